@@ -23,7 +23,7 @@ static const struct {
 
 /* widths (1 + sets, M, E): the mask, then what each set makes of it; returns how many. */
 static int make_sets(const struct fm_refine *r, uint32_t *widths, const struct fm_masks *f, int b,
-                     uint64_t least, const struct fm_worth_pair *pair, int pairs)
+                     uint64_t least, const struct fm_stepcost_pair *pair, int pairs)
 {
     size_t X = (size_t)f->M * (size_t)f->E;
     uint64_t most = b + 1 < f->count ? f->mask[b + 1].removed : fm_masks_channels(f);
@@ -36,7 +36,7 @@ static int make_sets(const struct fm_refine *r, uint32_t *widths, const struct f
         memcpy(to, widths, X * sizeof *to);
         fm_granularity_gather(to, X, r->size);
         for (int i = 0; i < sets[s].count; i++)
-            fm_worth_exchange(r->worth, to, &pair[sets[s].from + i]);
+            fm_stepcost_exchange(r->worth, to, &pair[sets[s].from + i]);
         fm_granularity_spread(to, X, r->size);
         uint64_t removed = fm_masks_removed(f, to);
         if (removed >= least && removed > f->mask[b - 1].removed && removed < most)
@@ -46,7 +46,7 @@ static int make_sets(const struct fm_refine *r, uint32_t *widths, const struct f
 }
 
 static int try_sets(const struct fm_refine *r, struct fm_masks *f, int b, uint64_t least,
-                    const struct fm_worth_pair *pair, int pairs, bool *found, struct fm_err *err)
+                    const struct fm_stepcost_pair *pair, int pairs, bool *found, struct fm_err *err)
 {
     size_t X = (size_t)f->M * (size_t)f->E;
     double loss[FM_REFINE_SETS + 1];
@@ -71,7 +71,7 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
     assert(b > 0 && b < f->count);
     size_t X = (size_t)f->M * (size_t)f->E;
     struct fm_probe probe = {r->task, r->around, round * (uint64_t)r->around};
-    struct fm_worth_pair *pair = fm_alloc(X, sizeof *pair, "moves", err);
+    struct fm_stepcost_pair *pair = fm_alloc(X, sizeof *pair, "moves", err);
     uint32_t *groups = fm_alloc(X, sizeof *groups, "widths", err);
     int pairs = 0;
     *found = false;
@@ -81,7 +81,7 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
     if (!rc) {
         memcpy(groups, fm_masks_widths(f, b), X * sizeof *groups);
         fm_granularity_gather(groups, X, r->size);
-        pairs = fm_worth_pairs(r->worth, groups, MARGIN, pair, err);
+        pairs = fm_stepcost_pairs(r->worth, groups, MARGIN, pair, err);
         rc = pairs < 0 ? FM_ENOMEM : FM_OK;
     }
     if (!rc && pairs > 0)

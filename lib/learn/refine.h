@@ -7,7 +7,7 @@
 
 #include "lib/learn/walk.h"
 #include "lib/masks/masks.h"
-#include "lib/masks/worth.h"
+#include "lib/masks/stepcost.h"
 
 /* Sets of exchanges that a round tries, beside the mask as it is. */
 #define FM_REFINE_SETS 11
@@ -21,7 +21,7 @@
 
 struct fm_refine {
     struct fm_task *task; /* borrowed, as all that follows */
-    struct fm_worth *worth;
+    struct fm_stepcost *worth;
     int size;      /* experts in a group */
     int around;    /* sequences that propose */
     int sequences; /* fixed ones that decide */

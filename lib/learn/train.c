@@ -40,12 +40,12 @@ struct fm_trainer {
     struct fm_actions actions;
     struct fm_decimal step, until;
     const struct method *method;
-    struct fm_learn learn;   /* of learned */
-    struct fm_walk walk;     /* of walk and exchange */
-    struct fm_worth worth;   /* of exchange, then of --refine */
-    struct fm_budgets input; /* of the shuffles: the family of the stream */
-    int64_t idle;            /* of the mask at hand, the last rounds that found nothing */
-    int64_t refined;         /* rounds of --refine; -1: gaps are filled since */
+    struct fm_learn learn;    /* of learned */
+    struct fm_walk walk;      /* of walk and exchange */
+    struct fm_stepcost worth; /* of exchange, then of --refine */
+    struct fm_budgets input;  /* of the shuffles: the family of the stream */
+    int64_t idle;             /* of the mask at hand, the last rounds that found nothing */
+    int64_t refined;          /* rounds of --refine; -1: gaps are filled since */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
@@ -211,8 +211,8 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     if (o->refine > 0) {
         sweep.count = fm_refine_masks(step, until) * (uint64_t)o->refine;
         sweep.rows = (uint64_t)around * T;
-        sweep.lanes = 1 + FM_WORTH_LANES;
-        sweep.backward = FM_WORTH_LANES;
+        sweep.lanes = 1 + FM_STEPCOST_LANES;
+        sweep.backward = FM_STEPCOST_LANES;
         fm_estimate_add(estimate, task->model, &sweep, memory);
         sweep.rows = (uint64_t)fixed * T;
         sweep.lanes = 2 + FM_REFINE_SETS;
@@ -617,7 +617,7 @@ static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_er
     if (!rc) {
         fm_masks_release(f);
         *f = chosen;
-        fm_worth_clear(&t->worth);
+        fm_stepcost_clear(&t->worth);
         return FM_OK;
     }
     fm_masks_release(&chosen);
@@ -887,7 +887,7 @@ static void resumed_learned(struct fm_trainer *t)
 
 /* walk, and exchange, which measures masks around the present one. */
 
-static int begin_walk_with(struct fm_trainer *t, struct fm_worth *worth, int sequences,
+static int begin_walk_with(struct fm_trainer *t, struct fm_stepcost *worth, int sequences,
                            struct fm_err *err)
 {
     t->walk = (struct fm_walk){.task = &t->task,
@@ -952,8 +952,8 @@ static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
     sweep->count = p->targets;
     sweep->rows =
         (uint64_t)sequences_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
-    sweep->lanes = 1 + FM_WORTH_LANES;
-    sweep->backward = FM_WORTH_LANES;
+    sweep->lanes = 1 + FM_STEPCOST_LANES;
+    sweep->backward = FM_STEPCOST_LANES;
 }
 
 static void record_walk(cJSON *to, const struct fm_trainer *t)
@@ -1059,7 +1059,7 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
         o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last, walk,
         batch_of(t->task.run), o->nested, o->refine,
         exchanges ? sequences_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
-        exchanges ? " " FM_WORTH_RULE : "");
+        exchanges ? " " FM_STEPCOST_RULE : "");
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -1073,7 +1073,7 @@ static int prepare_worth(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
     int size = fm_granularity_size(t->options->granularity, c->M, c->E);
-    return fm_worth_init(&t->worth, &t->actions, c->M * c->E / size, err);
+    return fm_stepcost_init(&t->worth, &t->actions, c->M * c->E / size, err);
 }
 
 static int prepare(struct fm_trainer *t, struct fm_err *err)
@@ -1268,7 +1268,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
     if (!rc)
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
-    fm_worth_release(&t.worth);
+    fm_stepcost_release(&t.worth);
     fm_budgets_release(&t.input);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_release(&t.masks[i]);

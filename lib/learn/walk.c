@@ -5,7 +5,7 @@
  * others go; between two budgets the cheapest moves per channel are taken first.
  *
  * exchange goes the same way by a better measure: what steps are worth by gradients at masks around
- * the present one (lib/masks/worth.h).  With it an expert may also be widened again for another.
+ * the present one (lib/masks/stepcost.h).  With it an expert may also be widened again for another.
  */
 #include "lib/learn/walk.h"
 
@@ -103,28 +103,28 @@ static int lower_by_squares(const struct fm_walk *w, uint32_t *widths, const str
     return rc;
 }
 
-int fm_walk_around(struct fm_worth *worth, const struct fm_probe *probe, const uint32_t *widths,
+int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, const uint32_t *widths,
                    int size, uint64_t sweep, struct fm_err *err)
 {
     const struct fm_config *c = probe->task->config;
     size_t X = (size_t)c->M * (size_t)c->E, A = (size_t)worth->actions->count;
     struct fm_maskgrad grad = {0};
-    uint32_t *groups = fm_alloc((1 + 2 * FM_WORTH_LANES) * X, sizeof *groups, "widths", err);
+    uint32_t *groups = fm_alloc((1 + 2 * FM_STEPCOST_LANES) * X, sizeof *groups, "widths", err);
     if (!groups)
         return FM_ENOMEM;
-    uint32_t *around = groups + X, *spread = around + FM_WORTH_LANES * X;
+    uint32_t *around = groups + X, *spread = around + FM_STEPCOST_LANES * X;
     memcpy(groups, widths, X * sizeof *groups);
     fm_granularity_gather(groups, X, size);
-    fm_worth_draw(worth, groups, around, probe->task->run->inputs.seed, sweep);
-    for (size_t s = 0; s < FM_WORTH_LANES; s++) {
+    fm_stepcost_draw(worth, groups, around, probe->task->run->inputs.seed, sweep);
+    for (size_t s = 0; s < FM_STEPCOST_LANES; s++) {
         memcpy(spread + s * X, around + s * (size_t)worth->X, (size_t)worth->X * sizeof *groups);
         fm_granularity_spread(spread + s * X, X, size);
     }
-    int rc =
-        fm_probe_gradients(probe, worth->actions, FM_SUMS_BOTH, spread, FM_WORTH_LANES, &grad, err);
+    int rc = fm_probe_gradients(probe, worth->actions, FM_SUMS_BOTH, spread, FM_STEPCOST_LANES,
+                                &grad, err);
     if (!rc) {
-        fm_granularity_sum(grad.total, grad.total, FM_WORTH_LANES * X, size, (int)(2 * A));
-        rc = fm_worth_add(worth, groups, around, grad.total, err);
+        fm_granularity_sum(grad.total, grad.total, FM_STEPCOST_LANES * X, size, (int)(2 * A));
+        rc = fm_stepcost_add(worth, groups, around, grad.total, err);
     }
     fm_maskgrad_release(&grad);
     free(groups);
@@ -137,19 +137,19 @@ static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struc
 {
     int X = masks->M * masks->E, size = fm_granularity_size(w->granularity, masks->M, masks->E);
     int rc = fm_walk_around(w->worth, probe, widths, size, probe->at / (uint64_t)w->sequences, err);
-    struct fm_worth_pair *pair = fm_alloc((size_t)X, sizeof *pair, "moves", err);
+    struct fm_stepcost_pair *pair = fm_alloc((size_t)X, sizeof *pair, "moves", err);
     if (rc || !pair) {
         free(pair);
         return rc ? rc : FM_ENOMEM;
     }
     target = (target + (uint64_t)size - 1) / (uint64_t)size;
     fm_granularity_gather(widths, (size_t)X, size);
-    fm_worth_lower(w->worth, widths, target);
-    int pairs = fm_worth_pairs(w->worth, widths, MARGIN, pair, err), most = X / size / PART + 1;
+    fm_stepcost_lower(w->worth, widths, target);
+    int pairs = fm_stepcost_pairs(w->worth, widths, MARGIN, pair, err), most = X / size / PART + 1;
     for (int i = 0; i < pairs && i < most; i++)
-        fm_worth_exchange(w->worth, widths, &pair[i]);
+        fm_stepcost_exchange(w->worth, widths, &pair[i]);
     /* Steps are not all of one size. */
-    fm_worth_lower(w->worth, widths, target);
+    fm_stepcost_lower(w->worth, widths, target);
     fm_granularity_spread(widths, (size_t)X, size);
     free(pair);
     return pairs < 0 ? FM_ENOMEM : FM_OK;

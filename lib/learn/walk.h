@@ -3,7 +3,7 @@
  * carry, and lower the experts whose channels cost least, until the budget is met
  * (fm-method(7)).  The family is all the state it has.
  * exchange: the same, by what steps are worth around the current masks, and experts whose steps
- * are worth less than another's are narrowed to widen that one; its state is struct fm_worth.
+ * are worth less than another's are narrowed to widen that one; its state is struct fm_stepcost.
  */
 #ifndef FM_WALK_H
 #define FM_WALK_H
@@ -12,7 +12,7 @@
 #include "lib/learn/task.h"
 #include "lib/masks/actions.h"
 #include "lib/masks/masks.h"
-#include "lib/masks/worth.h"
+#include "lib/masks/stepcost.h"
 
 struct fm_walk {
     struct fm_task *task; /* borrowed, as all that follows */
@@ -20,7 +20,7 @@ struct fm_walk {
     const struct fm_decimal *step, *until;
     int sequences; /* looked at for a budget */
     enum fm_granularity granularity;
-    struct fm_worth *worth; /* exchange; NULL: walk */
+    struct fm_stepcost *worth; /* exchange; NULL: walk */
 };
 
 /*
@@ -40,7 +40,7 @@ int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actio
 
 /* One sweep at masks around widths (M, E), drawn for `sweep`, taken into `worth`, whose x are
  * groups of `size` experts. */
-int fm_walk_around(struct fm_worth *worth, const struct fm_probe *probe, const uint32_t *widths,
+int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, const uint32_t *widths,
                    int size, uint64_t sweep, struct fm_err *err);
 
 #endif

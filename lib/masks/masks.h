@@ -3,7 +3,7 @@
  * masks, the logits that learn them, experts tied to one width.  It includes lib/base alone: no
  * tensor, file or gradient of a model comes in here, so all of it is tested by numbers.  In
  * reading order: decimal, actions, granularity, masks, choose (which mask a
- * budget means), gaps, worth, logits.
+ * budget means), gaps, stepcost, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, a width per expert in each,
  * and where each came from.  (A family of models, Mixtral or OLMoE, is lib/family/family.h's.)  The

@@ -14,20 +14,20 @@
  * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at a, and
  * nothing at 0.
  */
-#ifndef FM_WORTH_H
-#define FM_WORTH_H
+#ifndef FM_STEPCOST_H
+#define FM_STEPCOST_H
 
 #include <stdint.h>
 
 #include "lib/masks/actions.h"
 
-#define FM_WORTH_LANES 4 /* masks around one */
+#define FM_STEPCOST_LANES 4 /* masks around one */
 
 /* Of what is measured, chosen and exchanged, with all constants: another one where a change of them
  * changes masks, so that no state and no output of the former rule is taken for one of this. */
-#define FM_WORTH_RULE "worth 2"
+#define FM_STEPCOST_RULE "worth 2"
 
-struct fm_worth {
+struct fm_stepcost {
     const struct fm_actions *actions; /* borrowed */
     int X;
     /* State. */
@@ -36,30 +36,31 @@ struct fm_worth {
     double scale[2]; /* ratio of values to squares; trust in values, 0 to 1 */
 };
 
-enum { FM_WORTH_RATIO, FM_WORTH_TRUST };
+enum { FM_STEPCOST_RATIO, FM_STEPCOST_TRUST };
 
-int fm_worth_init(struct fm_worth *w, const struct fm_actions *actions, int X, struct fm_err *err);
-void fm_worth_release(struct fm_worth *w); /* zeroed struct is fine */
-void fm_worth_clear(struct fm_worth *w);   /* nothing is measured yet */
+int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
+                     struct fm_err *err);
+void fm_stepcost_release(struct fm_stepcost *w); /* zeroed struct is fine */
+void fm_stepcost_clear(struct fm_stepcost *w);   /* nothing is measured yet */
 
 /* around (LANES, X): each expert a step narrower in one of them, a step wider in another, as far
  * as it can, drawn for `sweep`. */
-void fm_worth_draw(const struct fm_worth *w, const uint32_t *widths, uint32_t *around,
-                   uint64_t seed, uint64_t sweep);
+void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint32_t *around,
+                      uint64_t seed, uint64_t sweep);
 
 /* Take in sums (LANES, X, 2, A) at those masks: dz_a, and squares, as lib/learn/maskgrad.h has
- * them.  widths (X) are those that fm_worth_draw was given. */
-int fm_worth_add(struct fm_worth *w, const uint32_t *widths, const uint32_t *around,
-                 const double *sums, struct fm_err *err);
+ * them.  widths (X) are those that fm_stepcost_draw was given. */
+int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_t *around,
+                    const double *sums, struct fm_err *err);
 
 /* Worth of range a of expert x, per channel. */
-double fm_worth_of(const struct fm_worth *w, int x, int a);
+double fm_stepcost_of(const struct fm_stepcost *w, int x, int a);
 
 /* Lower widths (X), the least worth first, until they remove `target` channels or cannot. */
-void fm_worth_lower(const struct fm_worth *w, uint32_t *widths, uint64_t target);
+void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t target);
 
 /* One expert a step down and another a step up. */
-struct fm_worth_pair {
+struct fm_stepcost_pair {
     int down, up;
     double gain; /* of the loss, per channel */
 };
@@ -68,11 +69,11 @@ struct fm_worth_pair {
  * The best exchanges, each expert in one at the most, best first: pair (X / 2) and the number of
  * those where what is gained is more than `margin` times what is lost.
  */
-int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double margin,
-                   struct fm_worth_pair *pair, struct fm_err *err);
+int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
+                      struct fm_stepcost_pair *pair, struct fm_err *err);
 
 /* Apply a pair to widths (X). */
-void fm_worth_exchange(const struct fm_worth *w, uint32_t *widths,
-                       const struct fm_worth_pair *pair);
+void fm_stepcost_exchange(const struct fm_stepcost *w, uint32_t *widths,
+                          const struct fm_stepcost_pair *pair);
 
 #endif

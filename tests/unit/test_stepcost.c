@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include "lib/base/rng.h"
-#include "lib/masks/worth.h"
+#include "lib/masks/stepcost.h"
 
-enum { X = 6, A = 4, LANES = FM_WORTH_LANES };
+enum { X = 6, A = 4, LANES = FM_STEPCOST_LANES };
 
 static struct fm_actions actions; /* 10 20 30 40 */
 
@@ -22,10 +22,10 @@ static int set_up(void **state)
     return fm_actions_parse(&actions, "0.25,0.5,0.75,1", 40, 1, &err);
 }
 
-static void make(struct fm_worth *w)
+static void make(struct fm_stepcost *w)
 {
     struct fm_err err = {0};
-    assert_int_equal(fm_worth_init(w, &actions, X, &err), FM_OK);
+    assert_int_equal(fm_stepcost_init(w, &actions, X, &err), FM_OK);
 }
 
 /* The loss grows by 10 (x + 1) where range a of expert x goes, less where it is still there: its
@@ -36,12 +36,12 @@ static double gradient(int x, int a, bool with, double noise, uint64_t draw)
     return -worth * (with ? 0.5 : 1.5) + noise * (fm_rng_uniform(3, FM_STREAM_BENCH, draw) - 0.5);
 }
 
-static void add_sweep(struct fm_worth *w, const uint32_t *widths, uint64_t sweep, double noise)
+static void add_sweep(struct fm_stepcost *w, const uint32_t *widths, uint64_t sweep, double noise)
 {
     struct fm_err err = {0};
     uint32_t around[LANES * X];
     double sums[LANES * X * 2 * A] = {0};
-    fm_worth_draw(w, widths, around, 5, sweep);
+    fm_stepcost_draw(w, widths, around, 5, sweep);
     for (int s = 0; s < LANES; s++) {
         for (int x = 0; x < X; x++) {
             double *dz = sums + (s * X + x) * 2 * A;
@@ -54,19 +54,19 @@ static void add_sweep(struct fm_worth *w, const uint32_t *widths, uint64_t sweep
             }
         }
     }
-    assert_int_equal(fm_worth_add(w, widths, around, sums, &err), FM_OK);
+    assert_int_equal(fm_stepcost_add(w, widths, around, sums, &err), FM_OK);
 }
 
 static void each_expert_goes_a_step_both_ways(void **state)
 {
     (void)state;
-    struct fm_worth w;
+    struct fm_stepcost w;
     make(&w);
     const uint32_t widths[X] = {10, 20, 30, 40, 20, 30};
     uint32_t around[LANES * X];
     int lane_of_down[LANES] = {0};
     for (uint64_t sweep = 0; sweep < 50; sweep++) {
-        fm_worth_draw(&w, widths, around, 5, sweep);
+        fm_stepcost_draw(&w, widths, around, 5, sweep);
         for (int x = 0; x < X; x++) {
             int down = 0, up = 0;
             for (int s = 0; s < LANES; s++) {
@@ -82,34 +82,34 @@ static void each_expert_goes_a_step_both_ways(void **state)
     }
     for (int s = 0; s < LANES; s++)
         assert_true(lane_of_down[s] > 40);
-    fm_worth_release(&w);
+    fm_stepcost_release(&w);
 }
 
 static void worth_is_the_mean_of_both_ends(void **state)
 {
     (void)state;
-    struct fm_worth w;
+    struct fm_stepcost w;
     make(&w);
     const uint32_t widths[X] = {20, 20, 20, 30, 30, 30};
     for (uint64_t sweep = 0; sweep < 4; sweep++)
         add_sweep(&w, widths, sweep, 0);
     /* Ten channels in a range, and the squares are a fifth of the values. */
-    assert_true(fabs(w.scale[FM_WORTH_RATIO] - 5) < 1e-9);
+    assert_true(fabs(w.scale[FM_STEPCOST_RATIO] - 5) < 1e-9);
     for (int x = 0; x < X; x++)
         for (int a = x < 3 ? 1 : 2; a <= (x < 3 ? 2 : 3); a++)
-            assert_true(fabs(fm_worth_of(&w, x, a) - (x + 1) * (A - a)) < 1e-9);
+            assert_true(fabs(fm_stepcost_of(&w, x, a) - (x + 1) * (A - a)) < 1e-9);
     /* Range 1 of the last was not measured; its square says 3 * 6. */
     assert_true(isnan(w.value[5 * A + 1]));
-    assert_true(fabs(fm_worth_of(&w, 5, 1) - 18) < 1e-9);
-    fm_worth_release(&w);
+    assert_true(fabs(fm_stepcost_of(&w, 5, 1) - 18) < 1e-9);
+    fm_stepcost_release(&w);
 }
 
 /* Root of the mean square of what worth is off, of the next steps. */
-static double error_of(const struct fm_worth *w, bool raw)
+static double error_of(const struct fm_stepcost *w, bool raw)
 {
     double sum = 0;
     for (int x = 0; x < X; x++) {
-        double d = (raw ? w->value[x * A + 2] / 10 : fm_worth_of(w, x, 2)) - (x + 1) * 2;
+        double d = (raw ? w->value[x * A + 2] / 10 : fm_stepcost_of(w, x, 2)) - (x + 1) * 2;
         sum += d * d;
     }
     return sqrt(sum / X);
@@ -118,7 +118,7 @@ static double error_of(const struct fm_worth *w, bool raw)
 static void noise_is_told_from_worth(void **state)
 {
     (void)state;
-    struct fm_worth w;
+    struct fm_stepcost w;
     const uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
     double raw = 0, drawn = 0;
     for (uint64_t trial = 0; trial < 20; trial++) {
@@ -127,8 +127,8 @@ static void noise_is_told_from_worth(void **state)
             add_sweep(&w, widths, 100 * trial + sweep, 400);
         raw += error_of(&w, true);
         drawn += error_of(&w, false);
-        assert_in_range((int)(100 * w.scale[FM_WORTH_TRUST]), 0, 95);
-        fm_worth_release(&w);
+        assert_in_range((int)(100 * w.scale[FM_STEPCOST_TRUST]), 0, 95);
+        fm_stepcost_release(&w);
     }
     assert_true(drawn < 0.8 * raw);
 }
@@ -136,45 +136,45 @@ static void noise_is_told_from_worth(void **state)
 static void the_least_worth_goes_first(void **state)
 {
     (void)state;
-    struct fm_worth w;
+    struct fm_stepcost w;
     make(&w);
     uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
     add_sweep(&w, widths, 0, 0);
     add_sweep(&w, widths, 1, 0);
-    fm_worth_lower(&w, widths, 61);
+    fm_stepcost_lower(&w, widths, 61);
     assert_int_equal(widths[0], 20);
     /* The second step of expert 0 is worth 3 and the first of expert 1 is worth 4. */
-    fm_worth_lower(&w, widths, 75);
+    fm_stepcost_lower(&w, widths, 75);
     assert_int_equal(widths[0], 10);
     assert_int_equal(widths[1], 30);
-    fm_worth_lower(&w, widths, 1000);
+    fm_stepcost_lower(&w, widths, 1000);
     for (int x = 0; x < X; x++)
         assert_int_equal(widths[x], 10);
-    fm_worth_release(&w);
+    fm_stepcost_release(&w);
 }
 
 static void pairs_gain_and_share_no_expert(void **state)
 {
     (void)state;
-    struct fm_worth w;
+    struct fm_stepcost w;
     struct fm_err err = {0};
-    struct fm_worth_pair pair[X];
+    struct fm_stepcost_pair pair[X];
     make(&w);
     uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
     add_sweep(&w, widths, 0, 0);
     /* A step down costs 2 (x + 1), one up is worth x + 1. */
-    int pairs = fm_worth_pairs(&w, widths, 1, pair, &err);
+    int pairs = fm_stepcost_pairs(&w, widths, 1, pair, &err);
     assert_int_equal(pairs, 2);
     assert_int_equal(pair[0].down, 0);
     assert_int_equal(pair[0].up, 5);
     assert_true(fabs(pair[0].gain - (6 - 2)) < 1e-9);
     assert_int_equal(pair[1].down, 1);
     assert_int_equal(pair[1].up, 4);
-    assert_int_equal(fm_worth_pairs(&w, widths, 2, pair, &err), 1);
-    fm_worth_exchange(&w, widths, &pair[0]);
+    assert_int_equal(fm_stepcost_pairs(&w, widths, 2, pair, &err), 1);
+    fm_stepcost_exchange(&w, widths, &pair[0]);
     assert_int_equal(widths[0], 20);
     assert_int_equal(widths[5], 40);
-    fm_worth_release(&w);
+    fm_stepcost_release(&w);
 }
 
 int main(void)

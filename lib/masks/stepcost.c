@@ -12,23 +12,23 @@
  *
  * One budget of exchange (lib/learn/walk.c, fm_walk_step):
  *
- *     fm_worth_draw   four masks around the present one, drawn at random
+ *     fm_stepcost_draw   four masks around the present one, drawn at random
  *     one sweep       gradients at these masks: sums (4, X, 2, A)
- *     fm_worth_add    running means of value and square, ratio and trust
- *     fm_worth_lower  the steps down that are worth least, until the target is met
- *     fm_worth_pairs  a step down here for a step up there, while the step up is worth more
- *     fm_worth_lower  again: a pair's two steps need not have the same number of channels
+ *     fm_stepcost_add    running means of value and square, ratio and trust
+ *     fm_stepcost_lower  the steps down that are worth least, until the target is met
+ *     fm_stepcost_pairs  a step down here for a step up there, while the step up is worth more
+ *     fm_stepcost_lower  again: a pair's two steps need not have the same number of channels
  *
  * Invariants:
  *   1. Every width is width[a] of some action a, before and after each function.
  *   2. In a drawn mask every expert is at its width or one action beside it.
- *   3. fm_worth_lower never widens, and ends at the target or with every expert at width[0].
- *   4. fm_worth_pairs names an expert once at most, each pair has two of them, and its steps exist:
- *      the one that goes down is above width[0], the other below width[A-1].
+ *   3. fm_stepcost_lower never widens, and ends at the target or with every expert at width[0].
+ *   4. fm_stepcost_pairs names an expert once at most, each pair has two of them, and its steps
+ * exist: the one that goes down is above width[0], the other below width[A-1].
  *   5. A value is NaN until both ends of its range were seen in one sweep, and never again
  *      afterwards; trust is in [0, 1] and ratio above 0.
  */
-#include "lib/masks/worth.h"
+#include "lib/masks/stepcost.h"
 
 #include <assert.h>
 #include <math.h>
@@ -42,43 +42,44 @@
     1.2 /* a range that was not measured is worth this times the one above it, at least:           \
            channels are ranked */
 
-int fm_worth_init(struct fm_worth *w, const struct fm_actions *actions, int X, struct fm_err *err)
+int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
+                     struct fm_err *err)
 {
     size_t n = (size_t)X * (size_t)actions->count;
-    *w = (struct fm_worth){.actions = actions, .X = X};
+    *w = (struct fm_stepcost){.actions = actions, .X = X};
     w->value = fm_alloc(2 * n, sizeof *w->value, "worth of widths", err);
     if (!w->value)
         return FM_ENOMEM;
     w->square = w->value + n;
-    fm_worth_clear(w);
+    fm_stepcost_clear(w);
     return FM_OK;
 }
 
-void fm_worth_release(struct fm_worth *w)
+void fm_stepcost_release(struct fm_stepcost *w)
 {
     free(w->value);
-    *w = (struct fm_worth){0};
+    *w = (struct fm_stepcost){0};
 }
 
-void fm_worth_clear(struct fm_worth *w)
+void fm_stepcost_clear(struct fm_stepcost *w)
 {
     for (size_t i = 0; i < 2 * (size_t)w->X * (size_t)w->actions->count; i++)
         w->value[i] = NAN;
-    w->scale[FM_WORTH_RATIO] = 1;
-    w->scale[FM_WORTH_TRUST] = 0;
+    w->scale[FM_STEPCOST_RATIO] = 1;
+    w->scale[FM_STEPCOST_TRUST] = 0;
 }
 
-static int action_of(const struct fm_worth *w, uint32_t width)
+static int action_of(const struct fm_stepcost *w, uint32_t width)
 {
     int a = fm_actions_find(w->actions, width);
     assert(a >= 0); /* invariant 1 */
     return a;
 }
 
-void fm_worth_draw(const struct fm_worth *w, const uint32_t *widths, uint32_t *around,
-                   uint64_t seed, uint64_t sweep)
+void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint32_t *around,
+                      uint64_t seed, uint64_t sweep)
 {
-    const int L = FM_WORTH_LANES, pairs = L * (L - 1);
+    const int L = FM_STEPCOST_LANES, pairs = L * (L - 1);
     for (int x = 0; x < w->X; x++) {
         uint64_t at = sweep * (uint64_t)w->X + (uint64_t)x;
         int d = (int)fm_rng_below(seed, FM_STREAM_AROUND, at, (uint64_t)pairs);
@@ -92,19 +93,19 @@ void fm_worth_draw(const struct fm_worth *w, const uint32_t *widths, uint32_t *a
 }
 
 /* Mean over the masks of the squares of range a; of -dL/dm over its two ends, if both are there. */
-static bool estimate(const struct fm_worth *w, int x, int a, const uint32_t *around,
+static bool estimate(const struct fm_stepcost *w, int x, int a, const uint32_t *around,
                      const double *sums, double *value, double *square)
 {
     size_t A = (size_t)w->actions->count;
     double end[2] = {0, 0};
     int count[2] = {0, 0};
     *square = 0;
-    for (int s = 0; s < FM_WORTH_LANES; s++) {
+    for (int s = 0; s < FM_STEPCOST_LANES; s++) {
         const double *dz = sums + (size_t)(s * w->X + x) * 2 * A;
         bool with = around[s * w->X + x] >= w->actions->width[a];
         end[with] += dz[a - 1] - dz[a];
         count[with]++;
-        *square += dz[A + (size_t)a] / FM_WORTH_LANES;
+        *square += dz[A + (size_t)a] / FM_STEPCOST_LANES;
     }
     if (count[0] == 0 || count[1] == 0)
         return false;
@@ -120,7 +121,7 @@ static int compare_doubles(const void *pa, const void *pb)
 
 /* The ratio of values to squares, over the half of the next steps whose squares are small: they
  * are those that are chosen from, and a few large ones would settle it alone. */
-static int update_ratio(struct fm_worth *w, const uint32_t *widths, struct fm_err *err)
+static int update_ratio(struct fm_stepcost *w, const uint32_t *widths, struct fm_err *err)
 {
     size_t A = (size_t)w->actions->count, n = 0;
     double *squares = fm_alloc(2 * (size_t)w->X, sizeof *squares, "squares", err);
@@ -149,7 +150,7 @@ static int update_ratio(struct fm_worth *w, const uint32_t *widths, struct fm_er
     }
     free(squares);
     if (sum[0] > 0 && sum[1] > 0)
-        w->scale[FM_WORTH_RATIO] = sum[0] / sum[1];
+        w->scale[FM_STEPCOST_RATIO] = sum[0] / sum[1];
     return FM_OK;
 }
 
@@ -158,8 +159,8 @@ static double blend(double before, double now)
     return isnan(before) ? now : KEEP * before + (1 - KEEP) * now;
 }
 
-int fm_worth_add(struct fm_worth *w, const uint32_t *widths, const uint32_t *around,
-                 const double *sums, struct fm_err *err)
+int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_t *around,
+                    const double *sums, struct fm_err *err)
 {
     double scatter = 0, spread = 0;
     for (int x = 0; x < w->X; x++) {
@@ -173,7 +174,7 @@ int fm_worth_add(struct fm_worth *w, const uint32_t *widths, const uint32_t *aro
             w->value[at] = blend(before, value);
             if (isnan(before))
                 continue;
-            double off = w->value[at] - w->scale[FM_WORTH_RATIO] * w->square[at];
+            double off = w->value[at] - w->scale[FM_STEPCOST_RATIO] * w->square[at];
             scatter += (value - before) * (value - before);
             spread += off * off;
         }
@@ -182,26 +183,26 @@ int fm_worth_add(struct fm_worth *w, const uint32_t *widths, const uint32_t *aro
      * 1 + part of it. */
     double part = (1 - KEEP) / (1 + KEEP), noise = scatter * part / (1 + part);
     if (spread > 0)
-        w->scale[FM_WORTH_TRUST] = noise < spread ? 1 - noise / spread : 0;
-    assert(w->scale[FM_WORTH_TRUST] >= 0 && w->scale[FM_WORTH_TRUST] <= 1); /* invariant 5 */
+        w->scale[FM_STEPCOST_TRUST] = noise < spread ? 1 - noise / spread : 0;
+    assert(w->scale[FM_STEPCOST_TRUST] >= 0 && w->scale[FM_STEPCOST_TRUST] <= 1); /* invariant 5 */
     return update_ratio(w, widths, err);
 }
 
-double fm_worth_of(const struct fm_worth *w, int x, int a)
+double fm_stepcost_of(const struct fm_stepcost *w, int x, int a)
 {
     size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;
     double channels = (double)(w->actions->width[a] - w->actions->width[a - 1]);
-    double guess = w->scale[FM_WORTH_RATIO] * w->square[at];
-    double trust = w->scale[FM_WORTH_TRUST], value = w->value[at];
+    double guess = w->scale[FM_STEPCOST_RATIO] * w->square[at];
+    double trust = w->scale[FM_STEPCOST_TRUST], value = w->value[at];
     if (!isnan(value))
         return (guess + trust * (value - guess)) / channels;
     if (a + 1 == w->actions->count || isnan(w->value[at + 1]))
         return guess / channels;
-    double above = DEEPER * fm_worth_of(w, x, a + 1);
+    double above = DEEPER * fm_stepcost_of(w, x, a + 1);
     return guess / channels > above ? guess / channels : above;
 }
 
-static uint64_t removed_by(const struct fm_worth *w, const uint32_t *widths)
+static uint64_t removed_by(const struct fm_stepcost *w, const uint32_t *widths)
 {
     uint64_t removed = 0;
     for (int x = 0; x < w->X; x++)
@@ -209,7 +210,7 @@ static uint64_t removed_by(const struct fm_worth *w, const uint32_t *widths)
     return removed;
 }
 
-void fm_worth_lower(const struct fm_worth *w, uint32_t *widths, uint64_t target)
+void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t target)
 {
     uint64_t removed = removed_by(w, widths);
     while (removed < target) {
@@ -217,7 +218,7 @@ void fm_worth_lower(const struct fm_worth *w, uint32_t *widths, uint64_t target)
         double least = 0;
         for (int x = 0; x < w->X; x++) {
             int a = action_of(w, widths[x]);
-            double worth = a > 0 ? fm_worth_of(w, x, a) : 0;
+            double worth = a > 0 ? fm_stepcost_of(w, x, a) : 0;
             if (a > 0 && (best < 0 || worth < least)) {
                 best = x;
                 least = worth;
@@ -243,8 +244,8 @@ static int compare_moves(const void *pa, const void *pb)
     return a->worth != b->worth ? (a->worth < b->worth ? -1 : 1) : a->x - b->x;
 }
 
-int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double margin,
-                   struct fm_worth_pair *pair, struct fm_err *err)
+int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
+                      struct fm_stepcost_pair *pair, struct fm_err *err)
 {
     size_t X = (size_t)w->X;
     struct move *down = fm_alloc(2 * X, sizeof *down, "moves", err), *up = down ? down + X : NULL;
@@ -254,9 +255,9 @@ int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double marg
         int a = action_of(w, widths[x]);
         taken[x] = false;
         if (a > 0)
-            down[downs++] = (struct move){x, fm_worth_of(w, x, a)};
+            down[downs++] = (struct move){x, fm_stepcost_of(w, x, a)};
         if (a + 1 < w->actions->count)
-            up[ups++] = (struct move){x, -fm_worth_of(w, x, a + 1)};
+            up[ups++] = (struct move){x, -fm_stepcost_of(w, x, a + 1)};
     }
     if (down && taken) {
         qsort(down, (size_t)downs, sizeof *down, compare_moves);
@@ -269,7 +270,7 @@ int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double marg
             u++;
         } else if (-up[u].worth > margin * down[d].worth) {
             pair[pairs++] =
-                (struct fm_worth_pair){down[d].x, up[u].x, -up[u].worth - down[d].worth};
+                (struct fm_stepcost_pair){down[d].x, up[u].x, -up[u].worth - down[d].worth};
             taken[down[d].x] = taken[up[u].x] = true;
         } else {
             break;
@@ -281,7 +282,8 @@ int fm_worth_pairs(const struct fm_worth *w, const uint32_t *widths, double marg
     return rc ? -1 : pairs;
 }
 
-void fm_worth_exchange(const struct fm_worth *w, uint32_t *widths, const struct fm_worth_pair *pair)
+void fm_stepcost_exchange(const struct fm_stepcost *w, uint32_t *widths,
+                          const struct fm_stepcost_pair *pair)
 {
     assert(pair->down != pair->up); /* invariant 4 */
     assert(widths[pair->down] > w->actions->width[0]);
