@@ -119,7 +119,7 @@ MPI_TESTS := test_comm test_fold
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 # What fm-bench and the tests use, and the other tools do not, has an archive of its own.  (Every tool
 # asks plot.c which files are plots.)
-BENCH_C := $(filter-out lib/bench/plot.c,$(wildcard lib/bench/*.c lib/rival/*.c kernels/clip/*.c))
+BENCH_C := $(filter-out lib/bench/plot.c,$(wildcard lib/bench/*.c lib/baseline/*.c kernels/clip/*.c))
 LIB_C := $(filter-out lib/run/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c lib/*/*/*.c formats/*/*.c kernels/*/*.c))
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o)
@@ -280,7 +280,7 @@ check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi
 # For the loop of edit, compile and test, a minute at most: lint, the unit tests that take a second of
 # processor time or less, and a few of the command line.
 SLOW := bench clip clip_bf16 command costs device faults granularity hfdir kernelbench kernels_cpu model \
-	pytorch rank recover rivals safetensors signals sweep sweep_runs tokenizer train
+	pytorch rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
 FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion
 empty :=

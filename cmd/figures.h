@@ -9,7 +9,7 @@
 #include "lib/bench/bench.h"
 #include "lib/bench/exported.h"
 #include "lib/bench/kernelbench.h"
-#include "lib/rival/rival.h"
+#include "lib/baseline/baseline.h"
 
 void fm_figures_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_figures_quality_json(const struct fm_bench_quality *q);
@@ -35,10 +35,10 @@ cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b);
 int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,
                             struct fm_err *err);
 
-/* Losses of rivals at equal bytes, and what finding their cuts took. */
-void fm_figures_rivals(FILE *out, const struct fm_rival_table *t);
-cJSON *fm_figures_rivals_json(const struct fm_rival_table *t);
-int fm_figures_rivals_plot(const struct fm_rival_table *t, bool bytes, const char *path, bool force,
-                           struct fm_err *err);
+/* Losses of baselines at equal bytes, and what finding their cuts took. */
+void fm_figures_baselines(FILE *out, const struct fm_baseline_table *t);
+cJSON *fm_figures_baselines_json(const struct fm_baseline_table *t);
+int fm_figures_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,
+                              bool force, struct fm_err *err);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include "cmd/cli.h"
 #include "cmd/figures.h"
-#include "cmd/rivals.h"
+#include "cmd/baselines.h"
 #include "cmd/show.h"
 #include "lib/base/units.h"
 #include "lib/bench/synth.h"
@@ -18,18 +18,19 @@ enum {
     IO = 4,
     ENGINE = 8,
     KERNELS = 16,
-    RIVALS = 32,
+    BASELINES = 32,
     FAMILY = 64,    /* quality of a bundle or stream */
     EXPORTED = 128, /* quality of an exported directory */
     REPORT = 256,
-    MEASURES = QUALITY | HELD | RIVALS | FAMILY | EXPORTED, /* losses of a model on tokens */
-    CALIBRATED = QUALITY | RIVALS | FAMILY | EXPORTED, /* without data of its own to measure on */
-    LOSSES = QUALITY | HELD | RIVALS | FAMILY          /* that --plot draws */
+    MEASURES = QUALITY | HELD | BASELINES | FAMILY | EXPORTED, /* losses of a model on tokens */
+    CALIBRATED =
+        QUALITY | BASELINES | FAMILY | EXPORTED, /* without data of its own to measure on */
+    LOSSES = QUALITY | HELD | BASELINES | FAMILY /* that --plot draws */
 };
 
 struct options {
     const char *budgets, *plot;        /* quality */
-    int over;                          /* quality, rivals: of --plot; 1: bytes, -1: not given */
+    int over;                          /* quality, baselines: of --plot; 1: bytes, -1: not given */
     uint64_t size;                     /* io */
     int repeat;                        /* io, kernels; 0: theirs */
     const char *family, *rows;         /* kernels */
@@ -42,7 +43,7 @@ struct options {
     bool record;           /* quality */
     const char *benchmark; /* quality */
     int score;             /* quality, of --benchmark; 1: perplexity, -1: not given */
-    struct fm_rival_options rivals;
+    struct fm_baseline_options baselines;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
     int context;                            /* report; 0: its own */
 };
@@ -197,11 +198,11 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     return rc;
 }
 
-static int rivals(const struct fm_cli *cli, struct options *o, struct fm_err *err)
+static int baselines(const struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
-    o->rivals.budgets = o->budgets;
-    o->rivals.dir = o->on.dir;
-    return fm_rivals_run(cli, &o->rivals, o->plot, o->over == 1, err);
+    o->baselines.budgets = o->budgets;
+    o->baselines.dir = o->on.dir;
+    return fm_baselines_run(cli, &o->baselines, o->plot, o->over == 1, err);
 }
 
 /* What the page has. */
@@ -255,8 +256,8 @@ static const struct fm_cli_scope scope[] = {
 };
 
 static const struct fm_cli_first measurements[] = {
-    {"quality", QUALITY}, {"rivals", RIVALS}, {"io", IO}, {"engine", ENGINE},
-    {"kernels", KERNELS}, {"report", REPORT}, {0},
+    {"quality", QUALITY}, {"baselines", BASELINES}, {"io", IO}, {"engine", ENGINE},
+    {"kernels", KERNELS}, {"report", REPORT},       {0},
 };
 
 /* Options of the other things to measure. */
@@ -288,8 +289,8 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         cli->run.inputs.stream = cli->operand[1];
     if (strcmp(what, "quality") == 0)
         return quality(cli, o, err);
-    if (strcmp(what, "rivals") == 0)
-        return rivals(cli, o, err);
+    if (strcmp(what, "baselines") == 0)
+        return baselines(cli, o, err);
     if (strcmp(what, "report") == 0) {
         cli->run.outputs.path = cli->run.outputs.path ? cli->run.outputs.path : "-";
         return report(cli, o, err);
@@ -302,12 +303,12 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return kernels(cli, o, err);
     if (!*what)
         return fm_fail(err, FM_EUSAGE,
-                       "name what to measure: quality BUNDLE, rivals [BUNDLE], io, engine or "
+                       "name what to measure: quality BUNDLE, baselines [BUNDLE], io, engine or "
                        "kernels; or what to show: report BUNDLE");
     if (known)
         return fm_fail(err, FM_EUSAGE, "one operand too many: %s", cli->operand[1]);
     return fm_fail(err, FM_EUSAGE,
-                   "unknown measurement '%s'; use quality BUNDLE, rivals [BUNDLE], io, engine, "
+                   "unknown measurement '%s'; use quality BUNDLE, baselines [BUNDLE], io, engine, "
                    "kernels or report BUNDLE",
                    what);
 }
@@ -320,13 +321,13 @@ static void settle(struct options *o)
     o->on.sequences = o->sequences ? o->sequences : 8;
     o->on.layers = o->layers;
     o->on.python = o->python && strcmp(o->python, "none") != 0 ? o->python : NULL;
-    o->rivals.steps = o->on.steps > 0 ? o->on.steps : 0;
+    o->baselines.steps = o->on.steps > 0 ? o->on.steps : 0;
     o->on.steps = o->on.steps < 0 ? 2 : o->on.steps;
 }
 
 #define SYNOPSIS                                                                                   \
     "quality [--eval-tokens FILE] [options] BUNDLE|DIR\n"                                          \
-    "       fm-bench rivals --model DIR --tokens FILE --eval-tokens FILE [BUNDLE]\n"               \
+    "       fm-bench baselines --model DIR --tokens FILE --eval-tokens FILE [BUNDLE]\n"            \
     "       fm-bench io [--size SIZE]\n"                                                           \
     "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
@@ -342,13 +343,13 @@ static struct options asked = {
 
 static const struct fm_cli_option own[] = {
     {"budgets", 0, FM_CLI_TEXT, &asked.budgets, "R,R,...",
-     "quality: the nearest masks, or all (default: tenths); rivals: the nearest number of "
+     "quality: the nearest masks, or all (default: tenths); baselines: the nearest number of "
      "experts; kernels: shares removed",
      0, 0, LOSSES | EXPORTED | KERNELS},
     {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
-     "quality, rivals, kernels: draw the losses, the speed-ups, as SVG", 0, 0, LOSSES | KERNELS},
+     "quality, baselines, kernels: draw the losses, the speed-ups, as SVG", 0, 0, LOSSES | KERNELS},
     {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
-     "quality, rivals: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
+     "quality, baselines: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
     {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the directory",
      0, 0, QUALITY | HELD | EXPORTED},
     {"benchmark", 0, FM_CLI_TEXT, &asked.benchmark, "ORG/NAME:TASK",
@@ -356,8 +357,8 @@ static const struct fm_cli_option own[] = {
      QUALITY | HELD | EXPORTED},
     {"score", 0, FM_CLI_CHOICE, &asked.score, "ce|perplexity",
      "quality: what that task's score is (default: ce)", 0, 0, QUALITY | HELD | EXPORTED},
-    {"only", 0, FM_CLI_TEXT, &asked.rivals.only, "NAME,...", "rivals: these rows (default: all)", 0,
-     0, RIVALS},
+    {"only", 0, FM_CLI_TEXT, &asked.baselines.only, "NAME,...",
+     "baselines: these rows (default: all)", 0, 0, BASELINES},
     {"size", 0, FM_CLI_SIZE, &asked.size, "SIZE", "io: bytes of weights (default: 256MiB)", 0, 0,
      IO},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
@@ -371,8 +372,8 @@ static const struct fm_cli_option own[] = {
     {"rows", 0, FM_CLI_TEXT, &asked.rows, "N,N,...",
      "kernels: tokens in a call (default: 1,16,64,256,1024,4096)", 0, 0, KERNELS},
     {"dir", 0, FM_CLI_TEXT, &asked.on.dir, "DIR",
-     "io, engine, rivals: where to write data (default: TMPDIR or /var/tmp)", 0, 0,
-     IO | ENGINE | RIVALS},
+     "io, engine, baselines: where to write data (default: TMPDIR or /var/tmp)", 0, 0,
+     IO | ENGINE | BASELINES},
     {"shape", 0, FM_CLI_TEXT, &asked.shape, "SHAPE",
      "a model's name; engine: or H,I,E,K,L,V,T (default: 256,896,8,2,4,1024,256); kernels: or "
      "H,I,E,K (default: 1024,3584,8,2)",
@@ -383,14 +384,14 @@ static const struct fm_cli_option own[] = {
     {"sequences", 0, FM_CLI_INT, &asked.sequences, "N", "engine: to rank (default: 8)", 1, 1 << 20,
      ENGINE},
     {"steps", 0, FM_CLI_INT, &asked.on.steps, "N",
-     "engine: training steps, 0: none (default: 2); rivals: of learned and recovery, 0: theirs", 0,
-     1 << 20, ENGINE | RIVALS},
+     "engine: training steps, 0: none (default: 2); baselines: of learned and recovery, 0: theirs",
+     0, 1 << 20, ENGINE | BASELINES},
     {"keep", 0, FM_CLI_FLAG, &asked.on.keep, NULL, "engine: do not remove the checkpoint", 0, 0,
      ENGINE},
     {"layers", 0, FM_CLI_INT, &asked.layers, "N", "engine: decoder layers (default: 2)", 1, 1024,
      ENGINE},
     {"figures", 0, FM_CLI_READS, asked.figures, "FILE",
-     "report: what --json of quality, rivals, fm-train, fm-recover gave; repeat for more", 0, 0,
+     "report: what --json of quality, baselines, fm-train, fm-recover gave; repeat for more", 0, 0,
      REPORT},
     {"context", 0, FM_CLI_INT, &asked.context, "N",
      "report: tokens for which a card has space beside the weights (default: 8192)", 1, INT32_MAX,

@@ -60,9 +60,9 @@ ROOMS = {
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
-    "lib/rival": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn lib/bench",
+    "lib/baseline": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn lib/bench",
     "cmd": f"lib/base lib/masks lib/run {MODEL} lib/data lib/stage lib/learn lib/pack lib/export"
-           " lib/verify lib/bench lib/rival lib/page",
+           " lib/verify lib/bench lib/baseline lib/page",
     "tests/unit": "*",
     "tests/fuzz": "*",
     "tests/judge": "*",
@@ -82,7 +82,7 @@ lib/model/loading.h
 lib/learn/learn.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/exportwriter.h
 lib/verify/verifier.h lib/verify/verify_parts.h lib/verify/verify_contents.h
-lib/rival/contest.h lib/rival/methods.h lib/rival/spent.h
+lib/baseline/contest.h lib/baseline/methods.h lib/baseline/spent.h
 lib/bench/kernelcase.h lib/bench/pytorch.h
 """.split(), "")
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
@@ -93,7 +93,7 @@ MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
 formats/text/tokenindex.h lib/engine/sweeping.h lib/model/loading.h
 lib/pack/packing.h lib/export/plan.h lib/verify/verifier.h
-lib/rival/contest.h
+lib/baseline/contest.h
 """.split())
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')

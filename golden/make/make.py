@@ -6,7 +6,7 @@ Commands, all of them in this order where none is named:
     make.py odd-NAME   one of them
     make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
     make.py tiny       tiny-mixtral: goldens of the model that is there
-    make.py rivals     rivals/: what other pruners' rules give on some of them
+    make.py baselines     baselines/: what other pruners' rules give on some of them
     make.py study      does pruning matter on tiny-mixtral?
     make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained;
                        only where it is named
@@ -25,7 +25,7 @@ import check
 import families
 import odd
 import quantised
-import rivals
+import baselines
 import study
 import tiny
 import trained
@@ -50,8 +50,8 @@ def make_tiny():
     tiny.make_goldens(HERE / "tiny-mixtral")
 
 
-def make_rivals():
-    rivals.make_all(HERE)
+def make_baselines():
+    baselines.make_all(HERE)
 
 
 def study_tiny():
@@ -72,7 +72,7 @@ def check_all():
 
 def renew_digests():
     """README's last section: one line for each file in the model folders, as xxhsum prints it."""
-    folders = [*MODELS, "rivals"]
+    folders = [*MODELS, "baselines"]
     files = sorted(str(p.relative_to(HERE)) for d in folders for p in (HERE / d).iterdir())
     digests = subprocess.run(
         ["xxhsum", "-H2", *files], cwd=HERE, check=True, capture_output=True, text=True
@@ -86,7 +86,7 @@ COMMANDS = {
     "odd": make_odd,
     "train": train_tiny,
     "tiny": make_tiny,
-    "rivals": make_rivals,
+    "baselines": make_baselines,
     "study": study_tiny,
     "trained": train_others,
     "check": check_all,

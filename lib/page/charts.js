@@ -32,7 +32,7 @@ function extent(series, at, own) {
 }
 
 function yRange(set, series, metric) {
-  const families = series.filter((s) => s.role !== "control" && s.role !== "rival");
+  const families = series.filter((s) => s.role !== "control" && s.role !== "baseline");
   let [low, high] = extent(series, metric.at, !state.whole && families.length > 0);
   if (!state.whole && families.length === 0 && set.full && metric.at === 2)
     high = Math.min(high, 2 * set.full);
@@ -197,7 +197,7 @@ function addSet(set, note) {
   });
   if (set.series.length > 10) { // the family's, the defaults and the best of the others
     const mean = (s) => s.points.reduce((sum, p) => sum + p[2], 0) / s.points.length;
-    const rest = set.series.filter((s) => s.role === "rival" && !s.name.endsWith("(default)"));
+    const rest = set.series.filter((s) => s.role === "baseline" && !s.name.endsWith("(default)"));
     const best = rest.slice().sort((a, b) => mean(a) - mean(b)).slice(0, 8);
     for (const s of rest) s.on = best.includes(s);
   }
@@ -223,7 +223,7 @@ function heldNote(set) {
 
 const titles = {
   "fm-bench quality": "The family and its controls",
-  "fm-bench rivals": "Rivals at equal bytes",
+  "fm-bench baselines": "Baselines at equal bytes",
   "fm-train": "Masks of fm-train, before recovery",
   "fm-recover": "Before and after recovery",
 };
@@ -256,9 +256,9 @@ function missing(measured) {
   const add = (what, command) => list.append(el("li", {}, what + ": ", code(command)));
   if (!has("fm-bench quality"))
     add("controls of equal budget", "fm-bench quality --eval-tokens FILE --report quality.json " + file);
-  if (!has("fm-bench rivals"))
+  if (!has("fm-bench baselines"))
     add("other pruners' rules at equal bytes",
-      "fm-bench rivals --model DIR --tokens FILE --eval-tokens FILE --report rivals.json " + file);
+      "fm-bench baselines --model DIR --tokens FILE --eval-tokens FILE --report baselines.json " + file);
   if (!has("fm-recover"))
     add(measured.some((r) => r.recovered) ? "losses before recovery" : "recovery",
       "fm-recover --report recover.json …");

@@ -164,15 +164,15 @@ static int read_quality(const struct reading *r)
     return rc;
 }
 
-/* {"rival", "recovered", "default", "seconds", "peak_bytes", "cells": [null, {...}]}. */
-static int read_rival(const struct reading *r, const cJSON *row)
+/* {"baseline", "recovered", "default", "seconds", "peak_bytes", "cells": [null, {...}]}. */
+static int read_baseline(const struct reading *r, const cJSON *row)
 {
     char name[NAME_BYTES_MAX + 32];
-    const char *rival;
+    const char *baseline;
     bool recovered = false, usual = false;
     double seconds = -1;
     int64_t peak = -1;
-    int rc = fm_json_get_string(row, "rival", &rival, r->err);
+    int rc = fm_json_get_string(row, "baseline", &baseline, r->err);
     if (!rc)
         rc = fm_json_opt_bool(row, "recovered", &recovered, r->err);
     if (!rc)
@@ -183,10 +183,10 @@ static int read_rival(const struct reading *r, const cJSON *row)
         rc = fm_json_opt_int(row, "peak_bytes", 0, INT64_MAX, &peak, r->err);
     if (rc)
         return rc;
-    snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, rival, recovered ? "+recover" : "",
+    snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, baseline, recovered ? "+recover" : "",
              usual ? " (default)" : "");
     const cJSON *cells = cJSON_GetObjectItemCaseSensitive(row, "cells"), *cell;
-    const char *role = strcmp(rival, "bundle") == 0 ? "family" : "rival";
+    const char *role = strcmp(baseline, "bundle") == 0 ? "family" : "baseline";
     cJSON_ArrayForEach(cell, cells)
     {
         if (!rc)
@@ -204,7 +204,7 @@ static int read_rival(const struct reading *r, const cJSON *row)
     return FM_OK;
 }
 
-static int read_rivals(const struct reading *r)
+static int read_baselines(const struct reading *r)
 {
     const cJSON *rows = array_of(r, "rows"), *row;
     const cJSON *full = cJSON_GetObjectItemCaseSensitive(r->from, "full");
@@ -218,7 +218,7 @@ static int read_rivals(const struct reading *r)
     cJSON_ArrayForEach(row, rows)
     {
         if (!rc)
-            rc = read_rival(r, row);
+            rc = read_baseline(r, row);
     }
     return rc;
 }
@@ -313,14 +313,14 @@ static int read_tool(const struct reading *r, const char *tool, bool exported)
         return read_export(r);
     if (strcmp(tool, "fm-bench quality") == 0)
         return read_quality(r);
-    if (strcmp(tool, "fm-bench rivals") == 0)
-        return read_rivals(r);
+    if (strcmp(tool, "fm-bench baselines") == 0)
+        return read_baselines(r);
     if (strcmp(tool, "fm-train") == 0)
         return read_masks(r, false);
     if (strcmp(tool, "fm-recover") == 0)
         return read_masks(r, true);
     return fm_fail(r->err, FM_ECONFIG,
-                   "it is not what fm-bench quality, fm-bench rivals, fm-train or fm-recover "
+                   "it is not what fm-bench quality, fm-bench baselines, fm-train or fm-recover "
                    "writes with --json");
 }
 

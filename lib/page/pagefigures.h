@@ -15,13 +15,13 @@
  * "series"}, and "exports": true where they are of exported directories, of which those that were
  * measured on the same tokens are one element.  held is [sequences, tokens of each] where the file
  * says it, full the loss of the full model where that is no point; a series has a name, a role
- * ("family", "control", "rival", "before", "after"), seconds and peak_bytes of its calibration
+ * ("family", "control", "baseline", "before", "after"), seconds and peak_bytes of its calibration
  * where they are known, and points [budget, bytes, cross-entropy, divergence, agreement], the last
  * two null where only losses were measured.  A directory's series has the name of its layout, and
  * the bytes are those of the form.
  *
- * Read are reports of fm-bench quality and rivals, fm-train and fm-recover.  FM_ECONFIG for one of
- * another tool, and for figures of a family of another shape; FM_EFORMAT for a broken one.
+ * Read are reports of fm-bench quality and baselines, fm-train and fm-recover.  FM_ECONFIG for one
+ * of another tool, and for figures of a family of another shape; FM_EFORMAT for a broken one.
  */
 int fm_pagefigures_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
                        struct fm_err *err);

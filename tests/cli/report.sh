@@ -12,19 +12,19 @@ page() {
 }
 family saliency --until 0.5 --eval-tokens "$odd/tokens.npy"
 fm-bench quality -q --eval-tokens "$odd/tokens.npy" --report quality.json family.fm >/dev/null
-fm-bench rivals -q --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" \
-    --only reap,energy,bundle --budgets 0.2 --report rivals.json family.fm >/dev/null
+fm-bench baselines -q --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" \
+    --only reap,energy,bundle --budgets 0.2 --report baselines.json family.fm >/dev/null
 fm-pack -q --export out --budget 0.3 --layout layer family.fm >/dev/null
 fm-bench quality -q --eval-tokens "$odd/tokens.npy" --report out.json out >/dev/null
 page -n --figures quality.json family.fm
-figures=(--figures quality.json --figures rivals.json --figures out.json)
+figures=(--figures quality.json --figures baselines.json --figures out.json)
 page "${figures[@]}" -o page.html family.fm
-python3 "$here/report.py" page.html family.fm quality.json rivals.json out.json
+python3 "$here/report.py" page.html family.fm quality.json baselines.json out.json
 page -o page.html family.fm
 page -f -o plain.html family.fm
 python3 "$here/report.py" plain.html family.fm
 mkdir sub
-(cd sub && fm-bench report -q --figures ../quality.json --figures ../rivals.json --figures ../out.json -o - - <../family.fm) | cmp - page.html
+(cd sub && fm-bench report -q --figures ../quality.json --figures ../baselines.json --figures ../out.json -o - - <../family.fm) | cmp - page.html
 fm-bench report --json -f -o plain.html --context 64 trained | sed 's/: [0-9]\{5,\}/: N/'
 
 echo "-- what is no family, or figures of none"

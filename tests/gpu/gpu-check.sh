@@ -57,7 +57,7 @@ edges edges 24
 model model 36
 torch torch 30
 quick quick 26
-rivals quick 24
+baselines quick 24
 profile profile 24
 baselines baselines 18
 memcheck memcheck 64
@@ -236,7 +236,7 @@ fi
 [ -z "$double" ] || export FM_DOUBLE="memory=8589934592"
 if wants quick; then
     checker quick bench "$out/quick.json" $amount
-    python_run rivals tests/gpu/gpu_rivals.py "$out/quick.json" "$out/rivals.json"
+    python_run baselines tests/gpu/gpu_baselines.py "$out/quick.json" "$out/baselines.json"
 fi
 if wants profile && [ -z "$double" ]; then
     ncu=$(command -v ncu /usr/local/cuda/bin/ncu | head -n 1)

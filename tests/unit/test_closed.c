@@ -1,4 +1,4 @@
-/* Experts that are closed, against golden/rivals: checkpoints from which they were removed. */
+/* Experts that are closed, against golden/baselines: checkpoints from which they were removed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,7 +7,7 @@
 
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
-#include "tests/unit/rivals.h"
+#include "tests/unit/baselines.h"
 
 /* (M, E) of the lane: 0, or closed where keep says so. */
 static float *close_experts(const int32_t *keep, size_t count)
@@ -27,8 +27,8 @@ static void assert_closed(const char *model, const struct fm_ops *ops)
     struct fm_measure measure;
     char path[96];
     size_t experts;
-    rivals_open(&g, model);
-    snprintf(path, sizeof path, "%s/golden.safetensors", rivals_model);
+    baselines_open(&g, model);
+    snprintf(path, sizeof path, "%s/golden.safetensors", baselines_model);
     golden_open(&own, path);
     int32_t *ids = golden_read(&own, "ids", FM_I32, NULL);
     int S = (int)fm_safetensors_find(&own.st, "ids")->shape[0];
@@ -36,7 +36,7 @@ static void assert_closed(const char *model, const struct fm_ops *ops)
     int32_t *keep = golden_read(&g, "keep", FM_I32, &experts);
     float *closed = close_experts(keep, experts);
     const struct fm_sweep_options options = {.memory = 1 << 30};
-    if (fm_model_open(&m, rivals_model, 1 << 30, &err) ||
+    if (fm_model_open(&m, baselines_model, 1 << 30, &err) ||
         fm_sweep_new(&sweep, m, ops, 1, S * T, T, 1, &options, &err))
         fail_msg("%s", err.text);
     int64_t *counts = calloc(experts, sizeof *counts);
@@ -72,9 +72,9 @@ static void closed_experts_are_as_if_removed(void **state)
     struct fm_err err = {0};
     const struct fm_ops *cpu = NULL;
     assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
-    for (size_t i = 0; i < RIVALS; i++) {
-        assert_closed(rivals_models[i], fm_ops_ref());
-        assert_closed(rivals_models[i], cpu);
+    for (size_t i = 0; i < BASELINES; i++) {
+        assert_closed(baselines_models[i], fm_ops_ref());
+        assert_closed(baselines_models[i], cpu);
     }
 }
 

@@ -1,5 +1,5 @@
-/* Other criteria than fm-rank's own, against golden/rivals: what a few lines of PyTorch give; and
- * what fm-train makes of their scores. */
+/* Other criteria than fm-rank's own, against golden/baselines: what a few lines of PyTorch give;
+ * and what fm-train makes of their scores. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "lib/learn/train.h"
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
-#include "tests/unit/rivals.h"
+#include "tests/unit/baselines.h"
 #include "tests/unit/runs.h"
 
 static void rank_by(struct runs *r, enum fm_criterion criterion)
@@ -43,13 +43,13 @@ static void assert_scores(const char *model, const char *device, enum fm_criteri
     struct runs r;
     struct fm_ranking ranking;
     size_t n;
-    rivals_open(&g, model);
-    runs_init(&r, NULL, "rival.fm");
-    r.run.inputs.model = rivals_model;
-    r.run.inputs.tokens = rivals_tokens;
+    baselines_open(&g, model);
+    runs_init(&r, NULL, "baseline.fm");
+    r.run.inputs.model = baselines_model;
+    r.run.inputs.tokens = baselines_tokens;
     r.run.machine.device = device;
     rank_by(&r, criterion);
-    read_scores(&ranking, "rival.fm");
+    read_scores(&ranking, "baseline.fm");
     double *want = golden_read(&g, fm_criterion_name(criterion), FM_F64, &n), worst = 0;
     assert_int_equal(n, ranking.M * ranking.E * ranking.I);
     for (int x = 0; x < ranking.M * ranking.E; x++) {
@@ -73,10 +73,10 @@ static void assert_scores(const char *model, const char *device, enum fm_criteri
 static void scores_are_those_of_pytorch(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < RIVALS; i++)
+    for (size_t i = 0; i < BASELINES; i++)
         for (int c = FM_CRITERION_ENERGY; c < FM_CRITERIA; c++) {
-            assert_scores(rivals_models[i], "ref", (enum fm_criterion)c);
-            assert_scores(rivals_models[i], "cpu", (enum fm_criterion)c);
+            assert_scores(baselines_models[i], "ref", (enum fm_criterion)c);
+            assert_scores(baselines_models[i], "cpu", (enum fm_criterion)c);
         }
 }
 

@@ -1,4 +1,5 @@
-/* Rules that remove experts or channels, against golden/rivals and by hand; and a whole comparison.
+/* Rules that remove experts or channels, against golden/baselines and by hand; and a whole
+ * comparison.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -8,21 +9,21 @@
 
 #include "lib/base/pool.h"
 #include "lib/block/pass.h"
-#include "lib/rival/channelcut.h"
-#include "lib/rival/expertdrop.h"
-#include "lib/rival/rival.h"
+#include "lib/baseline/channelcut.h"
+#include "lib/baseline/expertdrop.h"
+#include "lib/baseline/baseline.h"
 #include "lib/model/model.h"
 #include "tests/unit/owned.h"
-#include "tests/unit/rivals.h"
+#include "tests/unit/baselines.h"
 #include "tests/unit/runs.h"
 
 /* Of the model that was opened last. */
-static struct fm_config config_of_rivals(void)
+static struct fm_config config_of_baselines(void)
 {
     struct fm_err err = {0};
     struct fm_hfdir dir;
     struct fm_config config;
-    if (fm_hfdir_open(&dir, rivals_model, &err) ||
+    if (fm_hfdir_open(&dir, baselines_model, &err) ||
         fm_config_parse(&config, dir.config, dir.config_bytes, &err))
         fail_msg("%s", err.text);
     fm_hfdir_close(&dir);
@@ -32,8 +33,8 @@ static struct fm_config config_of_rivals(void)
 static void init_run(struct runs *r, const char *device)
 {
     runs_init(r, NULL, "none");
-    r->run.inputs.model = rivals_model;
-    r->run.inputs.tokens = rivals_tokens;
+    r->run.inputs.model = baselines_model;
+    r->run.inputs.tokens = baselines_tokens;
     r->run.machine.device = device;
 }
 
@@ -44,8 +45,8 @@ static void assert_scores(const char *model, const char *device)
     struct fm_err err = {0};
     char path[96];
     size_t X;
-    rivals_open(&g, model);
-    snprintf(path, sizeof path, "%s/golden.safetensors", rivals_model);
+    baselines_open(&g, model);
+    snprintf(path, sizeof path, "%s/golden.safetensors", baselines_model);
     golden_open(&own, path);
     double *reap = golden_read(&g, "reap", FM_F64, &X), score[256];
     int64_t *tokens = golden_read(&own, "rank.tokens", FM_I64, NULL);
@@ -68,9 +69,9 @@ static void assert_scores(const char *model, const char *device)
 static void experts_are_scored_as_by_pytorch(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < RIVALS; i++) {
-        assert_scores(rivals_models[i], "ref");
-        assert_scores(rivals_models[i], "cpu");
+    for (size_t i = 0; i < BASELINES; i++) {
+        assert_scores(baselines_models[i], "ref");
+        assert_scores(baselines_models[i], "cpu");
     }
 }
 
@@ -78,17 +79,17 @@ static void experts_are_scored_as_by_pytorch(void **state)
 static void the_lowest_are_closed(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < RIVALS; i++) {
+    for (size_t i = 0; i < BASELINES; i++) {
         struct golden g;
         size_t X;
         int step;
-        rivals_open(&g, rivals_models[i]);
-        struct fm_config c = config_of_rivals();
+        baselines_open(&g, baselines_models[i]);
+        struct fm_config c = config_of_baselines();
         double *reap = golden_read(&g, "reap", FM_F64, &X);
         int32_t *keep = golden_read(&g, "keep", FM_I32, NULL);
         float closed[256];
         assert_true(fm_expertdrop_most(&c, &step) >= step && X <= 256);
-        assert_int_equal(step, strcmp(rivals_models[i], "odd-dsv3") == 0 ? 4 : 1);
+        assert_int_equal(step, strcmp(baselines_models[i], "odd-dsv3") == 0 ? 4 : 1);
         fm_expertdrop_close(closed, reap, &c, step);
         for (size_t x = 0; x < X; x++)
             assert_true(closed[x] == (keep[x] ? 0 : FM_PASS_CLOSED));
@@ -102,12 +103,12 @@ static void as_many_stay_as_the_router_needs(void **state)
 {
     (void)state;
     /* 2 of 5; 4 of 6; 2 of 6; 3 of 12 in 2 of 4 groups, by 2; 3 of 7 */
-    const int most[RIVALS] = {3, 2, 4, 4, 4};
-    for (size_t i = 0; i < RIVALS; i++) {
+    const int most[BASELINES] = {3, 2, 4, 4, 4};
+    for (size_t i = 0; i < BASELINES; i++) {
         struct golden g;
         int step;
-        rivals_open(&g, rivals_models[i]);
-        struct fm_config c = config_of_rivals();
+        baselines_open(&g, baselines_models[i]);
+        struct fm_config c = config_of_baselines();
         assert_int_equal(fm_expertdrop_most(&c, &step), most[i]);
         golden_close(&g);
     }
@@ -162,13 +163,13 @@ static double golden_loss(const struct golden *g)
     return sum / (double)n;
 }
 
-static struct fm_rival_table *compare(struct runs *r, const char *only, const char *budgets)
+static struct fm_baseline_table *compare(struct runs *r, const char *only, const char *budgets)
 {
     struct fm_err err = {0};
-    struct fm_rival_table *t = calloc(1, sizeof *t);
-    const struct fm_rival_options options = {.budgets = budgets, .only = only, .steps = 2};
-    r->run.inputs.eval_tokens = rivals_tokens;
-    if (fm_rival_run(&r->run, &options, false, t, &err))
+    struct fm_baseline_table *t = calloc(1, sizeof *t);
+    const struct fm_baseline_options options = {.budgets = budgets, .only = only, .steps = 2};
+    r->run.inputs.eval_tokens = baselines_tokens;
+    if (fm_baseline_run(&r->run, &options, false, t, &err))
         fail_msg("%s", err.text);
     return t;
 }
@@ -176,22 +177,22 @@ static struct fm_rival_table *compare(struct runs *r, const char *only, const ch
 static void a_comparison_is_at_equal_bytes(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < RIVALS; i++) {
+    for (size_t i = 0; i < BASELINES; i++) {
         struct golden g;
         struct runs r;
-        rivals_open(&g, rivals_models[i]);
+        baselines_open(&g, baselines_models[i]);
         init_run(&r, "cpu");
-        struct fm_rival_table *t =
+        struct fm_baseline_table *t =
             compare(&r, "fisher-layer,reap,random,energy,uniform,uniform+recover", NULL);
         assert_int_equal(t->rows, 6);
-        assert_int_equal(t->row[0].rival, FM_RIVAL_REAP);
+        assert_int_equal(t->row[0].baseline, FM_BASELINE_REAP);
         double want = golden_loss(&g);
-        printf("%s: without experts %.6f, golden %.6f\n", rivals_models[i],
+        printf("%s: without experts %.6f, golden %.6f\n", baselines_models[i],
                t->row[0].cell[0].quality.ce, want);
         assert_true(fabs(t->row[0].cell[0].quality.ce - want) <= 1e-5 * want);
         for (int row = 0; row < t->rows; row++) {
-            const struct fm_rival_row *x = &t->row[row];
-            assert_int_equal(x->measured, x->rival != FM_RIVAL_RANDOM);
+            const struct fm_baseline_row *x = &t->row[row];
+            assert_int_equal(x->measured, x->baseline != FM_BASELINE_RANDOM);
             assert_true(!x->measured || x->seconds > 0);
             for (int b = 0; b < t->budgets; b++) {
                 assert_true(x->cell[b].quality.positions > 0);
@@ -212,13 +213,13 @@ static void the_figures_depend_on_nothing_else(void **state)
     struct runs r;
     struct fm_err err = {0};
     const char *only = "reap,random,fisher-global,saliency,learned+recover";
-    rivals_open(&g, "odd-mixtral");
+    baselines_open(&g, "odd-mixtral");
     init_run(&r, "cpu");
-    struct fm_rival_table *one = compare(&r, only, "0.2,0.6");
+    struct fm_baseline_table *one = compare(&r, only, "0.2,0.6");
     init_run(&r, "cpu");
     r.run.machine.memory = 64 << 10;
     assert_int_equal(fm_pool_start(2, &err), FM_OK);
-    struct fm_rival_table *two = compare(&r, only, "0.2,0.6");
+    struct fm_baseline_table *two = compare(&r, only, "0.2,0.6");
     fm_pool_stop();
     assert_int_equal(one->rows, two->rows);
     for (int row = 0; row < one->rows; row++)

@@ -2,7 +2,7 @@
  * A visitor of the sweep on its way forward adds up what REAP says of a micro-batch in a slot of
  * its own; slots are added in order, so threads change no bit.
  */
-#include "lib/rival/expertdrop.h"
+#include "lib/baseline/expertdrop.h"
 
 #include <assert.h>
 #include <math.h>

@@ -7,7 +7,7 @@
 
 #include "lib/learn/criterion.h"
 #include "lib/masks/masks.h"
-#include "lib/rival/spent.h"
+#include "lib/baseline/spent.h"
 #include "lib/run/run.h"
 
 /* Each writes the stream `to`, which is replaced; *spent is what it took.  steps 0: the default. */

@@ -2,7 +2,7 @@
  * From options to the table: which rows, at which budgets, and what a budget is here.  The work is
  * contest.c's.
  */
-#include "lib/rival/rival.h"
+#include "lib/baseline/baseline.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,92 +11,93 @@
 #include "lib/block/experts.h"
 #include "lib/learn/task.h"
 #include "lib/masks/decimal.h"
-#include "lib/rival/contest.h"
-#include "lib/rival/expertdrop.h"
-#include "lib/rival/methods.h"
+#include "lib/baseline/contest.h"
+#include "lib/baseline/expertdrop.h"
+#include "lib/baseline/methods.h"
 #include "lib/stage/stage.h"
 
 #define BUDGETS "0.125,0.25,0.375,0.5,0.625"
 #define RECOVERED "+recover"
 
-const char *fm_rival_name(enum fm_rival rival)
+const char *fm_baseline_name(enum fm_baseline baseline)
 {
-    return fm_contest_rule(rival)->name;
+    return fm_contest_rule(baseline)->name;
 }
 
 /* --- rows --- */
 
-static void add_row(struct fm_rival_table *t, enum fm_rival rival, bool recovered)
+static void add_row(struct fm_baseline_table *t, enum fm_baseline baseline, bool recovered)
 {
-    const struct fm_contest_rule *rule = fm_contest_rule(rival);
+    const struct fm_contest_rule *rule = fm_contest_rule(baseline);
     t->row[t->rows++] =
-        (struct fm_rival_row){.rival = rival,
-                              .recovered = recovered,
-                              .usual = rule->kind == FM_CONTEST_METHOD && !recovered &&
-                                       rule->method == fm_methods_usual()};
+        (struct fm_baseline_row){.baseline = baseline,
+                                 .recovered = recovered,
+                                 .usual = rule->kind == FM_CONTEST_METHOD && !recovered &&
+                                          rule->method == fm_methods_usual()};
 }
 
 /* The row of the default: one of the methods that have a row, or its own. */
-static enum fm_rival usual_row(void)
+static enum fm_baseline usual_row(void)
 {
-    int i = FM_RIVAL_UNIFORM;
-    while (i < FM_RIVAL_DEFAULT && fm_contest_rule((enum fm_rival)i)->method != fm_methods_usual())
+    int i = FM_BASELINE_UNIFORM;
+    while (i < FM_BASELINE_DEFAULT &&
+           fm_contest_rule((enum fm_baseline)i)->method != fm_methods_usual())
         i++;
-    return (enum fm_rival)i;
+    return (enum fm_baseline)i;
 }
 
 /* What a word of --only names; false where that is nothing. */
-static bool find_row(const char *word, size_t len, enum fm_rival *rival, bool *recovered)
+static bool find_row(const char *word, size_t len, enum fm_baseline *baseline, bool *recovered)
 {
     size_t tail = strlen(RECOVERED);
     *recovered = len > tail && memcmp(word + len - tail, RECOVERED, tail) == 0;
     len -= *recovered ? tail : 0;
-    for (int i = 0; i < FM_RIVALS; i++) {
-        const struct fm_contest_rule *rule = fm_contest_rule((enum fm_rival)i);
-        *rival = (enum fm_rival)i;
+    for (int i = 0; i < FM_BASELINES; i++) {
+        const struct fm_contest_rule *rule = fm_contest_rule((enum fm_baseline)i);
+        *baseline = (enum fm_baseline)i;
         if (strlen(rule->name) == len && memcmp(word, rule->name, len) == 0)
             return !*recovered || rule->kind == FM_CONTEST_METHOD;
     }
     return false;
 }
 
-static int choose_rows(struct fm_rival_table *t, const struct fm_run_options *run, const char *only,
-                       struct fm_err *err)
+static int choose_rows(struct fm_baseline_table *t, const struct fm_run_options *run,
+                       const char *only, struct fm_err *err)
 {
-    bool wanted[FM_RIVALS][2] = {{false}};
+    bool wanted[FM_BASELINES][2] = {{false}};
     for (const char *at = only; at && *at;) {
         size_t len = strcspn(at, ",");
-        enum fm_rival rival;
+        enum fm_baseline baseline;
         bool recovered;
-        if (!find_row(at, len, &rival, &recovered))
+        if (!find_row(at, len, &baseline, &recovered))
             return fm_fail(
                 err, FM_EUSAGE,
-                "--only: '%.*s' is not a rival; use reap, frequency, random, activation, "
+                "--only: '%.*s' is not a baseline; use reap, frequency, random, activation, "
                 "contribution, energy, fisher-expert, fisher-layer, fisher-global, "
                 "bundle, or uniform, saliency, walk, exchange, learned, default, also with "
                 "+recover",
                 (int)(len < 64 ? len : 64), at);
-        if (rival == FM_RIVAL_BUNDLE && !run->inputs.stream)
+        if (baseline == FM_BASELINE_BUNDLE && !run->inputs.stream)
             return fm_fail(err, FM_EUSAGE, "--only bundle: name the bundle");
-        wanted[rival == FM_RIVAL_DEFAULT ? usual_row() : rival][recovered] = true;
+        wanted[baseline == FM_BASELINE_DEFAULT ? usual_row() : baseline][recovered] = true;
         at += len + (at[len] == ',');
     }
-    for (int i = 0; i < FM_RIVALS; i++)
+    for (int i = 0; i < FM_BASELINES; i++)
         for (int recovered = 0; recovered < 2; recovered++) {
-            bool own = fm_contest_rule((enum fm_rival)i)->kind == FM_CONTEST_METHOD;
-            bool there = (own || !recovered) && (i != FM_RIVAL_BUNDLE || run->inputs.stream) &&
-                         (i != FM_RIVAL_DEFAULT || usual_row() == FM_RIVAL_DEFAULT);
+            bool own = fm_contest_rule((enum fm_baseline)i)->kind == FM_CONTEST_METHOD;
+            bool there = (own || !recovered) && (i != FM_BASELINE_BUNDLE || run->inputs.stream) &&
+                         (i != FM_BASELINE_DEFAULT || usual_row() == FM_BASELINE_DEFAULT);
             if (there && (!only || wanted[i][recovered]))
-                add_row(t, (enum fm_rival)i, recovered);
+                add_row(t, (enum fm_baseline)i, recovered);
         }
-    return t->rows > 0 ? FM_OK : fm_fail(err, FM_EUSAGE, "--only names no rival");
+    return t->rows > 0 ? FM_OK : fm_fail(err, FM_EUSAGE, "--only names no baseline");
 }
 
 /* --- budgets --- */
 
 /* Append the number of experts nearest to a budget, once; out of reach: an error, or, where nobody
  * asked for it, nothing. */
-static int add_budget(struct fm_rival_table *t, const struct fm_config *c, const char *text,
+static int add_budget(struct fm_baseline_table *t, const struct fm_config *c, const char *text,
                       size_t len, bool asked, struct fm_err *err)
 {
     struct fm_decimal d;
@@ -117,14 +118,14 @@ static int add_budget(struct fm_rival_table *t, const struct fm_config *c, const
     if (t->budgets && t->dropped[t->budgets - 1] > count)
         return fm_fail(err, FM_EUSAGE, "--budgets: %.*s is below the one before it", (int)len,
                        text);
-    if (t->budgets == FM_RIVAL_BUDGETS_MAX)
-        return fm_fail(err, FM_EUSAGE, "--budgets: more than %d", FM_RIVAL_BUDGETS_MAX);
+    if (t->budgets == FM_BASELINE_BUDGETS_MAX)
+        return fm_fail(err, FM_EUSAGE, "--budgets: more than %d", FM_BASELINE_BUDGETS_MAX);
     t->dropped[t->budgets++] = count;
     return FM_OK;
 }
 
-static int choose_budgets(struct fm_rival_table *t, const struct fm_config *c, const char *budgets,
-                          struct fm_err *err)
+static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c,
+                          const char *budgets, struct fm_err *err)
 {
     int step, most = fm_expertdrop_most(c, &step);
     t->experts = c->E;
@@ -141,7 +142,7 @@ static int choose_budgets(struct fm_rival_table *t, const struct fm_config *c, c
         at += len + (at[len] == ',');
     }
     if (t->budgets == 0 && !budgets) /* few experts: all that can be removed */
-        for (int count = step; count <= most && t->budgets < FM_RIVAL_BUDGETS_MAX; count += step)
+        for (int count = step; count <= most && t->budgets < FM_BASELINE_BUDGETS_MAX; count += step)
             t->dropped[t->budgets++] = count;
     return t->budgets ? FM_OK : fm_fail(err, FM_EUSAGE, "--budgets names none");
 }
@@ -175,7 +176,7 @@ static void release(struct fm_contest *c)
 {
     for (int i = 0; i < FM_CRITERIA; i++)
         fm_ranking_release(&c->ranking[i]);
-    for (int i = 0; i < FM_RIVAL_RANDOM; i++)
+    for (int i = 0; i < FM_BASELINE_RANDOM; i++)
         free(c->score[i]);
     fm_config_release(&c->config);
 }
@@ -187,11 +188,11 @@ static void choose_until(struct fm_contest *c)
     snprintf(c->until, sizeof c->until, "%.2f", last < 0.8 ? 0.8 : last > 0.99 ? 0.99 : last);
 }
 
-int fm_rival_run(const struct fm_run_options *run, const struct fm_rival_options *options,
-                 bool plan, struct fm_rival_table *table, struct fm_err *err)
+int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_options *options,
+                    bool plan, struct fm_baseline_table *table, struct fm_err *err)
 {
     struct fm_contest c = {.run = run, .options = options, .table = table};
-    *table = (struct fm_rival_table){0};
+    *table = (struct fm_baseline_table){0};
     int rc = choose_rows(table, run, options->only, err);
     if (!rc)
         rc = open_config(&c, err);

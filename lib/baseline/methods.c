@@ -1,5 +1,5 @@
 /* Options are the tools' defaults but for what the comparison fixes. */
-#include "lib/rival/methods.h"
+#include "lib/baseline/methods.h"
 
 #include "lib/learn/rank.h"
 #include "lib/learn/recover.h"

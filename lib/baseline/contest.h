@@ -1,4 +1,4 @@
-/* What the parts of a comparison share; private to lib/rival. */
+/* What the parts of a comparison share; private to lib/baseline. */
 #ifndef FM_CONTEST_H
 #define FM_CONTEST_H
 
@@ -7,11 +7,11 @@
 #include "lib/data/calib.h"
 #include "lib/learn/criterion.h"
 #include "lib/model/model.h"
-#include "lib/rival/rival.h"
-#include "lib/rival/spent.h"
+#include "lib/baseline/baseline.h"
+#include "lib/baseline/spent.h"
 #include "lib/stage/ranking.h"
 
-/* Where a rival's cuts come from; methods of fm-train and bundles have none. */
+/* Where a baseline's cuts come from; methods of fm-train and bundles have none. */
 struct fm_contest_rule {
     enum fm_contest_kind {
         FM_CONTEST_EXPERTS,
@@ -24,20 +24,20 @@ struct fm_contest_rule {
     int scope;                   /* enum fm_channelcut */
     enum fm_method method;       /* FM_METHODS: the default */
 };
-const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival);
+const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline);
 /* The method of a rule that has one. */
 enum fm_method fm_contest_method(const struct fm_contest_rule *rule);
 
 struct fm_contest {
     const struct fm_run_options *run;
     struct fm_run_options quiet; /* of calibrations after the first: warnings were given */
-    const struct fm_rival_options *options;
-    struct fm_rival_table *table;
+    const struct fm_baseline_options *options;
+    struct fm_baseline_table *table;
     struct fm_config config; /* of the checkpoint */
     struct fm_workdir work;
     char until[16]; /* highest budget of families */
     /* What calibrations gave. */
-    double *score[FM_RIVAL_RANDOM]; /* (M, E) of reap and frequency */
+    double *score[FM_BASELINE_RANDOM]; /* (M, E) of reap and frequency */
     struct fm_ranking ranking[FM_CRITERIA];
     struct fm_spent ranked[FM_CRITERIA]; /* seconds 0: not yet */
     struct fm_spent trained[FM_METHODS], recovered[FM_METHODS];

@@ -1,6 +1,6 @@
 /*
- * The rivals' table: a block for each figure, a row for each rival, a column for each budget; the
- * lowest loss of a column is marked, whoever has it.
+ * The baselines' table: a block for each figure, a row for each baseline, a column for each budget;
+ * the lowest loss of a column is marked, whoever has it.
  */
 #include "cmd/figures.h"
 
@@ -12,20 +12,20 @@
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 
-static double budget_of(const struct fm_rival_table *t, int b)
+static double budget_of(const struct fm_baseline_table *t, int b)
 {
     return (double)t->dropped[b] / t->experts;
 }
 
 /* Of all tensors, with the channels gone that the rule really removed. */
-static double bytes_of(const struct fm_rival_table *t, const struct fm_rival_cell *cell)
+static double bytes_of(const struct fm_baseline_table *t, const struct fm_baseline_cell *cell)
 {
     return (double)t->bytes - cell->budget * (double)t->bytes_experts;
 }
 
-static void write_name(char text[48], const struct fm_rival_row *row)
+static void write_name(char text[48], const struct fm_baseline_row *row)
 {
-    snprintf(text, 48, "%s%s%s", fm_rival_name(row->rival), row->recovered ? "+recover" : "",
+    snprintf(text, 48, "%s%s%s", fm_baseline_name(row->baseline), row->recovered ? "+recover" : "",
              row->usual ? " (default)" : "");
 }
 
@@ -45,7 +45,7 @@ static double agree_of(const struct fm_quality *q)
 }
 
 /* The best of a column: the lowest, or the highest. */
-static int best_of(const struct fm_rival_table *t, int b,
+static int best_of(const struct fm_baseline_table *t, int b,
                    double (*figure)(const struct fm_quality *), bool highest)
 {
     int best = -1;
@@ -60,7 +60,7 @@ static int best_of(const struct fm_rival_table *t, int b,
     return best;
 }
 
-static void block(FILE *out, const struct fm_rival_table *t, const char *title,
+static void block(FILE *out, const struct fm_baseline_table *t, const char *title,
                   double (*figure)(const struct fm_quality *), bool highest)
 {
     fprintf(out, "\n%-20s", title);
@@ -83,7 +83,7 @@ static void block(FILE *out, const struct fm_rival_table *t, const char *title,
     }
 }
 
-static void costs(FILE *out, const struct fm_rival_table *t)
+static void costs(FILE *out, const struct fm_baseline_table *t)
 {
     int measured = 0;
     for (int i = 0; i < t->rows; i++)
@@ -93,7 +93,7 @@ static void costs(FILE *out, const struct fm_rival_table *t)
     fprintf(out, "\n%-20s  %9s  %s\n", "calibration", "seconds", "peak memory");
     for (int i = 0; i < t->rows; i++) {
         char name[48], bytes[32] = "-";
-        const struct fm_rival_row *row = &t->row[i];
+        const struct fm_baseline_row *row = &t->row[i];
         write_name(name, row);
         if (!row->measured)
             continue;
@@ -103,7 +103,7 @@ static void costs(FILE *out, const struct fm_rival_table *t)
     }
 }
 
-void fm_figures_rivals(FILE *out, const struct fm_rival_table *t)
+void fm_figures_baselines(FILE *out, const struct fm_baseline_table *t)
 {
     fprintf(out, "held out: %d sequences of %d tokens; without", t->sequences, t->T);
     for (int b = 0; b < t->budgets; b++)
@@ -124,10 +124,10 @@ void fm_figures_rivals(FILE *out, const struct fm_rival_table *t)
     costs(out, t);
 }
 
-static cJSON *row_json(const struct fm_rival_table *t, const struct fm_rival_row *row)
+static cJSON *row_json(const struct fm_baseline_table *t, const struct fm_baseline_row *row)
 {
     cJSON *o = cJSON_CreateObject();
-    fm_json_add_string(o, "rival", fm_rival_name(row->rival));
+    fm_json_add_string(o, "baseline", fm_baseline_name(row->baseline));
     fm_json_add_bool(o, "recovered", row->recovered);
     fm_json_add_bool(o, "default", row->usual);
     if (row->measured && t->full.positions > 0)
@@ -136,7 +136,7 @@ static cJSON *row_json(const struct fm_rival_table *t, const struct fm_rival_row
         fm_json_add_uint(o, "peak_bytes", row->memory);
     cJSON *cells = fm_json_add_array(o, "cells");
     for (int b = 0; b < t->budgets; b++) {
-        const struct fm_rival_cell *cell = &row->cell[b];
+        const struct fm_baseline_cell *cell = &row->cell[b];
         cJSON *c = fm_show_quality(&cell->quality);
         if (cell->quality.positions > 0) {
             fm_json_add_double(c, "budget", cell->budget);
@@ -147,9 +147,9 @@ static cJSON *row_json(const struct fm_rival_table *t, const struct fm_rival_row
     return o;
 }
 
-cJSON *fm_figures_rivals_json(const struct fm_rival_table *t)
+cJSON *fm_figures_baselines_json(const struct fm_baseline_table *t)
 {
-    cJSON *o = fm_report_begin("fm-bench rivals");
+    cJSON *o = fm_report_begin("fm-bench baselines");
     fm_json_add_uint(o, "sequences", (uint64_t)t->sequences);
     fm_json_add_uint(o, "seq_len", (uint64_t)t->T);
     fm_json_add_uint(o, "experts", (uint64_t)t->experts);
@@ -166,18 +166,18 @@ cJSON *fm_figures_rivals_json(const struct fm_rival_table *t)
 
 /* The highest loss of the rules for channels and a quarter of their span, or 0 where there are
  * none: a field as high as what whole experts cost would show nothing of the others. */
-static double loss_most(const struct fm_rival_table *t)
+static double loss_most(const struct fm_baseline_table *t)
 {
     double low = t->full.ce, high = 0;
     for (int i = 0; i < t->rows; i++)
-        for (int b = 0; b < t->budgets && t->row[i].rival > FM_RIVAL_RANDOM; b++)
+        for (int b = 0; b < t->budgets && t->row[i].baseline > FM_BASELINE_RANDOM; b++)
             if (t->row[i].cell[b].quality.positions > 0)
                 high = fmax(high, t->row[i].cell[b].quality.ce);
     return high > low ? high + 0.25 * (high - low) : 0;
 }
 
-int fm_figures_rivals_plot(const struct fm_rival_table *t, bool bytes, const char *path, bool force,
-                           struct fm_err *err)
+int fm_figures_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,
+                              bool force, struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy at equal bytes of expert weights",
                            .x_label = bytes ? FM_FIGURES_BYTES : "share of expert weights removed",
@@ -192,7 +192,7 @@ int fm_figures_rivals_plot(const struct fm_rival_table *t, bool bytes, const cha
         double *x = v + 2 * (size_t)i * (size_t)t->budgets, *y = x + t->budgets;
         int n = 0;
         for (int b = 0; b < t->budgets; b++) {
-            const struct fm_rival_cell *cell = &t->row[i].cell[b];
+            const struct fm_baseline_cell *cell = &t->row[i].cell[b];
             if (cell->quality.positions == 0)
                 continue;
             x[n] = bytes ? bytes_of(t, cell) : budget_of(t, b);

@@ -1,4 +1,4 @@
-"""What the rules of other pruners give, by a few lines of PyTorch each: golden/rivals/.
+"""What the rules of other pruners give, by a few lines of PyTorch each: golden/baselines/.
 
 A rule looks at what every expert computes for the tokens that the router sends to it, or at the
 gradients of its weights.  Removing experts is done to the checkpoint itself, on disk: fewer expert
@@ -176,6 +176,6 @@ def make(folder, out):
 
 
 def make_all(here):
-    (here / "rivals").mkdir(exist_ok=True)
+    (here / "baselines").mkdir(exist_ok=True)
     for name in MODELS:
-        make(here / name, here / "rivals" / f"{name}.safetensors")
+        make(here / name, here / "baselines" / f"{name}.safetensors")

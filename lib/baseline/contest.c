@@ -1,10 +1,10 @@
 /*
  * The two halves of a comparison.  Calibrations run one after another with nothing else in memory,
- * so that the time and the peak of each is its own.  Then one model is open, and every rival's
- * masks are measured on the same tokens beside the same full model: channels in the rival's own
+ * so that the time and the peak of each is its own.  Then one model is open, and every baseline's
+ * masks are measured on the same tokens beside the same full model: channels in the baseline's own
  * order, experts by closing them to the router.
  */
-#include "lib/rival/contest.h"
+#include "lib/baseline/contest.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,16 +12,16 @@
 
 #include "lib/base/mem.h"
 #include "lib/learn/quality.h"
-#include "lib/rival/channelcut.h"
-#include "lib/rival/expertdrop.h"
-#include "lib/rival/methods.h"
+#include "lib/baseline/channelcut.h"
+#include "lib/baseline/expertdrop.h"
+#include "lib/baseline/methods.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/stage.h"
 
-const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival)
+const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline)
 {
-    static const struct fm_contest_rule rule[FM_RIVALS] = {
+    static const struct fm_contest_rule rule[FM_BASELINES] = {
         {.name = "reap"},
         {.name = "frequency"},
         {.name = "random"},
@@ -39,7 +39,7 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_rival rival)
         {.kind = FM_CONTEST_METHOD, .name = "default", .method = FM_METHODS},
         {.kind = FM_CONTEST_BUNDLE, .name = "bundle"},
     };
-    return &rule[rival];
+    return &rule[baseline];
 }
 
 enum fm_method fm_contest_method(const struct fm_contest_rule *rule)
@@ -74,7 +74,7 @@ static const struct fm_run_options *run_of(struct fm_contest *c)
     return run;
 }
 
-/* The stream by a criterion is there; and its ranking in memory, for rivals that cut by it. */
+/* The stream by a criterion is there; and its ranking in memory, for baselines that cut by it. */
 static int rank_by(struct fm_contest *c, enum fm_criterion criterion, struct fm_err *err)
 {
     char path[4096];
@@ -117,29 +117,29 @@ static int recover_by(struct fm_contest *c, enum fm_method method, struct fm_err
     return rc;
 }
 
-static int score_experts(struct fm_contest *c, enum fm_rival rival, struct fm_spent *spent,
+static int score_experts(struct fm_contest *c, enum fm_baseline baseline, struct fm_spent *spent,
                          struct fm_err *err)
 {
     size_t X = (size_t)c->config.M * (size_t)c->config.E;
-    c->score[rival] = fm_alloc(X, sizeof *c->score[rival], "scores of experts", err);
-    if (!c->score[rival])
+    c->score[baseline] = fm_alloc(X, sizeof *c->score[baseline], "scores of experts", err);
+    if (!c->score[baseline])
         return FM_ENOMEM;
     fm_spent_begin(spent);
-    int rc = fm_expertdrop_score(c->score[rival], run_of(c), rival == FM_RIVAL_REAP, err);
+    int rc = fm_expertdrop_score(c->score[baseline], run_of(c), baseline == FM_BASELINE_REAP, err);
     fm_spent_end(spent);
     return rc;
 }
 
-static int calibrate_row(struct fm_contest *c, struct fm_rival_row *row, struct fm_err *err)
+static int calibrate_row(struct fm_contest *c, struct fm_baseline_row *row, struct fm_err *err)
 {
-    const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
+    const struct fm_contest_rule *rule = fm_contest_rule(row->baseline);
     struct fm_spent spent = {0};
     int rc = FM_OK;
-    row->measured = row->rival != FM_RIVAL_RANDOM && row->rival != FM_RIVAL_BUNDLE;
+    row->measured = row->baseline != FM_BASELINE_RANDOM && row->baseline != FM_BASELINE_BUNDLE;
     if (!row->measured)
         return FM_OK;
     if (rule->kind == FM_CONTEST_EXPERTS) {
-        rc = score_experts(c, row->rival, &spent, err);
+        rc = score_experts(c, row->baseline, &spent, err);
     } else if (rule->kind == FM_CONTEST_CHANNELS) {
         rc = rank_by(c, rule->criterion, err);
         spent = c->ranked[rule->criterion];
@@ -161,7 +161,7 @@ int fm_contest_calibrate(struct fm_contest *c, struct fm_err *err)
     for (int i = 0; !rc && i < c->table->rows; i++) {
         rc = calibrate_row(c, &c->table->row[i], err);
         if (rc)
-            fm_within(err, "%s", fm_rival_name(c->table->row[i].rival));
+            fm_within(err, "%s", fm_baseline_name(c->table->row[i].baseline));
     }
     return rc;
 }
@@ -175,7 +175,7 @@ struct match {
     const struct fm_ops *ops;
     struct fm_calib held;
     int masks;        /* of the row at hand */
-    int *cell;        /* (budgets FM_RIVAL_DRAWS) whose each is */
+    int *cell;        /* (budgets FM_BASELINE_DRAWS) whose each is */
     uint32_t *widths; /* (as many, M, E) */
     float *closed;    /* as many */
     struct fm_quality *quality;
@@ -211,13 +211,13 @@ static double budget_of(const struct match *s, const uint32_t *widths)
 }
 
 /* Means over the masks of each cell. */
-static void settle(struct match *s, struct fm_rival_row *row, bool experts)
+static void settle(struct match *s, struct fm_baseline_row *row, bool experts)
 {
-    const struct fm_rival_table *t = s->contest->table;
+    const struct fm_baseline_table *t = s->contest->table;
     for (int i = 0; i < s->masks; i++) {
-        struct fm_rival_cell *cell = &row->cell[s->cell[i]];
+        struct fm_baseline_cell *cell = &row->cell[s->cell[i]];
         const struct fm_quality *q = &s->quality[i];
-        double share = row->rival == FM_RIVAL_RANDOM ? 1.0 / FM_RIVAL_DRAWS : 1;
+        double share = row->baseline == FM_BASELINE_RANDOM ? 1.0 / FM_BASELINE_DRAWS : 1;
         cell->budget = experts ? (double)t->dropped[s->cell[i]] / t->experts
                                : budget_of(s, s->widths + (size_t)i * experts_of(s));
         cell->quality.ce += share * q->ce;
@@ -229,11 +229,11 @@ static void settle(struct match *s, struct fm_rival_row *row, bool experts)
 }
 
 /* Measure the masks that were added, in this order of channels (NULL: the file's). */
-static int measure_row(struct match *s, struct fm_rival_row *row, const int32_t *order,
+static int measure_row(struct match *s, struct fm_baseline_row *row, const int32_t *order,
                        const struct fm_adapter *adapter, struct fm_err *err)
 {
     const struct fm_run_options *run = s->contest->run;
-    bool experts = fm_contest_rule(row->rival)->kind == FM_CONTEST_EXPERTS;
+    bool experts = fm_contest_rule(row->baseline)->kind == FM_CONTEST_EXPERTS;
     if (s->masks == 0)
         return FM_OK;
     if (order)
@@ -249,19 +249,19 @@ static int measure_row(struct match *s, struct fm_rival_row *row, const int32_t 
     return rc;
 }
 
-static int measure_experts(struct match *s, struct fm_rival_row *row, struct fm_err *err)
+static int measure_experts(struct match *s, struct fm_baseline_row *row, struct fm_err *err)
 {
     const struct fm_contest *c = s->contest;
-    bool random = row->rival == FM_RIVAL_RANDOM;
+    bool random = row->baseline == FM_BASELINE_RANDOM;
     double *drawn = fm_alloc(experts_of(s), sizeof *drawn, "scores of experts", err);
     if (!drawn)
         return FM_ENOMEM;
     for (int b = 0; b < c->table->budgets; b++)
-        for (int n = 0; n < (random ? FM_RIVAL_DRAWS : 1); n++) {
+        for (int n = 0; n < (random ? FM_BASELINE_DRAWS : 1); n++) {
             if (random)
                 fm_expertdrop_draw(drawn, &c->config, c->run->inputs.seed, n);
             fm_expertdrop_close(s->closed + (size_t)s->masks * experts_of(s),
-                                random ? drawn : c->score[row->rival], &c->config,
+                                random ? drawn : c->score[row->baseline], &c->config,
                                 c->table->dropped[b]);
             add_mask(s, b);
         }
@@ -269,9 +269,9 @@ static int measure_experts(struct match *s, struct fm_rival_row *row, struct fm_
     return measure_row(s, row, NULL, NULL, err);
 }
 
-static int measure_channels(struct match *s, struct fm_rival_row *row, struct fm_err *err)
+static int measure_channels(struct match *s, struct fm_baseline_row *row, struct fm_err *err)
 {
-    const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
+    const struct fm_contest_rule *rule = fm_contest_rule(row->baseline);
     const struct fm_ranking *ranking = &s->contest->ranking[rule->criterion];
     int rc = FM_OK;
     for (int b = 0; !rc && b < s->contest->table->budgets; b++)
@@ -307,7 +307,7 @@ static int check_family(const struct fm_contest *contest, const struct fm_masks 
 }
 
 /* A stream with masks: in its ranking's order, with its adapter if it has one. */
-static int measure_stream(struct match *s, struct fm_rival_row *row, const struct fm_bundle *b,
+static int measure_stream(struct match *s, struct fm_baseline_row *row, const struct fm_bundle *b,
                           const struct fm_masks *family, struct fm_err *err)
 {
     struct fm_ranking ranking = {0};
@@ -328,7 +328,7 @@ static int measure_stream(struct match *s, struct fm_rival_row *row, const struc
 }
 
 /* A bundle has weights of its own, in order, with the adapter in them. */
-static int measure_packed(struct match *s, struct fm_rival_row *row, const char *path,
+static int measure_packed(struct match *s, struct fm_baseline_row *row, const char *path,
                           const struct fm_masks *family, struct fm_err *err)
 {
     struct fm_model *checkpoint = s->model;
@@ -366,14 +366,14 @@ int fm_contest_check(const struct fm_contest *c, struct fm_err *err)
     if (!c->run->inputs.stream)
         return FM_OK;
     if (strcmp(c->run->inputs.stream, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "rivals reads the bundle more than once; name a file");
+        return fm_fail(err, FM_EUSAGE, "baselines reads the bundle more than once; name a file");
     int rc = open_file(&b, &budgets, c, c->run->inputs.stream, err);
     fm_budgets_release(&budgets);
     fm_bundle_close(&b);
     return rc;
 }
 
-static int measure_file(struct match *s, struct fm_rival_row *row, const char *path,
+static int measure_file(struct match *s, struct fm_baseline_row *row, const char *path,
                         struct fm_err *err)
 {
     struct fm_bundle b = {0};
@@ -389,9 +389,9 @@ static int measure_file(struct match *s, struct fm_rival_row *row, const char *p
     return rc;
 }
 
-static int measure_any(struct match *s, struct fm_rival_row *row, struct fm_err *err)
+static int measure_any(struct match *s, struct fm_baseline_row *row, struct fm_err *err)
 {
-    const struct fm_contest_rule *rule = fm_contest_rule(row->rival);
+    const struct fm_contest_rule *rule = fm_contest_rule(row->baseline);
     char path[4096];
     s->masks = 0;
     switch (rule->kind) {
@@ -411,7 +411,7 @@ static int measure_any(struct match *s, struct fm_rival_row *row, struct fm_err 
 static int open_match(struct match *s, struct fm_err *err)
 {
     struct fm_contest *c = s->contest;
-    size_t masks = (size_t)c->table->budgets * FM_RIVAL_DRAWS, X = experts_of(s);
+    size_t masks = (size_t)c->table->budgets * FM_BASELINE_DRAWS, X = experts_of(s);
     s->cell = fm_alloc(masks, sizeof *s->cell, "masks", err);
     s->widths = fm_alloc(masks * X, sizeof *s->widths, "widths", err);
     s->closed = fm_alloc(masks * X, sizeof *s->closed, "closed experts", err);
@@ -438,7 +438,7 @@ int fm_contest_measure(struct fm_contest *c, struct fm_err *err)
         fm_run_report(c->run, "measure", (uint64_t)i, (uint64_t)c->table->rows, "rows");
         rc = measure_any(&s, &c->table->row[i], err);
         if (rc)
-            fm_within(err, "%s", fm_rival_name(c->table->row[i].rival));
+            fm_within(err, "%s", fm_baseline_name(c->table->row[i].baseline));
     }
     fm_run_report(c->run, "measure", (uint64_t)c->table->rows, (uint64_t)c->table->rows, "rows");
     fm_calib_close(&s.held);

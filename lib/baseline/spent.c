@@ -1,5 +1,5 @@
 /* Time from the clock, memory from the kernel's own high-water mark of the process. */
-#include "lib/rival/spent.h"
+#include "lib/baseline/spent.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 """Others' times at the shapes of gpu_check's quick bench: PyTorch's grouped product, and vLLM's or
 SGLang's Triton kernel of fused experts, where they are there; of full width, which is all they know.
 
-    python3 tests/gpu/gpu_rivals.py QUICK.JSON [JSON]
+    python3 tests/gpu/gpu_baselines.py QUICK.JSON [JSON]
 
 QUICK.JSON is the bench's file: ours at full width and at the budgets stand beside theirs.
 Needs torch with CUDA; status 77 where that is not there.
@@ -12,7 +12,7 @@ import sys
 try:
     import torch
 except ImportError:
-    print("gpu_rivals.py: left out: no torch here")
+    print("gpu_baselines.py: left out: no torch here")
     sys.exit(77)
 
 H, I, E, K = 4096, 14336, 8, 2  # mixtral-8x7b
@@ -72,7 +72,7 @@ def triton():
 
 def main():
     if not torch.cuda.is_available():
-        print("gpu_rivals.py: torch sees no GPU: left out")
+        print("gpu_baselines.py: torch sees no GPU: left out")
         return 77
     with open(sys.argv[1]) as f:
         ours = [row for row in json.load(f)["rows"] if row["model"] == "mixtral-8x7b"]
@@ -92,7 +92,7 @@ def main():
         for name, kernel in kernels.items():
             try:
                 seconds = seconds_of(lambda: kernel(x, ids, weights, w1, w2))
-            except Exception as error:  # a rival that does not run is not our failure
+            except Exception as error:  # a baseline that does not run is not our failure
                 print(f"{name}, {N} tokens: does not run: {str(error)[:100]}")
                 continue
             rows.append({"kernel": name, "tokens": N, "seconds": seconds})

@@ -1,5 +1,5 @@
 /* One sort of the channels that are compared, and a count of those that stay. */
-#include "lib/rival/channelcut.h"
+#include "lib/baseline/channelcut.h"
 
 #include <stdlib.h>
 

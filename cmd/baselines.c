@@ -1,0 +1,47 @@
+/* fm-bench baselines: from its options to the comparison, and from its figures to table, JSON,
+ * plot.
+ */
+#include "cmd/baselines.h"
+
+#include <stdlib.h>
+
+#include "cmd/figures.h"
+#include "lib/base/mem.h"
+
+static int check(const struct fm_run_options *run, struct fm_err *err)
+{
+    if (!run->inputs.model)
+        return fm_fail(err, FM_EUSAGE, "baselines needs --model DIR, the whole checkpoint");
+    if (!fm_inputs_first(&run->inputs))
+        return fm_fail(err, FM_EUSAGE, "baselines needs --tokens or --text FILE to calibrate on");
+    if (!fm_inputs_evaluate(&run->inputs))
+        return fm_fail(
+            err, FM_EUSAGE,
+            "baselines needs --eval-tokens or --eval-text FILE: figures on what baselines were "
+            "calibrated on would compare how well they fit it");
+    return FM_OK;
+}
+
+int fm_baselines_run(const struct fm_cli *cli, const struct fm_baseline_options *options,
+                     const char *plot, bool bytes, struct fm_err *err)
+{
+    struct fm_run_options run = cli->run;
+    struct fm_cli_text text;
+    if (check(&run, err))
+        return err->code;
+    run.inputs.stream = cli->operands == 2 ? cli->operand[1] : NULL;
+    struct fm_baseline_table *table = fm_alloc(1, sizeof *table, "a table", err);
+    int rc = table ? fm_baseline_run(&run, options, cli->dry_run, table, err) : FM_ENOMEM;
+    if (!rc && plot && !cli->dry_run)
+        rc = fm_cli_settle_side(
+            "--plot", plot,
+            fm_figures_baselines_plot(table, bytes, plot, cli->run.outputs.force, err), err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
+        fm_figures_baselines(text.out, table);
+        rc = fm_cli_result(cli, &text, fm_figures_baselines_json(table), err);
+    }
+    free(table);
+    return rc;
+}

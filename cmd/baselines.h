@@ -1,0 +1,11 @@
+/* fm-bench baselines: what it needs, and the run. */
+#ifndef FM_BASELINES_H
+#define FM_BASELINES_H
+
+#include "cmd/cli.h"
+#include "lib/baseline/baseline.h"
+
+int fm_baselines_run(const struct fm_cli *cli, const struct fm_baseline_options *options,
+                     const char *plot, bool bytes, struct fm_err *err);
+
+#endif

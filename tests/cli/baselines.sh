@@ -1,0 +1,58 @@
+# fm-bench baselines: what it refuses, what it plans, and the shape of what it prints; figures are
+# tests/unit/test_baselines.c's.
+# shellcheck source=tests/cli/family.bash
+. "$(dirname "$0")/family.bash"
+tokens=$odd/tokens.npy
+baselines() {
+    echo "-- ${*//$GOLDEN\//}"
+    fm-bench baselines -q "$@" >said 2>complained
+    echo "status $?"
+    sed 's/[0-9.]* [KM]B$/BYTES/; s/[0-9]*\.[0-9][0-9]*\*\{0,1\}/N/g; s/  */ /g; s/ $//' said
+    sed "s|$GOLDEN|GOLDEN|g; s/[0-9a-f]\{32\}/DIGEST/g
+        s/'manifest.json' is [0-9]* bytes/'manifest.json' is N bytes/" complained # it holds losses
+}
+baselines --tokens "$tokens" --eval-tokens "$tokens"
+baselines --model "$odd" --eval-tokens "$tokens"
+baselines --model "$odd" --tokens "$tokens"
+baselines --model "$odd" --tokens "$tokens" --eval-tokens "$tokens" --rows 4
+both=(--model "$odd" --tokens "$tokens" --eval-tokens "$tokens")
+baselines "${both[@]}" --budgets 0.9
+baselines "${both[@]}" --budgets 0
+baselines "${both[@]}" --budgets 0.4,0.2
+baselines "${both[@]}" --budgets 0.2x
+baselines "${both[@]}" --only reap,repa
+baselines "${both[@]}" --only reap+recover
+baselines "${both[@]}" --only ,
+baselines "${both[@]}" --only bundle
+baselines "${both[@]}" --only reap missing.fm extra.fm
+baselines "${both[@]}" --dry-run
+baselines "${both[@]}" --dry-run --only default+recover,default
+qwen=$GOLDEN/odd-qwen2
+baselines -n --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy"
+baselines "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random,energy,saliency,walk+recover --steps 2 \
+    --plot losses.svg --over bytes
+grep -c '<polyline' losses.svg
+grep -o '>bytes of all tensors<' losses.svg
+echo "lines that the field cuts: $(grep -c '<polyline.*clip-path' losses.svg)"
+baselines "${both[@]}" --budgets 0.2 --only reap,frequency --plot experts.svg >/dev/null
+echo "of experts alone: $(grep -c '<polyline.*clip-path' experts.svg)"
+baselines "${both[@]}" --over bytes
+fm-bench baselines -q "${both[@]}" --budgets 0.2 --only reap,random,fisher-global --json |
+    grep -o '"[a-z_]*":' | sort | uniq -c | awk '{ print $1, $2 }'
+
+family saliency --until 0.5
+baselines "${both[@]}" --budgets 0.2,0.6 --only reap,bundle family.fm
+baselines "${both[@]}" --budgets 0.2 --only bundle trained
+baselines "${both[@]}" --only bundle ranked
+baselines "${both[@]}" --only bundle missing.fm
+baselines "${both[@]}" --only bundle -
+baselines --model "$qwen" --tokens "$qwen/tokens.npy" --eval-tokens "$qwen/tokens.npy" --only bundle family.fm
+head -c 3000 family.fm >cut.fm
+baselines "${both[@]}" --only bundle cut.fm
+baselines --model missing --tokens "$tokens" --eval-tokens "$tokens"
+baselines --model "$odd" --tokens "$tokens" --eval-tokens missing.npy
+baselines "${both[@]}" --dir missing --only reap
+fm-pack -q --export out --budget 0.4 --layout ragged family.fm >/dev/null 2>&1
+baselines --model out --tokens "$tokens" --eval-tokens "$tokens" --only random
+baselines --model family.fm --tokens "$tokens" --eval-tokens "$tokens" --only random
+ls
