@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-#include "cmd/figures.h"
+#include "cmd/results.h"
 #include "lib/base/mem.h"
 
 static int check(const struct fm_run_options *run, struct fm_err *err)
@@ -35,12 +35,12 @@ int fm_baselines_run(const struct fm_cli *cli, const struct fm_baseline_options 
     if (!rc && plot && !cli->dry_run)
         rc = fm_cli_settle_side(
             "--plot", plot,
-            fm_figures_baselines_plot(table, bytes, plot, cli->run.outputs.force, err), err);
+            fm_results_baselines_plot(table, bytes, plot, cli->run.outputs.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
-        fm_figures_baselines(text.out, table);
-        rc = fm_cli_result(cli, &text, fm_figures_baselines_json(table), err);
+        fm_results_baselines(text.out, table);
+        rc = fm_cli_result(cli, &text, fm_results_baselines_json(table), err);
     }
     free(table);
     return rc;

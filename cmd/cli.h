@@ -4,7 +4,7 @@
  * a command line is in lib.  In reading order: this header with cli.c, options and value (options
  * from one table), completion, progress; the tools fm-recover.c (the smallest), fm-rank.c,
  * fm-train.c, fm-pack.c, fm-verify.c and fm-bench.c; what they print (show, listing, exporting,
- * baselines, figures and figures_*).
+ * baselines, results and results_*).
  *
  * What the six tools share: options from one table (which also writes --help), the
  * run options of lib/run/run.h, progress, warnings, signals, and the end of the process.

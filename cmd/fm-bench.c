@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cmd/cli.h"
-#include "cmd/figures.h"
+#include "cmd/results.h"
 #include "cmd/baselines.h"
 #include "cmd/show.h"
 #include "lib/base/units.h"
@@ -88,8 +88,8 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
-        fm_figures_exported(text.out, &e);
-        rc = fm_cli_result(cli, &text, fm_figures_exported_json(&e), err);
+        fm_results_exported(text.out, &e);
+        rc = fm_cli_result(cli, &text, fm_results_exported_json(&e), err);
     }
     fm_bench_exported_release(&e);
     return rc;
@@ -110,12 +110,12 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side(
             "--plot", o->plot,
-            fm_figures_quality_plot(&q, o->over == 1, o->plot, cli->run.outputs.force, err), err);
+            fm_results_quality_plot(&q, o->over == 1, o->plot, cli->run.outputs.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
-        fm_figures_quality(text.out, &q);
-        rc = fm_cli_result(cli, &text, fm_figures_quality_json(&q), err);
+        fm_results_quality(text.out, &q);
+        rc = fm_cli_result(cli, &text, fm_results_quality_json(&q), err);
     }
     fm_bench_quality_release(&q);
     return rc;
@@ -145,8 +145,8 @@ static int io(const struct fm_cli *cli, const struct options *o, struct fm_err *
     if (fm_bench_io(&cli->run, o->on.dir, o->size, o->repeat ? o->repeat : 3, &result, err) ||
         fm_cli_text_open(&text, err))
         return err->code;
-    fm_figures_io(text.out, &result);
-    return fm_cli_result(cli, &text, fm_figures_io_json(&result), err);
+    fm_results_io(text.out, &result);
+    return fm_cli_result(cli, &text, fm_results_io_json(&result), err);
 }
 
 static int engine(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
@@ -162,8 +162,8 @@ static int engine(const struct fm_cli *cli, const struct options *o, struct fm_e
                    : err->code;
     if (fm_bench_engine(&cli->run, &o->on, &result, err) || fm_cli_text_open(&text, err))
         return err->code;
-    fm_figures_engine(text.out, &result);
-    return fm_cli_result(cli, &text, fm_figures_engine_json(&result), err);
+    fm_results_engine(text.out, &result);
+    return fm_cli_result(cli, &text, fm_results_engine_json(&result), err);
 }
 
 static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
@@ -187,12 +187,12 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side(
             "--plot", o->plot,
-            fm_figures_kernels_plot(&result, o->plot, cli->run.outputs.force, err), err);
+            fm_results_kernels_plot(&result, o->plot, cli->run.outputs.force, err), err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
-        fm_figures_kernels(text.out, &result);
-        rc = fm_cli_result(cli, &text, fm_figures_kernels_json(&result), err);
+        fm_results_kernels(text.out, &result);
+        rc = fm_cli_result(cli, &text, fm_results_kernels_json(&result), err);
     }
     fm_kernelbench_release(&result);
     return rc;

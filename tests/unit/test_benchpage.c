@@ -46,7 +46,7 @@ static void expect_line(const char *table, const char *line)
         fail_msg("man/fm-bench.1 has no line '%s': run make bench-kernels", line);
 }
 
-/* As cmd/figures_kernels.c prints it. */
+/* As cmd/results_kernels.c prints it. */
 static void expect_row(const char *table, const cJSON *r)
 {
     char line[256], error[32] = "";

@@ -2,7 +2,7 @@
  * The baselines' table: a block for each figure, a row for each baseline, a column for each budget;
  * the lowest loss of a column is marked, whoever has it.
  */
-#include "cmd/figures.h"
+#include "cmd/results.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static void costs(FILE *out, const struct fm_baseline_table *t)
     }
 }
 
-void fm_figures_baselines(FILE *out, const struct fm_baseline_table *t)
+void fm_results_baselines(FILE *out, const struct fm_baseline_table *t)
 {
     fprintf(out, "held out: %d sequences of %d tokens; without", t->sequences, t->T);
     for (int b = 0; b < t->budgets; b++)
@@ -147,7 +147,7 @@ static cJSON *row_json(const struct fm_baseline_table *t, const struct fm_baseli
     return o;
 }
 
-cJSON *fm_figures_baselines_json(const struct fm_baseline_table *t)
+cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
 {
     cJSON *o = fm_report_begin("fm-bench baselines");
     fm_json_add_uint(o, "sequences", (uint64_t)t->sequences);
@@ -176,11 +176,11 @@ static double loss_most(const struct fm_baseline_table *t)
     return high > low ? high + 0.25 * (high - low) : 0;
 }
 
-int fm_figures_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,
+int fm_results_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,
                               bool force, struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy at equal bytes of expert weights",
-                           .x_label = bytes ? FM_FIGURES_BYTES : "share of expert weights removed",
+                           .x_label = bytes ? FM_RESULTS_BYTES : "share of expert weights removed",
                            .y_label = "cross-entropy (nats per token)",
                            .y_most = loss_most(t),
                            .bytes = bytes,

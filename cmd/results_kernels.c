@@ -1,5 +1,5 @@
 /* What fm-bench kernels measured, as a table, JSON and a plot. */
-#include "cmd/figures.h"
+#include "cmd/results.h"
 #include "lib/base/units.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 
-void fm_figures_kernels(FILE *out, const struct fm_kernelbench *b)
+void fm_results_kernels(FILE *out, const struct fm_kernelbench *b)
 {
     char bytes[32];
     fm_units_bytes(bytes, b->bytes);
@@ -66,7 +66,7 @@ static cJSON *row_json(const struct fm_kernelbench_row *r)
     return o;
 }
 
-cJSON *fm_figures_kernels_json(const struct fm_kernelbench *b)
+cJSON *fm_results_kernels_json(const struct fm_kernelbench *b)
 {
     cJSON *o = fm_report_begin("fm-bench kernels");
     fm_json_add_uint(o, "hidden", (uint64_t)b->H);
@@ -159,7 +159,7 @@ static void add_curves(struct drawing *d, const struct fm_kernelbench *b, bool t
     }
 }
 
-int fm_figures_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,
+int fm_results_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,
                             struct fm_err *err)
 {
     struct drawing d = {.plot = {.title = "Speed-up of a clipped layer over its full width",

@@ -2,7 +2,7 @@
  * Each measurement of fm-bench is printed from its struct in two ways, a table and JSON, side by
  * side in this file so that they do not drift apart.
  */
-#include "cmd/figures.h"
+#include "cmd/results.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 
-void fm_figures_quality(FILE *out, const struct fm_bench_quality *q)
+void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %d budgets\n", q->sequences, q->T, q->rows);
     if (q->rows == 0 || q->row[0].quality[0].positions == 0)
@@ -30,7 +30,7 @@ void fm_figures_quality(FILE *out, const struct fm_bench_quality *q)
     }
 }
 
-cJSON *fm_figures_quality_json(const struct fm_bench_quality *q)
+cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
 {
     cJSON *o = fm_report_begin("fm-bench quality");
     fm_json_add_uint(o, "sequences", (uint64_t)q->sequences);
@@ -60,11 +60,11 @@ static double loss_most(const struct fm_bench_quality *q)
     return high > low ? high + 0.25 * (high - low) : 0;
 }
 
-int fm_figures_quality_plot(const struct fm_bench_quality *q, bool bytes, const char *path,
+int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const char *path,
                             bool force, struct fm_err *err)
 {
     struct fm_plot plot = {.title = "Held-out cross-entropy of a family and its controls",
-                           .x_label = bytes ? FM_FIGURES_BYTES : "share of expert channels removed",
+                           .x_label = bytes ? FM_RESULTS_BYTES : "share of expert channels removed",
                            .y_label = "cross-entropy (nats per token)",
                            .bytes = bytes,
                            .y_most = loss_most(q),
@@ -100,7 +100,7 @@ static void print_member(FILE *out, const struct fm_record *e, int i)
     fputc('\n', out);
 }
 
-void fm_figures_exported(FILE *out, const struct fm_record *e)
+void fm_results_exported(FILE *out, const struct fm_record *e)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %s; ", e->sequences, e->T, e->precision);
     if (e->whole)
@@ -127,7 +127,7 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
     fm_json_add_double(o, "agree", q->agree);
 }
 
-cJSON *fm_figures_exported_json(const struct fm_record *e)
+cJSON *fm_results_exported_json(const struct fm_record *e)
 {
     cJSON *o = fm_report_begin("fm-bench quality");
     fm_json_add_string(o, "layout", e->layout);
@@ -174,7 +174,7 @@ static void io_rows(struct io_row row[IO_ROWS], const struct fm_bench_io *io)
         row[i] = rows[i];
 }
 
-void fm_figures_io(FILE *out, const struct fm_bench_io *io)
+void fm_results_io(FILE *out, const struct fm_bench_io *io)
 {
     struct io_row row[IO_ROWS];
     io_rows(row, io);
@@ -191,7 +191,7 @@ void fm_figures_io(FILE *out, const struct fm_bench_io *io)
     }
 }
 
-cJSON *fm_figures_io_json(const struct fm_bench_io *io)
+cJSON *fm_results_io_json(const struct fm_bench_io *io)
 {
     struct io_row row[IO_ROWS];
     cJSON *o = fm_report_begin("fm-bench io");
@@ -293,7 +293,7 @@ static cJSON *torch_json(const struct fm_bench_engine *e)
     return o;
 }
 
-void fm_figures_engine(FILE *out, const struct fm_bench_engine *e)
+void fm_results_engine(FILE *out, const struct fm_bench_engine *e)
 {
     char bytes[32];
     fm_units_bytes(bytes, e->bytes);
@@ -332,7 +332,7 @@ static cJSON *engine_json(const struct fm_bench_engine_run *r)
     return o;
 }
 
-cJSON *fm_figures_engine_json(const struct fm_bench_engine *e)
+cJSON *fm_results_engine_json(const struct fm_bench_engine *e)
 {
     cJSON *o = fm_report_begin("fm-bench engine");
     fm_json_add_uint(o, "bytes", e->bytes);
