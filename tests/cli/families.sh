@@ -51,8 +51,10 @@ echo "== other families and quantized checkpoints are refused before any work"
 mkdir model
 cp "$model"/* model
 sed -i 's/"qwen2_moe"/"deepseek_v4"/' model/config.json
-fm-rank -q --model model --tokens model/tokens.npy -o refused
+fm-rank -q --model model --tokens model/tokens.npy -o refused 2>said
 echo "status $?"
+sed 's/\(supported: mixtral,\).*/\1 and more/' said >&2
+rm said
 cp "$model/config.json" model
 sed -i 's/^{/{\n  "quantization_config": {"quant_method": "mxfp4"},/' model/config.json
 fm-rank -q --model model --tokens model/tokens.npy -o refused

@@ -228,6 +228,15 @@ static void load_expectations(void)
     }
 }
 
+/* One that ends in "..." is how the sentence begins. */
+static bool is_expected(const char *text, const char *expected_text)
+{
+    size_t n = strlen(expected_text), dots = strlen("...");
+    if (n > dots && strcmp(expected_text + n - dots, "...") == 0)
+        return strncmp(text, expected_text, n - dots) == 0;
+    return strcmp(text, expected_text) == 0;
+}
+
 static void every_file_meets_its_expectation(void **state)
 {
     (void)state;
@@ -243,7 +252,7 @@ static void every_file_meets_its_expectation(void **state)
             continue;
         }
         int rc = read_by(e->reader, path, &err);
-        if (rc == e->code && strcmp(rc ? err.text : "", e->text) == 0)
+        if (rc == e->code && is_expected(rc ? err.text : "", e->text))
             continue;
         print_error("%s\t%s\t%d\t%s\n", e->file, e->reader, rc, rc ? err.text : "");
         wrong++;
