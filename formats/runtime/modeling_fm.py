@@ -656,7 +656,7 @@ FAMILIES = {
     "qwen2_moe": ("Qwen2Moe",), "qwen3_moe": ("Qwen3Moe",), "ernie4_5_moe": ("Ernie4_5_Moe",),
     "glm4_moe": ("Glm4Moe",), "glm4_moe_lite": ("Glm4MoeLite",), "qwen3_next": ("Qwen3Next",),
     "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",), "qwen3_5_moe": ("Qwen3_5Moe",),
-    "gpt_oss": ("GptOss", "intermediate_size"),
+    "gpt_oss": ("GptOss", "intermediate_size"), "dots1": ("Dots1",),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

@@ -125,6 +125,13 @@ def glm4_shapes(c):
     return table
 
 
+def dots1_shapes(c):
+    table, H = glm4_shapes(c), c["hidden_size"]
+    for _, p in layers(c):
+        table[p + "self_attn.o_proj.bias"] = ((H,), 0.4)
+    return table
+
+
 def minimax_shapes(c):
     table, H, E, C = ends(c), c["hidden_size"], c["num_local_experts"], head_dim(c)
     for _, p in layers(c):
@@ -485,6 +492,44 @@ GLM4 = Odd(
     dtype=torch.bfloat16,
     shards=2,
     recipe=Recipe(seed=71, actions=(2, 8, 14, 19), gap_min=2e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+DOTS1 = Odd(
+    seed=172,
+    T=21,
+    own={  # as transformers 5 saves it
+        "architectures": ["Dots1ForCausalLM"],
+        "attention_bias": True,
+        "dtype": "float16",
+        "first_k_dense_replace": 1,
+        "head_dim": 18,
+        "hidden_size": 52,
+        "intermediate_size": 49,
+        "layer_types": ["full_attention"] * 3,
+        "max_window_layers": 62,
+        "model_type": "dots1",
+        "moe_intermediate_size": 22,
+        "n_group": 1,
+        "n_routed_experts": 9,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {"rope_theta": 50000.0, "rope_type": "default"},
+        "routed_scaling_factor": 3.5,
+        "sliding_window": 4096,
+        "topk_group": 1,
+        "transformers_version": "5.23.0",
+        "vocab_size": 91,
+    },
+    shapes=dots1_shapes,
+    dtype=torch.float16,
+    shards=1,
+    recipe=Recipe(seed=172, actions=(3, 9, 16, 22), gap_min=2e-5, lora_rank=2),
     tweak=keep_biases,
 )
 
@@ -919,5 +964,5 @@ ROWS = {
     "odd-glm4": GLM4, "odd-minimax": MINIMAX, "odd-ernie": ERNIE,
     "odd-dsv2": DSV2, "odd-dsv3": DSV3, "odd-moonlight": MOONLIGHT, "odd-glm-lite": GLM_LITE,
     "odd-gptoss": GPTOSS,
-    "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35,
+    "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35, "odd-dots1": DOTS1,
 }  # fmt: skip

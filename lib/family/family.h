@@ -59,6 +59,7 @@ struct fm_model_family {
     ROW(olmoe)              \
     ROW(phimoe)             \
     ROW(glm4_moe)           \
+    ROW(dots1)              \
     ROW(minimax_m2)         \
     ROW(ernie4_5_moe)       \
     ROW(deepseek_v2)        \

@@ -39,7 +39,7 @@ ROWS = (
     "odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe",
     "odd-glm4", "odd-minimax", "odd-ernie",
     "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-gptoss",
-    "odd-q3next", "odd-q35", "odd-fp8",
+    "odd-q3next", "odd-q35", "odd-dots1", "odd-fp8",
 )  # fmt: skip
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
