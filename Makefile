@@ -126,7 +126,7 @@ LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o)
 BENCH_O := $(BENCH_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
 CLI_O := $(patsubst %,$(BUILD)/%.o,$(filter-out cmd/fm-%,$(wildcard cmd/*.c)))
 BINS := $(TOOLS:%=$(if $(filter 1,$(MPI)),$(MPI_BUILD),$(BUILD))/bin/%)
-SCRIPTS := cmd/fm-chat2text
+SCRIPTS := cmd/fm-chat2text cmd/fm-family
 TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
@@ -325,7 +325,7 @@ lint: deps-check
 	@python3 tests/signposts.py
 	@if $(CLANG_FORMAT) --version | grep -q 'version 14'; then \
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
-	@shellcheck -x $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
+	@shellcheck -x cmd/fm-family $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
 
 include cmd/package/install.mk

@@ -22,6 +22,7 @@ try() { # try PAGE [NAME]: what it makes, and what it complains of but warnings 
     cd .. || exit 99
 }
 try README.md
+try README.md family
 try README.md pipe
 try fm.7
 try fm-guide.7

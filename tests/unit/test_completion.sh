@@ -11,7 +11,7 @@ mkdir -p bash zsh there/checkpoint
 touch there/calib.npy there/chess.txt 'there/my family.fm'
 for tool in "$bin"/fm-*; do
     name=${tool##*/}
-    [ "$name" != fm-chat2text ] || continue
+    [[ $name != @(fm-chat2text|fm-family) ]] || continue
     for shell in bash zsh; do
         "$tool" --completion=$shell >"$shell/_$name" || exit 1
         ! command -v $shell >/dev/null || $shell -n "$shell/_$name" || exit 1

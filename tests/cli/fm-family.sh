@@ -1,0 +1,84 @@
+# fm-family: the commands that it prints and runs, names that a shell would take apart, mistakes that
+# are found before the first step, and interruptions at every step with the bytes of a straight run.
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
+set -m # process groups of their own, for what is started here
+cp -r "$GOLDEN/tiny-mixtral" MODEL && cp "$GOLDEN/text/rows.jsonl" mine.txt
+
+echo "-- every option of --help is in the page, and the other way round"
+fm-family --help | grep -o -e '--[a-z][a-z-]*' | sort -u | grep -vx -e --help >help
+grep -e '^\.Fl\|^\.It Fl' "$GOLDEN/../man/fm-family.1" | grep -o -e ' -[a-z][a-z-]*' | sed 's/^ -/--/' |
+    sort -u | grep -vx -e --help >page
+diff help page && wc -l <help
+
+echo "-- the page's commands"
+examples fm-family.1
+grep '^+' complained
+grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
+# Of the two only the second export is new.
+grep '^up to date' said | sed 's/ is of.*//'
+
+echo "-- hostile names"
+hostile=$'-a \'model\'; "of\' $(mine)\n'
+cp -r -- MODEL "$hostile" && cp -- mine.txt '-my; "text*'
+fm-family --text '-my; "text*' --seq-len 64 --max-tokens 512 --layout=uniform -b 0.4 -o "-x 'out" -- \
+    "$hostile" >said 2>complained
+echo "status $?"
+grep '^+' complained
+grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
+
+echo "-- interruptions"
+for _ in {1..4}; do cat mine.txt; done >long.txt
+family() { exec fm-family MODEL --text long.txt --seq-len 64 --until 0.45 --budget 0.4 -o "$1"; }
+(family straight) >/dev/null 2>&1
+echo "straight: status $?"
+await() { # await FILE: until it is there, or what runs has ended
+    while kill -0 $! 2>/dev/null && [ ! -e "$1" ]; do sleep 0.02; done
+}
+for signal in TERM INT; do # TERM to the script, INT to its group as a terminal sends it
+    [ $signal = INT ] && group=- || group=
+    family stopped >/dev/null 2>&1 &
+    await stopped.work/rank.state.lock
+    sleep 0.2
+    kill -$signal -- "$group$!"
+    wait $! 2>/dev/null
+    echo "$signal: status $?"
+    ls stopped.work
+done
+for file in rank.state.lock ranked.fm trained.fm family.fm; do
+    family stopped >/dev/null 2>&1 &
+    await stopped.work/$file
+    kill -KILL -- -$! 2>/dev/null
+    wait $! 2>/dev/null
+done
+(family stopped) >said 2>complained
+echo "again: status $?"
+for file in straight.work/*; do cmp "$file" "stopped.work/${file#*/}" && echo "${file#*/}: same"; done
+ls stopped.work
+diff -r straight stopped && echo "the export: same"
+(family stopped) >/dev/null 2>complained
+echo "once more: status $?"
+grep -c '^+' complained
+
+echo "-- mistakes"
+mkdir mistake && cd mistake || exit 99
+try() {
+    fm-family "$@" 2>&1
+    echo "status $?"
+}
+mkdir there
+try ../MODEL --budget 0.4 -o out
+try ../MODEL --text ../mine.txt -o out
+try ../MODEL --text ../mine.txt --budget 0.4
+try --text ../mine.txt --budget 0.4 -o out
+try ../MODEL --text - --budget 0.4 -o out
+try ../MODEL --text ../mine.txt --budget 0.4 -o there
+try ../MODEL --text ../mine.txt --budget 0.4 --layout flat -o out
+try ../MODEL --text ../mine.txt --budget 40% -o out
+try ../MODEL --text ../mine.txt --budget 0.4 --method best -o out
+try ../MODEL --text ../mine.txt --budget 0.4 --steps 3 -o out
+try ../MODEL --text ../mine.txt --budget 0.4 -o
+echo "-- nothing is made by these, and by --dry-run"
+try ../MODEL --text ../mine.txt --budget 0.4 -o out -n
+ls
+try nowhere --text ../mine.txt --budget 0.4 -o out
