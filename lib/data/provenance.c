@@ -4,8 +4,12 @@
  */
 #include "lib/data/provenance.h"
 
+#include <string.h>
+
 #include "formats/json/json.h"
 #include "lib/data/mixture.h"
+
+#define HELD_OUT "held_out"
 
 static void add_ids(cJSON *o, const char *key, const int32_t *ids, int n)
 {
@@ -41,15 +45,49 @@ static void add_input(cJSON *sources, const struct fm_calib_input *s, int T)
         add_corpus(o, &s->corpus);
 }
 
-void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib)
+static cJSON *add_calib(cJSON *entry, const char *key, const struct fm_calib *calib)
 {
     char hex[FM_DIGEST_HEX];
-    cJSON *tokens = fm_json_add_object(entry, "tokens");
+    cJSON *o = fm_json_add_object(entry, key);
     fm_digest_hex(hex, &calib->digest);
-    fm_json_add_string(tokens, "digest", hex);
-    fm_json_add_uint(tokens, "sequences", (uint64_t)calib->count);
-    fm_json_add_uint(tokens, "seq_len", (uint64_t)calib->T);
-    cJSON *sources = fm_json_add_array(tokens, "sources");
+    fm_json_add_string(o, "digest", hex);
+    fm_json_add_uint(o, "sequences", (uint64_t)calib->count);
+    fm_json_add_uint(o, "seq_len", (uint64_t)calib->T);
+    return o;
+}
+
+static void add_sources(cJSON *o, const struct fm_calib *calib)
+{
+    cJSON *sources = fm_json_add_array(o, "sources");
     for (int s = 0; s < calib->inputs; s++)
         add_input(sources, &calib->input[s], calib->T);
+}
+
+void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib)
+{
+    add_sources(add_calib(entry, "tokens", calib), calib);
+}
+
+/* Of what each of T tokens but the first is predicted. */
+static uint64_t positions_of(const struct fm_calib *held)
+{
+    return (uint64_t)held->count * (uint64_t)(held->T - 1);
+}
+
+void fm_provenance_held_out(cJSON *entry, const struct fm_calib *held)
+{
+    cJSON *o = add_calib(entry, HELD_OUT, held);
+    fm_json_add_uint(o, "positions", positions_of(held));
+    if (held->inputs)
+        add_sources(o, held);
+}
+
+bool fm_provenance_is_held_out(const cJSON *entry, const struct fm_calib *held)
+{
+    const cJSON *o = cJSON_GetObjectItemCaseSensitive(entry, HELD_OUT);
+    const char *digest = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "digest"));
+    const cJSON *T = cJSON_GetObjectItemCaseSensitive(o, "seq_len");
+    char hex[FM_DIGEST_HEX];
+    fm_digest_hex(hex, &held->digest);
+    return digest && strcmp(digest, hex) == 0 && cJSON_IsNumber(T) && T->valuedouble == held->T;
 }

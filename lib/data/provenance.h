@@ -1,6 +1,8 @@
-/* What the manifest records of calibration data: where every token came from. */
+/* What the manifest records of calibration and held-out data: where every token came from. */
 #ifndef FM_PROVENANCE_H
 #define FM_PROVENANCE_H
+
+#include <stdbool.h>
 
 #include <cjson/cJSON.h>
 
@@ -10,5 +12,13 @@
  * "weight", "tokens", "used", "digest"; of a text "documents", "tokenizer", "before_each",
  * "behind_each" too}]}. */
 void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
+
+/*
+ * "held_out" of a history entry: {"digest", "sequences", "seq_len", "positions" (predictions, T - 1
+ * of each sequence), "sources", as above}, without sources where it is the end of "tokens".
+ */
+void fm_provenance_held_out(cJSON *entry, const struct fm_calib *held);
+/* An entry (or NULL) records that its figures are of these sequences. */
+bool fm_provenance_is_held_out(const cJSON *entry, const struct fm_calib *held);
 
 #endif

@@ -1,6 +1,8 @@
 /*
- * fm-recover: steps of training, then every mask measured again on merged and rounded weights.
- * Either can stop between any two steps or groups of masks and go on from the state file.
+ * fm-recover: steps of training, then every mask measured again on merged and rounded weights, and
+ * before that without the adapter where the stream's figures are of other held-out tokens: what is
+ * compared is of the same tokens.  All of it can stop between any two steps or groups of masks and
+ * go on from the state file.
  */
 #include "lib/learn/recover.h"
 
@@ -31,7 +33,7 @@ struct recovery {
     struct fm_budgets budgets; /* of the stream */
     struct fm_tune tune;
     double work_steps, work_measure; /* FLOPs, as estimated */
-    double *after; /* (masks, 4): ce, kl, agree, positions (0: not measured yet) */
+    double *before, *after; /* (masks, 4): ce, kl, agree, positions (0: not measured yet) */
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed;
@@ -112,6 +114,19 @@ static int digest_params(struct recovery *r, struct fm_err *err)
     return fm_task_params(&r->task, &r->params, text, err);
 }
 
+static void get_quality(double *to, const struct fm_quality *q)
+{
+    to[CE] = q->ce;
+    to[KL] = q->kl;
+    to[AGREE] = q->agree;
+    to[POSITIONS] = (double)q->positions;
+}
+
+static void set_quality(struct fm_quality *q, const double *from, bool recovered)
+{
+    *q = (struct fm_quality){from[CE], from[KL], from[AGREE], (int64_t)from[POSITIONS], recovered};
+}
+
 static struct fm_journal_item array(const char *name, enum fm_dtype dtype, uint64_t count,
                                     void *data)
 {
@@ -128,6 +143,7 @@ static size_t list_state(struct fm_journal_item *item, struct recovery *r)
     item[n++] = array("loss", FM_F64, 1, &t->loss);
     item[n] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], t->adapter.values);
     item[n++].device = a->device;
+    item[n++] = array("before", FM_F64, (uint64_t)r->budgets.masks.count * QUALITIES, r->before);
     item[n++] = array("after", FM_F64, (uint64_t)r->budgets.masks.count * QUALITIES, r->after);
     item[n++] = (struct fm_journal_item){.name = "moments",
                                          .dtype = FM_F32,
@@ -186,6 +202,29 @@ static int choose(int *mask, const struct recovery *r, struct fm_err *err)
     return rc;
 }
 
+/* The stream's figures are without an adapter, and of the tokens that this run measures on; so it
+ * is taken to be where there is no stream to ask. */
+static bool is_measured(const struct fm_task *task)
+{
+    const struct fm_bundle *in = &task->in;
+    return !in->members ||
+           (!fm_stage_history_of(in, TOOL) &&
+            fm_provenance_is_held_out(fm_stage_history_of(in, "fm-train"), &task->held));
+}
+
+/* Figures without the adapter, as far as the stream has them. */
+static void take_measured(struct recovery *r)
+{
+    const struct fm_masks *masks = &r->budgets.masks;
+    if (!is_measured(&r->task)) {
+        fm_run_note(r->task.run, "masks are measured without an adapter, too: the stream's losses "
+                                 "are of other held-out tokens, or of an earlier recovery");
+        return;
+    }
+    for (int b = 0; b < masks->count; b++)
+        get_quality(r->before + (size_t)b * QUALITIES, &masks->mask[b].quality);
+}
+
 static int prepare(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
@@ -207,8 +246,11 @@ static int prepare(struct recovery *r, struct fm_err *err)
                        "--strategy cross needs masks to distil into, and '%s' has "
                        "only the full one",
                        task->run->inputs.stream);
+    r->before = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->before, "quality", err);
     r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
-    rc = r->after ? digest_params(r, err) : FM_ENOMEM;
+    rc = r->before && r->after ? digest_params(r, err) : FM_ENOMEM;
+    if (!rc)
+        take_measured(r);
     if (!rc)
         rc = fm_tune_init(&r->tune, err);
     return rc ? rc : resume(r, err);
@@ -239,27 +281,24 @@ static int run_steps(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-static int measure_group(struct recovery *r, struct fm_quality *quality, int b, int n,
-                         const struct fm_run_options *run, struct fm_err *err)
+static int measure_group(struct recovery *r, double *to, const struct fm_adapter *adapter, int b,
+                         int n, struct fm_quality *quality, const struct fm_run_options *run,
+                         struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    int rc =
-        fm_quality_measure(quality, task->model, task->ops, &task->held,
-                           fm_masks_widths(&r->budgets.masks, b), n, &r->tune.adapter, run, err);
-    if (rc == FM_EFORMAT)
+    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
+                                fm_masks_widths(&r->budgets.masks, b), n, adapter, run, err);
+    if (rc == FM_EFORMAT && adapter)
         return fm_within(err, "training diverged, use a smaller --lr");
-    for (int i = 0; !rc && i < n; i++) {
-        double *to = r->after + (size_t)(b + i) * QUALITIES;
-        to[CE] = quality[i].ce;
-        to[KL] = quality[i].kl;
-        to[AGREE] = quality[i].agree;
-        to[POSITIONS] = (double)quality[i].positions;
-    }
+    for (int i = 0; !rc && i < n; i++)
+        get_quality(to + (size_t)(b + i) * QUALITIES, &quality[i]);
     return rc;
 }
 
-/* Every mask again, on merged and rounded weights; in pieces that can be saved. */
-static int run_measure(struct recovery *r, struct fm_err *err)
+/* Every mask that has no figures yet, without an adapter or on merged and rounded weights; in
+ * pieces that can be saved. */
+static int run_measure(struct recovery *r, double *to, const struct fm_adapter *adapter,
+                       struct fm_err *err)
 {
     struct fm_task *task = &r->task;
     int count = r->budgets.masks.count, b = 0;
@@ -268,16 +307,15 @@ static int run_measure(struct recovery *r, struct fm_err *err)
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     if (!quality)
         return FM_ENOMEM;
-    while (b < count && r->after[(size_t)b * QUALITIES + POSITIONS] > 0)
+    while (b < count && to[(size_t)b * QUALITIES + POSITIONS] > 0)
         b++;
     struct fm_quality_parts parts;
     fm_quality_parts_begin(&parts, task->run, (count - b + group - 1) / group);
-    fm_run_phase(task->run, r->work_measure, 0);
     for (int n; !rc && b < count; b += n, parts.part++) {
         n = count - b < group ? count - b : group;
         rc = fm_task_stopped(&r->task, err);
         if (!rc)
-            rc = measure_group(r, quality, b, n, &parts.run, err);
+            rc = measure_group(r, to, adapter, b, n, quality, &parts.run, err);
         if (!rc)
             rc = save_if_due(r, err);
     }
@@ -291,17 +329,19 @@ static int run_all(struct recovery *r, struct fm_recover_report *report, struct 
     int rc = run_steps(r, err);
     int steps = (int)r->tune.taken - r->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
-    if (!rc)
-        rc = run_measure(r, err);
+    double half = is_measured(&r->task) ? 0 : r->work_measure / 2;
+    if (!rc && half > 0) {
+        fm_run_phase(r->task.run, half, half);
+        rc = run_measure(r, r->before, NULL, err);
+    }
+    if (!rc) {
+        fm_run_phase(r->task.run, r->work_measure - half, 0);
+        rc = run_measure(r, r->after, &r->tune.adapter, err);
+    }
     if (rc != FM_ESAVED || !r->task.run->outputs.state)
         return rc;
     int saved = save(r, err);
     return saved ? saved : FM_ESAVED;
-}
-
-static void set_quality(struct fm_quality *q, const double *from)
-{
-    *q = (struct fm_quality){from[CE], from[KL], from[AGREE], (int64_t)from[POSITIONS], true};
 }
 
 static int fill_report(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
@@ -314,8 +354,8 @@ static int fill_report(struct recovery *r, struct fm_recover_report *report, str
         rc = fm_masks_append(&report->masks, fm_masks_widths(f, b), f->mask[b].method,
                              f->mask[b].step, err);
         if (!rc)
-            report->masks.mask[b].quality = f->mask[b].quality;
-        set_quality(&report->after[b], r->after + (size_t)b * QUALITIES);
+            set_quality(&report->masks.mask[b].quality, r->before + (size_t)b * QUALITIES, false);
+        set_quality(&report->after[b], r->after + (size_t)b * QUALITIES, true);
     }
     report->mask = r->tune.mask;
     report->steps = (int)r->tune.taken;
@@ -341,6 +381,7 @@ static void record(cJSON *manifest, const struct recovery *r)
     fm_json_add_double(options, "w_task", o->w_task);
     fm_json_add_double(options, "w_kl", o->w_kl);
     fm_provenance_tokens(entry, &r->task.calib);
+    fm_provenance_held_out(entry, &r->task.held);
     cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
     fm_json_add_double(result, "loss_first", r->tune.loss_first);
@@ -364,7 +405,7 @@ static int fill_manifest(cJSON *manifest, struct recovery *r, struct fm_stage_me
     struct fm_masks *f = &r->budgets.masks;
     void *frame = NULL;
     for (int b = 0; b < f->count; b++)
-        set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES);
+        set_quality(&f->mask[b].quality, r->after + (size_t)b * QUALITIES, true);
     record(manifest, r);
     int rc = fm_budgets_pack(f, &r->budgets.actions, task->config,
                              fm_stage_tensor_bytes(&task->dir, task->config),
@@ -420,7 +461,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
                                       .kept = cross ? 0.6 : kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
     /* The family is in the stream; one of the default steps has 81 masks. */
-    sweep.count = (masks + (uint64_t)group - 1) / (uint64_t)group;
+    sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = group + 1;
     sweep.backward = 0;
@@ -469,6 +510,7 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     rc = fm_comm_agree(run->machine.comm, rc, err);
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);
+    free(r.before);
     free(r.after);
     if (!rc)
         fm_task_forget(&r.task, TOOL);

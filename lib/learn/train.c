@@ -1147,6 +1147,7 @@ static void record(cJSON *manifest, const struct fm_trainer *t,
     cJSON *entry = fm_stage_history(manifest, TOOL);
     record_options(fm_task_options(entry, &t->task, batch_of(t->task.run)), t);
     fm_provenance_tokens(entry, &t->task.calib);
+    fm_provenance_held_out(entry, &t->task.held);
     cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "masks", (uint64_t)report->masks.count);
     fm_json_add_uint(result, "steps", (uint64_t)report->steps);

@@ -15,7 +15,7 @@ both() { # both TITLE: the file and the pipe
 }
 size=$(stat -c %s family.fm)
 cp family.fm t.fm && both whole
-for at in 100 3000 "size / 3" "size / 2" "size - 5000" "size - 2000" "size - 600"; do
+for at in 100 2000 "size / 3" "size / 2" "size - 5000" "size - 2000" "size - 600"; do
     cp family.fm t.fm
     flip t.fm $((at))
     both "byte $at"

@@ -3,8 +3,8 @@
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 here=$(cd "$(dirname "$0")" && pwd)
-family saliency --budget-step 0.2 --until 0.4
-fm-recover -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --steps 1 --lora-rank 2 -o recovered \
+family saliency --budget-step 0.2 --until 0.4 --eval-tokens "$odd/tokens.npy"
+fm-recover -q --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --precision f32 --steps 1 --lora-rank 2 -o recovered \
     trained >/dev/null 2>&1
 fm-pack -q -f --model "$odd" -o family.fm recovered >/dev/null
 fm-pack -q --export one --budget 0.4 family.fm >/dev/null

@@ -1,0 +1,26 @@
+# Losses are compared on the same held-out tokens: the history records which these were, and where
+# the stream's are of others, fm-recover measures its masks again.
+tiny=$GOLDEN/tiny-mixtral
+data=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --precision f32)
+held=(--eval-tokens "$tiny/heldout.npy")
+recover() { # recover NAME STREAM OPTION...: the line of losses, and whether masks were measured again
+    fm-recover "${data[@]}" --steps 2 --json -o "$1" "${@:3}" "$2" 2>complained >"$1.json"
+    echo "$1: status $?"
+    grep -o 'masks are measured.*' complained
+}
+losses() { # losses NAME: the budgets' losses without the adapter
+    sed -n '/"quality"/,/}/{/"ce"\|"recovered"/p}' "$1.json"
+}
+fm-rank -q "${data[@]}" -o ranked >/dev/null 2>&1
+for most in 2048 512; do
+    fm-train -q "${data[@]}" "${held[@]}" --max-eval-tokens $most --method saliency --until 0.3 \
+        --budget-step 0.1 --json -o trained$most ranked >trained$most.json
+    tar xOf trained$most manifest.json | sed -n '/"held_out"/,/"positions"/p'
+done
+recover same trained512 "${held[@]}" --max-eval-tokens 512
+recover other trained2048 "${held[@]}" --max-eval-tokens 512
+recover again same "${held[@]}" --max-eval-tokens 512
+tar xOf other manifest.json | sed -n '/"held_out"/,/^      }/p' | tail -n 16
+for name in other again; do
+    cmp <(losses same) <(losses $name) && echo "$name: the same losses before"
+done
