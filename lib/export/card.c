@@ -112,9 +112,9 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     const struct fm_budget *b = &p->from->budgets.budget[p->index];
     bool more = p->widths.by_layout + p->widths.by_pad > 0;
     bool other = p->options.layout->one_width && b->width_min != b->width_max;
-    if (mask[0].quality.positions)
-        fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n",
-                       mask[0].quality.ce);
+    double original;
+    if (fm_stage_original_ce(&original, &p->from->bundle, mask))
+        fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n", original);
     if (q->positions == 0 || other) {
         fm_text_printf(t, "| quality | of these widths only where `fm-bench quality --record` "
                           "wrote it below |\n");

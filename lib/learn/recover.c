@@ -386,6 +386,8 @@ static void record(cJSON *manifest, const struct recovery *r)
     fm_json_add_uint(result, "mask", (uint64_t)r->tune.mask);
     fm_json_add_double(result, "loss_first", r->tune.loss_first);
     fm_json_add_double(result, "loss_last", r->tune.loss);
+    if (r->budgets.masks.mask[0].removed == 0 && r->before[POSITIONS] > 0)
+        fm_json_add_double(result, FM_STAGE_ORIGINAL_CE, r->before[CE]);
     fm_uptodate_record(entry, &r->uptodate);
 }
 

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -220,6 +221,16 @@ const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool)
             found = entry;
     }
     return found;
+}
+
+bool fm_stage_original_ce(double *ce, const struct fm_bundle *b, const struct fm_mask *first)
+{
+    const cJSON *recover = fm_stage_history_of(b, "fm-recover");
+    const cJSON *result = cJSON_GetObjectItemCaseSensitive(recover, "result");
+    const cJSON *number = cJSON_GetObjectItemCaseSensitive(result, FM_STAGE_ORIGINAL_CE);
+    bool own = first->removed == 0 && first->quality.positions > 0 && !first->quality.recovered;
+    *ce = own ? first->quality.ce : cJSON_IsNumber(number) ? number->valuedouble : 0;
+    return own || (cJSON_IsNumber(number) && isfinite(*ce));
 }
 
 double fm_stage_budget_step(const struct fm_bundle *b)

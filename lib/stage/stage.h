@@ -36,6 +36,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/masks/masks.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 #include "lib/stage/nonexpert.h"
@@ -107,6 +108,14 @@ cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON 
 cJSON *fm_stage_history(cJSON *manifest, const char *tool);
 /* The last entry of a tool ("fm-rank"), or NULL; borrowed. */
 const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool);
+
+/*
+ * Held-out cross-entropy of the checkpoint itself: of the mask that removes nothing, or, where its
+ * figures are with an adapter, what fm-recover measured without.  False: not recorded.
+ */
+#define FM_STAGE_ORIGINAL_CE "original_ce" /* in "result" of fm-recover's history entry */
+bool fm_stage_original_ce(double *ce, const struct fm_bundle *b, const struct fm_mask *first);
+
 /* fm-train's --budget-step; its default where the history does not say. */
 double fm_stage_budget_step(const struct fm_bundle *b);
 

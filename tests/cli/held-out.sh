@@ -24,3 +24,13 @@ tar xOf other manifest.json | sed -n '/"held_out"/,/^      }/p' | tail -n 16
 for name in other again; do
     cmp <(losses same) <(losses $name) && echo "$name: the same losses before"
 done
+echo "-- the original on the card of a recovered member is the checkpoint itself"
+for name in same other again; do
+    fm-pack -q --model "$tiny" -o $name.fm $name >/dev/null
+    fm-pack -q --export $name.out --budget 0 $name.fm >/dev/null
+    fm-verify -q --against $name.fm $name.out >/dev/null || echo "$name: status $?"
+    original=$(sed -n '/"quality"/,/}/s/.*"ce": *\([0-9.]*\).*/\1/p' trained512.json | head -n 1)
+    merged=$(sed -n '/"recovered": {/,/}/s/.*"ce": *\([0-9.]*\).*/\1/p' $name.json | head -n 1)
+    sed -n 's/^| held-out cross-entropy/&/p' $name.out/README.md |
+        sed "s/$(printf %.4f "$original")/ORIGINAL/; s/$(printf %.4f "$merged")/MERGED/"
+done
