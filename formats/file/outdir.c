@@ -22,8 +22,8 @@
 /*
  * Whether all that a directory holds may go: nothing at all, or the mark of an export and plain
  * files that this export listed.  A checkpoint has plain files and a config.json too, and
- * somebody's adapter may lie beside our weights; neither must ever be lost.  Of several files that
- * must stay the first by name is reported, whatever order the file system lists them in.
+ * there may be somebody's adapter beside our weights; neither must ever be lost.  Of several files
+ * that must stay the first by name is reported, whatever order the file system lists them in.
  */
 static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed *listed,
                        struct fm_err *err)
@@ -48,11 +48,10 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
         plain = file;
     }
     if (stays[0] && !plain)
-        return fm_fail(
-            err, FM_ECREATE,
-            "'%s' holds '%s', which is not a plain file, so not an export's; remove it "
-            "yourself",
-            path, stays);
+        return fm_fail(err, FM_ECREATE,
+                       "'%s' holds '%s', which is not a plain file, so not an export's; remove it "
+                       "yourself",
+                       path, stays);
     if (stays[0])
         return fm_fail(err, FM_ECREATE,
                        "'%s' holds '%s', which no export of ours put there; move it away, or "

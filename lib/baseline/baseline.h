@@ -36,7 +36,7 @@ enum fm_baseline {
     FM_BASELINE_WALK,
     FM_BASELINE_EXCHANGE,
     FM_BASELINE_LEARNED,
-    FM_BASELINE_DEFAULT, /* what fm-train does unless told otherwise, where that is none of these */
+    FM_BASELINE_DEFAULT, /* fm-train's default method, where it is not one of these */
     FM_BASELINE_BUNDLE,  /* the family that was given */
     FM_BASELINES
 };

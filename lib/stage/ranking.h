@@ -51,7 +51,7 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
  */
 int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
 
-/* The channel group of the stream's ranking, 1 where fm-rank's history has none; FM_EFORMAT where
+/* The channel group of the stream's ranking, 1 where fm-rank's history names none; FM_EFORMAT where
  * that does not divide I. */
 int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err);
 
