@@ -15,8 +15,8 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Without layer_types, layers from max_window_layers on have a window unless sliding_window is null;
- * those of layer_types are refused by lib/block/gqa.c. */
+/* Without layer_types, layers from max_window_layers on have a window unless sliding_window is
+ * null; those of layer_types are refused by lib/block/gqa.c. */
 static int refuse_windows(const struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(keys->json, "layer_types");
@@ -43,11 +43,8 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
                                                 .qk_norm = FM_QK_NORM_HEAD,
                                                 .rope = {.theta = 1e4}};
 
-static const struct fm_scored_options router = {.sigmoid = true,
-                                                .groups = FM_GROUPS_NOAUX,
-                                                .norm_key = true,
-                                                .eps = 1e-20,
-                                                .scale = 1};
+static const struct fm_scored_options router = {
+    .sigmoid = true, .groups = FM_GROUPS_NOAUX, .norm_key = true, .eps = 1e-20, .scale = 1};
 
 const struct fm_model_family fm_dots1 = {
     .name = "dots1",
