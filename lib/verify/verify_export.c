@@ -178,35 +178,26 @@ static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
 }
 
 /* The card is its owner's to edit, but for what fm-pack generated. */
-static void compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
-                         const char *want)
+static int compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
+                        const char *want, struct fm_err *err)
 {
     const char *name = j->plan.file[i].name;
     char *a = NULL, *b = NULL;
     struct fm_err wrong = {0};
-    if (strlen(have) != size)
-        fm_verifier_find(j->v, i, FM_EDIFF, name, "is no text: it has a byte of zero");
-    else if (fm_card_compared(&a, have, &wrong) || fm_card_compared(&b, want, &wrong))
+    int rc = strlen(have) != size ? fm_fail(&wrong, FM_EDIFF, "is no text: it has a byte of zero")
+                                  : fm_card_compared(&a, have, &wrong);
+    if (!rc)
+        rc = fm_card_compared(&b, want, &wrong);
+    if (rc == FM_ENOMEM)
+        *err = wrong;
+    else if (rc)
         fm_verifier_find(j->v, i, FM_EDIFF, name, "%s", wrong.text);
     else if (strcmp(a, b) != 0)
         fm_verifier_find(j->v, i, FM_EDIFF, name,
                          "differs between its marks from what the bundle says of it");
     free(a);
     free(b);
-}
-
-/* *text = fm-export.json without recorded figures; false, with a finding, if it is malformed. */
-static bool leave_figures(struct fm_verify_job *j, size_t i, char **text, size_t *size)
-{
-    struct fm_err wrong = {0};
-    size_t before = *size;
-    if (fm_record_unmeasured(text, size, &wrong)) {
-        fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
-        return false;
-    }
-    if (*size < before)
-        skip(j, FM_EXPORT_MEASURED " in " FM_EXPORT_JSON);
-    return true;
+    return err->code;
 }
 
 /* Another text is byte for byte what the bundle makes of it. */
@@ -216,6 +207,27 @@ static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, s
     const struct fm_planned_file *f = &j->plan.file[i];
     if (size != f->bytes || memcmp(text, want, size) != 0)
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
+}
+
+/* The same of fm-export.json without recorded figures. */
+static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
+                          const char *want, struct fm_err *err)
+{
+    struct fm_err wrong = {0};
+    size_t before = size;
+    int rc = fm_record_unmeasured(text, &size, &wrong);
+    if (rc == FM_ENOMEM) {
+        *err = wrong;
+        return rc;
+    }
+    if (rc) {
+        fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
+        return FM_OK;
+    }
+    if (size < before)
+        skip(j, FM_EXPORT_MEASURED " in " FM_EXPORT_JSON);
+    compare_bytes(j, i, *text, size, want);
+    return FM_OK;
 }
 
 static int compare_text(struct fm_verify_job *j, size_t i, const char *want, struct fm_err *err)
@@ -237,11 +249,13 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
         fm_verifier_find(j->v, i, fm_verifier_code(&missing, FM_EDIFF), f->name, "%s",
                          missing.text);
     else if (card)
-        compare_card(j, i, text, size, want);
-    else if (!claims || leave_figures(j, i, &text, &size))
+        compare_card(j, i, text, size, want, err);
+    else if (claims)
+        compare_claims(j, i, &text, size, want, err);
+    else
         compare_bytes(j, i, text, size, want);
     free(text);
-    return FM_OK;
+    return err->code;
 }
 
 static int check_text(struct fm_verify_job *j, size_t i, struct fm_err *err)
