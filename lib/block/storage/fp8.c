@@ -80,6 +80,13 @@ static size_t widen(float *scale, const void *raw, enum fm_dtype dtype, size_t n
     return n;
 }
 
+static int planes(struct fm_plane plane[FM_PLANES_MAX], const struct fm_config *c)
+{
+    plane[0] = (struct fm_plane){"", 8, 1, 1, 1};
+    plane[1] = (struct fm_plane){"_scale", 0, 1, c->block_rows, c->block_columns};
+    return 2;
+}
+
 const struct fm_storage fm_fp8 = {.method = "fp8",
                                   .read = read_fp8,
                                   .codes = FM_F8_E4M3,
@@ -88,4 +95,5 @@ const struct fm_storage fm_fp8 = {.method = "fp8",
                                   .scale_dtypes = "F32, BF16, F16, F8_E8M0 or U8",
                                   .has_scales = has_scales,
                                   .widen = widen,
-                                  .scale_range = "more than 0 and at most 7.5e35"};
+                                  .scale_range = "more than 0 and at most 7.5e35",
+                                  .planes = planes};

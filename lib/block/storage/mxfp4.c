@@ -72,10 +72,18 @@ static void decode(uint16_t *values, const unsigned char *codes, const unsigned 
     }
 }
 
+static int planes(struct fm_plane plane[FM_PLANES_MAX], const struct fm_config *c)
+{
+    plane[0] = (struct fm_plane){"", 4, 2, 1, 1};
+    plane[1] = (struct fm_plane){"_scale", 8, 1, 1, c->block_columns};
+    return 2;
+}
+
 const struct fm_storage fm_mxfp4 = {.method = "mxfp4",
                                     .read = read_mxfp4,
                                     .codes = FM_U8,
                                     .written = FM_BF16,
                                     .blocks = "_blocks",
                                     .scale = "_scales",
-                                    .decode = decode};
+                                    .decode = decode,
+                                    .planes = planes};

@@ -1,0 +1,32 @@
+/*
+ * A channel group is a common multiple, so that no block of any plane, and no byte of codes, is of
+ * channels that stay and of channels that leave.
+ */
+#include "lib/block/storage.h"
+
+#include "lib/block/block.h"
+
+/* The least common multiple of a and b, at most FM_CHANNELS_MAX + 1; b 0: a. */
+static int64_t both(int64_t a, int64_t b)
+{
+    int64_t x = a, y = b;
+    while (y) {
+        int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    int64_t multiple = b ? a / x * b : a;
+    return multiple <= FM_CHANNELS_MAX ? multiple : FM_CHANNELS_MAX + 1;
+}
+
+int fm_storage_group(const struct fm_config *c)
+{
+    struct fm_plane plane[FM_PLANES_MAX];
+    int planes = c->storage ? c->storage->planes(plane, c) : 0;
+    int64_t group = 1;
+    for (int i = 0; i < planes && group <= FM_CHANNELS_MAX; i++) {
+        group = both(group, plane[i].block_rows);
+        group = both(group, (int64_t)plane[i].block_columns * plane[i].whole);
+    }
+    return (int)group;
+}
