@@ -78,10 +78,16 @@ uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planne
     return most;
 }
 
+/* The tensor of a layer in the bundle that has a part of the experts. */
+static int part_of(const struct fm_exportplan *p, enum fm_weight_part of)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    return (int)(fm_packed_find(packed, of, -1) - packed->part);
+}
+
 /* The digest of segment s of a block's expert; `bytes` are all of it. */
 static int check_segment(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                         enum fm_weight_part part, int s, const void *bytes, size_t size,
-                         struct fm_err *err)
+                         int part, int s, const void *bytes, size_t size, struct fm_err *err)
 {
     const struct fm_opened *o = p->from;
     struct fm_digest digest = fm_digest_of(bytes, size);
@@ -99,11 +105,12 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
  * boundary of segments.  Of a segment that is cut by the width all is read, to be checked.
  */
 static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                         enum fm_weight_part part, uint64_t first, uint64_t count, void *dst,
+                         enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
                          struct fm_err *err)
 {
     const struct fm_segments *seg = &p->from->seg;
-    uint64_t unit = fm_opened_channel_bytes(p->from, part), end = first + count;
+    int part = part_of(p, of);
+    uint64_t unit = fm_opened_channel_bytes(p->from, of), end = first + count;
     uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, part, b->e);
     int rc =
         fm_file_read(&p->from->bundle.file, at + first * unit, dst, (size_t)(count * unit), err);

@@ -98,7 +98,7 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
 {
     int rc = FM_OK;
     if (needs & FM_OPENED_WEIGHTS)
-        rc = fm_volumes_open(&o->volumes, &o->bundle, &o->config, o->dtype, err);
+        rc = fm_volumes_open(&o->volumes, &o->bundle, &o->config, err);
     if (!rc && needs & FM_OPENED_CHECKSUMS)
         rc = fm_segments_read(&o->seg, &o->bundle, &o->config, err);
     size_t n = o->volumes.rest.count + o->volumes.extra.count;
@@ -125,8 +125,10 @@ int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
         rc = fm_budgets_open(&o->budgets, &o->bundle, err);
     if (!rc) {
         o->dtype = model.dtype;
-        rc = read_tensors(o, needs, err);
+        rc = fm_packed_read(&o->packed, &o->bundle, &o->config, err);
     }
+    if (!rc)
+        rc = read_tensors(o, needs, err);
     if (!rc && (o->budgets.masks.M != o->config.M || o->budgets.masks.E != o->config.E ||
                 o->budgets.masks.I != o->config.I))
         rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",

@@ -30,6 +30,7 @@ struct fm_opened {
     size_t config_bytes;
     struct fm_config config;
     enum fm_dtype dtype;       /* of expert weights */
+    struct fm_packed packed;   /* the tensors of a layer in the bundle */
     struct fm_budgets budgets; /* the members */
     char license[512]; /* of the checkpoint's own card, as lines of front matter; "": none */
     char name[128];    /* org/name of the checkpoint on the hub; "": unknown */

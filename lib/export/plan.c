@@ -371,7 +371,7 @@ int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     int rc = FM_OK;
     for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++)
-        rc = add_flat(p, m, fm_segments_part(i), err);
+        rc = add_flat(p, m, (enum fm_weight_part)(FM_PART_GATE_UP + i), err);
     return rc;
 }
 

@@ -99,7 +99,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
             rest[i] = written(&p->cp.config, &p->cp.rest[i]);
         for (size_t i = 0; i < p->cp.extras; i++)
             rest[p->cp.rests + i] = *p->cp.extra[i].tensor;
-        rc = fm_segments_init(&p->seg, c, p->cp.dtype, width, n, rest, rests, err);
+        rc = fm_segments_init(&p->seg, c, &p->packed, p->cp.dtype, width, n, rest, rests, err);
     }
     /* Its size is that of the finished member: all digests are still zero. */
     if (!rc)
@@ -112,18 +112,20 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
 static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
-    int l = c->moe[v->layer], parts = fm_expert_parts(c->expert);
+    int l = c->moe[v->layer];
     fm_volumes_member(v->name, l);
-    v->tensors = (size_t)parts;
+    v->tensors = (size_t)p->packed.parts;
     v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "a layer's plan", err);
-    for (int i = 0; v->tensor && i < parts; i++) {
+    for (int i = 0; v->tensor && i < p->packed.parts; i++) {
         char text[FM_VOLUMES_NAME_BYTES];
+        const struct fm_packed_part *part = &p->packed.part[i];
         struct fm_tensor *t = &v->tensor[i];
-        fm_volumes_tensor(text, l, fm_segments_part(i));
-        *t = (struct fm_tensor){.name = fm_strdup(text, err), .dtype = p->cp.dtype};
+        fm_volumes_tensor(text, l, part);
+        *t = (struct fm_tensor){
+            .name = fm_strdup(text, err), .dtype = part->dtype, .dims = part->dims};
         if (!t->name)
             return err->code;
-        t->dims = fm_expert_part_shape(t->shape, c, fm_segments_part(i));
+        memcpy(t->shape, part->shape, sizeof t->shape);
         v->name_of[i] = t->name;
     }
     return v->tensor ? FM_OK : err->code;
@@ -280,6 +282,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
 
 static int plan(struct fm_packing *p, struct fm_err *err)
 {
+    fm_packed_plain(&p->packed, &p->cp.config, p->cp.dtype);
     int rc = plan_segments(p, err);
     if (!rc)
         rc = plan_volumes(p, err);

@@ -31,7 +31,7 @@ struct fm_packing_volume {
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;
     size_t tensors;
-    const char *name_of[FM_EXPERT_PARTS_MAX]; /* the names in `tensor` of the parts of experts */
+    const char *name_of[FM_PACKED_PARTS_MAX]; /* the names in `tensor` of the parts of experts */
     int layer;                                /* -1: tensors that are no experts' */
     const struct fm_stored *from;             /* (tensors) these, sorted by name */
     bool extra; /* they are of no decoder layer: values are not looked at */
@@ -47,6 +47,7 @@ struct fm_packing {
     struct fm_budgets budgets;
     struct fm_adapter adapter;
     const struct fm_ops *ops; /* NULL: no adapter */
+    struct fm_packed packed;  /* the tensors of a layer */
     struct fm_segments seg;
     struct fm_packing_volume *volume; /* layers, the rest, tensors of no layer */
     int volumes;

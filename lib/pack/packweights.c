@@ -27,13 +27,17 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
 /* A run of experts of one tensor, made at once and appended in order. */
 struct run {
     struct fm_packing *p;
-    int layer, first;
-    enum fm_weight_part part;
+    int layer, first, part; /* tensor of a layer, in p->packed */
     char *rows; /* one after another */
     size_t bytes;
     /* Of tensors that hold all experts, and of their scales: the sums of their shares. */
     struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][2];
 };
+
+static const struct fm_packed_part *part_of(const struct run *w)
+{
+    return &w->p->packed.part[w->part];
+}
 
 /* All bytes of a tensor of the checkpoint, or one expert's share of it, whose digest is added to
  * `pieces`. */
@@ -64,7 +68,7 @@ static void join_sums(const struct run *w)
         const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
         fm_expert_cuts(cut, w->p->cp.config.expert, share[i].part);
-        for (int n = 0; n < 2 && share[i].fused && cut[0].of == w->part; n++) {
+        for (int n = 0; n < 2 && share[i].fused && cut[0].of == part_of(w)->of; n++) {
             if (!of[n])
                 continue;
             struct fm_digest digest = fm_weightsum_join(of[n], &w->pieces[i][n]);
@@ -195,7 +199,7 @@ static int order_part(struct run *w, int e, void *rows, enum fm_dtype dtype, str
         size_t n[FM_EXPERT_CUTS_MAX], all = 0;
         for (int k = 0; k < cuts; k++)
             all += n[k] = (size_t)c->I * (size_t)fm_expert_cut_channel(&cut[k], c->H) * element;
-        if (cut[0].of != w->part)
+        if (cut[0].of != part_of(w)->of)
             continue;
         struct fm_mark mark = fm_scratch_mark();
         char *from = fm_scratch(all);
@@ -213,20 +217,21 @@ static int make_part(struct run *w, int e, void *rows, struct fm_err *err)
     struct fm_packing *p = w->p;
     int m = w->layer;
     enum fm_dtype dtype = fm_packing_made_as(p);
+    enum fm_weight_part of = part_of(w)->of;
     size_t element = (size_t)fm_dtype_bits(p->cp.dtype) / 8, n = w->bytes / element;
     if (dtype != p->cp.dtype) {
         float *wide = fm_scratch(n * sizeof *wide);
         int rc = order_part(w, e, wide, dtype, err);
-        return rc ? rc : merge(p, w->part, m, e, rows, wide, n, err);
+        return rc ? rc : merge(p, of, m, e, rows, wide, n, err);
     }
     int rc = order_part(w, e, rows, dtype, err);
-    if (rc || !p->ops || w->part == FM_PART_BIAS)
+    if (rc || !p->ops || of == FM_PART_BIAS)
         return rc;
     n = merged_width(p, m, e) * (size_t)p->cp.config.H *
-        (size_t)fm_expert_part_rows(p->cp.config.expert, w->part);
+        (size_t)fm_expert_part_rows(p->cp.config.expert, of);
     float *wide = fm_scratch(n * sizeof *wide);
     fm_dtype_to_f32(wide, rows, p->cp.dtype, n);
-    return merge(p, w->part, m, e, rows, wide, n, err);
+    return merge(p, of, m, e, rows, wide, n, err);
 }
 
 static void make_expert(void *arg, int i)
@@ -241,7 +246,7 @@ static void make_expert(void *arg, int i)
     char *rows = w->rows + (size_t)i * w->bytes;
     if (!make_part(w, e, rows, &err))
         fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, p->seg.S,
-                           rows, w->bytes / (size_t)p->cp.config.I);
+                           rows, fm_packed_group_bytes(part_of(w)));
     else
         fm_taskgroup_fail(&p->tasks, &err);
     fm_scratch_release(mark);
@@ -262,8 +267,8 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     int E = p->cp.config.E;
     struct fm_mark mark = fm_scratch_mark();
     struct run w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
-    for (int i = 0; i < fm_expert_parts(p->cp.config.expert); i++)
-        w.part = t->name == v->name_of[i] ? fm_segments_part(i) : w.part;
+    for (int i = 0; i < p->packed.parts; i++)
+        w.part = t->name == v->name_of[i] ? i : w.part;
     w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;
     for (; w.first < E && !rc && fm_taskgroup_going(&p->tasks); w.first += p->at_once) {

@@ -24,6 +24,12 @@ static int compare_bounds(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+static int32_t whole_groups(const struct fm_segments *seg, int32_t channels)
+{
+    int32_t group = seg->packed.group;
+    return (channels + group - 1) / group * group;
+}
+
 /* 0, the widths, the multiples of FM_SEGMENT_CHANNELS, I: sorted, each once. */
 static int make_bounds(struct fm_segments *seg, const uint32_t *widths, size_t n,
                        struct fm_err *err)
@@ -35,10 +41,10 @@ static int make_bounds(struct fm_segments *seg, const uint32_t *widths, size_t n
     seg->bound[count++] = 0;
     for (size_t i = 0; i < n; i++) {
         assert(widths[i] > 0 && widths[i] <= (uint32_t)seg->I);
-        seg->bound[count++] = (int32_t)widths[i];
+        seg->bound[count++] = whole_groups(seg, (int32_t)widths[i]);
     }
     for (size_t i = 1; i <= multiples; i++)
-        seg->bound[count++] = (int32_t)(i * FM_SEGMENT_CHANNELS);
+        seg->bound[count++] = whole_groups(seg, (int32_t)(i * FM_SEGMENT_CHANNELS));
     seg->bound[count++] = seg->I;
     qsort(seg->bound, count, sizeof *seg->bound, compare_bounds);
     int last = 0;
@@ -72,7 +78,7 @@ static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, s
 static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
 {
     size_t n = 0;
-    if (!fm_mul(&n, (size_t)seg->M * (size_t)seg->parts, (size_t)seg->E) ||
+    if (!fm_mul(&n, (size_t)seg->M * (size_t)seg->packed.parts, (size_t)seg->E) ||
         !fm_mul(&n, n, (size_t)seg->S))
         return fm_fail(err, FM_ENOMEM, "segment checksums do not fit in memory");
     seg->expert = fm_alloc(n, sizeof *seg->expert, "segment checksums", err);
@@ -83,15 +89,15 @@ static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
 static struct fm_segments segments_of(const struct fm_config *c)
 {
     assert(c->M > 0 && c->E > 0 && c->I > 0);
-    return (struct fm_segments){
-        .M = c->M, .E = c->E, .I = c->I, .parts = fm_expert_parts(c->expert), .config = c};
+    return (struct fm_segments){.M = c->M, .E = c->E, .I = c->I, .config = c};
 }
 
-int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, enum fm_dtype dtype,
-                     const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
-                     struct fm_err *err)
+int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
+                     const struct fm_packed *packed, enum fm_dtype dtype, const uint32_t *widths,
+                     size_t n, const struct fm_tensor *rest, size_t tensors, struct fm_err *err)
 {
     *seg = segments_of(config);
+    seg->packed = *packed;
     seg->dtype = dtype;
     int rc = make_bounds(seg, widths, n, err);
     if (!rc)
@@ -113,11 +119,10 @@ void fm_segments_release(struct fm_segments *seg)
     *seg = (struct fm_segments){0};
 }
 
-struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, enum fm_weight_part part,
-                                     int e)
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int part, int e)
 {
-    size_t p = (size_t)(part - FM_PART_GATE_UP);
-    size_t row = ((size_t)m * (size_t)seg->parts + p) * (size_t)seg->E + (size_t)e;
+    size_t tensor = (size_t)m * (size_t)seg->packed.parts + (size_t)part;
+    size_t row = tensor * (size_t)seg->E + (size_t)e;
     return seg->expert + row * (size_t)seg->S;
 }
 
@@ -145,12 +150,13 @@ struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const 
 }
 
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
-                        const void *rows, size_t channel_bytes)
+                        const void *rows, size_t group_bytes)
 {
     const char *byte = rows;
+    size_t group = (size_t)seg->packed.group;
     for (int s = 0; s < count; s++) {
-        size_t from = (size_t)seg->bound[s], to = (size_t)seg->bound[s + 1];
-        digest[s] = fm_digest_of(byte + from * channel_bytes, (to - from) * channel_bytes);
+        size_t from = (size_t)seg->bound[s] / group, to = (size_t)seg->bound[s + 1] / group;
+        digest[s] = fm_digest_of(byte + from * group_bytes, (to - from) * group_bytes);
     }
 }
 
@@ -199,10 +205,9 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
     entry[n++] = (struct fm_tensor){
         .name = "boundaries", .dtype = FM_I32, .dims = 1, .shape = {(uint64_t)seg->S + 1}};
     for (int m = 0; m < seg->M; m++) {
-        for (int p = 0; p < seg->parts; p++) {
+        for (int p = 0; p < seg->packed.parts; p++) {
             struct fm_tensor t = {.dtype = FM_U8, .dims = 3};
-            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m],
-                              fm_expert_part_name(fm_segments_part(p)));
+            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m], seg->packed.part[p].name);
             t.shape[0] = (uint64_t)seg->E;
             t.shape[1] = (uint64_t)seg->S;
             t.shape[2] = sizeof(struct fm_digest);
@@ -236,18 +241,18 @@ static const void *entry_bytes(const struct fm_segments *seg, const char *name)
     if (strncmp(name, TENSOR_PREFIX, strlen(TENSOR_PREFIX)) == 0)
         return &fm_segments_find(seg, name + strlen(TENSOR_PREFIX))->digest;
     int l = 0, p = 0;
-    char part[16];
-    int got = sscanf(name, "layers.%d.%15s", &l, part);
+    char part[24];
+    int got = sscanf(name, "layers.%d.%23s", &l, part);
     assert(got == 2);
-    while (strcmp(part, fm_expert_part_name(fm_segments_part(p))) != 0)
+    while (strcmp(part, seg->packed.part[p].name) != 0)
         p++;
-    assert(p < seg->parts);
-    return fm_segments_expert(seg, fm_config_moe(seg->config, l), fm_segments_part(p), 0);
+    assert(p < seg->packed.parts);
+    return fm_segments_expert(seg, fm_config_moe(seg->config, l), p, 0);
 }
 
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
 {
-    size_t entries = 1 + (size_t)seg->parts * (size_t)seg->M + seg->tensors;
+    size_t entries = 1 + (size_t)seg->packed.parts * (size_t)seg->M + seg->tensors;
     struct words w = {.word = calloc(entries + seg->tensors, sizeof(char *))};
     struct fm_tensor *entry = calloc(entries, sizeof *entry);
     const char **metadata = calloc(2 * seg->tensors + 5, sizeof *metadata);
@@ -316,6 +321,10 @@ static int read_bounds(struct fm_segments *seg, const struct fm_safetensors *st,
         if (seg->bound[s + 1] <= seg->bound[s])
             return fm_fail(err, FM_EFORMAT, "boundaries do not increase (entry %d is %d)", s + 1,
                            seg->bound[s + 1]);
+    for (int s = 0; s <= seg->S; s++)
+        if (seg->bound[s] % seg->packed.group != 0)
+            return fm_fail(err, FM_EFORMAT, "boundary %d is %d, inside a group of %d channels", s,
+                           seg->bound[s], seg->packed.group);
     if (seg->bound[0] != 0 || seg->bound[seg->S] != seg->I)
         return fm_fail(err, FM_EFORMAT, "boundaries go from %d to %d instead of 0 to %d",
                        seg->bound[0], seg->bound[seg->S], seg->I);
@@ -376,15 +385,15 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
     int rc = alloc_experts(seg, err);
     const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
     for (int m = 0; m < seg->M && !rc; m++) {
-        for (int p = 0; p < seg->parts && !rc; p++) {
+        for (int p = 0; p < seg->packed.parts && !rc; p++) {
             char name[64];
             snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m],
-                     fm_expert_part_name(fm_segments_part(p)));
-            rc = read_entry(st, bytes, name, FM_U8, shape, 3,
-                            fm_segments_expert(seg, m, fm_segments_part(p), 0), err);
+                     seg->packed.part[p].name);
+            rc = read_entry(st, bytes, name, FM_U8, shape, 3, fm_segments_expert(seg, m, p, 0),
+                            err);
         }
     }
-    size_t known = 1 + (size_t)seg->parts * (size_t)seg->M + seg->tensors;
+    size_t known = 1 + (size_t)seg->packed.parts * (size_t)seg->M + seg->tensors;
     if (!rc && st->count != known)
         return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", st->count, known);
     return rc;
@@ -416,7 +425,10 @@ int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
     if (!m)
         return fm_fail(err, FM_EFORMAT, "%s: no member %s; it is not a bundle of fm-pack",
                        bundle->file.path, FM_MEMBER_SEGMENTS);
-    int rc = fm_bundle_read(bundle, m, &bytes, &size, err);
+    int rc = fm_packed_read(&seg->packed, bundle, config, err);
+    if (rc)
+        return rc;
+    rc = fm_bundle_read(bundle, m, &bytes, &size, err);
     if (!rc)
         rc = fm_safetensors_open(&st, &bundle->file, m->offset, m->size, err);
     /* Offsets of the index are absolute in the bundle, the bytes begin at the member. */

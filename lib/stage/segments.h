@@ -5,9 +5,9 @@
  * an export in any layout of any budget is verified from this member alone.
  *
  * segments.safetensors: `boundaries` I32 (S + 1) from 0 to I, strictly increasing;
- * `layers.{l}.gate_up` and `layers.{l}.down` U8 (E, S, 16), digests of the rows of channels
- * [b_s, b_{s+1}) in the stored dtype (gate/up interleaved: two rows a channel), and
- * `layers.{l}.gate_up_bias` where the experts have biases;
+ * `layers.{l}.gate_up` and so on, one for each tensor that a layer has in the bundle
+ * (lib/model/packed.h), U8 (E, S, 16): digests of what channels [b_s, b_{s+1}) have in it; of codes
+ * boundaries are multiples of the channel group;
  * `tensor.<original name>` U8 (16).  Its metadata says fm.kind=segments, fm.dtype= the dtype of
  * expert weights, and for every other tensor tensor.<original name>= dtype and shape, "BF16 512
  * 64".
@@ -26,15 +26,10 @@
 #include "lib/block/experts.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
+#include "lib/model/packed.h"
 
 /* Channels between two boundaries that are always there. */
 #define FM_SEGMENT_CHANNELS 64
-
-/* An expert's parts in a bundle, by number: fm_expert_parts of them. */
-static inline enum fm_weight_part fm_segments_part(int i)
-{
-    return (enum fm_weight_part)(FM_PART_GATE_UP + i);
-}
 
 /* A tensor that is not an expert's. */
 struct fm_segment_tensor {
@@ -46,28 +41,29 @@ struct fm_segment_tensor {
 };
 
 struct fm_segments {
-    int M, E, I, S, parts;
+    int M, E, I, S;
+    struct fm_packed packed;          /* the tensors of a layer */
     const struct fm_config *config;   /* borrowed */
     enum fm_dtype dtype;              /* of expert weights */
     int32_t *bound;                   /* (S + 1) */
-    struct fm_digest *expert;         /* (M, parts, E, S) */
+    struct fm_digest *expert;         /* (M, packed.parts, E, S) */
     struct fm_segment_tensor *tensor; /* sorted by name */
     size_t tensors;
 };
 
 /*
  * Digests zero, boundaries from `widths` (n of them, each in (0, I], any order, repeated or not),
- * the multiples of FM_SEGMENT_CHANNELS, and I.  Other tensors are copied from `rest`, sorted by
- * name.  release() takes a zeroed struct too.
+ * the multiples of FM_SEGMENT_CHANNELS, and I; of codes each is rounded up to the channel group.
+ * `dtype` is that of the experts' values.  Other tensors are copied from `rest`, sorted by name.
+ * release() takes a zeroed struct too.
  */
-int fm_segments_init(struct fm_segments *seg, const struct fm_config *config, enum fm_dtype dtype,
-                     const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
-                     struct fm_err *err);
+int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
+                     const struct fm_packed *packed, enum fm_dtype dtype, const uint32_t *widths,
+                     size_t n, const struct fm_tensor *rest, size_t tensors, struct fm_err *err);
 void fm_segments_release(struct fm_segments *seg);
 
-/* The S digests of one expert. */
-struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, enum fm_weight_part part,
-                                     int e);
+/* The S digests of one expert in the part-th tensor of its layer. */
+struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int part, int e);
 
 /* Segments that end at or before `width`, or -1 where width is not a boundary. */
 int fm_segments_at(const struct fm_segments *seg, uint32_t width);
@@ -78,17 +74,17 @@ bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 /* By original name, or NULL. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
 
-/* Digests of the first `count` segments of rows that lie one after another; channel_bytes is the
- * size of one channel. */
+/* Digests of the first `count` segments of channels that lie one after another; group_bytes is the
+ * size of a channel group. */
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
-                        const void *rows, size_t channel_bytes);
+                        const void *rows, size_t group_bytes);
 
 /* The member's bytes; *bytes (malloc).  The size is known before the digests are. */
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size,
                       struct fm_err *err);
 
 /* Read and check the member of an open bundle (or of the beginning of one) for a model of this
- * size. */
+ * size, and for what its manifest says of codes. */
 int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
                      const struct fm_config *config, struct fm_err *err);
 

@@ -15,50 +15,43 @@ void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l)
     snprintf(name, FM_VOLUMES_NAME_BYTES, FM_MEMBER_WEIGHTS FM_WEIGHTS_LAYER, l);
 }
 
-void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part)
+void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, const struct fm_packed_part *part)
 {
-    snprintf(name, FM_VOLUMES_NAME_BYTES, "layers.%d.%s", l, fm_expert_part_name(part));
-}
-
-uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_weight_part part)
-{
-    uint64_t rows = (uint64_t)fm_expert_part_rows(v->config->expert, part);
-    return rows * fm_expert_part_row(part, v->config->H) * (uint64_t)fm_dtype_bits(v->dtype) / 8;
+    snprintf(name, FM_VOLUMES_NAME_BYTES, "layers.%d.%s", l, part->name);
 }
 
 /* In v->at. */
-static size_t place_of(const struct fm_volumes *v, int m, enum fm_weight_part part)
+static size_t place_of(const struct fm_volumes *v, int m, int part)
 {
-    size_t parts = (size_t)fm_expert_parts(v->config->expert);
-    return (size_t)m * parts + (size_t)(part - FM_PART_GATE_UP);
+    return (size_t)m * (size_t)v->packed.parts + (size_t)part;
 }
 
-uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_weight_part part, int e)
+uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, int part, int e)
 {
-    uint64_t expert = (uint64_t)v->config->I * fm_volumes_channel_bytes(v, part);
+    uint64_t expert = fm_packed_bytes(&v->packed, &v->packed.part[part], (uint64_t)v->config->I);
     return v->at[place_of(v, m, part)] + (uint64_t)e * expert;
 }
 
-static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int m,
-                      enum fm_weight_part part, struct fm_err *err)
+static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int m, int part,
+                      struct fm_err *err)
 {
     int l = v->config->moe[m];
+    const struct fm_packed_part *want = &v->packed.part[part];
     char name[FM_VOLUMES_NAME_BYTES];
-    fm_volumes_tensor(name, l, part);
+    fm_volumes_tensor(name, l, want);
     const struct fm_tensor *t = fm_safetensors_find(st, name);
-    uint64_t want[FM_ST_DIMS_MAX] = {0};
-    int dims = fm_expert_part_shape(want, v->config, part);
-    if (!t || st->count != (size_t)fm_expert_parts(v->config->expert))
-        return fm_fail(err, FM_EFORMAT, "holds %zu tensors; gate_up%s down of layer %d belong here",
-                       st->count, v->config->expert->bias ? ", its biases and" : " and", l);
-    bool same = t->dtype == v->dtype && t->dims == dims;
-    for (int d = 0; same && d < dims; d++)
-        same = t->shape[d] == want[d];
+    if (!t || st->count != (size_t)v->packed.parts)
+        return fm_fail(err, FM_EFORMAT, "holds %zu tensors; gate_up%s down of layer %d%s belong here",
+                       st->count, v->config->expert->bias ? ", its biases and" : " and", l,
+                       v->packed.storage ? " and their scales" : "");
+    bool same = t->dtype == want->dtype && t->dims == want->dims;
+    for (int d = 0; same && d < t->dims; d++)
+        same = t->shape[d] == want->shape[d];
     if (!same) {
-        char needs[64];
-        fm_weights_print_shape(needs, sizeof needs, want, dims);
+        char needs[96];
+        fm_weights_print_shape(needs, sizeof needs, want->shape, want->dims);
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is not %s %s as the model says", name,
-                       fm_dtype_name(v->dtype), needs);
+                       fm_dtype_name(want->dtype), needs);
     }
     v->at[place_of(v, m, part)] = t->offset;
     return FM_OK;
@@ -75,8 +68,8 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
                        name);
     struct fm_safetensors st = {0};
     int rc = fm_safetensors_open(&st, &bundle->file, member->offset, member->size, err);
-    for (int part = 0; part < fm_expert_parts(v->config->expert) && !rc; part++)
-        rc = check_part(v, &st, m, fm_segments_part(part), err);
+    for (int part = 0; part < v->packed.parts && !rc; part++)
+        rc = check_part(v, &st, m, part, err);
     fm_safetensors_close(&st);
     return !rc ? rc : fm_within(err, "%s", name);
 }
@@ -96,12 +89,15 @@ static int open_others(struct fm_safetensors *st, const struct fm_volumes *v, co
 }
 
 int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
-                    const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err)
+                    const struct fm_config *config, struct fm_err *err)
 {
-    *v = (struct fm_volumes){.config = config, .dtype = dtype};
-    size_t parts = (size_t)fm_expert_parts(config->expert);
-    v->at = fm_alloc((size_t)config->M * parts, sizeof *v->at, "the list of layers", err);
-    int rc = v->at ? FM_OK : err->code;
+    *v = (struct fm_volumes){.config = config};
+    int rc = fm_packed_read(&v->packed, bundle, config, err);
+    if (rc)
+        return rc;
+    v->at = fm_alloc((size_t)config->M * (size_t)v->packed.parts, sizeof *v->at,
+                     "the list of layers", err);
+    rc = v->at ? FM_OK : err->code;
     for (int m = 0; m < config->M && !rc; m++)
         rc = open_layer(v, bundle, m, err);
     if (!rc)

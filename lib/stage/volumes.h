@@ -12,32 +12,30 @@
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/model/model.h"
+#include "lib/model/packed.h"
 #include "lib/stage/segments.h"
 
 struct fm_volumes {
     const struct fm_config *config; /* borrowed */
-    enum fm_dtype dtype;            /* of every expert weight */
-    uint64_t *at;                   /* (M, parts) absolute offset of every part's tensor */
+    struct fm_packed packed;        /* the tensors of a layer */
+    uint64_t *at;                   /* (M, packed.parts) absolute offset of each */
     struct fm_safetensors rest;     /* offsets absolute in the bundle */
     struct fm_safetensors extra;    /* the same of tensors of no decoder layer; empty: none */
 };
 
 /* FM_EFORMAT where a member is missing or is not what config.json and the manifest say. */
 int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
-                    const struct fm_config *config, enum fm_dtype dtype, struct fm_err *err);
+                    const struct fm_config *config, struct fm_err *err);
 void fm_volumes_close(struct fm_volumes *v); /* zeroed struct is fine */
 
-/* Bytes of one channel of a part. */
-uint64_t fm_volumes_channel_bytes(const struct fm_volumes *v, enum fm_weight_part part);
-
-/* Where channel 0 of an expert of the m-th layer of experts begins. */
-uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, enum fm_weight_part part, int e);
+/* Where channel 0 of an expert of the m-th layer of experts begins in the part-th tensor. */
+uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, int part, int e);
 
 /* "weights/layers-00003.safetensors", and that of a tensor in it, "layers.3.down", by the number
  * of the decoder layer. */
 #define FM_VOLUMES_NAME_BYTES 64
 void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l);
-void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, enum fm_weight_part part);
+void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, const struct fm_packed_part *part);
 #define FM_VOLUMES_REST FM_MEMBER_WEIGHTS FM_WEIGHTS_REST
 #define FM_VOLUMES_EXTRA FM_MEMBER_WEIGHTS FM_WEIGHTS_EXTRA
 

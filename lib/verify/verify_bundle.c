@@ -35,7 +35,7 @@ struct place {
     size_t i; /* member */
     int layer, parts;
     bool extra; /* it holds tensors of no decoder layer */
-    enum fm_weight_part part;
+    int part;   /* of the layer's tensors: this one */
 };
 
 /* The segments of expert 0, of expert 1, ...: a line for each expert that differs, and one for each
@@ -82,18 +82,17 @@ static int compare_offsets(const void *a, const void *b)
 static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
 {
     char name[FM_VOLUMES_NAME_BYTES];
-    for (int i = 0; i < j->seg.parts; i++) {
-        enum fm_weight_part part = fm_segments_part(i);
+    for (int i = 0; i < j->seg.packed.parts; i++) {
+        const struct fm_packed_part *part = &j->seg.packed.part[i];
         fm_volumes_tensor(name, p->layer, part);
-        uint64_t want[FM_ST_DIMS_MAX] = {0};
-        bool same = t->dims == fm_expert_part_shape(want, &j->config, part);
+        bool same = t->dims == part->dims;
         if (strcmp(name, t->name) != 0)
             continue;
-        p->part = part;
+        p->part = i;
         p->parts++;
         for (int d = 0; same && d < t->dims; d++)
-            same = t->shape[d] == want[d];
-        if (same && t->dtype == j->seg.dtype)
+            same = t->shape[d] == part->shape[d];
+        if (same && t->dtype == part->dtype)
             return true;
     }
     fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
@@ -131,9 +130,7 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
         s.spans = (size_t)seg->E * (size_t)seg->S;
         s.bound = seg->bound;
         s.bounds = (size_t)seg->S;
-        struct fm_expert_cut cut = fm_expert_cut(j->config.expert, p->part);
-        s.unit_bytes = (size_t)fm_expert_cut_channel(&cut, j->config.H);
-        s.unit_bytes *= (size_t)fm_dtype_bits(seg->dtype) / 8;
+        s.unit_bytes = fm_packed_group_bytes(&seg->packed.part[p->part]);
     } else if (known) {
         s.digest = &fm_segments_find(seg, t->name)->digest;
         s.spans = 1;
@@ -186,7 +183,7 @@ static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
 {
     size_t n = 0;
     if (p->layer >= 0)
-        return (size_t)j->seg.parts;
+        return (size_t)j->seg.packed.parts;
     for (size_t i = 0; i < j->seg.tensors; i++)
         n += (fm_extra_layer(&j->config, j->seg.tensor[i].name) >= 0) == p->extra;
     return n;

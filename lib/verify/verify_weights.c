@@ -29,13 +29,14 @@ struct place {
     struct fm_verify_job *j;
     const struct fm_planned_tensor *t;
     const struct fm_planned_block *b; /* NULL: none */
-    enum fm_weight_part part;         /* of the bundle */
+    enum fm_weight_part of;           /* the part of the experts in the bundle, */
+    int part;                         /* and the tensor of a layer that has it */
     bool reported[2];                 /* of a difference, of a bad value: once each */
 };
 
 static size_t channel_bytes(const struct place *p)
 {
-    return (size_t)fm_opened_channel_bytes(&p->j->opened, p->part);
+    return (size_t)fm_opened_channel_bytes(&p->j->opened, p->of);
 }
 
 /* The digests of the segments of the block's expert. */
@@ -291,7 +292,9 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
     const struct fm_expert_form *form = p->j->opened.config.expert;
     const struct fm_expert_cut cut = fm_expert_cut(form, p->b->part);
     *bytes = fm_exportplan_block_bytes(&p->j->plan, p->b);
-    p->part = cut.of;
+    const struct fm_packed *packed = &p->j->opened.packed;
+    p->of = cut.of;
+    p->part = (int)(fm_packed_find(packed, cut.of, -1) - packed->part);
     if (cut.columns)
         return check_columns(p, &cut, err);
     if (fm_expert_cut_is_range(form, &cut))
@@ -356,7 +359,7 @@ static int need_weights(struct fm_verify_job *j, struct fm_err *err)
     for (int i = 0; i < c->M * c->E; i++) {
         if (fm_segments_at(&j->opened.seg, kept[i]) >= 0)
             continue;
-        int rc = fm_volumes_open(&j->weights, &j->opened.bundle, c, j->opened.dtype, err);
+        int rc = fm_volumes_open(&j->weights, &j->opened.bundle, c, err);
         return !rc ? rc
                    : fm_within(err,
                                "width %" PRIu32 " of layer %d, expert %d ends inside a "

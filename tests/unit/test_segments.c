@@ -22,7 +22,10 @@ static void make(struct fm_segments *seg, int I, const uint32_t *widths, size_t 
 {
     struct fm_err err = {0};
     config.I = I;
-    assert_int_equal(fm_segments_init(seg, &config, FM_BF16, widths, n, rest, 2, &err), FM_OK);
+    struct fm_packed packed;
+    fm_packed_plain(&packed, &config, FM_BF16);
+    assert_int_equal(fm_segments_init(seg, &config, &packed, FM_BF16, widths, n, rest, 2, &err),
+                     FM_OK);
 }
 
 static void boundaries_are_sorted_each_once_with_multiples_of_64(void **unused)
@@ -71,7 +74,7 @@ static void the_size_is_known_before_the_digests(void **unused)
     assert_int_equal(fm_segments_write(&seg, &empty, &a, &err), FM_OK);
     for (int l = 0; l < 2; l++)
         for (int e = 0; e < 3; e++)
-            memset(fm_segments_expert(&seg, l, FM_PART_DOWN_T, e), 16 * l + e + 1,
+            memset(fm_segments_expert(&seg, l, 1, e), 16 * l + e + 1,
                    sizeof(struct fm_digest) * (size_t)seg.S);
     memset(&fm_segments_find(&seg, "b.weight")->digest, 0x77, sizeof(struct fm_digest));
     assert_int_equal(fm_segments_write(&seg, &full, &b, &err), FM_OK);
