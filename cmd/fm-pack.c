@@ -23,7 +23,10 @@ static int show_report(void *self, struct fm_err *err)
     if (fm_cli_text_open(&text, err))
         return err->code;
     fm_show_bytes(text.out, "weights", r->bytes_in, "read");
-    fm_show_stored(text.out, r->storage, r->bytes_in, r->bytes_weights);
+    fm_show_stored(text.out, r->storage, r->bytes_in, r->bytes_values);
+    if (r->storage[0])
+        fprintf(text.out, "%-9s%12s  %s\n", "codes", r->kept ? "kept" : "not kept",
+                r->kept ? "with their scales, as the checkpoint has them" : r->why_not);
     fm_show_bytes(text.out, "bundle", r->bytes_out, r->adapter ? "adapter merged" : "no adapter");
     fm_show_extra(text.out, &r->extra, "kept as they are, ranked by no tool");
     fm_show_bytes(text.out, "memory", r->bytes_memory, "at the most");
@@ -32,7 +35,11 @@ static int show_report(void *self, struct fm_err *err)
     cJSON *o = fm_report_begin("fm-pack");
     fm_json_add_bool(o, "dry_run", s->cli->dry_run);
     fm_json_add_uint(o, "bytes_in", r->bytes_in);
-    fm_show_stored_json(o, r->storage, r->bytes_in, r->bytes_weights);
+    fm_show_stored_json(o, r->storage, r->bytes_in, r->bytes_values);
+    if (r->storage[0])
+        fm_json_add_bool(o, "codes_kept", r->kept);
+    if (r->why_not[0])
+        fm_json_add_string(o, "codes_why_not", r->why_not);
     fm_json_add_uint(o, "bytes_out", r->bytes_out);
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
@@ -48,7 +55,7 @@ static int show_report(void *self, struct fm_err *err)
     return fm_cli_result(s->cli, &text, o, err);
 }
 
-static int pack(const struct fm_cli *cli, struct fm_err *err)
+static int pack(const struct fm_cli *cli, const struct fm_pack_options *options, struct fm_err *err)
 {
     struct fm_pack_report r = {0};
     struct shown shown = {cli, &r};
@@ -56,9 +63,9 @@ static int pack(const struct fm_cli *cli, struct fm_err *err)
     if (!run.inputs.model)
         return fm_fail(err, FM_EUSAGE, "--model DIR is missing; see fm-pack --help");
     if (cli->dry_run)
-        return fm_pack_plan(&run, &r, err) ? err->code : show_report(&shown, err);
+        return fm_pack_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
     run.announce = (struct fm_announce){show_report, &shown};
-    if (fm_pack(&run, &r, err))
+    if (fm_pack(&run, options, &r, err))
         return err->code;
     return r.uptodate.is ? fm_show_uptodate(cli, &r.uptodate, err) : FM_OK;
 }
@@ -118,8 +125,8 @@ static const struct fm_cli_scope scope[] = {
 
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
-                    const struct fm_listing_options *listing, struct fm_export_options *o, int mask,
-                    bool vllm, struct fm_err *err)
+                    const struct fm_listing_options *listing, const struct fm_pack_options *packing,
+                    struct fm_export_options *o, int mask, bool vllm, struct fm_err *err)
 {
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
@@ -130,7 +137,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
         return fm_listing_print(cli, listing, err);
     }
     if (!directory)
-        return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, err)
+        return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)
                                                                          : err->code;
     if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
         (vllm && fm_layouts_vllm(&o->layout, err)))
@@ -144,20 +151,25 @@ static struct {
     bool list;
     const char *directory, *cap;
     char layouts[256]; /* their names, for --layout */
-    int layout, mask, runtime, pad;
+    int layout, mask, runtime, pad, weights;
+    struct fm_pack_options packing;
     struct fm_export_options options;
     struct fm_listing_options listing;
-} asked = {.layout = -1, .mask = -1, .pad = 1, .options = {.budget = -1}};
+} asked = {.layout = -1, .mask = -1, .pad = 1, .weights = -1, .options = {.budget = -1}};
 
 static const struct fm_cli_option own[] = {
     {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
      0, 0},
     {"context", 0, FM_CLI_COUNT64, &asked.listing.context, "N",
      "list: tokens that a card has room for (default: 32768)", 0, 0, LIST | LIST_REPORT},
-    {"tp", 0, FM_CLI_INT, &asked.listing.devices, "N", "list: which layouts split over N devices",
-     1, FM_TP_DEGREES_MAX, LIST | LIST_REPORT},
+    {"tp", 0, FM_CLI_INT, &asked.listing.devices, "N",
+     "list: which layouts split over N devices; uniform: a width that does", 1, FM_TP_DEGREES_MAX,
+     LIST | LIST_REPORT | EXPORT},
     {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
      "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
+    {"weights", 0, FM_CLI_CHOICE, &asked.weights, "keep|bf16",
+     "keep the codes of a quantised checkpoint (the default where they can be), or not", 0, 0,
+     PACK | EXPORT},
     {"export", 'x', FM_CLI_EXPORT, &asked.directory, "DIR",
      "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
     {"budget", 'b', FM_CLI_REAL, &asked.options.budget, "R",
@@ -212,10 +224,14 @@ int main(int argc, char **argv)
     if (cli.operands)
         cli.run.inputs.stream = cli.operand[0];
     asked.options.layout = asked.layout < 0 ? &fm_layout_ragged : fm_layouts[asked.layout];
+    if (asked.weights >= 0)
+        asked.options.weights = asked.packing.weights =
+            asked.weights ? FM_WEIGHTS_BF16 : FM_WEIGHTS_KEEP;
+    asked.options.devices = (uint32_t)asked.listing.devices;
     asked.options.pad_multiple = (uint32_t)asked.pad;
     int rc = read_cap(&asked.options, asked.cap, &err);
     if (!rc)
-        rc = run_mode(&cli, asked.list, asked.directory, &asked.listing, &asked.options, asked.mask,
-                      asked.runtime == 1, &err);
+        rc = run_mode(&cli, asked.list, asked.directory, &asked.listing, &asked.packing,
+                      &asked.options, asked.mask, asked.runtime == 1, &err);
     return fm_cli_end(&cli, rc, &err);
 }

@@ -100,7 +100,7 @@ int main(int argc, char **argv)
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
          "best channel first, or in file order (default: score)", 0, 0, 0},
         {"channel-group", 0, FM_CLI_INT, &options.group, "N",
-         "rank N neighbouring channels as one (default: 1)", 1, 1 << 20, 0},
+         "rank N neighbouring channels as one (default: what keeps codes)", 1, 1 << 20, 0},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
          "carry along further files of the checkpoint", 0, 0, 0},
     };

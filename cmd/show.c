@@ -39,7 +39,7 @@ void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t wr
     if (!storage || !storage[0])
         return;
     fm_show_bytes(out, "stored", stored, storage);
-    fm_show_bytes(out, "plain", written, "the same weights in bundles and exports");
+    fm_show_bytes(out, "plain", written, "the same weights as plain numbers");
 }
 
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written)
@@ -118,6 +118,8 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     fm_show_bytes(out, "spill", p->spill, "temporary files");
     fm_show_bytes(out, "read", p->read, "weights read");
     fm_show_stored(out, p->storage, p->stored, p->written);
+    if (p->codes[0])
+        fprintf(out, "%-9s%12s  %s\n", "codes", "", p->codes);
     fm_show_bytes(out, "output", p->disk, "written");
     for (int i = 0; i < p->carried_count; i++)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
@@ -144,6 +146,8 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     fm_json_add_uint(o, "spill", p->spill);
     fm_json_add_uint(o, "read", p->read);
     fm_show_stored_json(o, p->storage, p->stored, p->written);
+    if (p->codes[0])
+        fm_json_add_string(o, "codes", p->codes);
     fm_json_add_uint(o, "output", p->disk);
     fm_json_add_uint(o, "sweeps", p->sweeps);
     cJSON *carried = p->carried_count ? fm_json_add_array(o, "carried") : NULL;

@@ -39,7 +39,7 @@ void fm_narrow(struct fm_out y, const float *wide, size_t n)
 void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n)
 {
     if (x.scales)
-        fm_scaled_to_f32(to, x.data, x.dtype, x.scales, at, n);
+        fm_scaled_to_f32(to, x.data, x.scales, at, n);
     else
         fm_dtype_to_f32(to, fm_element(x, at).data, x.dtype, n);
 }

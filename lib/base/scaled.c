@@ -1,28 +1,67 @@
 /*
- * Runs of one row inside one block share their scale: each is widened and then multiplied, two
- * plain loops over what is still in the first cache.
+ * Runs of one row inside one block share their scale: codes are widened and then multiplied, two
+ * plain loops over what is still in the first cache.  Codes of four bits are looked up.
  */
 #include "lib/base/scaled.h"
 
-void fm_scaled_to_f32(float *dst, const void *codes, enum fm_dtype dtype, const struct fm_scales *s,
-                      size_t at, size_t n)
+static const struct {
+    int bits;
+    float scale_max; /* below 3.3895e38, the largest bfloat16, by the largest code */
+    float value[16]; /* of codes of four bits */
+} codes_of[] = {
+    [FM_CODE_E4M3] = {8, 7.5e35f, {0}},
+    [FM_CODE_E2M1] = {4,
+                      5.6e37f,
+                      {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.f, -.5f, -1, -1.5f, -2, -3, -4, -6}},
+    [FM_CODE_INT4] = {4, 4.2e37f, {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}},
+};
+
+int fm_code_bits(enum fm_codes code)
 {
-    size_t bytes = (size_t)fm_dtype_bits(dtype) / 8, columns = (size_t)s->columns;
-    size_t wide = (size_t)s->block_columns, across = (columns + wide - 1) / wide;
-    const char *from = (const char *)codes + at * bytes;
+    return codes_of[code].bits;
+}
+
+float fm_code_scale_max(enum fm_codes code)
+{
+    return codes_of[code].scale_max;
+}
+
+/* Codes [at, at + n) of an array. */
+static void widen(float *dst, const uint8_t *codes, enum fm_codes code, size_t at, size_t n)
+{
+    const float *value = codes_of[code].value;
+    if (code == FM_CODE_E4M3) {
+        fm_dtype_to_f32(dst, codes + at, FM_F8_E4M3, n);
+        return;
+    }
+    size_t i = at % 2;
+    if (i == 1 && n > 0)
+        dst[0] = value[codes[at / 2] >> 4];
+    for (codes += (at + 1) / 2; i + 1 < n; i += 2, codes++) {
+        dst[i] = value[*codes & 15];
+        dst[i + 1] = value[*codes >> 4];
+    }
+    if (i < n)
+        dst[i] = value[*codes & 15];
+}
+
+void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *s, size_t at, size_t n)
+{
+    size_t columns = (size_t)s->columns, wide = (size_t)s->block_columns;
+    size_t across = (columns + wide - 1) / wide;
     size_t row = ((size_t)s->first + at) / columns, column = ((size_t)s->first + at) % columns;
     while (n > 0) {
         size_t end = (column / wide + 1) * wide;
         size_t run = (end < columns ? end : columns) - column;
         run = run < n ? run : n;
         float scale = s->scale[row / (size_t)s->block_rows * across + column / wide];
-        fm_dtype_to_f32(dst, from, dtype, run);
+        widen(dst, codes, s->code, at, run);
         for (size_t i = 0; i < run; i++)
             dst[i] *= scale;
         if (s->rounded)
             fm_dtype_round(dst, FM_BF16, run);
         dst += run;
-        from += run * bytes;
+        at += run;
         n -= run;
         column += run;
         if (column == columns) {

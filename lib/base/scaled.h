@@ -1,7 +1,7 @@
 /*
- * Numbers that are stored in few bits, with a scale for each block of a matrix: FP8 checkpoints.
- * The value of an element is what its code says (lib/base/dtype.h) times the scale of its block,
- * one float32 product rounded to nearest.
+ * Numbers that are stored in few bits, with a scale for each block of a matrix: quantised
+ * checkpoints.  The value of an element is what its code says times the scale of its block, one
+ * float32 product rounded to nearest.
  */
 #ifndef FM_BASE_SCALED_H
 #define FM_BASE_SCALED_H
@@ -12,19 +12,36 @@
 
 #include "lib/base/dtype.h"
 
+/*
+ * What a code is.  Codes of four bits lie two in a byte, the first in its low half; in a word of 32
+ * bits, little-endian, they so lie one after another from its lowest bits on.
+ *     E4M3  lib/base/dtype.h's F8_E4M3
+ *     E2M1  0 .5 1 1.5 2 3 4 6 by the low three bits, the fourth is the sign (OCP microscaling
+ *           formats, FP4)
+ *     INT4  an integer from -8 to 7, 8 added
+ */
+enum fm_codes { FM_CODE_E4M3, FM_CODE_E2M1, FM_CODE_INT4 };
+
+/* Bits of one code: 4 or 8. */
+int fm_code_bits(enum fm_codes code);
+
+/* Up to this scale every value is a finite bfloat16. */
+float fm_code_scale_max(enum fm_codes code);
+
 /* Blocks of a matrix of `columns` columns, from its first row and column; at the far edges they may
- * be cut. */
+ * be cut.  Of codes of four bits, columns and first are even. */
 struct fm_scales {
     const float *scale; /* row-major, ceil(columns / block_columns) a row of blocks */
     size_t count;       /* of them */
     int64_t columns;
     int block_rows, block_columns;
     int64_t first; /* element of the matrix that the codes begin with */
-    bool rounded;  /* to bfloat16, once more: the value as bundles and exports hold it */
+    enum fm_codes code;
+    bool rounded; /* to bfloat16, once more: the value as bundles and exports hold it */
 };
 
-/* Elements [at, at + n) of codes, an array of `dtype` that begins with element scales->first. */
-void fm_scaled_to_f32(float *dst, const void *codes, enum fm_dtype dtype,
-                      const struct fm_scales *scales, size_t at, size_t n);
+/* Elements [at, at + n) of codes, an array that begins with element scales->first. */
+void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *scales, size_t at,
+                      size_t n);
 
 #endif

@@ -60,7 +60,7 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
     run.outputs.force = false;
     fm_workdir_remove(&p->work, "bundle");
     double begin = fm_clock_now();
-    if (fm_pack(&run, &report, err))
+    if (fm_pack(&run, &(struct fm_pack_options){0}, &report, err))
         return err->code;
     note_best(&r->pack, fm_clock_now() - begin);
     r->checkpoint = report.bytes_in;

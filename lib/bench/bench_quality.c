@@ -13,6 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/data/calib.h"
 #include "lib/learn/quality.h"
+#include "lib/model/packed.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/ranking.h"
@@ -56,9 +57,11 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     s->adapted = fm_bundle_find(&s->bundle, FM_MEMBER_ADAPTER) != NULL;
     if (s->adapted && fm_lorafile_open(&s->adapter, &s->bundle, err))
         return err->code;
-    if (!fm_model_open_dir(&s->model, &s->dir, memory, err))
-        fm_model_rank(s->model, s->ranking.order);
-    return err->code;
+    if (fm_model_open_dir(&s->model, &s->dir, memory, err))
+        return err->code;
+    fm_model_rank(s->model, s->ranking.order);
+    fm_model_keep_codes(s->model, fm_packed_can_keep(fm_model_config(s->model), s->ranking.group));
+    return FM_OK;
 }
 
 static int open_subject(struct subject *s, const struct fm_run_options *run, struct fm_err *err)

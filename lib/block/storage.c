@@ -19,12 +19,21 @@ static int64_t both(int64_t a, int64_t b)
     return multiple <= FM_CHANNELS_MAX ? multiple : FM_CHANNELS_MAX + 1;
 }
 
+void fm_storage_planes(struct fm_plane plane[FM_PLANES], const struct fm_config *c)
+{
+    int bits = fm_storage_bits(c->storage);
+    plane[0] = (struct fm_plane){"", bits, fm_dtype_bits(c->storage->codes) / bits, 1, 1};
+    plane[1] = (struct fm_plane){"_scale", 0, 1, c->block_rows, c->block_columns};
+}
+
 int fm_storage_group(const struct fm_config *c)
 {
-    struct fm_plane plane[FM_PLANES_MAX];
-    int planes = c->storage ? c->storage->planes(plane, c) : 0;
+    struct fm_plane plane[FM_PLANES];
     int64_t group = 1;
-    for (int i = 0; i < planes && group <= FM_CHANNELS_MAX; i++) {
+    if (!c->storage)
+        return 1;
+    fm_storage_planes(plane, c);
+    for (int i = 0; i < FM_PLANES && group <= FM_CHANNELS_MAX; i++) {
         group = both(group, plane[i].block_rows);
         group = both(group, (int64_t)plane[i].block_columns * plane[i].whole);
     }

@@ -1,9 +1,9 @@
 /*
  * How the weights of a checkpoint lie on disk where they are not plain numbers.  A storage is one
  * file in lib/block/storage and one row of the list below: what it reads of
- * quantization_config, and what values the codes of a tensor have.  lib/model/stored.h finds the
- * tensors that belong together.  Only checkpoints under stock names have one: bundles and what is
- * exported from them hold plain numbers.
+ * quantization_config, which kind of codes it has, and how its tensors are named.
+ * lib/model/stored.h finds the tensors that belong together.  Bundles can keep codes
+ * (lib/model/packed.h).
  */
 #ifndef FM_STORAGE_H
 #define FM_STORAGE_H
@@ -14,12 +14,10 @@
 
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
+#include "lib/base/scaled.h"
 #include "lib/block/keys.h"
 
 struct fm_config;
-
-/* Values that share a scale where several are in a byte. */
-#define FM_STORAGE_BLOCK 32
 
 /*
  * What a quantised matrix W (N rows, K columns) consists of: a plane is a matrix of elements, one
@@ -30,48 +28,51 @@ struct fm_config;
  * Channels of an expert are rows of gate and up and columns of down.
  */
 struct fm_plane {
-    const char *suffix; /* behind a tensor's name in a bundle: "", "_scale" */
+    const char *suffix; /* after a tensor's name in a bundle: "", "_scale" */
     int bits;           /* of an element; 0: what the dtype of the checkpoint's tensor has */
     int whole;          /* a row of elements is a multiple of these: what fills bytes or words */
     int block_rows, block_columns; /* 0: all of the matrix */
 };
-#define FM_PLANES_MAX 2
+#define FM_PLANES 2
 
 /*
- * Codes and their scales, in one of two ways:
- *   - a matrix of codes, told by its dtype, and a matrix of scales, one for each block of rows and
- *     columns; a value is the product;
- *   - where `decode` is given, tensors of all experts of a layer alone, told by their name: the
- *     weight's with `blocks` behind it.  They are (E, rows, columns / 32, 16) bytes, columns and
- * rows those of the weight's own tensor, transposed, and their values are exactly bfloat16.
+ * A matrix of codes and the tensors that belong to it.  A value is its code times the scale of its
+ * block (lib/base/scaled.h).  Each tensor has the name of the family's table with another end: the
+ * one that the weight has there, `weight`, is replaced.
  */
 struct fm_storage {
+    const char *name;   /* for reports: "fp8" */
     const char *method; /* quant_method of quantization_config */
     /* Read and check quantization_config; sets block_rows and block_columns. */
     int (*read)(struct fm_config *config, const cJSON *quantization, struct fm_err *err);
-    enum fm_dtype codes;      /* what tells its tensors from plain ones */
-    enum fm_dtype written;    /* of their values in bundles and exports, rounded once */
-    const char *blocks;       /* what the codes' name has behind the weight's; NULL: nothing */
-    const char *scale;        /* what the scales' name has behind the weight's */
-    const char *scale_dtypes; /* "F32, BF16": for messages */
-    bool (*has_scales)(enum fm_dtype dtype);
-    /* n scales as floats; returns the first that cannot be one, or n. */
-    size_t (*widen)(float *scale, const void *raw, enum fm_dtype dtype, size_t n);
-    const char *scale_range; /* "more than 0 and ...": which can be */
-    /* Its planes, codes first, by what `read` found; how many. */
-    int (*planes)(struct fm_plane plane[FM_PLANES_MAX], const struct fm_config *config);
-    /* 32 bfloat16 values of every block, from 16 bytes of codes and one scale; NaN and Inf where
-     * the scale makes them so. */
-    void (*decode)(uint16_t *values, const unsigned char *codes, const unsigned char *scales,
-                   size_t blocks);
+    enum fm_codes code;
+    enum fm_dtype codes; /* dtype of the tensor of codes: with its name what tells it from others */
+    enum fm_dtype written; /* of the values in bundles and exports, rounded once */
+    bool exact;            /* every value is one of `written` */
+    bool whole; /* a row of codes is whole blocks; else blocks are cut at the far edges */
+    /* It is of all experts of a layer, (E, rows, columns / block, bytes of a block): columns and
+     * rows are those of the weight's own tensor, transposed. */
+    bool fused;
+    const char *weight;    /* ends of names: the weight's in the family's table, */
+    const char *codes_end; /* and what stands there instead */
+    const char *scale_end;
+    unsigned scale_dtypes; /* bits 1 << dtype: what scales may be; a U8 is an F8_E8M0 */
 };
+
+/* Bits of a value in the tensor of codes. */
+static inline int fm_storage_bits(const struct fm_storage *storage)
+{
+    return fm_code_bits(storage->code);
+}
 
 /* Times that what is written can be larger than what is stored. */
 static inline uint64_t fm_storage_growth(const struct fm_storage *storage)
 {
-    int bits = storage->decode ? 4 : fm_dtype_bits(storage->codes);
-    return (uint64_t)(fm_dtype_bits(storage->written) / bits);
+    return (uint64_t)(fm_dtype_bits(storage->written) / fm_storage_bits(storage));
 }
+
+/* The planes of the config's storage. */
+void fm_storage_planes(struct fm_plane plane[FM_PLANES], const struct fm_config *config);
 
 /*
  * Channels that leave an expert together where its codes and scales are to stay as they are: the

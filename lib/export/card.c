@@ -137,11 +137,10 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
         sum += p->widths.kept[i];
     }
     uint64_t all = (uint64_t)n * (uint64_t)p->from->config.I, has = (uint64_t)sum;
-    uint64_t channel = fm_opened_channel_weights(p->from);
     fm_text_printf(t, "| expert channels here | %" PRIu64 " of %" PRIu64 ", %.4f removed |\n", has,
                    all, 1 - sum / (double)all);
-    fm_text_printf(t, "| bytes of these channels | %" PRIu64 " of %" PRIu64 " |\n", has * channel,
-                   all * channel);
+    fm_text_printf(t, "| bytes of these channels | %" PRIu64 " of %" PRIu64 " |\n",
+                   fm_exportplan_channel_bytes(p, has), fm_exportplan_channel_bytes(p, all));
     fm_text_printf(
         t, "| width of an expert, least / mean / most | %" PRIu32 " / %.1f / %" PRIu32 " of %d |\n",
         low, sum / n, high, p->from->config.I);
@@ -149,7 +148,7 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
     if (more)
         fm_text_printf(t,
                        "| channels more than the mask keeps | %" PRIu64 ", %" PRIu64 " bytes |\n",
-                       more, more * fm_opened_channel_weights(p->from));
+                       more, fm_exportplan_channel_bytes(p, more));
     fm_text_printf(t, "| parameters, active per token | %" PRIu64 ", %" PRIu64 " |\n",
                    fm_config_params(&p->from->config, p->widths.kept),
                    fm_config_params_active(&p->from->config, p->widths.kept));
@@ -199,7 +198,7 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
     if (p->options.load_cap)
         fm_text_printf(t,
                        "| bytes of channels that no budget here uses, left out | %" PRIu64 " |\n",
-                       fm_exportplan_freed(p) * fm_opened_channel_weights(p->from));
+                       fm_exportplan_channel_bytes(p, fm_exportplan_freed(p)));
     say_extra(t, p);
     say_degrees(t, p);
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "

@@ -102,16 +102,15 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
 /* What rounding up costs, nothing where every expert is stored at full width; what a cap frees. */
 static void report_channels(struct fm_export_report *r, const struct fm_exportplan *p)
 {
-    uint64_t channel = fm_opened_channel_weights(p->from);
     r->channels_layout = p->widths.by_layout;
-    r->bytes_layout = p->widths.by_layout * channel;
+    r->bytes_layout = fm_exportplan_channel_bytes(p, p->widths.by_layout);
     r->channels_pad = p->widths.by_pad;
-    r->bytes_pad = fm_exportplan_full(p) ? 0 : p->widths.by_pad * channel;
+    r->bytes_pad = fm_exportplan_full(p) ? 0 : fm_exportplan_channel_bytes(p, p->widths.by_pad);
     if (!r->layout->all_members)
         return;
     r->members = p->last - p->first + 1;
     r->channels_freed = fm_exportplan_freed(p);
-    r->bytes_freed = r->channels_freed * channel;
+    r->bytes_freed = fm_exportplan_channel_bytes(p, r->channels_freed);
 }
 
 static int check_space(struct fm_export_report *r, const char *output, struct fm_err *err)

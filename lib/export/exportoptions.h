@@ -9,6 +9,7 @@
 
 #include "lib/base/err.h"
 #include "lib/export/layouts.h"
+#include "lib/model/packed.h"
 
 /* What says which member; of a layout that holds the family, which one to start with. */
 enum fm_choice {
@@ -33,10 +34,13 @@ struct fm_export_options {
     bool exact; /* by budget: no other member than one of that budget */
     uint64_t fit;
     int mask;
-    uint64_t shard_bytes; /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
-    bool load_cap;        /* of the family, members with budgets from load_low to load_high alone */
+    enum fm_weights_as weights; /* of a bundle of codes */
+    uint64_t shard_bytes;       /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
+    bool load_cap; /* of the family, members with budgets from load_low to load_high alone */
     double load_low, load_high;
     uint32_t pad_multiple; /* widths are rounded up to it, and to that of the training; 0: 1 */
+    uint32_t devices;      /* of layouts that servers split by channels: each of so many devices
+                              gets a width that the layout and the codes allow; 0: 1 */
     bool allow_code;       /* the author's code is kept, and what loads it (trust.h) */
     /* Keys of config.json that stay beside our modelling file although the family does not know
      * them (trust.h), NULL behind the last. */

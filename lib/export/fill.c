@@ -13,11 +13,17 @@
 #include "lib/base/dtype.h"
 #include "lib/base/pool.h"
 #include "lib/model/interleave.h"
+#include "lib/model/stored.h"
 
-/* Bytes of a channel in a block. */
-static uint64_t unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
+static int check_digest(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
+                        const struct fm_digest *digest, struct fm_err *err)
 {
-    return fm_opened_channel_bytes(p->from, b->part);
+    if (!from->digest || fm_digest_equal(digest, from->digest))
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: tensor '%s' is not that of its checksum; the bundle is damaged (fm-verify "
+                   "lists all that is)",
+                   p->from->bundle.file.path, from->t.name);
 }
 
 /* Where a block that begins at 0 can be cut behind `from`: at the last boundary of segments within
@@ -26,14 +32,15 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
                           uint64_t from, uint64_t limit)
 {
     const struct fm_segments *seg = &p->from->seg;
-    uint64_t all = fm_exportplan_block_bytes(p, b), unit = unit_bytes(p, b), cut = all;
+    uint64_t all = fm_exportplan_block_bytes(p, b), cut = all;
+    uint64_t group = (uint64_t)p->from->packed.group, unit = fm_exportplan_unit_bytes(p, b, group);
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
     if (form.columns || all - from <= limit)
         return all;
-    if (seg->S == 0) /* nothing is checked: any channel will do */
+    if (seg->S == 0) /* nothing is checked: any channel group will do */
         return from + (limit > unit ? limit / unit : 1) * unit;
     for (int s = seg->S; s > 0; s--) {
-        uint64_t at = (uint64_t)seg->bound[s] * unit;
+        uint64_t at = (uint64_t)seg->bound[s] / group * unit;
         if (at <= from)
             break;
         if (at < all)
@@ -48,6 +55,7 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
                      uint64_t from, uint64_t limit)
 {
     uint64_t left = t->t.size - from, at = from;
+    limit = t->fill == FM_FILL_DECODED ? limit / 16 * 16 : limit; /* whole bytes of codes */
     if (t->fill == FM_FILL_WIDENED)
         return t->t.size;
     if (t->blocks == 0)
@@ -78,16 +86,9 @@ uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planne
     return most;
 }
 
-/* The tensor of a layer in the bundle that has a part of the experts. */
-static int part_of(const struct fm_exportplan *p, enum fm_weight_part of)
-{
-    const struct fm_packed *packed = &p->from->packed;
-    return (int)(fm_packed_find(packed, of, -1) - packed->part);
-}
-
 /* The digest of segment s of a block's expert; `bytes` are all of it. */
-static int check_segment(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                         int part, int s, const void *bytes, size_t size, struct fm_err *err)
+static int check_segment(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
+                         int s, const void *bytes, size_t size, struct fm_err *err)
 {
     const struct fm_opened *o = p->from;
     struct fm_digest digest = fm_digest_of(bytes, size);
@@ -101,32 +102,33 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
 }
 
 /*
- * Channels [first, first + count) of a part of the block's expert as the bundle has them, `first` a
- * boundary of segments.  Of a segment that is cut by the width all is read, to be checked.
+ * Channels [first, first + count) of the part-th tensor of the block's layer as the bundle has
+ * them, whole channel groups, `first` a boundary of segments.  Of a segment that is cut by the
+ * width all is read, to be checked.
  */
-static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
-                         enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
-                         struct fm_err *err)
+static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
+                     uint64_t first, uint64_t count, void *dst, struct fm_err *err)
 {
+    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed_part *of = &packed->part[part];
     const struct fm_segments *seg = &p->from->seg;
-    int part = part_of(p, of);
-    uint64_t unit = fm_opened_channel_bytes(p->from, of), end = first + count;
+    uint64_t end = first + count, before = fm_packed_bytes(packed, of, first);
     uint64_t at = fm_volumes_expert(&p->from->volumes, b->m, part, b->e);
-    int rc =
-        fm_file_read(&p->from->bundle.file, at + first * unit, dst, (size_t)(count * unit), err);
+    int rc = fm_file_read(&p->from->bundle.file, at + before, dst,
+                          (size_t)fm_packed_bytes(packed, of, count), err);
     for (int s = 0; s < seg->S && !rc; s++) {
         uint64_t lo = (uint64_t)seg->bound[s], hi = (uint64_t)seg->bound[s + 1];
         if (lo < first || lo >= end)
             continue;
-        char *bytes = (char *)dst + (lo - first) * unit;
-        size_t size = (size_t)((hi - lo) * unit);
+        char *bytes = (char *)dst + fm_packed_bytes(packed, of, lo - first);
+        size_t size = (size_t)fm_packed_bytes(packed, of, hi - lo);
         struct fm_mark mark = fm_scratch_mark();
         if (hi > end) {
-            size_t have = (size_t)((end - lo) * unit);
+            size_t have = (size_t)fm_packed_bytes(packed, of, end - lo);
             char *whole = fm_scratch(size);
             memcpy(whole, bytes, have);
-            rc = fm_file_read(&p->from->bundle.file, at + end * unit, whole + have, size - have,
-                              err);
+            rc = fm_file_read(&p->from->bundle.file, at + fm_packed_bytes(packed, of, end),
+                              whole + have, size - have, err);
             bytes = whole;
         }
         if (!rc)
@@ -136,39 +138,104 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
     return rc;
 }
 
+/* The tensor that has a plane of a part of the experts; -1: the bundle has none. */
+static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int plane)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed_part *part = fm_packed_find(packed, of, plane);
+    return part ? (int)(part - packed->part) : -1;
+}
+
+/* The values of channels that the bundle has as codes. */
+static int read_values(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                       enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
+                       struct fm_err *err)
+{
+    const struct fm_opened *o = p->from;
+    const struct fm_packed *packed = &o->packed;
+    int part[FM_PLANES] = {part_of(p, of, 0), part_of(p, of, 1)};
+    char *bytes[FM_PLANES] = {NULL, NULL};
+    struct fm_mark mark = fm_scratch_mark();
+    int rc = FM_OK;
+    for (int i = 0; i < FM_PLANES && part[i] >= 0 && !rc; i++) {
+        bytes[i] = fm_scratch((size_t)fm_packed_bytes(packed, &packed->part[part[i]], count));
+        rc = read_part(p, b, part[i], first, count, bytes[i], err);
+    }
+    if (!rc)
+        fm_packed_values(dst, o->dtype, packed, &o->config, of, count, bytes[0], bytes[1]);
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* What a row of a channel has in a block, and how many of these a channel group has. */
+struct items {
+    size_t bytes;
+    int count;
+};
+
+static struct items items_of(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                             const struct fm_expert_cut *cut)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    size_t element = (size_t)fm_dtype_bits(p->from->dtype) / 8;
+    if (b->plane >= 0) {
+        const struct fm_packed_part *part = fm_packed_find(packed, cut->of, b->plane);
+        return (struct items){part->item, (int)part->items};
+    }
+    if (cut->columns)
+        return (struct items){element, p->from->config.H};
+    return (struct items){(size_t)fm_expert_part_row(cut->of, p->from->config.H) * element,
+                          packed->group};
+}
+
+/* The same channels of a part of the block's expert, as the block has them: codes, scales, or
+ * numbers. */
+static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                         enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
+                         struct fm_err *err)
+{
+    int part = part_of(p, of, b->plane);
+    return part >= 0 ? read_part(p, b, part, first, count, dst, err)
+                     : read_values(p, b, of, first, count, dst, err);
+}
+
 /* Channels [first, first + n) of a block that has them as rows, those from the width on zero. */
 static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_block *b,
                      const struct fm_expert_cut *cut, uint64_t first, uint64_t n, char *dst,
                      struct fm_err *err)
 {
-    uint64_t unit = unit_bytes(p, b), k = fm_exportplan_kept(p, b), end = first + n;
+    uint64_t k = fm_exportplan_kept(p, b), end = first + n, group = (uint64_t)p->from->packed.group;
     uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
+    size_t have = (size_t)fm_exportplan_unit_bytes(p, b, kept);
+    size_t all = (size_t)fm_exportplan_unit_bytes(p, b, n);
     bool range = fm_expert_cut_is_range(p->from->config.expert, cut);
+    struct items items = items_of(p, b, cut);
     struct fm_mark mark = fm_scratch_mark();
-    uint64_t channel = fm_opened_channel_bytes(p->from, cut->of);
-    char *all = range ? dst : fm_scratch((size_t)(kept * channel) + 1);
-    int rc = kept ? read_channels(p, b, cut->of, first, kept, all, err) : FM_OK;
+    int rows = fm_expert_part_rows(p->from->config.expert, cut->of) / cut->rows;
+    char *part = range ? dst : fm_scratch((size_t)rows * have + 1);
+    int rc = kept ? read_channels(p, b, cut->of, first, kept, part, err) : FM_OK;
     if (!rc && !range)
-        fm_interleave_undo(dst, all, cut->first, (int)kept, p->from->config.H,
-                           fm_dtype_bits(p->from->dtype) / 8);
+        fm_interleave_undo(dst, part, cut->first, (int)(kept / group) * items.count,
+                           (int)items.bytes, 1);
     if (!rc)
-        memset(dst + kept * unit, 0, (size_t)((n - kept) * unit));
+        memset(dst + have, 0, all - have);
     fm_scratch_release(mark);
     return rc;
 }
 
-/* (H, channels): the columns from the width on zero. */
+/* (H, channels), or of codes the same of channel groups: the columns from the width on zero. */
 static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_block *b,
                         const struct fm_expert_cut *cut, char *dst, struct fm_err *err)
 {
-    int rows = cut->rows, element = fm_dtype_bits(p->from->dtype) / 8;
     uint32_t k = fm_exportplan_kept(p, b), stored = fm_exportplan_stored(p, b);
+    struct items items = items_of(p, b, cut);
+    int each = b->plane < 0 ? cut->rows : 1, per = b->plane < 0 ? 1 : p->from->packed.group;
     struct fm_mark mark = fm_scratch_mark();
-    char *ranked = fm_scratch((size_t)k * (size_t)unit_bytes(p, b));
+    char *ranked = fm_scratch((size_t)fm_exportplan_unit_bytes(p, b, k));
     int rc = read_channels(p, b, cut->of, 0, k, ranked, err);
     if (!rc)
-        fm_interleave_scatter(dst, ranked, rows * (int)k, rows * (int)stored, p->from->config.H,
-                              element);
+        fm_interleave_scatter(dst, ranked, each * (int)k / per, each * (int)stored / per,
+                              items.count, (int)items.bytes);
     fm_scratch_release(mark);
     return rc;
 }
@@ -178,11 +245,11 @@ static int fill_block(const struct fm_exportplan *p, const struct fm_planned_blo
                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
-    uint64_t unit = unit_bytes(p, b);
+    uint64_t group = (uint64_t)p->from->packed.group, unit = fm_exportplan_unit_bytes(p, b, group);
     assert(from % unit == 0 && size % unit == 0);
     if (cut.columns)
         return fill_columns(p, b, &cut, dst, err);
-    return fill_rows(p, b, &cut, from / unit, size / unit, dst, err);
+    return fill_rows(p, b, &cut, from / unit * group, size / unit * group, dst, err);
 }
 
 /* Those blocks, or parts of them, that lie in [from, from + size). */
@@ -200,9 +267,75 @@ static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_te
     return rc;
 }
 
+/* FM_EFORMAT where a tensor of the bundle outside the experts is not that of its checksum. */
+static int check_whole(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
+                       struct fm_err *err)
+{
+    struct fm_hasher *hasher = from->digest ? fm_hasher_new() : NULL;
+    if (from->digest && !hasher)
+        return fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    struct fm_mark mark = fm_scratch_mark();
+    void *bytes = hasher ? fm_scratch(FM_FILL_PIECE) : NULL;
+    int rc = FM_OK;
+    for (uint64_t at = 0, n; hasher && at < from->t.size && !rc; at += n) {
+        n = from->t.size - at < FM_FILL_PIECE ? from->t.size - at : FM_FILL_PIECE;
+        rc = fm_file_read(&p->from->bundle.file, from->t.offset + at, bytes, (size_t)n, err);
+        fm_hasher_add(hasher, bytes, (size_t)n);
+    }
+    fm_scratch_release(mark);
+    if (hasher && !rc) {
+        struct fm_digest digest = fm_hasher_done(hasher);
+        rc = check_digest(p, from, &digest, err);
+    }
+    fm_hasher_free(hasher);
+    return rc;
+}
+
+/* Values [first, first + n) of a tensor of codes, rounded once.  With the first of them codes and
+ * scales are held to their checksums. */
+static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                        uint64_t first, uint64_t n, void *dst, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_file *file = &p->from->bundle.file;
+    const struct fm_stored at = {&t->from->t, &t->scale->t, file, file};
+    uint64_t bits = (uint64_t)fm_stored_bits(c, at.tensor);
+    size_t bytes = (size_t)(n * bits / 8), scales_n = (size_t)fm_tensor_count(at.scale);
+    struct fm_mark mark = fm_scratch_mark();
+    void *raw = fm_scratch(bytes), *scale = fm_scratch((size_t)at.scale->size);
+    struct fm_scales scales;
+    int rc = fm_file_read(file, at.tensor->offset + first * bits / 8, raw, bytes, err);
+    if (!rc)
+        rc = fm_file_read(file, at.scale->offset, scale, (size_t)at.scale->size, err);
+    if (!rc && first == 0)
+        rc = check_whole(p, t->from, err) ? err->code : check_whole(p, t->scale, err);
+    if (!rc && fm_stored_widen(&scales, fm_scratch(scales_n * sizeof(float)), &at, c, scale, 0,
+                               scales_n, err))
+        rc = fm_within(err, "%s", file->path);
+    if (!rc) {
+        scales.first = (int64_t)first;
+        fm_stored_write(dst, t->t.dtype, raw, at.tensor->dtype, &scales, (size_t)n);
+    }
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* All bytes of the bundle's tensor, or of its values. */
+static int read_own(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
+                    size_t size, struct fm_err *err)
+{
+    size_t element = (size_t)fm_dtype_bits(t->t.dtype) / 8;
+    if (t->scale)
+        return read_decoded(p, t, 0, size / element, dst, err);
+    int rc = fm_file_read(&p->from->bundle.file, t->from->t.offset, dst, size, err);
+    struct fm_digest digest = fm_digest_of(dst, size);
+    return rc ? rc : fm_fill_check(p, t, &digest, err);
+}
+
 /*
  * All of a tensor of the shared expert, whose channels are rows of gate and up and columns of down:
- * its own bytes with zeros behind those of each row, or of the last.  They are hashed as a whole.
+ * its own with zeros after those of each row, or of the last.  They are hashed as a whole.  What
+ * comes after scales is the last of them, for codes that are zero.
  */
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                         struct fm_err *err)
@@ -212,14 +345,12 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
     size_t size = rows * row;
     struct fm_mark mark = fm_scratch_mark();
     char *bytes = fm_scratch(size);
-    int rc = fm_file_read(&p->from->bundle.file, t->from->t.offset, bytes, size, err);
-    if (!rc && t->from->digest) {
-        struct fm_digest digest = fm_digest_of(bytes, size);
-        rc = fm_fill_check(p, t, &digest, err);
-    }
+    int rc = read_own(p, t, bytes, size, err);
     for (size_t i = 0; i < rows && !rc; i++) {
         memcpy(dst + i * wide, bytes + i * row, row);
         memset(dst + i * wide + row, 0, wide - row);
+        for (size_t at = row; t->again && at < wide; at += t->again)
+            memcpy(dst + i * wide + at, dst + i * wide + row - t->again, t->again);
     }
     fm_scratch_release(mark);
     return rc;
@@ -227,10 +358,9 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
 
 void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide)
 {
-    int d = t->t.shape[0] == t->from->t.shape[0]; /* the dimension that is wider */
-    *rows = d ? (size_t)t->t.shape[0] : 1;
+    *rows = t->wider ? (size_t)t->t.shape[0] : 1;
     *wide = (size_t)t->t.size / *rows;
-    *row = *wide / (size_t)t->t.shape[d] * (size_t)t->from->t.shape[d];
+    *row = *wide / (size_t)t->t.shape[t->wider] * (size_t)(t->t.shape[t->wider] - t->by);
 }
 
 /* "Start with what config.json or the environment says": an index is put there to switch. */
@@ -253,6 +383,10 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
     case FM_FILL_WIDENED:
         assert(from == 0 && size == t->t.size);
         return fill_widened(p, t, dst, err);
+    case FM_FILL_DECODED: {
+        uint64_t element = (uint64_t)fm_dtype_bits(t->t.dtype) / 8;
+        return read_decoded(p, t, from / element, size / element, dst, err);
+    }
     case FM_FILL_EXPERTS:
         return fill_blocks(p, t, from, size, dst, err);
     case FM_FILL_UNSET:
@@ -265,10 +399,5 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
 int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                   const struct fm_digest *digest, struct fm_err *err)
 {
-    if (!t->from || !t->from->digest || fm_digest_equal(digest, t->from->digest))
-        return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "%s: tensor '%s' is not that of its checksum; the bundle is damaged (fm-verify "
-                   "lists all that is)",
-                   p->from->bundle.file.path, t->from->t.name);
+    return t->from ? check_digest(p, t->from, digest, err) : FM_OK;
 }

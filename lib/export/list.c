@@ -61,13 +61,19 @@ static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
     const struct fm_mask *mask = &o->budgets.masks.mask[p->index];
-    uint64_t channel = fm_opened_channel_weights(o);
+    uint64_t channel = fm_opened_channel_weights(o), kept = fm_exportplan_channels_all(p);
     uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
+    if (p->codes) {
+        full = fm_exportplan_channel_bytes(p, kept);
+        for (size_t i = 0; i < o->rests; i++)
+            full += o->rest[i].extra ? 0 : o->rest[i].t.size;
+        return full;
+    }
     if (p->options.layout->all_members)
         full += (uint64_t)o->config.M * (uint64_t)fm_dtype_bits(o->dtype) / 8;
     full += (uint64_t)o->config.M * fm_mlp_channel_params(o->config.H) *
             (uint64_t)(p->widths.shared - o->config.shared) * (uint64_t)fm_dtype_bits(o->dtype) / 8;
-    return full - (fm_masks_channels(&o->budgets.masks) - fm_exportplan_channels_all(p)) * channel;
+    return full - (fm_masks_channels(&o->budgets.masks) - kept) * channel;
 }
 
 static uint32_t divisor_of(uint32_t a, uint32_t b)
@@ -183,7 +189,7 @@ static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, st
     if (rc)
         return rc;
     if (config.storage) {
-        snprintf(list->storage, sizeof list->storage, "%s", config.storage->method);
+        snprintf(list->storage, sizeof list->storage, "%s", config.storage->name);
         list->bytes_plain =
             fm_config_params(&config, NULL) * (uint64_t)fm_dtype_bits(config.storage->written) / 8;
         rc = fm_stage_shard_bytes(&list->bytes_stored, bundle, err);

@@ -94,6 +94,18 @@ static int list_checksums(struct fm_opened *o, struct fm_err *err)
     return FM_OK;
 }
 
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_opened_tensor *)a)->t.name,
+                  ((const struct fm_opened_tensor *)b)->t.name);
+}
+
+const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name)
+{
+    const struct fm_opened_tensor key = {.t.name = name};
+    return o->rests ? bsearch(&key, o->rest, o->rests, sizeof key, compare_names) : NULL;
+}
+
 static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
 {
     int rc = FM_OK;
@@ -108,10 +120,28 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
     o->rest = fm_alloc(n, sizeof *o->rest, "the list of tensors", err);
     if (!o->rest)
         return err->code;
-    if (!(needs & FM_OPENED_WEIGHTS))
-        return list_checksums(o, err);
-    list_weights(o, &o->volumes.rest);
-    list_weights(o, &o->volumes.extra);
+    if (needs & FM_OPENED_WEIGHTS) {
+        list_weights(o, &o->volumes.rest);
+        list_weights(o, &o->volumes.extra);
+    } else {
+        rc = list_checksums(o, err);
+    }
+    qsort(o->rest, o->rests, sizeof *o->rest, compare_names);
+    return rc;
+}
+
+/* Channels of codes leave in whole groups. */
+static int check_groups(const struct fm_opened *o, struct fm_err *err)
+{
+    const struct fm_actions *a = &o->budgets.actions;
+    uint32_t group = (uint32_t)o->packed.group;
+    for (int i = 0; i < a->count; i++)
+        if (a->width[i] % group != 0 || a->multiple % group != 0)
+            return fm_fail(err, FM_EFORMAT,
+                           "%s: experts of %u channels, a multiple of %u; its %s codes have groups "
+                           "of %u channels",
+                           o->bundle.file.path, a->width[i], a->multiple, o->packed.storage->name,
+                           group);
     return FM_OK;
 }
 
@@ -133,6 +163,8 @@ int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
                 o->budgets.masks.I != o->config.I))
         rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
                      o->bundle.file.path);
+    if (!rc)
+        rc = check_groups(o, err);
     return rc ? rc : read_origin(o, err);
 }
 

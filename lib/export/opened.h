@@ -36,7 +36,7 @@ struct fm_opened {
     char name[128];    /* org/name of the checkpoint on the hub; "": unknown */
     struct fm_volumes volumes;     /* FM_OPENED_WEIGHTS */
     struct fm_segments seg;        /* FM_OPENED_CHECKSUMS */
-    struct fm_opened_tensor *rest; /* with either of them */
+    struct fm_opened_tensor *rest; /* with either of them; sorted by name */
     size_t rests;
     struct fm_extra extra; /* those of rest that are of no decoder layer */
 };
@@ -53,6 +53,9 @@ int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct
 /* The same where o->bundle is open already, and all else zero. */
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err);
 void fm_opened_release(struct fm_opened *o); /* zeroed struct is fine */
+
+/* The tensor outside the experts of that name in the bundle, NULL: there is none. */
+const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name);
 
 /* Experts of the model, of all layers together. */
 size_t fm_opened_experts(const struct fm_opened *o);

@@ -19,7 +19,9 @@
 #include "lib/base/trace.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
+#include "lib/block/storage.h"
 #include "lib/model/checkpoint.h"
+#include "lib/model/stored.h"
 
 /* ---- options ---- */
 
@@ -120,10 +122,53 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
+/* Codes of the bundle, or their values? */
+static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_layout *layout = p->options.layout;
+    bool has = p->from->packed.storage != NULL, keep = p->options.weights == FM_WEIGHTS_KEEP;
+    if (keep && !has)
+        return fm_fail(err, FM_ECONFIG,
+                       "--weights keep: %s has plain weights, and they are kept as they are; omit "
+                       "the option",
+                       p->from->bundle.file.path);
+    if (keep && !layout->codes)
+        return fm_fail(err, FM_ECONFIG,
+                       "--weights keep: layout %s has no form for codes; use --layout uniform, or "
+                       "--weights bf16",
+                       layout->name);
+    p->codes = has && layout->codes && p->options.weights != FM_WEIGHTS_BF16;
+    return FM_OK;
+}
+
+/* A width of which every one of `devices` devices gets a whole part. */
+static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_layout *layout = p->options.layout;
+    uint32_t training = p->from->budgets.actions.multiple, n = p->options.devices;
+    uint32_t part = fm_actions_both(training, layout->multiple);
+    if (n <= 1)
+        return FM_OK;
+    if (layout->split != FM_SPLIT_EXPERTS)
+        return fm_fail(err, FM_EUSAGE,
+                       "--tp: with layout %s servers give every device whole experts, so no width "
+                       "depends on it; omit it",
+                       layout->name);
+    if (part > UINT32_MAX / n || part * n > (uint32_t)p->from->config.I)
+        return fm_fail(err, FM_ECONFIG,
+                       "--tp %u: experts have %d channels, and each device needs a multiple of %u",
+                       n, p->from->config.I, part);
+    uint32_t pad = p->options.pad_multiple;
+    p->options.pad_multiple = pad > 1 ? fm_actions_both(pad, part * n) : part * n;
+    return FM_OK;
+}
+
 int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err)
 {
     *p = (struct fm_exportplan){.from = from, .options = *options};
+    if (choose_codes(p, err) || choose_multiple(p, err))
+        return err->code;
     size_t n = fm_opened_experts(from);
     p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
     p->widths.stored = fm_alloc(n, sizeof *p->widths.stored, "widths", err);
@@ -218,7 +263,7 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
 }
 
 int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
-                            struct fm_err *err)
+                            int plane, struct fm_err *err)
 {
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
     int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
@@ -226,7 +271,7 @@ int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weigh
     if (rc)
         return rc;
     struct fm_planned_block *b = &p->block[p->blocks++];
-    *b = (struct fm_planned_block){.m = m, .e = e, .part = part};
+    *b = (struct fm_planned_block){.m = m, .e = e, .part = part, .plane = plane};
     if (t->blocks++)
         b->at = b[-1].at + fm_exportplan_block_bytes(p, b - 1);
     return FM_OK;
@@ -363,7 +408,7 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
                                     .shape = {rows, (uint64_t)p->from->config.H}};
     int rc = add_tensor(p, m, 0, part, "", &shape, err);
     for (int e = 0; e < p->from->config.E && !rc; e++)
-        rc = fm_exportplan_add_block(p, m, e, part, err);
+        rc = fm_exportplan_add_block(p, m, e, part, -1, err);
     return rc;
 }
 
@@ -389,13 +434,13 @@ int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
     if (add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err))
         return err->code;
     for (int e = 0; e < p->from->config.E; e++)
-        if (fm_exportplan_add_block(p, m, e, FM_PART_GATE, err) ||
-            fm_exportplan_add_block(p, m, e, FM_PART_UP, err))
+        if (fm_exportplan_add_block(p, m, e, FM_PART_GATE, -1, err) ||
+            fm_exportplan_add_block(p, m, e, FM_PART_UP, -1, err))
             return err->code;
     if (add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err))
         return err->code;
     for (int e = 0; e < p->from->config.E; e++)
-        if (fm_exportplan_add_block(p, m, e, FM_PART_DOWN, err))
+        if (fm_exportplan_add_block(p, m, e, FM_PART_DOWN, -1, err))
             return err->code;
     return FM_OK;
 }
@@ -424,7 +469,35 @@ static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     const struct fm_tensor shape = stock_shape(c, w, k);
     int rc = add_tensor(p, m, first, w->part, "", &shape, err);
     for (int i = 0; i < n * cuts && !rc; i++)
-        rc = fm_exportplan_add_block(p, m, first + i / cuts, cut[i % cuts].part, err);
+        rc = fm_exportplan_add_block(p, m, first + i / cuts, cut[i % cuts].part, -1, err);
+    return rc;
+}
+
+/* The same of codes: a tensor for each plane that has channels. */
+static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
+                     struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_packed *packed = &p->from->packed;
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    int cuts = fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part)), rc = FM_OK;
+    uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
+    const struct fm_tensor plain = stock_shape(c, w, k);
+    for (int plane = 0; plane < FM_PLANES && !rc; plane++) {
+        char name[FM_WEIGHT_NAME_BYTES], end[FM_ST_NAME_BYTES_MAX + 1];
+        const struct fm_packed_part *part = fm_packed_find(packed, cut[0].of, plane);
+        if (!part)
+            continue;
+        fm_checkpoint_name(name, c, p->options.layout->names, w->part, c->moe[m], first);
+        fm_stored_plane(end, c, name, plane);
+        struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
+        t.t.name = end;
+        t.t.dtype = part->dtype;
+        t.t.dims = fm_stored_shape(t.t.shape, c, &plain, plane);
+        rc = fm_exportplan_add_tensor(p, &t, err);
+        for (int i = 0; i < n * cuts && !rc; i++)
+            rc = fm_exportplan_add_block(p, m, first + i / cuts, cut[i % cuts].part, plane, err);
+    }
     return rc;
 }
 
@@ -437,10 +510,10 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
             if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
                 !fm_weights_exists(c, w, c->moe[m]))
                 continue;
-            if (fm_weights_per_expert(w, FM_NAMING_STOCK))
-                rc = add_stock(p, m, w, e, 1, err);
-            else if (e == 0)
-                rc = add_stock(p, m, w, 0, c->E, err);
+            bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
+            if (each || e == 0)
+                rc = (p->codes && w->part != FM_PART_BIAS ? add_codes : add_stock)(
+                    p, m, w, e, each ? 1 : c->E, err);
         }
     return rc;
 }
@@ -487,23 +560,61 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err)
 
 /* ---- all tensors and files, and the texts ---- */
 
-/* The shared expert's tensors may be planned wider than they are.  Whoever made the bundle said
- * which shape they have. */
+/* The shared expert's tensors may be planned wider than they are, their codes and scales too.
+ * Whoever made the bundle said which shape they have. */
 static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
                         struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
+    char weight[FM_ST_NAME_BYTES_MAX + 1], other[FM_ST_NAME_BYTES_MAX + 1];
     int l, e, by = p->widths.shared - c->shared;
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->from->t.name, &l, &e);
+    fm_stored_weight(weight, c, t->from->t.name);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
     if (by == 0 || !w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE ||
         w->part > FM_PART_MLP_DOWN)
         return FM_OK;
-    int rc = fm_weights_check(c, w, &t->from->t, l, 0, err);
-    if (rc)
-        return fm_within(err, "%s", p->from->bundle.file.path);
+    struct fm_tensor plain = {.name = weight}, grown;
+    plain.dims = fm_weights_shape(plain.shape, c, w, l, 0);
+    grown = plain;
+    int d = w->part == FM_PART_MLP_DOWN;
+    grown.shape[d] += (uint64_t)by;
+    bool scales = fm_stored_belongs(other, c, t->from->t.name);
+    if (scales || (fm_stored_scale(other, c, &t->from->t) && !t->scale)) {
+        fm_stored_shape(plain.shape, c, &plain, scales);
+        fm_stored_shape(grown.shape, c, &grown, scales);
+        t->again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
+    }
+    if (t->t.dims != 2 || t->t.shape[0] != plain.shape[0] || t->t.shape[1] != plain.shape[1])
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has another shape than config.json says",
+                       p->from->bundle.file.path, t->from->t.name);
     t->fill = FM_FILL_WIDENED;
-    t->t.shape[w->part == FM_PART_MLP_DOWN] += (uint64_t)by;
+    t->wider = d;
+    t->by = grown.shape[d] - plain.shape[d];
+    t->t.shape[d] = grown.shape[d];
     return FM_OK;
+}
+
+/* The values of a tensor of codes take its place; *scales: it only belongs to one. */
+static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
+                       const struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    char other[FM_ST_NAME_BYTES_MAX + 1];
+    *scales = false;
+    if (!p->from->packed.storage || p->codes || t->from->extra)
+        return FM_OK;
+    if (fm_stored_belongs(other, c, t->t.name)) {
+        *scales = true;
+        return FM_OK;
+    }
+    fm_stored_values(&t->t, name, c, &t->from->t);
+    if (!fm_stored_scale(other, c, &t->from->t))
+        return FM_OK;
+    t->fill = FM_FILL_DECODED;
+    t->scale = fm_opened_find(p->from, other);
+    struct fm_stored stored = {.tensor = &t->from->t, .scale = t->scale ? &t->scale->t : NULL};
+    return !fm_stored_check(&stored, c, err) ? FM_OK
+                                             : fm_within(err, "%s", p->from->bundle.file.path);
 }
 
 /* Tensors that are no expert's, under the names of the layout. */
@@ -511,11 +622,16 @@ static int add_rest(struct fm_exportplan *p, struct fm_err *err)
 {
     for (size_t i = 0; i < p->from->rests; i++) {
         const struct fm_opened_tensor *from = &p->from->rest[i];
-        char name[FM_ST_NAME_BYTES_MAX + 1];
+        char name[FM_ST_NAME_BYTES_MAX + 1], values[FM_ST_NAME_BYTES_MAX + 1];
+        bool scales;
         if (from->extra && !p->options.keep_extra)
             continue;
-        fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, from->t.name);
         struct fm_planned_tensor like = {.t = from->t, .fill = FM_FILL_COPY, .m = -1, .from = from};
+        if (decode_rest(&like, &scales, values, p, err))
+            return err->code;
+        if (scales)
+            continue;
+        fm_checkpoint_rename(name, &p->from->config, p->options.layout->names, like.t.name);
         like.t.name = name;
         if (widen_shared(&like, p, err) || fm_exportplan_add_tensor(p, &like, err))
             return err->code;
@@ -666,7 +782,25 @@ uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p)
 
 uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    return fm_exportplan_stored(p, b) * fm_opened_channel_bytes(p->from, b->part);
+    return fm_exportplan_unit_bytes(p, b, fm_exportplan_stored(p, b));
+}
+
+uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                                  uint64_t channels)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
+    if (b->plane < 0)
+        return channels * fm_opened_channel_bytes(p->from, b->part);
+    const struct fm_packed_part *part = fm_packed_find(packed, cut.of, b->plane);
+    return fm_packed_bytes(packed, part, channels) / (uint64_t)part->rows * (uint64_t)cut.rows;
+}
+
+uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    return p->codes ? channels / (uint64_t)packed->group * fm_packed_all_bytes(packed)
+                    : channels * fm_opened_channel_weights(p->from);
 }
 
 int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,

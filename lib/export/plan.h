@@ -29,7 +29,8 @@
 /* Where a tensor's bytes come from. */
 enum fm_fill {
     FM_FILL_COPY,    /* a tensor of the bundle outside the experts */
-    FM_FILL_WIDENED, /* one of the shared expert, with zeros behind its channels */
+    FM_FILL_WIDENED, /* one of the shared expert, or its values, with zeros after its channels */
+    FM_FILL_DECODED, /* the values of one that is codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
     FM_FILL_UNSET    /* one number, -1: the budget to start with is not chosen here */
 };
@@ -37,21 +38,27 @@ enum fm_fill {
 /*
  * The first channels of one expert, and zeros behind them: one cut (lib/block/experts.h) of k
  * channels in all.  Ranges of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or
- * one transposed.  The block behind one of gate rows is that of the same expert's up rows.
+ * one transposed.  Of plain numbers the block after
+ * one of gate rows is that of the same expert's up rows; of codes and scales, the second after it.
  */
 struct fm_planned_block {
     size_t tensor; /* its place in the plan */
     uint64_t at;   /* in that tensor's bytes */
     int m, e;      /* the layer's place in config.moe; expert */
     enum fm_weight_part part;
+    int plane; /* of the codes; -1: plain numbers */
 };
 
 struct fm_planned_tensor {
     struct fm_tensor t; /* name owned; offset is that in its file */
     enum fm_fill fill;
-    int m;                               /* the layer's place in config.moe; -1: of none */
-    const struct fm_opened_tensor *from; /* COPY, WIDENED */
-    size_t block, blocks;                /* EXPERTS: the first, how many */
+    int m;                                /* the layer's place in config.moe; -1: of none */
+    const struct fm_opened_tensor *from;  /* COPY, WIDENED, DECODED */
+    const struct fm_opened_tensor *scale; /* DECODED, WIDENED: of codes, else NULL */
+    int wider;                            /* WIDENED: this dimension, */
+    uint64_t by;                          /* by so much, */
+    size_t again;                         /* of scales: with the last one, its bytes, again */
+    size_t block, blocks;                 /* EXPERTS: the first, how many */
     size_t file;
 };
 
@@ -106,6 +113,7 @@ struct fm_exportplan {
     size_t weight_files;   /* of these, made for `planned_for`; 0: none yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
+    bool codes;   /* experts are the codes and scales of the bundle */
     bool wrapped; /* the export is the multimodal checkpoint, not its text class alone */
     char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };
@@ -145,8 +153,12 @@ bool fm_exportplan_sane(const struct fm_exportplan *p);
 uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p);
-/* Bytes of a block. */
+/* Bytes of a block; of `channels` channels in it, whole channel groups where it is of codes. */
 uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b);
+uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
+                                  uint64_t channels);
+/* Of channels of experts with all that belongs to them, whole channel groups of codes. */
+uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
 /* Of a block's expert. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
@@ -187,9 +199,9 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 /* Add a tensor; `like` is copied, its name too.  Dtype, shape, fill and m are set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err);
-/* Add a block behind those of the tensor added last. */
+/* Add a block after those of the tensor added last. */
 int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
-                            struct fm_err *err);
+                            int plane, struct fm_err *err);
 /* Add a file; takes header over, in failure too. */
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
                            uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);

@@ -194,7 +194,7 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
-    if (!p->from->config.storage || e->rc)
+    if (!p->from->config.storage || p->codes || e->rc)
         return;
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
@@ -329,6 +329,8 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     }
     if (o->allow_code)
         fm_text_printf(&t, "  \"allow_code\": true,\n");
+    if (p->from->packed.storage)
+        fm_text_printf(&t, "  \"weights\": \"%s\",\n", p->codes ? "keep" : "bf16");
     say_keys(&t, o->keep_config);
     if (o->keep_extra)
         fm_text_printf(&t, "  \"keep_extra\": true,\n");
@@ -363,7 +365,9 @@ static bool is_own(const char *name)
 static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    return is_own(name) ? FM_OK : fm_trust_carried(p, m, err);
+    /* ModelOpt's settings are of codes. */
+    bool quant = strcmp(name, "hf_quant_config.json") == 0 && p->from->config.storage && !p->codes;
+    return is_own(name) || quant ? FM_OK : fm_trust_carried(p, m, err);
 }
 
 static int add_modeling(struct fm_exportplan *p, struct fm_err *err)

@@ -69,7 +69,7 @@ static const struct fm_storage *find_storage(const struct fm_model_family *famil
 {
     for (size_t i = 0; method && i < sizeof storages / sizeof *storages; i++)
         if (strcmp(storages[i]->method, method) == 0)
-            return storages[i]->decode && !is_fused(family) ? NULL : storages[i];
+            return storages[i]->fused && !is_fused(family) ? NULL : storages[i];
     return NULL;
 }
 

@@ -17,7 +17,8 @@ struct fm_estimate_file {
     uint64_t bytes;
 };
 
-#define FM_ESTIMATE_KINDS 4 /* of fm-train: steps of the method, two of --refine, measuring */
+#define FM_ESTIMATE_CODES 128 /* bytes of a sentence */
+#define FM_ESTIMATE_KINDS 4   /* of fm-train: steps of the method, two of --refine, measuring */
 
 /* A run with other options, and what its matrix products take. */
 #define FM_ESTIMATE_CHANGES 4
@@ -39,10 +40,11 @@ struct fm_forecast {
 };
 
 struct fm_estimate {
-    uint64_t disk;       /* bytes of the output */
-    uint64_t memory;     /* bytes resident at the most */
-    uint64_t spill;      /* bytes of temporary files beyond --memory */
-    uint64_t read;       /* bytes of weights read */
+    uint64_t disk;                 /* bytes of the output */
+    uint64_t memory;               /* bytes resident at the most */
+    uint64_t spill;                /* bytes of temporary files beyond --memory */
+    uint64_t read;                 /* bytes of weights read */
+    char codes[FM_ESTIMATE_CODES]; /* whether bundles will have them; "": there are none */
     const char *storage; /* "fp8": how the checkpoint has its weights; NULL: as plain numbers */
     uint64_t stored, written; /* bytes of all its tensors: so, and in bundles and exports */
     uint64_t sweeps;          /* passes over the model */

@@ -19,9 +19,11 @@
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/block/storage.h"
 #include "lib/data/provenance.h"
 #include "lib/engine/fold.h"
 #include "lib/learn/task.h"
+#include "lib/model/packed.h"
 #include "lib/run/journal.h"
 #include "lib/stage/stage.h"
 
@@ -52,7 +54,7 @@ struct scorer {
 
 void fm_rank_defaults(struct fm_rank_options *options)
 {
-    *options = (struct fm_rank_options){.order = FM_ORDER_SCORE, .group = 1};
+    *options = (struct fm_rank_options){.order = FM_ORDER_SCORE};
 }
 
 void fm_rank_report_release(struct fm_rank_report *report)
@@ -436,14 +438,36 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     return FM_OK;
 }
 
-static int check_group(int group, const struct fm_config *c, struct fm_err *err)
+/* What was asked for; else what keeps the checkpoint's codes, or 1. */
+static int choose_group(int *group, int asked, const struct fm_config *c, struct fm_err *err)
 {
-    if (group >= 1 && group <= c->I && c->I % group == 0)
+    int own = fm_storage_group(c);
+    *group = asked ? asked : fm_packed_can_keep(c, own) ? own : 1;
+    if (*group >= 1 && *group <= c->I && c->I % *group == 0)
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,
                    "--channel-group %d does not divide the %d channels of an expert; use one that "
                    "does, or 1",
-                   group, c->I);
+                   asked, c->I);
+}
+
+/* What that means for codes; "" where the checkpoint has none. */
+static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_config *c)
+{
+    int own = fm_storage_group(c);
+    text[0] = '\0';
+    if (!c->storage)
+        return;
+    if (fm_packed_can_keep(c, group))
+        snprintf(text, FM_ESTIMATE_CODES, "kept in bundles, in groups of %d channels", own);
+    else if (own > c->I || c->I % own != 0)
+        snprintf(text, FM_ESTIMATE_CODES,
+                 "not kept, bundles will have %s: their groups of %d channels do not divide %d",
+                 fm_dtype_name(c->storage->written), own, c->I);
+    else
+        snprintf(text, FM_ESTIMATE_CODES,
+                 "not kept, bundles will have %s: --channel-group %d is no multiple of %d",
+                 fm_dtype_name(c->storage->written), group, own);
 }
 
 /* The files that will travel along, by name. */
@@ -554,8 +578,8 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     enum fm_rank_order order = options->order;
     const struct fm_config *c = task->config;
     struct fm_estimate estimate;
-    int batch = batch_of(task->run), batches;
-    int rc = check_group(options->group, c, err);
+    int batch = batch_of(task->run), batches, group;
+    int rc = choose_group(&group, options->group, c, err);
     if (!rc)
         rc = count_batches(&batches, task, err);
     if (rc)
@@ -564,7 +588,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     if (fm_estimate_check(&estimate, task->run, 0, err))
         return err->code;
     *report = (struct fm_rank_report){.criterion = s->criterion,
-                                      .group = options->group,
+                                      .group = group,
                                       .L = c->L,
                                       .M = c->M,
                                       .E = c->E,
@@ -579,8 +603,8 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     if (s->criterion != FM_CRITERION_TAYLOR)
         n += snprintf(text + n, sizeof text - (size_t)n, " criterion %s",
                       fm_criterion_name(s->criterion));
-    if (options->group > 1)
-        snprintf(text + n, sizeof text - (size_t)n, " group %d", options->group);
+    if (group > 1)
+        snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
     rc = fm_task_params(task, &s->params, text, err);
     if (!rc)
         rc = fm_uptodate_check(&report->uptodate, task->run,
@@ -591,7 +615,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
         return rc;
     if (!rc)
         rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
-    s->ranking->group = options->group;
+    s->ranking->group = group;
     if (!rc)
         rc = resume(s, batches, err);
     report->resumed = (int)s->next;
@@ -675,10 +699,10 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
                      struct fm_estimate *estimate, struct fm_err *err)
 {
     struct fm_task task;
-    int batches = 0;
+    int batches = 0, group = 1;
     int rc = fm_task_open_inputs(&task, run, false, err);
     if (!rc)
-        rc = check_group(options->group, task.config, err);
+        rc = choose_group(&group, options->group, task.config, err);
     if (!rc)
         rc = find_carried(&task, options->carry, err);
     if (!rc)
@@ -690,6 +714,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
             fm_estimate_offer(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
                               estimate->used / (uint64_t)batches * (uint64_t)half);
         estimate_carried(estimate, &task.dir);
+        say_codes(estimate->codes, group, task.config);
         rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);

@@ -25,7 +25,7 @@ enum fm_rank_order {
 struct fm_rank_options {
     enum fm_rank_order order;
     enum fm_criterion criterion; /* taylor */
-    int group;                   /* channels that are ranked together; divides I; 1 */
+    int group; /* channels that are ranked together, which divides I; 0: what keeps codes, or 1 */
     const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL behind the last */
 };
 

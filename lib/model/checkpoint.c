@@ -67,6 +67,12 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
     return FM_OK;
 }
 
+static const struct fm_tensor *find_tensor(const void *in, const char *name,
+                                           const struct fm_file **file)
+{
+    return fm_hfdir_find(in, name, file);
+}
+
 /* A tensor goes to its expert or to the rest, and its scales with it; or it is of no decoder layer,
  * and stays as it is. */
 static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm_err *err)
@@ -74,7 +80,7 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
     int l, e;
     const char *name = at->tensor->name;
     const struct fm_file *file;
-    char weight[FM_ST_NAME_BYTES_MAX + 1], other[FM_ST_NAME_BYTES_MAX + 1];
+    char weight[FM_ST_NAME_BYTES_MAX + 1], codes[FM_ST_NAME_BYTES_MAX + 1];
     fm_stored_weight(weight, &cp->config, name);
     const struct fm_weight *w = fm_weights_find(&cp->config, FM_NAMING_STOCK, weight, &l, &e);
     if (fm_stored_twice(&cp->config, name, fm_hfdir_find(&cp->dir, weight, &file), err))
@@ -85,11 +91,10 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
         cp->extra[cp->extras++] = *at;
         return FM_OK;
     }
-    if (fm_stored_scales(other, &cp->config, name))
-        return fm_stored_check_scaled(&cp->config, name, fm_hfdir_find(&cp->dir, other, &file),
-                                      err);
-    if (fm_stored_codes(other, &cp->config, at->tensor))
-        at->scale = fm_hfdir_find(&cp->dir, other, &at->scale_file);
+    if (fm_stored_belongs(codes, &cp->config, name))
+        return fm_stored_check_belongs(&cp->config, name, fm_hfdir_find(&cp->dir, codes, &file),
+                                       err);
+    fm_stored_complete(at, &cp->config, find_tensor, &cp->dir);
     if (fm_stored_check(at, &cp->config, err))
         return err->code;
     if (w && fm_weights_is_expert(w))

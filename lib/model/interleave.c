@@ -1,11 +1,11 @@
 /*
  * The same rearrangement as lib/model/loading.c makes, but of bytes: what fm-pack stores and what
  * an export takes back are the checkpoint's own elements, so nothing here knows a number, only its
- * size. Transposition is by tiles in vector registers; it is what packing spends its time on.
+ * size. Transposition is by tiles in vector registers; it is what packing spends its time on. Items
+ * of codes have other sizes, and are few or long.
  */
 #include "lib/model/interleave.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include "lib/base/pool.h"
@@ -116,11 +116,22 @@ static void turn4(word4 row[4])
 DEFINE_TRANSPOSE(transpose2, uint16_t, half8, 8, turn8)
 DEFINE_TRANSPOSE(transpose4, uint32_t, word4, 4, turn4)
 
+/* The same of elements of any size. */
+static void transpose_any(char *to, size_t to_row, const int32_t *place, const char *from,
+                          size_t from_row, int rows, int columns, size_t element)
+{
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < columns; j++)
+            memcpy(to + ((size_t)(place ? place[j] : j) * to_row + (size_t)i) * element,
+                   from + ((size_t)i * from_row + (size_t)j) * element, element);
+}
+
 static void transpose(char *to, size_t to_row, const int32_t *place, const char *from,
                       size_t from_row, int rows, int columns, int element)
 {
-    assert(element == 2 || element == 4);
-    if (element == 2)
+    if (element != 2 && element != 4)
+        transpose_any(to, to_row, place, from, from_row, rows, columns, (size_t)element);
+    else if (element == 2)
         transpose2((uint16_t *)(void *)to, to_row, place, (const uint16_t *)(const void *)from,
                    from_row, rows, columns);
     else

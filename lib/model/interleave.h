@@ -6,8 +6,9 @@
  *     online       gate_up (2 I, H) rows g0, u0, g1, u1, ...; down (I, H), transposed
  *
  * `order` (I) says which channel of the checkpoint comes at each rank, NULL: they are ranked
- * already; `element` is the size of a weight, 2 or 4 bytes.  Sources and destinations do not
- * overlap.
+ * already; `element` is the size of what moves, a weight of 2 or 4 bytes, or of codes what a
+ * channel group has in a row (lib/model/packed.h; then I counts groups).  Sources and destinations
+ * do not overlap.
  */
 #ifndef FM_INTERLEAVE_H
 #define FM_INTERLEAVE_H

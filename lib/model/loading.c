@@ -15,6 +15,7 @@
 #include "lib/base/pool.h"
 #include "lib/base/trace.h"
 #include "lib/block/experts.h"
+#include "lib/model/checkpoint.h"
 
 size_t fm_loading_channels(const struct fm_model *m, int l)
 {
@@ -59,6 +60,7 @@ static void fail_piece(struct conversion *v, int i, const struct fm_err *err, bo
 struct raw {
     const void *raw;
     enum fm_dtype dtype;
+    int bits;                       /* of one */
     const struct fm_scales *scales; /* NULL: values */
 };
 
@@ -67,7 +69,7 @@ static struct fm_in stage_in(const struct fm_model *m, const struct raw *src, si
                              struct fm_scales *on_device)
 {
     const struct fm_device *device = m->ops->device;
-    size_t bytes = n * (size_t)(fm_dtype_bits(src->dtype) / 8);
+    size_t bytes = n * (size_t)src->bits / 8;
     struct fm_in x = {device->stage_in(src->raw, bytes), src->dtype, NULL};
     if (!src->scales)
         return x;
@@ -113,16 +115,18 @@ static bool is_rounded(const struct fm_model *m, const struct fm_model_tensor *p
            (m->rounding == FM_MODEL_ROUND_REST && !fm_weights_is_expert(p->weight));
 }
 
-/* The scales of a tensor of codes from their bytes, into scratch; scales->scale stays NULL where
- * the tensor holds values. */
+/* The scales of a tensor of codes, or of share e of `shares`, from their bytes, into scratch;
+ * scales->scale stays NULL where the tensor holds values. */
 static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
-                        const struct fm_model_tensor *p, const void *raw, struct fm_err *err)
+                        const struct fm_model_tensor *p, int e, int shares, const void *raw,
+                        struct fm_err *err)
 {
     *scales = (struct fm_scales){0};
     if (!p->at.scale)
         return FM_OK;
-    float *wide = fm_scratch(fm_stored_scale_count(&p->at) * sizeof *wide);
-    if (fm_stored_widen(scales, wide, &p->at, &m->config, raw, err))
+    size_t n = (size_t)fm_tensor_count(p->at.scale) / (size_t)shares;
+    float *wide = fm_scratch(n * sizeof *wide);
+    if (fm_stored_widen(scales, wide, &p->at, &m->config, raw, (size_t)e * n, n, err))
         return fm_within(err, "%s", m->path);
     scales->rounded = is_rounded(m, p);
     return FM_OK;
@@ -145,23 +149,24 @@ static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
     const struct fm_tensor *t = v->whole->at.tensor;
-    size_t bytes = (size_t)(fm_dtype_bits(t->dtype) / 8), most = FM_WEIGHTSUM_PIECE / bytes;
-    size_t all = (size_t)fm_tensor_count(t), first = (size_t)i * most;
-    size_t n = all - first < most ? all - first : most;
+    int bits = fm_stored_bits(&v->m->config, t);
+    size_t at = (size_t)i * FM_WEIGHTSUM_PIECE, left = (size_t)t->size - at;
+    size_t bytes = left < FM_WEIGHTSUM_PIECE ? left : FM_WEIGHTSUM_PIECE;
+    size_t first = 8 * at / (size_t)bits, n = 8 * bytes / (size_t)bits;
     struct fm_err err = {0};
     struct fm_mark mark = fm_scratch_mark();
     struct fm_scales scales = v->scales;
     scales.first = (int64_t)first;
-    void *raw = fm_scratch(n * bytes);
-    struct raw src = {raw, t->dtype, scales.scale ? &scales : NULL};
-    int rc = fm_file_read(v->whole->at.file, t->offset + first * bytes, raw, n * bytes, &err);
-    if (!rc && fm_stored_finite(&v->whole->at, raw, first, n, &err))
+    void *raw = fm_scratch(bytes);
+    struct raw src = {raw, t->dtype, bits, scales.scale ? &scales : NULL};
+    int rc = fm_file_read(v->whole->at.file, t->offset + at, raw, bytes, &err);
+    if (!rc && fm_stored_finite(&v->whole->at, &v->m->config, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
         convert_rows(v->m, fm_element_out(v->dst, first), n, &src, 1, n, NULL);
     else
         fail_piece(v, i, &err, true);
-    struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, n * bytes);
+    struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, bytes);
     pthread_mutex_lock(&v->lock);
     fm_weightsum_add(&v->sum, &digest);
     pthread_mutex_unlock(&v->lock);
@@ -180,7 +185,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
         return fm_within(err, "tensor '%s'", at->scale->name);
     struct fm_digest digest = fm_weightsum_tensor(at->scale, raw, 0);
     fm_weightsum_add(sum, &digest);
-    return widen_scales(&v->scales, v->m, v->whole, raw, err);
+    return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, err);
 }
 
 /* The end that a tensor becomes, where it carries its type. */
@@ -197,7 +202,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
 {
     const struct fm_tensor *t = p->at.tensor;
     FM_TRACE(FM_TRACE_LOAD, "%s of %s", t->name, m->path);
-    size_t n = (size_t)fm_tensor_count(t);
+    size_t n = (size_t)fm_stored_count(&m->config, t);
     size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
     enum fm_dtype dtype = fm_slots_nonlayer(m, p);
     void **field = (void **)((char *)&m->nonlayer + p->weight->field);
@@ -268,8 +273,7 @@ struct piece {
     const struct fm_model_tensor *tensor;
     int e;                   /* -1: not one expert's */
     size_t first, n;         /* its elements in the tensor */
-    const void *raw, *scale; /* their bytes, and those of scales: all, or an expert's of a storage
-                                that is decoded */
+    const void *raw, *scale; /* their bytes, and those of their scales */
 };
 
 /* Where a piece goes: its rows, or its columns as rows, `stride` elements apart. */
@@ -286,7 +290,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
 {
     const struct fm_config *c = &v->m->config;
     const struct fm_model_tensor *p = &v->layer->place[i / v->pieces];
-    *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_tensor_count(p->at.tensor)};
+    *x = (struct piece){.tensor = p, .e = p->expert, .n = (size_t)fm_stored_count(c, p->at.tensor)};
     if (!is_fused(p))
         return i % v->pieces == 0;
     x->e = i % v->pieces;
@@ -294,6 +298,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     size_t channel = 0;
     for (int n = fm_expert_cuts(cut, c->expert, p->part); n-- > 0;)
         channel += (size_t)fm_expert_cut_channel(&cut[n], c->H);
+    assert(!p->packed || v->slot->layer.cap[x->e] % v->m->packed.group == 0);
     x->first = channel * (size_t)v->slot->layer.row0[x->e];
     x->n = channel * (size_t)v->slot->layer.cap[x->e];
     return true;
@@ -385,25 +390,15 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     int cuts = fm_expert_cuts(cut, c->expert, x->tensor->part);
     for (int i = 0; i < cuts; i++) {
         struct target t = target_of_cut(v, x->e, &cut[i]);
-        size_t n = (size_t)cap * (size_t)fm_expert_cut_channel(&cut[i], c->H);
         if (t.columns)
             convert_transposed(v->m, t.to, &src, t.rows, (int)t.width,
                                order_rows(order, cut[i].rows, cap));
         else
             convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, order);
-        src.raw = (const char *)src.raw + n * (size_t)(fm_dtype_bits(src.dtype) / 8);
+        assert(!src.scales || cuts == 1);
+        size_t n = (size_t)cap * (size_t)fm_expert_cut_channel(&cut[i], c->H);
+        src.raw = (const char *)src.raw + n * (size_t)src.bits / 8;
     }
-}
-
-/* The same of a share that is decoded. */
-static int decode_share(const struct conversion *v, const struct piece *x, struct fm_err *err)
-{
-    const struct fm_stored *at = &x->tensor->at;
-    uint16_t *values = fm_scratch(x->n * sizeof *values);
-    if (fm_stored_decode(values, at, &v->m->config, x->raw, x->scale, x->first, x->n, err))
-        return fm_within(err, "%s", v->m->path);
-    convert_share(v, x, (struct raw){values, FM_BF16, NULL});
-    return FM_OK;
 }
 
 /* Adds to the layer's sum the `size` bytes of a tensor, of its scales where `second`; those of an
@@ -446,44 +441,101 @@ static int read_bytes(const void **bytes, const struct fm_tensor *t, const struc
     return FM_OK;
 }
 
+/* The tensor with the scales of an expert's down codes that belong to no channel. */
+static const struct fm_tensor *scales_apart(const struct conversion *v, const struct piece *x,
+                                            const struct fm_file **file)
+{
+    const struct fm_config *c = &v->m->config;
+    char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
+    fm_checkpoint_name(weight, c, FM_NAMING_STOCK, FM_PART_DOWN, v->l, x->e);
+    fm_stored_plane(name, c, weight, 1);
+    return fm_source_find(&v->m->tensors, name, file);
+}
+
+/* The same of codes of a bundle: of as many channels as are wanted. */
+static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err)
+{
+    const struct fm_stored *at = &x->tensor->at;
+    const struct fm_packed *packed = &v->m->packed;
+    const struct fm_packed_part *own = fm_packed_find(packed, x->tensor->part, 1);
+    uint64_t all = (uint64_t)v->m->config.I, cap = (uint64_t)v->slot->cap[x->e];
+    uint64_t size = fm_packed_bytes(packed, x->tensor->packed, cap);
+    uint64_t from = (uint64_t)x->e * fm_packed_bytes(packed, x->tensor->packed, all);
+    int rc = read_bytes(&x->raw, at->tensor, at->file, from, (size_t)size, err);
+    if (rc)
+        return rc;
+    note_bytes(v, x, false, x->e, x->raw, (size_t)size);
+    if (own) {
+        size = fm_packed_bytes(packed, own, cap);
+        from = (uint64_t)x->e * fm_packed_bytes(packed, own, all);
+        rc = read_bytes(&x->scale, at->scale, at->scale_file, from, (size_t)size, err);
+        if (!rc)
+            note_bytes(v, x, true, x->e, x->scale, (size_t)size);
+        return rc;
+    }
+    const struct fm_file *file;
+    const struct fm_tensor *t = scales_apart(v, x, &file);
+    size = (uint64_t)v->m->config.H * (uint64_t)fm_dtype_bits(packed->scales) / 8;
+    if (!t || t->size != size || t->dtype != packed->scales)
+        return fm_fail(err, FM_EFORMAT, "%s: layer %d, expert %d: scales of its down are missing",
+                       v->m->path, v->l, x->e);
+    return read_bytes(&x->scale, t, file, 0, (size_t)size, err);
+}
+
 /* The bytes of a piece, and of its scales. */
 static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
-    uint64_t E = (uint64_t)v->m->config.E;
-    bool fused = is_fused(x->tensor), decoded = fm_stored_decodes(at, &v->m->config);
-    uint64_t e = fused ? (uint64_t)x->e : 0;
-    size_t element = (size_t)(fm_dtype_bits(at->tensor->dtype) / 8);
-    uint64_t size = decoded ? at->tensor->size / E : x->n * element;
-    uint64_t first = decoded ? e * size : x->first * element;
-    int rc = read_bytes(&x->raw, at->tensor, at->file, first, size, err);
+    if (x->tensor->packed)
+        return read_packed(v, x, err);
+    int share = is_fused(x->tensor) ? x->e : -1;
+    size_t bits = (size_t)fm_stored_bits(&v->m->config, at->tensor), size = x->n * bits / 8;
+    int rc = read_bytes(&x->raw, at->tensor, at->file, x->first * bits / 8, size, err);
     if (rc)
         return rc;
-    note_bytes(v, x, false, fused ? x->e : -1, x->raw, size);
+    note_bytes(v, x, false, share, x->raw, size);
     if (!at->scale)
         return FM_OK;
-    size = decoded ? at->scale->size / E : at->scale->size;
-    rc = read_bytes(&x->scale, at->scale, at->scale_file, decoded ? e * size : 0, size, err);
-    if (!rc && (decoded || !fused))
-        note_bytes(v, x, true, fused ? x->e : -1, x->scale, size);
-    for (uint64_t i = 0, share = size / E; !rc && fused && !decoded && e == 0 && i < E; i++)
-        note_bytes(v, x, true, (int)i, (const char *)x->scale + i * share, share);
+    size = (size_t)at->scale->size / (size_t)(share < 0 ? 1 : v->m->config.E);
+    rc = read_bytes(&x->scale, at->scale, at->scale_file, share < 0 ? 0 : (uint64_t)share * size,
+                    size, err);
+    if (!rc)
+        note_bytes(v, x, true, share, x->scale, size);
     return rc;
+}
+
+/* Codes of a bundle. */
+static int convert_packed(const struct conversion *v, const struct piece *x, struct fm_err *err)
+{
+    const struct fm_config *c = &v->m->config;
+    float *values = fm_scratch(x->n * sizeof *values);
+    fm_packed_values(values, FM_F32, &v->m->packed, c, x->tensor->part,
+                     (uint64_t)v->slot->cap[x->e], x->raw, x->scale);
+    if (is_rounded(v->m, x->tensor))
+        fm_dtype_round(values, v->m->dtype, x->n);
+    size_t bad = fm_dtype_nonfinite(values, FM_F32, x->n);
+    if (bad < x->n)
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", v->m->path,
+                       x->tensor->at.tensor->name, x->e);
+    convert_share(v, x, (struct raw){values, FM_F32, 32, NULL});
+    return FM_OK;
 }
 
 /* Values of a piece to its target; the first time only if all are finite. */
 static int convert_piece(const struct conversion *v, const struct piece *x, struct fm_err *err)
 {
     const struct fm_model_tensor *p = x->tensor;
-    if (fm_stored_decodes(&p->at, &v->m->config))
-        return decode_share(v, x, err);
-    enum fm_dtype dtype = p->at.tensor->dtype;
-    if (!v->layer->checked && fm_stored_finite(&p->at, x->raw, x->first, x->n, err))
+    const struct fm_config *c = &v->m->config;
+    if (p->packed)
+        return convert_packed(v, x, err);
+    if (!v->layer->checked && fm_stored_finite(&p->at, c, x->raw, x->first, x->n, err))
         return fm_within(err, "%s", v->m->path);
     struct fm_scales scales;
-    if (widen_scales(&scales, v->m, p, x->scale, err))
+    bool fused = is_fused(p);
+    if (widen_scales(&scales, v->m, p, fused ? x->e : 0, fused ? c->E : 1, x->scale, err))
         return err->code;
-    struct raw src = {x->raw, dtype, scales.scale ? &scales : NULL};
+    struct raw src = {x->raw, p->at.tensor->dtype, fm_stored_bits(c, p->at.tensor),
+                      scales.scale ? &scales : NULL};
     if (x->e >= 0) {
         convert_share(v, x, src);
         return FM_OK;

@@ -10,6 +10,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/model/model.h"
+#include "lib/model/packed.h"
 #include "lib/model/source.h"
 #include "lib/model/stored.h"
 #include "lib/model/weightsum.h"
@@ -20,6 +21,7 @@ struct fm_model_tensor {
     enum fm_weight_part part; /* the weight's, or as its codes lie */
     int expert;               /* -1: not one expert's */
     struct fm_stored at;
+    const struct fm_packed_part *packed; /* codes of a bundle; NULL: it is none */
 };
 
 /* What one layer needs: its tensors in file order. */
@@ -55,6 +57,8 @@ struct fm_model {
     const struct fm_ops *ops; /* whose device holds the weights */
     struct fm_tensors tensors;
     struct fm_config config;
+    struct fm_packed packed; /* of a bundle of codes */
+    bool keeps;              /* its codes stay codes in a bundle: values are never rounded */
     enum fm_dtype dtype;
     uint32_t *caps; /* (M, E) */
     const int32_t *order;

@@ -12,6 +12,7 @@
 
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/block/storage.h"
 #include "lib/model/loading.h"
@@ -78,16 +79,46 @@ static bool has_fused(const struct fm_tensors *t)
     return false;
 }
 
+static const struct fm_tensor *find_tensor(const void *in, const char *name,
+                                           const struct fm_file **file)
+{
+    return fm_source_find(in, name, file);
+}
+
+/* Codes of a bundle, and their scales. */
+static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
+                       int l, struct fm_err *err)
+{
+    char name[FM_WEIGHT_NAME_BYTES], scales[FM_WEIGHT_NAME_BYTES + 8];
+    const struct fm_packed_part *own = fm_packed_find(&m->packed, w->part, 1);
+    fm_weights_name(name, w->name[m->tensors.naming], l, -1);
+    snprintf(scales, sizeof scales, "%s_scale", name);
+    *p = (struct fm_model_tensor){.weight = w, .part = w->part, .expert = -1};
+    p->packed = fm_packed_find(&m->packed, w->part, 0);
+    p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
+    if (own)
+        p->at.scale = fm_source_find(&m->tensors, scales, &p->at.scale_file);
+    if (!p->at.tensor || (own && !p->at.scale))
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path,
+                       p->at.tensor ? scales : name);
+    if (fm_packed_check(p->packed, p->at.tensor, err) ||
+        (own && fm_packed_check(own, p->at.scale, err)))
+        return fm_within(err, "%s", m->path);
+    return FM_OK;
+}
+
 static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
                       int l, int e, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES];
+    if (m->packed.storage && fm_packed_find(&m->packed, w->part, 0))
+        return find_packed(m, p, w, l, err);
     fm_weights_name(name, w->name[m->tensors.naming], l, e);
     *p = (struct fm_model_tensor){.weight = w, .expert = e};
     p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
-    char blocks[FM_ST_NAME_BYTES_MAX + 1];
-    if (!p->at.tensor && fm_stored_blocks(blocks, &m->config, name))
-        p->at.tensor = fm_source_find(&m->tensors, blocks, &p->at.file);
+    char codes[FM_ST_NAME_BYTES_MAX + 1];
+    if (!p->at.tensor && fm_stored_codes(codes, &m->config, name))
+        p->at.tensor = fm_source_find(&m->tensors, codes, &p->at.file);
     if (!p->at.tensor && e >= 0 && has_fused(&m->tensors))
         return fm_fail(err, FM_ECONFIG,
                        "%s: its experts are fused (experts.gate_up_proj); save the model from "
@@ -95,9 +126,7 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
                        m->path);
     if (!p->at.tensor)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
-    char scale[FM_ST_NAME_BYTES_MAX + 1];
-    if (fm_stored_codes(scale, &m->config, p->at.tensor))
-        p->at.scale = fm_source_find(&m->tensors, scale, &p->at.scale_file);
+    fm_stored_complete(&p->at, &m->config, find_tensor, &m->tensors);
     uint64_t channels = l < 0 ? 0 : fm_loading_channels(m, l);
     if (fm_stored_check(&p->at, &m->config, err) ||
         fm_stored_check_weight(&p->part, &p->at, &m->config, w, l, channels, err))
@@ -118,7 +147,8 @@ static int compare_places(const void *a, const void *b)
 static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, bool first,
                        struct fm_err *err)
 {
-    enum fm_dtype dtype = fm_stored_dtype(&m->config, p->at.tensor);
+    enum fm_dtype dtype =
+        p->packed ? m->packed.storage->written : fm_stored_dtype(&m->config, p->at.tensor);
     if (first)
         m->dtype = dtype;
     if (dtype == m->dtype)
@@ -136,15 +166,19 @@ static uint64_t place_bytes(const struct fm_stored *at)
 }
 
 /* What the layer's tensors would take, and a task's share of one takes, on the way into memory:
- * bytes of the file, and values where they are decoded. */
+ * bytes of the file, and scales as floats. */
 static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer)
 {
     for (size_t i = 0; i < layer->places; i++) {
         const struct fm_model_tensor *p = &layer->place[i];
         uint64_t bytes = place_bytes(&p->at);
         bool fused = p->expert < 0 && fm_weights_is_expert(p->weight);
-        if (fm_stored_decodes(&p->at, &m->config))
-            bytes += fm_stored_bytes(&m->config, p->at.tensor);
+        if (p->packed)
+            bytes += (uint64_t)fm_tensor_count(p->at.tensor) * 8 * sizeof(float) /
+                     (uint64_t)fm_storage_bits(m->packed.storage) *
+                     (uint64_t)fm_dtype_bits(p->at.tensor->dtype) / 8;
+        if (p->at.scale)
+            bytes += fm_tensor_count(p->at.scale) * sizeof(float);
         uint64_t piece = fused ? bytes / (uint64_t)m->config.E : bytes;
         layer->bytes += bytes;
         layer->piece = piece > layer->piece ? piece : layer->piece;
@@ -206,11 +240,27 @@ static bool is_switch(const struct fm_model *m, const char *name)
  * scales. */
 static int check_unread(const struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
-    char scale[FM_ST_NAME_BYTES_MAX + 1];
     struct fm_stored at = {.tensor = t};
-    if (fm_stored_codes(scale, &m->config, t))
-        at.scale = fm_source_find(&m->tensors, scale, &at.scale_file);
+    fm_stored_complete(&at, &m->config, find_tensor, &m->tensors);
     return fm_stored_check(&at, &m->config, err);
+}
+
+/* Scales that a bundle has of codes, beside these or, of no channel, among other tensors. */
+static bool is_packed_scale(const struct fm_model *m, const char *name)
+{
+    int l, e;
+    char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
+    if (!m->packed.storage)
+        return false;
+    if (fm_ends_with(name, "_scale")) {
+        snprintf(codes, sizeof codes, "%.*s", (int)(strlen(name) - strlen("_scale")), name);
+        const struct fm_weight *w = fm_weights_find(&m->config, m->tensors.naming, codes, &l, &e);
+        if (w && fm_packed_find(&m->packed, w->part, 1))
+            return true;
+    }
+    fm_stored_weight(weight, &m->config, name);
+    const struct fm_weight *w = fm_weights_find(&m->config, FM_NAMING_STOCK, weight, &l, &e);
+    return fm_stored_belongs(codes, &m->config, name) && w && fm_weights_is_expert(w);
 }
 
 /* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not,
@@ -218,18 +268,18 @@ static int check_unread(const struct fm_model *m, const struct fm_tensor *t, str
 static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;
-    char weight[FM_ST_NAME_BYTES_MAX + 1];
+    char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
     const char *of = t->name; /* scales belong where their weight does */
     const struct fm_file *file;
-    if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of))
+    if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of) ||
+        is_packed_scale(m, of))
         return FM_OK;
     int rc = fm_extra_refuse(of, err);
     if (rc || fm_extra_add(&m->extra, &m->config, t))
         return rc;
-    if (fm_stored_scales(weight, &m->config, of)) {
-        const struct fm_tensor *scaled = fm_source_find(&m->tensors, weight, &file);
-        rc = fm_stored_check_scaled(&m->config, t->name, scaled, err);
-    }
+    if (fm_stored_belongs(codes, &m->config, of))
+        rc =
+            fm_stored_check_belongs(&m->config, of, fm_source_find(&m->tensors, codes, &file), err);
     fm_stored_weight(weight, &m->config, of);
     if (!rc && fm_stored_twice(&m->config, of, fm_source_find(&m->tensors, weight, &file), err))
         rc = err->code;
@@ -264,7 +314,7 @@ static size_t nonlayer_bytes(const struct fm_model *m)
 {
     size_t sum = 0;
     for (int i = 0; i < m->nonlayer_count; i++)
-        sum += fm_slots_size(fm_tensor_count(m->nonlayer_tensor[i].at.tensor),
+        sum += fm_slots_size(fm_stored_count(&m->config, m->nonlayer_tensor[i].at.tensor),
                              fm_slots_nonlayer(m, &m->nonlayer_tensor[i]));
     return sum;
 }
@@ -353,7 +403,10 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
         rc = fm_within(err, "%s", path);
     if (!rc)
         m->config.fused = is_fused(m);
-    if (m->tensors.naming != FM_NAMING_STOCK)
+    if (!rc && fm_packed_in(&m->tensors.bundle))
+        rc = fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err);
+    m->keeps = m->packed.storage != NULL;
+    if (m->tensors.naming != FM_NAMING_STOCK && !m->keeps)
         m->config.storage = NULL; /* what is carried of the checkpoint says how that was stored */
     if (!rc)
         rc = find_caps(m, err);
@@ -400,8 +453,15 @@ void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
         count_pinned(m);
 }
 
+void fm_model_keep_codes(struct fm_model *m, bool keep)
+{
+    m->keeps = keep && m->config.storage;
+}
+
 void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
 {
+    if (m->keeps && rounding == FM_MODEL_ROUND_ALL)
+        rounding = FM_MODEL_EXACT;
     if (m->rounding == rounding)
         return;
     m->rounding = rounding;

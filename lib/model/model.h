@@ -2,9 +2,9 @@
  * This room, lib/model: where the weights of a model lie, and how a layer of them comes into
  * memory.  It knows files, by way of lib/family's tables, and no operation: it computes nothing.
  * In reading order: this header, source and stored (where a weight is on disk), model.c with
- * loading.c, prefetch.c and slots.c (opening, reading, memory), interleave (the order of a bundle),
- * checkpoint and weightsum (for stages that move or know a checkpoint by
- * its bytes).
+ * loading.c, prefetch.c and slots.c (opening, reading, memory), packed and interleave (what a
+ * bundle has, and its order), checkpoint and weightsum (for stages that move or know a checkpoint
+ * by its bytes).
  *
  * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
@@ -91,12 +91,16 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
 
 /*
  * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32; a
- * bundle keeps them in fm_model_dtype.  From now on they are read as they will be there: all of
- * them, or all but the experts', for merging an adapter into those and rounding afterwards.  Plain
- * weights are the same in any case.  What a caller has of weights is gone.
+ * bundle keeps them in fm_model_dtype, or keeps the codes.  From now on they are read as they will
+ * be there: all of them, or all but the experts', for merging an adapter into those and rounding
+ * afterwards.  Plain weights are the same in any case.  What a caller has of weights is gone.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
+
+/* Will the bundle keep the codes?  Then FM_MODEL_ROUND_ALL rounds nothing.  At first that is so of
+ * a bundle that has codes, and not of a checkpoint. */
+void fm_model_keep_codes(struct fm_model *model, bool keep);
 
 /* Every layer and the nonlayer, as they are read, must have these sums (lib/model/weightsum.h),
  * else reading ends with FM_ECONFIG.  Borrows wanted. */

@@ -9,6 +9,10 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/base/pool.h"
+#include "lib/base/scaled.h"
+#include "lib/family/family.h"
+#include "lib/model/interleave.h"
 
 static uint64_t blocks(uint64_t size, int block)
 {
@@ -71,13 +75,14 @@ static void shape_columns(struct fm_packed_part *part, const struct fm_packed *p
 
 static void add_planes(struct fm_packed *p, const struct fm_config *c, enum fm_weight_part of)
 {
-    struct fm_plane plane[FM_PLANES_MAX];
-    int planes = p->storage->planes(plane, c);
-    for (int i = 0; i < planes; i++) {
+    struct fm_plane plane[FM_PLANES];
+    fm_storage_planes(plane, c);
+    for (int i = 0; i < FM_PLANES; i++) {
         bool columns = of == FM_PART_DOWN_T;
-        enum fm_dtype dtype = i > 0                                       ? p->scales
-                              : fm_dtype_bits(p->storage->codes) == plane[0].bits ? p->storage->codes
-                                                                                  : FM_U8;
+        enum fm_dtype dtype = i > 0 ? p->scales
+                              : fm_dtype_bits(p->storage->codes) == plane[0].bits
+                                  ? p->storage->codes
+                                  : FM_U8;
         if ((columns ? plane[i].block_columns : plane[i].block_rows) == 0)
             continue;
         struct fm_packed_part *part = add_part(p, c, of, i, plane[i].suffix, dtype);
@@ -96,8 +101,7 @@ void fm_packed_plain(struct fm_packed *p, const struct fm_config *c, enum fm_dty
 void fm_packed_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
                      enum fm_dtype scales)
 {
-    *p = (struct fm_packed){
-        .storage = c->storage, .scales = scales, .group = fm_storage_group(c)};
+    *p = (struct fm_packed){.storage = c->storage, .scales = scales, .group = fm_storage_group(c)};
     assert(p->group <= c->I && c->I % p->group == 0);
     add_planes(p, c, FM_PART_GATE_UP);
     add_planes(p, c, FM_PART_DOWN_T);
@@ -107,7 +111,7 @@ void fm_packed_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dty
 
 static bool can_scale(const struct fm_storage *storage, enum fm_dtype dtype)
 {
-    return storage->has_scales ? storage->has_scales(dtype) : dtype == FM_U8;
+    return storage->scale_dtypes & 1u << dtype;
 }
 
 static int read_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
@@ -118,19 +122,25 @@ static int read_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dt
     if (fm_json_get_string(model, "storage", &name, err) ||
         fm_json_get_string(model, "scales", &scales, err))
         return err->code;
-    if (!c->storage || strcmp(name, c->storage->method) != 0)
+    if (!c->storage || strcmp(name, c->storage->name) != 0)
         return fm_fail(err, FM_EFORMAT, "storage is '%.32s', by config.json it is %s", name,
-                       c->storage ? c->storage->method : "none");
+                       c->storage ? c->storage->name : "none");
     if (group > c->I || c->I % group != 0)
         return fm_fail(err, FM_EFORMAT,
                        "storage is '%s', whose groups of %d channels do not divide %d", name, group,
                        c->I);
     int type = fm_dtype_from_name(scales, strlen(scales));
     if (type < 0 || !can_scale(c->storage, (enum fm_dtype)type))
-        return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' has none of", scales,
-                       name);
+        return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' has none of",
+                       scales, name);
     fm_packed_codes(p, c, dtype, (enum fm_dtype)type);
     return FM_OK;
+}
+
+bool fm_packed_in(const struct fm_bundle *b)
+{
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
+    return cJSON_HasObjectItem(model, "storage");
 }
 
 int fm_packed_read(struct fm_packed *p, const struct fm_bundle *b, const struct fm_config *c,
@@ -142,7 +152,7 @@ int fm_packed_read(struct fm_packed *p, const struct fm_bundle *b, const struct 
     int dtype = !rc ? fm_dtype_from_name(name, strlen(name)) : -1;
     if (!rc && (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype)))
         rc = fm_fail(err, FM_EFORMAT, "dtype '%.32s' is not one of BF16, F16, F32", name);
-    if (!rc && cJSON_HasObjectItem(model, "storage"))
+    if (!rc && fm_packed_in(b))
         rc = read_codes(p, c, (enum fm_dtype)dtype, model, err);
     else if (!rc)
         fm_packed_plain(p, c, (enum fm_dtype)dtype);
@@ -153,8 +163,28 @@ void fm_packed_json(cJSON *model, const struct fm_packed *p)
 {
     if (!p->storage)
         return;
-    fm_json_add_string(model, "storage", p->storage->method);
+    fm_json_add_string(model, "storage", p->storage->name);
     fm_json_add_string(model, "scales", fm_dtype_name(p->scales));
+}
+
+bool fm_packed_can_keep(const struct fm_config *c, int group)
+{
+    int own = fm_storage_group(c);
+    return c->storage && own <= c->I && c->I % own == 0 && group % own == 0;
+}
+
+int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t,
+                    struct fm_err *err)
+{
+    bool same = t->dtype == part->dtype && t->dims == part->dims;
+    for (int d = 0; same && d < t->dims; d++)
+        same = t->shape[d] == part->shape[d];
+    if (same)
+        return FM_OK;
+    char needs[96];
+    fm_weights_print_shape(needs, sizeof needs, part->shape, part->dims);
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' is not %s %s as the model says", t->name,
+                   fm_dtype_name(part->dtype), needs);
 }
 
 const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_weight_part of,
@@ -164,6 +194,71 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
         if (p->part[i].of == of && p->part[i].plane == plane)
             return &p->part[i];
     return NULL;
+}
+
+/* Rows of channels: each has its own scales, or those of its block of rows. */
+static void decode_rows(char *rows, enum fm_dtype dtype, const struct fm_packed_part *part,
+                        const struct fm_plane *plane, struct fm_scales s, uint64_t channels,
+                        const char *codes)
+{
+    size_t H = (size_t)s.columns, across = blocks((uint64_t)H, plane->block_columns);
+    size_t element = (size_t)fm_dtype_bits(dtype) / 8, r = (size_t)part->rows;
+    const float *all = s.scale;
+    float *wide = fm_scratch(H * sizeof *wide);
+    for (size_t i = 0; i < (size_t)channels * r; i++) {
+        s.scale = all + (i / r / (size_t)plane->block_rows * r + i % r) * across;
+        fm_scaled_to_f32(wide, codes + i * part->item, &s, 0, H);
+        fm_dtype_from_f32(rows + i * H * element, wide, dtype, H);
+    }
+}
+
+/* Channel groups as columns: a matrix of H rows each, which becomes rows. */
+static void decode_columns(char *rows, enum fm_dtype dtype, const struct fm_packed_part *part,
+                           const struct fm_packed_part *scales, struct fm_scales s, int H,
+                           uint64_t groups, const char *codes)
+{
+    size_t G = (size_t)s.columns, n = (size_t)H * G, element = (size_t)fm_dtype_bits(dtype) / 8;
+    size_t step =
+        scales ? fm_packed_group_bytes(scales) * 8 / (size_t)fm_dtype_bits(scales->dtype) : 0;
+    float *wide = fm_scratch(n * sizeof *wide), *turned = fm_scratch(n * sizeof *turned);
+    for (size_t g = 0; g < (size_t)groups; g++) {
+        fm_scaled_to_f32(wide, codes + g * fm_packed_group_bytes(part), &s, 0, n);
+        fm_interleave_gather(turned, wide, NULL, (int)G, H, sizeof(float));
+        fm_dtype_from_f32(rows + g * n * element, turned, dtype, n);
+        s.scale += step;
+    }
+}
+
+void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
+                      const struct fm_config *c, enum fm_weight_part of, uint64_t channels,
+                      const void *codes, const void *scales)
+{
+    const struct fm_packed_part *part = fm_packed_find(p, of, 0), *own = fm_packed_find(p, of, 1);
+    uint64_t groups = channels / (uint64_t)p->group;
+    struct fm_plane plane[FM_PLANES];
+    fm_storage_planes(plane, c);
+    size_t n =
+        own ? (size_t)fm_packed_bytes(p, own, channels) * 8 / (size_t)fm_dtype_bits(p->scales)
+            : (size_t)blocks((uint64_t)c->H, plane[1].block_rows);
+    struct fm_mark mark = fm_scratch_mark();
+    float *wide = fm_scratch(n * sizeof *wide);
+    bool columns = of == FM_PART_DOWN_T;
+    int across = columns ? p->group : c->H;
+    fm_dtype_to_f32(wide, scales, p->scales == FM_U8 ? FM_F8_E8M0 : p->scales, n);
+    const struct fm_scales s = {.scale = wide,
+                                .count = n,
+                                .columns = across,
+                                .block_rows = !columns              ? 1
+                                              : plane[1].block_rows ? plane[1].block_rows
+                                                                    : c->H,
+                                .block_columns =
+                                    plane[1].block_columns ? plane[1].block_columns : across,
+                                .code = p->storage->code};
+    if (columns)
+        decode_columns(rows, dtype, part, own, s, c->H, groups, codes);
+    else
+        decode_rows(rows, dtype, part, &plane[1], s, channels, codes);
+    fm_scratch_release(mark);
 }
 
 uint64_t fm_packed_all_bytes(const struct fm_packed *p)

@@ -30,6 +30,13 @@
 #include "lib/block/experts.h"
 #include "lib/block/storage.h"
 
+/* What is asked for of weights that the checkpoint stores as codes. */
+enum fm_weights_as {
+    FM_WEIGHTS_DEFAULT, /* codes where they can be */
+    FM_WEIGHTS_KEEP,    /* codes, or an error that says why they cannot be */
+    FM_WEIGHTS_BF16     /* their values */
+};
+
 /* A tensor of a layer. */
 struct fm_packed_part {
     enum fm_weight_part of; /* FM_PART_GATE_UP, FM_PART_DOWN_T or FM_PART_BIAS */
@@ -54,13 +61,19 @@ struct fm_packed {
 };
 
 /* The tensors of a layer of plain numbers of that type. */
-void fm_packed_plain(struct fm_packed *packed, const struct fm_config *config,
-                     enum fm_dtype dtype);
+void fm_packed_plain(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype dtype);
 
 /* The same of codes of the config's storage, whose group divides I, with scales of that type;
  * biases are of `dtype`. */
 void fm_packed_codes(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype dtype,
                      enum fm_dtype scales);
+
+/* Can codes of the config's storage stay what they are where channels leave in groups of that size?
+ * False, too, where it has none. */
+bool fm_packed_can_keep(const struct fm_config *config, int group);
+
+/* Does the bundle say that experts are codes? */
+bool fm_packed_in(const struct fm_bundle *bundle);
 
 /* Those of an open bundle, by its manifest; FM_EFORMAT where that says what config.json or the
  * ranking's channel group contradicts.  Of a stage stream: plain numbers. */
@@ -69,6 +82,10 @@ int fm_packed_read(struct fm_packed *packed, const struct fm_bundle *bundle,
 
 /* To the manifest's "model"; nothing where they are plain numbers. */
 void fm_packed_json(cJSON *model, const struct fm_packed *packed);
+
+/* FM_EFORMAT unless a tensor has the type and shape of a part. */
+int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *tensor,
+                    struct fm_err *err);
 
 /* Of a part with one plane; NULL: there is no such tensor. */
 const struct fm_packed_part *fm_packed_find(const struct fm_packed *packed, enum fm_weight_part of,
@@ -86,6 +103,15 @@ static inline uint64_t fm_packed_bytes(const struct fm_packed *packed,
 {
     return channels / (uint64_t)packed->group * fm_packed_group_bytes(part);
 }
+
+/*
+ * Values of `channels` channels, whole groups, of a part of an expert that is codes: rows of the
+ * online layout, rounded once to `dtype`.  `codes` and `scales` are what the tensors of the part
+ * have of these channels; where no tensor has scales of channels, all of the expert's scales.
+ */
+void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,
+                      const struct fm_config *config, enum fm_weight_part of, uint64_t channels,
+                      const void *codes, const void *scales);
 
 /* Of a channel in all tensors that have one, times the group: the bytes of a channel group. */
 uint64_t fm_packed_all_bytes(const struct fm_packed *packed);

@@ -12,7 +12,7 @@
 enum fm_dtype fm_slots_held(const struct fm_model *m)
 {
     const struct fm_storage *storage = m->config.storage;
-    bool same = m->dtype == FM_BF16 && (!storage || storage->decode);
+    bool same = m->dtype == FM_BF16 && (!storage || storage->exact);
     return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
 }
 

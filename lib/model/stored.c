@@ -15,71 +15,87 @@
 static bool is_codes(const struct fm_config *c, const struct fm_tensor *t)
 {
     const struct fm_storage *s = c->storage;
-    return s && t->dtype == s->codes && (!s->blocks || fm_ends_with(t->name, s->blocks));
+    return s && t->dtype == s->codes && fm_ends_with(t->name, s->codes_end);
 }
 
-/* a + b without the last `less` of a; "" where no tensor has a name as long as that. */
-static void join(char name[FM_ST_NAME_BYTES_MAX + 1], const char *a, size_t less, const char *b)
+/* `name` with the end `to` instead of `from`, which it has; "" where no tensor has a name as long
+ * as that. */
+static void turn(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name, const char *from,
+                 const char *to)
 {
-    int n = snprintf(name, FM_ST_NAME_BYTES_MAX + 1, "%.*s%s", (int)(strlen(a) - less), a, b);
+    int n = snprintf(turned, FM_ST_NAME_BYTES_MAX + 1, "%.*s%s", (int)(strlen(name) - strlen(from)),
+                     name, to);
     if (n > FM_ST_NAME_BYTES_MAX)
-        name[0] = '\0';
+        turned[0] = '\0';
 }
 
-bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+bool fm_stored_scale(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                      const struct fm_tensor *t)
 {
     if (!is_codes(c, t))
         return false;
-    join(name, t->name, c->storage->blocks ? strlen(c->storage->blocks) : 0, c->storage->scale);
+    turn(name, t->name, c->storage->codes_end, c->storage->scale_end);
     return true;
 }
 
-bool fm_stored_scales(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                      const char *name)
+void fm_stored_complete(struct fm_stored *s, const struct fm_config *c, fm_stored_find *find,
+                        const void *in)
 {
-    if (!c->storage || !fm_ends_with(name, c->storage->scale))
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    if (fm_stored_scale(name, c, s->tensor))
+        s->scale = find(in, name, &s->scale_file);
+}
+
+bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                       const char *name)
+{
+    if (!c->storage || !fm_ends_with(name, c->storage->scale_end))
         return false;
-    join(weight, name, strlen(c->storage->scale), c->storage->blocks ? c->storage->blocks : "");
+    turn(codes, name, c->storage->scale_end, c->storage->codes_end);
     return true;
 }
 
 void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                       const char *name)
 {
-    const char *end = c->storage ? c->storage->scale : NULL;
-    if (end && !fm_ends_with(name, end))
-        end = c->storage->blocks && fm_ends_with(name, c->storage->blocks) ? c->storage->blocks
-                                                                           : NULL;
-    join(weight, name, end ? strlen(end) : 0, "");
+    const struct fm_storage *s = c->storage;
+    char codes[FM_ST_NAME_BYTES_MAX + 1];
+    if (fm_stored_belongs(codes, c, name))
+        turn(weight, codes, s->codes_end, s->weight);
+    else if (s && fm_ends_with(name, s->codes_end))
+        turn(weight, name, s->codes_end, s->weight);
+    else
+        turn(weight, name, "", "");
 }
 
-bool fm_stored_blocks(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                      const char *weight)
+bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                     const char *weight)
 {
-    if (!c->storage || !c->storage->blocks)
+    const struct fm_storage *s = c->storage;
+    if (!s || strcmp(s->weight, s->codes_end) == 0 || !fm_ends_with(weight, s->weight))
         return false;
-    join(name, weight, 0, c->storage->blocks);
+    turn(name, weight, s->weight, s->codes_end);
     return true;
 }
 
 int fm_stored_twice(const struct fm_config *c, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err)
 {
-    if (!c->storage || !c->storage->blocks || !plain || strcmp(plain->name, name) == 0)
+    char codes[FM_ST_NAME_BYTES_MAX + 1];
+    if (!plain || strcmp(plain->name, name) == 0 || !fm_stored_codes(codes, c, plain->name))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' is there as plain numbers, and as '%s'",
                    plain->name, name);
 }
 
-int fm_stored_check_scaled(const struct fm_config *c, const char *scales,
-                           const struct fm_tensor *weight, struct fm_err *err)
+int fm_stored_check_belongs(const struct fm_config *c, const char *name,
+                            const struct fm_tensor *codes, struct fm_err *err)
 {
-    if (weight && is_codes(c, weight))
+    if (codes && is_codes(c, codes))
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' has scales for a tensor that is %s%s", scales,
-                   weight ? fm_dtype_name(weight->dtype) : "missing",
-                   weight ? ", which has none" : "");
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' has scales for a tensor that is %s%s", name,
+                   codes ? fm_dtype_name(codes->dtype) : "missing",
+                   codes ? ", which has none" : "");
 }
 
 static uint64_t blocks(uint64_t size, int block)
@@ -87,56 +103,67 @@ static uint64_t blocks(uint64_t size, int block)
     return (size + (uint64_t)block - 1) / (uint64_t)block;
 }
 
-int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
-{
-    const struct fm_tensor *t = s->tensor, *scale = s->scale;
-    char name[FM_ST_NAME_BYTES_MAX + 1];
-    if (!fm_stored_codes(name, c, t))
-        return FM_OK;
-    if (!scale)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, and its scales '%s' are missing",
-                       t->name, fm_dtype_name(t->dtype), name);
-    if (c->storage->decode)
-        return FM_OK; /* fm_stored_check_blocks */
-    if (t->dims != 2)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; matrices alone are",
-                       t->name, fm_dtype_name(t->dtype), t->dims);
-    if (!c->storage->has_scales(scale->dtype))
-        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; scales must be %s", scale->name,
-                       fm_dtype_name(scale->dtype), c->storage->scale_dtypes);
-    const uint64_t want[] = {blocks(t->shape[0], c->block_rows),
-                             blocks(t->shape[1], c->block_columns)};
-    if (scale->dims == 2 && scale->shape[0] == want[0] && scale->shape[1] == want[1])
-        return FM_OK;
-    char has[192], needs[64];
-    fm_weights_print_shape(has, sizeof has, scale->shape, scale->dims);
-    fm_weights_print_shape(needs, sizeof needs, want, 2);
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, blocks of %d x %d want %s",
-                   scale->name, has, c->block_rows, c->block_columns, needs);
-}
-
-static bool same_shape(const struct fm_tensor *t, const uint64_t *want, int dims)
+/* FM_EFORMAT unless the tensor has that shape; `who` wants it, "config.json wants". */
+static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims, const char *who,
+                       struct fm_err *err)
 {
     bool same = t->dims == dims;
     for (int d = 0; same && d < dims; d++)
         same = t->shape[d] == want[d];
-    return same;
-}
-
-/* FM_EFORMAT unless it is bytes of that shape. */
-static int check_bytes(const struct fm_tensor *t, const uint64_t *want, int dims,
-                       struct fm_err *err)
-{
-    char has[192], needs[96];
-    if (t->dtype != FM_U8)
-        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; codes and scales of blocks must be U8",
-                       t->name, fm_dtype_name(t->dtype));
-    if (same_shape(t, want, dims))
+    if (same)
         return FM_OK;
+    char has[192], needs[96];
     fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
     fm_weights_print_shape(needs, sizeof needs, want, dims);
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, config.json wants %s", t->name, has,
-                   needs);
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, %s %s", t->name, has, who, needs);
+}
+
+/* FM_ECONFIG, with a list, unless scales may be of that dtype. */
+static int check_scale_dtype(const struct fm_storage *s, const struct fm_tensor *t,
+                             struct fm_err *err)
+{
+    char list[96] = "";
+    size_t at = 0;
+    unsigned left = s->scale_dtypes;
+    if (left & 1u << t->dtype)
+        return FM_OK;
+    for (int d = 0; d < FM_DTYPES; d++) {
+        if (!(left & 1u << d))
+            continue;
+        left &= ~(1u << d);
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s",
+                               at == 0 ? ""
+                               : left  ? ", "
+                                       : " or ",
+                               fm_dtype_name((enum fm_dtype)d));
+    }
+    return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; scales must be %s", t->name,
+                   fm_dtype_name(t->dtype), list);
+}
+
+int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
+{
+    const struct fm_tensor *t = s->tensor;
+    const struct fm_storage *storage = c->storage;
+    char name[FM_ST_NAME_BYTES_MAX + 1], who[64];
+    if (!fm_stored_scale(name, c, t))
+        return FM_OK;
+    if (!s->scale)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, and its scales '%s' are missing",
+                       t->name, fm_dtype_name(t->dtype), name);
+    int dims = storage->fused ? 4 : 2;
+    if (t->dims != dims)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; codes have %d",
+                       t->name, fm_dtype_name(t->dtype), t->dims, dims);
+    int rc = check_scale_dtype(storage, s->scale, err);
+    if (rc)
+        return rc;
+    if (storage->fused)
+        return check_shape(s->scale, t->shape, 3, "its codes want", err);
+    uint64_t columns = fm_stored_count(c, t) / (t->shape[0] ? t->shape[0] : 1);
+    const uint64_t want[] = {blocks(t->shape[0], c->block_rows), blocks(columns, c->block_columns)};
+    snprintf(who, sizeof who, "blocks of %d x %d want", c->block_rows, c->block_columns);
+    return check_shape(s->scale, want, 2, who, err);
 }
 
 /* The part that a weight's codes are, which lie transposed; -1: none that we know. */
@@ -147,42 +174,100 @@ static int turned(enum fm_weight_part part)
                                      : -1;
 }
 
+/* FM_EFORMAT unless a row of so many values is whole blocks. */
+static int check_whole(const struct fm_tensor *t, const struct fm_config *c, uint64_t columns,
+                       struct fm_err *err)
+{
+    if (!c->storage->whole || columns % (uint64_t)c->block_columns == 0)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "tensor '%s': by config.json its rows have %llu values, which are no blocks of "
+                   "%d",
+                   t->name, (unsigned long long)columns, c->block_columns);
+}
+
 int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            const struct fm_config *c, const struct fm_weight *w, int l,
                            uint64_t channels, struct fm_err *err)
 {
+    const struct fm_storage *storage = c->storage;
+    const struct fm_tensor *t = s->tensor;
     uint64_t own[FM_ST_DIMS_MAX] = {0};
     *part = w->part;
-    if (!s->scale || !c->storage->decode)
-        return fm_weights_check(c, w, s->tensor, l, channels, err);
+    if (!s->scale)
+        return fm_weights_check(c, w, t, l, channels, err);
     int dims = fm_weights_shape(own, c, w, l, channels), as = turned(w->part);
-    if (dims != 3 || as < 0)
-        return fm_fail(err, FM_ECONFIG,
-                       "tensor '%s' is %s; of this model only experts' matrices "
-                       "can be",
-                       s->tensor->name, c->storage->method);
-    if (own[1] % FM_STORAGE_BLOCK != 0)
-        return fm_fail(err, FM_EFORMAT,
-                       "tensor '%s': by config.json its rows have %llu values, which are no blocks "
-                       "of %d",
-                       s->tensor->name, (unsigned long long)own[1], FM_STORAGE_BLOCK);
-    const uint64_t want[] = {own[0], own[2], own[1] / FM_STORAGE_BLOCK, FM_STORAGE_BLOCK / 2};
+    uint64_t bits = (uint64_t)fm_storage_bits(storage);
+    if (dims != (storage->fused ? 3 : 2) || (storage->fused && as < 0))
+        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; of this model only %s can be", t->name,
+                       storage->name, storage->fused ? "experts' matrices" : "matrices");
+    int rc = check_whole(t, c, own[1], err);
+    if (rc)
+        return rc;
+    if (!storage->fused) {
+        own[1] = own[1] * bits / (uint64_t)fm_dtype_bits(t->dtype);
+        return check_shape(t, own, 2, "config.json wants", err);
+    }
     *part = (enum fm_weight_part)as;
-    int rc = check_bytes(s->tensor, want, 4, err);
-    return rc ? rc : check_bytes(s->scale, want, 3, err);
+    uint64_t block = (uint64_t)c->block_columns;
+    const uint64_t want[] = {own[0], own[2], own[1] / block, block * bits / 8};
+    return check_shape(t, want, 4, "config.json wants", err);
 }
 
-bool fm_stored_decodes(const struct fm_stored *s, const struct fm_config *c)
+enum fm_weight_part fm_stored_part(const struct fm_config *c, enum fm_weight_part part)
 {
-    return s->scale && c->storage->decode;
+    int as = turned(part);
+    return c->storage->fused && as >= 0 ? (enum fm_weight_part)as : part;
 }
 
-int fm_stored_decode(uint16_t *values, const struct fm_stored *s, const struct fm_config *c,
-                     const void *codes, const void *scales, size_t first, size_t n,
-                     struct fm_err *err)
+void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                     const char *weight, int plane)
 {
-    c->storage->decode(values, codes, scales, n / FM_STORAGE_BLOCK);
-    return fm_stored_finite(s, values, first, n, err);
+    const struct fm_storage *s = c->storage;
+    turn(name, weight, s->weight, plane > 0 ? s->scale_end : s->codes_end);
+}
+
+int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *c,
+                    const struct fm_tensor *plain, int plane)
+{
+    uint64_t bits = (uint64_t)fm_storage_bits(c->storage);
+    if (!c->storage->fused) {
+        shape[0] = plane ? blocks(plain->shape[0], c->block_rows) : plain->shape[0];
+        shape[1] = plane ? blocks(plain->shape[1], c->block_columns)
+                         : plain->shape[1] * bits / (uint64_t)fm_dtype_bits(c->storage->codes);
+        return 2;
+    }
+    shape[0] = plain->shape[0];
+    shape[1] = plain->shape[2];
+    shape[2] = plain->shape[1] / (uint64_t)c->block_columns;
+    shape[3] = (uint64_t)c->block_columns * bits / 8;
+    return plane ? 3 : 4;
+}
+
+int fm_stored_bits(const struct fm_config *c, const struct fm_tensor *t)
+{
+    return is_codes(c, t) ? fm_storage_bits(c->storage) : fm_dtype_bits(t->dtype);
+}
+
+uint64_t fm_stored_count(const struct fm_config *c, const struct fm_tensor *t)
+{
+    return 8 * t->size / (uint64_t)fm_stored_bits(c, t);
+}
+
+void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX + 1],
+                      const struct fm_config *c, const struct fm_tensor *t)
+{
+    *values = *t;
+    if (!is_codes(c, t))
+        return;
+    turn(name, t->name, c->storage->codes_end, c->storage->weight);
+    values->name = name;
+    values->dtype = c->storage->written;
+    values->size = fm_stored_bytes(c, t);
+    values->dims = c->storage->fused ? t->dims - 1 : t->dims;
+    uint64_t *last = &values->shape[values->dims - 1];
+    *last *= c->storage->fused ? (uint64_t)c->block_columns
+                               : (uint64_t)(fm_dtype_bits(t->dtype) / fm_storage_bits(c->storage));
 }
 
 enum fm_dtype fm_stored_dtype(const struct fm_config *c, const struct fm_tensor *t)
@@ -192,11 +277,10 @@ enum fm_dtype fm_stored_dtype(const struct fm_config *c, const struct fm_tensor 
 
 uint64_t fm_stored_bytes(const struct fm_config *c, const struct fm_tensor *t)
 {
-    char weight[FM_ST_NAME_BYTES_MAX + 1];
-    enum fm_dtype dtype = fm_stored_dtype(c, t);
-    if (fm_stored_scales(weight, c, t->name))
+    char codes[FM_ST_NAME_BYTES_MAX + 1];
+    if (fm_stored_belongs(codes, c, t->name))
         return 0;
-    return dtype == t->dtype ? t->size : t->size * fm_storage_growth(c->storage);
+    return is_codes(c, t) ? t->size * fm_storage_growth(c->storage) : t->size;
 }
 
 void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *c,
@@ -209,11 +293,13 @@ void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *
     }
 }
 
-int fm_stored_finite(const struct fm_stored *s, const void *raw, size_t first, size_t n,
-                     struct fm_err *err)
+int fm_stored_finite(const struct fm_stored *s, const struct fm_config *c, const void *raw,
+                     size_t first, size_t n, struct fm_err *err)
 {
-    bool decoded = s->scale && s->tensor->dtype == FM_U8;
-    size_t bad = fm_dtype_nonfinite(raw, decoded ? FM_BF16 : s->tensor->dtype, n);
+    enum fm_dtype dtype = s->tensor->dtype;
+    if (is_codes(c, s->tensor) && fm_stored_bits(c, s->tensor) < 8)
+        return FM_OK; /* every code is a number */
+    size_t bad = fm_dtype_nonfinite(raw, dtype, n);
     if (bad == n)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' holds NaN or Inf at element %zu", s->tensor->name,
@@ -228,30 +314,35 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
     for (size_t at = 0; at < n; at += 1024) {
         size_t some = n - at < 1024 ? n - at : 1024;
         if (scales)
-            fm_scaled_to_f32(wide, raw, raw_dtype, scales, at, some);
+            fm_scaled_to_f32(wide, raw, scales, at, some);
         else
             fm_dtype_to_f32(wide, (const char *)raw + at * from, raw_dtype, some);
         fm_dtype_from_f32((char *)dst + at * to, wide, dtype, some);
     }
 }
 
-size_t fm_stored_scale_count(const struct fm_stored *s)
-{
-    return (size_t)fm_tensor_count(s->scale);
-}
-
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
-                    const struct fm_config *c, const void *raw, struct fm_err *err)
+                    const struct fm_config *c, const void *raw, size_t first, size_t count,
+                    struct fm_err *err)
 {
-    size_t n = fm_stored_scale_count(s);
-    size_t bad = c->storage->widen(scale, raw, s->scale->dtype, n);
-    if (bad < n)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' holds %g at element %zu; a scale is %s",
-                       s->scale->name, (double)scale[bad], bad, c->storage->scale_range);
+    const struct fm_storage *storage = c->storage;
+    enum fm_dtype dtype = s->scale->dtype;
+    float most = fm_code_scale_max(storage->code);
+    uint64_t rows = 1;
+    for (int d = 0; d < s->tensor->dims - (storage->fused ? 2 : 1); d++)
+        rows *= s->tensor->shape[d];
+    fm_dtype_to_f32(scale, raw, dtype == FM_U8 ? FM_F8_E8M0 : dtype, count);
+    for (size_t i = 0; i < count; i++)
+        if (!(scale[i] > 0 && scale[i] <= most))
+            return fm_fail(err, FM_EFORMAT,
+                           "tensor '%s' holds %g at element %zu; a scale is more than 0 and at "
+                           "most %.2g",
+                           s->scale->name, (double)scale[i], first + i, (double)most);
     *scales = (struct fm_scales){.scale = scale,
-                                 .count = n,
-                                 .columns = (int64_t)s->tensor->shape[1],
+                                 .count = count,
+                                 .columns = (int64_t)(fm_stored_count(c, s->tensor) / rows),
                                  .block_rows = c->block_rows,
-                                 .block_columns = c->block_columns};
+                                 .block_columns = c->block_columns,
+                                 .code = storage->code};
     return FM_OK;
 }

@@ -21,25 +21,32 @@ struct fm_stored {
     const struct fm_file *file, *scale_file;
 };
 
+/* The tensor of that name in `in`, and the file that has it, or NULL. */
+typedef const struct fm_tensor *fm_stored_find(const void *in, const char *name,
+                                               const struct fm_file **file);
+
+/* Where s->tensor holds codes, the tensors that belong to it. */
+void fm_stored_complete(struct fm_stored *s, const struct fm_config *config, fm_stored_find *find,
+                        const void *in);
+
 /* Does the tensor hold codes?  Then `name` is that of its scales. */
-bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+bool fm_stored_scale(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                      const struct fm_tensor *tensor);
 
-/* Is a tensor of this name one of scales?  Then `weight` is the name of the codes that they scale.
- */
-bool fm_stored_scales(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                      const char *name);
+/* Does a tensor of this name belong to one of codes?  Then `codes` is that one's name. */
+bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                       const char *name);
 
-/* The name that the family's table knows: `name` without what the storage puts behind it. */
+/* The name that the family's table knows: `name` with the end that the weight has there. */
 void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                       const char *name);
 
 /* The name of a weight's codes where these have another than it; false: they have not. */
-bool fm_stored_blocks(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                      const char *weight);
+bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                     const char *weight);
 
-/* FM_EFORMAT where `name`, of codes or scales that go by names of their own, takes the place of a
- * weight that is there as plain numbers, too: `plain`, NULL: it is not. */
+/* FM_EFORMAT where `name`, of codes or what belongs to them, takes the place of a weight that is
+ * there as plain numbers, too: `plain`, NULL: it is not. */
 int fm_stored_twice(const struct fm_config *config, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err);
 
@@ -55,19 +62,31 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            const struct fm_config *config, const struct fm_weight *w, int l,
                            uint64_t channels, struct fm_err *err);
 
-/* Is it of a storage that is decoded?  Then the n values, whole blocks, of which the first is
- * number `first` of the tensor, from their bytes; FM_EFORMAT where one is not finite. */
-bool fm_stored_decodes(const struct fm_stored *s, const struct fm_config *config);
-int fm_stored_decode(uint16_t *values, const struct fm_stored *s, const struct fm_config *config,
-                     const void *codes, const void *scales, size_t first, size_t n,
-                     struct fm_err *err);
+/* For what writes codes: the part that a row's codes lie as; the name of the tensor of a plane, of
+ * a weight that the family's table gives that name; and its dimensions, of a weight whose own
+ * tensor is `plain`. */
+enum fm_weight_part fm_stored_part(const struct fm_config *config, enum fm_weight_part part);
+void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                     const char *weight, int plane);
+int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *config,
+                    const struct fm_tensor *plain, int plane);
 
-/* FM_EFORMAT, naming both, unless the tensor `weight` that scales are for is there and holds codes;
- * NULL: it is not there. */
-int fm_stored_check_scaled(const struct fm_config *config, const char *scales,
-                           const struct fm_tensor *weight, struct fm_err *err);
+/* FM_EFORMAT, naming both, unless the tensor `codes` that the one called `name` belongs to is there
+ * and holds codes; NULL: it is not there. */
+int fm_stored_check_belongs(const struct fm_config *config, const char *name,
+                            const struct fm_tensor *codes, struct fm_err *err);
 
-/* Dtype and bytes of a tensor's values as bundles and exports have them; those of scales are 0. */
+/* Bits of a value of a tensor as it is stored, and how many it holds. */
+int fm_stored_bits(const struct fm_config *config, const struct fm_tensor *tensor);
+uint64_t fm_stored_count(const struct fm_config *config, const struct fm_tensor *tensor);
+
+/* A tensor as bundles have it: codes as their values, with the name, in `name`, dtype, shape and
+ * size of those; a plain one is the same, with its own name. */
+void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX + 1],
+                      const struct fm_config *config, const struct fm_tensor *tensor);
+
+/* Dtype and bytes of a tensor's values as bundles and exports have them; those of a tensor that
+ * belongs to codes are 0. */
 enum fm_dtype fm_stored_dtype(const struct fm_config *config, const struct fm_tensor *tensor);
 uint64_t fm_stored_bytes(const struct fm_config *config, const struct fm_tensor *tensor);
 /* Adds the bytes of a file's tensors as they are stored, and as bundles have them: tensors of no
@@ -75,10 +94,10 @@ uint64_t fm_stored_bytes(const struct fm_config *config, const struct fm_tensor 
 void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *config,
                    const struct fm_safetensors *st);
 
-/* FM_EFORMAT, naming tensor and element, where one of the n elements of s->tensor from `first` on,
- * bfloat16 where they were decoded, is NaN or Inf. */
-int fm_stored_finite(const struct fm_stored *s, const void *raw, size_t first, size_t n,
-                     struct fm_err *err);
+/* FM_EFORMAT, naming tensor and element, where one of the n values of s->tensor from `first` on, of
+ * which `raw` are the bytes, is NaN or Inf. */
+int fm_stored_finite(const struct fm_stored *s, const struct fm_config *config, const void *raw,
+                     size_t first, size_t n, struct fm_err *err);
 
 /* n values from the bytes of a tensor, codes with their scales or plain numbers (scales NULL), as
  * a weight dtype: rounded once. */
@@ -86,12 +105,12 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
                      const struct fm_scales *scales, size_t n);
 
 /*
- * What a conversion of the codes needs, from the bytes of their scales: `scale` can hold
- * fm_stored_scale_count floats and is borrowed.  FM_EFORMAT, naming tensor and element, where one
- * cannot be a scale.
+ * What a conversion of the codes needs, from the bytes of `count` of their scales, of the tensor's
+ * from number `first` on, whole rows of blocks: `scale` can hold that many floats and is borrowed.
+ * FM_EFORMAT, naming tensor and element, where one cannot be a scale.
  */
-size_t fm_stored_scale_count(const struct fm_stored *s);
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
-                    const struct fm_config *config, const void *raw, struct fm_err *err);
+                    const struct fm_config *config, const void *raw, size_t first, size_t count,
+                    struct fm_err *err);
 
 #endif

@@ -70,12 +70,133 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
     return !rc && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err) : rc;
 }
 
+/* ---- codes, or their values ---- */
+
+/* Every tensor of the experts' channels is of codes, with scales of one type; why not, else. */
+static bool is_all_codes(enum fm_dtype *scales, const struct fm_packing *p, char why[192])
+{
+    const struct fm_checkpoint *cp = &p->cp;
+    const struct fm_stored *first = NULL;
+    for (size_t i = 0; i < cp->experts; i++) {
+        const struct fm_share *share = &cp->expert[i];
+        const struct fm_stored *s = &share->at;
+        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+        fm_expert_cuts(cut, cp->config.expert, share->part);
+        if (cut[0].of == FM_PART_BIAS)
+            continue;
+        first = first ? first : s;
+        if (!s->scale || s->scale->dtype != first->scale->dtype) {
+            snprintf(why, 192, "tensor '%.96s' is not stored as other experts are",
+                     s->tensor->name);
+            return false;
+        }
+        *scales = s->scale->dtype;
+    }
+    return true;
+}
+
+/* Can codes stay what they are in this order of channels? */
+static bool can_keep(enum fm_dtype *scales, const struct fm_packing *p, char why[192])
+{
+    const struct fm_config *c = &p->cp.config;
+    int group = fm_storage_group(c);
+    if (group > c->I || c->I % group != 0) {
+        snprintf(why, 192, "codes leave in groups of %d channels, which do not divide %d", group,
+                 c->I);
+        return false;
+    }
+    if (p->ranking.group % group != 0) {
+        snprintf(
+            why, 192,
+            "codes leave in groups of %d channels, and these were ranked in groups of %d; rank "
+            "with --channel-group %d",
+            group, p->ranking.group, group);
+        return false;
+    }
+    return is_all_codes(scales, p, why);
+}
+
+/* Which tensors a layer will have. */
+static int choose_form(struct fm_packing *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->cp.config;
+    struct fm_pack_report *r = p->report;
+    enum fm_dtype scales = FM_U8;
+    fm_packed_plain(&p->packed, c, p->cp.dtype);
+    if (!c->storage && p->options->weights == FM_WEIGHTS_KEEP)
+        return fm_fail(err, FM_ECONFIG,
+                       "--weights keep: %s has no codes, and its weights are kept as they are; "
+                       "omit it",
+                       p->run->inputs.model);
+    if (!c->storage)
+        return FM_OK;
+    if (p->options->weights == FM_WEIGHTS_BF16) {
+        snprintf(r->why_not, sizeof r->why_not, "--weights bf16");
+        return FM_OK;
+    }
+    if (!can_keep(&scales, p, r->why_not))
+        return p->options->weights == FM_WEIGHTS_KEEP
+                   ? fm_fail(err, FM_ECONFIG, "--weights keep: %s", r->why_not)
+                   : FM_OK;
+    if (p->ops)
+        return fm_fail(err, FM_ECONFIG,
+                       "%s: an adapter cannot be merged into codes; give --no-adapter to keep the "
+                       "codes without it, or --weights bf16 to merge it into their values",
+                       p->in.file.path);
+    fm_packed_codes(&p->packed, c, p->cp.dtype, scales);
+    r->kept = true;
+    return FM_OK;
+}
+
 /* A tensor outside the experts, as the bundle has it. */
-static struct fm_tensor written(const struct fm_config *c, const struct fm_stored *s)
+static struct fm_tensor written(const struct fm_packing *p, const struct fm_stored *s)
 {
     struct fm_tensor t = *s->tensor;
-    t.dtype = s->scale ? c->storage->written : t.dtype;
+    t.dtype = s->scale && !p->packed.storage ? p->cp.config.storage->written : t.dtype;
     return t;
+}
+
+static int compare_stored(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_stored *)a)->tensor->name,
+                  ((const struct fm_stored *)b)->tensor->name);
+}
+
+static void add_scales(struct fm_packing *p, const struct fm_stored *of)
+{
+    if (of->scale)
+        p->rest[p->rests++] = (struct fm_stored){.tensor = of->scale, .file = of->scale_file};
+}
+
+/* Has a layer no tensor for the scales of this share, because no channel is in them? */
+static bool is_apart(const struct fm_packing *p, const struct fm_share *share)
+{
+    struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+    fm_expert_cuts(cut, p->cp.config.expert, share->part);
+    return share->at.scale && !fm_packed_find(&p->packed, cut[0].of, 1);
+}
+
+/* Tensors that are no experts'; where codes are kept, with the scales among them. */
+static int list_rest(struct fm_packing *p, struct fm_err *err)
+{
+    const struct fm_checkpoint *cp = &p->cp;
+    bool kept = p->packed.storage != NULL;
+    p->rest = fm_alloc(2 * cp->rests + (kept ? cp->experts : 0) + 1, sizeof *p->rest,
+                       "the list of tensors", err);
+    if (!p->rest)
+        return err->code;
+    for (size_t i = 0; i < cp->rests; i++) {
+        p->rest[p->rests++] = cp->rest[i];
+        if (kept)
+            add_scales(p, &cp->rest[i]);
+    }
+    for (size_t i = 0; kept && i < cp->experts; i++) {
+        bool first = !cp->expert[i].fused || i / (size_t)cp->tensors % (size_t)cp->config.E == 0;
+        if (first && is_apart(p, &cp->expert[i]))
+            add_scales(p, &cp->expert[i].at);
+    }
+    qsort(p->rest, p->rests, sizeof *p->rest, compare_stored);
+    return FM_OK;
 }
 
 /* Boundaries at every action width and at the uniform width of every budget. */
@@ -86,7 +207,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
     const struct fm_masks *f = &p->budgets.masks;
     size_t n = 0;
     uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
-    size_t rests = p->cp.rests + p->cp.extras;
+    size_t rests = p->rests + p->cp.extras;
     struct fm_tensor *rest = fm_alloc(rests, sizeof *rest, "the list of tensors", err);
     int rc = width && rest ? FM_OK : err->code;
     if (!rc) {
@@ -95,10 +216,10 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
         for (int i = 0; i < f->count; i++)
             width[n++] =
                 fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
-        for (size_t i = 0; i < p->cp.rests; i++)
-            rest[i] = written(&p->cp.config, &p->cp.rest[i]);
+        for (size_t i = 0; i < p->rests; i++)
+            rest[i] = written(p, &p->rest[i]);
         for (size_t i = 0; i < p->cp.extras; i++)
-            rest[p->cp.rests + i] = *p->cp.extra[i].tensor;
+            rest[p->rests + i] = *p->cp.extra[i].tensor;
         rc = fm_segments_init(&p->seg, c, &p->packed, p->cp.dtype, width, n, rest, rests, err);
     }
     /* Its size is that of the finished member: all digests are still zero. */
@@ -132,7 +253,7 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
 }
 
 /* Tensors that are no experts'. */
-static int plan_others(struct fm_packing_volume *v, const struct fm_config *c, const char *name,
+static int plan_others(struct fm_packing_volume *v, const struct fm_packing *p, const char *name,
                        const struct fm_stored *from, size_t tensors, struct fm_err *err)
 {
     snprintf(v->name, sizeof v->name, "%s", name);
@@ -141,7 +262,7 @@ static int plan_others(struct fm_packing_volume *v, const struct fm_config *c, c
     v->tensors = tensors;
     v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "the plan of other tensors", err);
     for (size_t i = 0; v->tensor && i < v->tensors; i++) {
-        v->tensor[i] = written(c, &from[i]);
+        v->tensor[i] = written(p, &from[i]);
         v->tensor[i].name = fm_strdup(from[i].tensor->name, err);
         if (!v->tensor[i].name)
             return err->code;
@@ -162,9 +283,9 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
         if (i < M)
             rc = plan_layer(p, v, err);
         else if (i == M)
-            rc = plan_others(v, &p->cp.config, FM_VOLUMES_REST, p->cp.rest, p->cp.rests, err);
+            rc = plan_others(v, p, FM_VOLUMES_REST, p->rest, p->rests, err);
         else
-            rc = plan_others(v, &p->cp.config, FM_VOLUMES_EXTRA, p->cp.extra, p->cp.extras, err);
+            rc = plan_others(v, p, FM_VOLUMES_EXTRA, p->cp.extra, p->cp.extras, err);
         if (!rc)
             rc = fm_safetensors_plan(v->tensor, v->tensors, NULL, &v->header, &v->header_bytes,
                                      &v->file_bytes, err);
@@ -196,6 +317,7 @@ static cJSON *make_manifest(const struct fm_packing *p)
 {
     char dropped[FM_STAGE_DROPPED_BYTES] = "";
     cJSON *manifest = fm_stage_manifest(FM_STAGE_PACK, &p->in, NULL, dropped);
+    fm_packed_json(cJSON_GetObjectItemCaseSensitive(manifest, "model"), &p->packed);
     cJSON *entry = fm_stage_history(manifest, "fm-pack");
     fm_json_add_object(entry, "options");
     cJSON *result = fm_json_add_object(entry, "result");
@@ -228,11 +350,10 @@ static uint64_t plan_codes(const struct fm_packing *p)
     for (size_t i = 0; cp->config.storage && i < cp->experts + cp->rests; i++) {
         const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
         const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
-        uint64_t decoded =
-            e ? fm_checkpoint_share_bytes(cp, e, s->tensor) : 2 * FM_PACKING_PIECE_BYTES;
-        if (e && cp->config.storage->decode)
-            decoded *= 1 + fm_storage_growth(cp->config.storage);
+        uint64_t decoded = e ? fm_checkpoint_share_bytes(cp, e, s->tensor)
+                             : fm_storage_growth(cp->config.storage) * FM_PACKING_PIECE_BYTES;
         uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
+        scale /= e && e->fused ? (uint64_t)cp->config.E : 1;
         codes = decoded > codes ? decoded : codes;
         scales = scale > scales ? scale : scales;
     }
@@ -266,9 +387,10 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->adapter = p->ops != NULL;
     r->merged = count_merged(p);
     for (size_t i = 0; i < p->cp.dir.shards; i++)
-        fm_stored_add(&r->bytes_in, &r->bytes_weights, &p->cp.config, &p->cp.dir.shard[i].st);
+        fm_stored_add(&r->bytes_in, &r->bytes_values, &p->cp.config, &p->cp.dir.shard[i].st);
+    r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
     snprintf(r->storage, sizeof r->storage, "%s",
-             p->cp.config.storage ? p->cp.config.storage->method : "");
+             p->cp.config.storage ? p->cp.config.storage->name : "");
     r->extra = p->cp.sum;
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;
@@ -282,8 +404,11 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
 
 static int plan(struct fm_packing *p, struct fm_err *err)
 {
-    fm_packed_plain(&p->packed, &p->cp.config, p->cp.dtype);
-    int rc = plan_segments(p, err);
+    int rc = choose_form(p, err);
+    if (!rc)
+        rc = list_rest(p, err);
+    if (!rc)
+        rc = plan_segments(p, err);
     if (!rc)
         rc = plan_volumes(p, err);
     if (!rc)
@@ -366,6 +491,7 @@ static void release(struct fm_packing *p)
     }
     free(p->volume);
     free(p->segments);
+    free(p->rest);
     fm_stage_parts_release(&p->parts);
     fm_segments_release(&p->seg);
     fm_adapter_release(&p->adapter);
@@ -375,10 +501,11 @@ static void release(struct fm_packing *p)
     fm_bundle_close(&p->in);
 }
 
-int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, struct fm_err *err)
+int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
+            struct fm_pack_report *report, struct fm_err *err)
 {
     double start = fm_clock_now();
-    struct fm_packing p = {.run = run, .report = report};
+    struct fm_packing p = {.run = run, .options = options, .report = report};
     *report = (struct fm_pack_report){0};
     int rc = open_inputs(&p, err);
     if (!rc)
@@ -403,10 +530,10 @@ int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, str
     return rc;
 }
 
-int fm_pack_plan(const struct fm_run_options *run, struct fm_pack_report *report,
-                 struct fm_err *err)
+int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options *options,
+                 struct fm_pack_report *report, struct fm_err *err)
 {
-    struct fm_packing p = {.run = run, .report = report};
+    struct fm_packing p = {.run = run, .options = options, .report = report};
     *report = (struct fm_pack_report){0};
     int rc = open_inputs(&p, err);
     if (!rc)

@@ -7,7 +7,8 @@
  * checkpoint it was made from become one stream that carries the weights.
  *
  * Weights pass expert by expert in the dtype they are stored in: rows of gate and
- * up and columns of down are permuted, interleaved and transposed as bytes.  Only
+ * up and columns of down are permuted, interleaved and transposed as bytes; codes and their
+ * scales too, in whole channel groups (lib/model/packed.h).  Only
  * channels under the adapter's mask go through float32, and are rounded once; all
  * other bytes are the checkpoint's.  Member digests, golden segment checksums and
  * the search for NaN and Inf happen in the same pass.  A few experts per thread
@@ -24,14 +25,23 @@
 #include <stdint.h>
 
 #include "lib/family/extra.h"
+#include "lib/model/packed.h"
 #include "lib/run/run.h"
 #include "lib/stage/uptodate.h"
+
+/* What may be asked of a bundle beside what every tool is asked. */
+struct fm_pack_options {
+    enum fm_weights_as weights;
+};
 
 /* What fm_pack would do (--dry-run) or did. */
 struct fm_pack_report {
     uint64_t bytes_in;      /* weights of the checkpoint as they are stored */
     uint64_t bytes_weights; /* the same as the bundle has them */
+    uint64_t bytes_values;  /* the same as values: what the bundle has where codes are not kept */
     char storage[16];       /* of the checkpoint, "fp8"; "": plain numbers */
+    bool kept;              /* the bundle has the codes */
+    char why_not[192];      /* a sentence, where codes that the checkpoint has are not kept */
     uint64_t bytes_out;     /* the bundle */
     uint64_t bytes_memory;  /* buffers at the peak */
     uint64_t bytes_free;    /* on the output's file system; 0 for standard output */
@@ -47,13 +57,15 @@ struct fm_pack_report {
 /*
  * Uses run->inputs.model, input (a stage stream, "-" for standard input), output, force, threads,
  * progress and stop; no tokens.
- * FM_ECONFIG where the stage stream comes from another checkpoint; FM_EFORMAT for broken input
- * and for NaN or Inf in a weight, by name; FM_ECREATE where the output exists or does not fit.
+ * FM_ECONFIG where the stage stream comes from another checkpoint, and where codes are to be kept
+ * and cannot be; FM_EFORMAT for broken input and for NaN or Inf in a weight, by name; FM_ECREATE
+ * where the output exists or does not fit.
  */
-int fm_pack(const struct fm_run_options *run, struct fm_pack_report *report, struct fm_err *err);
+int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
+            struct fm_pack_report *report, struct fm_err *err);
 
 /* Everything but the weights is read and checked, nothing is written. */
-int fm_pack_plan(const struct fm_run_options *run, struct fm_pack_report *report,
-                 struct fm_err *err);
+int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options *options,
+                 struct fm_pack_report *report, struct fm_err *err);
 
 #endif

@@ -40,6 +40,7 @@ struct fm_packing_volume {
 
 struct fm_packing {
     const struct fm_run_options *run;
+    const struct fm_pack_options *options;
     struct fm_pack_report *report;
     struct fm_bundle in;
     struct fm_checkpoint cp;
@@ -48,6 +49,9 @@ struct fm_packing {
     struct fm_adapter adapter;
     const struct fm_ops *ops; /* NULL: no adapter */
     struct fm_packed packed;  /* the tensors of a layer */
+    struct fm_stored *rest;   /* (rests) tensors that are no experts', sorted by name; where codes
+                                 are kept, scales are some of them */
+    size_t rests;
     struct fm_segments seg;
     struct fm_packing_volume *volume; /* layers, the rest, tensors of no layer */
     int volumes;

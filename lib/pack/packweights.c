@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "lib/base/pool.h"
+#include "lib/block/storage.h"
 #include "lib/model/interleave.h"
 
 /* A tensor of the checkpoint has passed. */
@@ -28,7 +29,7 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
 struct run {
     struct fm_packing *p;
     int layer, first, part; /* tensor of a layer, in p->packed */
-    char *rows; /* one after another */
+    char *rows;             /* one after another */
     size_t bytes;
     /* Of tensors that hold all experts, and of their scales: the sums of their shares. */
     struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][2];
@@ -60,16 +61,25 @@ static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const st
     return FM_OK;
 }
 
+/* The tensor of a share that a plane of it is. */
+static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
+                                        const struct fm_file **file)
+{
+    *file = plane > 0 ? at->scale_file : at->file;
+    return plane > 0 ? at->scale : at->tensor;
+}
+
 /* The shares of all experts have passed. */
 static void join_sums(const struct run *w)
 {
     const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
+    int plane = part_of(w)->plane; /* -1: both, where there are two */
     for (int i = 0; i < w->p->cp.tensors; i++) {
         const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
         fm_expert_cuts(cut, w->p->cp.config.expert, share[i].part);
         for (int n = 0; n < 2 && share[i].fused && cut[0].of == part_of(w)->of; n++) {
-            if (!of[n])
+            if (!of[n] || (plane >= 0 && n != plane))
                 continue;
             struct fm_digest digest = fm_weightsum_join(of[n], &w->pieces[i][n]);
             add_sum(w->p, of[n], &digest);
@@ -77,38 +87,27 @@ static void join_sums(const struct run *w)
     }
 }
 
-/* The scales of a tensor of codes, into scratch; scales->scale is NULL where it holds values. */
-static int read_scales(struct fm_packing *p, const struct fm_stored *place,
-                       struct fm_scales *scales, struct fm_err *err)
+/* The scales of a tensor of codes, or of one expert's share where there are `pieces`, into scratch;
+ * scales->scale is NULL where it holds values.  Where codes are kept, scales pass as tensors of
+ * their own, and count there. */
+static int read_scales(struct fm_packing *p, const struct fm_stored *place, int e,
+                       struct fm_digest *pieces, struct fm_scales *scales, struct fm_err *err)
 {
     *scales = (struct fm_scales){0};
     if (!place->scale)
         return FM_OK;
-    void *raw = fm_scratch(place->scale->size);
-    float *wide = fm_scratch(fm_stored_scale_count(place) * sizeof *wide);
-    int rc = read_tensor(p, place->scale, place->scale_file, 0, NULL, raw, err);
-    if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, err))
+    size_t shares = pieces ? (size_t)p->cp.config.E : 1;
+    size_t n = (size_t)fm_tensor_count(place->scale) / shares;
+    size_t size = (size_t)place->scale->size / shares;
+    float *wide = fm_scratch(n * sizeof *wide);
+    void *raw = fm_scratch(size);
+    uint64_t at = place->scale->offset + (pieces ? (uint64_t)e * size : 0);
+    int rc = p->packed.storage
+                 ? fm_file_read(place->scale_file, at, raw, size, err)
+                 : read_tensor(p, place->scale, place->scale_file, e, pieces, raw, err);
+    if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, pieces ? (size_t)e * n : 0,
+                               n, err))
         rc = fm_within(err, "%s", place->scale_file->path);
-    return rc;
-}
-
-/* The same of codes that are decoded; n values. */
-static int decode_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype, size_t n,
-                        struct fm_err *err)
-{
-    struct fm_packing *p = w->p;
-    const struct fm_stored *at = &fm_checkpoint_expert(&p->cp, w->layer, e)[i].at;
-    size_t E = (size_t)p->cp.config.E;
-    void *codes = fm_scratch((size_t)at->tensor->size / E);
-    void *scales = fm_scratch((size_t)at->scale->size / E);
-    uint16_t *values = dtype == FM_BF16 ? dst : fm_scratch(n * sizeof *values);
-    int rc = read_tensor(p, at->tensor, at->file, e, &w->pieces[i][0], codes, err);
-    if (!rc)
-        rc = read_tensor(p, at->scale, at->scale_file, e, &w->pieces[i][1], scales, err);
-    if (!rc && fm_stored_decode(values, at, &p->cp.config, codes, scales, (size_t)e * n, n, err))
-        rc = fm_within(err, "%s", at->file->path);
-    if (!rc && dtype != FM_BF16)
-        fm_dtype_to_f32(dst, values, FM_BF16, n);
     return rc;
 }
 
@@ -121,23 +120,87 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
     const struct fm_stored *place = &share->at;
     const struct fm_tensor *t = place->tensor;
     size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, share, t);
-    size_t n = size / ((size_t)fm_dtype_bits(t->dtype) / 8);
+    size_t n = 8 * size / (size_t)fm_stored_bits(&p->cp.config, t);
+    struct fm_digest *pieces = share->fused ? w->pieces[i] : NULL;
     struct fm_mark mark = fm_scratch_mark();
-    if (fm_stored_decodes(place, &p->cp.config)) {
-        int failed = decode_share(w, e, i, dst, dtype, 2 * n, err);
-        fm_scratch_release(mark);
-        return failed;
-    }
     void *raw = t->dtype == dtype ? dst : fm_scratch(size);
     struct fm_scales scales;
-    int rc = read_tensor(p, t, place->file, e, share->fused ? &w->pieces[i][0] : NULL, raw, err);
-    if (!rc && fm_stored_finite(place, raw, share->fused ? (size_t)e * n : 0, n, err))
+    int rc = read_tensor(p, t, place->file, e, pieces, raw, err);
+    if (!rc && fm_stored_finite(place, &p->cp.config, raw, pieces ? (size_t)e * n : 0, n, err))
         rc = fm_within(err, "%s", place->file->path);
     if (!rc)
-        rc = read_scales(p, place, &scales, err);
+        rc = read_scales(p, place, e, pieces ? pieces + 1 : NULL, &scales, err);
     if (!rc && raw != dst)
         fm_stored_write(dst, dtype, raw, t->dtype, scales.scale ? &scales : NULL, n);
     fm_scratch_release(mark);
+    return rc;
+}
+
+/* FM_EFORMAT where a share of codes, its bytes as they are kept, has a value that is not finite, or
+ * scales that cannot be. */
+static int check_codes(struct run *w, int e, int i, const void *codes, struct fm_err *err)
+{
+    struct fm_packing *p = w->p;
+    const struct fm_share *share = &fm_checkpoint_expert(&p->cp, w->layer, e)[i];
+    const struct fm_stored *at = &share->at;
+    struct fm_digest *pieces = share->fused ? w->pieces[i] : NULL;
+    size_t n = (size_t)fm_stored_count(&p->cp.config, at->tensor);
+    struct fm_scales none;
+    n /= pieces ? (size_t)p->cp.config.E : 1;
+    struct fm_mark mark = fm_scratch_mark();
+    int rc = fm_stored_finite(at, &p->cp.config, codes, pieces ? (size_t)e * n : 0, n, err);
+    rc = rc ? fm_within(err, "%s", at->file->path) : read_scales(p, at, e, pieces, &none, err);
+    fm_scratch_release(mark);
+    return rc;
+}
+
+/* Items of a cut of a plane to their places in a part of an expert, by channel groups. */
+static void place_items(const struct fm_packing *p, const struct fm_packed_part *part,
+                        const struct fm_expert_cut *cut, char *rows, const char *from,
+                        const int32_t *order)
+{
+    int group = p->packed.group, unit = cut->columns ? group : group / (int)part->items;
+    int n = p->cp.config.I / unit;
+    int32_t *item = fm_scratch((size_t)n * sizeof *item);
+    for (int i = 0; i < n; i++)
+        item[i] = order[i * unit] / unit;
+    if (cut->columns)
+        fm_interleave_gather(rows, from, item, n, (int)part->items, (int)part->item);
+    else
+        fm_interleave_spread(rows + (size_t)cut->first * part->item,
+                             (size_t)part->rows * part->item, from, item, n,
+                             (size_t)cut->rows * part->item);
+}
+
+/* One plane of a part of one expert: codes or scales as the checkpoint has them. */
+static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
+{
+    struct fm_packing *p = w->p;
+    const struct fm_config *c = &p->cp.config;
+    const struct fm_packed_part *part = part_of(w);
+    const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
+    const int32_t *order =
+        p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
+    size_t row = w->bytes / (size_t)part->rows; /* of a cut of one row of every channel */
+    int rc = FM_OK;
+    for (int i = 0; i < p->cp.tensors && !rc; i++) {
+        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+        const struct fm_file *file;
+        int cuts = fm_expert_cuts(cut, c->expert, share[i].part);
+        if (cut[0].of != part->of)
+            continue;
+        const struct fm_tensor *t = plane_of(&share[i].at, part->plane, &file);
+        size_t size = (size_t)fm_checkpoint_share_bytes(&p->cp, &share[i], t);
+        struct fm_mark mark = fm_scratch_mark();
+        char *from = fm_scratch(size);
+        rc = read_tensor(p, t, file, e, share[i].fused ? &w->pieces[i][part->plane] : NULL, from,
+                         err);
+        if (!rc && part->plane == 0)
+            rc = check_codes(w, e, i, from, err);
+        for (int k = 0; k < cuts && !rc; from += (size_t)cut[k++].rows * row)
+            place_items(p, part, &cut[k], rows, from, order);
+        fm_scratch_release(mark);
+    }
     return rc;
 }
 
@@ -244,7 +307,7 @@ static void make_expert(void *arg, int i)
         return;
     struct fm_mark mark = fm_scratch_mark();
     char *rows = w->rows + (size_t)i * w->bytes;
-    if (!make_part(w, e, rows, &err))
+    if (!(part_of(w)->plane < 0 ? make_part : keep_part)(w, e, rows, &err))
         fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, p->seg.S,
                            rows, fm_packed_group_bytes(part_of(w)));
     else
@@ -319,19 +382,20 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
 {
     const struct fm_tensor *from = o->place->tensor;
     uint64_t at = index * FM_PACKING_PIECE_BYTES;
-    size_t element = (size_t)fm_dtype_bits(from->dtype) / 8;
+    size_t bits = (size_t)fm_stored_bits(&p->cp.config, from);
+    size_t first = 8 * at / bits, values = 8 * n / bits;
     int rc = fm_file_read(o->place->file, from->offset + at, o->raw, n, err);
     if (rc)
         return rc;
     if (!o->v->extra && (o->place->scale || fm_dtype_is_weight(from->dtype)) &&
-        fm_stored_finite(o->place, o->raw, at / element, n / element, err))
+        fm_stored_finite(o->place, &p->cp.config, o->raw, first, values, err))
         rc = fm_within(err, "%s", o->place->file->path);
     struct fm_digest digest = fm_weightsum_piece(index, o->raw, n);
     fm_weightsum_add(&o->pieces, &digest);
-    if (o->place->scale && !rc) {
-        o->scales.first = (int64_t)at;
-        fm_stored_write(o->written, o->t->dtype, o->raw, from->dtype, &o->scales, n);
-        n *= (size_t)fm_dtype_bits(o->t->dtype) / 8;
+    if (o->scales.scale && !rc) {
+        o->scales.first = (int64_t)first;
+        fm_stored_write(o->written, o->t->dtype, o->raw, from->dtype, &o->scales, values);
+        n = values * (size_t)fm_dtype_bits(o->t->dtype) / 8;
     }
     fm_hasher_add(o->hasher, o->written, n);
     if (!rc)
@@ -340,18 +404,21 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
     return rc;
 }
 
-/* One tensor that is not an expert's: byte for byte, or the values of its codes, rounded once. */
+/* One tensor that is not an expert's: byte for byte, or the values of its codes, rounded once,
+ * where these are not kept. */
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
     struct other o = {.v = v, .t = t, .place = find_place(v, t->name), .hasher = fm_hasher_new()};
     struct fm_mark mark = fm_scratch_mark();
     const struct fm_tensor *from = o.place->tensor;
-    int rc = o.hasher ? read_scales(p, o.place, &o.scales, err)
+    int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    if (p->packed.storage)
+        o.scales.scale = NULL; /* they were to be checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);
-    if (o.place->scale)
-        o.written = fm_scratch(FM_PACKING_PIECE_BYTES * (size_t)fm_dtype_bits(t->dtype) / 8);
+    if (o.scales.scale)
+        o.written = fm_scratch(FM_PACKING_PIECE_BYTES * fm_storage_growth(p->cp.config.storage));
     size_t index = 0;
     for (uint64_t at = 0; at < from->size && !rc && fm_taskgroup_going(&p->tasks);
          at += FM_PACKING_PIECE_BYTES) {

@@ -17,6 +17,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 #include "lib/block/storage.h"
+#include "lib/model/stored.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/stage.h"
 
@@ -454,10 +455,13 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     int rc = fm_segments_read(&seg, b, &r->config, err);
     for (size_t i = 0; i < seg.tensors && !rc; i++) {
         const struct fm_segment_tensor *t = &seg.tensor[i];
-        size_t bytes;
+        size_t bytes = 0;
         if (fm_extra_layer(&r->config, t->name) >= 0)
             continue;
-        if (!fm_segments_bytes(&bytes, t) || !fm_add(&r->bytes, r->bytes, bytes))
+        bool known = fm_segments_bytes(&bytes, t);
+        const struct fm_tensor stored = {.name = t->name, .dtype = t->dtype, .size = bytes};
+        uint64_t values = seg.packed.storage ? fm_stored_bytes(&r->config, &stored) : bytes;
+        if (!known || !fm_add(&r->bytes, r->bytes, values))
             rc = fm_fail(err, FM_EFORMAT, "tensor '%s': its shape is too large", t->name);
     }
     if (!rc)

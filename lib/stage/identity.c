@@ -60,22 +60,6 @@ static void add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
     fm_json_add_uint(m, "params", fm_config_params(c, NULL));
 }
 
-/* A tensor as bundles have it, unless it is an expert's or one of scales. */
-static int count_nonexpert(struct fm_nonexpert *o, const struct fm_config *c,
-                           const struct fm_tensor *t, struct fm_err *err)
-{
-    int l, e;
-    char weight[FM_ST_NAME_BYTES_MAX + 1], scaled[FM_ST_NAME_BYTES_MAX + 1];
-    struct fm_tensor as = *t;
-    fm_stored_weight(weight, c, t->name);
-    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-    if ((w && fm_weights_is_expert(w)) || fm_stored_scales(scaled, c, t->name))
-        return FM_OK;
-    as.dtype = fm_stored_dtype(c, t);
-    as.size = fm_stored_bytes(c, t);
-    return fm_nonexpert_add(o, c, &as, err);
-}
-
 /* What sizes and dtype do not say of the tensors that are there. */
 static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_config *c,
                        enum fm_dtype dtype, struct fm_err *err)
@@ -87,7 +71,7 @@ static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_con
         const struct fm_safetensors *st = &dir->shard[i].st;
         for (size_t k = 0; k < st->count && !rc; k++)
             if (!fm_extra_add(&extra, c, &st->tensor[k]))
-                rc = count_nonexpert(&nonexpert, c, &st->tensor[k], err);
+                rc = fm_nonexpert_add_stored(&nonexpert, c, &st->tensor[k], err);
     }
     if (rc)
         return fm_within(err, "%s", dir->path);

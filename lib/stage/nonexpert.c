@@ -6,6 +6,7 @@
 
 #include "formats/json/json.h"
 #include "lib/block/experts.h"
+#include "lib/model/stored.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
@@ -24,6 +25,20 @@ int fm_nonexpert_add(struct fm_nonexpert *o, const struct fm_config *c, const st
     o->unread_tensors++;
     o->unread_bytes += t->size;
     return FM_OK;
+}
+
+int fm_nonexpert_add_stored(struct fm_nonexpert *o, const struct fm_config *c,
+                            const struct fm_tensor *t, struct fm_err *err)
+{
+    int l, e;
+    char weight[FM_ST_NAME_BYTES_MAX + 1], codes[FM_ST_NAME_BYTES_MAX + 1];
+    struct fm_tensor as;
+    fm_stored_weight(weight, c, t->name);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
+    if ((w && fm_weights_is_expert(w)) || fm_stored_belongs(codes, c, t->name))
+        return FM_OK;
+    fm_stored_values(&as, weight, c, t);
+    return fm_nonexpert_add(o, c, &as, err);
 }
 
 void fm_nonexpert_json(cJSON *model, const struct fm_nonexpert *o, enum fm_dtype dtype)

@@ -30,6 +30,11 @@ struct fm_nonexpert {
 int fm_nonexpert_add(struct fm_nonexpert *nonexpert, const struct fm_config *config,
                      const struct fm_tensor *tensor, struct fm_err *err);
 
+/* The same of a tensor as the checkpoint, or a bundle of codes, has it: codes count as their
+ * values, what belongs to codes and what is of experts not at all. */
+int fm_nonexpert_add_stored(struct fm_nonexpert *nonexpert, const struct fm_config *config,
+                            const struct fm_tensor *tensor, struct fm_err *err);
+
 /* "others" of a manifest's model: only what does not follow from `dtype`, the experts'. */
 void fm_nonexpert_json(cJSON *model, const struct fm_nonexpert *nonexpert, enum fm_dtype dtype);
 /* Back, where all that it does not say is of `dtype` and `elements` the model has in all.  The key

@@ -389,8 +389,8 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
             char name[64];
             snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m],
                      seg->packed.part[p].name);
-            rc = read_entry(st, bytes, name, FM_U8, shape, 3, fm_segments_expert(seg, m, p, 0),
-                            err);
+            rc =
+                read_entry(st, bytes, name, FM_U8, shape, 3, fm_segments_expert(seg, m, p, 0), err);
         }
     }
     size_t known = 1 + (size_t)seg->packed.parts * (size_t)seg->M + seg->tensors;

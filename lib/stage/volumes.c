@@ -41,18 +41,12 @@ static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int
     fm_volumes_tensor(name, l, want);
     const struct fm_tensor *t = fm_safetensors_find(st, name);
     if (!t || st->count != (size_t)v->packed.parts)
-        return fm_fail(err, FM_EFORMAT, "holds %zu tensors; gate_up%s down of layer %d%s belong here",
-                       st->count, v->config->expert->bias ? ", its biases and" : " and", l,
+        return fm_fail(err, FM_EFORMAT,
+                       "holds %zu tensors; gate_up%s down of layer %d%s belong here", st->count,
+                       v->config->expert->bias ? ", its biases and" : " and", l,
                        v->packed.storage ? " and their scales" : "");
-    bool same = t->dtype == want->dtype && t->dims == want->dims;
-    for (int d = 0; same && d < t->dims; d++)
-        same = t->shape[d] == want->shape[d];
-    if (!same) {
-        char needs[96];
-        fm_weights_print_shape(needs, sizeof needs, want->shape, want->dims);
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is not %s %s as the model says", name,
-                       fm_dtype_name(want->dtype), needs);
-    }
+    if (fm_packed_check(want, t, err))
+        return err->code;
     v->at[place_of(v, m, part)] = t->offset;
     return FM_OK;
 }

@@ -69,18 +69,19 @@ enum fm_scan_fault {
  * Read [at, at + size) of a file once, in pieces that stay in the cache, and do what is wanted
  * with each: add it to `whole` (not NULL), look for values that are not finite, and compare spans
  * with their digests.  Spans lie one after another and end at `size`; span i has
- * bound[i % bounds + 1] - bound[i % bounds] units of unit_bytes, which is how the segments of one
- * expert after another lie.
+ * bound[i % bounds + 1] - bound[i % bounds] channels, whose groups have unit_bytes each, which is
+ * how the segments of one expert after another lie.
  */
 struct fm_scan {
     const struct fm_file *file;
     uint64_t at, size;
     struct fm_hasher *whole;
-    int dtype;                      /* a weight dtype, or -1: values are not looked at */
+    int dtype;                      /* a weight dtype, F8_E4M3, or -1: values are not looked at */
     const struct fm_digest *digest; /* (spans) */
     size_t spans;                   /* 0: none is compared, and no value looked at */
     const int32_t *bound;           /* (bounds + 1) from 0; NULL: one span, all of it */
     size_t bounds;
+    int group; /* channels of a group */
     uint64_t unit_bytes;
     unsigned char *found; /* (spans) bits of enum fm_scan_fault are set in it */
 };

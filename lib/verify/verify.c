@@ -102,7 +102,7 @@ static uint64_t span_size(const struct fm_scan *s, size_t span)
     if (!s->bound)
         return s->size;
     const int32_t *bound = s->bound + span % s->bounds;
-    return (uint64_t)(bound[1] - bound[0]) * s->unit_bytes;
+    return (uint64_t)((bound[1] - bound[0]) / s->group) * s->unit_bytes;
 }
 
 static void end_span(struct scan_state *st)

@@ -124,12 +124,14 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
     struct fm_scan s = {.file = &j->bundle.file, .at = t->offset, .size = t->size, .whole = whole};
     bool known = p->layer >= 0 ? check_layer_tensor(j, p, t) : check_other_tensor(j, p, t);
     struct fm_mark mark = fm_scratch_mark();
-    s.dtype = !p->extra && fm_dtype_is_weight(t->dtype) ? (int)t->dtype : -1;
+    bool looked = fm_dtype_is_weight(t->dtype) || t->dtype == FM_F8_E4M3;
+    s.dtype = !p->extra && looked ? (int)t->dtype : -1;
     if (known && p->layer >= 0) {
         s.digest = fm_segments_expert(seg, fm_config_moe(&j->config, p->layer), p->part, 0);
         s.spans = (size_t)seg->E * (size_t)seg->S;
         s.bound = seg->bound;
         s.bounds = (size_t)seg->S;
+        s.group = seg->packed.group;
         s.unit_bytes = fm_packed_group_bytes(&seg->packed.part[p->part]);
     } else if (known) {
         s.digest = &fm_segments_find(seg, t->name)->digest;

@@ -152,7 +152,8 @@ static int count_nonexperts(const struct fm_bundle_job *j, struct fm_extra *extr
         memcpy(t.shape, s->shape, sizeof t.shape);
         t.size = bytes;
         if (!fm_extra_add(extra, &j->config, &t))
-            rc = fm_nonexpert_add(nonexpert, &j->config, &t, err);
+            rc = (j->seg.packed.storage ? fm_nonexpert_add_stored
+                                        : fm_nonexpert_add)(nonexpert, &j->config, &t, err);
     }
     return rc;
 }

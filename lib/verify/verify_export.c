@@ -63,6 +63,11 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
         rc = read_cap(o, json, err);
     if (!rc)
         rc = read_keys(o, json, err);
+    const cJSON *weights = cJSON_GetObjectItemCaseSensitive(json, "weights");
+    if (!rc && cJSON_IsString(weights) && strcmp(weights->valuestring, "keep") == 0)
+        o->weights = FM_WEIGHTS_KEEP;
+    if (!rc && cJSON_IsString(weights) && strcmp(weights->valuestring, "bf16") == 0)
+        o->weights = FM_WEIGHTS_BF16;
     o->base_model = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "base_model"));
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
@@ -115,6 +120,13 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
     if (!rc)
         rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
+    if (!rc && j->opened.packed.storage && !j->plan.codes) { /* their values are to be compared */
+        fm_exportplan_release(&j->plan);
+        fm_opened_release(&j->opened);
+        rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS | FM_OPENED_WEIGHTS, err);
+        if (!rc)
+            rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
+    }
     if (rc)
         return blame_file(rc, err);
     if (index < j->plan.first || index > j->plan.last)

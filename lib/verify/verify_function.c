@@ -119,7 +119,7 @@ static const struct fm_lane plain = {.teacher = -1, .ce = 1};
 /*
  * The bundle as it is, and the checkpoint.  Without an adapter the checkpoint stays in its own
  * channel order, so that the permutations are on trial too; an adapter is for ranked channels.
- * Weights that the checkpoint has as codes are rounded as the bundle's were.
+ * Weights that the checkpoint has as codes are rounded as the bundle's were, where it has values.
  */
 static int check_bundle(struct job *j, struct fm_err *err)
 {
@@ -147,6 +147,7 @@ static int check_bundle(struct job *j, struct fm_err *err)
         lane.round = true;
     }
     if (!rc) {
+        fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
         fm_model_round(want, lane.adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
         rc = run_both(j, have, &plain, want, &lane, err);
     }
@@ -167,6 +168,10 @@ static int check_export(struct job *j, struct fm_err *err)
         rc = fm_model_open(&want, j->v->options->against, memory, err);
     assert(rc || j->v->served);
     lane.widths = j->v->served;
+    if (!rc) {
+        fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
+        fm_model_round(want, FM_MODEL_ROUND_ALL);
+    }
     if (!rc)
         rc = run_both(j, have, j->v->all_resident ? &lane : &plain, want, &lane, err);
     fm_model_close(have);

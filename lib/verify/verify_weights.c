@@ -29,14 +29,15 @@ struct place {
     struct fm_verify_job *j;
     const struct fm_planned_tensor *t;
     const struct fm_planned_block *b; /* NULL: none */
-    enum fm_weight_part of;           /* the part of the experts in the bundle, */
-    int part;                         /* and the tensor of a layer that has it */
+    const struct fm_packed_part *of;  /* the tensor of a layer in the bundle that has it, */
+    int part;                         /* and which that is */
     bool reported[2];                 /* of a difference, of a bad value: once each */
 };
 
-static size_t channel_bytes(const struct place *p)
+/* Bytes of so many channels in the bundle. */
+static size_t bytes_of(const struct place *p, uint64_t channels)
 {
-    return (size_t)fm_opened_channel_bytes(&p->j->opened, p->of);
+    return (size_t)fm_packed_bytes(&p->j->opened.packed, p->of, channels);
 }
 
 /* The digests of the segments of the block's expert. */
@@ -119,12 +120,12 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
 {
     const struct fm_verify_job *j = p->j;
     const struct fm_segments *seg = &j->opened.seg;
-    size_t channel = channel_bytes(p), first = (size_t)seg->bound[s];
-    size_t size = ((size_t)seg->bound[s + 1] - first) * channel, kept = (k - first) * channel;
+    uint32_t first = (uint32_t)seg->bound[s];
+    size_t size = bytes_of(p, (uint32_t)seg->bound[s + 1] - first), kept = bytes_of(p, k - first);
     struct fm_mark mark = fm_scratch_mark();
     char *whole = fm_scratch(size);
     uint64_t at = fm_volumes_expert(&j->weights, p->b->m, p->part, p->b->e);
-    int rc = fm_file_read(&j->opened.bundle.file, at + first * channel, whole, size, err);
+    int rc = fm_file_read(&j->opened.bundle.file, at + bytes_of(p, first), whole, size, err);
     struct fm_digest digest = fm_digest_of(whole, size);
     if (!rc && !fm_digest_equal(&digest, &digests(p)[s]))
         rc = fm_fail(err, FM_EFORMAT,
@@ -156,17 +157,18 @@ static int check_prefix(struct place *p, struct fm_err *err)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
     uint32_t k = fm_exportplan_kept(&p->j->plan, p->b);
-    size_t channel = channel_bytes(p), whole = segments_below(seg, k);
-    size_t checked = (size_t)seg->bound[whole] * channel, rest = k * channel - checked;
+    size_t whole = segments_below(seg, k), checked = bytes_of(p, (uint32_t)seg->bound[whole]);
+    size_t rest = bytes_of(p, k) - checked;
     struct fm_scan s = {.at = begin_of(p->j, p->b),
                         .size = checked,
                         .digest = digests(p),
                         .spans = whole,
                         .bound = seg->bound,
                         .bounds = (size_t)seg->S,
-                        .unit_bytes = channel};
+                        .group = seg->packed.group,
+                        .unit_bytes = fm_packed_group_bytes(p->of)};
     int rc = scan(p, &s, err);
-    size_t behind = (fm_exportplan_stored(&p->j->plan, p->b) - k) * channel;
+    size_t behind = bytes_of(p, fm_exportplan_stored(&p->j->plan, p->b) - k);
     if (rc || rest + behind == 0)
         return rc;
     char *rows = fm_scratch(rest + behind);
@@ -184,22 +186,23 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
     const struct fm_segments *seg = &p->j->opened.seg;
     uint32_t k = fm_exportplan_kept(&p->j->plan, p->b);
     uint32_t stored = fm_exportplan_stored(&p->j->plan, p->b);
-    size_t n = segments_below(seg, k), channel = channel_bytes(p);
-    size_t values = k * channel / ((size_t)fm_dtype_bits(p->t->t.dtype) / 8);
+    size_t n = segments_below(seg, k), kept = bytes_of(p, k);
+    size_t values = kept / ((size_t)fm_dtype_bits(p->t->t.dtype) / 8);
     struct fm_digest *digest = fm_alloc((size_t)seg->S, sizeof *digest, "digests", err);
     if (!digest)
         return err->code;
-    fm_segments_digest(digest, seg, (int)n, rows, channel);
+    fm_segments_digest(digest, seg, (int)n, rows, fm_packed_group_bytes(p->of));
     for (size_t s = 0; s < n; s++)
         if (!fm_digest_equal(&digest[s], &digests(p)[s]))
             say_differs(p, s);
     free(digest);
-    if (fm_dtype_nonfinite(rows, p->t->t.dtype, values) < values)
+    if (fm_dtype_is_weight(p->t->t.dtype) &&
+        fm_dtype_nonfinite(rows, p->t->t.dtype, values) < values)
         say_not_finite(p);
-    check_zero(p, rows + k * channel, ((size_t)stored - k) * channel);
+    check_zero(p, rows + kept, bytes_of(p, stored - k));
     if ((uint32_t)seg->bound[n] == k)
         return FM_OK;
-    return check_inside(p, n, k, rows + (size_t)seg->bound[n] * channel, err);
+    return check_inside(p, n, k, rows + bytes_of(p, (uint32_t)seg->bound[n]), err);
 }
 
 /* The bytes of a block as they are in its file; *bytes is scratch. */
@@ -221,12 +224,23 @@ static int check_columns(struct place *p, const struct fm_expert_cut *cut, struc
     if (rc)
         return rc;
     char *rows = fm_scratch(size);
-    fm_interleave_gather(rows, columns, NULL, cut->rows * (int)fm_exportplan_stored(&j->plan, p->b),
-                         j->opened.config.H, fm_dtype_bits(p->t->t.dtype) / 8);
+    int stored = (int)fm_exportplan_stored(&j->plan, p->b), element = (int)p->of->item;
+    bool codes = p->b->plane >= 0;
+    if (!codes) /* a channel of a plain part is one item, its columns are elements */
+        element = fm_dtype_bits(p->t->t.dtype) / 8;
+    fm_interleave_gather(rows, columns, NULL,
+                         codes ? stored / j->opened.packed.group : cut->rows * stored,
+                         codes ? (int)p->of->items : j->opened.config.H, element);
     return check_rebuilt(p, rows, err);
 }
 
-/* The block of gate rows, and that of up rows behind it. */
+/* The block of the up rows that belong to one of gate rows: of codes the scales lie between. */
+static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
+{
+    return gate + (gate->plane < 0 ? 1 : FM_PLANES);
+}
+
+/* The block of gate rows, and that of up rows. */
 static int check_gate_up(struct place *p, struct fm_err *err)
 {
     const struct fm_verify_job *j = p->j;
@@ -234,12 +248,11 @@ static int check_gate_up(struct place *p, struct fm_err *err)
     size_t size;
     int rc = read_block(j, p->b, &gate, &size, err);
     if (!rc)
-        rc = read_block(j, p->b + 1, &up, &size, err);
+        rc = read_block(j, up_of(p->b), &up, &size, err);
     if (rc)
         return rc;
     char *rows = fm_scratch(2 * size);
-    fm_interleave_rows(rows, gate, up, NULL, (int)fm_exportplan_stored(&j->plan, p->b),
-                       j->opened.config.H, fm_dtype_bits(p->t->t.dtype) / 8);
+    fm_interleave_rows(rows, gate, up, NULL, (int)(size / p->of->item), (int)p->of->item, 1);
     return check_rebuilt(p, rows, err);
 }
 
@@ -253,35 +266,49 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     int rc = fm_file_read(&p->j->shard[p->t->file].file, have->offset, bytes, size, err);
     if (rc)
         return rc;
-    bool zero = true;
+    bool same = true;
     for (size_t i = 0; i < rows; i++) {
-        memcpy(packed + i * row, bytes + i * wide, row);
-        zero = zero && is_zero(bytes + i * wide + row, wide - row);
+        const char *from = bytes + i * wide;
+        memcpy(packed + i * row, from, row);
+        if (p->t->again) /* every one of them is the last */
+            same = same && memcmp(from + row, from + row - p->t->again, wide - row) == 0;
+        else
+            same = same && is_zero(from + row, wide - row);
     }
     struct fm_digest digest = fm_digest_of(packed, own);
     if (!fm_digest_equal(&digest, p->t->from->digest))
         say_differs(p, 0);
     if (fm_dtype_is_weight(have->dtype) && fm_dtype_nonfinite(packed, have->dtype, values) < values)
         say_not_finite(p);
-    if (!zero)
+    if (!same)
         fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
-                         "channels behind those of the shared expert are not all zero");
+                         p->t->again
+                             ? "scales after those of the shared expert differ from the last"
+                             : "channels after those of the shared expert are not all zero");
     return FM_OK;
 }
 
-/* The tensor is what the plan puts there, byte for byte. */
-static int check_unset(const struct place *p, const struct fm_tensor *have_tensor,
-                       struct fm_err *err)
+/* Bytes [from, to) of the tensor are what the plan puts there. */
+static int check_filled(struct place *p, uint64_t from, uint64_t to, const char *what,
+                        struct fm_err *err)
 {
     const struct fm_verify_job *j = p->j;
-    size_t size = (size_t)have_tensor->size;
-    char *have = fm_scratch(size), *want = fm_scratch(size);
-    int rc = fm_file_read(&j->shard[p->t->file].file, have_tensor->offset, have, size, err);
-    if (!rc)
-        rc = fm_fill_bytes(&j->plan, p->t, 0, size, want, err);
-    if (!rc && memcmp(have, want, size) != 0)
-        fm_verifier_find(j->v, p->t->file, FM_EDIFF, p->t->t.name,
-                         "is not -1, the budget that config.json starts with");
+    const struct fm_file *file = &j->shard[p->t->file].file;
+    int rc = FM_OK;
+    for (uint64_t at = from, next; at < to && !rc; at = next) {
+        next = fm_fill_cut(&j->plan, p->t, at, FM_FILL_PIECE);
+        size_t size = (size_t)((next < to ? next : to) - at);
+        struct fm_mark mark = fm_scratch_mark();
+        char *have = fm_scratch(size), *want = fm_scratch(size);
+        rc = fm_file_read(file, j->have[p->t - j->plan.tensor]->offset + at, have, size, err);
+        if (!rc)
+            rc = fm_fill_bytes(&j->plan, p->t, at, size, want, err);
+        if (!rc && memcmp(have, want, size) != 0 && !p->reported[0]) {
+            p->reported[0] = true;
+            fm_verifier_find(j->v, p->t->file, FM_EDIFF, p->t->t.name, "%s", what);
+        }
+        fm_scratch_release(mark);
+    }
     return rc;
 }
 
@@ -293,8 +320,12 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
     const struct fm_expert_cut cut = fm_expert_cut(form, p->b->part);
     *bytes = fm_exportplan_block_bytes(&p->j->plan, p->b);
     const struct fm_packed *packed = &p->j->opened.packed;
-    p->of = cut.of;
-    p->part = (int)(fm_packed_find(packed, cut.of, -1) - packed->part);
+    const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
+    if (!part)
+        return check_filled(p, p->b->at, p->b->at + *bytes,
+                            "is not the values of the bundle's codes", err);
+    p->of = part;
+    p->part = (int)(part - packed->part);
     if (cut.columns)
         return check_columns(p, &cut, err);
     if (fm_expert_cut_is_range(form, &cut))
@@ -318,7 +349,11 @@ static void check_unit(void *arg, int i)
     if (p.b)
         rc = check_block(&p, &bytes, &err);
     else if (p.t->fill == FM_FILL_UNSET)
-        rc = check_unset(&p, have, &err);
+        rc = check_filled(&p, 0, have->size, "is not -1, the budget that config.json starts with",
+                          &err);
+    else if (p.t->scale)
+        rc = check_filled(&p, 0, have->size, "is not what the bundle's codes and scales make of it",
+                          &err);
     else
         rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_widened(&p, have, &err);
     fm_scratch_release(mark);
@@ -328,10 +363,12 @@ static void check_unit(void *arg, int i)
     fm_taskgroup_add(&j->v->tasks, bytes);
 }
 
-/* Up rows are looked at with their gate rows, where both are there. */
+/* Up rows are looked at with their gate rows, where both are there and are the bundle's bytes. */
 static bool is_unit(const struct fm_verify_job *j, const struct fm_planned_block *b)
 {
-    return b->part != FM_PART_UP && (b->part != FM_PART_GATE || j->have[b[1].tensor]);
+    if (j->opened.packed.storage && b->plane < 0)
+        return true;
+    return b->part != FM_PART_UP && (b->part != FM_PART_GATE || j->have[up_of(b)->tensor]);
 }
 
 static int plan_units(struct fm_verify_job *j, struct fm_err *err)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """An FP8 checkpoint taken apart by the format's definition, with nothing but Python.
 
-    fp8.py quantise MODEL OUT         a BF16 or F16 checkpoint in blocks of 16 x 24, near its values
+    fp8.py quantise MODEL OUT [R C]   a BF16 or F16 checkpoint in blocks of R x C (16 x 24), near its
+                                      values
     fp8.py plain MODEL OUT DTYPE      the same values as plain F32 or BF16
     fp8.py bundle MODEL BUNDLE        are a bundle's weights those values as BF16, rounded once?
     fp8.py spoil MODEL OUT CASE       a copy with one fault
@@ -182,12 +183,12 @@ def bundle(model, path):
     print(f"{seen} tensors, {wrong} differ from the definition")
 
 
-def quantise_matrix(words, rows, columns):
+def quantise_matrix(words, rows, columns, block):
     """(codes, scales) of bfloat16 words; the largest of a block becomes 448."""
-    down, across = (-(-n // b) for n, b in zip((rows, columns), SMALL))
+    down, across = (-(-n // b) for n, b in zip((rows, columns), block))
     x = [bf16_value(w) for w in words]
     most = [0.0] * (down * across)
-    place = [i // SMALL[0] * across + j // SMALL[1] for i in range(rows) for j in range(columns)]
+    place = [i // block[0] * across + j // block[1] for i in range(rows) for j in range(columns)]
     for at, v in zip(place, x):
         most[at] = max(most[at], abs(v))
     scale = [to_f32(m / 448 or 1.0) for m in most]
@@ -199,7 +200,8 @@ def quantise_matrix(words, rows, columns):
     return bytes(codes), struct.pack(f"<{len(scale)}f", *scale), [down, across]
 
 
-def quantise(model, out):
+def quantise(model, out, *block):
+    block = tuple(map(int, block)) or SMALL
     tensors = read(model)
     for name, (dtype, shape, data) in sorted(tensors.items()):
         if dtype not in ("BF16", "F16"):
@@ -210,14 +212,14 @@ def quantise(model, out):
         tensors[name] = ("BF16", shape, struct.pack(f"<{len(words)}H", *words))
         if len(shape) != 2 or ".layers." not in name or ".gate.weight" in name:
             continue
-        codes, scales, grid = quantise_matrix(words, *shape)
+        codes, scales, grid = quantise_matrix(words, *shape, block)
         tensors[name] = ("F8_E4M3", shape, codes)
         tensors[name + SCALE] = ("F32", grid, scales)
 
     def edit(config):
         config["quantization_config"] = {
             "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
-            "weight_block_size": list(SMALL),
+            "weight_block_size": list(block),
         }  # fmt: skip
 
     write(model, out, tensors, edit)

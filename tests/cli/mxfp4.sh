@@ -9,9 +9,9 @@ numbers() {
 python3 "$mxfp4" make "$GOLDEN/odd-gptoss" model
 python3 "$mxfp4" plain model plain
 tokens=(--tokens model/tokens.npy)
-echo "== scores, masks, adapter and weights are those of the same values as BF16"
+echo "== scores, masks, adapter and weights are those of the same values as BF16, where channels are single"
 for x in model plain; do
-    fm-rank -q --model $x "${tokens[@]}" --precision f32 -o $x.rank >/dev/null 2>&1
+    fm-rank -q --model $x "${tokens[@]}" --precision f32 --channel-group 1 -o $x.rank >/dev/null 2>&1
     fm-train -q --model $x "${tokens[@]}" --precision f32 --method saliency --budget-step 0.2 \
         -o $x.train $x.rank >/dev/null 2>&1
     fm-recover -q --model $x "${tokens[@]}" --precision f32 --budget 0.4 --steps 3 --batch 2 \
@@ -34,7 +34,8 @@ for layout in native ragged elastic layer padded uniform; do
 done
 grep -cE '"quantization_config"' out/config.json
 echo "== bytes do not depend on threads, memory or the way out"
-fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 --memory 1MB -o other.rank >/dev/null 2>&1
+fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 --memory 1MB \
+    --channel-group 1 -o other.rank >/dev/null 2>&1
 fm-pack -q --export out --budget 0.4 --layout layer --for vllm --force model.fm
 echo "fused for vLLM: status $?"
 cmp <(tar -xOf model.rank ranking.safetensors) <(tar -xOf other.rank ranking.safetensors) && echo same

@@ -30,7 +30,7 @@ static inline int make_bundle(void **unused)
                                  .inputs.stream = given_stage("stage.fm", true),
                                  .outputs.path = bundle,
                                  .machine.device = "ref"};
-    GIVEN_TRY(fm_pack(&run, &made, &given_err));
+    GIVEN_TRY(fm_pack(&run, &(struct fm_pack_options){0}, &made, &given_err));
     return 0;
 }
 

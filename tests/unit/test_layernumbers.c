@@ -100,7 +100,9 @@ static void a_merged_weight_that_is_not_finite(void **state)
         struct fm_pack_report report;
         err = (struct fm_err){0};
         spoil("spoiled", "recovered", m);
-        assert_int_equal(fm_pack(&run_to("spoiled", "spoiled.fm")->run, &report, &err), FM_EFORMAT);
+        assert_int_equal(fm_pack(&run_to("spoiled", "spoiled.fm")->run,
+                                 &(struct fm_pack_options){0}, &report, &err),
+                         FM_EFORMAT);
         const char *says = m ? "layer 5, expert 2: weight" : "layer 1, expert 2: weight";
         if (!strstr(err.text, says))
             fail_msg("'%s' lacks '%s'", err.text, says);

@@ -27,7 +27,7 @@ static void pack(const char *stage, const char *output)
     struct fm_run_options run = run_for(stage, output);
     struct fm_pack_report report;
     struct fm_err err = {0};
-    if (fm_pack(&run, &report, &err) != FM_OK)
+    if (fm_pack(&run, &(struct fm_pack_options){0}, &report, &err) != FM_OK)
         golden_die(&err);
 }
 
@@ -39,7 +39,7 @@ static int run_to_stdout(const struct fm_run_options *run, const char *output, s
     int saved = dup(1);
     FILE *f = fopen(output, "wb");
     scratch_check(f && dup2(fileno(f), 1) == 1, output);
-    int rc = fm_pack(run, &report, err);
+    int rc = fm_pack(run, &(struct fm_pack_options){0}, &report, err);
     scratch_check(dup2(saved, 1) == 1, "dup2");
     close(saved);
     fclose(f);
@@ -352,7 +352,7 @@ static void a_stream_of_another_checkpoint_is_refused(void **unused)
     assert_int_equal(system(command), 0);
     struct fm_run_options run = run_for(stage, scratch("never.fm"));
     run.inputs.model = scratch("model");
-    assert_int_equal(fm_pack(&run, &report, &err), FM_ECONFIG);
+    assert_int_equal(fm_pack(&run, &(struct fm_pack_options){0}, &report, &err), FM_ECONFIG);
     assert_int_not_equal(access(scratch("never.fm"), F_OK), 0);
 }
 

@@ -78,20 +78,20 @@ static void values_are_codes_times_the_scale_of_their_block(void **unused)
         struct matrix m = random_matrix(sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3]);
         size_t n = (size_t)m.N * (size_t)m.K;
         float *have = floats(n);
-        fm_scaled_to_f32(have, m.code, FM_F8_E4M3, &m.scales, 0, n);
+        fm_scaled_to_f32(have, m.code, &m.scales, 0, n);
         expect_close(have, m.value, (int)n, 0, "all");
         /* From any element on, and of codes that begin inside the matrix. */
         for (size_t first = 0; first < n; first += n / 7 + 1) {
             size_t part = (n - first) / 2 + 1;
-            fm_scaled_to_f32(have, m.code, FM_F8_E4M3, &m.scales, first, part);
+            fm_scaled_to_f32(have, m.code, &m.scales, first, part);
             expect_close(have, m.value + first, (int)part, 0, "from an element on");
             struct fm_scales inside = m.scales;
             inside.first = (int64_t)first;
-            fm_scaled_to_f32(have, m.code + first, FM_F8_E4M3, &inside, 0, part);
+            fm_scaled_to_f32(have, m.code + first, &inside, 0, part);
             expect_close(have, m.value + first, (int)part, 0, "codes from inside");
         }
         m.scales.rounded = true;
-        fm_scaled_to_f32(have, m.code, FM_F8_E4M3, &m.scales, 0, n);
+        fm_scaled_to_f32(have, m.code, &m.scales, 0, n);
         fm_dtype_round(m.value, FM_BF16, n);
         expect_close(have, m.value, (int)n, 0, "rounded");
         check_guards();

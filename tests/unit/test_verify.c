@@ -226,7 +226,8 @@ static void an_adapter_that_is_not_the_manifest_s_is_found(void **unused)
                                      .outputs.path = scratch("again.fm"),
                                      .machine.device = "ref",
                                      .outputs.force = true};
-        assert_int_equal(fm_pack(&run, &made, &verify_said), FM_EFORMAT);
+        assert_int_equal(fm_pack(&run, &(struct fm_pack_options){0}, &made, &verify_said),
+                         FM_EFORMAT);
     }
     edit_manifest = NULL;
 }

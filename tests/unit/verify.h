@@ -71,7 +71,7 @@ static inline int verify_make_all(void **unused)
                                  .inputs.stream = verify_stage,
                                  .outputs.path = verify_bundle,
                                  .machine.device = "ref"};
-    GIVEN_TRY(fm_pack(&run, &made, &given_err));
+    GIVEN_TRY(fm_pack(&run, &(struct fm_pack_options){0}, &made, &given_err));
     for (int i = 0; fm_layouts[i]; i++) {
         snprintf(verify_dir[i], sizeof verify_dir[i], "%s-%s", verify_bundle, fm_layouts[i]->name);
         verify_export_to(verify_dir[i], fm_layouts[i]);

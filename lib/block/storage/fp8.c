@@ -63,37 +63,14 @@ static int read_fp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc ? rc : check_word(json, "expert_dtype", "fp8", "fp8", err);
 }
 
-static bool has_scales(enum fm_dtype dtype)
-{
-    return fm_dtype_is_weight(dtype) || dtype == FM_F8_E8M0 || dtype == FM_U8;
-}
-
-/* The largest code, 448, times the largest scale is a finite bfloat16, so every value is. */
-#define SCALE_MAX 0x1.22p119f
-
-static size_t widen(float *scale, const void *raw, enum fm_dtype dtype, size_t n)
-{
-    fm_dtype_to_f32(scale, raw, dtype == FM_U8 ? FM_F8_E8M0 : dtype, n);
-    for (size_t i = 0; i < n; i++)
-        if (!(scale[i] > 0 && scale[i] <= SCALE_MAX))
-            return i;
-    return n;
-}
-
-static int planes(struct fm_plane plane[FM_PLANES_MAX], const struct fm_config *c)
-{
-    plane[0] = (struct fm_plane){"", 8, 1, 1, 1};
-    plane[1] = (struct fm_plane){"_scale", 0, 1, c->block_rows, c->block_columns};
-    return 2;
-}
-
-const struct fm_storage fm_fp8 = {.method = "fp8",
+const struct fm_storage fm_fp8 = {.name = "fp8",
+                                  .method = "fp8",
                                   .read = read_fp8,
+                                  .code = FM_CODE_E4M3,
                                   .codes = FM_F8_E4M3,
                                   .written = FM_BF16,
-                                  .scale = "_scale_inv",
-                                  .scale_dtypes = "F32, BF16, F16, F8_E8M0 or U8",
-                                  .has_scales = has_scales,
-                                  .widen = widen,
-                                  .scale_range = "more than 0 and at most 7.5e35",
-                                  .planes = planes};
+                                  .weight = ".weight",
+                                  .codes_end = ".weight",
+                                  .scale_end = ".weight_scale_inv",
+                                  .scale_dtypes = 1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16 |
+                                                  1u << FM_F8_E8M0 | 1u << FM_U8};

@@ -1,0 +1,81 @@
+# Quantised checkpoints keep their codes and scales: in the bundle, and in a uniform export of it.
+here=$(dirname "$0")
+export PYTHONDONTWRITEBYTECODE=1
+python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" mxfp4
+for name in odd-qwen3 odd-dsv3; do
+    python3 "$here/codes.py" resize "$GOLDEN/$name" wide 24
+    python3 "$here/fp8.py" quantise wide fp8-$name 8 4
+    rm -r wide
+done
+run() { # run MODEL: its ranking, masks and bundle
+    fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
+    fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
+        -o trained ranked >/dev/null 2>&1
+    fm-pack -q -m "$1" -f -o family.fm trained
+}
+for model in mxfp4 fp8-odd-qwen3 fp8-odd-dsv3; do
+    echo "== $model"
+    fm-rank -n -m $model -t $model/tokens.npy 2>/dev/null | grep -E '^(stored|plain|codes)'
+    run $model | grep -E '^(stored|plain|codes|bundle)'
+    fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm
+    python3 "$here/codes.py" export $model family.fm uniform
+    fm-verify -q --function -m $model -t $model/tokens.npy family.fm | sed 's/loss.*//'
+    fm-verify -q --function -t $model/tokens.npy --against family.fm uniform | sed 's/loss.*//'
+    fm-pack -q -m $model -T 3 trained 2>/dev/null | cmp - family.fm && echo "pipe: same bytes"
+    for layout in native ragged elastic layer padded uniform; do
+        fm-pack -q --export out --budget 0.5 --layout $layout --weights bf16 -f family.fm >/dev/null
+        fm-verify -q --function -t $model/tokens.npy --against family.fm out | tail -n 1
+        grep -lE 'quantization_config|hf_quant' out/*.json
+    done
+    fm-pack --list --json family.fm | grep -oE '"(storage|bytes_(stored|plain))":[^,]*'
+done
+echo "== the values of a bundle of bfloat16 are those of its codes, rounded"
+fm-pack -q -m fp8-odd-dsv3 -f --weights bf16 -o plain.fm trained | grep codes
+fm-pack -q --export plain --budget 0.5 --layout ragged -f plain.fm >/dev/null
+fm-pack -q --export out --budget 0.5 --layout ragged -f family.fm >/dev/null
+for file in out/*.safetensors; do
+    cmp "$file" "plain/$(basename "$file")" && echo same
+done
+echo "== widths for two devices"
+fm-pack -q --export out --budget 0.7 --layout uniform --tp 2 -f family.fm | grep width
+fm-pack -q --export out --budget 0.7 --layout uniform --tp 4 -f family.fm
+echo "status $?"
+echo "== not kept"
+said() {
+    "$@" 2>&1 >/dev/null | sed 's/^/  /'
+    echo "  status ${PIPESTATUS[0]}"
+}
+fm-rank -q -m mxfp4 -t mxfp4/tokens.npy --channel-group 1 -f -o single >/dev/null
+fm-rank -n -m mxfp4 -t mxfp4/tokens.npy --channel-group 16 2>/dev/null | grep codes
+fm-train -q -m mxfp4 -t mxfp4/tokens.npy --method saliency --budget-step 0.3 -f -o masks single \
+    >/dev/null 2>&1
+fm-pack -q -m mxfp4 -f -o other.fm masks | grep codes
+said fm-pack -q -m mxfp4 -f -o none.fm --weights keep masks
+said fm-pack -q --export none --budget 0.5 --layout ragged --weights keep family.fm
+said fm-pack -q --export none --budget 0.5 --layout uniform --weights keep plain.fm
+fm-recover -q -m fp8-odd-dsv3 -t fp8-odd-dsv3/tokens.npy --budget 0.3 --steps 1 --batch 2 -f -o adapted \
+    trained >/dev/null 2>&1
+said fm-pack -q -m fp8-odd-dsv3 -o none.fm adapted
+fm-pack -q -m fp8-odd-dsv3 --weights bf16 -f -o merged.fm adapted | grep -E '^(codes|bundle)'
+echo "== damage"
+python3 - <<'PYTHON'
+import tarfile
+from pathlib import Path
+data = bytearray(Path("family.fm").read_bytes())
+with tarfile.open("family.fm") as tar:
+    layer = tar.getmember("weights/layers-00001.safetensors")
+data[layer.offset_data + layer.size // 2] ^= 1
+Path("damaged.fm").write_bytes(data)
+PYTHON
+said fm-verify -q damaged.fm
+said fm-pack -q --export none --budget 0 --layout uniform damaged.fm
+said fm-pack -q --export none --budget 0 --layout ragged damaged.fm
+python3 - <<'PYTHON'
+from pathlib import Path
+file = sorted(Path("uniform").glob("*.safetensors"))[0]
+data = bytearray(file.read_bytes())
+data[-1] ^= 1
+file.write_bytes(data)
+PYTHON
+said fm-verify -q --against family.fm uniform
+ls
