@@ -35,6 +35,9 @@ struct fm_plane {
 };
 #define FM_PLANES 2
 
+/* Rows or columns of a block, at the most. */
+#define FM_STORAGE_BLOCK_MAX (1 << 20)
+
 /*
  * A matrix of codes and the tensors that belong to it.  A value is its code times the scale of its
  * block (lib/base/scaled.h).  Each tensor has the name of the family's table with another end: the
@@ -57,6 +60,14 @@ struct fm_storage {
     const char *codes_end; /* and what stands there instead */
     const char *scale_end;
     unsigned scale_dtypes; /* bits 1 << dtype: what scales may be; a U8 is an F8_E8M0 */
+    bool zeros;            /* a scale may be 0: a block of zeros */
+    /* One number more for each matrix, F32, by which scales are multiplied, or divided; the product
+     * is rounded to float32 before it is one with a code.  NULL: none. */
+    const char *factor_end;
+    bool divides;          /* a scale is divided by it */
+    const char *shape_end; /* I64 (2), rows and columns of the matrix; NULL: none */
+    const char *const
+        *carried; /* ends of tensors that are there for servers only, to NULL; or NULL */
 };
 
 /* Bits of a value in the tensor of codes. */
@@ -83,11 +94,15 @@ void fm_storage_planes(struct fm_plane plane[FM_PLANES], const struct fm_config 
 int fm_storage_group(const struct fm_config *config);
 
 /* The list: a row for each storage, fm_NAME of its file.  fp8 has a scale for each block of a
- * matrix, as DeepSeek-V3 came with it; mxfp4 is of experts, as gpt-oss came with it. */
+ * matrix, as DeepSeek-V3 came with it; mxfp4 is of experts, as gpt-oss came with it; compressed and
+ * modelopt are the formats of compressed-tensors and of NVIDIA's ModelOpt, of which
+ * quantization_config names one: `read` puts its own descriptor into the config. */
 /* clang-format off */
 #define FM_STORAGE_ROWS(ROW) \
     ROW(fp8)                 \
-    ROW(mxfp4)
+    ROW(mxfp4)               \
+    ROW(compressed)          \
+    ROW(modelopt)
 /* clang-format on */
 
 #define FM_STORAGE_DECLARE(name) extern const struct fm_storage fm_##name;

@@ -8,10 +8,12 @@
 #include "lib/export/fill.h"
 
 #include <assert.h>
+#include <math.h>
 #include <string.h>
 
 #include "lib/base/dtype.h"
 #include "lib/base/pool.h"
+#include "lib/model/checkpoint.h"
 #include "lib/model/interleave.h"
 #include "lib/model/stored.h"
 
@@ -146,6 +148,73 @@ static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int pl
     return part ? (int)(part - packed->part) : -1;
 }
 
+/* The tensor that belongs to an expert's matrix and is no channel's; `name` says which. */
+typedef void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                            const char *weight);
+
+static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
+                                                 const struct fm_planned_block *b,
+                                                 enum fm_weight_part part, fm_stored_name *name_of,
+                                                 uint64_t size, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
+    fm_checkpoint_name(weight, c, FM_NAMING_STOCK, part, c->moe[b->m], b->e);
+    name_of(name, c, weight);
+    const struct fm_opened_tensor *t = fm_opened_find(p->from, name);
+    if (t && t->t.size == size)
+        return t;
+    fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing, or has another size than %llu bytes",
+            p->from->bundle.file.path, name, (unsigned long long)size);
+    return NULL;
+}
+
+/* All bytes of such a tensor. */
+static int read_whole(const struct fm_exportplan *p, const struct fm_opened_tensor *t, void *dst,
+                      struct fm_err *err)
+{
+    int rc = fm_file_read(&p->from->bundle.file, t->t.offset, dst, (size_t)t->t.size, err);
+    struct fm_digest digest = fm_digest_of(dst, (size_t)t->t.size);
+    return rc ? rc : check_digest(p, t, &digest, err);
+}
+
+/* What scales of each row of a channel are multiplied or divided by. */
+static int read_factors(float factor[2], const struct fm_exportplan *p,
+                        const struct fm_planned_block *b, enum fm_weight_part of,
+                        struct fm_err *err)
+{
+    static const enum fm_weight_part rows[] = {FM_PART_GATE, FM_PART_UP};
+    for (int i = 0; i < 2; i++) {
+        factor[i] = 1;
+        if (!p->from->packed.storage->factor_end)
+            continue;
+        const struct fm_opened_tensor *t =
+            find_apart(p, b, of == FM_PART_DOWN_T ? FM_PART_DOWN : rows[i], fm_stored_factor_name,
+                       sizeof(float), err);
+        if (!t || read_whole(p, t, &factor[i], err))
+            return err->code;
+        if (!(factor[i] > 0 && isfinite(factor[i])))
+            return fm_fail(err, FM_EFORMAT,
+                           "%s: tensor '%s' holds %g; it must be more than 0 and finite",
+                           p->from->bundle.file.path, t->t.name, (double)factor[i]);
+    }
+    return FM_OK;
+}
+
+/* Scales of down that no channel has, one for each row, into scratch. */
+static int read_apart(char **bytes, const struct fm_exportplan *p, const struct fm_planned_block *b,
+                      struct fm_err *err)
+{
+    uint64_t size =
+        (uint64_t)p->from->config.H * (uint64_t)fm_dtype_bits(p->from->packed.scales) / 8;
+    const struct fm_opened_tensor *t =
+        find_apart(p, b, FM_PART_DOWN, fm_stored_scale_name, size, err);
+    if (!t)
+        return err->code;
+    *bytes = fm_scratch((size_t)size);
+    return read_whole(p, t, *bytes, err);
+}
+
 /* The values of channels that the bundle has as codes. */
 static int read_values(const struct fm_exportplan *p, const struct fm_planned_block *b,
                        enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
@@ -161,8 +230,13 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
         bytes[i] = fm_scratch((size_t)fm_packed_bytes(packed, &packed->part[part[i]], count));
         rc = read_part(p, b, part[i], first, count, bytes[i], err);
     }
+    float factor[2];
     if (!rc)
-        fm_packed_values(dst, o->dtype, packed, &o->config, of, count, bytes[0], bytes[1]);
+        rc = read_factors(factor, p, b, of, err);
+    if (!rc && part[1] < 0)
+        rc = read_apart(&bytes[1], p, b, err);
+    if (!rc)
+        fm_packed_values(dst, o->dtype, packed, &o->config, of, count, bytes[0], bytes[1], factor);
     fm_scratch_release(mark);
     return rc;
 }
@@ -298,7 +372,12 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_file *file = &p->from->bundle.file;
-    const struct fm_stored at = {&t->from->t, &t->scale->t, file, file};
+    const struct fm_stored at = {.tensor = &t->from->t,
+                                 .scale = &t->scale->t,
+                                 .file = file,
+                                 .scale_file = file,
+                                 .factor = t->factor ? &t->factor->t : NULL,
+                                 .factor_file = file};
     uint64_t bits = (uint64_t)fm_stored_bits(c, at.tensor);
     size_t bytes = (size_t)(n * bits / 8), scales_n = (size_t)fm_tensor_count(at.scale);
     struct fm_mark mark = fm_scratch_mark();
@@ -309,8 +388,13 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
         rc = fm_file_read(file, at.scale->offset, scale, (size_t)at.scale->size, err);
     if (!rc && first == 0)
         rc = check_whole(p, t->from, err) ? err->code : check_whole(p, t->scale, err);
+    if (!rc && first == 0 && t->factor)
+        rc = check_whole(p, t->factor, err);
+    float factor = 1;
+    if (!rc && fm_stored_factor(&factor, &at, err))
+        rc = fm_within(err, "%s", file->path);
     if (!rc && fm_stored_widen(&scales, fm_scratch(scales_n * sizeof(float)), &at, c, scale, 0,
-                               scales_n, err))
+                               scales_n, factor, err))
         rc = fm_within(err, "%s", file->path);
     if (!rc) {
         scales.first = (int64_t)first;
@@ -389,6 +473,11 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
     }
     case FM_FILL_EXPERTS:
         return fill_blocks(p, t, from, size, dst, err);
+    case FM_FILL_SHAPE: {
+        const int64_t numbers[] = {t->rows, t->columns};
+        memcpy(dst, (const char *)numbers + from, (size_t)size);
+        return FM_OK;
+    }
     case FM_FILL_UNSET:
         return fill_unset(t, from, size, dst);
     }

@@ -492,7 +492,7 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
         fm_stored_plane(end, c, name, plane);
         struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
         t.t.name = end;
-        t.t.dtype = part->dtype;
+        t.t.dtype = plane ? part->dtype : c->storage->codes;
         t.t.dims = fm_stored_shape(t.t.shape, c, &plain, plane);
         rc = fm_exportplan_add_tensor(p, &t, err);
         for (int i = 0; i < n * cuts && !rc; i++)
@@ -594,6 +594,25 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     return FM_OK;
 }
 
+/* The numbers of rows and columns of an expert's matrix are those of its width. */
+static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p)
+{
+    const struct fm_config *c = &p->from->config;
+    char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
+    int l, e;
+    if (!fm_stored_is_shape(c, t->t.name) || !fm_stored_belongs(codes, c, t->t.name))
+        return;
+    fm_stored_weight(weight, c, codes);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
+    if (!w || !fm_weights_is_expert(w) || t->t.size != 2 * sizeof(int64_t))
+        return;
+    const struct fm_tensor plain =
+        stock_shape(c, w, p->widths.stored[(size_t)fm_config_moe(c, l) * (size_t)c->E + (size_t)e]);
+    t->fill = FM_FILL_SHAPE;
+    t->rows = (int64_t)plain.shape[0];
+    t->columns = (int64_t)plain.shape[1];
+}
+
 /* The values of a tensor of codes take its place; *scales: it only belongs to one. */
 static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
                        const struct fm_exportplan *p, struct fm_err *err)
@@ -601,8 +620,12 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     const struct fm_config *c = &p->from->config;
     char other[FM_ST_NAME_BYTES_MAX + 1];
     *scales = false;
-    if (!p->from->packed.storage || p->codes || t->from->extra)
+    if (!p->from->packed.storage || t->from->extra)
         return FM_OK;
+    if (p->codes) {
+        shape_rest(t, p);
+        return FM_OK;
+    }
     if (fm_stored_belongs(other, c, t->t.name)) {
         *scales = true;
         return FM_OK;
@@ -613,6 +636,11 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     t->fill = FM_FILL_DECODED;
     t->scale = fm_opened_find(p->from, other);
     struct fm_stored stored = {.tensor = &t->from->t, .scale = t->scale ? &t->scale->t : NULL};
+    if (c->storage->factor_end) {
+        fm_stored_factor_name(other, c, t->t.name);
+        t->factor = fm_opened_find(p->from, other);
+        stored.factor = t->factor ? &t->factor->t : NULL;
+    }
     return !fm_stored_check(&stored, c, err) ? FM_OK
                                              : fm_within(err, "%s", p->from->bundle.file.path);
 }

@@ -32,6 +32,7 @@ enum fm_fill {
     FM_FILL_WIDENED, /* one of the shared expert, or its values, with zeros after its channels */
     FM_FILL_DECODED, /* the values of one that is codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
+    FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
     FM_FILL_UNSET    /* one number, -1: the budget to start with is not chosen here */
 };
 
@@ -52,13 +53,15 @@ struct fm_planned_block {
 struct fm_planned_tensor {
     struct fm_tensor t; /* name owned; offset is that in its file */
     enum fm_fill fill;
-    int m;                                /* the layer's place in config.moe; -1: of none */
-    const struct fm_opened_tensor *from;  /* COPY, WIDENED, DECODED */
-    const struct fm_opened_tensor *scale; /* DECODED, WIDENED: of codes, else NULL */
-    int wider;                            /* WIDENED: this dimension, */
-    uint64_t by;                          /* by so much, */
-    size_t again;                         /* of scales: with the last one, its bytes, again */
-    size_t block, blocks;                 /* EXPERTS: the first, how many */
+    int m;                                 /* the layer's place in config.moe; -1: of none */
+    const struct fm_opened_tensor *from;   /* COPY, WIDENED, DECODED */
+    const struct fm_opened_tensor *scale;  /* DECODED, WIDENED: of codes, else NULL */
+    const struct fm_opened_tensor *factor; /* the same, where there is one */
+    int64_t rows, columns;                 /* SHAPE */
+    int wider;                             /* WIDENED: this dimension, */
+    uint64_t by;                           /* by so much, */
+    size_t again;                          /* of scales: with the last one, its bytes, again */
+    size_t block, blocks;                  /* EXPERTS: the first, how many */
     size_t file;
 };
 

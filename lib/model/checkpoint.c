@@ -91,9 +91,11 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
         cp->extra[cp->extras++] = *at;
         return FM_OK;
     }
-    if (fm_stored_belongs(codes, &cp->config, name))
+    if (fm_stored_belongs(codes, &cp->config, name)) {
+        cp->aside[cp->asides++] = *at;
         return fm_stored_check_belongs(&cp->config, name, fm_hfdir_find(&cp->dir, codes, &file),
                                        err);
+    }
     fm_stored_complete(at, &cp->config, find_tensor, &cp->dir);
     if (fm_stored_check(at, &cp->config, err))
         return err->code;
@@ -133,7 +135,8 @@ static int sort_tensors(struct fm_checkpoint *cp, struct fm_err *err)
     cp->expert = fm_alloc(experts * tensors, sizeof *cp->expert, "the list of experts", err);
     cp->rest = fm_alloc(all, sizeof *cp->rest, "the list of tensors", err);
     cp->extra = fm_alloc(all, sizeof *cp->extra, "the list of tensors", err);
-    int rc = cp->expert && cp->rest && cp->extra ? FM_OK : err->code;
+    cp->aside = fm_alloc(all, sizeof *cp->aside, "the list of tensors", err);
+    int rc = cp->expert && cp->rest && cp->extra && cp->aside ? FM_OK : err->code;
     for (size_t s = 0; s < cp->dir.shards && !rc; s++)
         rc = sort_shard(cp, &cp->dir.shard[s], err);
     for (size_t i = 0; i < experts * tensors && !rc; i++)
@@ -173,6 +176,7 @@ void fm_checkpoint_close(struct fm_checkpoint *cp)
     free(cp->expert);
     free(cp->rest);
     free(cp->extra);
+    free(cp->aside);
     fm_hfdir_close(&cp->dir);
     fm_config_release(&cp->config);
     *cp = (struct fm_checkpoint){0};

@@ -32,7 +32,9 @@ struct fm_checkpoint {
     enum fm_dtype dtype;     /* of every expert weight, as it is written */
     struct fm_share *expert; /* (M, E, tensors) */
     int tensors;             /* that an expert is in: rows of the family's table */
-    struct fm_stored *rest;  /* every other tensor but scales, sorted by name */
+    struct fm_stored *rest;  /* every other tensor but what belongs to codes, sorted by name */
+    struct fm_stored *aside; /* what belongs to codes, scales among it */
+    size_t asides;
     struct fm_stored *extra; /* those of no decoder layer, sorted by name: not in rest */
     size_t experts, rests;   /* counts: shares of experts, other tensors */
     size_t extras;

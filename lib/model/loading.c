@@ -119,14 +119,14 @@ static bool is_rounded(const struct fm_model *m, const struct fm_model_tensor *p
  * scales->scale stays NULL where the tensor holds values. */
 static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
                         const struct fm_model_tensor *p, int e, int shares, const void *raw,
-                        struct fm_err *err)
+                        float factor, struct fm_err *err)
 {
     *scales = (struct fm_scales){0};
     if (!p->at.scale)
         return FM_OK;
     size_t n = (size_t)fm_tensor_count(p->at.scale) / (size_t)shares;
     float *wide = fm_scratch(n * sizeof *wide);
-    if (fm_stored_widen(scales, wide, &p->at, &m->config, raw, (size_t)e * n, n, err))
+    if (fm_stored_widen(scales, wide, &p->at, &m->config, raw, (size_t)e * n, n, factor, err))
         return fm_within(err, "%s", m->path);
     scales->rounded = is_rounded(m, p);
     return FM_OK;
@@ -185,7 +185,14 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
         return fm_within(err, "tensor '%s'", at->scale->name);
     struct fm_digest digest = fm_weightsum_tensor(at->scale, raw, 0);
     fm_weightsum_add(sum, &digest);
-    return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, err);
+    float factor;
+    if (fm_stored_factor(&factor, at, err))
+        return err->code;
+    if (at->factor) {
+        digest = fm_weightsum_tensor(at->factor, &factor, 0);
+        fm_weightsum_add(sum, &digest);
+    }
+    return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, factor, err);
 }
 
 /* The end that a tensor becomes, where it carries its type. */
@@ -274,6 +281,7 @@ struct piece {
     int e;                   /* -1: not one expert's */
     size_t first, n;         /* its elements in the tensor */
     const void *raw, *scale; /* their bytes, and those of their scales */
+    float factor[2];         /* of these; of codes of a bundle for each of the rows of a channel */
 };
 
 /* Where a piece goes: its rows, or its columns as rows, `stride` elements apart. */
@@ -441,6 +449,44 @@ static int read_bytes(const void **bytes, const struct fm_tensor *t, const struc
     return FM_OK;
 }
 
+/* What the scales are multiplied by, where there is such a number; it counts in the layer's sum. */
+static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err)
+{
+    const struct fm_stored *at = &x->tensor->at;
+    if (fm_stored_factor(&x->factor[0], at, err))
+        return fm_within(err, "%s", v->m->path);
+    if (!at->factor || !v->summing)
+        return FM_OK;
+    struct fm_digest digest = fm_weightsum_tensor(at->factor, &x->factor[0], 0);
+    pthread_mutex_lock(&v->lock);
+    fm_weightsum_add(&v->sum, &digest);
+    pthread_mutex_unlock(&v->lock);
+    return FM_OK;
+}
+
+/* The same of codes of a bundle, where it is a tensor of the checkpoint's name. */
+static int read_factors(const struct conversion *v, struct piece *x, struct fm_err *err)
+{
+    const struct fm_config *c = &v->m->config;
+    static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
+    bool down = x->tensor->part == FM_PART_DOWN_T;
+    for (int i = 0; i < 2; i++) {
+        char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
+        struct fm_stored at = {0};
+        x->factor[i] = 1;
+        if (!c->storage->factor_end)
+            continue;
+        fm_checkpoint_name(weight, c, FM_NAMING_STOCK, down ? FM_PART_DOWN : parts[i], v->l, x->e);
+        fm_stored_factor_name(name, c, weight);
+        at.factor = fm_source_find(&v->m->tensors, name, &at.factor_file);
+        if (!at.factor || at.factor->size != sizeof(float))
+            return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", v->m->path, name);
+        if (fm_stored_factor(&x->factor[i], &at, err))
+            return fm_within(err, "%s", v->m->path);
+    }
+    return FM_OK;
+}
+
 /* The tensor with the scales of an expert's down codes that belong to no channel. */
 static const struct fm_tensor *scales_apart(const struct conversion *v, const struct piece *x,
                                             const struct fm_file **file)
@@ -465,6 +511,8 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
     if (rc)
         return rc;
     note_bytes(v, x, false, x->e, x->raw, (size_t)size);
+    if (read_factors(v, x, err))
+        return err->code;
     if (own) {
         size = fm_packed_bytes(packed, own, cap);
         from = (uint64_t)x->e * fm_packed_bytes(packed, own, all);
@@ -501,7 +549,7 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
                     size, err);
     if (!rc)
         note_bytes(v, x, true, share, x->scale, size);
-    return rc;
+    return rc ? rc : read_factor(v, x, err);
 }
 
 /* Codes of a bundle. */
@@ -510,7 +558,7 @@ static int convert_packed(const struct conversion *v, const struct piece *x, str
     const struct fm_config *c = &v->m->config;
     float *values = fm_scratch(x->n * sizeof *values);
     fm_packed_values(values, FM_F32, &v->m->packed, c, x->tensor->part,
-                     (uint64_t)v->slot->cap[x->e], x->raw, x->scale);
+                     (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
     if (is_rounded(v->m, x->tensor))
         fm_dtype_round(values, v->m->dtype, x->n);
     size_t bad = fm_dtype_nonfinite(values, FM_F32, x->n);
@@ -532,7 +580,8 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
         return fm_within(err, "%s", v->m->path);
     struct fm_scales scales;
     bool fused = is_fused(p);
-    if (widen_scales(&scales, v->m, p, fused ? x->e : 0, fused ? c->E : 1, x->scale, err))
+    if (widen_scales(&scales, v->m, p, fused ? x->e : 0, fused ? c->E : 1, x->scale, x->factor[0],
+                     err))
         return err->code;
     struct raw src = {x->raw, p->at.tensor->dtype, fm_stored_bits(c, p->at.tensor),
                       scales.scale ? &scales : NULL};

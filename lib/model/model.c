@@ -258,9 +258,11 @@ static bool is_packed_scale(const struct fm_model *m, const char *name)
         if (w && fm_packed_find(&m->packed, w->part, 1))
             return true;
     }
-    fm_stored_weight(weight, &m->config, name);
+    if (!fm_stored_belongs(codes, &m->config, name))
+        return false;
+    fm_stored_weight(weight, &m->config, codes);
     const struct fm_weight *w = fm_weights_find(&m->config, FM_NAMING_STOCK, weight, &l, &e);
-    return fm_stored_belongs(codes, &m->config, name) && w && fm_weights_is_expert(w);
+    return w && fm_weights_is_expert(w);
 }
 
 /* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not,
@@ -278,8 +280,8 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
     if (rc || fm_extra_add(&m->extra, &m->config, t))
         return rc;
     if (fm_stored_belongs(codes, &m->config, of))
-        rc =
-            fm_stored_check_belongs(&m->config, of, fm_source_find(&m->tensors, codes, &file), err);
+        return fm_stored_check_belongs(&m->config, of, fm_source_find(&m->tensors, codes, &file),
+                                       err);
     fm_stored_weight(weight, &m->config, of);
     if (!rc && fm_stored_twice(&m->config, of, fm_source_find(&m->tensors, weight, &file), err))
         rc = err->code;

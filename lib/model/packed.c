@@ -13,6 +13,7 @@
 #include "lib/base/scaled.h"
 #include "lib/family/family.h"
 #include "lib/model/interleave.h"
+#include "lib/model/stored.h"
 
 static uint64_t blocks(uint64_t size, int block)
 {
@@ -231,7 +232,7 @@ static void decode_columns(char *rows, enum fm_dtype dtype, const struct fm_pack
 
 void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p,
                       const struct fm_config *c, enum fm_weight_part of, uint64_t channels,
-                      const void *codes, const void *scales)
+                      const void *codes, const void *scales, const float *factor)
 {
     const struct fm_packed_part *part = fm_packed_find(p, of, 0), *own = fm_packed_find(p, of, 1);
     uint64_t groups = channels / (uint64_t)p->group;
@@ -244,7 +245,11 @@ void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p
     float *wide = fm_scratch(n * sizeof *wide);
     bool columns = of == FM_PART_DOWN_T;
     int across = columns ? p->group : c->H;
-    fm_dtype_to_f32(wide, scales, p->scales == FM_U8 ? FM_F8_E8M0 : p->scales, n);
+    size_t row = columns ? n : (size_t)blocks((uint64_t)c->H, plane[1].block_columns);
+    size_t element = (size_t)fm_dtype_bits(p->scales) / 8;
+    for (size_t i = 0; i < n; i += row)
+        fm_stored_scales(wide + i, p->storage, (const char *)scales + i * element, p->scales, row,
+                         factor[columns ? 0 : i / row % (size_t)part->rows]);
     const struct fm_scales s = {.scale = wide,
                                 .count = n,
                                 .columns = across,

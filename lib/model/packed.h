@@ -108,10 +108,11 @@ static inline uint64_t fm_packed_bytes(const struct fm_packed *packed,
  * Values of `channels` channels, whole groups, of a part of an expert that is codes: rows of the
  * online layout, rounded once to `dtype`.  `codes` and `scales` are what the tensors of the part
  * have of these channels; where no tensor has scales of channels, all of the expert's scales.
+ * `factor` has what scales of each row of a channel are multiplied or divided by.
  */
 void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,
                       const struct fm_config *config, enum fm_weight_part of, uint64_t channels,
-                      const void *codes, const void *scales);
+                      const void *codes, const void *scales, const float *factor);
 
 /* Of a channel in all tensors that have one, times the group: the bytes of a channel group. */
 uint64_t fm_packed_all_bytes(const struct fm_packed *packed);

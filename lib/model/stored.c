@@ -5,6 +5,7 @@
  */
 #include "lib/model/stored.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,26 +43,59 @@ void fm_stored_complete(struct fm_stored *s, const struct fm_config *c, fm_store
                         const void *in)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
-    if (fm_stored_scale(name, c, s->tensor))
-        s->scale = find(in, name, &s->scale_file);
+    const struct fm_storage *storage = c->storage;
+    if (!fm_stored_scale(name, c, s->tensor))
+        return;
+    s->scale = find(in, name, &s->scale_file);
+    if (storage->factor_end) {
+        turn(name, s->tensor->name, storage->codes_end, storage->factor_end);
+        s->factor = find(in, name, &s->factor_file);
+    }
+    if (storage->shape_end) {
+        turn(name, s->tensor->name, storage->codes_end, storage->shape_end);
+        s->shape = find(in, name, &s->shape_file);
+    }
+}
+
+/* The end of a tensor's name that says that it belongs to codes; NULL: none does. */
+static const char *end_of(const struct fm_storage *s, const char *name)
+{
+    const char *const ends[] = {s->scale_end, s->factor_end, s->shape_end};
+    for (int i = 0; i < 3; i++)
+        if (ends[i] && fm_ends_with(name, ends[i]))
+            return ends[i];
+    for (const char *const *end = s->carried; end && *end; end++)
+        if (fm_ends_with(name, *end))
+            return *end;
+    return NULL;
+}
+
+bool fm_stored_is_scale(const struct fm_config *c, const char *name)
+{
+    return c->storage && fm_ends_with(name, c->storage->scale_end);
+}
+
+bool fm_stored_is_shape(const struct fm_config *c, const char *name)
+{
+    return c->storage && c->storage->shape_end && fm_ends_with(name, c->storage->shape_end);
 }
 
 bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                        const char *name)
 {
-    if (!c->storage || !fm_ends_with(name, c->storage->scale_end))
-        return false;
-    turn(codes, name, c->storage->scale_end, c->storage->codes_end);
-    return true;
+    const char *end = c->storage ? end_of(c->storage, name) : NULL;
+    if (end)
+        turn(codes, name, end, c->storage->codes_end);
+    return end;
 }
 
 void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                       const char *name)
 {
     const struct fm_storage *s = c->storage;
-    char codes[FM_ST_NAME_BYTES_MAX + 1];
-    if (fm_stored_belongs(codes, c, name))
-        turn(weight, codes, s->codes_end, s->weight);
+    const char *end = s ? end_of(s, name) : NULL;
+    if (end && (end == s->scale_end || end == s->factor_end))
+        turn(weight, name, end, s->weight);
     else if (s && fm_ends_with(name, s->codes_end))
         turn(weight, name, s->codes_end, s->weight);
     else
@@ -93,14 +127,13 @@ int fm_stored_check_belongs(const struct fm_config *c, const char *name,
 {
     if (codes && is_codes(c, codes))
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' has scales for a tensor that is %s%s", name,
-                   codes ? fm_dtype_name(codes->dtype) : "missing",
-                   codes ? ", which has none" : "");
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to a tensor of codes, which is %s%s", name,
+                   codes ? fm_dtype_name(codes->dtype) : "missing", codes ? " and holds none" : "");
 }
 
 static uint64_t blocks(uint64_t size, int block)
 {
-    return (size + (uint64_t)block - 1) / (uint64_t)block;
+    return block ? (size + (uint64_t)block - 1) / (uint64_t)block : 1;
 }
 
 /* FM_EFORMAT unless the tensor has that shape; `who` wants it, "config.json wants". */
@@ -141,6 +174,33 @@ static int check_scale_dtype(const struct fm_storage *s, const struct fm_tensor 
                    fm_dtype_name(t->dtype), list);
 }
 
+/* FM_EFORMAT unless what a matrix has one of is there. */
+static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
+{
+    const struct fm_storage *storage = c->storage;
+    if (storage->factor_end && !s->factor)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' has no %s", s->tensor->name,
+                       storage->factor_end);
+    if (s->factor && (s->factor->dtype != FM_F32 || fm_tensor_count(s->factor) != 1))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is not one number of type F32",
+                       s->factor->name);
+    if (s->shape && (s->shape->dtype != FM_I64 || fm_tensor_count(s->shape) != 2))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is not two numbers of type I64",
+                       s->shape->name);
+    if (!s->shape)
+        return FM_OK;
+    int64_t said[2];
+    if (fm_file_read(s->shape_file, s->shape->offset, said, sizeof said, err))
+        return fm_within(err, "tensor '%s'", s->shape->name);
+    uint64_t rows = s->tensor->shape[0],
+             columns = fm_stored_count(c, s->tensor) / (rows ? rows : 1);
+    if ((uint64_t)said[0] == rows && (uint64_t)said[1] == columns)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' says %lld x %lld, and the codes are %llu x %llu",
+                   s->shape->name, (long long)said[0], (long long)said[1], (unsigned long long)rows,
+                   (unsigned long long)columns);
+}
+
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_tensor *t = s->tensor;
@@ -160,9 +220,14 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
         return rc;
     if (storage->fused)
         return check_shape(s->scale, t->shape, 3, "its codes want", err);
+    if (check_single(s, c, err))
+        return err->code;
     uint64_t columns = fm_stored_count(c, t) / (t->shape[0] ? t->shape[0] : 1);
     const uint64_t want[] = {blocks(t->shape[0], c->block_rows), blocks(columns, c->block_columns)};
-    snprintf(who, sizeof who, "blocks of %d x %d want", c->block_rows, c->block_columns);
+    if (c->block_columns)
+        snprintf(who, sizeof who, "blocks of %d x %d want", c->block_rows, c->block_columns);
+    else
+        snprintf(who, sizeof who, "one for each row wants");
     return check_shape(s->scale, want, 2, who, err);
 }
 
@@ -178,12 +243,15 @@ static int turned(enum fm_weight_part part)
 static int check_whole(const struct fm_tensor *t, const struct fm_config *c, uint64_t columns,
                        struct fm_err *err)
 {
-    if (!c->storage->whole || columns % (uint64_t)c->block_columns == 0)
+    int block = c->block_columns, unit = fm_dtype_bits(t->dtype) / fm_storage_bits(c->storage);
+    block = block > 0 ? block : 1;
+    block = block % unit == 0 ? block : unit; /* whole words, too */
+    if (!c->storage->whole || columns % (uint64_t)block == 0)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "tensor '%s': by config.json its rows have %llu values, which are no blocks of "
                    "%d",
-                   t->name, (unsigned long long)columns, c->block_columns);
+                   t->name, (unsigned long long)columns, block);
 }
 
 int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
@@ -225,6 +293,18 @@ void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
 {
     const struct fm_storage *s = c->storage;
     turn(name, weight, s->weight, plane > 0 ? s->scale_end : s->codes_end);
+}
+
+void fm_stored_scale_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                          const char *weight)
+{
+    turn(name, weight, c->storage->weight, c->storage->scale_end);
+}
+
+void fm_stored_factor_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                           const char *weight)
+{
+    turn(name, weight, c->storage->weight, c->storage->factor_end);
 }
 
 int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *c,
@@ -321,28 +401,50 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
     }
 }
 
+int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err)
+{
+    *factor = 1;
+    if (!s->factor)
+        return FM_OK;
+    if (fm_file_read(s->factor_file, s->factor->offset, factor, sizeof *factor, err))
+        return fm_within(err, "tensor '%s'", s->factor->name);
+    if (*factor > 0 && *factor <= FLT_MAX)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' holds %g; it must be more than 0 and finite",
+                   s->factor->name, (double)*factor);
+}
+
+void fm_stored_scales(float *scale, const struct fm_storage *storage, const void *raw,
+                      enum fm_dtype dtype, size_t n, float factor)
+{
+    fm_dtype_to_f32(scale, raw, dtype == FM_U8 ? FM_F8_E8M0 : dtype, n);
+    for (size_t i = 0; storage->factor_end && i < n; i++)
+        scale[i] = storage->divides ? scale[i] / factor : scale[i] * factor;
+}
+
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
                     const struct fm_config *c, const void *raw, size_t first, size_t count,
-                    struct fm_err *err)
+                    float factor, struct fm_err *err)
 {
     const struct fm_storage *storage = c->storage;
-    enum fm_dtype dtype = s->scale->dtype;
     float most = fm_code_scale_max(storage->code);
     uint64_t rows = 1;
     for (int d = 0; d < s->tensor->dims - (storage->fused ? 2 : 1); d++)
         rows *= s->tensor->shape[d];
-    fm_dtype_to_f32(scale, raw, dtype == FM_U8 ? FM_F8_E8M0 : dtype, count);
+    fm_stored_scales(scale, storage, raw, s->scale->dtype, count, factor);
     for (size_t i = 0; i < count; i++)
-        if (!(scale[i] > 0 && scale[i] <= most))
+        if (!(scale[i] > 0 || (storage->zeros && scale[i] == 0)) || scale[i] > most)
             return fm_fail(err, FM_EFORMAT,
-                           "tensor '%s' holds %g at element %zu; a scale is more than 0 and at "
-                           "most %.2g",
-                           s->scale->name, (double)scale[i], first + i, (double)most);
-    *scales = (struct fm_scales){.scale = scale,
-                                 .count = count,
-                                 .columns = (int64_t)(fm_stored_count(c, s->tensor) / rows),
-                                 .block_rows = c->block_rows,
-                                 .block_columns = c->block_columns,
-                                 .code = storage->code};
+                           "tensor '%s' holds %g at element %zu; a scale is %s and at most %.2g",
+                           s->scale->name, (double)scale[i], first + i,
+                           storage->zeros ? "not negative" : "more than 0", (double)most);
+    int64_t columns = (int64_t)(fm_stored_count(c, s->tensor) / rows);
+    *scales =
+        (struct fm_scales){.scale = scale,
+                           .count = count,
+                           .columns = columns,
+                           .block_rows = c->block_rows,
+                           .block_columns = c->block_columns ? c->block_columns : (int)columns,
+                           .code = storage->code};
     return FM_OK;
 }

@@ -19,6 +19,8 @@
 struct fm_stored {
     const struct fm_tensor *tensor, *scale; /* scale: NULL where the tensor holds plain numbers */
     const struct fm_file *file, *scale_file;
+    const struct fm_tensor *factor, *shape; /* that belong to codes; NULL: the storage has none */
+    const struct fm_file *factor_file, *shape_file;
 };
 
 /* The tensor of that name in `in`, and the file that has it, or NULL. */
@@ -50,8 +52,8 @@ bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
 int fm_stored_twice(const struct fm_config *config, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err);
 
-/* FM_EFORMAT where codes have no scales, or scales of another shape than the blocks'; FM_ECONFIG
- * where they are of a dtype that cannot be read. */
+/* FM_EFORMAT where codes have no scales, or scales of another shape than the blocks', or not what
+ * else belongs to them; FM_ECONFIG where scales are of a dtype that cannot be read. */
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *config, struct fm_err *err);
 
 /*
@@ -68,6 +70,10 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
 enum fm_weight_part fm_stored_part(const struct fm_config *config, enum fm_weight_part part);
 void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                      const char *weight, int plane);
+void fm_stored_scale_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                          const char *weight);
+void fm_stored_factor_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                           const char *weight);
 int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *config,
                     const struct fm_tensor *plain, int plane);
 
@@ -104,13 +110,26 @@ int fm_stored_finite(const struct fm_stored *s, const struct fm_config *config, 
 void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dtype raw_dtype,
                      const struct fm_scales *scales, size_t n);
 
+/* The number by which scales are multiplied or divided; 1 where there is none.  FM_EFORMAT where it
+ * is not more than 0 and finite. */
+int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err);
+
+/* By its name, is it a tensor of scales, or one of rows and columns? */
+bool fm_stored_is_scale(const struct fm_config *config, const char *name);
+bool fm_stored_is_shape(const struct fm_config *config, const char *name);
+
+/* n scales as floats, times or by a factor. */
+void fm_stored_scales(float *scale, const struct fm_storage *storage, const void *raw,
+                      enum fm_dtype dtype, size_t n, float factor);
+
 /*
  * What a conversion of the codes needs, from the bytes of `count` of their scales, of the tensor's
  * from number `first` on, whole rows of blocks: `scale` can hold that many floats and is borrowed.
- * FM_EFORMAT, naming tensor and element, where one cannot be a scale.
+ * `factor` is fm_stored_factor's.  FM_EFORMAT, naming tensor and element, where one cannot be a
+ * scale.
  */
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
                     const struct fm_config *config, const void *raw, size_t first, size_t count,
-                    struct fm_err *err);
+                    float factor, struct fm_err *err);
 
 #endif

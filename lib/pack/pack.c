@@ -162,39 +162,35 @@ static int compare_stored(const void *a, const void *b)
                   ((const struct fm_stored *)b)->tensor->name);
 }
 
-static void add_scales(struct fm_packing *p, const struct fm_stored *of)
+/* Is it of experts' scales that have channels, and so in the tensors of a layer? */
+static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
 {
-    if (of->scale)
-        p->rest[p->rests++] = (struct fm_stored){.tensor = of->scale, .file = of->scale_file};
-}
-
-/* Has a layer no tensor for the scales of this share, because no channel is in them? */
-static bool is_apart(const struct fm_packing *p, const struct fm_share *share)
-{
+    int l, e;
+    const struct fm_config *c = &p->cp.config;
+    char weight[FM_ST_NAME_BYTES_MAX + 1];
+    fm_stored_weight(weight, c, s->tensor->name);
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
+    if (!w || !fm_weights_is_expert(w) || !fm_stored_is_scale(c, s->tensor->name))
+        return false;
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
-    fm_expert_cuts(cut, p->cp.config.expert, share->part);
-    return share->at.scale && !fm_packed_find(&p->packed, cut[0].of, 1);
+    fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part));
+    return fm_packed_find(&p->packed, cut[0].of, 1) != NULL;
 }
 
-/* Tensors that are no experts'; where codes are kept, with the scales among them. */
+/* Tensors that are no experts'; where codes are kept, with what
+ * belongs to them and has no channels. */
 static int list_rest(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_checkpoint *cp = &p->cp;
     bool kept = p->packed.storage != NULL;
-    p->rest = fm_alloc(2 * cp->rests + (kept ? cp->experts : 0) + 1, sizeof *p->rest,
-                       "the list of tensors", err);
+    p->rest = fm_alloc(cp->rests + cp->asides + 1, sizeof *p->rest, "the list of tensors", err);
     if (!p->rest)
         return err->code;
-    for (size_t i = 0; i < cp->rests; i++) {
+    for (size_t i = 0; i < cp->rests; i++)
         p->rest[p->rests++] = cp->rest[i];
-        if (kept)
-            add_scales(p, &cp->rest[i]);
-    }
-    for (size_t i = 0; kept && i < cp->experts; i++) {
-        bool first = !cp->expert[i].fused || i / (size_t)cp->tensors % (size_t)cp->config.E == 0;
-        if (first && is_apart(p, &cp->expert[i]))
-            add_scales(p, &cp->expert[i].at);
-    }
+    for (size_t i = 0; kept && i < cp->asides; i++)
+        if (!is_plane(p, &cp->aside[i]))
+            p->rest[p->rests++] = cp->aside[i];
     qsort(p->rest, p->rests, sizeof *p->rest, compare_stored);
     return FM_OK;
 }

@@ -87,6 +87,19 @@ static void join_sums(const struct run *w)
     }
 }
 
+/* What scales are multiplied by; where codes are kept it passes as a tensor of its own, too. */
+static int read_factor(struct fm_packing *p, const struct fm_stored *place, float *factor,
+                       struct fm_err *err)
+{
+    if (fm_stored_factor(factor, place, err))
+        return fm_within(err, "%s", place->scale_file->path);
+    if (place->factor && !p->packed.storage) {
+        struct fm_digest digest = fm_weightsum_tensor(place->factor, factor, 0);
+        add_sum(p, place->factor, &digest);
+    }
+    return FM_OK;
+}
+
 /* The scales of a tensor of codes, or of one expert's share where there are `pieces`, into scratch;
  * scales->scale is NULL where it holds values.  Where codes are kept, scales pass as tensors of
  * their own, and count there. */
@@ -105,8 +118,11 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place, int 
     int rc = p->packed.storage
                  ? fm_file_read(place->scale_file, at, raw, size, err)
                  : read_tensor(p, place->scale, place->scale_file, e, pieces, raw, err);
+    float factor = 1;
+    if (!rc)
+        rc = read_factor(p, place, &factor, err);
     if (!rc && fm_stored_widen(scales, wide, place, &p->cp.config, raw, pieces ? (size_t)e * n : 0,
-                               n, err))
+                               n, factor, err))
         rc = fm_within(err, "%s", place->scale_file->path);
     return rc;
 }

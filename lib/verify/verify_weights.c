@@ -351,7 +351,7 @@ static void check_unit(void *arg, int i)
     else if (p.t->fill == FM_FILL_UNSET)
         rc = check_filled(&p, 0, have->size, "is not -1, the budget that config.json starts with",
                           &err);
-    else if (p.t->scale)
+    else if (p.t->scale || p.t->fill == FM_FILL_SHAPE)
         rc = check_filled(&p, 0, have->size, "is not what the bundle's codes and scales make of it",
                           &err);
     else

@@ -3,10 +3,12 @@
 
     codes.py resize MODEL OUT I       experts of I channels, the first of them again where there were
                                       fewer; shared experts that config.json counts in experts, too
+    codes.py plain MODEL OUT          the values of compressed-tensors' and ModelOpt's codes as F32
+    codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels of that order
 
-Works on bytes: what a code is worth does not matter here.
+Bundles and exports are compared as bytes: what a code is worth does not matter there.
 """
 import json
 import re
@@ -15,7 +17,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from fp8 import read, write
+from fp8 import CODES, bf16_value, read, to_f32, write
 
 GATE, UP, DOWN = ("gate_proj", "w1"), ("up_proj", "w3"), ("down_proj", "w2")
 
@@ -45,6 +47,157 @@ def rows(tensor, n, fused, e):
     return cut(cut(data, shape[0])[e] if fused else data, n)
 
 
+# --- values -----------------------------------------------------------------------------------------
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+E2M1 += [-x for x in E2M1]
+ENDS = (".weight_packed", ".weight")
+ASIDE = (".weight_scale", ".weight_global_scale", ".weight_scale_2", ".weight_shape", ".input_scale")
+
+
+def numbers(tensor):
+    dtype, _, data = tensor
+    if dtype == "F32":
+        return list(struct.unpack(f"<{len(data) // 4}f", data))
+    if dtype == "BF16":
+        return [bf16_value(w) for w in struct.unpack(f"<{len(data) // 2}H", data)]
+    if dtype == "F8_E4M3":
+        return [CODES[b] for b in data]
+    return [2.0 ** (b - 127) for b in data]
+
+
+def decoded(model):
+    """{name of the weight: (shape, values)} of what is stored as codes."""
+    tensor, found = read(model), {}
+    for name, (dtype, shape, data) in tensor.items():
+        end = next((e for e in ENDS if name.endswith(e)), None)
+        base = name.removesuffix(end) if end else name
+        if not end or base + ".weight_scale" not in tensor:
+            continue
+        if dtype == "I32":
+            code = [(w >> 4 * i & 15) - 8 for w in struct.unpack(f"<{len(data) // 4}I", data) for i in range(8)]
+        elif dtype == "U8":
+            code = [E2M1[b >> s & 15] for b in data for s in (0, 4)]
+        else:
+            code = [CODES[b] for b in data]
+        scale, grid = numbers(tensor[base + ".weight_scale"]), tensor[base + ".weight_scale"][1]
+        if base + ".weight_global_scale" in tensor:
+            factor = numbers(tensor[base + ".weight_global_scale"])[0]
+            scale = [to_f32(s / factor) for s in scale]
+        if base + ".weight_scale_2" in tensor:
+            factor = numbers(tensor[base + ".weight_scale_2"])[0]
+            scale = [to_f32(s * factor) for s in scale]
+        rows, columns = shape[0], len(code) // shape[0]
+        r, c = rows // grid[0], columns // grid[1]
+        found[base + ".weight"] = [rows, columns], [
+            to_f32(code[i * columns + j] * scale[i // r * grid[1] + j // c])
+            for i in range(rows) for j in range(columns)
+        ]  # fmt: skip
+    return found
+
+
+def plain(model, out):
+    values, tensors = decoded(model), {}
+    for name, t in read(model).items():
+        if not name.endswith(ASIDE + ENDS) or name in values or (name.endswith(".weight") and t[0] == "BF16"):
+            tensors[name] = t
+    for name, (shape, x) in values.items():
+        tensors[name] = "F32", shape, struct.pack(f"<{len(x)}f", *x)
+    for name, (dtype, shape, data) in tensors.items():
+        if dtype == "BF16":
+            x = numbers((dtype, shape, data))
+            tensors[name] = "F32", shape, struct.pack(f"<{len(x)}f", *x)
+
+    def edit(config):
+        del config["quantization_config"]
+        config["torch_dtype"] = "float32"
+
+    write(model, out, tensors, edit)
+
+
+# --- faults -----------------------------------------------------------------------------------------
+EXPERT = "model.layers.1.mlp.experts.2.up_proj."
+
+
+def poke(end, at, data):
+    def spoil(tensors, config):
+        dtype, shape, old = tensors[EXPERT + end]
+        tensors[EXPERT + end] = dtype, shape, old[:at] + data + old[at + len(data) :]
+
+    return spoil
+
+
+def drop(end):
+    return lambda tensors, config: tensors.pop(EXPERT + end)
+
+
+def cut_rows(end):
+    def spoil(tensors, config):
+        dtype, shape, data = tensors[EXPERT + end]
+        tensors[EXPERT + end] = dtype, [shape[0] // 2, *shape[1:]], data[: len(data) // 2]
+
+    return spoil
+
+
+def retype(end, dtype):
+    def spoil(tensors, config):
+        have = tensors[EXPERT + end]
+        tensors[EXPERT + end] = dtype, have[1], have[2]
+
+    return spoil
+
+
+def weights(**keys):
+    return lambda tensors, config: config["quantization_config"]["config_groups"]["group_0"]["weights"].update(keys)
+
+
+def quantization(**keys):
+    return lambda tensors, config: config["quantization_config"].update(keys)
+
+
+def second_scheme(tensors, config):
+    groups = config["quantization_config"]["config_groups"]
+    groups["group_1"] = json.loads(json.dumps(groups["group_0"]))
+    groups["group_1"]["weights"]["group_size"] = 16
+
+
+CASES = {  # of the format in front
+    "fp8-channel scale-nan": poke("weight_scale", 2, b"\xc0\x7f"),
+    "fp8-channel scale-zero": poke("weight_scale", 2, b"\0\0"),
+    "fp8-channel code-nan": poke("weight", 5, b"\x7f"),
+    "fp8-channel scales-missing": drop("weight_scale"),
+    "fp8-channel scales-short": cut_rows("weight_scale"),
+    "fp8-block scales-short": cut_rows("weight_scale"),
+    "fp8-block block-zero": weights(block_structure=[16, 0]),
+    "fp8-block tensor-wise": weights(strategy="tensor"),
+    "w4a16 shape-wrong": poke("weight_shape", 0, b"\x3f"),
+    "w4a16 codes-short": cut_rows("weight_packed"),
+    "w4a16 codes-dtype": retype("weight_packed", "F32"),
+    "w4a16 asymmetric": weights(symmetric=False),
+    "w4a16 act-order": weights(actorder="group"),
+    "w4a16 eight-bits": weights(num_bits=8),
+    "w4a16 two-schemes": second_scheme,
+    "w4a16 odd-group": weights(group_size=24),
+    "w4a16 not-compressed": quantization(quantization_status="frozen"),
+    "nvfp4 factor-zero": poke("weight_global_scale", 0, bytes(4)),
+    "nvfp4 factor-infinite": poke("weight_global_scale", 0, b"\0\0\x80\x7f"),
+    "nvfp4 factor-missing": drop("weight_global_scale"),
+    "nvfp4 scale-nan": poke("weight_scale", 3, b"\x7f"),
+    "nvfp4 scale-negative": poke("weight_scale", 3, b"\xb0"),
+    "nvfp4-modelopt factor-nan": poke("weight_scale_2", 0, b"\0\0\xc0\x7f"),
+    "nvfp4-modelopt algorithm": quantization(quant_algo="FP8"),
+    "nvfp4-modelopt group": quantization(group_size=32),
+    "mxfp4 scale-255": poke("weight_scale", 1, b"\xff"),
+    "mxfp8 scales-dtype": retype("weight_scale", "F8_E4M3"),
+    "mxfp8 code-nan": poke("weight", 9, b"\xff"),
+}
+
+
+def spoil(model, out, case):
+    tensors = read(model)
+    write(model, out, tensors, lambda config: CASES[case](tensors, config) if case != "none" else None)
+
+
+# --- bytes ------------------------------------------------------------------------------------------
 class Source:
     def __init__(self, model):
         self.tensor = read(model)
@@ -55,10 +208,11 @@ class Source:
         found = []
         for name in sorted(self.tensor):
             m = re.search(rf"\.layers\.{layer}\..*(?<!shared_)experts\.(?:(\d+)\.)?(\w+?)(_blocks|_scales|\.\w+)$", name)
-            if not m or m[2] not in of or (m[1] and int(m[1]) != e) or name.endswith("bias"):
+            codes = m and m[3] in ("_blocks", ".weight", ".weight_packed")
+            scales = m and m[3] in ("_scales", ".weight_scale", ".weight_scale_inv")
+            if not (codes or scales) or m[2] not in of or (m[1] and int(m[1]) != e):
                 continue
             self.used.add(name)
-            codes = m[3] in ("_blocks", ".weight", ".weight_packed")
             found.append((not codes, name, self.tensor[name], m[1] is None))
         return [f[1:] for f in sorted(found)]
 
@@ -182,6 +336,9 @@ def export(model, path, directory):
             at = (layer * E + (int(expert[1]) if expert else 0)) * I
             down = re.search(r"\.(down_proj|w2)\b|\.down_proj_", name) is not None
             want = keep(t, order[at:], k, down, group, expert is None, E, I)
+        elif "experts" in name and name.endswith("weight_shape"):
+            sizes = struct.unpack("<2q", t[2])
+            want = struct.pack("<2q", *(k if n == I else n for n in sizes))
         elif "shared_expert" in name and have[name][1] != t[1]:
             want, t = grown(have[name], t, "scale" in name), have[name]
         if have[name][0] != t[0] or have[name][2] != want:
@@ -214,4 +371,7 @@ def resize(model, out, I):
 
 
 if __name__ == "__main__":
-    {"resize": resize, "bundle": bundle, "export": export}[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] == "cases":
+        print(*CASES, sep="\n")
+        sys.exit()
+    {"spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export}[sys.argv[1]](*sys.argv[2:])

@@ -13,6 +13,25 @@ run() { # run MODEL: its ranking, masks and bundle
         -o trained ranked >/dev/null 2>&1
     fm-pack -q -m "$1" -f -o family.fm trained
 }
+for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8; do
+    echo "== $model"
+    from=$GOLDEN/packed/$model
+    python3 "$here/codes.py" plain "$from" twin
+    run "$from" | grep -E '^(stored|plain|codes|bundle)'
+    group=$(fm-rank -n -m "$from" -t twin/tokens.npy 2>/dev/null | sed -n 's/^codes.*groups of \([0-9]*\).*/\1/p')
+    fm-rank -q -m twin -t twin/tokens.npy --precision f32 --channel-group "$group" -f -o twin.fm >/dev/null
+    cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
+        echo "scores of the float32 twin"
+    fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
+    python3 "$here/codes.py" export "$from" family.fm uniform
+    fm-verify -q --function -m "$from" -t twin/tokens.npy family.fm | tail -n 1
+    fm-verify -q --function -t twin/tokens.npy --against family.fm uniform | tail -n 1
+    for layout in ragged uniform; do
+        fm-pack -q --export out --budget 0.5 --layout $layout --weights bf16 -f family.fm >/dev/null
+        fm-verify -q --function -t twin/tokens.npy --against family.fm out | tail -n 1
+    done
+    rm -r twin
+done
 for model in mxfp4 fp8-odd-qwen3 fp8-odd-dsv3; do
     echo "== $model"
     fm-rank -n -m $model -t $model/tokens.npy 2>/dev/null | grep -E '^(stored|plain|codes)'
@@ -57,6 +76,22 @@ fm-recover -q -m fp8-odd-dsv3 -t fp8-odd-dsv3/tokens.npy --budget 0.3 --steps 1 
     trained >/dev/null 2>&1
 said fm-pack -q -m fp8-odd-dsv3 -o none.fm adapted
 fm-pack -q -m fp8-odd-dsv3 --weights bf16 -f -o merged.fm adapted | grep -E '^(codes|bundle)'
+echo "== faults"
+python3 "$here/codes.py" cases | while read -r format fault; do
+    python3 "$here/codes.py" spoil "$GOLDEN/packed/$format" spoilt "$format $fault"
+    fm-rank -q -m spoilt -t spoilt/tokens.npy -f -o none.fm 2>&1 >/dev/null | sed "s/^/$format $fault: /"
+    case $fault in
+    *-nan | *-zero | *-infinite | *-255 | *-negative) # of the same sizes, so that fm-pack comes to the values
+        python3 "$here/codes.py" spoil "$GOLDEN/packed/$format" good none
+        fm-rank -q -m good -t good/tokens.npy -f -o ranked >/dev/null 2>&1
+        fm-train -q -m good -t good/tokens.npy --method saliency --budget-step 0.3 -f -o masks ranked \
+            >/dev/null 2>&1
+        rm -r good
+        fm-pack -q -m spoilt -f -o none.fm masks 2>&1 >/dev/null | sed "s/^/$format $fault: /"
+        ;;
+    esac
+    rm -rf spoilt none.fm
+done
 echo "== damage"
 python3 - <<'PYTHON'
 import tarfile

@@ -15,8 +15,6 @@
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
 
-#define BLOCK_MAX (1 << 20)
-
 /* A key that is absent, null or one of two words. */
 static int check_word(const cJSON *object, const char *key, const char *word, const char *other,
                       struct fm_err *err)
@@ -34,9 +32,9 @@ static int check_word(const cJSON *object, const char *key, const char *word, co
 static int read_block(int *size, const cJSON *entry, struct fm_err *err)
 {
     double value = cJSON_IsNumber(entry) ? entry->valuedouble : 0;
-    if (!(value >= 1 && value <= BLOCK_MAX) || value != (double)(int)value)
+    if (!(value >= 1 && value <= FM_STORAGE_BLOCK_MAX) || value != (double)(int)value)
         return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
-                       BLOCK_MAX);
+                       FM_STORAGE_BLOCK_MAX);
     *size = (int)value;
     return FM_OK;
 }
@@ -50,7 +48,7 @@ static int read_fp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
                        "block is); use the model's BF16 original, or dequantize it first");
     if (!cJSON_IsArray(size) || cJSON_GetArraySize(size) != 2)
         return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
-                       BLOCK_MAX);
+                       FM_STORAGE_BLOCK_MAX);
     int rc = read_block(&c->block_rows, size->child, err);
     if (!rc)
         rc = read_block(&c->block_columns, size->child->next, err);

@@ -1,0 +1,219 @@
+/*
+ * compressed-tensors, as llm-compressor writes it: `config_groups` say how weights are stored, and
+ * each matrix X.weight is
+ *
+ *     float-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale: (N, 1) of strategy channel,
+ *                          or one for each block of strategy block
+ *     pack-quantized       X.weight_packed I32 (N, K / 8), eight integers of four bits a word, the
+ *                          first in its low bits, 8 added; X.weight_scale (N, K / group), and
+ *                          X.weight_shape
+ *     nvfp4-pack-quantized X.weight_packed U8 (N, K / 2), two codes E2M1 a byte; X.weight_scale
+ *                          F8_E4M3 (N, K / 16), divided by X.weight_global_scale
+ *     mxfp4-pack-quantized the same with groups of 32 and powers of two in U8
+ *     mxfp8-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale U8 (N, K / 32)
+ *
+ * A value is its code times its scale.  Zero points, activation order and schemes that differ
+ * between groups are refused.  What is in `ignore` only says again what the tensors say.
+ *
+ * Source: compressed_tensors 0.20, compressors/ and quantization/lifecycle/forward_helpers.py.
+ */
+#include <string.h>
+
+#include "lib/block/block.h"
+#include "lib/block/storage.h"
+
+#define PLAIN_SCALES (1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16)
+
+static const char *const activations[] = {".input_scale", ".input_global_scale", NULL};
+
+static const struct fm_storage channel = {.name = "fp8-channel",
+                                          .code = FM_CODE_E4M3,
+                                          .codes = FM_F8_E4M3,
+                                          .written = FM_BF16,
+                                          .weight = ".weight",
+                                          .codes_end = ".weight",
+                                          .scale_end = ".weight_scale",
+                                          .scale_dtypes = PLAIN_SCALES,
+                                          .carried = activations};
+
+static const struct fm_storage block = {.name = "fp8-block",
+                                        .code = FM_CODE_E4M3,
+                                        .codes = FM_F8_E4M3,
+                                        .written = FM_BF16,
+                                        .weight = ".weight",
+                                        .codes_end = ".weight",
+                                        .scale_end = ".weight_scale",
+                                        .scale_dtypes = PLAIN_SCALES,
+                                        .carried = activations};
+
+static const struct fm_storage int4 = {.name = "w4a16",
+                                       .code = FM_CODE_INT4,
+                                       .codes = FM_I32,
+                                       .written = FM_BF16,
+                                       .whole = true,
+                                       .weight = ".weight",
+                                       .codes_end = ".weight_packed",
+                                       .scale_end = ".weight_scale",
+                                       .scale_dtypes = PLAIN_SCALES,
+                                       .shape_end = ".weight_shape",
+                                       .carried = activations};
+
+static const struct fm_storage nvfp4 = {.name = "nvfp4",
+                                        .code = FM_CODE_E2M1,
+                                        .codes = FM_U8,
+                                        .written = FM_BF16,
+                                        .whole = true,
+                                        .weight = ".weight",
+                                        .codes_end = ".weight_packed",
+                                        .scale_end = ".weight_scale",
+                                        .scale_dtypes = 1u << FM_F8_E4M3,
+                                        .zeros = true,
+                                        .factor_end = ".weight_global_scale",
+                                        .divides = true,
+                                        .carried = activations};
+
+static const struct fm_storage mxfp4 = {.name = "mxfp4-packed",
+                                        .code = FM_CODE_E2M1,
+                                        .codes = FM_U8,
+                                        .written = FM_BF16,
+                                        .exact = true,
+                                        .whole = true,
+                                        .weight = ".weight",
+                                        .codes_end = ".weight_packed",
+                                        .scale_end = ".weight_scale",
+                                        .scale_dtypes = 1u << FM_U8 | 1u << FM_F8_E8M0,
+                                        .carried = activations};
+
+static const struct fm_storage mxfp8 = {.name = "mxfp8",
+                                        .code = FM_CODE_E4M3,
+                                        .codes = FM_F8_E4M3,
+                                        .written = FM_BF16,
+                                        .exact = true,
+                                        .whole = true,
+                                        .weight = ".weight",
+                                        .codes_end = ".weight",
+                                        .scale_end = ".weight_scale",
+                                        .scale_dtypes = 1u << FM_U8 | 1u << FM_F8_E8M0,
+                                        .carried = activations};
+
+/* How each is said: `size` 0 is any; of blocks the sizes are in block_structure. */
+static const struct {
+    const char *format, *type, *strategy;
+    int bits, size;
+    const struct fm_storage *storage;
+} schemes[] = {
+    {"float-quantized", "float", "channel", 8, 0, &channel},
+    {"naive-quantized", "float", "channel", 8, 0, &channel},
+    {"float-quantized", "float", "block", 8, 0, &block},
+    {"naive-quantized", "float", "block", 8, 0, &block},
+    {"pack-quantized", "int", "group", 4, 0, &int4},
+    {"pack-quantized", "int", "channel", 4, 0, &int4},
+    {"nvfp4-pack-quantized", "float", "tensor_group", 4, 16, &nvfp4},
+    {"mxfp4-pack-quantized", "float", "group", 4, 32, &mxfp4},
+    {"mxfp8-quantized", "float", "group", 8, 32, &mxfp8},
+};
+
+static const char *word_of(const cJSON *object, const char *key)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
+    return text ? text : "";
+}
+
+static bool is_said(const cJSON *object, const char *key)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
+    return value && !cJSON_IsNull(value) && !cJSON_IsFalse(value);
+}
+
+static int read_sizes(struct fm_config *c, const cJSON *weights, const struct fm_storage *storage,
+                      struct fm_err *err)
+{
+    const cJSON *sizes = cJSON_GetObjectItemCaseSensitive(weights, "block_structure");
+    double size[2] = {1, 0};
+    if (storage == &block) {
+        for (int i = 0; i < 2; i++) {
+            const cJSON *one = cJSON_GetArrayItem(sizes, i);
+            size[i] = cJSON_IsNumber(one) ? one->valuedouble : 0;
+        }
+    } else if (strcmp(word_of(weights, "strategy"), "channel") != 0) {
+        size[1] = -1;
+        int rc = fm_json_opt_double(weights, "group_size", 1, FM_STORAGE_BLOCK_MAX, &size[1], err);
+        if (rc)
+            return rc;
+    }
+    bool whole = size[0] == (double)(int)size[0] && size[1] == (double)(int)size[1];
+    bool fits = size[0] >= 1 && size[0] <= FM_STORAGE_BLOCK_MAX &&
+                size[1] >= (storage == &block ? 1 : 0) && size[1] <= FM_STORAGE_BLOCK_MAX;
+    if (!whole || !fits)
+        return fm_fail(err, FM_EFORMAT, "sizes of blocks are not integers from 1 to %d",
+                       FM_STORAGE_BLOCK_MAX);
+    c->block_rows = (int)size[0];
+    c->block_columns = (int)size[1];
+    return FM_OK;
+}
+
+/* One of config_groups: its storage and sizes into the config. */
+static int read_group(struct fm_config *c, const cJSON *quantization, const cJSON *group,
+                      struct fm_err *err)
+{
+    const cJSON *weights = cJSON_GetObjectItemCaseSensitive(group, "weights");
+    const cJSON *symmetric = cJSON_GetObjectItemCaseSensitive(weights, "symmetric");
+    const char *format = word_of(group, "format"), *type = word_of(weights, "type");
+    const char *strategy = word_of(weights, "strategy");
+    double bits = 0, size = 0;
+    format = format[0] ? format : word_of(quantization, "format");
+    int rc = fm_json_opt_double(weights, "num_bits", 0, 64, &bits, err);
+    if (!rc)
+        rc = fm_json_opt_double(weights, "group_size", -1, 1e9, &size, err);
+    if (rc)
+        return rc;
+    if (cJSON_IsFalse(symmetric))
+        return fm_fail(err, FM_ECONFIG,
+                       "symmetric false: codes with zero points are not supported; use the model's "
+                       "BF16 original");
+    if (is_said(weights, "actorder"))
+        return fm_fail(err, FM_ECONFIG,
+                       "actorder '%.32s': columns in another order are not supported; use the "
+                       "model's BF16 original",
+                       word_of(weights, "actorder"));
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        bool same = strcmp(schemes[i].format, format) == 0 && strcmp(schemes[i].type, type) == 0 &&
+                    strcmp(schemes[i].strategy, strategy) == 0 && schemes[i].bits == (int)bits;
+        if (!same || (schemes[i].size && schemes[i].size != (int)size))
+            continue;
+        c->storage = schemes[i].storage;
+        return read_sizes(c, weights, c->storage, err);
+    }
+    return fm_fail(err, FM_ECONFIG,
+                   "format '%.32s' with %g bits, type '%.16s', strategy '%.16s' is not supported; "
+                   "use the model's BF16 original, or dequantize it first",
+                   format, bits, type, strategy);
+}
+
+static int read_compressed(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *groups = cJSON_GetObjectItemCaseSensitive(json, "config_groups"), *group;
+    const char *status = word_of(json, "quantization_status");
+    const struct fm_storage *first = NULL;
+    int rows = 0, columns = 0;
+    if (!cJSON_IsObject(groups) || cJSON_GetArraySize(groups) == 0)
+        return fm_fail(err, FM_EFORMAT, "key 'config_groups' is missing or empty");
+    if (status[0] && strcmp(status, "compressed") != 0)
+        return fm_fail(err, FM_ECONFIG, "quantization_status '%.32s' is not supported", status);
+    cJSON_ArrayForEach(group, groups)
+    {
+        if (read_group(c, json, group, err))
+            return fm_within(err, "config_groups: %.40s", group->string);
+        if (first && (c->storage != first || c->block_rows != rows || c->block_columns != columns))
+            return fm_fail(err, FM_ECONFIG,
+                           "config_groups: %.40s: another scheme than the group before is not "
+                           "supported; use the model's BF16 original",
+                           group->string);
+        first = c->storage;
+        rows = c->block_rows;
+        columns = c->block_columns;
+    }
+    return FM_OK;
+}
+
+const struct fm_storage fm_compressed = {.method = "compressed-tensors", .read = read_compressed};
