@@ -17,7 +17,7 @@ cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge
 pins="torch==2.15.0 transformers==5.23.0 safetensors==0.8.0 tokenizers==0.23.3
-accelerate==1.15.0 numpy==2.4.6"
+accelerate==1.15.0 numpy==2.4.6 compressed-tensors==0.20.0"
 
 pins_hold() { # the environment is there and has exactly these versions
     # shellcheck disable=SC2086 # a list of words
@@ -55,6 +55,7 @@ status=0
 "$venv/bin/python" -u tests/judge/textjudge.py "${FM_JUDGE_STRINGS:-100000}" || status=1
 "$venv/bin/python" -u tests/judge/wrapperjudge.py || status=1
 "$venv/bin/python" -u tests/judge/familyjudge.py || status=1
+"$venv/bin/python" -u tests/judge/codesjudge.py || status=1
 "$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
 if [ -e "$BUILD/kernels/clip/cuda/clip_cuda.cu.o" ]; then # the GPU side was built
