@@ -62,6 +62,16 @@ ROWS = {
         dict(hidden_size=64, num_hidden_layers=3, num_experts=16, num_experts_per_tok=4,
              intermediate_size=60, norm_topk_prob=False),
         13, grammar2.documents),
+    "groups-mixtral": Trained(
+        MixtralConfig,
+        dict(hidden_size=64, num_hidden_layers=3, num_local_experts=6, num_experts_per_tok=2,
+             intermediate_size=512),
+        17, grammar.documents),
+    "groups-olmoe": Trained(
+        OlmoeConfig,
+        dict(hidden_size=64, num_hidden_layers=3, num_experts=6, num_experts_per_tok=2,
+             intermediate_size=512, norm_topk_prob=False),
+        19, grammar2.documents),
 }  # fmt: skip
 
 
