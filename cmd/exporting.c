@@ -38,6 +38,10 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "files", (uint64_t)r->files);
+    if (r->storage) {
+        fm_json_add_string(o, "storage", r->storage);
+        fm_json_add_bool(o, "codes_kept", r->codes);
+    }
     fm_extra_json(o, &r->extra);
     if (r->extra.tensors)
         fm_json_add_bool(o, "keep_extra", options->keep_extra);
@@ -64,7 +68,10 @@ static void export_text(FILE *out, const struct fm_export_options *options,
         fprintf(out, "%-9s%12llu bytes  of %llu channels that no budget in it uses (budgets: %d)\n",
                 "freed", (unsigned long long)r->bytes_freed, (unsigned long long)r->channels_freed,
                 r->members);
-    rounding_line(out, "padding", r->channels_pad, r->bytes_pad, "--pad-multiple");
+    rounding_line(out, "padding", r->channels_pad, r->bytes_pad,
+                  options->devices > 1 ? "--tp" : "--pad-multiple");
+    if (r->storage)
+        fprintf(out, "%-9s%12s  %s\n", "codes", r->codes ? "kept" : "not kept", r->storage);
     fm_show_bytes(out, "weights", r->bytes_weights, "");
     fm_show_extra(out, &r->extra, options->keep_extra ? "kept" : "left out");
     fm_show_bytes(out, "all", r->bytes_out, "");

@@ -184,6 +184,10 @@ static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
     say_widths(t, p);
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
                    fm_exportplan_weight_bytes(p));
+    if (p->from->packed.storage)
+        fm_text_printf(t, "| weights, stored as %s in the original | %s |\n",
+                       p->from->packed.storage->name,
+                       p->codes ? "its codes and scales, byte for byte" : "their values as BF16");
     say_extra(t, p);
     say_degrees(t, p);
     say_quality(t, p);

@@ -63,6 +63,8 @@ struct fm_export_report {
     uint64_t bytes_out;                     /* all files, or the stream */
     uint64_t bytes_memory;                  /* buffers at the peak */
     uint64_t bytes_free;                    /* on the output's file system; 0: standard output */
+    const char *storage;                    /* of a bundle of codes, "fp8"; NULL: plain numbers */
+    bool codes;                             /* with it: the export has them, and not values */
     struct fm_extra extra;                  /* tensors of no decoder layer that the bundle has */
     int files;
     double seconds;
