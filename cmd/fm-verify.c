@@ -103,7 +103,7 @@ enum { FILES = 1, FUNCTION = 2, BESIDE = 4 };
 
 static const struct fm_cli_scope scope[] = {
     {.name = "batch", .modes = FM_CLI_NEVER},
-    {.name = "model", .modes = FUNCTION},
+    {.name = "model", .modes = FILES | FUNCTION},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, .modes = FUNCTION | BESIDE},
     {0},
 };

@@ -57,7 +57,7 @@ ROOMS = {
     "lib/export": f"{LIB} {FORMATS} formats/runtime {ENGINE} lib/stage",
     "lib/export/layouts": f"{LIB} lib/model lib/export",
     "lib/page": f"{LIB} {FORMATS} {ENGINE} lib/stage lib/export",
-    "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/export",
+    "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/pack lib/export",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",
     "lib/baseline": f"{LIB} {FORMATS} kernels/ops {ENGINE} lib/data lib/stage lib/learn lib/bench",

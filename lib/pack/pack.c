@@ -537,3 +537,84 @@ int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options 
     release(&p);
     return rc;
 }
+
+/* ---- again ---- */
+
+/* Experts of a tensor of a layer whose digests are others. */
+static void compare_part(const struct fm_packing *p, const struct fm_segments *said, int m,
+                         int part, struct fm_pack_compared *out)
+{
+    char item[FM_VOLUMES_NAME_BYTES], what[96];
+    int first = -1, count = 0, at = 0;
+    size_t size = (size_t)said->S * sizeof(struct fm_digest);
+    for (int e = 0; e < said->E; e++) {
+        const struct fm_digest *a = fm_segments_expert(&p->seg, m, part, e);
+        const struct fm_digest *b = fm_segments_expert(said, m, part, e);
+        if (memcmp(a, b, size) == 0)
+            continue;
+        first = count++ ? first : e;
+        while (first == e && fm_digest_equal(&a[at], &b[at]))
+            at++;
+    }
+    out->items++;
+    if (!count)
+        return;
+    fm_volumes_tensor(item, p->cp.config.moe[m], &said->packed.part[part]);
+    snprintf(what, sizeof what,
+             "is not what the checkpoint gives in %d experts, the first %d, from channel %d on",
+             count, first, said->bound[at]);
+    out->differs(out->self, item, what);
+}
+
+static int compare_all(const struct fm_packing *p, struct fm_pack_compared *out, struct fm_err *err)
+{
+    struct fm_segments said = {0};
+    int rc = fm_segments_read(&said, &p->in, &p->cp.config, err);
+    size_t bounds = ((size_t)p->seg.S + 1) * sizeof *said.bound;
+    if (!rc && (said.S != p->seg.S || said.packed.parts != p->seg.packed.parts ||
+                memcmp(said.bound, p->seg.bound, bounds) != 0))
+        rc = fm_fail(err, FM_EFORMAT, "%s: its segments are not those of its masks",
+                     p->in.file.path);
+    for (int m = 0; m < p->cp.config.M && !rc; m++)
+        for (int part = 0; part < said.packed.parts; part++)
+            compare_part(p, &said, m, part, out);
+    for (size_t i = 0; i < p->seg.tensors && !rc; i++, out->items++) {
+        const struct fm_segment_tensor *have = fm_segments_find(&said, p->seg.tensor[i].name);
+        if (!have || !fm_digest_equal(&have->digest, &p->seg.tensor[i].digest))
+            out->differs(out->self, p->seg.tensor[i].name,
+                         have ? "is not that of the checkpoint" : "is missing");
+    }
+    fm_segments_release(&said);
+    return rc;
+}
+
+int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *compared,
+                    struct fm_err *err)
+{
+    struct fm_pack_options options = {0};
+    struct fm_pack_report report = {0};
+    struct fm_packing p = {.run = run, .options = &options, .report = &report};
+    int rc = open_inputs(&p, err);
+    if (!rc && p.cp.config.storage)
+        options.weights = fm_packed_in(&p.in) ? FM_WEIGHTS_KEEP : FM_WEIGHTS_BF16;
+    if (!rc)
+        rc = choose_form(&p, err);
+    if (!rc)
+        rc = list_rest(&p, err);
+    if (!rc)
+        rc = plan_segments(&p, err);
+    if (!rc)
+        rc = plan_volumes(&p, err);
+    for (size_t i = 0; i < p.cp.dir.shards && !rc; i++)
+        fm_stored_add(&report.bytes_in, &report.bytes_values, &p.cp.config, &p.cp.dir.shard[i].st);
+    report.bytes_weights = report.kept ? report.bytes_in : report.bytes_values;
+    if (!rc)
+        rc = fm_packing_pass(&p, "compare", err);
+    if (!rc)
+        rc = fm_packing_check_sums(&p, err);
+    if (!rc)
+        rc = compare_all(&p, compared, err);
+    compared->bytes = report.bytes_in;
+    release(&p);
+    return rc;
+}

@@ -64,6 +64,21 @@ struct fm_pack_report {
 int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
             struct fm_pack_report *report, struct fm_err *err);
 
+/* What fm_pack_compare looked at, and whom it tells what differs. */
+struct fm_pack_compared {
+    uint64_t items, bytes; /* tensors and experts' tensors; bytes of the checkpoint */
+    void (*differs)(void *self, const char *item, const char *what);
+    void *self;
+};
+
+/*
+ * Is the bundle run->inputs.stream what fm_pack makes of the checkpoint run->inputs.model?  Its
+ * weights are made again, all but written, and their checksums compared with the bundle's; each
+ * tensor of the bundle that differs is told.  FM_ECONFIG where the checkpoint is another one.
+ */
+int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *compared,
+                    struct fm_err *err);
+
 /* Everything but the weights is read and checked, nothing is written. */
 int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options *options,
                  struct fm_pack_report *report, struct fm_err *err);

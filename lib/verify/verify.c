@@ -16,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/pack/pack.h"
 #include "lib/verify/verifier.h"
 
 /* Small enough for the second cache: the digests and the look at the values read it there. */
@@ -203,6 +204,25 @@ static int check_in_place(struct fm_verifier *v, int rc, struct fm_err *err)
     return err->code;
 }
 
+static void note_difference(void *self, const char *item, const char *what)
+{
+    fm_verifier_find(self, 0, FM_EDIFF, item, "%s", what);
+}
+
+/* The bundle, or that of an export, beside the checkpoint: weight by weight. */
+static int compare_checkpoint(struct fm_verifier *v, struct fm_err *err)
+{
+    const struct fm_verify_options *o = v->options;
+    struct fm_run_options run = *v->run;
+    struct fm_pack_compared compared = {.differs = note_difference, .self = v};
+    run.inputs.stream = o->against ? o->against : o->target;
+    if (strcmp(run.inputs.stream, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "--model reads the bundle twice: give it as a file");
+    int rc = fm_pack_compare(&run, &compared, err);
+    fm_verifier_count(v, compared.items, compared.bytes);
+    return rc;
+}
+
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err)
 {
@@ -217,6 +237,8 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
         return rc;
     pthread_mutex_init(&v.lock, NULL);
     rc = directory ? fm_verify_export(&v, err) : fm_verify_bundle(&v, err);
+    if (!rc && run->inputs.model && !options->function && report->failed == 0)
+        rc = compare_checkpoint(&v, err);
     if (!rc && options->function && report->failed == 0)
         rc = fm_verify_function(&v, err);
     if (directory && rc != FM_ESAVED)

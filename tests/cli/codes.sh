@@ -92,6 +92,20 @@ python3 "$here/codes.py" cases | while read -r format fault; do
     esac
     rm -rf spoilt none.fm
 done
+echo "== against the checkpoint"
+run "$GOLDEN/packed/w4a16" >/dev/null
+fm-pack -q --export out --budget 0.5 --layout uniform -f family.fm >/dev/null
+fm-verify -q -m "$GOLDEN/packed/w4a16" family.fm
+fm-verify -q -m "$GOLDEN/packed/w4a16" --against family.fm out | tail -n 1
+python3 "$here/forge.py" family.fm liar.fm 'b.poke("weights/layers-00001.safetensors", "layers.1.gate_up", 2, 4, 2)
+b.poke("weights/rest.safetensors", "model.layers.0.self_attn.q_proj.weight_scale")'
+fm-verify -q liar.fm
+fm-verify -q -m "$GOLDEN/packed/w4a16" liar.fm
+echo "status $?"
+fm-verify -q -m "$GOLDEN/packed/nvfp4" family.fm >/dev/null 2>&1
+echo "status $?"
+run fp8-odd-dsv3 >/dev/null
+fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
 echo "== damage"
 python3 - <<'PYTHON'
 import tarfile

@@ -96,6 +96,34 @@ class Bundle:
         for budget in self.manifest["budgets"]:
             budget["bytes"] += len(data)
 
+    def poke(self, member, entry, expert=None, experts=1, segments=1):
+        """Flip the last bit of a tensor, or of an expert's share of one, in its last segment of equal
+        ones, and make its checksum right again."""
+        def change(name, key, edit):
+            tree, data = unpack_safetensors(self.member[name])
+            begin, end = tree[key]["data_offsets"]
+            piece = bytearray(data[begin:end])
+            value = edit(piece)
+            self.member[name] = pack_safetensors(tree, data[:begin] + bytes(piece) + data[end:])
+            return value
+
+        def flip(piece):
+            size = len(piece) // experts
+            at = len(piece) if expert is None else (expert + 1) * size
+            piece[at - 1] ^= 1
+            whole = size // segments if expert is not None else len(piece)
+            return bytes.fromhex(digest(bytes(piece[at - whole : at])))
+
+        def store(sum):
+            def edit(piece):
+                at = len(piece) if expert is None else (expert + 1) * (len(piece) // experts)
+                piece[at - 16 : at] = sum
+
+            return edit
+
+        sum = change(member, entry, flip)
+        change("segments.safetensors", entry if expert is not None else "tensor." + entry, store(sum))
+
     def _lay_out(self):
         """[name, bytes] of all members and the manifest's list of them."""
         pads, order, entries = 0, [["manifest.json", b""]], []
