@@ -140,7 +140,7 @@ static int read_part(const struct fm_exportplan *p, const struct fm_planned_bloc
     return rc;
 }
 
-/* The tensor that has a plane of a part of the experts; -1: the bundle has none. */
+/* The tensor that has a plane of a part of the experts; -1 if the bundle has no such tensor. */
 static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int plane)
 {
     const struct fm_packed *packed = &p->from->packed;

@@ -54,7 +54,7 @@ int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err);
 void fm_opened_release(struct fm_opened *o); /* zeroed struct is fine */
 
-/* The tensor outside the experts of that name in the bundle, NULL: there is none. */
+/* The tensor outside the experts of that name in the bundle, or NULL. */
 const struct fm_opened_tensor *fm_opened_find(const struct fm_opened *o, const char *name);
 
 /* Experts of the model, of all layers together. */

@@ -44,7 +44,7 @@ struct fm_estimate {
     uint64_t memory;               /* bytes resident at the most */
     uint64_t spill;                /* bytes of temporary files beyond --memory */
     uint64_t read;                 /* bytes of weights read */
-    char codes[FM_ESTIMATE_CODES]; /* whether bundles will have them; "": there are none */
+    char codes[FM_ESTIMATE_CODES]; /* whether bundles will keep them; "" for plain weights */
     const char *storage; /* "fp8": how the checkpoint has its weights; NULL: as plain numbers */
     uint64_t stored, written; /* bytes of all its tensors: so, and in bundles and exports */
     uint64_t sweeps;          /* passes over the model */

@@ -451,7 +451,7 @@ static int choose_group(int *group, int asked, const struct fm_config *c, struct
                    asked, c->I);
 }
 
-/* What that means for codes; "" where the checkpoint has none. */
+/* What that means for the codes of the checkpoint; "" for plain weights. */
 static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_config *c)
 {
     int own = fm_storage_group(c);

@@ -21,7 +21,7 @@ struct fm_model_tensor {
     enum fm_weight_part part; /* the weight's, or as its codes lie */
     int expert;               /* -1: not one expert's */
     struct fm_stored at;
-    const struct fm_packed_part *packed; /* codes of a bundle; NULL: it is none */
+    const struct fm_packed_part *packed; /* codes of a bundle, else NULL */
 };
 
 /* What one layer needs: its tensors in file order. */

@@ -132,7 +132,7 @@ static int read_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dt
                        c->I);
     int type = fm_dtype_from_name(scales, strlen(scales));
     if (type < 0 || !can_scale(c->storage, (enum fm_dtype)type))
-        return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' has none of",
+        return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' does not have",
                        scales, name);
     fm_packed_codes(p, c, dtype, (enum fm_dtype)type);
     return FM_OK;

@@ -3,7 +3,7 @@
  *
  * Plain numbers have one tensor for each part of the online layout (lib/block/experts.h).  Codes
  * are kept as the checkpoint has them, so each part of them has one for each plane of the storage
- * (lib/block/storage.h), and channels lie in groups that no plane's blocks cut:
+ * (lib/block/storage.h), and channels come in groups that the blocks of no plane cut:
  *
  *     gate_up        (E, r I, bytes of a row of codes)          r rows of a channel, interleaved
  *     gate_up_scale  (E, r I / rows of a block, H / columns of a block)
@@ -69,7 +69,7 @@ void fm_packed_codes(struct fm_packed *packed, const struct fm_config *config, e
                      enum fm_dtype scales);
 
 /* Can codes of the config's storage stay what they are where channels leave in groups of that size?
- * False, too, where it has none. */
+ * Also false for plain weights. */
 bool fm_packed_can_keep(const struct fm_config *config, int group);
 
 /* Does the bundle say that experts are codes? */

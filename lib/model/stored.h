@@ -19,7 +19,7 @@
 struct fm_stored {
     const struct fm_tensor *tensor, *scale; /* scale: NULL where the tensor holds plain numbers */
     const struct fm_file *file, *scale_file;
-    const struct fm_tensor *factor, *shape; /* that belong to codes; NULL: the storage has none */
+    const struct fm_tensor *factor, *shape; /* that belong to codes, or NULL */
     const struct fm_file *factor_file, *shape_file;
 };
 
@@ -110,7 +110,7 @@ int fm_stored_finite(const struct fm_stored *s, const struct fm_config *config, 
 void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dtype raw_dtype,
                      const struct fm_scales *scales, size_t n);
 
-/* The number by which scales are multiplied or divided; 1 where there is none.  FM_EFORMAT where it
+/* The number by which scales are multiplied or divided, 1 by default.  FM_EFORMAT where it
  * is not more than 0 and finite. */
 int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err);
 

@@ -64,7 +64,7 @@ struct fm_pack_report {
 int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
             struct fm_pack_report *report, struct fm_err *err);
 
-/* What fm_pack_compare looked at, and whom it tells what differs. */
+/* What fm_pack_compare looked at, and what it calls for each difference. */
 struct fm_pack_compared {
     uint64_t items, bytes; /* tensors and experts' tensors; bytes of the checkpoint */
     void (*differs)(void *self, const char *item, const char *what);
@@ -74,7 +74,7 @@ struct fm_pack_compared {
 /*
  * Is the bundle run->inputs.stream what fm_pack makes of the checkpoint run->inputs.model?  Its
  * weights are made again, all but written, and their checksums compared with the bundle's; each
- * tensor of the bundle that differs is told.  FM_ECONFIG where the checkpoint is another one.
+ * tensor of the bundle that differs is reported.  FM_ECONFIG where the checkpoint is another one.
  */
 int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *compared,
                     struct fm_err *err);

@@ -23,78 +23,38 @@
 #include "lib/block/storage.h"
 
 #define PLAIN_SCALES (1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16)
+#define POWERS (1u << FM_U8 | 1u << FM_F8_E8M0)
 
 static const char *const activations[] = {".input_scale", ".input_global_scale", NULL};
 
-static const struct fm_storage channel = {.name = "fp8-channel",
-                                          .code = FM_CODE_E4M3,
-                                          .codes = FM_F8_E4M3,
-                                          .written = FM_BF16,
-                                          .weight = ".weight",
-                                          .codes_end = ".weight",
-                                          .scale_end = ".weight_scale",
-                                          .scale_dtypes = PLAIN_SCALES,
-                                          .carried = activations};
+/* What all of them have. */
+#define SCHEME(label, kind, type, end)                                                             \
+    .name = label, .code = kind, .codes = type, .codes_end = end, .written = FM_BF16,              \
+    .weight = ".weight", .scale_end = ".weight_scale", .carried = activations
 
-static const struct fm_storage block = {.name = "fp8-block",
-                                        .code = FM_CODE_E4M3,
-                                        .codes = FM_F8_E4M3,
-                                        .written = FM_BF16,
-                                        .weight = ".weight",
-                                        .codes_end = ".weight",
-                                        .scale_end = ".weight_scale",
-                                        .scale_dtypes = PLAIN_SCALES,
-                                        .carried = activations};
+static const struct fm_storage channel = {
+    SCHEME("fp8-channel", FM_CODE_E4M3, FM_F8_E4M3, ".weight"), .scale_dtypes = PLAIN_SCALES};
 
-static const struct fm_storage int4 = {.name = "w4a16",
-                                       .code = FM_CODE_INT4,
-                                       .codes = FM_I32,
-                                       .written = FM_BF16,
-                                       .whole = true,
-                                       .weight = ".weight",
-                                       .codes_end = ".weight_packed",
-                                       .scale_end = ".weight_scale",
-                                       .scale_dtypes = PLAIN_SCALES,
-                                       .shape_end = ".weight_shape",
-                                       .carried = activations};
+static const struct fm_storage block = {SCHEME("fp8-block", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
+                                        .scale_dtypes = PLAIN_SCALES};
 
-static const struct fm_storage nvfp4 = {.name = "nvfp4",
-                                        .code = FM_CODE_E2M1,
-                                        .codes = FM_U8,
-                                        .written = FM_BF16,
+static const struct fm_storage int4 = {SCHEME("w4a16", FM_CODE_INT4, FM_I32, ".weight_packed"),
+                                       .whole = true, .scale_dtypes = PLAIN_SCALES,
+                                       .shape_end = ".weight_shape"};
+
+static const struct fm_storage nvfp4 = {SCHEME("nvfp4", FM_CODE_E2M1, FM_U8, ".weight_packed"),
                                         .whole = true,
-                                        .weight = ".weight",
-                                        .codes_end = ".weight_packed",
-                                        .scale_end = ".weight_scale",
                                         .scale_dtypes = 1u << FM_F8_E4M3,
                                         .zeros = true,
                                         .factor_end = ".weight_global_scale",
-                                        .divides = true,
-                                        .carried = activations};
+                                        .divides = true};
 
-static const struct fm_storage mxfp4 = {.name = "mxfp4-packed",
-                                        .code = FM_CODE_E2M1,
-                                        .codes = FM_U8,
-                                        .written = FM_BF16,
-                                        .exact = true,
-                                        .whole = true,
-                                        .weight = ".weight",
-                                        .codes_end = ".weight_packed",
-                                        .scale_end = ".weight_scale",
-                                        .scale_dtypes = 1u << FM_U8 | 1u << FM_F8_E8M0,
-                                        .carried = activations};
+static const struct fm_storage mxfp4 = {
+    SCHEME("mxfp4-packed", FM_CODE_E2M1, FM_U8, ".weight_packed"), .exact = true, .whole = true,
+    .scale_dtypes = POWERS};
 
-static const struct fm_storage mxfp8 = {.name = "mxfp8",
-                                        .code = FM_CODE_E4M3,
-                                        .codes = FM_F8_E4M3,
-                                        .written = FM_BF16,
-                                        .exact = true,
-                                        .whole = true,
-                                        .weight = ".weight",
-                                        .codes_end = ".weight",
-                                        .scale_end = ".weight_scale",
-                                        .scale_dtypes = 1u << FM_U8 | 1u << FM_F8_E8M0,
-                                        .carried = activations};
+static const struct fm_storage mxfp8 = {SCHEME("mxfp8", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
+                                        .exact = true, .whole = true, .scale_dtypes = POWERS};
 
 /* How each is said: `size` 0 is any; of blocks the sizes are in block_structure. */
 static const struct {
