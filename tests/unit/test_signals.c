@@ -556,6 +556,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup(other_signals_do_what_they_always_do, tidy),
     };
     char given[4200];
+    signal(SIGINT, SIG_DFL); /* a script ignores both for what it starts in the background */
+    signal(SIGQUIT, SIG_DFL);
     const char *slash = strrchr(argv[0], '/');
     snprintf(given, sizeof given, "%.*s/../../bin", slash ? (int)(slash - argv[0]) : 1,
              slash ? argv[0] : ".");
