@@ -520,8 +520,29 @@ static void forms_of_routing(const char *what, int E, int N, bool per_token)
     }
 }
 
+/* A warp routes at most FM_CUDA_PART_SLOTS slots, also where these are no multiple of it, and the
+ * parts are all slots, one after another.  Longer parts would give the same rows, later. */
+static void parts_are_short()
+{
+    bool ok = true;
+    for (int32_t slots : {1, 31, 256, 257, 300, 511, 513, 2100}) {
+        fm_cuda_job job = {};
+        job.slots = slots;
+        job.parts = fm_cuda_parts(slots, 8);
+        int32_t at = 0;
+        for (int32_t part = 0, first, end; part < job.parts; part++, at = end) {
+            fm_cuda_part(&job, part, &first, &end);
+            ok = ok && first == at && first <= end && end - first <= FM_CUDA_PART_SLOTS;
+        }
+        ok = ok && at == slots;
+    }
+    printf("%s parts of the routing have %d slots at most, and all\n", counted(ok),
+           FM_CUDA_PART_SLOTS);
+}
+
 int main(void)
 {
+    parts_are_short();
     forms_of_routing("many slots", 5, 700, false);
     forms_of_routing("budgets per token", 9, 300, true);
     forms_of_routing("more experts than slots", 400, 90, false);
