@@ -3,6 +3,34 @@
  * products take while it lies in the cache; the bytes of the next one are asked for meanwhile
  * (prefetch.c).  Layers that fit into memory keep a slot of their own, the others share one; a
  * caller that asks for a layer does not see which.
+ *
+ * From piece to target.  A piece is what one task reads: a tensor, or expert e of a tensor that
+ * holds all of them.  A piece of an expert consists of cuts, one for each part of memory that it
+ * fills: a checkpoint's gate_up is a cut of gate and a cut of up.
+ *
+ *     file     | expert 0   | expert 1   | expert 2        |   a tensor with all experts
+ *                           ^ first      ^ first + n            find_piece
+ *                           |            |
+ *                           v            v                      read_piece, to scratch
+ *     piece                 | cut 0 | cut 1 |
+ *                               |       \                        convert_piece: values, channels in
+ *                               v        v                      ranked order, columns as rows
+ *     channel               | gate     | up     |               one of cap[e] of expert e
+ *                           ^ cut.first
+ *
+ *     target   | expert 0   | expert 1    | expert 2     |      gate_up of the slot
+ *              row0[0]      row0[1]       row0[2]
+ *
+ * Invariants, while a layer is loaded:
+ *   1. A piece is inside its tensor (read_piece).
+ *   2. A cut's rows are inside a channel of its part (target_of_cut).
+ *   3. Experts follow each other in the slot without a gap, so no two tasks write the same values
+ *      (target_of_cut).
+ *   4. The cuts of a piece are all of its values, each once (convert_share).
+ *   5. A slot names no layer while tasks write to it; it names one only after every piece was
+ *      converted and no file had changed (convert_task; the end of load_layer).
+ *   6. A slot holds a layer that shares it, and no other (fm_model_layer).
+ *   7. No thread asks for the next layer's bytes while a layer is loaded (load_layer).
  */
 #include "lib/model/loading.h"
 
@@ -370,6 +398,8 @@ static struct target target_of_cut(const struct conversion *v, int e,
     struct fm_out part = cut->of == FM_PART_GATE_UP  ? y->gate_up
                          : cut->of == FM_PART_DOWN_T ? y->down
                                                      : fm_to_f32(y->layer.gate_up_bias);
+    assert(cut->first + cut->rows <= fm_expert_part_rows(v->m->config.expert, cut->of)); /* 2 */
+    assert(e + 1 == v->m->config.E || y->row0[e] + cap == y->row0[e + 1]);               /* 3 */
     struct fm_out to =
         fm_element_out(part, (size_t)y->row0[e] * channel + (size_t)cut->first * row);
     if (cut->columns)
@@ -394,6 +424,7 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     const struct fm_config *c = &v->m->config;
     const int32_t *order = order_of(v, x);
+    size_t left = x->n;
     int cap = v->slot->cap[x->e];
     int cuts = fm_expert_cuts(cut, c->expert, x->tensor->part);
     for (int i = 0; i < cuts; i++) {
@@ -406,7 +437,9 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
         assert(!src.scales || cuts == 1);
         size_t n = (size_t)cap * (size_t)fm_expert_cut_channel(&cut[i], c->H);
         src.raw = (const char *)src.raw + n * (size_t)src.bits / 8;
+        left -= n;
     }
+    assert(left == 0); /* invariant 4 */
 }
 
 /* Adds to the layer's sum the `size` bytes of a tensor, of its scales where `second`; those of an
@@ -538,6 +571,7 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
         return read_packed(v, x, err);
     int share = is_fused(x->tensor) ? x->e : -1;
     size_t bits = (size_t)fm_stored_bits(&v->m->config, at->tensor), size = x->n * bits / 8;
+    assert(x->first * bits / 8 + size <= at->tensor->size); /* invariant 1 */
     int rc = read_bytes(&x->raw, at->tensor, at->file, x->first * bits / 8, size, err);
     if (rc)
         return rc;
@@ -604,6 +638,7 @@ static void convert_task(void *arg, int i)
     struct fm_err err = {0};
     if (!find_piece(&x, v, i))
         return;
+    assert(v->slot->l == -1); /* invariant 5 */
     struct fm_mark mark = fm_scratch_mark();
     bool unread = read_piece(v, &x, &err);
     if (unread || convert_piece(v, &x, &err))
@@ -630,6 +665,7 @@ static int check_unchanged(const struct fm_layer_tensors *layer, struct fm_err *
 
 static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
+    assert(!m->ahead.running); /* invariant 7 */
     s->l = -1;
     int rc = fm_slots_shape(m, s, l, err);
     if (rc)
@@ -663,6 +699,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     if ((rc = check_unchanged(layer, err)))
         return rc;
     layer->checked = true;
+    assert(v.failed == INT_MAX && !v.unread); /* invariant 5 */
     s->l = l;
     return FM_OK;
 }
@@ -680,6 +717,7 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     fm_pool_label(before);
     if (rc)
         return rc;
+    assert(s->l == l && (s->l < m->pinned ? s == &m->slot[l] : s == &m->slot[m->pinned])); /* 6 */
     *layer = &s->layer;
     if (next >= 0 && slot_of(m, next)->l != next)
         fm_prefetch_begin(m, next);
