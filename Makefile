@@ -114,7 +114,7 @@ endif
 MPI_BUILD := $(BUILD)/mpi$(if $(filter command% environment%,$(origin MPI_PKG)),-$(MPI_PKG))
 MPI_MORE := $(MPI_BUILD)/lib/run/wire_mpi.c.o $(if $(SAN),$(MPI_BUILD)/tests/unit/keep_loaded.c.o)
 MPI_TOOLS := fm-rank fm-train fm-recover
-MPI_TESTS := test_comm test_fold
+MPI_TESTS := test_comm test_reduction
 
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 # What fm-bench and the tests use, and the other tools do not, has an archive of its own.  (Every tool
@@ -291,7 +291,7 @@ check-fast: deps-check $(BINS) $(FAST:tests/%.c=$(BUILD)/tests/%)
 
 # What ranks are tested by, alone: with SAN=address,undefined, or another MPI (fm-hacking(7)).
 check-ranks: mpi-check $(TOOLS:%=$(BUILD)/bin/%) $(MPI_TESTS:%=$(BUILD)/tests/unit/%)
-	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh '@(unit/test_@(comm|fold|ranks)|cli/mpi*)'
+	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh '@(unit/test_@(comm|reduction|ranks)|cli/mpi*)'
 
 judge: all
 	@BUILD="$(BUILD)" bash tests/judge/judge.sh

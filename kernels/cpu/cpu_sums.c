@@ -27,19 +27,19 @@ void cpu_split_pairs(struct fm_out a, struct fm_out b, struct fm_in x, int n, in
     fm_cpu_rows(n, 4 * (int64_t)k, split_rows, &(struct split){a, b, x, I, k});
 }
 
-struct fold {
+struct accumulation {
     struct fm_out total, part;
     double share;
 };
 
-static void fold_block(const void *args, int64_t first, int64_t last)
+static void accumulate_block(const void *args, int64_t first, int64_t last)
 {
-    const struct fold *f = args;
-    ref_fold(fm_element_out(f->total, (size_t)first), fm_element_out(f->part, (size_t)first),
-             f->share, last - first);
+    const struct accumulation *f = args;
+    ref_accumulate(fm_element_out(f->total, (size_t)first), fm_element_out(f->part, (size_t)first),
+                   f->share, last - first);
 }
 
-void cpu_fold(struct fm_out total, struct fm_out part, double share, int64_t count)
+void cpu_accumulate(struct fm_out total, struct fm_out part, double share, int64_t count)
 {
-    fm_cpu_rows(count, 3, fold_block, &(struct fold){total, part, share});
+    fm_cpu_rows(count, 3, accumulate_block, &(struct accumulation){total, part, share});
 }

@@ -36,7 +36,7 @@ void ref_split_pairs(struct fm_out a, struct fm_out b, struct fm_in x, int n, in
     fm_scratch_release(mark);
 }
 
-void ref_fold(struct fm_out total, struct fm_out part, double share, int64_t count)
+void ref_accumulate(struct fm_out total, struct fm_out part, double share, int64_t count)
 {
     assert(total.dtype == part.dtype && (total.dtype == FM_F32 || total.dtype == FM_F64));
     if (total.dtype == FM_F64) {

@@ -4,7 +4,7 @@
  * layer (layer, which calls the blocks of lib/block), the way through all of them (sweep with
  * lm_head, keep and merge), and adapters.  What is done with a gradient is the visitor's business,
  * in lib/learn.  In reading order: layer.h, layer.c; then this header, sweeping.h (what the parts
- * of the sweep share), sweep.c, share.c (micro-batches of each rank), lm_head.c, stash, fold,
+ * of the sweep share), sweep.c, share.c (micro-batches of each rank), lm_head.c, stash, reduction,
  * merge.c, adapter.
  *
  * The one sweep: micro-batches go through the model one layer at a time, forward,
@@ -29,7 +29,7 @@
  * Ranks (lib/run/comm.h) call fm_sweep_run with the same micro-batches.  Those that go through a
  * layer together are a leaf, and stay together: a rank computes some leaves and nothing else, and
  * a rank without any reads no weights.  All get all measures and counts; what visitors sum goes
- * through lib/engine/fold.h.
+ * through lib/engine/reduction.h.
  */
 #ifndef FM_SWEEP_H
 #define FM_SWEEP_H
@@ -122,11 +122,11 @@ struct fm_visitor {
      * Writes only to what belongs to (view->slot, view->expert). */
     void (*expert)(void *self, const struct fm_expert_view *view);
     /* After all experts of (m, batch, lane), one call at a time, in order of batch then lane:
-     * fold the slot into the total and clear the slot. */
+     * add the slot to the total and clear the slot. */
     void (*commit)(void *self, int m, int batch, int lane, int slot);
     int (*layer_end)(void *self, int m, struct fm_err *err);
     /* All layers have been gone back through.  Of ranks, all call layer_begin, layer_end and this,
-     * and only those with a leaf the others; so folds end here or in layer_end. */
+     * and only those with a leaf the others; so reductions end here or in layer_end. */
     int (*end)(void *self, struct fm_err *err);
 };
 
@@ -161,8 +161,8 @@ void fm_sweep_free(struct fm_sweep *sweep);
 int fm_sweep_slots(const struct fm_sweep *sweep);
 int fm_sweep_slots_forward(const struct fm_sweep *sweep);
 
-/* For folds: its communicator; micro-batches of a rank in the run at hand; the most that one may
- * have in any run, where all have one shape. */
+/* For reductions: its communicator; micro-batches of a rank in the run at hand; the most that one
+ * may have in any run, where all have one shape. */
 struct fm_comm *fm_sweep_comm(const struct fm_sweep *sweep);
 int fm_sweep_own(const struct fm_sweep *sweep, int rank);
 int fm_sweep_own_most(const struct fm_sweep *sweep);

@@ -41,7 +41,8 @@ int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
         return err->code;
     device->copy_in(g->width, actions->width, width_bytes);
     ops->zero(g->slot, slot_bytes);
-    return fm_fold_init(&g->fold, sweep, ops, FM_F64, students, total_size(g), students, err);
+    return fm_reduction_init(&g->reduction, sweep, ops, FM_F64, students, total_size(g), students,
+                             err);
 }
 
 void fm_maskgrad_release(struct fm_maskgrad *g)
@@ -51,21 +52,21 @@ void fm_maskgrad_release(struct fm_maskgrad *g)
         g->ops->device->free(g->width);
         g->ops->device->free(g->slot);
     }
-    fm_fold_release(&g->fold);
+    fm_reduction_release(&g->reduction);
     *g = (struct fm_maskgrad){0};
 }
 
 void fm_maskgrad_begin(struct fm_maskgrad *g, int batches)
 {
-    fm_fold_begin(&g->fold, 1.0 / batches);
-    g->ops->zero(g->fold.sum, (size_t)g->students * total_size(g) * sizeof *g->total);
+    fm_reduction_begin(&g->reduction, 1.0 / batches);
+    g->ops->zero(g->reduction.sum, (size_t)g->students * total_size(g) * sizeof *g->total);
 }
 
 static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)m, (void)err;
     struct fm_maskgrad *g = self;
-    fm_fold_layer(&g->fold);
+    fm_reduction_layer(&g->reduction);
     return FM_OK;
 }
 
@@ -92,16 +93,16 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     struct fm_maskgrad *g = self;
     size_t n = layer_size(g);
     assert(lane >= 1 && lane <= g->students);
-    fm_fold_add(&g->fold, g->slot + (size_t)slot * n, (size_t)m * n, n);
+    fm_reduction_add(&g->reduction, g->slot + (size_t)slot * n, (size_t)m * n, n);
 }
 
 static int end(void *self, struct fm_err *err)
 {
     struct fm_maskgrad *g = self;
-    int rc = fm_fold_end(&g->fold, total_size(g), err);
+    int rc = fm_reduction_end(&g->reduction, total_size(g), err);
     if (!rc)
-        rc = fm_fold_whole(&g->fold, total_size(g), err);
-    g->ops->device->copy_out(g->total, g->fold.sum,
+        rc = fm_reduction_whole(&g->reduction, total_size(g), err);
+    g->ops->device->copy_out(g->total, g->reduction.sum,
                              (size_t)g->students * total_size(g) * sizeof *g->total);
     return rc;
 }

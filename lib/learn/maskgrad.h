@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "lib/engine/fold.h"
+#include "lib/engine/reduction.h"
 #include "lib/masks/actions.h"
 
 enum fm_mask_sums { FM_SUMS_DZ, FM_SUMS_SQUARES, FM_SUMS_BOTH };
@@ -21,8 +21,8 @@ struct fm_maskgrad {
     enum fm_mask_sums sums;
     int parts; /* arrays of A for an expert: 2 of both, dz first */
     int students;
-    double *total;       /* (students, M, E, parts, A): lane 1 first, lane 0 is the teacher */
-    struct fm_fold fold; /* of the total */
+    double *total; /* (students, M, E, parts, A): lane 1 first, lane 0 is the teacher */
+    struct fm_reduction reduction; /* of the total */
     /* On the device of ops. */
     int32_t *width; /* (A) of the actions */
     double *slot;   /* (slots, E, parts, A) */

@@ -1,7 +1,7 @@
 /*
  * fm-rank: squared first-order scores of every channel (fm-method(7)), or those of another
  * criterion, summed batch by batch.  The device scores the experts of a batch into a slot, and
- * slots are folded into the sums of the layer in order of batch; the host has the sums of all
+ * slots are added to the sums of the layer in order of batch; the host has the sums of all
  * layers, between two groups of batches.  Of ranks, each has those of its slice of all layers, or
  * of every layer, until they are saved or the run ends: they meet once a group where they can keep
  * what all layers contribute, as each meeting lasts until the slowest is there, else once a layer.
@@ -21,7 +21,7 @@
 #include "lib/base/mem.h"
 #include "lib/block/storage.h"
 #include "lib/data/provenance.h"
-#include "lib/engine/fold.h"
+#include "lib/engine/reduction.h"
 #include "lib/learn/task.h"
 #include "lib/model/packed.h"
 #include "lib/run/journal.h"
@@ -39,15 +39,15 @@ struct scorer {
     struct fm_ranking *ranking; /* scores hold sums until the end */
     enum fm_criterion criterion;
     struct fm_criterion_adder adder;
-    double *slot;               /* (slots, E, I) on the device */
-    struct fm_fold fold;        /* of the layer at hand, or of all */
-    bool whole;                 /* of all: ranks exchange scores once per group */
-    double *before;             /* (M, E, I) the sums when the group began */
-    int32_t *ids;               /* of the group */
-    struct fm_batch *batch;     /* of the group */
-    struct fm_measure *measure; /* of the group */
-    double ce;                  /* sum over batches of the mean loss */
-    int64_t next;               /* batch */
+    double *slot;                  /* (slots, E, I) on the device */
+    struct fm_reduction reduction; /* of the layer at hand, or of all */
+    bool whole;                    /* of all: ranks exchange scores once per group */
+    double *before;                /* (M, E, I) the sums when the group began */
+    int32_t *ids;                  /* of the group */
+    struct fm_batch *batch;        /* of the group */
+    struct fm_measure *measure;    /* of the group */
+    double ce;                     /* sum over batches of the mean loss */
+    int64_t next;                  /* batch */
     struct fm_digest params;
     struct fm_journal_clock clock;
 };
@@ -88,8 +88,8 @@ static void score_expert(void *self, const struct fm_expert_view *v)
                      s->slot + (size_t)v->slot * layer_size(s) + (size_t)v->expert * (size_t)I, v);
 }
 
-/* Scores that are folded together. */
-static size_t fold_size(const struct scorer *s)
+/* Scores that are added up together. */
+static size_t reduction_size(const struct scorer *s)
 {
     return s->whole ? (size_t)s->ranking->M * layer_size(s) : layer_size(s);
 }
@@ -106,8 +106,8 @@ static int begin_layer(void *self, int m, struct fm_err *err)
     struct scorer *s = self;
     double *sums = s->ranking->scores + (s->whole ? 0 : (size_t)m * layer_size(s));
     if (!s->whole || is_end(s, m, false))
-        s->task->ops->device->copy_in(s->fold.sum, sums, fold_size(s) * sizeof *sums);
-    fm_fold_layer(&s->fold);
+        s->task->ops->device->copy_in(s->reduction.sum, sums, reduction_size(s) * sizeof *sums);
+    fm_reduction_layer(&s->reduction);
     return FM_OK;
 }
 
@@ -116,7 +116,7 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     (void)batch, (void)lane;
     struct scorer *s = self;
     size_t n = layer_size(s);
-    fm_fold_add(&s->fold, s->slot + (size_t)slot * n, s->whole ? (size_t)m * n : 0, n);
+    fm_reduction_add(&s->reduction, s->slot + (size_t)slot * n, s->whole ? (size_t)m * n : 0, n);
 }
 
 /* The sums of layers from m on. */
@@ -138,15 +138,15 @@ static int check_sums(const struct scorer *s, int m, const double *sums, size_t 
 static int end_layer(void *self, int m, struct fm_err *err)
 {
     struct scorer *s = self;
-    size_t n = fold_size(s);
+    size_t n = reduction_size(s);
     if (s->whole && !is_end(s, m, true))
         return FM_OK;
     m = s->whole ? 0 : m;
     double *sums = s->ranking->scores + (size_t)m * layer_size(s);
-    int rc = fm_fold_end(&s->fold, n, err);
+    int rc = fm_reduction_end(&s->reduction, n, err);
     if (rc)
         return rc;
-    s->task->ops->device->copy_out(sums, s->fold.sum, n * sizeof *sums);
+    s->task->ops->device->copy_out(sums, s->reduction.sum, n * sizeof *sums);
     return check_sums(s, m, sums, n, err);
 }
 
@@ -168,7 +168,7 @@ static size_t list_state(struct fm_journal_item *item, struct scorer *s)
 /* The sums of all slices to rank 0. */
 static int gather(struct scorer *s, struct fm_err *err)
 {
-    size_t n = fold_size(s), all = (size_t)s->ranking->M * layer_size(s);
+    size_t n = reduction_size(s), all = (size_t)s->ranking->M * layer_size(s);
     int rc = FM_OK;
     for (size_t at = 0; !rc && at < all; at += n)
         rc = fm_comm_gather(s->task->run->machine.comm, s->ranking->scores + at, sizeof(double), n,
@@ -251,7 +251,7 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
         free(counts);
         return rc;
     }
-    fm_fold_begin(&s->fold, 1);
+    fm_reduction_begin(&s->reduction, 1);
     memcpy(s->before, s->ranking->scores, X * (size_t)s->ranking->I * sizeof *s->before);
     rc = fm_sweep_run(sweep, s->batch, n, &lane, 1, &visitor, s->measure, counts, err);
     if (rc)
@@ -275,7 +275,7 @@ static uint64_t sums_bytes(const struct fm_task *task, int group)
 }
 
 /* What a rank keeps of its batches where it keeps all layers'; 0 where that is too much for one of
- * them, or a process is alone: then layers are folded one by one. */
+ * them, or a process is alone: then layers are added up one by one. */
 static int kept_bytes(uint64_t *bytes, const struct fm_task *task, int batch, int batches,
                       struct fm_err *err)
 {
@@ -305,8 +305,9 @@ static int take_sums(struct scorer *s, const struct fm_sweep *sweep, struct fm_e
     s->before = s->slot ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
     if (s->slot)
         ops->zero(s->slot, slots);
-    return s->before ? fm_fold_init(&s->fold, sweep, ops, FM_F64, 1, fold_size(s), 1, err)
-                     : err->code;
+    return s->before
+               ? fm_reduction_init(&s->reduction, sweep, ops, FM_F64, 1, reduction_size(s), 1, err)
+               : err->code;
 }
 
 static int take_group(struct scorer *s, int batch, int group, struct fm_err *err)
@@ -685,7 +686,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     if (task.ops) {
         task.ops->device->free(s.slot);
     }
-    fm_fold_release(&s.fold);
+    fm_reduction_release(&s.reduction);
     free(s.before);
     free(s.ids);
     free(s.batch);

@@ -86,8 +86,8 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
     if (t->slot)
         t->task->ops->zero(t->slot, slots);
     t->ids = fm_alloc((size_t)t->batch * (size_t)T, sizeof *t->ids, "sequences", err);
-    return t->slot && t->ids ? fm_fold_init(&t->fold, t->sweep, t->task->ops, FM_F32, 1, t->floats,
-                                            is_cross(t) ? t->lanes : 1, err)
+    return t->slot && t->ids ? fm_reduction_init(&t->reduction, t->sweep, t->task->ops, FM_F32, 1,
+                                                 t->floats, is_cross(t) ? t->lanes : 1, err)
                              : FM_ENOMEM;
 }
 
@@ -102,7 +102,7 @@ void fm_tune_release(struct fm_tune *t)
         device->free(t->spare);
         device->free(t->slot);
     }
-    fm_fold_release(&t->fold);
+    fm_reduction_release(&t->reduction);
     free(t->ids);
     *t = (struct fm_tune){0};
 }
@@ -111,8 +111,8 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)m, (void)err;
     struct fm_tune *t = self;
-    t->task->ops->zero(t->fold.sum, t->floats * sizeof(float));
-    fm_fold_layer(&t->fold);
+    t->task->ops->zero(t->reduction.sum, t->floats * sizeof(float));
+    fm_reduction_layer(&t->reduction);
     return FM_OK;
 }
 
@@ -130,20 +130,20 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     (void)batch, (void)lane;
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, m);
-    fm_fold_add(&t->fold, t->slot + (size_t)slot * t->floats, 0, n);
+    fm_reduction_add(&t->reduction, t->slot + (size_t)slot * t->floats, 0, n);
 }
 
 static int end_layer(void *self, int m, struct fm_err *err)
 {
     struct fm_tune *t = self;
     size_t n = layer_floats(&t->adapter, m);
-    int rc = fm_fold_end(&t->fold, n, err);
+    int rc = fm_reduction_end(&t->reduction, n, err);
     if (rc)
         return rc;
-    if (fm_ops_nonfinite(t->task->ops, fm_f32(t->fold.sum), (int64_t)n) != (int64_t)n)
+    if (fm_ops_nonfinite(t->task->ops, fm_f32(t->reduction.sum), (int64_t)n) != (int64_t)n)
         return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
                        t->task->config->moe[m]);
-    return fm_store_put(&t->gradients, (size_t)m, 0, n * sizeof(float), t->fold.sum, err);
+    return fm_store_put(&t->gradients, (size_t)m, 0, n * sizeof(float), t->reduction.sum, err);
 }
 
 /* Mean losses of a lane. */
@@ -230,7 +230,7 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
         fm_alloc((size_t)batches * (size_t)t->lanes, sizeof *measure, "measures", err);
     int rc = batch && measure ? FM_OK : FM_ENOMEM;
     choose_lanes(t, lane);
-    fm_fold_begin(&t->fold, 1.0 / batches);
+    fm_reduction_begin(&t->reduction, 1.0 / batches);
     for (int b = 0; !rc && b < batches; b++)
         batch[b] = (struct fm_batch){t->ids + (size_t)b * (size_t)micro * (size_t)T, micro, T};
     if (!rc)
@@ -261,7 +261,7 @@ static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
     size_t n = layer_floats(&t->adapter, m), bytes = n * sizeof(float), at, own;
     float *values = t->adapter.values + layer_at(&t->adapter, m);
     void *moments = NULL, *g = NULL;
-    int rc = fm_store_get(&t->gradients, (size_t)m, 0, bytes, &g, t->fold.sum, err);
+    int rc = fm_store_get(&t->gradients, (size_t)m, 0, bytes, &g, t->reduction.sum, err);
     if (!rc)
         rc = fm_store_get(&t->moments, (size_t)m, 0, 2 * bytes, &moments, t->spare, err);
     if (rc)

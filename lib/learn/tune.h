@@ -9,7 +9,7 @@
 #define FM_TUNE_H
 
 #include "lib/engine/adapter.h"
-#include "lib/engine/fold.h"
+#include "lib/engine/reduction.h"
 #include "lib/learn/options.h"
 #include "lib/learn/task.h"
 #include "lib/masks/masks.h"
@@ -27,11 +27,11 @@ struct fm_tune {
     int64_t taken;           /* steps */
     double loss_first, loss; /* of the first step and the last one */
     /* Scratch. */
-    struct fm_store gradients; /* (L) records */
-    struct fm_fold fold;       /* of the gradient of the layer at hand */
-    float *spare;              /* record of moments */
-    float *slot;               /* (slots, floats of the largest layer) */
-    size_t floats;             /* of the largest layer's adapter */
+    struct fm_store gradients;     /* (L) records */
+    struct fm_reduction reduction; /* of the gradient of the layer at hand */
+    float *spare;                  /* record of moments */
+    float *slot;                   /* (slots, floats of the largest layer) */
+    size_t floats;                 /* of the largest layer's adapter */
     struct fm_sweep *sweep;
     int lanes;
     int32_t *ids;

@@ -2,12 +2,12 @@
  * Ranks: processes, on as many machines as there are, that make one result together.  Every rank
  * runs the same program on the same inputs and goes the same way through it; what differs is which
  * micro-batches of a sweep it computes (lib/engine/sweep.h) and of which values it keeps the sum
- * (lib/engine/fold.h).  Rank 0 alone reads standard input, writes files and speaks.
+ * (lib/engine/reduction.h).  Rank 0 alone reads standard input, writes files and speaks.
  *
  * The rules that keep results the same bytes for any number of ranks:
  *   - nothing is ever summed under way: what one rank sends, another one gets;
- *   - a sum over micro-batches is made by lib/engine/fold.h, a sum of anything else on every rank,
- *     from the same numbers in the same order;
+ *   - a sum over micro-batches is made by lib/engine/reduction.h, a sum of anything else on every
+ * rank, from the same numbers in the same order;
  *   - what is not sent is computed on every rank, from what all have: draws, masks, logits.
  *
  * And the rule that keeps ranks in step: every call below that takes an error is made by all ranks,

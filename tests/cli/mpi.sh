@@ -8,7 +8,7 @@ prepare
 "${recover[@]}" -o recovered trained >/dev/null
 ranks 3 "${rank[@]}" -o ranked3 --report report
 members ranked ranked3
-ranks 2 "${rank[@]}" --memory 1MB -o ranked2 # layers are folded one by one
+ranks 2 "${rank[@]}" --memory 1MB -o ranked2 # layers are added up one by one
 members ranked ranked2
 python3 -c "import json
 for r in json.load(open('report'))['ranks']:

@@ -151,12 +151,12 @@ static void arithmetic_on_arrays(void **state)
     expect_close(x, divided, 4, 0, "quotients");
     ref()->scale(x, -2, 4);
     expect_close(x, scaled, 4, 0, "products");
-    ref()->fold(fm_to_f32(x), fm_to_f32(part), 0.5, 4);
-    const float folded[] = {-5.5f, 1, 1.5f, 14}, none[4] = {0};
-    expect_close(x, folded, 4, 0, "folded");
+    ref()->accumulate(fm_to_f32(x), fm_to_f32(part), 0.5, 4);
+    const float accumulated[] = {-5.5f, 1, 1.5f, 14}, none[4] = {0};
+    expect_close(x, accumulated, 4, 0, "accumulated");
     assert_memory_equal(part, none, sizeof part);
     double total[] = {1, 2}, more[] = {0x1p-40, 4}; /* not in float32 */
-    ref()->fold((struct fm_out){total, FM_F64}, (struct fm_out){more, FM_F64}, 0.5, 2);
+    ref()->accumulate((struct fm_out){total, FM_F64}, (struct fm_out){more, FM_F64}, 0.5, 2);
     assert_true(total[0] == 1 + 0x1p-41 && total[1] == 4 && more[0] == 0 && more[1] == 0);
     ref()->copy(x, by, sizeof x);
     assert_memory_equal(x, by, sizeof x);

@@ -300,8 +300,9 @@ static void run_sums(const struct fm_ops *ops, const int *z, struct outputs *o)
                      fm_to_f32(give(o, floats(kept), kept, 0)), fm_f32(x), n, I, k);
     ops->divide(total, by, (int64_t)count);
     ops->scale(total, 0.3f, (int64_t)count);
-    ops->fold(fm_to_f32(total), fm_to_f32(part), 0.7, (int64_t)count);
-    ops->fold((struct fm_out){sum, FM_F64}, (struct fm_out){more, FM_F64}, 0.7, (int64_t)count);
+    ops->accumulate(fm_to_f32(total), fm_to_f32(part), 0.7, (int64_t)count);
+    ops->accumulate((struct fm_out){sum, FM_F64}, (struct fm_out){more, FM_F64}, 0.7,
+                    (int64_t)count);
     ops->width_sums(give_doubles(o, 3, TOL_EACH), sum, width, 3, false);
     ops->width_sums(give_doubles(o, 3, TOL_EACH), sum, width, 3, true);
 }

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 mpi=${MPI_BUILD:-$BUILD/mpi}/tests/unit
 has_ranks "$mpi/test_comm" || exit 77
 for n in 2 3; do
-    for test in test_comm test_fold; do
+    for test in test_comm test_reduction; do
         "$MPIRUN" -n $n "$mpi/$test" || {
             echo "$test fails on $n ranks"
             exit 1

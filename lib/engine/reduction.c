@@ -4,7 +4,7 @@
  * of them travel, a few megabytes at a time, so that what is received needs little memory however
  * many ranks there are.
  */
-#include "lib/engine/fold.h"
+#include "lib/engine/reduction.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,29 +15,29 @@
 #define MESSAGE_BYTES ((size_t)32 << 20) /* to all other ranks, or from them */
 #define GRAIN 16
 
-static size_t bytes_of(const struct fm_fold *f, size_t values)
+static size_t bytes_of(const struct fm_reduction *f, size_t values)
 {
     return values * (size_t)(fm_dtype_bits(f->dtype) / 8);
 }
 
-static struct fm_comm *comm_of(const struct fm_fold *f)
+static struct fm_comm *comm_of(const struct fm_reduction *f)
 {
     return fm_sweep_comm(f->sweep);
 }
 
 /* Contributions of a rank to all sums, in the run at hand; and the most that one may have. */
-static size_t kept_by(const struct fm_fold *f, int rank)
+static size_t kept_by(const struct fm_reduction *f, int rank)
 {
     return (size_t)fm_sweep_own(f->sweep, rank) * (size_t)f->lanes;
 }
 
-static size_t kept_most(const struct fm_fold *f)
+static size_t kept_most(const struct fm_reduction *f)
 {
     return (size_t)fm_sweep_own_most(f->sweep) * (size_t)f->lanes;
 }
 
 /* Columns of one message, no more than a rank owns: all ranks find the same. */
-static size_t columns(const struct fm_fold *f)
+static size_t columns(const struct fm_reduction *f)
 {
     struct fm_comm *comm = comm_of(f);
     size_t first, widest, ranks = (size_t)fm_comm_size(comm);
@@ -47,7 +47,7 @@ static size_t columns(const struct fm_fold *f)
     return n < GRAIN ? GRAIN : n - n % GRAIN;
 }
 
-static int take_messages(struct fm_fold *f, struct fm_err *err)
+static int take_messages(struct fm_reduction *f, struct fm_err *err)
 {
     size_t ranks = (size_t)fm_comm_size(comm_of(f)), most = kept_most(f);
     size_t message = columns(f) * bytes_of(f, 1) * most * ranks;
@@ -59,16 +59,17 @@ static int take_messages(struct fm_fold *f, struct fm_err *err)
     return f->recv ? FM_OK : FM_ENOMEM;
 }
 
-int fm_fold_init(struct fm_fold *f, const struct fm_sweep *sweep, const struct fm_ops *ops,
-                 enum fm_dtype dtype, int sums, size_t values, int lanes, struct fm_err *err)
+int fm_reduction_init(struct fm_reduction *f, const struct fm_sweep *sweep,
+                      const struct fm_ops *ops, enum fm_dtype dtype, int sums, size_t values,
+                      int lanes, struct fm_err *err)
 {
-    *f = (struct fm_fold){.sweep = sweep,
-                          .ops = ops,
-                          .dtype = dtype,
-                          .sums = sums,
-                          .lanes = lanes,
-                          .values = values,
-                          .share = 1};
+    *f = (struct fm_reduction){.sweep = sweep,
+                               .ops = ops,
+                               .dtype = dtype,
+                               .sums = sums,
+                               .lanes = lanes,
+                               .values = values,
+                               .share = 1};
     size_t bytes = (size_t)sums * bytes_of(f, values);
     f->sum = ops->device->alloc(bytes, "sums over micro-batches", err);
     if (!f->sum)
@@ -77,7 +78,7 @@ int fm_fold_init(struct fm_fold *f, const struct fm_sweep *sweep, const struct f
     return comm_of(f) ? take_messages(f, err) : FM_OK;
 }
 
-void fm_fold_release(struct fm_fold *f)
+void fm_reduction_release(struct fm_reduction *f)
 {
     if (f->ops)
         f->ops->device->free(f->sum);
@@ -86,32 +87,32 @@ void fm_fold_release(struct fm_fold *f)
     free(f->in);
     free(f->send);
     free(f->recv);
-    *f = (struct fm_fold){0};
+    *f = (struct fm_reduction){0};
 }
 
-void fm_fold_begin(struct fm_fold *f, double share)
+void fm_reduction_begin(struct fm_reduction *f, double share)
 {
     f->share = share;
     f->turn = 0;
 }
 
-void fm_fold_layer(struct fm_fold *f)
+void fm_reduction_layer(struct fm_reduction *f)
 {
     f->turn = 0;
 }
 
-static char *sum_at(const struct fm_fold *f, size_t contribution, size_t at)
+static char *sum_at(const struct fm_reduction *f, size_t contribution, size_t at)
 {
     size_t sum = contribution % (size_t)f->sums;
     return (char *)f->sum + bytes_of(f, sum * f->values + at);
 }
 
-void fm_fold_add(struct fm_fold *f, void *slot, size_t at, size_t n)
+void fm_reduction_add(struct fm_reduction *f, void *slot, size_t at, size_t n)
 {
     size_t turn = (size_t)f->turn++;
     if (!comm_of(f)) {
-        f->ops->fold((struct fm_out){sum_at(f, turn, at), f->dtype},
-                     (struct fm_out){slot, f->dtype}, f->share, (int64_t)n);
+        f->ops->accumulate((struct fm_out){sum_at(f, turn, at), f->dtype},
+                           (struct fm_out){slot, f->dtype}, f->share, (int64_t)n);
         return;
     }
     f->ops->device->copy_out(f->kept + bytes_of(f, turn * f->values + at), slot, bytes_of(f, n));
@@ -119,7 +120,7 @@ void fm_fold_add(struct fm_fold *f, void *slot, size_t at, size_t n)
 }
 
 /* Columns [*from, *from + result) of the n: the piece at hand of what a rank owns. */
-static size_t piece_of(const struct fm_fold *f, int rank, size_t n, size_t done, size_t *from)
+static size_t piece_of(const struct fm_reduction *f, int rank, size_t n, size_t done, size_t *from)
 {
     size_t first, count, wide = columns(f);
     fm_comm_slice(comm_of(f), rank, n, &first, &count);
@@ -129,7 +130,7 @@ static size_t piece_of(const struct fm_fold *f, int rank, size_t n, size_t done,
 }
 
 /* Their pieces of our contributions to the other ranks, our piece of theirs from them. */
-static int swap(struct fm_fold *f, size_t n, size_t done, struct fm_err *err)
+static int swap(struct fm_reduction *f, size_t n, size_t done, struct fm_err *err)
 {
     struct fm_comm *comm = comm_of(f);
     int ranks = fm_comm_size(comm), me = fm_comm_rank(comm);
@@ -147,7 +148,7 @@ static int swap(struct fm_fold *f, size_t n, size_t done, struct fm_err *err)
 }
 
 /* Our piece of every contribution, in order, to our slice of the sums. */
-static void add_piece(struct fm_fold *f, size_t n, size_t done)
+static void add_piece(struct fm_reduction *f, size_t n, size_t done)
 {
     struct fm_comm *comm = comm_of(f);
     const struct fm_device *device = f->ops->device;
@@ -158,14 +159,14 @@ static void add_piece(struct fm_fold *f, size_t n, size_t done)
             struct fm_mark mark = device->mark();
             void *part = device->scratch(bytes_of(f, own));
             device->copy_in(part, in, bytes_of(f, own));
-            f->ops->fold((struct fm_out){sum_at(f, i, from), f->dtype},
-                         (struct fm_out){part, f->dtype}, f->share, (int64_t)own);
+            f->ops->accumulate((struct fm_out){sum_at(f, i, from), f->dtype},
+                               (struct fm_out){part, f->dtype}, f->share, (int64_t)own);
             device->release(mark);
         }
     }
 }
 
-int fm_fold_end(struct fm_fold *f, size_t n, struct fm_err *err)
+int fm_reduction_end(struct fm_reduction *f, size_t n, struct fm_err *err)
 {
     struct fm_comm *comm = comm_of(f);
     size_t first, widest, wide;
@@ -182,7 +183,7 @@ int fm_fold_end(struct fm_fold *f, size_t n, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_fold_whole(struct fm_fold *f, size_t n, struct fm_err *err)
+int fm_reduction_whole(struct fm_reduction *f, size_t n, struct fm_err *err)
 {
     struct fm_comm *comm = comm_of(f);
     const struct fm_device *device = f->ops->device;

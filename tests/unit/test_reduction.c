@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "lib/engine/fold.h"
+#include "lib/engine/reduction.h"
 #include "lib/engine/sweeping.h"
 #include "tests/unit/ranks.h"
 
@@ -56,7 +56,7 @@ static double expected(const struct shape *s, int sum, size_t i)
     return total;
 }
 
-/* As much of a sweep as a fold asks for: who has which micro-batches. */
+/* As much of a sweep as a reduction asks for: who has which micro-batches. */
 static void share_out(struct fm_sweep *sweep, int *share, struct fm_comm *comm,
                       const struct shape *s)
 {
@@ -75,17 +75,17 @@ static void share_out(struct fm_sweep *sweep, int *share, struct fm_comm *comm,
 }
 
 /* This rank's contributions, in two pieces each. */
-static void contribute(struct fm_fold *f, const struct fm_sweep *sweep, const struct shape *s)
+static void contribute(struct fm_reduction *f, const struct fm_sweep *sweep, const struct shape *s)
 {
     int rank = fm_comm_rank(sweep->options.comm);
     size_t half = s->n / 2, width = s->dtype == FM_F32 ? 4 : 8;
     void *slot = calloc(s->n + 1, width);
     RANKS_CHECK(slot);
-    fm_fold_layer(f);
+    fm_reduction_layer(f);
     for (int c = sweep->share[rank] * s->lanes; c < sweep->share[rank + 1] * s->lanes; c++) {
         for (size_t i = 0; i < s->n; i++)
             write_value(s, slot, i, term(s, (size_t)c, i));
-        fm_fold_add(f, slot, 0, s->n);
+        fm_reduction_add(f, slot, 0, s->n);
         for (size_t i = 0; i < s->n; i += s->n - half)
             RANKS_CHECK(read_value(s, slot, i) == 0);
     }
@@ -93,8 +93,8 @@ static void contribute(struct fm_fold *f, const struct fm_sweep *sweep, const st
 }
 
 /* Values of every sum, from its owner or from all. */
-static void check_sums(const struct fm_fold *f, const struct fm_comm *comm, const struct shape *s,
-                       bool whole)
+static void check_sums(const struct fm_reduction *f, const struct fm_comm *comm,
+                       const struct shape *s, bool whole)
 {
     size_t first = 0, count = s->n, width = s->dtype == FM_F32 ? 4 : 8;
     if (!whole)
@@ -108,27 +108,27 @@ static void check_sums(const struct fm_fold *f, const struct fm_comm *comm, cons
     }
 }
 
-static void fold(struct fm_comm *comm, const struct shape *s)
+static void reduce(struct fm_comm *comm, const struct shape *s)
 {
     int share[RANKS_MAX + 1];
     struct fm_sweep sweep;
-    struct fm_fold f;
+    struct fm_reduction f;
     struct fm_err err = {0};
     share_out(&sweep, share, comm, s);
-    RANKS_CHECK(fm_fold_init(&f, &sweep, fm_ops_ref(), s->dtype, s->sums, s->values, s->lanes,
-                             &err) == FM_OK);
+    RANKS_CHECK(fm_reduction_init(&f, &sweep, fm_ops_ref(), s->dtype, s->sums, s->values, s->lanes,
+                                  &err) == FM_OK);
     for (int round = 0; round < (s->n > 10000 ? 1 : 2);
          round++) { /* nothing is left of the first */
         for (size_t i = 0; i < (size_t)s->sums * s->values; i++)
             write_value(s, f.sum, i, (double)(i / s->values) + 0.5);
-        fm_fold_begin(&f, s->share);
+        fm_reduction_begin(&f, s->share);
         contribute(&f, &sweep, s);
-        RANKS_CHECK(fm_fold_end(&f, s->n, &err) == FM_OK);
+        RANKS_CHECK(fm_reduction_end(&f, s->n, &err) == FM_OK);
         check_sums(&f, comm, s, false);
-        RANKS_CHECK(fm_fold_whole(&f, s->n, &err) == FM_OK);
+        RANKS_CHECK(fm_reduction_whole(&f, s->n, &err) == FM_OK);
         check_sums(&f, comm, s, true);
     }
-    fm_fold_release(&f);
+    fm_reduction_release(&f);
 }
 
 static void sums_have_the_bits_of_one_process(struct fm_comm *comm)
@@ -142,14 +142,14 @@ static void sums_have_the_bits_of_one_process(struct fm_comm *comm)
         {FM_F32, 40, 1, 1, 5, 5, 1},         /* fewer values than a vector: one owner */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        fold(comm, &shapes[i]);
+        reduce(comm, &shapes[i]);
 }
 
 /* More than one message holds. */
 static void long_sums_go_in_pieces(struct fm_comm *comm)
 {
     const struct shape s = {FM_F64, 130, 1, 1, 66001, 66001, 1};
-    fold(comm, &s);
+    reduce(comm, &s);
 }
 
 static ranks_body *const bodies[] = {sums_have_the_bits_of_one_process, long_sums_go_in_pieces};
