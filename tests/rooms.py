@@ -77,7 +77,7 @@ formats/text/tokenizerparts.h formats/text/tokenindex.h
 kernels/cpu/cpu.h kernels/cpu/cpu_tile.h kernels/cpu/dnnl.h
 kernels/clip/clip_avx512.h kernels/clip/clip_choose.h kernels/clip/clip_plan.h
 kernels/clip/clip_pool.h kernels/clip/clip_tile.h
-lib/engine/sweeping.h lib/engine/stash.h
+lib/engine/sweeping.h lib/engine/actcache.h
 lib/model/loading.h
 lib/learn/learn.h lib/learn/tune.h lib/learn/walk.h lib/learn/maskgrad.h
 lib/pack/packing.h lib/export/exportwriter.h

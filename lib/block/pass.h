@@ -27,10 +27,10 @@ struct fm_pass {
     const float *cos, *sin; /* (T, angles): as the attention block filled them */
     int S, T;               /* sequences of all micro-batches together */
     int parts;              /* micro-batches, S / parts sequences each */
-    void *stash;            /* inner values, from the forward to the backward; NULL: not kept */
-    int32_t *stash_first;   /* the host's part of them: (E parts + 1); NULL: not kept */
-    bool stash_gu;          /* products of gate_up are among them: the backward needs no other
-                              channels than the widths' */
+    void *cached;           /* inner values, from the forward to the backward; NULL: not kept */
+    int32_t *cached_first;  /* the host's part of them: (E parts + 1); NULL: not kept */
+    bool cached_gu;         /* products of gate_up are among them: the backward needs no other
+                             channels than the widths' */
 };
 
 static inline int fm_pass_rows(const struct fm_pass *pass)

@@ -30,7 +30,7 @@
  *   3. k = width <= cap, the channels in memory; the products of the backward have `full` columns,
  *      k or cap.  Channels from k on have a dh (masks learn from it) and no dgu.
  *   4. The spans of an expert are its micro-batches [0, P) in order, none twice.
- *   5. With a stash, inner values are those that the forward left there; without, the backward
+ *   5. With a cache, inner values are those that the forward left there; without, the backward
  *      computes them by the same functions from the same x: the same bits.
  */
 #include "lib/engine/layer.h"
@@ -97,7 +97,7 @@ static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
     return a;
 }
 
-size_t fm_layer_stash_bytes(const struct fm_config *c, int N, bool gu)
+size_t fm_layer_cache_bytes(const struct fm_config *c, int N, bool gu)
 {
     size_t most = 0;
     for (int l = 0; l < c->L; l++) {
@@ -111,12 +111,12 @@ size_t fm_layer_stash_bytes(const struct fm_config *c, int N, bool gu)
 /* The pass's inner values: where it keeps them, or in scratch, the host's in the host's. */
 static struct inner inner_of(const struct fm_pass *p)
 {
-    struct fm_arena arena = {.device = p->ops->device, .at = p->stash};
-    struct inner a = take_inner(p->config, p->l, p->S * p->T, p->stash && p->stash_gu, &arena);
+    struct fm_arena arena = {.device = p->ops->device, .at = p->cached};
+    struct inner a = take_inner(p->config, p->l, p->S * p->T, p->cached && p->cached_gu, &arena);
     size_t E = (size_t)p->config->E;
     if (a.ids)
         a.first =
-            p->stash ? p->stash_first : fm_scratch((E * (size_t)p->parts + 1) * sizeof *a.first);
+            p->cached ? p->cached_first : fm_scratch((E * (size_t)p->parts + 1) * sizeof *a.first);
     return a;
 }
 
@@ -344,7 +344,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
         p->ops->copy(y, x, count * sizeof *y);
     attend(p, &a, y);
     enter(p, &a, y);
-    if (p->stash)
+    if (p->cached)
         p->ops->copy(a.x1, y, count * sizeof *y);
     if (a.ids)
         add_experts(p, &a, y, counts, visitor, where);
@@ -503,7 +503,7 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
     struct fm_mark host = fm_scratch_mark(), mark = fm_pass_mark(p);
     struct inner a = inner_of(p);
     float *dxm = fm_pass_floats(p, count);
-    if (!p->stash) {
+    if (!p->cached) {
         p->ops->copy(a.x1, x, count * sizeof *x);
         attend(p, &a, a.x1);
         enter(p, &a, a.x1);

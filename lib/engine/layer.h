@@ -20,7 +20,7 @@
 #include "lib/engine/sweep.h"
 
 /* Bytes of `kept` for N tokens. */
-size_t fm_layer_stash_bytes(const struct fm_config *config, int N, bool gu);
+size_t fm_layer_cache_bytes(const struct fm_config *config, int N, bool gu);
 
 /* y (S T, H) from x (S T, H); y may be x.  counts (E), where not NULL, receives the rows that
  * each expert got.  visitor, where not NULL, sees every expert and micro-batch with rows, as in the

@@ -109,7 +109,7 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
         .T = r->batch[k->first].T,
         .parts = k->count,
     };
-    fm_stash_find(r, block, lane, &pass);
+    fm_actcache_find(r, block, lane, &pass);
     return pass;
 }
 
@@ -433,7 +433,7 @@ static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
         return FM_OK;
     if (!fm_mul(&bytes, (size_t)s->together * (size_t)s->rows, row))
         return fm_fail(err, FM_ENOMEM, "a boundary of %d tokens is too large", s->rows);
-    fm_stash_release(&s->stash);
+    fm_actcache_release(&s->cache);
     fm_store_release(&s->store);
     return fm_store_init(&s->store, s->ops, bytes, want, s->options.memory, err);
 }
@@ -450,7 +450,7 @@ static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_
         rc = prepare_store(r, err);
     if (rc)
         return rc;
-    fm_stash_prepare(r);
+    fm_actcache_prepare(r);
     double began = fm_clock_now();
     rc = fm_model_nonlayer(r->sweep->model, &r->nonlayer, err);
     if (!rc && r->sweep->options.teacher)
@@ -610,7 +610,7 @@ void fm_sweep_free(struct fm_sweep *s)
     free(s->share);
     s->ops->device->free(s->cos);
     s->ops->device->free(s->sin);
-    fm_stash_release(&s->stash);
+    fm_actcache_release(&s->cache);
     fm_store_release(&s->store);
     free(s);
 }

@@ -4,8 +4,8 @@
  * layer (layer, which calls the blocks of lib/block), the way through all of them (sweep with
  * lm_head, keep and merge), and adapters.  What is done with a gradient is the visitor's business,
  * in lib/learn.  In reading order: layer.h, layer.c; then this header, sweeping.h (what the parts
- * of the sweep share), sweep.c, share.c (micro-batches of each rank), lm_head.c, stash, reduction,
- * merge.c, adapter.
+ * of the sweep share), sweep.c, share.c (micro-batches of each rank), lm_head.c, actcache,
+ * reduction, merge.c, adapter.
  *
  * The one sweep: micro-batches go through the model one layer at a time, forward,
  * then backward with recomputation from the stored layer boundaries.  Each layer's

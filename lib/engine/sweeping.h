@@ -1,6 +1,6 @@
 /*
  * What the parts of the sweep share; private to lib/engine/sweep.c, lib/engine/share.c,
- * lib/engine/stash.c, lib/engine/lm_head.c and lib/engine/merge.c.
+ * lib/engine/actcache.c, lib/engine/lm_head.c and lib/engine/merge.c.
  *
  * A block is a few consecutive micro-batches of one shape that go through a layer together,
  * because products with more rows run faster.  How many depends on sizes alone.
@@ -10,7 +10,7 @@
 
 #include <pthread.h>
 
-#include "lib/engine/stash.h"
+#include "lib/engine/actcache.h"
 #include "lib/engine/layer.h"
 #include "lib/run/store.h"
 
@@ -36,7 +36,7 @@ struct fm_sweep {
     int together;     /* micro-batches of a block at most */
     float *cos, *sin; /* on the device */
     struct fm_store store;
-    struct fm_stash stash;
+    struct fm_actcache cache;
     int *share;                 /* (ranks + 1): first micro-batch of each rank */
     struct fm_block *block;     /* (batches) */
     int *block_of;              /* (batches) */
@@ -105,12 +105,12 @@ size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int 
 
 /* Memory for inner values of this run, in what the boundaries leave; and the place of those of a
  * block and lane in the layer at hand, for a pass that has none where they are not kept. */
-void fm_stash_prepare(struct fm_sweeping *r);
-void fm_stash_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
+void fm_actcache_prepare(struct fm_sweeping *r);
+void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
 /* Does this lane keep gate and up of its experts?  Only where the backward reads no channels that
  * the forward did not compute. */
-bool fm_stash_gu(const struct fm_sweeping *r, int lane);
+bool fm_actcache_gu(const struct fm_sweeping *r, int lane);
 
 /* Final norm, logits and losses of every batch and lane; gradients at boundary L in its place. */
 int fm_lm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);

@@ -77,7 +77,7 @@ static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_
 {
     uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
     return blocks * (uint64_t)s->backward * (uint64_t)c->L *
-           fm_layer_stash_bytes(c, rows, s->scores);
+           fm_layer_cache_bytes(c, rows, s->scores);
 }
 
 /* Work that keeping all inner values saves: what no mask changes, and the rows of gate_up of full

@@ -14,7 +14,7 @@ struct outcome {
     double *c;
     float *grad, *dx;
     size_t kept;            /* records of inner values */
-    uint64_t bounds, stash; /* bytes of all boundaries, of one such record */
+    uint64_t bounds, cache; /* bytes of all boundaries, of one such record */
 };
 
 static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tapped, bool adapted)
@@ -50,9 +50,9 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tap
     o->c = seen.c_sum;
     o->grad = seen.grad;
     o->dx = taps.dx;
-    o->kept = u.sweep->stash.count;
+    o->kept = u.sweep->cache.count;
     o->bounds = (uint64_t)u.sweep->store.record * u.sweep->store.count;
-    o->stash = u.sweep->stash.record;
+    o->cache = u.sweep->cache.record;
     seen.c_sum = NULL;
     seen.grad = NULL;
     sweeps_seen_release(&seen);
@@ -98,9 +98,9 @@ static void compare_runs(bool adapted)
             free(o.dx);
         } else {
             first = o;
-            memory[4] = o.bounds + o.stash;
-            memory[5] = o.bounds + all * o.stash - 1;
-            memory[6] = o.bounds + all * o.stash;
+            memory[4] = o.bounds + o.cache;
+            memory[5] = o.bounds + all * o.cache - 1;
+            memory[6] = o.bounds + all * o.cache;
         }
     }
     free(first.c);

@@ -4,12 +4,12 @@
  * with a gradient and layer; where not all fit the last layers have them, whose turn comes first
  * on the way back.  How to find them is in lib/engine/sweeping.h.
  */
-#ifndef FM_STASH_H
-#define FM_STASH_H
+#ifndef FM_ACTCACHE_H
+#define FM_ACTCACHE_H
 
 #include "kernels/ops/kernels.h"
 
-struct fm_stash {
+struct fm_actcache {
     size_t record; /* bytes of one, a multiple of FM_ALIGN */
     size_t count;  /* records that this run may use */
     size_t held;   /* records that fit into block */
@@ -20,6 +20,6 @@ struct fm_stash {
     size_t firsts;  /* of one record */
 };
 
-void fm_stash_release(struct fm_stash *stash); /* a zeroed one is fine */
+void fm_actcache_release(struct fm_actcache *cache); /* a zeroed one is fine */
 
 #endif

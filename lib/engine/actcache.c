@@ -3,7 +3,7 @@
  * boundaries leave is cut into records; the last layers of the model, whose backward comes first,
  * get theirs first.  No record: the backward computes the values again, to the same bytes.
  */
-#include "lib/engine/stash.h"
+#include "lib/engine/actcache.h"
 
 #include <stdlib.h>
 
@@ -11,15 +11,15 @@
 #include "lib/engine/layer.h"
 #include "lib/engine/sweeping.h"
 
-void fm_stash_release(struct fm_stash *stash)
+void fm_actcache_release(struct fm_actcache *cache)
 {
-    if (stash->device)
-        stash->device->free(stash->block);
-    free(stash->first);
-    *stash = (struct fm_stash){0};
+    if (cache->device)
+        cache->device->free(cache->block);
+    free(cache->first);
+    *cache = (struct fm_actcache){0};
 }
 
-bool fm_stash_gu(const struct fm_sweeping *r, int lane)
+bool fm_actcache_gu(const struct fm_sweeping *r, int lane)
 {
     return !r->lane[lane].widths || !r->visitor || !r->visitor->expert;
 }
@@ -30,13 +30,13 @@ static size_t record_bytes(const struct fm_sweeping *r)
     const struct fm_sweep *s = r->sweep;
     bool gu = false;
     for (int i = 0; i < r->backs; i++)
-        gu = gu || fm_stash_gu(r, r->back[i]);
-    size_t bytes = fm_layer_stash_bytes(s->config, s->together * s->rows, gu);
+        gu = gu || fm_actcache_gu(r, r->back[i]);
+    size_t bytes = fm_layer_cache_bytes(s->config, s->together * s->rows, gu);
     return (bytes + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
 
 /* Room for `count` records; without it they are computed again. */
-static void take_block(struct fm_stash *k, size_t count)
+static void take_block(struct fm_actcache *k, size_t count)
 {
     struct fm_err unused = {0};
     k->block = k->device->alloc(count * k->record, "inner values", &unused);
@@ -45,9 +45,9 @@ static void take_block(struct fm_stash *k, size_t count)
         k->held = count;
 }
 
-void fm_stash_prepare(struct fm_sweeping *r)
+void fm_actcache_prepare(struct fm_sweeping *r)
 {
-    struct fm_stash *k = &r->sweep->stash;
+    struct fm_actcache *k = &r->sweep->cache;
     const struct fm_store *store = &r->sweep->store;
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
     /* With an adapter that memory has its merged copies, gradients and moments. */
@@ -57,27 +57,27 @@ void fm_stash_prepare(struct fm_sweeping *r)
     uint64_t fit = memory > taken ? (memory - taken) / record : 0;
     size_t count = fit < want ? (size_t)fit : want;
     if (k->record != record || k->held < count || k->held > fit) {
-        fm_stash_release(k);
+        fm_actcache_release(k);
         const struct fm_sweep *s = r->sweep;
-        *k = (struct fm_stash){.record = record,
-                               .device = s->ops->device,
-                               .firsts = (size_t)s->config->E * (size_t)s->together + 1};
+        *k = (struct fm_actcache){.record = record,
+                                  .device = s->ops->device,
+                                  .firsts = (size_t)s->config->E * (size_t)s->together + 1};
         if (count > 0)
             take_block(k, count);
     }
     k->count = count < k->held ? count : k->held;
 }
 
-void fm_stash_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass)
+void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass)
 {
-    const struct fm_stash *k = &r->sweep->stash;
+    const struct fm_actcache *k = &r->sweep->cache;
     if (r->nth[lane] < 0)
         return;
     size_t above = (size_t)(r->sweep->config->L - 1 - r->l) * (size_t)r->blocks + (size_t)block;
     size_t i = above * (size_t)r->backs + (size_t)r->nth[lane];
     if (i >= k->count)
         return;
-    pass->stash = k->block + i * k->record;
-    pass->stash_first = k->first + i * k->firsts;
-    pass->stash_gu = fm_stash_gu(r, lane);
+    pass->cached = k->block + i * k->record;
+    pass->cached_first = k->first + i * k->firsts;
+    pass->cached_gu = fm_actcache_gu(r, lane);
 }
