@@ -15,7 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/printable.h"
 #include "lib/page/pagefacts.h"
-#include "lib/page/pagefigures.h"
+#include "lib/page/pageresults.h"
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
 
@@ -100,7 +100,7 @@ static int read_figures(struct making *m, struct fm_page *page, struct fm_err *e
     int rc = FM_OK;
     m->figures = cJSON_CreateArray();
     for (const char *const *file = m->options->figures; file && *file && !rc; file++) {
-        rc = fm_pagefigures_add(m->figures, *file, &m->facts, err);
+        rc = fm_pageresults_add(m->figures, *file, &m->facts, err);
         page->figures++;
     }
     if (!rc && !fm_json_is_whole(m->figures))

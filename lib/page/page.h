@@ -3,7 +3,7 @@
  * holds what the bundle says and what measurements say that are named, as one JSON text, and a
  * script that draws it; no figure is computed anew.  Only cmd includes this room.  In reading
  * order: this header with page.c (how much of a large family a page shows), pagefacts (the bundle),
- * pagewidths (masks as text), pagefigures (measurements), pagetext (HTML, and how words
+ * pagewidths (masks as text), pageresults (measurements), pagetext (HTML, and how words
  * of strangers stand in it), and page.html, page.css, page.js, charts.js and maps.js, which are put
  * into the tools.
  *

@@ -2,8 +2,8 @@
  * Measurements that a page shows beside the bundle's own: what --json or --report of our tools
  * wrote.
  */
-#ifndef FM_PAGEFIGURES_H
-#define FM_PAGEFIGURES_H
+#ifndef FM_PAGERESULTS_H
+#define FM_PAGERESULTS_H
 
 #include <cjson/cJSON.h>
 
@@ -23,7 +23,7 @@
  * Read are reports of fm-bench quality and baselines, fm-train and fm-recover.  FM_ECONFIG for one
  * of another tool, and for figures of a family of another shape; FM_EFORMAT for a broken one.
  */
-int fm_pagefigures_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
+int fm_pageresults_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
                        struct fm_err *err);
 
 #endif

@@ -4,7 +4,7 @@
  * one of the same shape and for hardly any others.  Strings are taken as they are: the page's text
  * is made so that none of them can do harm (pagetext.h).
  */
-#include "lib/page/pagefigures.h"
+#include "lib/page/pageresults.h"
 
 #include <float.h>
 #include <math.h>
@@ -352,7 +352,7 @@ static int read_report(struct reading *r, cJSON *sets, const char *path)
     return rc ? rc : read_tool(r, tool, exported);
 }
 
-int fm_pagefigures_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
+int fm_pageresults_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
                        struct fm_err *err)
 {
     struct fm_file file = {0};
