@@ -138,7 +138,7 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     fm_model_bytes(model, &estimate->stored, &estimate->written);
 }
 
-void fm_estimate_offer(struct fm_estimate *estimate, double flops, const char *fmt, ...)
+void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)
 {
     assert(estimate->changes < FM_ESTIMATE_CHANGES);
     struct fm_estimate_change *to = &estimate->change[estimate->changes++];

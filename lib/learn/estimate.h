@@ -87,7 +87,7 @@ struct fm_estimate_sweep {
 uint64_t fm_estimate_boundaries(const struct fm_model *model, int rows, uint64_t memory);
 
 /* One more way to a shorter run. */
-void fm_estimate_offer(struct fm_estimate *estimate, double flops, const char *fmt, ...)
+void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)
     FM_PRINTF(3, 4);
 
 /* Add one kind of sweep to *estimate. */

@@ -11,7 +11,7 @@
 
 /*
  * Fill estimate->forecast.  The probe of bfloat16 products decides whether --precision bf16 is
- * offered as a change.  Codes of run->machine.ops' device.
+ * suggested as a change.  Codes of run->machine.ops' device.
  */
 int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
                      const struct fm_ops *ops, struct fm_err *err);

@@ -2,7 +2,7 @@
  * A step: draw widths for every student from the logits, run them with the teacher through one
  * sweep, turn what the visitor summed into gradients of the logits, take a step of Adam, and move
  * lambda so that the expected budget stays on its line.  Widths that the most probable actions
- * give are offered to the masks, one change of an expert at a time, so that no budget is jumped
+ * are appended to the masks, one change of an expert at a time, so that no budget is jumped
  * over.  Draws are a function of (seed, step, student, expert), so nothing random needs to be
  * saved.
  */
@@ -202,12 +202,12 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
 }
 
 /*
- * Offer every mask on the way from one hardened mask to the next, flip by flip: where several
+ * Append the masks on the way from one hardened mask to the next, flip by flip: where several
  * experts flip in one step, the family still has a mask at every budget step.  What grows wider
  * goes first, then what is decided most clearly.  `from` becomes `to`.
  */
-static int offer_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *from,
-                       const uint32_t *to, struct fm_err *err)
+static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *from,
+                        const uint32_t *to, struct fm_err *err)
 {
     uint64_t channels = fm_masks_channels(masks);
     uint64_t grown = fm_decimal_ceil(&n->step, channels);
@@ -221,8 +221,8 @@ static int offer_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *fro
         for (int e = 0; e < n->size; e++)
             from[flip[i].x * n->size + e] = flip[i].to;
         bool arrived = fm_masks_removed(masks, from) >= until;
-        rc = fm_masks_offer(masks, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived, NULL,
-                            err);
+        rc = fm_masks_append_grown(masks, from, FM_METHOD_LEARNED, (int)n->taken, grown, arrived,
+                                   NULL, err);
         if (arrived)
             break;
     }
@@ -246,8 +246,8 @@ int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct
     *done = arrived || n->taken >= 2 * (int64_t)n->options->steps;
     if (*done)
         return arrived ? FM_OK
-                       : fm_masks_offer(masks, before, FM_METHOD_LEARNED, (int)n->taken, 0, true,
-                                        NULL, err);
+                       : fm_masks_append_grown(masks, before, FM_METHOD_LEARNED, (int)n->taken, 0,
+                                               true, NULL, err);
     int rc = fm_task_draw(n->task, n->ids, (uint64_t)n->taken * (uint64_t)n->batch, n->batch, err);
     if (!rc)
         rc = run_students(n, err);
@@ -255,5 +255,5 @@ int fm_learn_step(struct fm_learn *n, struct fm_masks *masks, bool *done, struct
         return rc;
     update_logits(n);
     harden(n, hard);
-    return offer_flips(n, masks, before, hard, err);
+    return append_flips(n, masks, before, hard, err);
 }

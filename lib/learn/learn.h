@@ -40,7 +40,7 @@ int fm_learn_init(struct fm_learn *learn, struct fm_err *err);
 void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
 
 /*
- * One step; the hardened mask is offered to the family, and those between it and the one before,
+ * One step; the hardened mask is appended to the family, and those between it and the one before,
  * flip by flip.  *done is set, and no step taken, where
  * the family has arrived at `until`, or steps have run out: options->steps and as many again for
  * the hardened budget to catch up.  The last mask is in the family then.

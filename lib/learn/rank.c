@@ -712,8 +712,8 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
         estimate_scores(estimate, &task, options->criterion, batches);
         int half = batches / 2; /* one batch has none */
         if (half)
-            fm_estimate_offer(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
-                              estimate->used / (uint64_t)batches * (uint64_t)half);
+            fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
+                                estimate->used / (uint64_t)batches * (uint64_t)half);
         estimate_carried(estimate, &task.dir);
         say_codes(estimate->codes, group, task.config);
         rc = fm_task_estimate_end(&task, estimate, err);

@@ -536,7 +536,7 @@ int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recove
         struct fm_estimate changed;
         half.steps = (options->steps + 1) / 2;
         estimate_steps(&changed, &half, &task, &budget);
-        fm_estimate_offer(estimate, changed.flops, "--steps %d", half.steps);
+        fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
         rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);

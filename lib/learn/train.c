@@ -229,10 +229,10 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
 }
 
-/* Offer what would take less: fewer steps, or a method that takes none. */
-static void offer_less(struct fm_estimate *estimate, const struct fm_train_options *o,
-                       struct fm_task *task, const struct fm_decimal *step,
-                       const struct fm_decimal *until)
+/* Suggest what would take less: fewer steps, or a method that takes none. */
+static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
+                         struct fm_task *task, const struct fm_decimal *step,
+                         const struct fm_decimal *until)
 {
     static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
     struct fm_train_options other = *o;
@@ -240,12 +240,12 @@ static void offer_less(struct fm_estimate *estimate, const struct fm_train_optio
     if (methods[o->method].has & FM_TRAIN_STEPS && o->steps > 1) {
         other.steps = o->steps / 2;
         estimate_run(&changed, &other, task, step, until);
-        fm_estimate_offer(estimate, changed.flops, "--steps %d", other.steps);
+        fm_estimate_suggest(estimate, changed.flops, "--steps %d", other.steps);
     }
     for (int i = 0; i < 2; i++) {
         other.method = method[i];
         estimate_run(&changed, &other, task, step, until);
-        fm_estimate_offer(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
+        fm_estimate_suggest(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
     }
 }
 
@@ -1294,7 +1294,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
         rc = choose_multiple(options, &task, err);
     if (!rc) {
         estimate_run(estimate, options, &task, &step, &until);
-        offer_less(estimate, options, &task, &step, &until);
+        suggest_less(estimate, options, &task, &step, &until);
         estimate->method = fm_method_name(options->method);
         rc = fm_task_estimate_end(&task, estimate, err);
     }

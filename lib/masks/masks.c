@@ -168,8 +168,8 @@ int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
     return FM_OK;
 }
 
-int fm_masks_offer(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
-                   uint64_t grown, bool last, bool *added, struct fm_err *err)
+int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
+                          int step, uint64_t grown, bool last, bool *added, struct fm_err *err)
 {
     assert(f->count > 0);
     uint64_t removed = fm_masks_removed(f, widths), before = f->mask[f->count - 1].removed;

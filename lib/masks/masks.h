@@ -93,8 +93,8 @@ int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err)
 
 /* The export rule: append widths if they remove at least `grown` more than the last mask (the
  * full one is there), or more at all where `last`.  *added, if not NULL, says whether. */
-int fm_masks_offer(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
-                   uint64_t grown, bool last, bool *added, struct fm_err *err);
+int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
+                          int step, uint64_t grown, bool last, bool *added, struct fm_err *err);
 
 /* The mask whose budget is nearest (ties: the lower); -1 in an empty family. */
 int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget);

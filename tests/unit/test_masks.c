@@ -232,15 +232,19 @@ static void a_mask_is_exported_once_it_has_grown_enough(void **state)
     for (int x = 0; x < X; x++)
         w[x] = I;
     w[3] -= 5;
-    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 1, 6, false, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 1, 6, false, &added, &err),
+                     FM_OK);
     assert_false(added);
     w[4] -= 1;
-    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 2, 6, false, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 2, 6, false, &added, &err),
+                     FM_OK);
     assert_true(added);
-    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 3, 6, true, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 3, 6, true, &added, &err),
+                     FM_OK);
     assert_false(added);
     w[0] -= 1;
-    assert_int_equal(fm_masks_offer(&f, w, FM_METHOD_LEARNED, 4, 6, true, &added, &err), FM_OK);
+    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 4, 6, true, &added, &err),
+                     FM_OK);
     assert_true(added);
     assert_int_equal(f.count, 3);
     assert_int_equal(f.mask[2].removed, 7);
