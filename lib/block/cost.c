@@ -20,13 +20,6 @@ struct fm_flops fm_cost_layer(const struct fm_config *c, int l, int T)
     return f;
 }
 
-struct fm_flops fm_cost_layer_back(const struct fm_config *c, int l, int T)
-{
-    struct fm_flops f = c->attention->flops(c, l, T);
-    f.products += router(c, l) + fm_mlp_flops_back(c, l);
-    return f;
-}
-
 double fm_cost_expert(const struct fm_config *c)
 {
     return 2.0 * (double)fm_expert_channel_weights(c->expert, c->H) * c->I;

@@ -8,9 +8,9 @@
 #include "lib/block/block.h"
 
 /* One token forward through what no mask changes of layer l, in sequences of T: attention, router,
- * the MLP that all tokens go through.  And the gradient at its input, everything forward known. */
+ * the MLP that all tokens go through.  The gradient at its input takes as many products,
+ * and 2 H more where the token weighs that MLP. */
 struct fm_flops fm_cost_layer(const struct fm_config *config, int l, int T);
-struct fm_flops fm_cost_layer_back(const struct fm_config *config, int l, int T);
 
 /* One token through one expert at full width, forward; the gradient at its input takes as much, and
  * so do the gradients of its weights. */

@@ -85,8 +85,3 @@ double fm_mlp_flops(const struct fm_config *c, int l)
 {
     return 2.0 * (double)fm_mlp_channel_params(c->H) * fm_config_mlp(c, l) + mix(c, l);
 }
-
-double fm_mlp_flops_back(const struct fm_config *c, int l)
-{
-    return fm_mlp_flops(c, l) + mix(c, l);
-}

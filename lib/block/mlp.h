@@ -14,9 +14,8 @@ void fm_mlp_forward(const struct fm_pass *pass, float *kept, float *y, const flo
 void fm_mlp_backward(const struct fm_pass *pass, float *kept, float *dx, const float *dy,
                      const float *x);
 
-/* Of one token of layer l, forward; the gradient at its input takes fm_mlp_flops_back. */
+/* Of one token of layer l, forward. */
 double fm_mlp_flops(const struct fm_config *config, int l);
-double fm_mlp_flops_back(const struct fm_config *config, int l);
 
 /* Floats per token that forward and backward have in use, D channels wide: gate, up, what lies
  * between them and down, and the gradients. */

@@ -155,12 +155,11 @@ static double count_products(struct run *r, bool backward, const struct fm_visit
     return fm_meter_flops() - before;
 }
 
-static double all_layers(const struct fm_config *c,
-                         struct fm_flops (*cost)(const struct fm_config *, int, int))
+static double all_layers(const struct fm_config *c)
 {
     double sum = 0;
     for (int l = 0; l < c->L; l++)
-        sum += cost(c, l, T).products;
+        sum += fm_cost_layer(c, l, T).products;
     return N * sum;
 }
 
@@ -175,7 +174,7 @@ static void a_forward_takes_the_products_that_blocks_say(void **state)
     for (size_t i = 0; i < MODELS; i++) {
         struct run r;
         open_run(&r, odd_models[i]);
-        double want = all_layers(r.c, fm_cost_layer) + all_experts(r.c) + N * fm_cost_lm_head(r.c);
+        double want = all_layers(r.c) + all_experts(r.c) + N * fm_cost_lm_head(r.c);
         double have = count_products(&r, false, NULL);
         if (have != want)
             fail_msg("%s: %.0f products, the blocks say %.0f", odd_models[i], have, want);
@@ -190,8 +189,8 @@ static void a_backward_takes_the_products_that_blocks_say(void **state)
         struct run r;
         open_run(&r, odd_models[i]);
         double forward = count_products(&r, false, NULL);
-        double want =
-            all_layers(r.c, fm_cost_layer_back) + all_experts(r.c) + N * fm_cost_lm_head(r.c);
+        double mixed = r.c->shared_mix ? 2.0 * N * r.c->H * r.c->M : 0;
+        double want = all_layers(r.c) + mixed + all_experts(r.c) + N * fm_cost_lm_head(r.c);
         double have = count_products(&r, true, NULL) - forward;
         if (have != want)
             fail_msg("%s: %.0f products, the blocks say %.0f", odd_models[i], have, want);
