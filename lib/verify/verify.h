@@ -13,8 +13,8 @@
  * A finding is one line: the item (member, tensor, budget) and what is wrong.  The
  * check goes on to the end, so one run lists everything.
  *
- * With run->inputs.model and without `function`, the weights of the bundle, or of that of the export,
- * are also made again from that checkpoint and compared by their checksums (lib/pack).
+ * With run->inputs.model and without `function`, the weights of the bundle, or of that of the
+ * export, are also made again from that checkpoint and compared by their checksums (lib/pack).
  *
  * Result: FM_OK; FM_EDIFF where bytes differ from what a checksum says; FM_EFORMAT
  * where the checksums hold and the content is invalid (an order that is not a permutation, a mask
