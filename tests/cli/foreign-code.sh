@@ -59,6 +59,7 @@ refused --layout ragged --allow-code --keep-config new
 refused --layout uniform --keep-config new
 fm-pack -q --export out --budget 0.4 --keep-config new family.fm 2>/dev/null >&2
 sed -i 's/"keep_config": .*/"keep_config": ["text_config"],/' out/fm-export.json
-fm-verify out --against family.fm
+fm-verify out --against family.fm | sed 's/ items, .*B:/ items:/'
 sed -i 's/"keep_config": .*/"keep_config": ["auto_map"],/' out/fm-export.json
-fm-verify out --against family.fm
+fm-verify out --against family.fm | sed 's/ items, .*B:/ items:/'
+exit "${PIPESTATUS[0]}"
