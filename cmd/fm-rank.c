@@ -33,6 +33,8 @@ static void describe(FILE *out, const void *report)
     fputc('\n', out);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
+    if (r->held_out)
+        fprintf(out, "held out %d more sequences, to measure on\n", r->held_out);
     if (r->resumed)
         fprintf(out, "resumed  after %d batches\n", r->resumed);
     describe_experts(out, r);
@@ -56,6 +58,7 @@ static cJSON *describe_json(const void *report)
     fm_json_add_uint(o, "sequences", (uint64_t)r->sequences);
     fm_json_add_uint(o, "batches", (uint64_t)r->batches);
     fm_json_add_uint(o, "dropped", (uint64_t)r->dropped);
+    fm_json_add_uint(o, "held_out", (uint64_t)r->held_out);
     fm_json_add_double(o, "ce", r->ce);
     cJSON *list = fm_json_add_array(o, "unreached");
     for (int i = 0; i < r->coverage.unreached; i++) {
@@ -110,8 +113,8 @@ int main(int argc, char **argv)
         .about = "Score every channel of every expert of a mixture-of-experts checkpoint.",
         .often = "model tokens text seq-len max-tokens precision memory output state "
                  "force dry-run json help version",
-        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OUTPUT | FM_CLI_STATE |
-                  FM_CLI_RANKS | FM_CLI_STAGE,
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
+                  FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
         .run = {.outputs.path = "-"},
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));

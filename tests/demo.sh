@@ -24,7 +24,7 @@ rows() {
 }
 
 say "fm-rank | fm-train | tee | fm-recover | fm-pack"
-fm-rank "${data[@]}" |
+fm-rank "${data[@]}" "${quality[@]}" |
     fm-train "${data[@]}" "${quality[@]}" --until 0.70 --budget-step 0.05 |
     tee "$dir/trained.stage" |
     fm-recover "${data[@]}" "${quality[@]}" --budget 0.40 --steps 40 |

@@ -63,11 +63,11 @@ void fm_quality_parts_begin(struct fm_quality_parts *p, const struct fm_run_opti
  * this many, so that state can be saved between. */
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);
 
-/* Sequences that training keeps aside for this where there are no --eval-tokens or --eval-text. */
+/* Sequences that ranking and training keep aside for this without --eval-tokens or --eval-text. */
 #define FM_QUALITY_SEQUENCES 16
 
 /*
- * The sequences to train on and those to measure on: run->inputs.tokens without its last
+ * The sequences to work on and those to measure on: run->inputs.tokens without its last
  * FM_QUALITY_SEQUENCES and these, or all of run->inputs.tokens and run->inputs.eval_tokens or
  * eval_text.
  */

@@ -391,6 +391,7 @@ static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, 
     if (s->ranking->group > 1)
         fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking->group);
     fm_provenance_tokens(entry, &s->task->calib);
+    fm_provenance_held_out(entry, &s->task->held);
     cJSON *result = fm_json_add_object(entry, "result");
     fm_json_add_uint(result, "batches", (uint64_t)report->batches);
     fm_json_add_double(result, "ce", report->ce);
@@ -588,16 +589,18 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     estimate_scores(&estimate, task, s->criterion, batches);
     if (fm_estimate_check(&estimate, task->run, 0, err))
         return err->code;
-    *report = (struct fm_rank_report){.criterion = s->criterion,
-                                      .group = group,
-                                      .L = c->L,
-                                      .M = c->M,
-                                      .E = c->E,
-                                      .I = c->I,
-                                      .T = task->calib.T,
-                                      .sequences = batches * batch,
-                                      .batches = batches,
-                                      .dropped = task->calib.count - batches * batch};
+    *report = (struct fm_rank_report){
+        .criterion = s->criterion,
+        .group = group,
+        .L = c->L,
+        .M = c->M,
+        .E = c->E,
+        .I = c->I,
+        .T = task->calib.T,
+        .sequences = batches * batch,
+        .batches = batches,
+        .dropped = task->calib.count - batches * batch,
+        .held_out = fm_inputs_evaluate(&task->run->inputs) ? 0 : task->held.count};
     char text[64];
     memcpy(report->moe, c->moe, sizeof report->moe);
     int n = snprintf(text, sizeof text, "batch %d", batch);
@@ -701,7 +704,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
 {
     struct fm_task task;
     int batches = 0, group = 1;
-    int rc = fm_task_open_inputs(&task, run, false, err);
+    int rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc)
         rc = choose_group(&group, options->group, task.config, err);
     if (!rc)

@@ -44,6 +44,7 @@ struct fm_rank_report {
     int16_t moe[FM_LAYERS_MAX];  /* (M) layers of experts among the L */
     int sequences, batches;      /* used: whole batches */
     int dropped;                 /* sequences at the end that fill no batch */
+    int held_out;                /* at the end, kept to measure on (lib/learn/quality.h) */
     double ce;                   /* mean loss of the full model on them */
     struct fm_coverage coverage; /* which experts the tokens reached */
     int resumed;                 /* batches that came from the state file */

@@ -16,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
+#include "lib/data/provenance.h"
 #include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"
 #include "lib/model/packed.h"
@@ -129,6 +130,18 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
     return FM_OK;
 }
 
+/* Losses are to be of tokens that nothing was chosen by. */
+static void warn_ranked_on(const struct fm_task *task)
+{
+    const struct fm_run_options *run = task->run;
+    if (!fm_inputs_evaluate(&run->inputs) &&
+        !fm_provenance_is_held_out(fm_stage_history_of(&task->in, "fm-rank"), &task->held))
+        fm_run_warn(run,
+                    "fm-rank held out other sequences than the %d here, and may have ranked on "
+                    "these; give all tools the same tokens, or --eval-text",
+                    task->held.count);
+}
+
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err)
 {
     const char *input = task->run->inputs.stream;
@@ -143,10 +156,12 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     *task = (struct fm_task){0};
     if (writes && lock_state(&lock, run, err))
         return fm_within(err, "state file");
-    int rc = fm_task_open_inputs(task, run, needs != NULL, err);
+    int rc = fm_task_open_inputs(task, run, true, err);
     task->lock = lock;
     if (!rc && needs)
         rc = open_stream(task, needs, err);
+    if (!rc && needs)
+        warn_ranked_on(task);
     if (!rc && writes)
         rc = try_output(run, err);
     return fm_comm_agree(run->machine.comm, rc, err);

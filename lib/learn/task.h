@@ -46,9 +46,10 @@ struct fm_task {
 };
 
 /*
- * Open run->inputs.model, tokens and, where `needs` names the member that the tool builds on, the
- * stream run->inputs.stream with its ranking; then sequences are held out too.  The output is tried
- * before anything long begins.  FM_ELOCKED where another run has the state file.
+ * Open run->inputs.model, tokens with those to measure on (fm_quality_open) and, where `needs`
+ * names the member that the tool builds on, the stream run->inputs.stream with its ranking.  A
+ * warning where that may be made from what is held out here.  The output is tried before anything
+ * long begins.  FM_ELOCKED where another run has the state file.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);

@@ -16,7 +16,7 @@ fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --memory 1K 2>&1 >/dev/null
     sed 's/up to .* MB/up to M MB, towards a pipe too/'
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 0.0000001 | grep '^time'
 for tokens in 8 24; do
-    echo "half of $tokens tokens: $(fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --seq-len 8 \
+    echo "half of $tokens tokens: $(fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --seq-len 8 \
         --max-tokens $tokens --assume-rate 1 -o out | grep -o 'max-tokens.*')"
 done
 fm-rank --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 10 -o out

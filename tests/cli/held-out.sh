@@ -4,7 +4,7 @@ tiny=$GOLDEN/tiny-mixtral
 data=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --precision f32)
 held=(--eval-tokens "$tiny/heldout.npy")
 recover() { # recover NAME STREAM OPTION...: the line of losses, and whether masks were measured again
-    fm-recover "${data[@]}" --steps 2 --json -o "$1" "${@:3}" "$2" 2>complained >"$1.json"
+    fm-recover "${data[@]}" --steps 8 --lr 1e-3 --json -o "$1" "${@:3}" "$2" 2>complained >"$1.json"
     echo "$1: status $?"
     grep -o 'masks are measured.*' complained
 }
@@ -34,3 +34,16 @@ for name in same other again; do
     sed -n 's/^| held-out cross-entropy/&/p' $name.out/README.md |
         sed "s/$(printf %.4f "$original")/ORIGINAL/; s/$(printf %.4f "$merged")/MERGED/"
 done
+echo "-- what is held out of the calibration data is not ranked on"
+few=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --max-tokens 4096 --precision f32)
+train() { # train STREAM OPTION...: what held the losses, and the warning
+    fm-train "${few[@]}" "${@:2}" --method uniform --budget-step 0.4 -f -o t "$1" 2>&1 >/dev/null | grep -v ' of '
+    tar xOf t manifest.json | sed -n '/"held_out"/,/"sequences"/p' | tail -n 2
+}
+fm-rank "${few[@]}" -o split 2>/dev/null | sed -n '/^tokens/,/^held/s/, mean.*//p'
+fm-rank "${few[@]}" "${held[@]}" -o whole 2>/dev/null | sed -n '/^tokens/,/^held/s/, mean.*//p'
+tar xOf split manifest.json | sed -n '/"held_out"/,/"sequences"/p' | tail -n 2
+train split
+train whole "${held[@]}"
+train whole
+train split --max-tokens 2048

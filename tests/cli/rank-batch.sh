@@ -3,7 +3,7 @@
 odd=$GOLDEN/odd-mixtral
 try() {
     echo "\$ fm-rank $*"
-    fm-rank --model "$odd" --tokens "$odd/tokens.npy" --precision f32 "$@" 2>&1 | sed "s|$GOLDEN|GOLDEN|g
+    fm-rank --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --precision f32 "$@" 2>&1 | sed "s|$GOLDEN|GOLDEN|g
         s/\(mean loss [0-9]*\.[0-9][0-9]\)[0-9]*/\1/" # further digits depend on the CPU
     echo "status ${PIPESTATUS[0]}"
 }

@@ -28,7 +28,7 @@ echo "-- a tokenizer of the user's"
 cmd() {
     echo "\$ $2"
     rm -f cmd
-    fm-rank -q --model "$tiny" --seq-len 4 --text "$1" --tokenizer-cmd "$2" -o cmd 2>&1 >/dev/null |
+    fm-rank -q --model "$tiny" --seq-len 2 --text "$1" --tokenizer-cmd "$2" -o cmd 2>&1 >/dev/null |
         grep -v warning
     [ -e cmd ] && tar xOf cmd manifest.json | grep -A12 '"sources"' | grep '"tokens"\|"documents"\|_cmd' |
         sed 's/[0-9a-f]\{32\}/DIGEST/'

@@ -268,7 +268,8 @@ def make_exports(family, calib, folder):
     stage = ["--model", family.model, "--tokens", calib, "--seq-len", T, "--precision", "f32", "--quiet"]
     rank, train, packed = (folder / f"{x}.fm" for x in ("rank", "train", "family"))
     np.save(folder / "ids.npy", np.array(family.ids, np.int32))
-    masks = ["--method", "saliency", "--until", "0.6", "--eval-tokens", folder / "ids.npy"]
+    stage += ["--eval-tokens", folder / "ids.npy"]
+    masks = ["--method", "saliency", "--until", "0.6"]
     tool("fm-rank", *stage, "--max-tokens", 40 * T, "-o", rank)
     tool("fm-train", *stage, "--max-tokens", 40 * T, *masks, "-o", train, rank)
     tool("fm-pack", "--model", family.model, "--quiet", "-o", packed, train)

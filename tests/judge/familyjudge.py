@@ -95,7 +95,8 @@ class Row:
 def make_family(row):
     """Ranking and bundle, by the short way."""
     stage = ["--model", row.model, "--tokens", row.tokens, "--seq-len", row.T, "--precision", "f32", "--quiet"]
-    masks = ["--method", "saliency", "--until", "0.81", "--eval-tokens", row.tokens]
+    stage += ["--eval-tokens", row.tokens]  # ranked on all of them
+    masks = ["--method", "saliency", "--until", "0.81"]
     rank, train, family = (row.folder / f"{name}.fm" for name in ("rank", "train", "family"))
     tool("fm-rank", *stage, "-o", rank)
     tool("fm-train", *stage, *masks, "-o", train, rank)

@@ -136,7 +136,7 @@ def make_family():
     """family.fm, its figures and its page, in this folder."""
     tokens = ("--model", MODEL, "--tokens", MODEL / "calib.npy", "--seq-len", "128", "--max-tokens", "6144", "--precision", "f32")
     held = ("--eval-tokens", MODEL / "heldout.npy")
-    tool("fm-rank", "-q", *tokens, "-o", "ranked")
+    tool("fm-rank", "-q", *tokens, *held, "-o", "ranked")
     tool("fm-train", "-q", *tokens, *held, "--method", "saliency", "--budget-step", "0.1", "-o", "trained", "ranked")
     tool("fm-pack", "-q", "--model", MODEL, "-o", "family.fm", "trained")
     tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "quality.json", "family.fm")

@@ -48,7 +48,7 @@ locate() {
 measure() {
     local to=$dir/$1-$3-$2 options=() common parts part
     locate "$1"
-    common=(--model "$files" --tokens "$files/calib.npy" --seq-len 128 --shuffle --seed "$2" -T 1
+    common=(--model "$files" --tokens "$files/calib.npy" --eval-tokens "$files/heldout.npy" --seq-len 128 --shuffle --seed "$2" -T 1
         --precision f32 --quiet --force)
     [ -s "$dir/$1-rank-$2" ] || fm-rank "${common[@]}" -o "$dir/$1-rank-$2" >/dev/null
     if [ "$3" != default ]; then
@@ -60,7 +60,7 @@ measure() {
     fi
     if ! [ -s "$to.seconds" ]; then
         TIMEFORMAT=%U
-        { time fm-train "${common[@]}" --eval-tokens "$files/heldout.npy" "${options[@]}" \
+        { time fm-train "${common[@]}" "${options[@]}" \
             --report "$to.json" -o "$to" "$dir/$1-rank-$2" >/dev/null 2>&3; } 3>&2 2>"$to.seconds.part"
         mv "$to.seconds.part" "$to.seconds"
     fi

@@ -77,7 +77,8 @@ class Study:
         return to
 
     def rank(self, seed, precision):
-        return self.stage(f"rank-{precision}-{seed}", "fm-rank", "--seed", seed, "--precision", precision)
+        return self.stage(f"rank-{precision}-{seed}", "fm-rank", "--seed", seed, "--precision", precision,
+                          "--eval-tokens", self.held)
 
     def losses(self, name, seed, precision, rank, *method):
         """In float32, at the masks nearest to the cuts."""

@@ -33,8 +33,8 @@ stage() {
     tool=$3
     [ "$4" = - ] && from= || from=$dir/$4-$seed
     shift 4
-    [ "$tool" = fm-rank ] || set -- "$@" --eval-tokens "$model/heldout.npy"
     [ -s "$to.json" ] || "$tool" --model "$model" --tokens "$model/calib.npy" --seq-len 128 \
+        --eval-tokens "$model/heldout.npy" \
         --shuffle --seed "$seed" ${threads:+-T "$threads"} --precision f32 --quiet --force --report "$to.json" \
         "$@" ${from:+"$from"} >"$to"
 }

@@ -149,10 +149,9 @@ class Study:
         """As it is typed in the root of the tree, but for the report."""
         folder, here = MODELS[model], self.dir / model
         of = here / f"checkpoint-{seed}" if cell.shuffled else folder
-        line = [cell.tool, "--model", of, "--tokens", folder / "calib.npy", *COMMON, "--seed", seed]
-        if cell.tool != "fm-rank":
-            line += ["--eval-tokens", MADE / model / "test.npy"]
-        line += [*cell.options, "-o", here / f"{cell.name}-{seed}.stage"]
+        line = [cell.tool, "--model", of, "--tokens", folder / "calib.npy", *COMMON, "--seed", seed,
+                "--eval-tokens", MADE / model / "test.npy", *cell.options,
+                "-o", here / f"{cell.name}-{seed}.stage"]
         return [str(x) for x in line] + ([str(here / f"{cell.source}-{seed}.stage")] if cell.source else [])
 
     def run(self, model, cell, seed):

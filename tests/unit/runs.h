@@ -75,6 +75,12 @@ static inline void runs_tokens(struct runs *r, int count, int T)
     r->run.inputs.seq_len = T;
 }
 
+/* All tokens are worked on, and measured on: nothing is held out. */
+static inline void runs_whole(struct runs *r)
+{
+    r->run.inputs.eval_tokens = r->run.inputs.tokens;
+}
+
 /* Whether two files of the scratch directory have the same bytes. */
 static inline bool runs_same(const char *a, const char *b)
 {

@@ -21,6 +21,7 @@ static void rank_by(struct runs *r, enum fm_criterion criterion)
     struct fm_rank_report report = {0};
     fm_rank_defaults(&options);
     options.criterion = criterion;
+    runs_whole(r);
     if (fm_rank(&r->run, &options, &report, &err))
         fail_msg("%s", err.text);
     assert_int_equal(report.criterion, criterion);
@@ -96,6 +97,7 @@ static void the_bytes_depend_on_nothing_else(void **state)
     rank_by(&r, FM_CRITERION_ENERGY);
     runs_init(&r, NULL, "two.fm");
     runs_tokens(&r, 40, 11);
+    runs_whole(&r);
     r.run.machine.device = "cpu";
     r.run.machine.memory = 64 << 10;
     r.run.outputs.state = runs_path(r.state, "rank.state");

@@ -26,6 +26,7 @@ static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_rep
     struct fm_rank_options options;
     fm_rank_defaults(&options);
     options.order = order;
+    runs_whole(r);
     if (fm_rank(&r->run, &options, report, &err))
         fail_msg("%s", err.text);
 }
@@ -399,6 +400,7 @@ static void a_stopped_run_goes_on(void **state)
     fm_rank_report_release(&report);
     runs_init(&r, NULL, "resumed.fm");
     runs_tokens(&r, 40, 11);
+    runs_whole(&r);
     r.run.outputs.state = runs_path(r.state, "rank.state");
     r.countdown = 1; /* before the second of three groups */
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
@@ -445,6 +447,7 @@ static void a_run_stopped_at_any_moment_goes_on(void **state)
     for (int i = 1; i <= MOMENTS; i++) {
         runs_init(&r, NULL, "resumed.fm");
         runs_tokens(&r, 16, 11);
+        runs_whole(&r);
         r.run.outputs.state = runs_path(r.state, "rank.state");
         r.run.stop = &stop_now;
         stop_now = 0;
@@ -474,6 +477,7 @@ static void what_cannot_be_ranked_is_refused(void **state)
     struct fm_rank_report report = {0};
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "refused.fm");
+    runs_whole(&r);
     r.run.inputs.batch = 7;
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_EUSAGE);
     assert_non_null(strstr(err.text, "only 6 sequences"));
@@ -498,6 +502,7 @@ static void a_plan_counts_sweeps_and_products(void **state)
     struct fm_estimate plan;
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "plan.fm");
+    runs_whole(&r);
     assert_int_equal(fm_rank_estimate(&r.run, &options, &plan, &err), FM_OK);
     assert_int_equal(plan.sweeps, 1);
     assert_int_equal(plan.tokens, 6 * 23);

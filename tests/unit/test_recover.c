@@ -314,7 +314,7 @@ static void the_stream_gets_the_adapter_and_new_figures(void **state)
         struct fm_adapter adapter;
         start_recover(&r, &options, "recovered.fm");
         options.strategy = (enum fm_recover_strategy)s;
-        options.steps = 16;
+        options.steps = 24;
         options.lr = 1e-2;
         must_recover(&r, &options, &report);
         double budget = fm_masks_budget(&report.masks, report.mask);
