@@ -25,6 +25,12 @@ enum fm_codes { FM_CODE_E4M3, FM_CODE_E2M1, FM_CODE_INT4 };
 /* Bits of one code: 4 or 8. */
 int fm_code_bits(enum fm_codes code);
 
+/* Each byte of codes that are all zero. */
+static inline int fm_code_zero(enum fm_codes code)
+{
+    return code == FM_CODE_INT4 ? 0x88 : 0;
+}
+
 /* Up to this scale every value is a finite bfloat16. */
 float fm_code_scale_max(enum fm_codes code);
 

@@ -273,7 +273,7 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
                      : read_values(p, b, of, first, count, dst, err);
 }
 
-/* Channels [first, first + n) of a block that has them as rows, those from the width on zero. */
+/* Channels [first, first + n) of a block that has them as rows, those from the width on blank. */
 static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_block *b,
                      const struct fm_expert_cut *cut, uint64_t first, uint64_t n, char *dst,
                      struct fm_err *err)
@@ -292,12 +292,12 @@ static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_bloc
         fm_interleave_undo(dst, part, cut->first, (int)(kept / group) * items.count,
                            (int)items.bytes, 1);
     if (!rc)
-        memset(dst + have, 0, all - have);
+        memset(dst + have, fm_exportplan_blank(p, b), all - have);
     fm_scratch_release(mark);
     return rc;
 }
 
-/* (H, channels), or of codes the same of channel groups: the columns from the width on zero. */
+/* (H, channels), or of codes the same of channel groups: the columns from the width on blank. */
 static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_block *b,
                         const struct fm_expert_cut *cut, char *dst, struct fm_err *err)
 {
@@ -309,7 +309,7 @@ static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_b
     int rc = read_channels(p, b, cut->of, 0, k, ranked, err);
     if (!rc)
         fm_interleave_scatter(dst, ranked, each * (int)k / per, each * (int)stored / per,
-                              items.count, (int)items.bytes);
+                              items.count, (int)items.bytes, fm_exportplan_blank(p, b));
     fm_scratch_release(mark);
     return rc;
 }
@@ -432,7 +432,7 @@ static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_t
     int rc = read_own(p, t, bytes, size, err);
     for (size_t i = 0; i < rows && !rc; i++) {
         memcpy(dst + i * wide, bytes + i * row, row);
-        memset(dst + i * wide + row, 0, wide - row);
+        memset(dst + i * wide + row, t->blank, wide - row);
         for (size_t at = row; t->again && at < wide; at += t->again)
             memcpy(dst + i * wide + at, dst + i * wide + row - t->again, t->again);
     }

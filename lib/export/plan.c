@@ -134,8 +134,8 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
                        p->from->bundle.file.path);
     if (keep && !layout->codes)
         return fm_fail(err, FM_ECONFIG,
-                       "--weights keep: layout %s has no form for codes; use --layout uniform, or "
-                       "--weights bf16",
+                       "--weights keep: layout %s has no form for codes; use --layout uniform or "
+                       "padded, or --weights bf16",
                        layout->name);
     p->codes = has && layout->codes && p->options.weights != FM_WEIGHTS_BF16;
     return FM_OK;
@@ -583,6 +583,7 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
         fm_stored_shape(plain.shape, c, &plain, scales);
         fm_stored_shape(grown.shape, c, &grown, scales);
         t->again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
+        t->blank = fm_code_zero(c->storage->code);
     }
     if (t->t.dims != 2 || t->t.shape[0] != plain.shape[0] || t->t.shape[1] != plain.shape[1])
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has another shape than config.json says",
@@ -852,12 +853,17 @@ static size_t expert_of(const struct fm_exportplan *p, const struct fm_planned_b
 
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    return p->widths.kept[expert_of(p, b)];
+    return b->plane == 1 ? fm_exportplan_stored(p, b) : p->widths.kept[expert_of(p, b)];
 }
 
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
     return p->widths.stored[expert_of(p, b)];
+}
+
+int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return b->plane == 0 ? fm_code_zero(p->from->packed.storage->code) : 0;
 }
 
 uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m)

@@ -38,7 +38,7 @@ enum fm_fill {
 
 /*
  * The first channels of one expert, and zeros behind them: one cut (lib/block/experts.h) of k
- * channels in all.  Ranges of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or
+ * channels in all.  Of codes, all scales are the expert's own: what is zero is the codes.  Ranges of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or
  * one transposed.  Of plain numbers the block after
  * one of gate rows is that of the same expert's up rows; of codes and scales, the second after it.
  */
@@ -61,6 +61,7 @@ struct fm_planned_tensor {
     int wider;                             /* WIDENED: this dimension, */
     uint64_t by;                           /* by so much, */
     size_t again;                          /* of scales: with the last one, its bytes, again */
+    int blank;                             /* else with this byte */
     size_t block, blocks;                  /* EXPERTS: the first, how many */
     size_t file;
 };
@@ -162,9 +163,11 @@ uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm
                                   uint64_t channels);
 /* Of channels of experts with all that belongs to them, whole channel groups of codes. */
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
-/* Of a block's expert. */
+/* Channels of a block: its expert's; of scales as many are kept as are stored. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
+/* Each byte of the channels of a block that are stored and not kept. */
+int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* Channels that files can hold: of the m-th layer of experts; of all. */
 uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m);
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);

@@ -155,7 +155,8 @@ void fm_interleave_gather(void *ranked, const void *down, const int32_t *order, 
     fm_scratch_release(mark);
 }
 
-void fm_interleave_scatter(void *down, const void *ranked, int k, int columns, int H, int element)
+void fm_interleave_scatter(void *down, const void *ranked, int k, int columns, int H, int element,
+                           int blank)
 {
     size_t e = (size_t)element;
     for (int i = 0; i < H; i += TILE) {
@@ -164,7 +165,7 @@ void fm_interleave_scatter(void *down, const void *ranked, int k, int columns, i
                       NULL, (const char *)ranked + ((size_t)j * (size_t)H + (size_t)i) * e,
                       (size_t)H, smaller(TILE, k - j), smaller(TILE, H - i), element);
         for (int h = i; h < smaller(i + TILE, H) && k < columns; h++)
-            memset((char *)down + ((size_t)h * (size_t)columns + (size_t)k) * e, 0,
+            memset((char *)down + ((size_t)h * (size_t)columns + (size_t)k) * e, blank,
                    (size_t)(columns - k) * e);
     }
 }

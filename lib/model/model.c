@@ -15,6 +15,7 @@
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/block/storage.h"
+#include "lib/model/ignored.h"
 #include "lib/model/loading.h"
 
 /* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or none where it
@@ -309,6 +310,8 @@ static int refuse_strays(struct fm_model *m, struct fm_err *err)
     }
     if (!rc)
         rc = fm_extra_check(&m->extra, &m->config, err);
+    if (!rc)
+        rc = fm_ignored_check(&m->tensors, &m->config, err);
     return !rc ? rc : fm_within(err, "%s", m->path);
 }
 

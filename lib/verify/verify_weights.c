@@ -137,16 +137,16 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     return rc;
 }
 
-/* Every byte equals the next and the first is zero: as fast as a comparison. */
-static bool is_zero(const char *bytes, size_t n)
+/* Every byte equals the next and the first is `blank`: as fast as a comparison. */
+static bool is_blank(const char *bytes, size_t n, int blank)
 {
-    return n == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, n - 1) == 0);
+    return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
 /* Channels behind the width. */
-static void check_zero(struct place *p, const char *bytes, size_t n)
+static void check_blank(struct place *p, const char *bytes, size_t n)
 {
-    if (!is_zero(bytes, n))
+    if (!is_blank(bytes, n, fm_exportplan_blank(&p->j->plan, p->b)))
         fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
                          "layer %d, expert %d: channels from %" PRIu32 " on are not all zero",
                          layer_of(p), p->b->e, fm_exportplan_kept(&p->j->plan, p->b));
@@ -174,7 +174,7 @@ static int check_prefix(struct place *p, struct fm_err *err)
     char *rows = fm_scratch(rest + behind);
     rc = fm_file_read(s.file, s.at + checked, rows, rest + behind, err);
     if (!rc)
-        check_zero(p, rows + rest, behind);
+        check_blank(p, rows + rest, behind);
     return rc || rest == 0 ? rc : check_inside(p, whole, k, rows, err);
 }
 
@@ -199,7 +199,7 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
     if (fm_dtype_is_weight(p->t->t.dtype) &&
         fm_dtype_nonfinite(rows, p->t->t.dtype, values) < values)
         say_not_finite(p);
-    check_zero(p, rows + kept, bytes_of(p, stored - k));
+    check_blank(p, rows + kept, bytes_of(p, stored - k));
     if ((uint32_t)seg->bound[n] == k)
         return FM_OK;
     return check_inside(p, n, k, rows + bytes_of(p, (uint32_t)seg->bound[n]), err);
@@ -273,7 +273,7 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
         if (p->t->again) /* every one of them is the last */
             same = same && memcmp(from + row, from + row - p->t->again, wide - row) == 0;
         else
-            same = same && is_zero(from + row, wide - row);
+            same = same && is_blank(from + row, wide - row, p->t->blank);
     }
     struct fm_digest digest = fm_digest_of(packed, own);
     if (!fm_digest_equal(&digest, p->t->from->digest))

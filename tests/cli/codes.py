@@ -7,6 +7,7 @@
     codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels of that order
+    codes.py blank MODEL BUNDLE DIR   a padded one, too, and codes that are zero after them
 
 Bundles and exports are compared as bytes: what a code is worth does not matter there.
 """
@@ -178,6 +179,9 @@ CASES = {  # of the format in front
     "w4a16 two-schemes": second_scheme,
     "w4a16 odd-group": weights(group_size=24),
     "w4a16 not-compressed": quantization(quantization_status="frozen"),
+    "w4a16 ignored-name": quantization(ignore=["lm_head", "model.layers.1.mlp.experts.2"]),
+    "w4a16 ignored-expression": quantization(ignore=["re:.*(router|up_proj)$"]),
+    "nvfp4-modelopt ignored-pattern": quantization(ignore=["lm_head", "*layers.1.*up_proj"]),
     "nvfp4 factor-zero": poke("weight_global_scale", 0, bytes(4)),
     "nvfp4 factor-infinite": poke("weight_global_scale", 0, b"\0\0\x80\x7f"),
     "nvfp4 factor-missing": drop("weight_global_scale"),
@@ -350,6 +354,36 @@ def export(model, path, directory):
     print(f"width {k} of {I}: {done} tensors of the export are codes of the checkpoint")
 
 
+def blank(model, path, directory):
+    """A padded export has the first channels of each expert in order, then codes that are zero; all
+    scales, and everything else, are the checkpoint's."""
+    source, order, (M, E, I) = bundle(model, path)
+    widths = json.loads((Path(directory) / "fm-export.json").read_text())["widths"]
+    files = members(path)
+    first = tensors(files[sorted(f for f in files if f.startswith("weights/layers-"))[0]])
+    group = I // next(v for n, v in first.items() if n.endswith(".down"))[1][1]
+    moe = sorted({int(m[1]) for n in source.used if (m := re.search(r"layers\.(\d+)\.", n))})
+    have = read(directory)
+    done = 0
+    for name in source.used:
+        m = re.search(r"layers\.(\d+)\..*experts\.(\d+)\.", name)
+        if not m or have[name][0] != source.tensor[name][0] or have[name][1] != source.tensor[name][1]:
+            sys.exit(f"{name} has another type or shape in the export")
+        layer, e = moe.index(int(m[1])), int(m[2])
+        down, codes = re.search(r"\.(down_proj|w2)\b", name) is not None, not name.endswith("_scale")
+        k = widths[int(m[1])][e] if codes else I
+        t = have[name]
+        want = keep(source.tensor[name], order[(layer * E + e) * I :], k, down, group, False, E, I)
+        if codes:
+            zero = b"\x88" if name.endswith("_packed") and t[0] == "I32" else b"\0"
+            n, row = (t[1][0], len(t[2]) // t[1][0]) if down else (1, len(t[2]))
+            want = b"".join(r + zero * (row - len(r)) for r in cut(want, n)) if k else zero * len(t[2])
+        if t[2] != want:
+            sys.exit(f"{name} differs in the export")
+        done += codes
+    print(f"{done} tensors of codes, zero from the width on")
+
+
 def resize(model, out, I):
     config = json.loads((Path(model) / "config.json").read_text())
     key = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
@@ -374,4 +408,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "cases":
         print(*CASES, sep="\n")
         sys.exit()
-    {"spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export}[sys.argv[1]](*sys.argv[2:])
+    {"spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
+     "blank": blank}[sys.argv[1]](*sys.argv[2:])

@@ -31,6 +31,9 @@ for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8; do
     python3 "$here/codes.py" export "$from" family.fm uniform
     verify --function -m "$from" -t twin/tokens.npy family.fm | tail -n 1
     verify --function -t twin/tokens.npy --against family.fm uniform | tail -n 1
+    fm-pack -q --export out --budget 0.5 --layout padded -f family.fm >/dev/null
+    verify --function -t twin/tokens.npy --against family.fm out | tail -n 1
+    python3 "$here/codes.py" blank "$from" family.fm out | tail -n 1
     for layout in ragged uniform; do
         fm-pack -q --export out --budget 0.5 --layout $layout --weights bf16 -f family.fm >/dev/null
         verify --function -t twin/tokens.npy --against family.fm out | tail -n 1
@@ -46,6 +49,8 @@ for model in mxfp4 fp8-odd-qwen3 fp8-odd-dsv3; do
     verify --function -m $model -t $model/tokens.npy family.fm | sed 's/loss.*//'
     verify --function -t $model/tokens.npy --against family.fm uniform | sed 's/loss.*//'
     fm-pack -q -m $model -T 3 trained 2>/dev/null | cmp - family.fm && echo "pipe: same bytes"
+    fm-pack -q --export out --budget 0.5 --layout padded -f family.fm >/dev/null
+    verify --function -t $model/tokens.npy --against family.fm out | tail -n 1
     for layout in native ragged elastic layer padded uniform; do
         fm-pack -q --export out --budget 0.5 --layout $layout --weights bf16 -f family.fm >/dev/null
         verify --function -t $model/tokens.npy --against family.fm out | tail -n 1

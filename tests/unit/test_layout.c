@@ -90,13 +90,13 @@ static void columns_become_rows_in_rank_order_and_columns_again(void **unused)
                 for (size_t h = 0; h < H; h++)
                     assert_memory_equal(rows + (j * H + h) * e,
                                         x.down + (h * I + (size_t)x.order[j]) * e, e);
-            fm_interleave_scatter(back, rows, (int)k, (int)columns, x.H, element);
+            fm_interleave_scatter(back, rows, (int)k, (int)columns, x.H, element, 0);
             for (size_t h = 0; h < H; h++)
                 for (size_t j = 0; j < columns; j++)
                     assert_memory_equal(back + (h * columns + j) * e,
                                         j < k ? rows + (j * H + h) * e : zero, e);
             fm_interleave_gather(rows, x.down, NULL, x.I, x.H, element);
-            fm_interleave_scatter(back, rows, x.I, x.I, x.H, element);
+            fm_interleave_scatter(back, rows, x.I, x.I, x.H, element, 0);
             assert_memory_equal(back, x.down, I * H * e);
             free(rows);
             free(back);
