@@ -24,6 +24,7 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
         fm_json_add_double(o, "budget_asked", options->budget);
     fm_json_add_double(o, "budget", r->budget);
     fm_json_add_uint(o, "width_uniform", r->width_uniform);
+    fm_json_add_double(o, "width_mean", r->width_mean);
     fm_json_add_uint(o, "channels_layout", r->channels_layout);
     fm_json_add_uint(o, "bytes_layout", r->bytes_layout);
     fm_json_add_uint(o, "channels_pad", r->channels_pad);
@@ -62,7 +63,8 @@ static void export_text(FILE *out, const struct fm_export_options *options,
 {
     fprintf(out, "export   %s, budget %.4f (mask %d)\n", r->layout->name, r->budget, r->index);
     if (r->layout->one_width)
-        fprintf(out, "width    %u channels in every expert\n", r->width_uniform);
+        fprintf(out, "width    %u channels in every expert, where the mask leaves %.1f\n",
+                r->width_uniform, r->width_mean);
     rounding_line(out, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);
     if (options->load_cap)
         fprintf(out, "%-9s%12llu bytes  of %llu channels that no budget in it uses (budgets: %d)\n",

@@ -137,6 +137,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
                                    .bytes_memory = fm_exportwriter_memory(p),
                                    .files = (int)p->files};
     r->width_uniform = layout->one_width ? p->widths.stored[0] : 0;
+    r->width_mean = (1 - r->budget) * p->from->config.I;
     r->storage = p->from->packed.storage ? p->from->packed.storage->name : NULL;
     r->codes = p->codes;
     r->extra = p->from->extra;

@@ -53,7 +53,8 @@ struct fm_export_report {
     const struct fm_layout *layout;
     int index;                              /* the budget's place in the family */
     double budget;                          /* its fraction */
-    uint32_t width_uniform;                 /* of layouts with one width */
+    uint32_t width_uniform;                 /* of layouts with one width; */
+    double width_mean;                      /* what the mask leaves of an expert */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */
     uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */

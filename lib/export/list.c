@@ -229,6 +229,7 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
     if (!rc && fm_bundle_find(&o->bundle, FM_MEMBER_MASKS)) {
         fill_granularity(list, &o->bundle);
         rc = fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
+        list->codes = !rc && list->packed && o->packed.storage;
         if (!rc) {
             list->cache = fm_runtimes_cache(&o->config, 16);
             list->context = (uint64_t)o->config.T_max;
@@ -324,6 +325,8 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
         if (row->form[i].files > 0)
             fm_json_add_uint(form, "files", row->form[i].files);
         fm_json_add_uint(form, "widths_divide_by", row->form[i].divisor);
+        if (list->codes)
+            fm_json_add_bool(form, "codes", list->kind[i].layout->codes);
         cJSON *tp_degrees = fm_json_add_array(form, "tensor_parallel");
         for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
             if (row->form[i].tp_degrees >> (d - 1) & 1)

@@ -67,6 +67,7 @@ struct fm_list {
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
     double adapter_budget; /* where the adapter was trained, -1: there is none */
     bool packed;           /* it has weights: `files` are set */
+    bool codes;            /* these are codes: layouts that can keep them do */
     struct fm_list_kind kind[FM_LIST_FORMS_MAX];
     int kinds;
     struct fm_runtimes_cache cache; /* what a server keeps of a sequence, in 16 bits */

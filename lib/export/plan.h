@@ -38,9 +38,10 @@ enum fm_fill {
 
 /*
  * The first channels of one expert, and zeros behind them: one cut (lib/block/experts.h) of k
- * channels in all.  Of codes, all scales are the expert's own: what is zero is the codes.  Ranges of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or
- * one transposed.  Of plain numbers the block after
- * one of gate rows is that of the same expert's up rows; of codes and scales, the second after it.
+ * channels in all.  Of codes, all scales are the expert's own: what is zero is the codes.  Ranges
+ * of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or one transposed.  Of
+ * plain numbers the block after one of gate rows is that of the same expert's up rows; of codes and
+ * scales, the second after it.
  */
 struct fm_planned_block {
     size_t tensor; /* its place in the plan */

@@ -2,9 +2,9 @@
  * This room, lib/model: where the weights of a model lie, and how a layer of them comes into
  * memory.  It knows files, by way of lib/family's tables, and no operation: it computes nothing.
  * In reading order: this header, source and stored (where a weight is on disk), model.c with
- * loading.c, prefetch.c and slots.c (opening, reading, memory), packed and interleave (what a
- * bundle has, and its order), checkpoint and weightsum (for stages that move or know a checkpoint
- * by its bytes).
+ * loading.c, prefetch.c and slots.c (opening, reading, memory), ignored (what config.json says of
+ * codes), packed and interleave (what a bundle has, and its order), checkpoint and weightsum (for
+ * stages that move or know a checkpoint by its bytes).
  *
  * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
