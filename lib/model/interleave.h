@@ -31,8 +31,8 @@ void fm_interleave_undo(void *rows, const void *gate_up, int which, int n, int H
 void fm_interleave_gather(void *ranked, const void *down, const int32_t *order, int I, int H,
                           int element);
 
-/* The first k channels back into a matrix of `columns` columns: down (H, columns), every byte of the
- * columns from k on `blank`. */
+/* The first k channels back into a matrix of `columns` columns: down (H, columns), every byte of
+ * the columns from k on `blank`. */
 void fm_interleave_scatter(void *down, const void *ranked, int k, int columns, int H, int element,
                            int blank);
 
