@@ -356,10 +356,12 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
     if (fm_json_get_string(model, "config", &config, err))
         return err->code;
     if (strcmp(config, hex) != 0)
-        return fm_fail(err, FM_ECONFIG,
-                       "%s: config.json has digest %s, but %s was made from a checkpoint where it "
-                       "has %s; give that one with --model",
-                       dir->path, hex, b->file.path, config);
+        return fm_fail(
+            err, FM_ECONFIG,
+            "%s: config.json has digest %s, but %s was made from a checkpoint where it "
+            "has %s; give that one with --model, or rank and train on this one (a quantised twin "
+            "has other weights)",
+            dir->path, hex, b->file.path, config);
     if ((size_t)cJSON_GetArraySize(shards) != dir->shards)
         return fm_fail(err, FM_ECONFIG,
                        "%s: has %zu shards, but %s was made from a checkpoint with %d", dir->path,

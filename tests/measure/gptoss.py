@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """The pipeline on a checkpoint of gpt-oss-20b's exact shapes, MXFP4 of random codes: rank, pack,
 export, verify under a memory limit, with the peak memory and the time of each tool beside what its
-dry run says.
+dry run says.  Packed and exported twice: with its codes, and in BF16.
 
 usage: BUILD=build tests/measure/gptoss.py [--layers 8] [--memory 8GiB] [--tokens 2048] [--dir DIR]
 
-A layer takes 0.4 GB in the checkpoint, 1.6 GB in the bundle and 1 GB in the export; embedding and
-head take 2.3 GB in each.  DIR (build/gpt-oss) is removed at the end unless --keep.  Needs Python
+A layer takes 0.4 GB in the checkpoint and the bundle, 1.6 GB in that of BF16; embedding and head take
+2.3 GB in each.  DIR (build/gpt-oss) is removed at the end unless --keep.  Needs Python
 alone."""
 
 import shapes

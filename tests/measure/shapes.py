@@ -153,11 +153,14 @@ def main(name, config, layer, layers):
             "--precision", o.precision, "--method", "uniform",
             "--budget-step", "0.20", "--until", "0.40", *common, "-o", at("masks"), at("ranking"),
             made=at("masks"))
-        run(bin, "fm-pack", "--model", at("model"), "--quiet", "-o", at("bundle.fm"), at("masks"), made=at("bundle.fm"))
-        run(bin, "fm-pack", "--export", at("export"), "--layout", "uniform", "--budget", o.budget, "--quiet",
-            at("bundle.fm"), made=at("export"))
-        run(bin, "fm-verify", "--quiet", at("bundle.fm"), dry=False)
-        run(bin, "fm-verify", "--quiet", at("export"), "--against", at("bundle.fm"), dry=False)
+        for weights in ("keep", "bf16") if "quantization_config" in config else (None,):
+            form = ["--weights", weights] if weights else []
+            run(bin, "fm-pack", "--model", at("model"), "--quiet", "--force", *form, "-o", at("bundle.fm"), at("masks"),
+                made=at("bundle.fm"))
+            run(bin, "fm-pack", "--export", at("export"), "--layout", "uniform", "--budget", o.budget, "--quiet",
+                "--force", at("bundle.fm"), made=at("export"))
+            run(bin, "fm-verify", "--quiet", at("bundle.fm"), dry=False)
+            run(bin, "fm-verify", "--quiet", at("export"), "--against", at("bundle.fm"), dry=False)
     finally:
         if not o.keep:
             shutil.rmtree(where)
