@@ -173,7 +173,7 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->machine.memory, "SIZE",
-          "memory to stay within (default: half of the machine)", 0, 0, 0},
+          "memory to stay within (default: half of the job's)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE | FM_CLI_ALL,
          {"threads", 'T', FM_CLI_INT, &run->machine.threads, "N", "threads (default: one per CPU)",

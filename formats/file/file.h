@@ -4,12 +4,12 @@
  * known here.  In reading order: file (inputs), output and outdir (both declared in this header),
  * temporary (what a signal handler removes), spool and input (standard input as a file), screen
  * (standard output as a terminal), lock, digest, text, carried (which files travel with a
- * checkpoint).
+ * checkpoint), cgroup (the system's, with a job's memory).
  *
  * Files: the only open(2) in the tree (file.c, and for what is written output.c,
- * outdir.c, temporary.c, lock.c; tests/rooms.py checks it), so that no name leads to a FIFO or a
- * device that the open would wait for.  Inputs are read with pread, never mapped,
- * and must be regular files (a pipe on "-" is spooled).  Outputs are written to a
+ * outdir.c, temporary.c, lock.c, of the system's files cgroup.c; tests/rooms.py checks it), so that
+ * no name leads to a FIFO or a device that the open would wait for.  Inputs are read with pread,
+ * never mapped, and must be regular files (a pipe on "-" is spooled).  Outputs are written to a
  * temporary in the target directory and appear under their name whole or not at
  * all: fsync, rename, fsync of the directory.
  */

@@ -2,10 +2,12 @@
 #include "lib/run/machine.h"
 
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "kernels/ops/scan.h"
 #include "lib/base/trace.h"
+#include "formats/file/cgroup.h"
 
 /* What --precision auto means here. */
 static enum fm_precision find_precision(const struct fm_machine *machine, enum fm_dtype stored)
@@ -50,13 +52,23 @@ const char *fm_machine_precision(const struct fm_ops *ops)
     return ops->operand == FM_BF16 ? "bf16" : "f32";
 }
 
+/* What this process may have: the machine's memory, or less where its job or its shell says so. */
+static uint64_t memory_of_job(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    uint64_t most = pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : (uint64_t)8 << 30;
+    uint64_t group = fm_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup");
+    struct rlimit limit;
+    most = group < most ? group : most;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < most) /* RLIM_INFINITY is large */
+        most = limit.rlim_cur;
+    return most;
+}
+
 uint64_t fm_machine_memory(const struct fm_machine *machine)
 {
     if (machine->memory)
         return machine->memory;
     int nth;
-    uint64_t ranks = (uint64_t)fm_comm_beside(machine->comm, &nth);
-    long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    return pages > 0 && bytes > 0 ? (uint64_t)pages / 2 / ranks * (uint64_t)bytes
-                                  : (uint64_t)4 << 30;
+    return memory_of_job() / 2 / (uint64_t)fm_comm_beside(machine->comm, &nth);
 }

@@ -18,7 +18,7 @@ struct fm_machine {
     bool precision_auto; /* instead: bfloat16 where the CPU has it and weights are of 16 bits */
     const struct fm_ops *ops; /* NULL: by device and precision; fm-bench measures through its own */
     double assume_rate;       /* GFLOP/s that --dry-run takes for its forecast; 0: a probe's */
-    uint64_t memory;          /* bytes; 0: half of the machine's */
+    uint64_t memory;          /* bytes; 0: half of what there is */
     int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
     struct fm_comm *comm;     /* the ranks that make this run together; NULL: a single process */
 };
@@ -30,7 +30,8 @@ int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
 /* What products of a table round their operands to, as --precision names it: "f32", "bf16". */
 const char *fm_machine_precision(const struct fm_ops *ops);
 
-/* machine->memory, or half of the machine's physical memory; of that a rank has its part. */
+/* machine->memory, or half of what the process may have: the machine's physical memory, or the
+ * limit of its control group or of its address space.  Of that a rank has its part. */
 uint64_t fm_machine_memory(const struct fm_machine *machine);
 
 #endif

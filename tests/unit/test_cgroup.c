@@ -1,0 +1,72 @@
+/* The limit of a job's memory, in trees of control groups that are made for it. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cmocka.h>
+
+#include "formats/file/cgroup.h"
+
+static void put(const char *path, const char *text)
+{
+    char part[256];
+    for (const char *at = strchr(path, '/'); at; at = strchr(at + 1, '/')) {
+        snprintf(part, sizeof part, "%.*s", (int)(at - path), path);
+        mkdir(part, 0777);
+    }
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void the_least_limit_counts(void **state)
+{
+    (void)state;
+    put("v2/one/two/memory.max", "max\n");
+    put("v2/one/memory.max", "3000000\n");
+    put("v2/memory.max", "9000000\n");
+    put("own2", "0::/one/two\n");
+    assert_int_equal(fm_cgroup_memory("own2", "v2"), 3000000);
+    put("v1/memory/job/step/memory.limit_in_bytes", "700\n");
+    put("v1/memory/job/memory.limit_in_bytes", "800\n");
+    put("v1/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("own1", "5:cpu:/other\n4:memory:/job/step\n0::/\n");
+    assert_int_equal(fm_cgroup_memory("own1", "v1"), 700);
+}
+
+/* A container has its own group mounted where it sees the path of the machine's. */
+static void a_group_that_is_not_there_is_passed_over(void **state)
+{
+    (void)state;
+    put("inside/memory.max", "5000\n");
+    put("own3", "0::/far/away\nnonsense\n::\n");
+    assert_int_equal(fm_cgroup_memory("own3", "inside"), 5000);
+    put("own4", "0::/\n");
+    assert_int_equal(fm_cgroup_memory("own4", "inside"), 5000);
+}
+
+static void without_a_limit_there_is_none(void **state)
+{
+    (void)state;
+    put("none/memory.max", "max\n");
+    put("own5", "0::/\n");
+    assert_true(fm_cgroup_memory("own5", "none") == UINT64_MAX);
+    assert_true(fm_cgroup_memory("absent", "none") == UINT64_MAX);
+    put("own6", "");
+    assert_true(fm_cgroup_memory("own6", "none") == UINT64_MAX);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_least_limit_counts),
+        cmocka_unit_test(a_group_that_is_not_there_is_passed_over),
+        cmocka_unit_test(without_a_limit_there_is_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
