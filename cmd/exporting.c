@@ -8,6 +8,7 @@
 
 #include "cmd/show.h"
 #include "lib/base/clock.h"
+#include "lib/base/units.h"
 #include "lib/run/report.h"
 #include "lib/verify/verify.h"
 
@@ -34,6 +35,9 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
         fm_json_add_uint(o, "channels_freed", r->channels_freed);
         fm_json_add_uint(o, "bytes_freed", r->bytes_freed);
     }
+    fm_json_add_bool(o, "removes_nothing", r->removes_nothing);
+    fm_json_add_uint(o, "bytes_source", r->bytes_source);
+    fm_json_add_double(o, "break_even", r->break_even);
     fm_json_add_uint(o, "bytes_weights", r->bytes_weights);
     fm_json_add_uint(o, "bytes_out", r->bytes_out);
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
@@ -58,6 +62,25 @@ static void rounding_line(FILE *out, const char *name, uint64_t channels, uint64
                 (unsigned long long)bytes, (unsigned long long)channels, why);
 }
 
+/* What a user of a smaller model would not expect. */
+static void source_lines(FILE *out, const struct fm_export_report *r)
+{
+    char source[32];
+    fm_units_bytes(source, r->bytes_source);
+    if (r->removes_nothing)
+        fprintf(out,
+                "removes       nothing  every %s has an expert that keeps all channels; use a "
+                "larger budget, or layout ragged\n",
+                r->layout->one_width ? "model" : "layer");
+    if (!r->larger)
+        return;
+    fprintf(out, "larger  %13s  is what the checkpoint's weight files take; ", source);
+    if (r->break_even <= 1)
+        fprintf(out, "smaller from budget %.2f on\n", r->break_even);
+    else
+        fputs("no budget of this layout is smaller\n", out);
+}
+
 static void export_text(FILE *out, const struct fm_export_options *options,
                         const struct fm_export_report *r)
 {
@@ -77,6 +100,7 @@ static void export_text(FILE *out, const struct fm_export_options *options,
     fm_show_bytes(out, "weights", r->bytes_weights, "");
     fm_show_extra(out, &r->extra, options->keep_extra ? "kept" : "left out");
     fm_show_bytes(out, "all", r->bytes_out, "");
+    source_lines(out, r);
 }
 
 static void ignore(void *self, const char *item, const char *what)

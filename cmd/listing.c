@@ -159,6 +159,26 @@ static void pass_table(FILE *out, const struct fm_list *list, const struct fm_li
             quantum * devices);
 }
 
+/* From which budget on a layout is smaller than a quantised checkpoint. */
+static void smaller_line(FILE *out, const struct fm_list *list)
+{
+    char stored[32];
+    fm_units_bytes(stored, list->bytes_stored);
+    fprintf(out, "smaller than the checkpoint's %s", stored);
+    for (int k = 0; k < list->kinds; k++) {
+        int first = 0;
+        while (first < list->rows && !(list->row[first].form[k].files > 0 &&
+                                       list->row[first].form[k].files < list->bytes_stored))
+            first++;
+        fprintf(out, "%s %s ", k ? "," : ":", list->kind[k].name);
+        if (first < list->rows)
+            fprintf(out, "from %.4f", list->row[first].budget);
+        else
+            fputs("never", out);
+    }
+    fputc('\n', out);
+}
+
 static void legend(FILE *out, const struct fm_list *list, uint64_t context)
 {
     fprintf(out,
@@ -201,6 +221,8 @@ static void table(FILE *out, const struct fm_list *list, const struct fm_listing
     for (int i = 0; i < list->rows; i++)
         row_text(out, list, i, context);
     form_table(out, list);
+    if (list->packed && list->storage[0])
+        smaller_line(out, list);
     if (o->devices || o->quantum)
         pass_table(out, list, o);
 }

@@ -176,6 +176,24 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
                        x->tensors, x->bytes);
 }
 
+/* The checkpoint's weight files beside these. */
+static void say_original(struct fm_text *t, const struct fm_exportplan *p)
+{
+    uint64_t source = 0;
+    struct fm_err unread = {0}; /* what fm_stage_model_read passed is read here again */
+    if (fm_stage_shard_bytes(&source, &p->from->bundle, &unread))
+        return;
+    double from = fm_exportplan_break_even(p, source);
+    fm_text_printf(t, "| bytes of the original's | %" PRIu64, source);
+    if (!fm_exportplan_larger(p, source))
+        fm_text_printf(t, " |\n");
+    else if (from <= 1)
+        fm_text_printf(t, ", which are fewer: this layout is smaller from budget %.2f on |\n",
+                       from);
+    else
+        fm_text_printf(t, ", which are fewer: this layout is smaller at no budget |\n");
+}
+
 static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| | |\n|---|---|\n");
@@ -184,6 +202,7 @@ static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
     say_widths(t, p);
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
                    fm_exportplan_weight_bytes(p));
+    say_original(t, p);
     if (p->from->packed.storage)
         fm_text_printf(t, "| weights, stored as %s in the original | %s |\n",
                        p->from->packed.storage->name,

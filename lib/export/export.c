@@ -142,6 +142,11 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     r->codes = p->codes;
     r->extra = p->from->extra;
     report_channels(r, p);
+    r->removes_nothing = fm_exportplan_removes_nothing(p);
+    if (fm_stage_shard_bytes(&r->bytes_source, &p->from->bundle, err))
+        return err->code;
+    r->larger = fm_exportplan_larger(p, r->bytes_source);
+    r->break_even = fm_exportplan_break_even(p, r->bytes_source);
     return check_space(r, run->outputs.path, err);
 }
 

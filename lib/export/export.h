@@ -60,13 +60,18 @@ struct fm_export_report {
     uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */
     int members;                            /* of the family: budgets that it holds */
     uint64_t channels_freed, bytes_freed;   /* of the family: of the model, but of no such budget */
-    uint64_t bytes_weights;                 /* safetensors files, headers included */
-    uint64_t bytes_out;                     /* all files, or the stream */
-    uint64_t bytes_memory;                  /* buffers at the peak */
-    uint64_t bytes_free;                    /* on the output's file system; 0: standard output */
-    const char *storage;                    /* of a bundle of codes, "fp8"; NULL: plain numbers */
-    bool codes;                             /* with it: the export has them, and not values */
-    struct fm_extra extra;                  /* tensors of no decoder layer that the bundle has */
+    bool removes_nothing;   /* every channel is there, though the mask removes some */
+    uint64_t bytes_source;  /* of the checkpoint's weight files; */
+    bool larger;            /* these are more than 2 % larger */
+    double break_even;      /* budget from which weight files are smaller than these;
+                               more than 1: none */
+    uint64_t bytes_weights; /* safetensors files, headers included */
+    uint64_t bytes_out;     /* all files, or the stream */
+    uint64_t bytes_memory;  /* buffers at the peak */
+    uint64_t bytes_free;    /* on the output's file system; 0: standard output */
+    const char *storage;    /* of a bundle of codes, "fp8"; NULL: plain numbers */
+    bool codes;             /* with it: the export has them, and not values */
+    struct fm_extra extra;  /* tensors of no decoder layer that the bundle has */
     int files;
     double seconds;
 };

@@ -896,6 +896,28 @@ bool fm_exportplan_full(const struct fm_exportplan *p)
     return layout->full || (layout->all_members && !p->options.load_cap);
 }
 
+bool fm_exportplan_removes_nothing(const struct fm_exportplan *p)
+{
+    return !fm_exportplan_full(p) && p->from->budgets.masks.mask[p->index].removed > 0 &&
+           fm_exportplan_channels_all(p) == fm_masks_channels(&p->from->budgets.masks);
+}
+
+bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source)
+{
+    return fm_exportplan_weight_bytes(p) > source + source / 50;
+}
+
+double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source)
+{
+    uint64_t all = fm_masks_channels(&p->from->budgets.masks);
+    double experts = (double)fm_exportplan_channel_bytes(p, all);
+    double stored = (double)fm_exportplan_channel_bytes(p, fm_exportplan_channels_all(p));
+    double rest = (double)fm_exportplan_weight_bytes(p) - stored;
+    if (fm_exportplan_full(p))
+        return rest + stored < (double)source ? 0 : 2;
+    return 1 - ((double)source - rest) / experts;
+}
+
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
 {
     uint32_t pad = p->options.pad_multiple, training = p->from->budgets.actions.multiple;

@@ -176,6 +176,14 @@ uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
 /* Can files hold every channel of the model, whatever the mask says? */
 bool fm_exportplan_full(const struct fm_exportplan *p);
+/* Does it hold every channel although its mask removes some, as a layout with one width for many
+ * experts may? */
+bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);
+/* Are weight files larger than `source` bytes, by more than names and headers? */
+bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
+/* From which share of channels on, removed, weight files are smaller than `source` bytes: at most
+ * 0, always; more than 1, never. */
+double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
 /* A width as this export has it: rounded up to pad_multiple, where it stays a multiple of what the
  * training and the layout's kernels ask for. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);

@@ -68,6 +68,14 @@ fm-pack -q --export out --budget 0.5 --layout ragged -f family.fm >/dev/null
 for file in out/*.safetensors; do
     cmp "$file" "plain/$(basename "$file")" && echo same
 done
+echo "== beside the checkpoint"
+for budget in 0.15 0.45; do
+    for layout in ragged layer padded; do
+        fm-pack -q --export out --budget $budget --layout $layout -f plain.fm | grep -E '^(export|removes|larger)'
+        sed -n "/of the original's/p" out/README.md
+    done
+done
+fm-pack --list plain.fm | grep -E '^smaller' | tr ',' '\n'
 echo "== widths for two devices"
 fm-pack -q --export out --budget 0.7 --layout uniform --tp 2 -f family.fm | grep width
 fm-pack -q --export out --budget 0.7 --layout uniform --tp 4 -f family.fm
