@@ -242,9 +242,13 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     code = agree_ends(cli, code, err, &stop);
     bool ended = code == FM_ESAVED && !cli->run.outputs.state && stop;
     char stamp[32], words[96];
-    if (code && code != FM_EPIPE && !ended && err->text[0] && speaks)
-        fprintf(stderr, "%s%s: %s%s\n", fm_progress_stamp(stamp), cli->tool, err->text,
-                advise(words, err, cli->groups));
+    if (code && code != FM_EPIPE && !ended && err->text[0] && speaks) {
+        const char *state = code == FM_ESAVED ? cli->run.outputs.state : NULL;
+        fprintf(stderr, "%s%s: %s%s%s%s%s\n", fm_progress_stamp(stamp), cli->tool, err->text,
+                advise(words, err, cli->groups),
+                state ? "; repeat the command to go on from '" : "", state ? state : "",
+                state ? "'" : "");
+    }
     /* The first rank that is gone with a status may be the end of the others. */
     code = fm_comm_close(cli->run.machine.comm, code, err);
     if (ended) {

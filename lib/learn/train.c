@@ -923,7 +923,8 @@ static int make_walk(struct fm_trainer *t, struct fm_err *err)
     int rc = FM_OK;
     fm_run_phase(t->task.run, t->work.make, t->work.refine + t->work.measure);
     while (!rc && !done) {
-        fm_run_report(t->task.run, "walk", f->mask[f->count - 1].removed, until, "channels");
+        fm_run_report(t->task.run, fm_method_name(t->options->method),
+                      f->mask[f->count - 1].removed, until, "channels");
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
             rc = fm_walk_step(&t->walk, f, &done, err);

@@ -4,7 +4,7 @@ odd=$GOLDEN/odd-mixtral
 train() {
     exec fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --threads 1 \
         --method learned --steps 300 --until 0.3 \
-        "$@" ranked >/dev/null 2>&1
+        "$@" ranked >/dev/null 2>"${said:-/dev/null}"
 }
 stop() { # stop PID: once it catches the signal and has had a moment to work
     until caught=$(sed -n 's/^SigCgt:[[:space:]]*/0x/p' "/proc/$1/status") &&
@@ -17,9 +17,11 @@ stop() { # stop PID: once it catches the signal and has had a moment to work
 }
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked >/dev/null 2>&1
 (train -o straight)
-(train -o stopped --state state) &
+(said=complained train -o stopped --state state) &
 stop $!
 echo "with a state: status $?"
+grep -o 'repeat the command.*' complained
+rm complained
 ls -A
 (train -o stopped --state state)
 echo "again: status $?"
