@@ -1,3 +1,5 @@
+/* A line of /proc/self/cgroup is "number:kinds:group"; kinds are empty in version 2.  A limit holds
+ * for a group with all below it. */
 #include "formats/file/cgroup.h"
 
 #include <inttypes.h>

@@ -1,3 +1,5 @@
+/* Each entry of the list is compared with the module of every tensor of codes: entries are few
+ * patterns, or as many names as there are modules. */
 #include "lib/model/ignored.h"
 
 #include <fnmatch.h>

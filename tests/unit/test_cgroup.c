@@ -4,8 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -61,6 +63,20 @@ static void without_a_limit_there_is_none(void **state)
     assert_true(fm_cgroup_memory("own6", "none") == UINT64_MAX);
 }
 
+static int own_folder(void **state)
+{
+    static char path[] = "/tmp/test_cgroup.XXXXXX";
+    *state = path;
+    return mkdtemp(path) && chdir(path) == 0 ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -r %s", (const char *)*state);
+    return system(command);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -68,5 +84,5 @@ int main(void)
         cmocka_unit_test(a_group_that_is_not_there_is_passed_over),
         cmocka_unit_test(without_a_limit_there_is_none),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, own_folder, remove_folder);
 }
