@@ -108,7 +108,7 @@ python3 "$here/codes.py" cases | while read -r format fault; do
         fm-train -q -m good -t good/tokens.npy --method saliency --budget-step 0.3 -f -o masks ranked \
             >/dev/null 2>&1
         rm -r good
-        fm-pack -q -m spoilt -f -o none.fm masks 2>&1 >/dev/null | sed "s/^/$format $fault: /"
+        fm-pack -q -T 1 -m spoilt -f -o none.fm masks 2>&1 >/dev/null | sed "s/^/$format $fault: /"
         ;;
     esac
     rm -rf spoilt none.fm
