@@ -50,4 +50,13 @@ struct fm_scales {
 void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *scales, size_t at,
                       size_t n);
 
+/* The other way: the n codes of a row.  most[i] is the largest |x| of the i-th block of so many
+ * elements, the last of which may be cut; where one of them is NaN or Inf, so is it. */
+void fm_scaled_most(float *most, const float *x, size_t n, size_t block);
+/* The code nearest to x / scale, one float32 quotient: ties go to the even code, and what is beyond
+ * the largest code is the largest.  Zero where the scale is 0.  x is finite; of codes of four bits
+ * n is even. */
+void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t n, size_t block,
+                        enum fm_codes code);
+
 #endif

@@ -2,7 +2,8 @@
  * Codes with scales for blocks: every code and every scale against the definitions of the formats
  * (OCP E4M3 and E8M0) computed here from their fields, and matrices of random codes, whose blocks
  * are cut at the far edges, against one product for each element.  Conversion and transposition of
- * both tables must give exactly those floats, in any order of rows.
+ * both tables must give exactly those floats, in any order of rows.  The other way, the code is the
+ * one that is nearest of all.
  */
 #include "tests/unit/kernels.h"
 
@@ -99,6 +100,111 @@ static void values_are_codes_times_the_scale_of_their_block(void **unused)
     }
 }
 
+/* ---- to codes ---- */
+
+static double value_of(enum fm_codes code, int c)
+{
+    static const double e2m1[] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+    if (code == FM_CODE_INT4)
+        return c - 8;
+    if (code == FM_CODE_E4M3)
+        return e4m3(c);
+    return c & 8 ? -e2m1[c & 7] : e2m1[c & 7];
+}
+
+/* The one code of x / scale, by looking at all of them: of two as near the even one. */
+static int nearest(enum fm_codes code, float x, float scale)
+{
+    float q = scale == 0 ? 0 : fmaxf(-1000, fminf(1000, x / scale));
+    int best = -1, n = 1 << fm_code_bits(code);
+    for (int c = 0; c < n; c++) {
+        bool below = code == FM_CODE_E4M3 ? c >> 7 : code == FM_CODE_E2M1 ? c >> 3 : 0;
+        bool negative = code == FM_CODE_E4M3 ? signbit(q) != 0 : q < 0;
+        if (isnan(value_of(code, c)) || (code == FM_CODE_E4M3 && (c & 0x7f) == 0x7f) ||
+            (code != FM_CODE_INT4 && below != negative))
+            continue;
+        double d = fabs(value_of(code, c) - (double)q);
+        double b = best < 0 ? INFINITY : fabs(value_of(code, best) - (double)q);
+        if (d < b || (d == b && c % 2 == 0))
+            best = c;
+    }
+    return best;
+}
+
+static void expect_codes(enum fm_codes code, const float *x, const float *scale, size_t n,
+                         size_t block)
+{
+    int bits = fm_code_bits(code);
+    static uint8_t have[8192];
+    assert_true(n * (size_t)bits / 8 <= sizeof have);
+    memset(have, 0xa5, sizeof have);
+    fm_scaled_from_f32(have, x, scale, n, block, code);
+    assert_int_equal(have[n * (size_t)bits / 8], 0xa5);
+    for (size_t i = 0; i < n; i++) {
+        int c = bits == 8 ? have[i] : have[i / 2] >> (i % 2 * 4) & 15;
+        int want = nearest(code, x[i], scale[i / block]);
+        if (c != want)
+            fail_msg("code %d of %a / %a (element %zu of %zu, blocks of %zu) is %d, not %d", code,
+                     (double)x[i], (double)scale[i / block], i, n, block, c, want);
+    }
+}
+
+/* Every code, the middles between two, and the floats beside these. */
+static void a_code_is_the_nearest(void **unused)
+{
+    (void)unused;
+    for (int code = FM_CODE_E4M3; code <= FM_CODE_INT4; code++) {
+        int n = 1 << fm_code_bits((enum fm_codes)code);
+        const float one = 1;
+        float x[8];
+        for (int c = 0; c < n; c++) {
+            for (int d = 0; d < n; d++) {
+                float middle =
+                    (float)((value_of((enum fm_codes)code, c) + value_of((enum fm_codes)code, d)) /
+                            2);
+                x[0] = (float)value_of((enum fm_codes)code, c);
+                x[1] = middle;
+                x[2] = nextafterf(middle, INFINITY);
+                x[3] = nextafterf(middle, -INFINITY);
+                expect_codes((enum fm_codes)code, x, &one, 4, 4);
+            }
+        }
+        const float ends[] = {0, -0.f, 1e38f, -1e38f, 448.1f, -500, 1e-45f, -1e-45f};
+        expect_codes((enum fm_codes)code, ends, &one, 8, 8);
+    }
+}
+
+static void blocks_have_their_scales(void **unused)
+{
+    (void)unused;
+    static const size_t shapes[][2] = {{16, 16},    {2048, 16}, {96, 32},     {2080, 32},
+                                       {4096, 128}, {768, 768}, {1026, 1026}, {5120, 2560},
+                                       {384, 96},   {2, 2}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        size_t n = shapes[s][0], block = shapes[s][1], blocks = n / block;
+        float *x = normals(n, 1), *scale = floats(blocks), *most = floats(blocks);
+        fm_scaled_most(most, x, n, block);
+        for (size_t b = 0; b < blocks; b++) {
+            float want = 0;
+            for (size_t i = b * block; i < (b + 1) * block; i++)
+                want = fabsf(x[i]) > want ? fabsf(x[i]) : want;
+            assert_true(most[b] == want);
+            scale[b] = b % 5 == 3 ? 0 : want / 6.1f;
+        }
+        for (int code = FM_CODE_E4M3; code <= FM_CODE_INT4; code++)
+            expect_codes((enum fm_codes)code, x, scale, n, block);
+        x[n - 1] = s % 2 ? NAN : -INFINITY;
+        fm_scaled_most(most, x, n, block);
+        assert_false(isfinite(most[blocks - 1]));
+        check_guards();
+        free_arrays();
+    }
+    const float cut[] = {1, -2, 3};
+    float most[2];
+    fm_scaled_most(most, cut, 3, 2);
+    assert_true(most[0] == 2 && most[1] == 3);
+}
+
 static void check_table(const struct fm_ops *ops)
 {
     for (size_t s = 0; s < SIZES; s++) {
@@ -142,6 +248,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(each_code_is_what_the_format_says, start_test, end_test),
         cmocka_unit_test_setup_teardown(values_are_codes_times_the_scale_of_their_block, start_test,
                                         end_test),
+        cmocka_unit_test_setup_teardown(a_code_is_the_nearest, start_test, end_test),
+        cmocka_unit_test_setup_teardown(blocks_have_their_scales, start_test, end_test),
         cmocka_unit_test_setup_teardown(tables_convert_and_transpose_codes, start_test, end_test),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
