@@ -43,6 +43,8 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "files", (uint64_t)r->files);
+    if (options->quantise)
+        fm_json_add_string(o, "weights", options->quantise->name);
     if (r->storage) {
         fm_json_add_string(o, "storage", r->storage);
         fm_json_add_bool(o, "codes_kept", r->codes);
@@ -94,8 +96,13 @@ static void export_text(FILE *out, const struct fm_export_options *options,
                 "freed", (unsigned long long)r->bytes_freed, (unsigned long long)r->channels_freed,
                 r->members);
     rounding_line(out, "padding", r->channels_pad, r->bytes_pad,
-                  options->devices > 1 ? "--tp" : "--pad-multiple");
-    if (r->storage)
+                  options->devices > 1 ? "--tp"
+                  : options->quantise  ? "--weights"
+                                       : "--pad-multiple");
+    if (options->quantise)
+        fprintf(out, "%-9s%12s  %s\n", "experts", options->quantise->name,
+                options->quantise->about);
+    else if (r->storage)
         fprintf(out, "%-9s%12s  %s\n", "codes", r->codes ? "kept" : "not kept", r->storage);
     fm_show_bytes(out, "weights", r->bytes_weights, "");
     fm_show_extra(out, &r->extra, options->keep_extra ? "kept" : "left out");

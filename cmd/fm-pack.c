@@ -6,6 +6,7 @@
 #include "cmd/exporting.h"
 #include "cmd/listing.h"
 #include "cmd/show.h"
+#include "lib/export/plan.h"
 #include "lib/export/runtimes.h"
 #include "lib/pack/pack.h"
 #include "lib/run/report.h"
@@ -126,7 +127,7 @@ static const struct fm_cli_scope scope[] = {
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     const struct fm_listing_options *listing, const struct fm_pack_options *packing,
-                    struct fm_export_options *o, int mask, bool vllm, struct fm_err *err)
+                    struct fm_export_options *o, int mask, int server, struct fm_err *err)
 {
     if (list && directory)
         return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
@@ -136,11 +137,16 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
         cli->run.outputs.path = NULL;
         return fm_listing_print(cli, listing, err);
     }
+    if (!directory && o->quantise)
+        return fm_fail(err, FM_EUSAGE,
+                       "--weights %s is for --export: a bundle holds what the checkpoint does; use "
+                       "keep or bf16",
+                       o->quantise->name);
     if (!directory)
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)
                                                                          : err->code;
     if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
-        (vllm && fm_layouts_vllm(&o->layout, err)))
+        fm_exportplan_serve(o, (enum fm_server)server, err))
         return err->code;
     cli->run.outputs.path = directory;
     return fm_exporting(cli, o, err);
@@ -151,11 +157,17 @@ static struct {
     bool list;
     const char *directory, *cap;
     char layouts[256]; /* their names, for --layout */
-    int layout, mask, runtime, pad, weights;
+    char weights[256]; /* the same of --weights */
+    int layout, mask, server, pad, weight;
     struct fm_pack_options packing;
     struct fm_export_options options;
     struct fm_listing_options listing;
-} asked = {.layout = -1, .mask = -1, .pad = 1, .weights = -1, .options = {.budget = -1}};
+} asked = {.layout = -1,
+           .mask = -1,
+           .pad = 1,
+           .weights = "keep|bf16",
+           .weight = -1,
+           .options = {.budget = -1}};
 
 static const struct fm_cli_option own[] = {
     {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
@@ -167,9 +179,10 @@ static const struct fm_cli_option own[] = {
      LIST | LIST_REPORT | EXPORT},
     {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
      "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
-    {"weights", 0, FM_CLI_CHOICE, &asked.weights, "keep|bf16",
-     "keep the codes of a quantised checkpoint (the default where they can be), or not", 0, 0,
-     PACK | EXPORT},
+    {"weights", 0, FM_CLI_CHOICE, &asked.weight, asked.weights,
+     "keep codes of a quantised checkpoint (the default where they can be), or not; of uniform "
+     "exports, round experts to a format",
+     0, 0, PACK | EXPORT},
     {"export", 'x', FM_CLI_EXPORT, &asked.directory, "DIR",
      "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
     {"budget", 'b', FM_CLI_REAL, &asked.options.budget, "R",
@@ -182,8 +195,8 @@ static const struct fm_cli_option own[] = {
      0, 1 << 20, EXPORT},
     {"layout", 0, FM_CLI_CHOICE, &asked.layout, asked.layouts,
      "form of the export (default: ragged)", 0, 0, EXPORT},
-    {"for", 0, FM_CLI_CHOICE, &asked.runtime, "any|vllm",
-     "program that reads layout layer (default: any)", 0, 0, EXPORT},
+    {"for", 0, FM_CLI_CHOICE, &asked.server, FM_SERVER_CHOICES,
+     "program that reads layout layer, or experts in a format (default: any)", 0, 0, EXPORT},
     {"load-cap", 0, FM_CLI_TEXT, &asked.cap, "R[:R2]",
      "elastic: only budgets from R to R2, and no wider experts", 0, 0, EXPORT},
     {"shard-size", 0, FM_CLI_SIZE, &asked.options.shard_bytes, "SIZE",
@@ -219,19 +232,23 @@ int main(int argc, char **argv)
         .scope = scope,
     };
     fm_layouts_choices(asked.layouts, sizeof asked.layouts);
+    size_t used = strlen(asked.weights);
+    fm_quantisers_choices(asked.weights + used, sizeof asked.weights - used);
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     struct fm_err err = {0};
     if (cli.operands)
         cli.run.inputs.stream = cli.operand[0];
     asked.options.layout = asked.layout < 0 ? &fm_layout_ragged : fm_layouts[asked.layout];
-    if (asked.weights >= 0)
+    if (asked.weight >= 0)
         asked.options.weights = asked.packing.weights =
-            asked.weights ? FM_WEIGHTS_BF16 : FM_WEIGHTS_KEEP;
+            asked.weight ? FM_WEIGHTS_BF16 : FM_WEIGHTS_KEEP;
+    if (asked.weight >= 2)
+        asked.options.quantise = fm_quantisers[asked.weight - 2];
     asked.options.devices = (uint32_t)asked.listing.devices;
     asked.options.pad_multiple = (uint32_t)asked.pad;
     int rc = read_cap(&asked.options, asked.cap, &err);
     if (!rc)
         rc = run_mode(&cli, asked.list, asked.directory, &asked.listing, &asked.packing,
-                      &asked.options, asked.mask, asked.runtime == 1, &err);
+                      &asked.options, asked.mask, asked.server, &err);
     return fm_cli_end(&cli, rc, &err);
 }

@@ -137,6 +137,25 @@ static void form_table(FILE *out, const struct fm_list *list)
     fputc('\n', out);
 }
 
+/* What a uniform export takes whose experts are rounded to a format that the model can have. */
+static void format_table(FILE *out, const struct fm_list *list)
+{
+    fprintf(out, "\nbytes of a uniform export with --weights FORMAT, tensors alone; - where its "
+                 "sizes do not go with the format\nbudget");
+    for (int i = 0; fm_quantisers[i]; i++)
+        fprintf(out, " %9s", fm_quantisers[i]->name);
+    fputc('\n', out);
+    for (int r = 0; r < list->rows; r++) {
+        fprintf(out, "%6.4f", list->row[r].budget);
+        for (int i = 0; fm_quantisers[i]; i++) {
+            char bytes[32];
+            fm_units_bytes(bytes, list->row[r].format[i].tensors);
+            fprintf(out, " %9s", list->row[r].format[i].tensors ? bytes : "-");
+        }
+        fputc('\n', out);
+    }
+}
+
 /* Which layouts the widths allow for so many devices and such kernels. */
 static void pass_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
@@ -223,6 +242,8 @@ static void table(FILE *out, const struct fm_list *list, const struct fm_listing
     form_table(out, list);
     if (list->packed && list->storage[0])
         smaller_line(out, list);
+    if (list->packed)
+        format_table(out, list);
     if (o->devices || o->quantum)
         pass_table(out, list, o);
 }

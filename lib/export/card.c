@@ -158,7 +158,9 @@ static void say_degrees(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
     char text[FM_TP_DEGREES_TEXT];
-    fm_runtimes_print(text, fm_runtimes_tp_degrees(&p->from->config, layout, p->widths.stored),
+    fm_runtimes_print(text,
+                      fm_runtimes_tp_degrees(&p->from->config, layout, p->widths.stored,
+                                             fm_exportplan_quantum(p)),
                       ", ");
     if (layout->split != FM_SPLIT_NONE)
         fm_text_printf(t, "| tensor-parallel degrees | %s |\n", text);
@@ -203,7 +205,11 @@ static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
                    fm_exportplan_weight_bytes(p));
     say_original(t, p);
-    if (p->from->packed.storage)
+    if (p->options.quantise)
+        fm_text_printf(t, "| routed experts, rounded to nearest without data%s | %s |\n",
+                       p->from->packed.storage ? ", a second time: the original is quantised" : "",
+                       p->options.quantise->about);
+    else if (p->from->packed.storage)
         fm_text_printf(t, "| weights, stored as %s in the original | %s |\n",
                        p->from->packed.storage->name,
                        p->codes ? "its codes and scales, byte for byte" : "their values as BF16");
@@ -355,12 +361,15 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     if (served) {
         fm_text_printf(t, "The lines below are for this directory; elsewhere its path, or its name "
                           "on a hub, takes the\nplace of `.`.\n\n");
-        say_transformers(t, p);
+        if (p->options.quantise && p->options.quantise->unread)
+            fm_text_printf(t, "transformers 5.23: %s.\n\n", p->options.quantise->unread);
+        else
+            say_transformers(t, p);
         say_servers(t, p);
     }
     if (layout->running)
         layout->running(t, p);
-    if (served)
+    if (served && !(p->options.quantise && p->options.quantise->unread))
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "
@@ -410,6 +419,11 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "## Making it\n\n    fm-pack --export DIR --layout %s", o->layout->name);
     if (o->layout->runtime)
         fm_text_printf(t, " --for %s", o->layout->runtime);
+    if (o->quantise)
+        fm_text_printf(t, " --weights %s%s%s", o->quantise->name, o->server ? " --for " : "",
+                       o->server ? fm_server_name(o->server) : "");
+    else if (p->from->packed.storage && o->layout->codes && !p->codes)
+        fm_text_printf(t, " --weights bf16");
     fm_text_printf(t, " --mask %d", p->index);
     if (o->load_cap) {
         fm_text_printf(t, " --load-cap ");

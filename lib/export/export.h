@@ -23,20 +23,21 @@
  *      from ranges of the bundle.
  *
  * In reading order beside these: exportoptions.h, layouts.h and layouts.c (the layouts are in
- * lib/export/layouts), trust (which files and keys of a checkpoint load code), runtimes (what each
- * server loads), frontmatter; ownexport (what --force may replace);
- * record (figures that are added to an export later).
+ * lib/export/layouts), quantise (formats that experts are rounded to), trust (which files and keys
+ * of a checkpoint load code), runtimes (what each server loads), frontmatter; ownexport (what
+ * --force may replace); record (figures that are added to an export later).
  *
  * Lists (list.h) take 3, 4 and 6 of this for every member, fm-verify (lib/verify/verify_export.c)
  * for the one that a directory says it is.
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
- * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any" or "vllm"), "index",
- * "removed", "budget", "base_model" and "load_cap": [R, R2] (where they were given), "allow_code"
- * and "keep_extra": true and "keep_config": [keys] (where there are), "pad_multiple", "shard_size"
- * (0 where the layout is not sharded), "widths": [[k of layer 0 ..] ..], "files": every name in the
- * directory, "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's
- * ranking}.  No paths, no dates: same bundle, same options, same bytes.
+ * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),
+ * "index", "removed", "budget", "weights" (--weights, of codes), "base_model" and "load_cap": [R,
+ * R2] (where they were given), "allow_code" and "keep_extra": true and "keep_config": [keys] (where
+ * there are), "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of
+ * layer 0 ..] ..], "files": every name in the directory, "config": digest of the checkpoint's
+ * config.json, "ranking": digest of the bundle's ranking}.  No paths, no dates: same bundle, same
+ * options, same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H

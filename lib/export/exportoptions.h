@@ -9,6 +9,7 @@
 
 #include "lib/base/err.h"
 #include "lib/export/layouts.h"
+#include "lib/export/quantise.h"
 #include "lib/model/packed.h"
 
 /* What says which member; of a layout that holds the family, which one to start with. */
@@ -34,8 +35,10 @@ struct fm_export_options {
     bool exact; /* by budget: no other member than one of that budget */
     uint64_t fit;
     int mask;
-    enum fm_weights_as weights; /* of a bundle of codes */
-    uint64_t shard_bytes;       /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
+    enum fm_weights_as weights;          /* of a bundle of codes */
+    const struct fm_quantiser *quantise; /* routed experts are rounded to it; NULL: they are not */
+    enum fm_server server;               /* with it: whose rules widths follow */
+    uint64_t shard_bytes;                /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
     bool load_cap; /* of the family, members with budgets from load_low to load_high alone */
     double load_low, load_high;
     uint32_t pad_multiple; /* widths are rounded up to it, and to that of the training; 0: 1 */

@@ -66,6 +66,12 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p)
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
         uint64_t piece = fm_fill_piece_max(p, t, FM_FILL_PIECE);
+        if (t->fill == FM_FILL_CODES) { /* numbers for it, twice where they are turned */
+            const struct fm_planned_block b = {.m = t->m, .e = t->e, .part = t->part, .plane = -1};
+            piece += 2 * fm_exportplan_block_bytes(p, &b);
+            most = piece > most ? piece : most;
+            continue;
+        }
         const struct fm_expert_form *form = p->from->config.expert;
         enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
         const struct fm_expert_cut cut = fm_expert_cut(form, part);

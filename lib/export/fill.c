@@ -57,6 +57,8 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
                      uint64_t from, uint64_t limit)
 {
     uint64_t left = t->t.size - from, at = from;
+    if (t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR)
+        return from + t->t.size / (uint64_t)t->experts;
     limit = t->fill == FM_FILL_DECODED ? limit / 16 * 16 : limit; /* whole bytes of codes */
     if (t->fill == FM_FILL_WIDENED)
         return t->t.size;
@@ -447,14 +449,86 @@ void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, 
     *row = *wide / (size_t)t->t.shape[t->wider] * (size_t)(t->t.shape[t->wider] - t->by);
 }
 
-/* "Start with what config.json or the environment says": an index is put there to switch. */
-static int fill_unset(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
+static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_t size, char *dst)
 {
-    const float unset = -1;
-    char value[sizeof unset];
-    fm_dtype_from_f32(value, &unset, t->t.dtype, 1);
+    char value[sizeof t->number];
+    fm_dtype_from_f32(value, &t->number, t->t.dtype, 1);
     memcpy(dst, value + from, (size_t)size);
     return FM_OK;
+}
+
+/* ---- rounded to another format ---- */
+
+/*
+ * The matrix of a block as numbers, and in `all` every row of its part of the expert.  Gate and up
+ * rows stay where they are, in turn; columns are turned.
+ */
+static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *all,
+                       const struct fm_exportplan *p, const struct fm_planned_block *b,
+                       struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    const struct fm_expert_cut cut = fm_expert_cut(c->expert, b->part);
+    size_t k = fm_exportplan_stored(p, b), H = (size_t)c->H, rows = k * (size_t)cut.rows;
+    size_t per = (size_t)fm_expert_part_rows(c->expert, cut.of);
+    size_t element = (size_t)fm_dtype_bits(p->from->dtype) / 8;
+    char *bytes = fm_scratch(k * per * H * element + 1);
+    assert(fm_exportplan_kept(p, b) == k);
+    if (cut.columns ? fill_columns(p, b, &cut, bytes, err)
+                    : k && read_channels(p, b, cut.of, 0, k, bytes, err))
+        return err->code;
+    *all = (struct fm_quantise_matrix){.at = bytes, .dtype = p->from->dtype};
+    all->rows = cut.columns ? H : k * per;
+    all->columns = cut.columns ? rows : H;
+    all->stride = all->columns * element;
+    *w = *all;
+    if (!cut.columns && cut.rows == 1) {
+        w->at += (size_t)cut.first * all->stride;
+        w->stride *= per;
+        w->rows = k;
+    }
+    return FM_OK;
+}
+
+/* What the tensor has of one expert. */
+static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
+                        char *dst, struct fm_err *err)
+{
+    const struct fm_planned_block b = {.m = t->m, .e = e, .part = t->part, .plane = -1};
+    const struct fm_quantiser *q = p->options.quantise;
+    struct fm_mark mark = fm_scratch_mark();
+    struct fm_quantise_matrix w, all;
+    int rc = read_matrix(&w, &all, p, &b, err);
+    bool finite = true;
+    float factor = 1;
+    if (!rc && p->rounded.storage->factor_end) {
+        float most = fm_quantise_most(&all);
+        finite = isfinite(most);
+        factor = fm_quantise_factor(q, all.dtype, most);
+    }
+    if (!rc && t->fill == FM_FILL_FACTOR)
+        memcpy(dst, &factor, sizeof factor);
+    else if (!rc && finite)
+        finite = fm_quantise(t->fill == FM_FILL_CODES ? dst : NULL,
+                             t->fill == FM_FILL_SCALES ? dst : NULL, q, &p->rounded, &w, factor);
+    fm_scratch_release(mark);
+    if (rc || finite)
+        return rc;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: layer %d, expert %d: a weight is NaN or Inf, which --weights %s cannot "
+                   "round; use --weights bf16 or repair the checkpoint",
+                   p->from->bundle.file.path, p->from->config.moe[t->m], e, q->name);
+}
+
+/* The same of whole experts. */
+static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                        uint64_t from, uint64_t size, char *dst, struct fm_err *err)
+{
+    uint64_t each = t->t.size / (uint64_t)t->experts;
+    int rc = FM_OK;
+    for (uint64_t at = from; at < from + size && !rc; at += each)
+        rc = fill_rounded(p, t, t->e + (int)(at / each), dst + (at - from), err);
+    return rc;
 }
 
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
@@ -478,8 +552,12 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
         memcpy(dst, (const char *)numbers + from, (size_t)size);
         return FM_OK;
     }
-    case FM_FILL_UNSET:
-        return fill_unset(t, from, size, dst);
+    case FM_FILL_CODES:
+    case FM_FILL_SCALES:
+    case FM_FILL_FACTOR:
+        return fill_experts(p, t, from, size, dst, err);
+    case FM_FILL_NUMBER:
+        return fill_number(t, from, size, dst);
     }
     assert(!"a fill");
     return FM_EBUG;

@@ -9,7 +9,7 @@
 
 /*
  * Bytes [from, from + size) of a tensor into dst; both ends are cuts.  The family is open with
- * FM_OPENED_WEIGHTS, but for FM_FILL_UNSET.  Where it is open with FM_OPENED_CHECKSUMS, too,
+ * FM_OPENED_WEIGHTS, but for FM_FILL_NUMBER.  Where it is open with FM_OPENED_CHECKSUMS, too,
  * FM_EFORMAT names the expert and the channels that are not those of their digest; a tensor
  * outside the experts has one digest for all its bytes: code that takes all of them in order checks
  * that.

@@ -92,7 +92,8 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
 {
     fm_exportplan_widths(p, index);
     f->tensors = tensor_bytes(p);
-    f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored);
+    f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored,
+                                           fm_exportplan_quantum(p));
     f->divisor = 0;
     for (size_t i = 0; i < fm_opened_experts(p->from); i++)
         f->divisor = divisor_of(f->divisor, p->widths.stored[i]);
@@ -126,6 +127,52 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
     return rc;
 }
 
+/* Bytes of the tensors that are planned. */
+static uint64_t planned_bytes(const struct fm_exportplan *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->tensors; i++)
+        bytes += p->tensor[i].t.size;
+    return bytes;
+}
+
+/*
+ * A format of every member.  Tensors are planned for the first, and the others differ by whole
+ * channels.
+ */
+static int fill_format(struct fm_list *list, const struct fm_opened *o, int format,
+                       struct fm_err *err)
+{
+    const struct fm_export_options options = {.layout = &fm_layout_uniform,
+                                              .quantise = fm_quantisers[format]};
+    uint64_t shared = fm_mlp_channel_params(o->config.H) * (uint64_t)o->config.M *
+                      (uint64_t)fm_dtype_bits(o->dtype) / 8;
+    struct fm_exportplan p = {0};
+    uint64_t tensors = 0, channels = 0, beside = 0;
+    int rc = fm_exportplan_begin(&p, o, &options, err);
+    for (int i = 0; i < list->rows && !rc; i++) {
+        struct fm_list_format *f = &list->row[i].format[format];
+        fm_exportplan_widths(&p, i);
+        f->width = p.widths.stored[0];
+        f->tp_degrees = fm_runtimes_tp_degrees(&o->config, options.layout, p.widths.stored,
+                                               fm_exportplan_quantum(&p));
+        uint64_t has = fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p));
+        if (i == 0 && !(rc = fm_exportplan_member(&p, i, err))) {
+            tensors = planned_bytes(&p);
+            channels = has;
+            beside = shared * (uint64_t)p.widths.shared;
+        }
+        if (f->width > 0)
+            f->tensors = tensors - channels + has + shared * (uint64_t)p.widths.shared - beside;
+    }
+    fm_exportplan_release(&p);
+    if (rc == FM_ECONFIG) { /* the model cannot have it */
+        *err = (struct fm_err){0};
+        rc = FM_OK;
+    }
+    return rc;
+}
+
 static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms,
                      struct fm_err *err)
 {
@@ -138,6 +185,8 @@ static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms
         fill_row(&list->row[i], &o->budgets, i);
     for (int form = 0; form < list->kinds && forms && !rc; form++)
         rc = fill_form(list, o, form, err);
+    for (int i = 0; fm_quantisers[i] && forms && list->packed && !rc; i++)
+        rc = fill_format(list, o, i, err);
     return rc;
 }
 
@@ -316,6 +365,14 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     fm_json_add_bool(quality, "recovered", row->recovered);
 }
 
+static void add_degrees(cJSON *object, uint64_t tp_degrees)
+{
+    cJSON *list = fm_json_add_array(object, "tensor_parallel");
+    for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
+        if (tp_degrees >> (d - 1) & 1)
+            fm_json_add_uint(list, NULL, (uint64_t)d);
+}
+
 static void add_forms(cJSON *object, const struct fm_list *list, const struct fm_list_row *row)
 {
     cJSON *layouts = fm_json_add_object(object, "layouts");
@@ -327,10 +384,7 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
         fm_json_add_uint(form, "widths_divide_by", row->form[i].divisor);
         if (list->codes)
             fm_json_add_bool(form, "codes", list->kind[i].layout->codes);
-        cJSON *tp_degrees = fm_json_add_array(form, "tensor_parallel");
-        for (int d = 1; d <= FM_TP_DEGREES_MAX; d++)
-            if (row->form[i].tp_degrees >> (d - 1) & 1)
-                fm_json_add_uint(tp_degrees, NULL, (uint64_t)d);
+        add_degrees(form, row->form[i].tp_degrees);
     }
 }
 
@@ -349,12 +403,28 @@ void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char
     fm_json_add_uint(object, "params_active", row->params_active);
 }
 
+/* Formats that the model can have. */
+static void add_formats(cJSON *object, const struct fm_list_row *row)
+{
+    cJSON *formats = fm_json_add_object(object, "formats");
+    for (int i = 0; fm_quantisers[i]; i++) {
+        if (row->format[i].tensors == 0)
+            continue;
+        cJSON *one = fm_json_add_object(formats, fm_quantisers[i]->name);
+        fm_json_add_uint(one, "tensors", row->format[i].tensors);
+        fm_json_add_uint(one, "width", row->format[i].width);
+        add_degrees(one, row->format[i].tp_degrees);
+    }
+}
+
 static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
 {
     cJSON *object = fm_json_add_object(array, NULL);
     fm_list_add_member(object, row, "widths");
     add_quality(object, row);
     add_forms(object, list, row);
+    if (list->packed)
+        add_formats(object, row);
 }
 
 char *fm_list_json(const struct fm_list *list)

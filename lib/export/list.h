@@ -38,6 +38,13 @@ struct fm_list_form {
     uint32_t divisor;    /* the greatest that divides the stored widths of all experts */
 };
 
+/* A uniform export whose experts are rounded to a format of fm_quantisers. */
+struct fm_list_format {
+    uint64_t tensors;    /* as above; 0: the model cannot have it */
+    uint32_t width;      /* of every expert */
+    uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
+};
+
 struct fm_list_row {
     int index;
     double budget;    /* fraction of routed-expert channels removed */
@@ -49,8 +56,9 @@ struct fm_list_row {
     uint64_t params, params_active;
     bool measured; /* the quality fields are set */
     double ce, kl, agree;
-    bool recovered;                              /* measured on the recovered weights */
-    struct fm_list_form form[FM_LIST_FORMS_MAX]; /* as `kind` of the list */
+    bool recovered;                                  /* measured on the recovered weights */
+    struct fm_list_form form[FM_LIST_FORMS_MAX];     /* as `kind` of the list */
+    struct fm_list_format format[FM_QUANTISERS_MAX]; /* as fm_quantisers; of a bundle */
 };
 
 struct fm_list {

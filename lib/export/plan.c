@@ -57,6 +57,18 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
     return FM_OK;
 }
 
+int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, struct fm_err *err)
+{
+    o->server = o->quantise ? server : FM_SERVER_ANY;
+    if (o->quantise || server == FM_SERVER_ANY)
+        return FM_OK;
+    if (server == FM_SERVER_VLLM)
+        return fm_layouts_vllm(&o->layout, err);
+    return fm_fail(err, FM_EUSAGE,
+                   "--for %s is for widths of experts that --weights FORMAT rounds; omit it",
+                   fm_server_name(server));
+}
+
 bool fm_exportplan_keeps(const struct fm_export_options *o, double budget)
 {
     return !o->load_cap || (budget >= o->load_low - FM_EXPORTPLAN_SLACK &&
@@ -122,6 +134,18 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
+/* Experts are rounded to another format. */
+static int choose_format(struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_layout *layout = p->options.layout;
+    const struct fm_quantiser *q = p->options.quantise;
+    if (!layout->one_width)
+        return fm_fail(err, FM_EUSAGE,
+                       "--weights %s: layout %s has no form for codes; use --layout uniform",
+                       q->name, layout->name);
+    return fm_quantiser_config(&p->rounded, q, &p->from->config, err);
+}
+
 /* Codes of the bundle, or their values? */
 static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
 {
@@ -137,6 +161,8 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
                        "--weights keep: layout %s has no form for codes; use --layout uniform or "
                        "padded, or --weights bf16",
                        layout->name);
+    if (p->options.quantise)
+        return choose_format(p, err);
     p->codes = has && layout->codes && p->options.weights != FM_WEIGHTS_BF16;
     return FM_OK;
 }
@@ -145,19 +171,28 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
 static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
+    const struct fm_quantiser *q = p->options.quantise;
     uint32_t training = p->from->budgets.actions.multiple, n = p->options.devices;
     uint32_t part = fm_actions_both(training, layout->multiple);
-    if (n <= 1)
+    uint32_t I = (uint32_t)p->from->config.I, each = fm_exportplan_quantum(p);
+    n = n > 1 ? n : 1;
+    if (q && I % (each * n) != 0)
+        return fm_fail(err, FM_ECONFIG,
+                       "--weights %s: experts have %u channels, which is no multiple of %u; choose "
+                       "another format",
+                       q->name, I, each * n);
+    if (n == 1)
         return FM_OK;
+    part = fm_actions_both(part, each);
     if (layout->split != FM_SPLIT_EXPERTS)
         return fm_fail(err, FM_EUSAGE,
                        "--tp: with layout %s servers give every device whole experts, so no width "
                        "depends on it; omit it",
                        layout->name);
-    if (part > UINT32_MAX / n || part * n > (uint32_t)p->from->config.I)
+    if (part > UINT32_MAX / n || part * n > I)
         return fm_fail(err, FM_ECONFIG,
-                       "--tp %u: experts have %d channels, and each device needs a multiple of %u",
-                       n, p->from->config.I, part);
+                       "--tp %u: experts have %u channels, and each device needs a multiple of %u",
+                       n, I, part);
     uint32_t pad = p->options.pad_multiple;
     p->options.pad_multiple = pad > 1 ? fm_actions_both(pad, part * n) : part * n;
     return FM_OK;
@@ -501,9 +536,64 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     return rc;
 }
 
+/* One more tensor for a matrix of experts [first, first + n): its name ends in `end` instead of as
+ * the weight's. */
+static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, const char *weight,
+                      const char *end, struct fm_err *err)
+{
+    char name[FM_ST_NAME_BYTES_MAX + 1];
+    fm_stored_end(name, &p->rounded, weight, end);
+    t->t.name = name;
+    return fm_exportplan_add_tensor(p, t, err);
+}
+
+/* What a matrix is rounded to: codes, scales, and the numbers that belong to them. */
+static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
+                       struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config, *to = &p->rounded;
+    const struct fm_storage *storage = to->storage;
+    const struct fm_quantiser *q = p->options.quantise;
+    char weight[FM_WEIGHT_NAME_BYTES];
+    const struct fm_tensor plain =
+        stock_shape(c, w, p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first]);
+    struct fm_planned_tensor t = {.m = m, .part = fm_stored_part(to, w->part)};
+    t.e = first;
+    t.experts = n;
+    fm_checkpoint_name(weight, c, p->options.layout->names, w->part, c->moe[m], first);
+    for (int plane = 0; plane < FM_PLANES; plane++) {
+        t.fill = plane ? FM_FILL_SCALES : FM_FILL_CODES;
+        t.t.dtype = plane ? fm_quantiser_scales(q, p->from->dtype) : storage->codes;
+        t.t.dims = fm_stored_shape(t.t.shape, to, &plain, plane);
+        if (add_format(p, &t, weight, plane ? storage->scale_end : storage->codes_end, err))
+            return err->code;
+    }
+    t.t.shape[0] = 1;
+    t.t.dtype = FM_F32;
+    t.t.dims = q->rule == FM_SCALE_NVFP4_CT;
+    t.fill = FM_FILL_FACTOR;
+    if (storage->factor_end && add_format(p, &t, weight, storage->factor_end, err))
+        return err->code;
+    t.fill = FM_FILL_NUMBER;
+    t.number = 1;
+    if (q->unit_end && add_format(p, &t, weight, q->unit_end, err))
+        return err->code;
+    t.fill = FM_FILL_SHAPE;
+    t.rows = (int64_t)plain.shape[0];
+    t.columns = (int64_t)plain.shape[1];
+    t.t.shape[0] = 2;
+    t.t.dtype = FM_I64;
+    t.t.dims = 1;
+    return storage->shape_end ? add_format(p, &t, weight, storage->shape_end, err) : FM_OK;
+}
+
+typedef int add_matrix(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
+                       struct fm_err *err);
+
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
+    add_matrix *add = p->options.quantise ? add_rounded : p->codes ? add_codes : add_stock;
     int rc = FM_OK;
     for (int e = 0; e < c->E; e++)
         for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
@@ -512,8 +602,7 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
                 continue;
             bool each = fm_weights_per_expert(w, FM_NAMING_STOCK);
             if (each || e == 0)
-                rc = (p->codes && w->part != FM_PART_BIAS ? add_codes : add_stock)(
-                    p, m, w, e, each ? 1 : c->E, err);
+                rc = (w->part == FM_PART_BIAS ? add_stock : add)(p, m, w, e, each ? 1 : c->E, err);
         }
     return rc;
 }
@@ -828,6 +917,12 @@ uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)
 {
     const struct fm_packed *packed = &p->from->packed;
+    if (p->options.quantise) {
+        struct fm_packed to;
+        fm_packed_codes(&to, &p->rounded, p->from->dtype,
+                        fm_quantiser_scales(p->options.quantise, p->from->dtype));
+        return channels * fm_packed_all_bytes(&to) / (uint64_t)to.group;
+    }
     return p->codes ? channels / (uint64_t)packed->group * fm_packed_all_bytes(packed)
                     : channels * fm_opened_channel_weights(p->from);
 }
@@ -922,8 +1017,17 @@ uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
 {
     uint32_t pad = p->options.pad_multiple, training = p->from->budgets.actions.multiple;
     uint32_t needed = fm_actions_both(training, p->options.layout->multiple);
-    return pad <= 1 ? width
-                    : fm_actions_round(width, fm_actions_both(pad, needed), p->from->config.I);
+    if (pad <= 1 && !p->options.quantise)
+        return width;
+    needed = fm_actions_both(needed, fm_exportplan_quantum(p));
+    return fm_actions_round(width, fm_actions_both(pad > 1 ? pad : 1, needed), p->from->config.I);
+}
+
+uint32_t fm_exportplan_quantum(const struct fm_exportplan *p)
+{
+    return p->options.quantise ? p->options.quantise->multiple[p->options.server]
+           : p->codes          ? (uint32_t)p->from->packed.group
+                               : 1;
 }
 
 const char *fm_exportplan_base_model(const struct fm_exportplan *p)

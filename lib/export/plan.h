@@ -32,8 +32,11 @@ enum fm_fill {
     FM_FILL_WIDENED, /* one of the shared expert, or its values, with zeros after its channels */
     FM_FILL_DECODED, /* the values of one that is codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
+    FM_FILL_CODES,   /* what an expert's matrices are rounded to, one after another: codes, */
+    FM_FILL_SCALES,  /* scales, */
+    FM_FILL_FACTOR,  /* or the number that belongs to these */
     FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
-    FM_FILL_UNSET    /* one number, -1: the budget to start with is not chosen here */
+    FM_FILL_NUMBER   /* one number */
 };
 
 /*
@@ -59,6 +62,9 @@ struct fm_planned_tensor {
     const struct fm_opened_tensor *scale;  /* DECODED, WIDENED: of codes, else NULL */
     const struct fm_opened_tensor *factor; /* the same, where there is one */
     int64_t rows, columns;                 /* SHAPE */
+    float number;                          /* NUMBER */
+    enum fm_weight_part part;              /* CODES, SCALES, FACTOR: which matrix, */
+    int e, experts;                        /* the first expert, how many */
     int wider;                             /* WIDENED: this dimension, */
     uint64_t by;                           /* by so much, */
     size_t again;                          /* of scales: with the last one, its bytes, again */
@@ -118,7 +124,9 @@ struct fm_exportplan {
     size_t weight_files;   /* of these, made for `planned_for`; 0: none yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
-    bool codes;   /* experts are the codes and scales of the bundle */
+    bool codes;               /* experts are the codes and scales of the bundle */
+    struct fm_config rounded; /* with options.quantise: the model that the export is; what it points
+                                 to is borrowed */
     bool wrapped; /* the export is the multimodal checkpoint, not its text class alone */
     char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };
@@ -127,6 +135,11 @@ struct fm_exportplan {
 
 /* FM_EUSAGE for options that do not go together. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
+
+/* --for: the layout's form for that server, or, of rounded experts, its rules for widths.
+ * FM_EUSAGE where neither differs there. */
+int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,
+                        struct fm_err *err);
 
 /* True for a budget inside the load cap, or without one. */
 bool fm_exportplan_keeps(const struct fm_export_options *options, double budget);
@@ -187,6 +200,8 @@ double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
 /* A width as this export has it: rounded up to pad_multiple, where it stays a multiple of what the
  * training and the layout's kernels ask for. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
+/* The channels of an expert on each device are a multiple of it: that of codes, 1 without. */
+uint32_t fm_exportplan_quantum(const struct fm_exportplan *p);
 /* org/name of the original, by the options or the checkpoint; "": unknown. */
 const char *fm_exportplan_base_model(const struct fm_exportplan *p);
 

@@ -25,6 +25,8 @@ struct fm_record_member {
 /* What was measured. */
 struct fm_record {
     char layout[16];
+    char weights[16];           /* of fm-export.json: "keep", "bf16", a format; "": not said */
+    uint64_t bytes;             /* of the files of tensors */
     int sequences, T;           /* held out */
     char digest[FM_DIGEST_HEX]; /* of their ids */
     const char *precision;      /* "f32" */

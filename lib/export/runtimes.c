@@ -183,16 +183,16 @@ bool fm_runtimes_sinks(const struct fm_config *c)
 /* ---- tensor parallelism ---- */
 
 /* Every width is a multiple. */
-static bool splits_experts(const struct fm_config *c, const uint32_t *stored, int d)
+static bool splits_experts(const struct fm_config *c, const uint32_t *stored, uint32_t part)
 {
     for (size_t i = 0; i < (size_t)c->M * (size_t)c->E; i++)
-        if (stored[i] % (uint32_t)d != 0)
+        if (stored[i] % part != 0)
             return false;
     return true;
 }
 
 uint64_t fm_runtimes_tp_degrees(const struct fm_config *c, const struct fm_layout *layout,
-                                const uint32_t *stored)
+                                const uint32_t *stored, uint32_t quantum)
 {
     bool stock = !layout->code;
     int shared = fm_layouts_shared(layout, c, stored[0]);
@@ -203,7 +203,7 @@ uint64_t fm_runtimes_tp_degrees(const struct fm_config *c, const struct fm_layou
         return 0;
     for (int d = 1; d <= most; d++)
         if (a->divides(c, d, stock) && c->dense % d == 0 && shared % d == 0 &&
-            (layout->split == FM_SPLIT_HEADS || splits_experts(c, stored, d)))
+            (layout->split == FM_SPLIT_HEADS || splits_experts(c, stored, (uint32_t)d * quantum)))
             tp_degrees |= (uint64_t)1 << (d - 1);
     return tp_degrees;
 }

@@ -40,9 +40,9 @@
 #define FM_TP_DEGREES_MAX 64
 
 /* Bit d - 1 is set where degree d, up to FM_TP_DEGREES_MAX, is possible; stored (M, E) is how many
- * channels of each expert the files have. */
+ * channels of each expert the files have, of which a device takes a multiple of `quantum`. */
 uint64_t fm_runtimes_tp_degrees(const struct fm_config *config, const struct fm_layout *layout,
-                                const uint32_t *stored);
+                                const uint32_t *stored, uint32_t quantum);
 
 /*
  * Bytes that a server keeps of one sequence between two steps, all layers together, where its cache

@@ -208,8 +208,43 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         fm_texts_set(e, key[i], &t);
     }
     cJSON_Delete(json);
-    if (!e->rc)
+    if (!e->rc && !p->options.quantise)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
+}
+
+/* Is it a matrix that a server could take for a quantised one?  Then `length` is that of the name
+ * of its module. */
+static bool is_linear(int *length, const struct fm_planned_tensor *t)
+{
+    static const char end[] = ".weight", *const tables[] = {"embed_tokens", "wte"};
+    size_t n = strlen(t->t.name), ends = sizeof end - 1;
+    if (t->m >= 0 || t->t.dims != 2 || n <= ends || strcmp(t->t.name + n - ends, end) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (strstr(t->t.name, tables[i]))
+            return false;
+    *length = (int)(n - ends);
+    return true;
+}
+
+/*
+ * quantization_config of experts that are rounded: every other matrix is listed by the name of its
+ * module, which all servers understand, and the head also where it has no tensor of its own.
+ */
+static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
+{
+    struct fm_text t = {0};
+    const char *list;
+    int n;
+    if (!p->options.quantise || e->rc)
+        return;
+    fm_text_printf(&t, "{%s, ", fm_quantiser_text(p->options.quantise, &p->from->config, &list));
+    fm_text_printf(&t, "\"%s\": [\n    \"lm_head\"", list);
+    for (size_t i = 0; i < p->tensors; i++)
+        if (is_linear(&n, &p->tensor[i]) && strcmp(p->tensor[i].t.name, "lm_head.weight") != 0)
+            fm_text_printf(&t, ",\n    \"%.*s\"", n, p->tensor[i].t.name);
+    fm_text_printf(&t, "\n  ]}");
+    fm_texts_set(e, "quantization_config", &t);
 }
 
 /* The text class's config.json becomes the wrapper's, or is the text class's alone. */
@@ -242,6 +277,7 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
         p->options.layout->config(&e, p);
     leave_extra(&e, p);
     set_plain(&e, p);
+    set_rounded(&e, p);
     if (!e.rc)
         e.rc = fm_trust_config(p, &text, &size, e.key, e.keys, err);
     if (!e.rc)
@@ -317,7 +353,7 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     fm_text_printf(&t, "{\n  \"schema\": %d,\n  \"suite\": \"fm\",\n  \"layout\": \"%s\",\n",
                    FM_BUNDLE_SCHEMA, o->layout->name);
     fm_text_printf(&t, "  \"for\": \"%s\",\n  \"index\": %d,\n",
-                   o->layout->runtime ? o->layout->runtime : "any", p->index);
+                   o->layout->runtime ? o->layout->runtime : fm_server_name(o->server), p->index);
     fm_text_printf(&t, "  \"removed\": %" PRIu64 ",\n  \"budget\": %.17g,\n", mask->removed,
                    p->from->budgets.budget[p->index].budget);
     if (o->base_model)
@@ -329,8 +365,11 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     }
     if (o->allow_code)
         fm_text_printf(&t, "  \"allow_code\": true,\n");
-    if (p->from->packed.storage)
-        fm_text_printf(&t, "  \"weights\": \"%s\",\n", p->codes ? "keep" : "bf16");
+    if (o->quantise || p->from->packed.storage)
+        fm_text_printf(&t, "  \"weights\": \"%s\",\n",
+                       o->quantise ? o->quantise->name
+                       : p->codes  ? "keep"
+                                   : "bf16");
     say_keys(&t, o->keep_config);
     if (o->keep_extra)
         fm_text_printf(&t, "  \"keep_extra\": true,\n");

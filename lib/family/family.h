@@ -77,6 +77,14 @@ FM_FAMILY_ROWS(FM_FAMILY_DECLARE)
 const struct fm_model_family *fm_families_find(const char *name);
 /* Is it a key of config.json that models of the family have, and that loads no code? */
 bool fm_families_knows(const struct fm_model_family *family, const char *key);
+/* Do its checkpoints have the experts of a layer in one tensor? */
+bool fm_families_fused(const struct fm_model_family *family);
+/*
+ * The storage that quantization_config of a config.json (`json`, the whole of it) says, into
+ * config, whose family is known; nothing where it says none.  FM_ECONFIG for weights that are
+ * neither numbers of one of our dtypes nor in a storage that we know: GPTQ, AWQ and the like.
+ */
+int fm_families_storage(struct fm_config *config, const cJSON *json, struct fm_err *err);
 /* "mixtral, qwen2_moe": all there are. */
 void fm_families_list(char *text, size_t size);
 

@@ -55,8 +55,7 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
 #define POINT(name) &fm_##name,
 static const struct fm_storage *const storages[] = {FM_STORAGE_ROWS(POINT)};
 
-/* Do checkpoints of the family have the experts of a layer in one tensor? */
-static bool is_fused(const struct fm_model_family *family)
+bool fm_families_fused(const struct fm_model_family *family)
 {
     for (const struct fm_weight *w = family->weight; fm_weights_more(w); w++)
         if (w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w))
@@ -69,13 +68,11 @@ static const struct fm_storage *find_storage(const struct fm_model_family *famil
 {
     for (size_t i = 0; method && i < sizeof storages / sizeof *storages; i++)
         if (strcmp(storages[i]->method, method) == 0)
-            return storages[i]->fused && !is_fused(family) ? NULL : storages[i];
+            return storages[i]->fused && !fm_families_fused(family) ? NULL : storages[i];
     return NULL;
 }
 
-/* GPTQ, AWQ and the like are refused: weights that are neither numbers of one of our dtypes
- * nor in a storage that we know. */
-static int read_storage(struct fm_config *c, const cJSON *json, struct fm_err *err)
+int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"quantization_config", "compression_config"};
     for (int i = 0; i < 2; i++) {
@@ -194,7 +191,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->attention = f->attention;
     c->expert = f->expert;
     c->norm = f->norm;
-    rc = read_storage(c, json, err);
+    rc = fm_families_storage(c, json, err);
     if (!rc)
         rc = refuse_indexer(json, err);
     if (!rc)

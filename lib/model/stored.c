@@ -295,6 +295,12 @@ void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
     turn(name, weight, s->weight, plane > 0 ? s->scale_end : s->codes_end);
 }
 
+void fm_stored_end(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                   const char *weight, const char *end)
+{
+    turn(name, weight, c->storage->weight, end);
+}
+
 void fm_stored_scale_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                           const char *weight)
 {

@@ -70,6 +70,9 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
 enum fm_weight_part fm_stored_part(const struct fm_config *config, enum fm_weight_part part);
 void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                      const char *weight, int plane);
+/* The same with the end `end`. */
+void fm_stored_end(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                   const char *weight, const char *end);
 void fm_stored_scale_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                           const char *weight);
 void fm_stored_factor_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,

@@ -68,14 +68,28 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
         o->weights = FM_WEIGHTS_KEEP;
     if (!rc && cJSON_IsString(weights) && strcmp(weights->valuestring, "bf16") == 0)
         o->weights = FM_WEIGHTS_BF16;
+    if (!rc && cJSON_IsString(weights))
+        o->quantise = fm_quantisers_find(weights->valuestring);
     o->base_model = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "base_model"));
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
-    if (!rc && cJSON_IsString(runtime) && strcmp(runtime->valuestring, "vllm") == 0)
-        rc = fm_layouts_vllm(&o->layout, err);
+    int server = cJSON_IsString(runtime) ? fm_server_find(runtime->valuestring) : -1;
+    if (!rc && server >= 0)
+        rc = fm_exportplan_serve(o, (enum fm_server)server, err);
     return rc ? rc : fm_exportplan_check(o, err);
+}
+
+/* What was rounded is another function, whose difference is no fault. */
+static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
+{
+    if (!j->v->options->function || !j->options.quantise)
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "--function: experts of '%s' are rounded to %s, so it computes something else; "
+                   "measure it with fm-bench quality",
+                   j->v->options->target, j->options.quantise->name);
 }
 
 /* Layout and budget from fm-export.json; that the rest of it is right is checked with the texts. */
@@ -120,7 +134,8 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
     if (!rc)
         rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
-    if (!rc && j->opened.packed.storage && !j->plan.codes) { /* their values are to be compared */
+    bool values = (j->opened.packed.storage && !j->plan.codes) || j->options.quantise;
+    if (!rc && values) { /* that are to be compared, or rounded again */
         fm_exportplan_release(&j->plan);
         fm_opened_release(&j->opened);
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS | FM_OPENED_WEIGHTS, err);
@@ -129,6 +144,8 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     }
     if (rc)
         return blame_file(rc, err);
+    if (refuse_function(j, err))
+        return err->code;
     if (index < j->plan.first || index > j->plan.last)
         return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; of %s it can have %d to %d",
                        j->v->options->target, FM_EXPORT_JSON, (long long)index, bundle,

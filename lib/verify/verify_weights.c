@@ -348,8 +348,10 @@ static void check_unit(void *arg, int i)
         return;
     if (p.b)
         rc = check_block(&p, &bytes, &err);
-    else if (p.t->fill == FM_FILL_UNSET)
-        rc = check_filled(&p, 0, have->size, "is not -1, the budget that config.json starts with",
+    else if (p.t->fill == FM_FILL_NUMBER)
+        rc = check_filled(&p, 0, have->size, "is not the one number that belongs there", &err);
+    else if (p.t->experts > 0)
+        rc = check_filled(&p, 0, have->size, "is not what the bundle's weights are rounded to",
                           &err);
     else if (p.t->scale || p.t->fill == FM_FILL_SHAPE)
         rc = check_filled(&p, 0, have->size, "is not what the bundle's codes and scales make of it",

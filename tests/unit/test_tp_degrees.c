@@ -17,7 +17,7 @@ static void expect(const struct fm_config *c, const struct fm_layout *layout,
                    const uint32_t *stored, const char *want)
 {
     char text[FM_TP_DEGREES_TEXT];
-    fm_runtimes_print(text, fm_runtimes_tp_degrees(c, layout, stored), " ");
+    fm_runtimes_print(text, fm_runtimes_tp_degrees(c, layout, stored, 1), " ");
     assert_string_equal(text, want);
 }
 

@@ -46,7 +46,8 @@ static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
     char *last = strrchr(name, '.');
     assert(last);
     snprintf(last, sizeof name - (size_t)(last - name), ".budget");
-    struct fm_planned_tensor t = {.fill = FM_FILL_UNSET, .m = m};
+    /* -1: config.json or the environment says which. */
+    struct fm_planned_tensor t = {.fill = FM_FILL_NUMBER, .m = m, .number = -1};
     t.t = (struct fm_tensor){.name = name, .dtype = p->from->dtype, .dims = 1, .shape = {1}};
     return fm_exportplan_add_tensor(p, &t, err);
 }

@@ -34,7 +34,12 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 
 static void say_running(struct fm_text *t, const struct fm_exportplan *p)
 {
-    if (fm_runtimes_llama(&p->from->config))
+    if (!fm_runtimes_llama(&p->from->config))
+        return;
+    if (p->codes || p->options.quantise)
+        fm_text_printf(t, "llama.cpp: its converter reads plain weights, so export the same "
+                          "with `--weights bf16`,\nconvert that and quantise the GGUF file.\n\n");
+    else
         fm_text_printf(t, "llama.cpp:\n\n"
                           "    python convert_hf_to_gguf.py DIR --outfile model.gguf\n"
                           "    llama-cli -m model.gguf\n\n");

@@ -1,0 +1,107 @@
+/*
+ * Formats that an export can round its routed experts to, each to nearest and without data: which
+ * tensors a matrix becomes, which number its scales are, what config.json says, and which widths
+ * servers take.  The same formats are read by lib/block/storage, and what is written follows that
+ * descriptor: a format here is the quantization_config that it has there.
+ *
+ * Codes and scales of one matrix W (N, K), in float32; amax is the largest magnitude of a block:
+ *
+ *     fp8-block  blocks of 128 x 128: s = amax / 448, F32; 1 where that is subnormal
+ *     fp8        rows: s = amax / 448, rounded to the dtype of the weights; its epsilon where that
+ *                is 0
+ *     w4a16      16, 32 or 128 of a row: s = amax / 7.5, the same
+ *     nvfp4      16 of a row: b = E4M3 of amax / (6 t), from 2^-9 to 448, 1 of a block of zeros;
+ *                s = b t; t = amax of gate and up together, or of down, / 2688, 1 where that is 0
+ *     nvfp4:ct   the same with u = 1 / t, which is 1 / amax and that times 2688, each rounded to
+ * the weights' dtype: b = E4M3 of u times amax / 6, rounded so, too; 1/8 where that is 0; s = b / u
+ *     mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), one exponent more from 1.75 of its
+ *                power on
+ *     mxfp8      the same with 8 for 2
+ *
+ * and a code is that nearest to w / s.
+ *
+ * Source: DeepSeek-V3's inference/fp8_cast (fp8-block), compressed_tensors 0.20
+ * (quantization/utils, compressors) and nvidia-modelopt 0.47 (nvfp4_tensor.py).
+ */
+#ifndef FM_QUANTISE_H
+#define FM_QUANTISE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lib/base/dtype.h"
+#include "lib/base/err.h"
+#include "lib/family/family.h"
+
+/* Whose rules for widths an export follows. */
+enum fm_server { FM_SERVER_ANY, FM_SERVER_VLLM, FM_SERVER_SGLANG, FM_SERVERS };
+
+/* "any|vllm|sglang": the names, as options list them; -1: there is none of that name. */
+#define FM_SERVER_CHOICES "any|vllm|sglang"
+const char *fm_server_name(enum fm_server server);
+int fm_server_find(const char *name);
+
+/* How scales come from the largest magnitude of a block. */
+enum fm_quantise_rule {
+    FM_SCALE_F32,      /* a quotient, float32 */
+    FM_SCALE_ROUNDED,  /* the same as a number of the weights' dtype */
+    FM_SCALE_NVFP4,    /* E4M3, times a number of the matrix */
+    FM_SCALE_NVFP4_CT, /* E4M3, divided by it */
+    FM_SCALE_MX        /* a power of two */
+};
+
+struct fm_quantiser {
+    const char *name;   /* of --weights: "w4a16:32" */
+    const char *config; /* fm_quantiser_text, */
+    const char *list;   /* and the key */
+    const char *fused;  /* the same for experts in one tensor; NULL: it has no form for these */
+    const char *fused_list;
+    enum fm_quantise_rule rule;
+    float top;                     /* code of the largest magnitude; MX: the exponent's offset */
+    enum fm_dtype scales;          /* ROUNDED: any, the weights' */
+    const char *unit_end;          /* end of the name of one more number, 1, which servers want */
+    uint32_t multiple[FM_SERVERS]; /* of an expert's channels on each device */
+    const char *unread;            /* how transformers fails to read it; NULL: it does not */
+    const char *about;             /* for cards: "FP8, a scale for each 128 x 128 block" */
+};
+
+/* The list, by its names as an option has them: to NULL. */
+extern const struct fm_quantiser *const fm_quantisers[];
+#define FM_QUANTISERS_MAX 16
+const struct fm_quantiser *fm_quantisers_find(const char *name);
+/* "|fp8-block|fp8|..", to be put after other choices. */
+void fm_quantisers_choices(char *text, size_t size);
+
+/* `to`: `from` as a model whose experts have that format; what it points to is borrowed from
+ * `from`.  FM_ECONFIG where its experts cannot have it. */
+int fm_quantiser_config(struct fm_config *to, const struct fm_quantiser *q,
+                        const struct fm_config *from, struct fm_err *err);
+
+/* quantization_config of such a model, but for its list of what stays as it is and the braces, and
+ * the list's key. */
+const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_config *config,
+                              const char **list);
+
+/* Type of the scales of weights of that type. */
+enum fm_dtype fm_quantiser_scales(const struct fm_quantiser *q, enum fm_dtype weights);
+
+/* A matrix of numbers: row i begins at `at` + i * stride. */
+struct fm_quantise_matrix {
+    const char *at;
+    size_t stride; /* bytes */
+    enum fm_dtype dtype;
+    size_t rows, columns;
+};
+
+/* The largest magnitude of it; NaN or Inf where it has one. */
+float fm_quantise_most(const struct fm_quantise_matrix *w);
+/* The number of a matrix of that dtype whose largest magnitude is that; 1 where the format has
+ * none. */
+float fm_quantise_factor(const struct fm_quantiser *q, enum fm_dtype weights, float most);
+/* Its codes and its scales, row-major as tensors have them, each unless NULL.  `to` is
+ * fm_quantiser_config's, `factor` the number of the matrix.  False: it holds NaN or Inf. */
+bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
+                 const struct fm_config *to, const struct fm_quantise_matrix *w, float factor);
+
+#endif
