@@ -1,11 +1,13 @@
 /* fm-bench: measure what a family is worth, what the files cost, how fast the engine is; show a
  * family. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/cli.h"
 #include "cmd/results.h"
 #include "cmd/baselines.h"
 #include "cmd/show.h"
+#include "lib/base/mem.h"
 #include "lib/base/units.h"
 #include "lib/bench/synth.h"
 #include "lib/page/page.h"
@@ -95,6 +97,44 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     return rc;
 }
 
+/* Several of them, each beside the original. */
+static int compared(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+{
+    int n = cli->operands - 1, rc = FM_OK;
+    struct fm_record *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
+    struct fm_cli own = *cli;
+    struct fm_cli_text text;
+    if (!e)
+        return err->code;
+    for (int i = 0; i < n && !rc; i++) {
+        own.run.inputs.stream = cli->operand[i + 1];
+        if (!fm_bench_is_export(own.run.inputs.stream))
+            rc = fm_fail(err, FM_EUSAGE,
+                         "'%s' is no exported directory; several operands must be, and a family is "
+                         "measured alone",
+                         own.run.inputs.stream);
+    }
+    if (!rc && (o->record || o->budgets))
+        rc = fm_fail(err, FM_EUSAGE, "--%s is for one directory; omit it",
+                     o->record ? "record" : "budgets");
+    if (!rc)
+        rc = fm_options_check(cli, EXPORTED, "for exported directories", err);
+    for (int i = 0; i < n && !rc; i++) {
+        own.run.inputs.stream = cli->operand[i + 1];
+        rc = fm_bench_exported(&own.run, NULL, cli->dry_run, &e[i], err);
+    }
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
+        fm_results_compared(text.out, e, cli->operand + 1, n);
+        rc = fm_cli_result(cli, &text, fm_results_compared_json(e, cli->operand + 1, n), err);
+    }
+    for (int i = 0; i < n; i++)
+        fm_bench_exported_release(&e[i]);
+    free(e);
+    return rc;
+}
+
 static int quality(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     struct fm_bench_quality q;
@@ -102,6 +142,8 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
     if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs))
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
+    if (cli->operands > 2)
+        return compared(cli, o, err);
     if (fm_bench_is_export(cli->run.inputs.stream))
         return exported(cli, o, err);
     if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
@@ -285,8 +327,11 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
         return err->code;
     if (o->over >= 0 && !o->plot)
         return fm_fail(err, FM_EUSAGE, "--over has no effect without --plot; omit it");
-    if (cli->operands == 2)
+    if (cli->operands >= 2)
         cli->run.inputs.stream = cli->operand[1];
+    if (cli->operands > 2 && strcmp(what, "quality") != 0)
+        return fm_fail(err, FM_EUSAGE, "one operand too many: %s; see fm-bench --help",
+                       cli->operand[2]);
     if (strcmp(what, "quality") == 0)
         return quality(cli, o, err);
     if (strcmp(what, "baselines") == 0)
@@ -326,7 +371,7 @@ static void settle(struct options *o)
 }
 
 #define SYNOPSIS                                                                                   \
-    "quality [--eval-tokens FILE] [options] BUNDLE|DIR\n"                                          \
+    "quality [--eval-tokens FILE] [options] BUNDLE|DIR...\n"                                       \
     "       fm-bench baselines --model DIR --tokens FILE --eval-tokens FILE [BUNDLE]\n"            \
     "       fm-bench io [--size SIZE]\n"                                                           \
     "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
@@ -409,7 +454,7 @@ int main(int argc, char **argv)
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
                   FM_CLI_OUTPUT,
         .run = {.inputs.stream = "-"},
-        .operands_max = 2,
+        .operands_max = 1 + FM_RESULTS_COMPARED_MAX,
         .first = measurements,
         .scope = scope,
     };

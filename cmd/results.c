@@ -127,10 +127,18 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
     fm_json_add_double(o, "agree", q->agree);
 }
 
+/* What fm-export.json says of them, for people. */
+static const char *weights_of(const struct fm_record *e)
+{
+    return !e->weights[0] ? "plain" : strcmp(e->weights, "keep") == 0 ? "codes" : e->weights;
+}
+
 cJSON *fm_results_exported_json(const struct fm_record *e)
 {
     cJSON *o = fm_report_begin("fm-bench quality");
     fm_json_add_string(o, "layout", e->layout);
+    fm_json_add_string(o, "weights", weights_of(e));
+    fm_json_add_uint(o, "bytes", e->bytes);
     fm_json_add_double(o, "budget", e->member[e->start].budget);
     fm_json_add_uint(o, "sequences", (uint64_t)e->sequences);
     fm_json_add_uint(o, "seq_len", (uint64_t)e->T);
@@ -147,6 +155,59 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
         cJSON *member = fm_json_add_object(members, NULL);
         fm_json_add_double(member, "budget", e->member[i].budget);
         add_numbers(member, e, i);
+    }
+    return o;
+}
+
+/* By bytes, the smallest first; `order` (n) has their places. */
+static void sort_by_bytes(int *order, const struct fm_record *e, int n)
+{
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        for (; at > 0 && e[order[at - 1]].bytes > e[i].bytes; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+}
+
+void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n)
+{
+    int order[FM_RESULTS_COMPARED_MAX];
+    bool measured = e[0].member[e[0].start].quality.positions > 0;
+    sort_by_bytes(order, e, n);
+    fprintf(out, "held out: %d sequences of %d tokens, %s; sorted by bytes of weight files\n",
+            e[0].sequences, e[0].T, e[0].precision);
+    fprintf(out, "%10s %-10s %-8s %7s", "bytes", "weights", "layout", "budget");
+    fprintf(out, "%s%s  directory\n", measured ? "         CE" : "",
+            e[0].compared && measured ? "       KL  agree%" : "");
+    for (int i = 0; i < n; i++) {
+        const struct fm_record *r = &e[order[i]];
+        const struct fm_quality *q = &r->member[r->start].quality;
+        char bytes[32];
+        fm_units_bytes(bytes, r->bytes);
+        fprintf(out, "%10s %-10s %-8s %7.4f", bytes, weights_of(r), r->layout,
+                r->member[r->start].budget);
+        if (measured)
+            fprintf(out, " %10.4f", q->ce);
+        if (measured && r->compared)
+            fprintf(out, " %8.4f %7.2f", q->kl, 100 * q->agree);
+        fprintf(out, "  %s\n", name[order[i]]);
+    }
+    if (e[0].compared && measured)
+        fprintf(out, "%10s %-10s %-8s %7s %10.4f\n", "", "original", "", "", e[0].original.ce);
+}
+
+cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, int n)
+{
+    int order[FM_RESULTS_COMPARED_MAX];
+    cJSON *o = fm_report_begin("fm-bench quality");
+    cJSON *list = fm_json_add_array(o, "exports");
+    sort_by_bytes(order, e, n);
+    for (int i = 0; i < n; i++) {
+        cJSON *one = fm_results_exported_json(&e[order[i]]);
+        cJSON_DeleteItemFromObjectCaseSensitive(one, "tool");
+        fm_json_add_string(one, "directory", name[order[i]]);
+        cJSON_AddItemToArray(list, one);
     }
     return o;
 }

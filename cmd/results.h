@@ -22,6 +22,10 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
 /* Of an exported directory. */
 void fm_results_exported(FILE *out, const struct fm_record *e);
 cJSON *fm_results_exported_json(const struct fm_record *e);
+/* Of n of them, at most so many, by rising bytes; name (n) are the directories. */
+#define FM_RESULTS_COMPARED_MAX 48
+void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n);
+cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, int n);
 
 void fm_results_io(FILE *out, const struct fm_bench_io *io);
 cJSON *fm_results_io_json(const struct fm_bench_io *io);

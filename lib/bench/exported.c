@@ -16,6 +16,7 @@
 #include "formats/file/file.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/bench/bench.h"
 #include "lib/data/calib.h"
 #include "lib/export/plan.h"
@@ -52,6 +53,26 @@ static int read_json(cJSON **json, const char *directory, const char *name, stru
     return rc;
 }
 
+/* Bytes of the files of tensors that it lists. */
+static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, struct fm_err *err)
+{
+    static const char end[] = ".safetensors";
+    const cJSON *name;
+    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(json, "files"))
+    {
+        struct stat st;
+        const char *text = cJSON_IsString(name) ? name->valuestring : "";
+        if (!fm_ends_with(text, end) || strchr(text, '/'))
+            continue;
+        char *path = fm_file_join(directory, text, err);
+        if (!path)
+            return err->code;
+        *bytes += stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+        free(path);
+    }
+    return FM_OK;
+}
+
 /* What fm-export.json says it is. */
 static int read_claim(struct fm_record *r, const char *directory, struct fm_err *err)
 {
@@ -71,6 +92,12 @@ static int read_claim(struct fm_record *r, const char *directory, struct fm_err 
         r->whole = layout->all_members;
         r->members = 1;
         r->member[0].budget = budget->valuedouble;
+        const char *weights =
+            cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "weights"));
+        if (weights && (strcmp(weights, "keep") == 0 || strcmp(weights, "bf16") == 0 ||
+                        fm_quantisers_find(weights)))
+            snprintf(r->weights, sizeof r->weights, "%s", weights);
+        rc = add_files(&r->bytes, json, directory, err);
     }
     cJSON_Delete(json);
     return rc;

@@ -103,9 +103,27 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
 
 /* Forms of exports: the options of fm-pack that make them, whether a server reads them, and whether
  * they compute what the mask does, for all masks.  A load cap begins at the member. */
+static void add_form(cJSON *forms, const char *name, const char *options, bool capped, bool served,
+                     bool exact)
+{
+    cJSON *form = fm_json_add_object(forms, NULL);
+    fm_json_add_string(form, "name", name);
+    fm_json_add_string(form, "options", options);
+    fm_json_add_bool(form, "capped", capped);
+    fm_json_add_bool(form, "served", served);
+    fm_json_add_bool(form, "exact", exact);
+}
+
+/* Can the model's experts be rounded to that format? */
+static bool has_format(const struct fm_list *list, int format)
+{
+    return list->rows > 0 && list->row[0].format[format].tensors > 0;
+}
+
 static void add_forms(cJSON *data, const struct fm_list *list)
 {
     cJSON *forms = fm_json_add_array(data, "forms");
+    char name[64];
     for (int i = 0; i < list->kinds; i++) {
         const struct fm_layout *layout = list->kind[i].layout;
         bool exact = !layout->level && !layout->one_width && layout->multiple <= 1;
@@ -114,12 +132,16 @@ static void add_forms(cJSON *data, const struct fm_list *list)
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? " --for " : "",
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? layout->runtime : "",
                  list->kind[i].capped ? " --load-cap " : "");
-        cJSON *form = fm_json_add_object(forms, NULL);
-        fm_json_add_string(form, "name", list->kind[i].name);
-        fm_json_add_string(form, "options", options);
-        fm_json_add_bool(form, "capped", list->kind[i].capped);
-        fm_json_add_bool(form, "served", layout->split != FM_SPLIT_NONE);
-        fm_json_add_bool(form, "exact", exact);
+        add_form(forms, list->kind[i].name, options, list->kind[i].capped,
+                 layout->split != FM_SPLIT_NONE, exact);
+    }
+    for (int i = 0; fm_quantisers[i]; i++) {
+        char options[96];
+        if (!has_format(list, i))
+            continue;
+        snprintf(name, sizeof name, "uniform %s", fm_quantisers[i]->name);
+        snprintf(options, sizeof options, "--layout uniform --weights %s", fm_quantisers[i]->name);
+        add_form(forms, name, options, false, true, false);
     }
 }
 
@@ -136,20 +158,28 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     fm_json_add_bool(object, "recovered", row->recovered);
 }
 
+/* A form of a member; files 0: not counted. */
+static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, uint64_t tp_degrees)
+{
+    char degrees[FM_TP_DEGREES_TEXT];
+    cJSON *form = fm_json_add_array(forms, NULL);
+    fm_runtimes_print(degrees, tp_degrees, ", ");
+    fm_json_add_uint(form, NULL, tensors);
+    fm_json_add_uint(form, NULL, files);
+    fm_json_add_string(form, NULL, degrees);
+}
+
 static void add_row(cJSON *array, const struct fm_list *list, const struct fm_list_row *row)
 {
     cJSON *object = fm_json_add_object(array, NULL);
     fm_list_add_member(object, row, NULL);
     add_quality(object, row);
     cJSON *forms = fm_json_add_array(object, "forms");
-    for (int i = 0; i < list->kinds; i++) {
-        char degrees[FM_TP_DEGREES_TEXT];
-        cJSON *form = fm_json_add_array(forms, NULL);
-        fm_runtimes_print(degrees, row->form[i].tp_degrees, ", ");
-        fm_json_add_uint(form, NULL, row->form[i].tensors);
-        fm_json_add_uint(form, NULL, row->form[i].files);
-        fm_json_add_string(form, NULL, degrees);
-    }
+    for (int i = 0; i < list->kinds; i++)
+        add_cells(forms, row->form[i].tensors, row->form[i].files, row->form[i].tp_degrees);
+    for (int i = 0; fm_quantisers[i]; i++)
+        if (has_format(list, i))
+            add_cells(forms, row->format[i].tensors, 0, row->format[i].tp_degrees);
 }
 
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n)

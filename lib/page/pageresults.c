@@ -14,6 +14,7 @@
 
 #include "formats/file/file.h"
 #include "formats/json/json.h"
+#include "lib/export/quantise.h"
 
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 #define SERIES_MAX 64
@@ -265,9 +266,12 @@ static int bytes_of(const struct reading *r, const char *layout, double budget, 
 
 static int read_export(const struct reading *r)
 {
-    const char *layout;
+    char name[NAME_BYTES_MAX + 32];
+    const char *layout,
+        *weights = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(r->from, "weights"));
     double budget, ce;
     uint64_t bytes = 0;
+    int64_t files = -1;
     int rc = fm_json_get_string(r->from, "layout", &layout, r->err);
     if (!rc)
         rc = real_of(r, r->from, "budget", 1, &budget);
@@ -275,12 +279,17 @@ static int read_export(const struct reading *r)
         rc = bytes_of(r, layout, budget, &bytes);
     if (!rc)
         rc = real_of(r, r->from, "ce", DBL_MAX, &ce);
-    cJSON *points = rc ? NULL : points_of(r, layout, "family");
+    if (!rc) /* rounded experts take others than the list says */
+        rc = fm_json_opt_int(r->from, "bytes", 0, INT64_MAX, &files, r->err);
+    bool rounded = weights && fm_quantisers_find(weights);
+    snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, rc ? "" : layout, rounded ? " " : "",
+             rounded ? weights : "");
+    cJSON *points = rc ? NULL : points_of(r, name, "family");
     if (!points)
         return r->err->code;
     cJSON *point = fm_json_add_array(points, NULL);
     fm_json_add_double(point, NULL, budget);
-    fm_json_add_uint(point, NULL, bytes);
+    fm_json_add_uint(point, NULL, rounded && files > 0 ? (uint64_t)files : bytes);
     fm_json_add_double(point, NULL, ce);
     fm_json_add_null(point, NULL);
     fm_json_add_null(point, NULL);
@@ -325,13 +334,12 @@ static int read_tool(const struct reading *r, const char *tool, bool exported)
 }
 
 /* Into a set of its own, or that of directories measured on the same tokens. */
-static int read_report(struct reading *r, cJSON *sets, const char *path)
+static int read_figures(struct reading *r, cJSON *sets, const char *tool, const char *path)
 {
-    const char *tool, *digest = NULL;
-    int rc = fm_json_get_string(r->from, "tool", &tool, r->err);
-    bool exported =
-        !rc && strcmp(tool, "fm-bench quality") == 0 && cJSON_HasObjectItem(r->from, "layout");
-    if (!rc && exported)
+    const char *digest = NULL;
+    int rc = FM_OK;
+    bool exported = strcmp(tool, "fm-bench quality") == 0 && cJSON_HasObjectItem(r->from, "layout");
+    if (exported)
         rc = fm_json_get_string(r->from, "digest", &digest, r->err);
     if (rc)
         return rc;
@@ -347,9 +355,30 @@ static int read_report(struct reading *r, cJSON *sets, const char *path)
             rc = read_held(r);
         }
     }
-    fm_json_add_string(cJSON_GetObjectItemCaseSensitive(r->set, "files"), NULL,
-                       fm_pagefacts_name(path));
+    if (path)
+        fm_json_add_string(cJSON_GetObjectItemCaseSensitive(r->set, "files"), NULL,
+                           fm_pagefacts_name(path));
     return rc ? rc : read_tool(r, tool, exported);
+}
+
+/* One measurement, or those of several directories. */
+static int read_report(struct reading *r, cJSON *sets, const char *path)
+{
+    const char *tool;
+    const cJSON *several = cJSON_GetObjectItemCaseSensitive(r->from, "exports"), *one;
+    int rc = fm_json_get_string(r->from, "tool", &tool, r->err);
+    if (rc || !cJSON_IsArray(several))
+        return rc ? rc : read_figures(r, sets, tool, path);
+    cJSON_ArrayForEach(one, several)
+    {
+        r->from = one;
+        if (!rc)
+            rc =
+                cJSON_IsObject(one) && cJSON_HasObjectItem(one, "layout")
+                    ? read_figures(r, sets, "fm-bench quality", one == several->child ? path : NULL)
+                    : fm_fail(r->err, FM_EFORMAT, "\"exports\" are no exported directories");
+    }
+    return rc;
 }
 
 int fm_pageresults_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,

@@ -98,7 +98,7 @@ def bundle_agrees(data, bundle):
         q = b["quality"]
         assert row["quality"] == (q and [q["ce"], q["kl"], q["agree"]])
         for name, (tensors, files, degrees) in zip(names, row["forms"]):
-            form = b["layouts"][name]
+            form = b["layouts"].get(name) or b["formats"][name.removeprefix("uniform ")]
             assert (tensors, files) == (form["tensors"], form.get("files", 0))
             assert degrees == (", ".join(map(str, form["tensor_parallel"])) or "none")
         assert sum(model["channels"] - w for w in widths) == b["removed"]

@@ -1,0 +1,129 @@
+# A uniform export whose experts are rounded to a format that servers load.
+here=$(dirname "$0")
+export PYTHONDONTWRITEBYTECODE=1
+said() {
+    "$@" 2>&1 >/dev/null | sed 's/^/  /'
+    echo "  status ${PIPESTATUS[0]}"
+}
+family() { # family MODEL: its family.fm
+    fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
+    fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.25 -f \
+        -o trained ranked >/dev/null 2>&1
+    fm-pack -q -m "$1" -f -o family.fm trained >/dev/null
+}
+export_as() { # export_as FORMAT DIR [OPTION...]
+    fm-pack -q -x "$2" -b 0.5 --layout uniform --weights "$1" -f "${@:3}" family.fm
+}
+for dtype in F32 BF16; do
+    echo "== from $dtype"
+    python3 "$here/rounded.py" make $dtype $dtype
+    family $dtype
+    for format in fp8-block fp8 w4a16 w4a16:32 nvfp4 nvfp4:ct mxfp4 mxfp8; do
+        export_as $format out >/dev/null
+        width=$(sed -n 's/.*"moe_intermediate_size": *\([0-9]*\).*/\1/p' out/config.json)
+        fm-pack -q -x plain -b 0.5 --layout uniform --pad-multiple "$width" -f family.fm >/dev/null
+        python3 "$here/rounded.py" compare plain out
+        fm-verify -q -a family.fm out | sed -n 's/:.*ok/: ok/p'
+        export_as $format - -T 1 | tar -xf - --one-top-level=stream
+        diff -r out stream && echo "a stream on one thread: same bytes"
+        rm -r stream
+        fm-bench -q quality --eval-tokens $dtype/tokens.npy out | grep -c uniform
+    done
+done
+echo "== what is said"
+export_as nvfp4 out | grep -vE '^(weights|all)'
+export_as nvfp4 out --for vllm | grep -E '^(width|padding)'
+export_as nvfp4 out --for sglang --tp 2 | grep -E '^(width|padding)'
+fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
+sed -n '/^| routed/p; /tensor-parallel/p; /^transformers/p; /fm-pack --export/p' out/README.md
+export_as fp8 out --json | grep -E '"(weights|width_uniform)"'
+sed -n '/^| routed/p; /^llama/p; /fm-pack --export/p' out/README.md
+export_as fp8 out --if-changed | sed 's/; .*//'
+fm-pack -l family.fm | sed -n '/--weights FORMAT/,$p'
+fm-pack -l --json family.fm | tr -d ' \n' | grep -oE '"formats":\{.{90}' | sed -n 3p
+echo "== several exports, by bytes"
+export_as mxfp4 small >/dev/null
+fm-pack -q -x plain -b 0.5 --layout uniform -f family.fm >/dev/null
+fm-bench -q quality --eval-tokens BF16/tokens.npy -m BF16 plain out small | sed -E 's/[0-9.]+ [kM]?B/SIZE/; s/ +[0-9]+\.[0-9]{2,4}\b/ N/g'
+fm-bench -q quality --eval-tokens BF16/tokens.npy --json plain out small | grep -E '"(directory|weights)"'
+fm-bench -q quality --eval-tokens BF16/tokens.npy --report figures.json plain out small >/dev/null
+fm-bench report -q --figures figures.json -f -o page.html family.fm >/dev/null
+grep -oE '"name":"uniform [a-z0-9:]*","role"' page.html
+fm-bench report -q -f -o page.html family.fm >/dev/null
+python3 "$here/report.py" page.html family.fm
+sed -i 's/"exports"/"rows"/' figures.json
+said fm-bench report --figures figures.json -f -o page.html family.fm
+echo '{"tool": "fm-bench quality", "exports": [3]}' >figures.json
+said fm-bench report --figures figures.json -f -o page.html family.fm
+said fm-bench -q quality --eval-tokens BF16/tokens.npy out family.fm
+said fm-bench -q quality --eval-tokens BF16/tokens.npy --record out small
+echo "== a byte that is another one"
+for format in nvfp4 w4a16; do
+    export_as $format out >/dev/null
+    for end in weight weight_packed weight_scale weight_scale_2 input_scale weight_shape; do
+        cp -r out liar
+        python3 - $end <<'PYTHON' || continue
+import json, struct, sys
+from pathlib import Path
+file = Path("liar/model.safetensors")
+data = bytearray(file.read_bytes())
+n = struct.unpack("<Q", data[:8])[0]
+table = json.loads(data[8:8 + n])
+name = "model.layers.0.mlp.experts.1.up_proj." + sys.argv[1]
+if name not in table:
+    raise SystemExit(1)
+data[8 + n + table[name]["data_offsets"][0]] ^= 1
+file.write_bytes(data)
+PYTHON
+        fm-verify -q -a family.fm liar 2>&1 | grep -o 'model.layers.*'
+        rm -r liar
+    done
+    rm -rf liar
+done
+said fm-verify -q --function -t BF16/tokens.npy -a family.fm out
+echo "== refused"
+said fm-pack -q -x none -b 0.5 --layout ragged --weights fp8 family.fm
+said fm-pack -q -x none -b 0.5 --weights nvfp4 --layout padded family.fm
+said fm-pack -q -m BF16 -o none.fm --weights fp8 trained
+said fm-pack -q -x none -b 0.5 --layout uniform --weights w4a16 --tp 2 family.fm
+said fm-pack -q -x none -b 0.5 --layout uniform --for sglang family.fm
+said fm-pack -q -x none -b 0.5 --layout uniform --weights int8 family.fm
+python3 - <<'PYTHON'
+import json, struct, tarfile
+from pathlib import Path
+data = bytearray(Path("family.fm").read_bytes())
+with tarfile.open("family.fm") as tar:
+    at = tar.getmember("weights/layers-00000.safetensors").offset_data
+n = struct.unpack("<Q", data[at:at + 8])[0]
+table = json.loads(data[at + 8:at + 8 + n])
+begin = next(v for k, v in table.items() if k.endswith(".down"))["data_offsets"][0]
+data[at + 8 + n + begin:at + 8 + n + begin + 2] = b"\xc0\x7f"
+Path("nan.fm").write_bytes(data)
+PYTHON
+for format in fp8 nvfp4 mxfp4; do
+    said fm-pack -q -x none -b 0.5 --layout uniform --weights $format --no-check nan.fm
+done
+for name in odd-qwen3 odd-gptoss; do
+    family "$GOLDEN/$name"
+    said fm-pack -q -x none -b 0.5 --layout uniform --weights fp8 family.fm
+done
+echo "== gpt-oss"
+python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" mxfp4
+python3 "$here/mxfp4.py" plain mxfp4 bf16
+family bf16
+fm-pack -q -x out -b 0 --layout uniform --weights mxfp4 -f family.fm | grep -E '^(width|experts)'
+python3 "$here/rounded.py" values mxfp4 out
+grep -o '"quant_method.*' out/config.json
+fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
+echo "== a second time"
+family "$GOLDEN/packed/fp8-channel"
+export_as w4a16:32 out >/dev/null
+sed -n '/^| routed/p' out/README.md
+fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
+grep -c '"quant_method"' out/config.json
+echo "== with an adapter"
+family BF16
+fm-recover -q -m BF16 -t BF16/tokens.npy --budget 0.5 --steps 1 --batch 2 -f -o adapted trained >/dev/null 2>&1
+fm-pack -q -m BF16 -f -o family.fm adapted >/dev/null
+export_as fp8 out >/dev/null
+fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
