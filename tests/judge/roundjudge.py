@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""Judge exports whose experts fm-pack rounds to a format, by compressed-tensors, ModelOpt and transformers.
+Run by `make judge`; ModelOpt is asked where nvidia-modelopt is installed.
+
+A small Qwen3-MoE, in float32 and in bfloat16, with blocks of zeros, of tiny and of huge numbers, is ranked
+and packed; a uniform export of its numbers is what the packages quantise, matrix for matrix.  From float32
+every code and scale of the export in a format must be theirs.  From bfloat16 they round quotients to
+bfloat16 once more: scales must be theirs, and our error at most theirs.  Last, transformers loads the exports that its loaders read rightly on a CPU, and
+computes the log-probabilities that the engine does from the codes.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import packed
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from codesjudge import EAGER, experts, logprobs, script
+from judge import Judge, our_logprobs, tool
+
+packed.H, packed.I, packed.E, packed.HEADS, packed.HEAD = 128, 256, 2, 4, 32
+packed.CT["fp8-block"][1]["block_structure"] = [128, 128]
+packed.CT["w4a16:32"] = packed.CT["w4a16"]
+packed.CT["w4a16:128"] = (*packed.CT["w4a16"][:1], packed.CT["w4a16"][1] | {"group_size": 128}, *packed.CT["w4a16"][2:])
+# --weights, what the packages call it, and how transformers 5.23 holds the experts on a CPU: None, wrong or not at all
+FORMATS = [("fp8", "fp8-channel", torch.float32), ("w4a16", "w4a16:128", True),
+           ("w4a16:32", "w4a16:32", True), ("nvfp4:ct", "nvfp4", None), ("mxfp4", "mxfp4", torch.bfloat16),
+           ("mxfp8", "mxfp8", None), ("nvfp4", "nvfp4-modelopt", None), ("fp8-block", "fp8-block", torch.float32)]  # fmt: skip
+
+
+def checkpoint(out, dtype):
+    """With blocks that are hard; not in gate and up together, of which NVFP4 shares a scale here."""
+    tensors = {}
+    for key, t in packed.base().items():
+        t = t.to(dtype)
+        if ".experts.1." in key and dtype == torch.float32:
+            t = t * (1 + torch.rand(t.shape, generator=torch.Generator().manual_seed(len(key))) * 1e-3)
+        if key.endswith("experts.0.down_proj.weight"):
+            t[:, :32] = 0
+            t[3] = 0
+            t[5, 40:80] *= 1e-30
+            t[6] *= 1e-38
+            t[7, 100] = 3e4
+            t[8, 64:96] = -0.0
+        tensors[key] = t.contiguous()
+    out.mkdir()
+    config = packed.config(None) | {"torch_dtype": str(dtype)[6:]}
+    del config["quantization_config"]
+    (out / "config.json").write_text(json.dumps(config))
+    save_file(tensors, out / "model.safetensors", {"format": "pt"})
+    np.save(out / "tokens.npy", np.random.default_rng(91).integers(0, packed.V, (6, 17), dtype=np.int32))
+
+
+def files(folder):
+    return {k: v for f in sorted(folder.glob("*.safetensors")) for k, v in load_file(f).items()}
+
+
+def raw(t):
+    return t.contiguous().view(torch.uint8) if t.dim() else t.reshape(1).view(torch.uint8)
+
+
+def same(a, b):
+    return a.numel() == b.numel() and a.dtype == b.dtype and torch.equal(raw(a).flatten(), raw(b).flatten())
+
+
+def decode(out, twin, weights, tokens):
+    """The values of an export's codes as a checkpoint, by the decoder of the tests."""
+    shutil.rmtree(twin, ignore_errors=True)
+    (out / "tokens.npy").write_bytes(tokens.read_bytes())
+    script("fp8", "plain", out, twin, "F32") if weights == "fp8-block" else script("codes", "plain", out, twin)
+    (out / "tokens.npy").unlink()
+    return files(twin)
+
+
+def by_package(name, w, both):
+    """What the package makes of it; NVFP4's second scale is that of gate and up together."""
+    if name == "fp8-block":  # DeepSeek's own scales are float32, of what compressed-tensors computes in float32
+        made, back = packed.compress(name, w.float())
+        return {"weight": made["weight"], "weight_scale_inv": made["weight_scale"]}, back
+    if name == "nvfp4-modelopt":
+        from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
+        second = both.abs().amax().float() / (6 * 448)
+        scale, _ = NVFP4QTensor.get_weights_scaling_factor(w.clone(), 16, second)
+        q, scale, second = NVFP4QTensor.quantize(w.clone(), 16, scale, second)
+        back = q.dequantize(dtype=torch.float32, scale=scale, double_scale=second, block_sizes={-1: 16})
+        return {"weight": q._quantized_data, "weight_scale": scale, "weight_scale_2": second,
+                "input_scale": torch.tensor(1.0)}, back  # fmt: skip
+    if name == "nvfp4":
+        generate = packed.generate_gparam
+        packed.generate_gparam = lambda low, high: generate(both.amin(), both.amax())
+        try:
+            return packed.compress(name, w)
+        finally:
+            packed.generate_gparam = generate
+    return packed.compress(name, w)
+
+
+def judge_format(judge, dtype, weights, name, plain, out, ours):
+    have, said, worst = files(out), {}, []
+    for key, w in plain.items():
+        if ".experts." not in key:
+            continue
+        base, last = key.removesuffix("weight"), key.split(".")[-2]
+        both = w if last == "down_proj" else torch.cat(
+            [plain[key.replace(last, other)] for other in ("gate_proj", "up_proj")])
+        want, back = by_package(name, w, both)
+        for part, t in want.items():
+            equal = said.setdefault(part, [0, 0])
+            equal[0] += same(have[base + part], t)
+            equal[1] += 1
+        if name != "fp8-block":
+            error = [(x.double() - w.double()).square().mean().sqrt().item() for x in (ours[key], back)]
+            worst.append(error[0] / error[1] if error[1] > 0 else 1.0)
+    label = f"{weights} from {str(dtype)[6:]}"
+    for part, (equal, n) in said.items():
+        twice = dtype == torch.bfloat16 and weights in ("fp8", "w4a16", "w4a16:32")
+        if equal == n or not twice or part not in ("weight", "weight_packed"):
+            judge.say(equal == n, f"{label}: {part} of the package, byte for byte: {equal} of {n}")
+    if worst:
+        judge.say(max(worst) <= 1 + 1e-6, f"{label}: our error over the package's, at most: {max(worst):.6f}")
+
+
+def judge_loaded(judge, weights, held, out, twin, tokens):
+    """transformers' experts from the export's own files are the values of its codes, and a model of these
+    values computes what the engine does from the codes."""
+    model = AutoModelForCausalLM.from_pretrained(twin, dtype=torch.float32, **EAGER)
+    ids = np.load(tokens)
+    judge.close(f"{weights}: log-probabilities", our_logprobs(out, tokens, ids.shape[1]), logprobs(model, ids))
+    want = experts(model)
+    loaded = experts(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, **EAGER))
+    good = loaded.keys() == want.keys() and all(
+        torch.equal(loaded[k].float(), want[k].to(held).float()) for k in want)  # fmt: skip
+    judge.say(good, f"{weights}: transformers loads the values of the codes{' in bfloat16' * (held == torch.bfloat16)}")
+
+
+def main():
+    judge = Judge()
+    for dtype in (torch.float32, torch.bfloat16):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            model = folder / "model"
+            checkpoint(model, dtype)
+            stage = ["--model", model, "--tokens", model / "tokens.npy", "--precision", "f32", "--quiet"]
+            tool("fm-rank", *stage, "-o", folder / "rank")
+            tool("fm-train", *stage, "--method", "saliency", "--budget-step", "0.25", "-o", folder / "train",
+                 folder / "rank")  # fmt: skip
+            tool("fm-pack", "--quiet", "--model", model, "-o", folder / "family.fm", folder / "train")
+            export = ["fm-pack", "--quiet", "--force", "--budget", "0.5", "--layout", "uniform", "--pad-multiple", "128"]
+            tool(*export, "--export", folder / "plain", folder / "family.fm")
+            plain = files(folder / "plain")
+            for weights, name, held in FORMATS:
+                if name == "nvfp4-modelopt" and not has_modelopt():
+                    continue
+                tool(*export, "--export", folder / "out", "--weights", weights, folder / "family.fm")
+                ours = decode(folder / "out", folder / "twin", weights, model / "tokens.npy")
+                judge_format(judge, dtype, weights, name, plain, folder / "out", ours)
+                if held:
+                    held = dtype if weights.startswith("w4a16") else held  # its scales' dtype
+                    judge_loaded(judge, weights, held, folder / "out", folder / "twin", model / "tokens.npy")
+    print(f"roundjudge: {judge.made} judgements, {judge.failed} failed")
+    sys.exit(judge.failed > 0)
+
+
+def has_modelopt():
+    try:
+        import modelopt.torch.quantization  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(int(os.environ.get("FM_JUDGE_THREADS", "2")))
+    main()
