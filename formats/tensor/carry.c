@@ -90,7 +90,7 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
         return FM_OK;
     if (S_ISLNK(link.st_mode) && !asked && check_link(dir, name, err))
         return err->code;
-    bool other = dir->text_part && strcmp(name, "config.json") == 0;
+    bool other = dir->config_made && strcmp(name, "config.json") == 0;
     uint64_t size = other ? dir->config_bytes : (uint64_t)st.st_size;
     if (fm_carried_add(sum, name, size, err))
         return err->code;

@@ -15,12 +15,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "formats/json/json.h"
+#include "formats/json/jsonedit.h"
 #include "formats/tensor/hfcache.h"
 #include "formats/tensor/hfindex.h"
 #include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 
 #define SINGLE "model.safetensors"
+#define QUANT "hf_quant_config.json"
 #define INDEX "model.safetensors.index.json"
 
 static bool is_there(const struct fm_hfdir *dir, const char *name)
@@ -137,10 +140,69 @@ static int take_text(struct fm_hfdir *dir, struct fm_err *err)
         free(dir->config);
         dir->config = text;
         dir->config_bytes = strlen(text);
-        dir->text_part = true;
+        dir->config_made = true;
     }
     for (size_t i = 0; i < dir->shards; i++)
         fm_hftext_cut(&dir->shard[i].st);
+    return rc;
+}
+
+/* What hf_quant_config.json says, as config.json would: {"quant_method": "modelopt", ..}; NULL
+ * where weights are plain. */
+static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
+{
+    const cJSON *says = cJSON_GetObjectItemCaseSensitive(file, "quantization"), *entry;
+    cJSON *quant = cJSON_CreateObject();
+    if (!cJSON_IsObject(says)) {
+        cJSON_Delete(quant);
+        return fm_fail(err, FM_EFORMAT, "key 'quantization' is missing");
+    }
+    if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(says, "quant_algo"))) {
+        cJSON_Delete(quant);
+        return FM_OK;
+    }
+    fm_json_add_string(quant, "quant_method", "modelopt");
+    cJSON_ArrayForEach(entry, says)
+    {
+        bool list = strcmp(entry->string, "exclude_modules") == 0;
+        cJSON_AddItemToObject(quant, list ? "ignore" : entry->string, cJSON_Duplicate(entry, 1));
+    }
+    *value = fm_json_print(quant);
+    cJSON_Delete(quant);
+    return *value ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory");
+}
+
+/* Older checkpoints of ModelOpt say how weights are stored in a file of its own only: into the
+ * text of config.json, where it says nothing. */
+static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
+{
+    struct fm_file f = {0};
+    struct fm_jsonedit edit = {.key = "quantization_config"};
+    cJSON *json = NULL;
+    char *text = NULL, *value = NULL;
+    size_t size = 0;
+    if (!is_there(dir, QUANT))
+        return FM_OK;
+    int rc = fm_json_tree(&json, dir->config, dir->config_bytes, err);
+    bool said = !rc && cJSON_HasObjectItem(json, edit.key);
+    cJSON_Delete(json);
+    json = NULL;
+    if (rc || said)
+        return rc ? fm_within(err, "config.json") : FM_OK;
+    rc = fm_file_open_at(&f, dir->fd, QUANT, true, err);
+    if (!rc)
+        rc = fm_file_slurp(&f, FM_CONFIG_BYTES_MAX, &text, &size, err);
+    fm_file_close(&f);
+    if (!rc && (fm_json_tree(&json, text, size, err) || turn_quant(&value, json, err)))
+        rc = fm_within(err, QUANT);
+    edit.value = value;
+    if (!rc && value) {
+        rc = fm_jsonedit_set(&dir->config, &dir->config_bytes, &edit, 1, err);
+        dir->config_made = true;
+    }
+    cJSON_Delete(json);
+    free(text);
+    free(value);
     return rc;
 }
 
@@ -183,6 +245,8 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
         rc = open_weights(dir, err);
     if (!rc)
         rc = take_text(dir, err);
+    if (!rc)
+        rc = take_quant(dir, err);
     if (!rc)
         rc = sort_places(dir, err);
     if (rc)
@@ -232,7 +296,7 @@ int fm_hfdir_carry(const struct fm_hfdir *dir, const struct fm_carried *c, char 
                    size_t *size, struct fm_err *err)
 {
     struct fm_file f = {0};
-    if (dir->text_part && strcmp(c->name, "config.json") == 0) {
+    if (dir->config_made && strcmp(c->name, "config.json") == 0) {
         *data = fm_strdup(dir->config, err);
         *size = dir->config_bytes;
         return *data ? FM_OK : err->code;

@@ -42,7 +42,8 @@ struct fm_hfdir {
     size_t shards;
     char *config; /* text of config.json, NUL-terminated */
     size_t config_bytes;
-    bool text_part;             /* config is made of that file: formats/tensor/hftext.h */
+    bool config_made;           /* of that file: its text part (formats/tensor/hftext.h), or with
+                                   quantization_config of hf_quant_config.json */
     struct fm_carried *carried; /* sorted by name, once fm_carry_list was called; else none */
     size_t carried_count;
     struct fm_place *place; /* every tensor, sorted by name */

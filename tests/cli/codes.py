@@ -99,7 +99,7 @@ def decoded(model):
 def plain(model, out):
     values, tensors = decoded(model), {}
     for name, t in read(model).items():
-        if not name.endswith(ASIDE + ENDS) or name in values or (name.endswith(".weight") and t[0] == "BF16"):
+        if not name.endswith(ASIDE + ENDS) or name in values or (name.endswith(".weight") and t[0] in ("BF16", "F32")):
             tensors[name] = t
     for name, (shape, x) in values.items():
         tensors[name] = "F32", shape, struct.pack(f"<{len(x)}f", *x)

@@ -127,6 +127,33 @@ fm-verify -q -m "$GOLDEN/packed/nvfp4" family.fm >/dev/null 2>&1
 echo "status $?"
 run fp8-odd-dsv3 >/dev/null
 fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
+echo "== ModelOpt's own file says how weights are stored, and config.json does not"
+cp -r "$GOLDEN/packed/nvfp4-modelopt" own
+quant() { # quant TEXT: the file, without quantization_config in config.json
+    python3 -c 'import json
+config = json.load(open("own/config.json"))
+config.pop("quantization_config", None)
+json.dump(config, open("own/config.json", "w"))'
+    echo "$1" >own/hf_quant_config.json
+}
+quant '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16,
+ "kv_cache_quant_algo": null, "exclude_modules": ["lm_head", "*mlp.gate", "*self_attn*"]}}'
+run "$GOLDEN/packed/nvfp4-modelopt" >/dev/null
+mv ranked said.fm
+run own | grep codes
+cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf said.fm ranking.safetensors) && echo "same ranking"
+fm-pack -q --export out --budget 0.5 --layout uniform -f family.fm >/dev/null
+grep -oE '"quant_method.*|"ignore.*' out/config.json
+verify -m own --against family.fm out | tail -n 1
+for text in '{"quantization": {"quant_algo": "FP8"}}' '{"quantization": 3}' '{' '[]'; do
+    quant "$text"
+    said fm-rank -q -m own -t own/tokens.npy -f -o none.fm
+done
+cp -r "$GOLDEN/odd-qwen3" cached
+echo '{"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}}' >cached/hf_quant_config.json
+said fm-rank -q -m cached -t cached/tokens.npy -f -o none.fm
+run fp8-odd-dsv3 >/dev/null
+fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
 echo "== damage"
 python3 - <<'PYTHON'
 import tarfile
