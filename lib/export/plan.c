@@ -649,6 +649,19 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err)
 
 /* ---- all tensors and files, and the texts ---- */
 
+/* Is it one of the shared expert's matrices?  Then `grown` is it as wide as it is planned. */
+static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
+                      const struct fm_weight *w, int l)
+{
+    if (!w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE || w->part > FM_PART_MLP_DOWN)
+        return false;
+    *grown = (struct fm_tensor){0};
+    grown->dims = fm_weights_shape(grown->shape, &p->from->config, w, l, 0);
+    grown->shape[w->part == FM_PART_MLP_DOWN] +=
+        (uint64_t)(p->widths.shared - p->from->config.shared);
+    return true;
+}
+
 /* The shared expert's tensors may be planned wider than they are, their codes and scales too.
  * Whoever made the bundle said which shape they have. */
 static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
@@ -659,14 +672,11 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     int l, e, by = p->widths.shared - c->shared;
     fm_stored_weight(weight, c, t->from->t.name);
     const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-    if (by == 0 || !w || !(w->when & FM_SHARED) || w->part < FM_PART_MLP_GATE ||
-        w->part > FM_PART_MLP_DOWN)
-        return FM_OK;
     struct fm_tensor plain = {.name = weight}, grown;
+    if (by == 0 || !is_shared(&grown, p, w, l))
+        return FM_OK;
     plain.dims = fm_weights_shape(plain.shape, c, w, l, 0);
-    grown = plain;
     int d = w->part == FM_PART_MLP_DOWN;
-    grown.shape[d] += (uint64_t)by;
     bool scales = fm_stored_belongs(other, c, t->from->t.name);
     if (scales || (fm_stored_scale(other, c, &t->from->t) && !t->scale)) {
         fm_stored_shape(plain.shape, c, &plain, scales);
@@ -684,7 +694,8 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     return FM_OK;
 }
 
-/* The numbers of rows and columns of an expert's matrix are those of its width. */
+/* The numbers of rows and columns of a matrix of an expert, or of the shared one, are those of its
+ * width. */
 static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
@@ -694,10 +705,13 @@ static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *
         return;
     fm_stored_weight(weight, c, codes);
     const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
-    if (!w || !fm_weights_is_expert(w) || t->t.size != 2 * sizeof(int64_t))
+    struct fm_tensor plain;
+    bool expert = w && fm_weights_is_expert(w);
+    if (t->t.size != 2 * sizeof(int64_t) || !(expert || is_shared(&plain, p, w, l)))
         return;
-    const struct fm_tensor plain =
-        stock_shape(c, w, p->widths.stored[(size_t)fm_config_moe(c, l) * (size_t)c->E + (size_t)e]);
+    if (expert)
+        plain = stock_shape(
+            c, w, p->widths.stored[(size_t)fm_config_moe(c, l) * (size_t)c->E + (size_t)e]);
     t->fill = FM_FILL_SHAPE;
     t->rows = (int64_t)plain.shape[0];
     t->columns = (int64_t)plain.shape[1];

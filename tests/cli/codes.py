@@ -314,7 +314,7 @@ def grown(have, tensor, scales):
     """A matrix of a wider shared expert: codes with zeros after them, scales with the last one again."""
     dtype, (n, k), data = tensor
     rows_, size = [cut(r, k) for r in cut(data, n)], len(data) // n // k
-    zero = bytes(size)
+    zero = (b"\x88" if dtype == "I32" else b"\0") * size
     wide = [r + [r[-1] if scales else zero] * (have[1][1] - k) for r in rows_]
     wide += [[wide[-1][-1] if scales else zero] * have[1][1]] * (have[1][0] - n)
     return b"".join(b"".join(r) for r in wide)
@@ -340,6 +340,9 @@ def export(model, path, directory):
             at = (layer * E + (int(expert[1]) if expert else 0)) * I
             down = re.search(r"\.(down_proj|w2)\b|\.down_proj_", name) is not None
             want = keep(t, order[at:], k, down, group, expert is None, E, I)
+        elif "shared_expert" in name and name.endswith("weight_shape"):
+            rows, words = have[name.replace("_shape", "_packed")][1]
+            want = struct.pack("<2q", rows, 8 * words)
         elif "experts" in name and name.endswith("weight_shape"):
             sizes = struct.unpack("<2q", t[2])
             want = struct.pack("<2q", *(k if n == I else n for n in sizes))

@@ -4,6 +4,7 @@
     rounded.py make OUT DTYPE        a small Qwen3-MoE, F32 or BF16, with blocks that are hard to round
     rounded.py compare PLAIN DIR     the export DIR has what the numbers of the export PLAIN are rounded
                                      to, and everything else as PLAIN has it
+    rounded.py integers MODEL OUT G  experts and shared experts in compressed-tensors' W4A16, groups of G
     rounded.py values MODEL DIR      gpt-oss: values of MODEL's MXFP4 blocks are those of DIR's, where these have
                                      no channels: the order of channels is another
 """
@@ -15,7 +16,7 @@ import struct
 import sys
 from pathlib import Path
 
-from fp8 import CODES, bf16_value, pack, read, to_bf16, to_f32
+from fp8 import CODES, bf16_value, pack, read, to_bf16, to_f32, write
 
 H, I, E, L, V = 128, 128, 2, 1, 61
 E4M3, E2M1 = CODES[:127], [0, 0.5, 1, 1.5, 2, 3, 4, 6]
@@ -152,7 +153,7 @@ def quantised(name, dtype, w, rows, columns, both):
         return {"weight": ("F8_E4M3", [rows, columns], codes),
                 end: (scale_type, [rows // high, columns // wide], words(scale_type, s))}  # fmt: skip
     if name.startswith("w4a16"):
-        wide = 32 if name.endswith(":32") else 128
+        wide = int(name.partition(":")[2] or 128)
         of, most = blocks(w, rows, columns, 1, wide)
         s = [rounded(to_f32(m / 7.5), dtype) or EPSILON[dtype] for m in most]
         codes = [max(-8, min(7, round(quotient(x, s[b])))) + 8 for x, b in zip(w, of)]
@@ -217,6 +218,22 @@ def compare(plain, directory):
     print(f"{name}: {done} tensors are what the numbers are rounded to, {len(ignored)} modules stay")
 
 
+def integers(model, out, group):
+    tensors, ignored = read(model), ["lm_head"]
+    for name, (dtype, shape, data) in sorted(tensors.items()):
+        if ".layers." not in name or len(shape) != 2:
+            continue
+        if "experts." not in name:
+            ignored.append(name.removesuffix(".weight"))
+            continue
+        parts = quantised("w4a16:" + group, dtype, numbers(tensors.pop(name)), *shape, 0)
+        tensors |= {name.removesuffix("weight") + end: t for end, t in parts.items()}
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": int(group)}
+    write(model, out, tensors, lambda config: config.update(quantization_config={
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}, "ignore": ignored}))  # fmt: skip
+
+
 def decoded(tensors, name):
     codes, scales = tensors[name + "_blocks"], tensors[name + "_scales"]
     values = []
@@ -236,4 +253,4 @@ def values(model, directory):
 
 
 if __name__ == "__main__":
-    {"make": make, "compare": compare, "values": values}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "compare": compare, "values": values, "integers": integers}[sys.argv[1]](*sys.argv[2:])
