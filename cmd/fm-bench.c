@@ -371,8 +371,8 @@ static void settle(struct options *o)
 }
 
 #define SYNOPSIS                                                                                   \
-    "quality [--eval-tokens FILE] [options] BUNDLE|DIR...\n"                                       \
-    "       fm-bench baselines --model DIR --tokens FILE --eval-tokens FILE [BUNDLE]\n"            \
+    "quality [--eval-text FILE] [options] BUNDLE|DIR...\n"                                         \
+    "       fm-bench baselines --model DIR --text FILE --eval-text FILE [BUNDLE]\n"                \
     "       fm-bench io [--size SIZE]\n"                                                           \
     "       fm-bench engine [--shape SHAPE] [--layers N]\n"                                        \
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \

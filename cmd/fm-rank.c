@@ -109,9 +109,9 @@ int main(int argc, char **argv)
     };
     struct fm_cli cli = {
         .tool = "fm-rank",
-        .synopsis = "--model DIR --tokens FILE [options] > stage.fm",
+        .synopsis = "--model DIR --text FILE [options] > stage.fm",
         .about = "Score every channel of every expert of a mixture-of-experts checkpoint.",
-        .often = "model tokens text seq-len max-tokens precision memory output state "
+        .often = "model tokens text eval-text seq-len max-tokens precision memory output state "
                  "force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,

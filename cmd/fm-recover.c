@@ -75,10 +75,11 @@ int main(int argc, char **argv)
     };
     struct fm_cli cli = {
         .tool = "fm-recover",
-        .synopsis = "--model DIR --tokens FILE [options] [STAGE] > stage.fm",
+        .synopsis = "--model DIR --text FILE [options] [STAGE] > stage.fm",
         .about = "Train low-rank adapters on one mask; merged, they serve every budget.",
-        .often = "model tokens text seq-len max-tokens budget strategy steps precision memory "
-                 "output state force dry-run json help version",
+        .often =
+            "model tokens text eval-text seq-len max-tokens budget strategy steps precision memory "
+            "output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
         .run = {.outputs.path = "-", .inputs.stream = "-"},

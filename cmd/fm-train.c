@@ -147,9 +147,9 @@ int main(int argc, char **argv)
     };
     struct fm_cli cli = {
         .tool = "fm-train",
-        .synopsis = "--model DIR --tokens FILE [options] [STAGE] > stage.fm",
+        .synopsis = "--model DIR --text FILE [options] [STAGE] > stage.fm",
         .about = "Learn how many channels each expert keeps at every budget of a family.",
-        .often = "model tokens text seq-len max-tokens method until steps granularity "
+        .often = "model tokens text eval-text seq-len max-tokens method until granularity "
                  "precision memory output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,

@@ -114,7 +114,8 @@ static int check_function(const struct fm_cli *cli, const struct fm_verify_optio
     if (!options->function)
         return fm_options_check(cli, FILES, "without --function", err);
     if (!fm_inputs_first(&cli->run.inputs))
-        return fm_fail(err, FM_EUSAGE, "--function needs --tokens FILE; see fm-verify --help");
+        return fm_fail(err, FM_EUSAGE,
+                       "--function needs --text FILE or --tokens FILE; see fm-verify --help");
     int rc = fm_options_check(cli, FUNCTION | BESIDE, "with --function (see --batches)", err);
     return !rc && options->against ? fm_options_check(cli, BESIDE, "with --against", err) : rc;
 }
@@ -154,7 +155,7 @@ int main(int argc, char **argv)
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
          "bundle (or its beginning) that an export is from", 0, 0, 0},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "also compute a few sequences; needs --tokens, a bundle also --model", 0, 0, 0},
+         "also compute a few sequences; needs --text or --tokens, a bundle also --model", 0, 0, 0},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
          1, 1 << 20, FUNCTION | BESIDE},
     };

@@ -102,8 +102,8 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
           "tokens to measure quality on", 0, 0, 0},
          0},
         {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_READ, &run->inputs.eval_text, "FILE",
-          "text to measure quality on, instead", 0, 0, 0},
+         {"eval-text", 0, FM_CLI_READ, &run->inputs.eval_text, "FILE", "text to measure quality on",
+          0, 0, 0},
          0},
     };
     memcpy(rows, list, sizeof list);

@@ -558,7 +558,7 @@ static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
     if (y->unreached)
         fm_run_warn(task->run,
                     "%d of %zu experts saw no token; their scores are 0 and their order is kept: "
-                    "give more --tokens",
+                    "give more text or tokens",
                     y->unreached, X);
     return FM_OK;
 }

@@ -186,7 +186,7 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
         return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is not one",
                        o->target);
     if (o->function && !fm_inputs_first(&run->inputs))
-        return fm_fail(err, FM_EUSAGE, "--function needs --tokens");
+        return fm_fail(err, FM_EUSAGE, "--function needs --text or --tokens");
     if (o->function && !directory && !run->inputs.model)
         return fm_fail(err, FM_EUSAGE, "--function of a bundle needs the checkpoint: --model");
     return FM_OK;
