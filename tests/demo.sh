@@ -46,4 +46,5 @@ fm-verify "$dir/family.fm"
 for layout in ragged elastic layer uniform padded native; do
     fm-verify "$dir/$layout" --against "$dir/family.fm"
 done
-printf '\nThe results are in %s; look around: fm-pack --list %s/family.fm\n' "$dir" "$dir"
+pack=$(command -v fm-pack)
+printf '\nThe results are in %s.  Look around:\n\n    %s --list %s/family.fm\n' "$dir" "${pack#"$PWD/"}" "$dir"

@@ -311,7 +311,11 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
         say_headless(t);
     else
         fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\n", layout->vllm_options);
-    say_sglang(t, layout->sglang_options, why_package(p));
+    const char *why_not = fm_runtimes_no_sglang(c, layout->code);
+    if (why_not)
+        fm_text_printf(t, "Not in SGLang 0.5.23: %s.\n\n", why_not);
+    else
+        say_sglang(t, layout->sglang_options, why_package(p));
 }
 
 static bool has_tokenizer(const struct fm_exportplan *p)

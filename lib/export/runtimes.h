@@ -79,6 +79,10 @@ int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, ui
  */
 bool fm_runtimes_modeling(const struct fm_config *config);
 
+/* Why SGLang 0.5.23 does not run it, by our modelling file (`code`) or by its own code, for model
+ * cards; NULL: it does. */
+const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
+
 /* Has attention sinks?  vLLM's backend knows them, that of SGLang 0.5.23 leaves them out. */
 bool fm_runtimes_sinks(const struct fm_config *config);
 

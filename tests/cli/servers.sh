@@ -1,7 +1,16 @@
 # Commands for servers in the cards of families that their Transformers backends do not run, or not
-# without the suite's package: attention with sinks, and linear attention.
-for name in odd-gptoss odd-q3next odd-mixtral; do
-    model=$GOLDEN/$name
+# without the suite's package: attention with sinks, linear and latent attention; and of SGLang's own
+# Qwen3-MoE with tied embeddings.
+cp -r "$GOLDEN/odd-qwen3" tied
+python3 - <<'PYTHON'
+import json
+from pathlib import Path
+config = json.loads(Path("tied/config.json").read_text())
+config["tie_word_embeddings"] = True
+Path("tied/config.json").write_text(json.dumps(config))
+PYTHON
+for model in "$GOLDEN"/odd-{gptoss,q3next,mixtral,dsv2} tied; do
+    name=${model##*/}
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" -o ranked -f >/dev/null
     fm-train -q --model "$model" --tokens "$model/tokens.npy" --method saliency --budget-step 0.3 \
         --until 0.6 -o trained -f ranked >/dev/null
@@ -12,6 +21,6 @@ for name in odd-gptoss odd-q3next odd-mixtral; do
             "$(grep -c sglang.launch_server out/README.md) SGLang," \
             "$(grep -c PACKAGE=fm_sglang out/README.md) of it by the package," \
             "$(grep -c 'experts.budget' out/README.md) switch in servers"
-        sed -n '/^Not in vLLM/,/^$/p; /^SGLang, with/,/refuses/p; /^GptOss: /,/^$/p' out/README.md
+        sed -n '/^Not in /,/^$/p; /^SGLang, with/,/refuses/p; /^GptOss: /,/^$/p' out/README.md
     done
 done
