@@ -1,0 +1,78 @@
+# fm-json(5): every key of what the tools print has its name in the page's section, and every name
+# there is printed by some run, or is of a quantised checkpoint, a server's or several processes' case.
+# shellcheck source=tests/pages.bash
+. "$GOLDEN/../tests/pages.bash"
+odd=$GOLDEN/odd-mixtral
+data=(-q -m "$odd" -t "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --precision f32 --json)
+held=(-q --eval-tokens "$odd/tokens.npy" --precision f32 --json)
+mkdir plan rank train recover pack export list verify quality baselines
+fm-rank "${data[@]}" -n >plan/rank 2>/dev/null
+fm-rank "${data[@]}" -o ranked >rank/rank 2>/dev/null
+fm-rank "${data[@]}" -o once --if-changed >/dev/null 2>&1
+fm-rank "${data[@]}" -o once --if-changed >rank/again 2>/dev/null
+fm-train "${data[@]}" --method saliency --budget-step 0.2 -n ranked >plan/train
+fm-train "${data[@]}" --method saliency --budget-step 0.2 -o trained ranked >train/train
+fm-recover "${data[@]}" --budget 0.4 --steps 1 -n trained >plan/recover
+fm-recover "${data[@]}" --budget 0.4 --steps 1 -o adapted trained >recover/recover 2>/dev/null
+fm-pack -q -m "$odd" --json -o family.fm adapted >pack/pack
+fm-pack -q -l --json family.fm >list/list
+fm-pack -q -l --json --tp 2 family.fm >list/tp
+fm-pack -q -x ragged -b 0.4 --json family.fm >export/ragged 2>/dev/null
+fm-pack -q -x fused -b 0.4 --layout layer --for vllm --json family.fm >export/fused 2>/dev/null
+fm-pack -q -x uniform --mask 1 --layout uniform --json family.fm >export/uniform
+fm-pack -q -x elastic --layout elastic --load-cap 0.2:0.5 --json family.fm >export/elastic
+fm-verify -q --json family.fm >verify/bundle
+fm-verify -q --json --function -t "$odd/tokens.npy" -a family.fm ragged >verify/function
+cp -r ragged changed && echo >>changed/config.json
+fm-verify -q --json -a family.fm changed >verify/changed 2>/dev/null
+fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
+fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
+fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
+fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several
+fm-bench baselines "${data[@]}" --only reap,bundle --budgets 0.4 family.fm >baselines/two
+# Of codes: what they have beside the others.
+code=$GOLDEN/packed/fp8-channel
+fm-rank -q -m "$code" -t "$code/tokens.npy" --json -n >plan/codes
+fm-rank -q -m "$code" -t "$code/tokens.npy" -f -o ranked >/dev/null 2>&1
+fm-train -q -m "$code" -t "$code/tokens.npy" --method saliency -f -o trained ranked >/dev/null 2>&1
+fm-pack -q -m "$code" --json -f -o codes.fm trained >pack/codes
+fm-pack -q -x coded -b 0.4 --layout uniform --json codes.fm >export/coded
+fm-pack -q -x small -b 0.4 --layout uniform --weights fp8 --json codes.fm >export/small
+fm-pack -q -l --json codes.fm >list/codes
+python3 - "$GOLDEN/../man/fm-json.5" <<'PYTHON'
+import json
+import re
+import sys
+from pathlib import Path
+
+FORMS = re.compile(r"(native|ragged|elastic|layer|uniform|padded|load-cap)(-vllm)?$|fp8|w4a16|nvfp4|mxfp")
+SECTION = {"plan": "A PLAN", "export": "FM-PACK --EXPORT", "list": "FM-PACK --LIST"}
+SECTION |= {k: "FM-BENCH " + k.upper() for k in ("quality", "baselines")}
+
+def keys(o):
+    for k, v in o.items() if isinstance(o, dict) else ((None, v) for v in o) if isinstance(o, list) else ():
+        if k and not (FORMS.match(k) and isinstance(v, dict) and "tensors" in v):
+            yield k
+        yield from keys(v)
+
+words, section = {}, ""
+for line in Path(sys.argv[1]).read_text().splitlines():
+    if line.startswith(".Sh "):
+        section = line[4:]
+    cm = re.match(r"\.(?:It |Pq )?Cm (.*)", line)
+    if cm:
+        words.setdefault(section, set()).update(re.findall(r"[a-z_]+(?:-[a-z]+)?", cm[1]))
+shared = words["DESCRIPTION"] | words["A QUALITY"]
+printed, everywhere = {}, set()
+for path in sorted(Path(".").glob("[a-z]*/*")):
+    if path.parent.name in SECTION or ("FM-" + path.parent.name.upper()) in words:
+        name = SECTION.get(path.parent.name, "FM-" + path.parent.name.upper())
+        printed.setdefault(name, set()).update(keys(json.loads(path.read_text())))
+for name, have in printed.items():
+    everywhere |= have
+    print(f"{name}: {len(have)} keys;", "not in the page:", *sorted(have - words[name] - shared))
+    print("  never printed:", *sorted(words[name] - have))
+print("shared, never printed:", *sorted(shared - everywhere))
+PYTHON
+examples fm-json.5
+cat said
