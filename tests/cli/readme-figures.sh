@@ -1,17 +1,52 @@
-# README says what is lost at a budget of 0.4 in a range: that of the table of methods in fm-train(1).
+# README says what is lost at a budget of 0.4 in a range, and fm-guide(7) how methods differ: by the table of
+# methods in fm-train(1).
 python3 - "$GOLDEN/.." <<'PYTHON'
 import re, sys
 from pathlib import Path
 
 root = Path(sys.argv[1])
-rows = re.findall(r"^\| ([\w-]+), (saliency|exchange) \|(.*)\|$", (root / "man/fm-train.1").read_text(), re.M)
-lost = {"saliency": [], "exchange": []}
-for _, method, cells in rows:
+METHODS = "uniform", "saliency", "walk", "learned", "exchange"
+rows = re.findall(rf"^\| ([\w-]+), ({'|'.join(METHODS)}) \|(.*)\|$", (root / "man/fm-train.1").read_text(), re.M)
+lost, table = {"saliency": [], "exchange": []}, {}
+for model, method, cells in rows:
     at = [float(x) for x in cells.split("|")]
     if len(at) == 10:  # budgets 0.1 to 0.8, spread, time
-        lost[method].append(100 * (at[3] / at[0] - 1))
+        table.setdefault(model, {})[method] = at
+for of in table.values():
+    for method, x in lost.items():
+        x.append(100 * (of[method][3] / of[method][0] - 1))
 want = ["%.0f to %.0f %%" % (min(x), max(x)) for x in (lost["exchange"], lost["saliency"])]
 text = " ".join((root / "README.md").read_text().split())
 said = re.search(r"for (\d to \d %) of cross-entropy by the default method, (\d to \d %) by `--method saliency`", text)
 print(len(rows), "rows; README:", said and list(said.groups()) == want and "as the table" or want)
+
+def ends(f, *budgets):
+    """Least and most over models and budgets, in tenths."""
+    x = [f(of, b - 1) for of in table.values() for b in budgets]
+    return min(x), max(x)
+
+def gain(of, b):
+    return min(of[m][b] for m in METHODS[:-1]) - of["exchange"][b]
+
+def behind(of, b):
+    return of["saliency"][b] - min(of["learned"][b], of["walk"][b])
+
+def apart(of, b):
+    return abs(of["learned"][b] - of["walk"][b])
+
+def spread(of, b):
+    x = [of[m][b] for m in METHODS[1:]]
+    return max(x) - min(x)
+
+guide = re.sub(r"\n(\.Cm )?", " ", (root / "man/fm-guide.7").read_text())
+for said in (
+    "%.3f to %.3f below the best other" % ends(gain, 5), "at three fifths %.3f to %.3f," % ends(gain, 6),
+    "beyond it %.3f to %.3f;" % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
+    "%.3f to %.3f behind the better of them at one half" % ends(behind, 5),
+    "and %.3f to %.3f at three fifths." % ends(behind, 6), "they differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
+    "took %.1f to %.1f times as long" % ends(lambda of, b: of["exchange"][9], 1),
+    "walk %.1f and saliency %.1f." % (ends(lambda of, b: of["walk"][9], 1)[1], ends(lambda of, b: of["saliency"][9], 1)[1]),
+):  # fmt: skip
+    print("fm-guide(7):", "as the table" if said in guide else f"must say: {said}")
+print("walk is ahead:", ends(lambda of, b: of["learned"][b] - of["walk"][b], 7, 8)[0] > 0)
 PYTHON
