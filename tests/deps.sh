@@ -1,8 +1,8 @@
 #!/bin/sh
 # What a fresh Debian 12 or Ubuntu 24.04 lacks: `deps.sh build` for the tools, `deps.sh check` for
-# the tests as well, `deps.sh ci` for those that are left out where nothing of theirs is there.  Where
-# something is missing, the one line to run is printed and the status is 1; `deps.sh install
-# build|check|ci` installs it, as root with apt-get.  Nothing is touched where everything
+# the tests as well, `deps.sh deb` for `make deb`, `deps.sh ci` for the tests that are left out where
+# nothing of theirs is there.  Where something is missing, the one line to run is printed and the status
+# is 1; `deps.sh install build|check|deb|ci` installs it, as root with apt-get.  Nothing is touched where everything
 # is there, whoever installed it: headers are looked for with the compiler, so a library in another
 # place is found through CPPFLAGS and DNNL_CPPFLAGS.  MPI=1 asks for an MPI too, MPI_PKG says which.
 set -u
@@ -86,11 +86,16 @@ check | ci)
     need bsdutils have script
     ;;
 esac
+case ${1:-build} in
+deb | ci)
+    need debhelper have dh
+    need dpkg-dev have dpkg-buildpackage
+    need build-essential dpkg -s build-essential
+    ;;
+esac
 if [ "${1:-build}" = ci ]; then
     need "openmpi-bin libopenmpi-dev" have mpirun.openmpi
     need "mpich libmpich-dev" have mpirun.mpich
-    need "debhelper dpkg-dev" have dh
-    need build-essential dpkg -s build-essential
     for tool in clang ccache git; do
         need "$tool" have "$tool"
     done
