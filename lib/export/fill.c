@@ -150,19 +150,16 @@ static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int pl
     return part ? (int)(part - packed->part) : -1;
 }
 
-/* The tensor that belongs to an expert's matrix and is no channel's; `name` says which. */
-typedef void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                            const char *weight);
-
+/* The tensor that belongs to an expert's matrix and is no channel's: its name has that end. */
 static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
                                                  const struct fm_planned_block *b,
-                                                 enum fm_weight_part part, fm_stored_name *name_of,
+                                                 enum fm_weight_part part, const char *end,
                                                  uint64_t size, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
     fm_checkpoint_name(weight, c, FM_NAMING_STOCK, part, c->moe[b->m], b->e);
-    name_of(name, c, weight);
+    fm_stored_name(name, c, weight, end);
     const struct fm_opened_tensor *t = fm_opened_find(p->from, name);
     if (t && t->t.size == size)
         return t;
@@ -191,8 +188,8 @@ static int read_factors(float factor[2], const struct fm_exportplan *p,
         if (!p->from->packed.storage->factor_end)
             continue;
         const struct fm_opened_tensor *t =
-            find_apart(p, b, of == FM_PART_DOWN_T ? FM_PART_DOWN : rows[i], fm_stored_factor_name,
-                       sizeof(float), err);
+            find_apart(p, b, of == FM_PART_DOWN_T ? FM_PART_DOWN : rows[i],
+                       p->from->packed.storage->factor_end, sizeof(float), err);
         if (!t || read_whole(p, t, &factor[i], err))
             return err->code;
         if (!(factor[i] > 0 && isfinite(factor[i])))
@@ -210,7 +207,7 @@ static int read_apart(char **bytes, const struct fm_exportplan *p, const struct 
     uint64_t size =
         (uint64_t)p->from->config.H * (uint64_t)fm_dtype_bits(p->from->packed.scales) / 8;
     const struct fm_opened_tensor *t =
-        find_apart(p, b, FM_PART_DOWN, fm_stored_scale_name, size, err);
+        find_apart(p, b, FM_PART_DOWN, p->from->packed.storage->scale_end, size, err);
     if (!t)
         return err->code;
     *bytes = fm_scratch((size_t)size);

@@ -524,7 +524,7 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
         if (!part)
             continue;
         fm_checkpoint_name(name, c, p->options.layout->names, w->part, c->moe[m], first);
-        fm_stored_plane(end, c, name, plane);
+        fm_stored_name(end, c, name, plane ? c->storage->scale_end : c->storage->codes_end);
         struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
         t.t.name = end;
         t.t.dtype = plane ? part->dtype : c->storage->codes;
@@ -542,7 +542,7 @@ static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, cons
                       const char *end, struct fm_err *err)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_stored_end(name, &p->rounded, weight, end);
+    fm_stored_name(name, &p->rounded, weight, end);
     t->t.name = name;
     return fm_exportplan_add_tensor(p, t, err);
 }
@@ -741,7 +741,7 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     t->scale = fm_opened_find(p->from, other);
     struct fm_stored stored = {.tensor = &t->from->t, .scale = t->scale ? &t->scale->t : NULL};
     if (c->storage->factor_end) {
-        fm_stored_factor_name(other, c, t->t.name);
+        fm_stored_name(other, c, t->t.name, c->storage->factor_end);
         t->factor = fm_opened_find(p->from, other);
         stored.factor = t->factor ? &t->factor->t : NULL;
     }

@@ -510,7 +510,7 @@ static int read_factors(const struct conversion *v, struct piece *x, struct fm_e
         if (!c->storage->factor_end)
             continue;
         fm_checkpoint_name(weight, c, FM_NAMING_STOCK, down ? FM_PART_DOWN : parts[i], v->l, x->e);
-        fm_stored_factor_name(name, c, weight);
+        fm_stored_name(name, c, weight, c->storage->factor_end);
         at.factor = fm_source_find(&v->m->tensors, name, &at.factor_file);
         if (!at.factor || at.factor->size != sizeof(float))
             return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", v->m->path, name);
@@ -527,7 +527,7 @@ static const struct fm_tensor *scales_apart(const struct conversion *v, const st
     const struct fm_config *c = &v->m->config;
     char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
     fm_checkpoint_name(weight, c, FM_NAMING_STOCK, FM_PART_DOWN, v->l, x->e);
-    fm_stored_plane(name, c, weight, 1);
+    fm_stored_name(name, c, weight, c->storage->scale_end);
     return fm_source_find(&v->m->tensors, name, file);
 }
 

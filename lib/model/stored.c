@@ -288,29 +288,10 @@ enum fm_weight_part fm_stored_part(const struct fm_config *c, enum fm_weight_par
     return c->storage->fused && as >= 0 ? (enum fm_weight_part)as : part;
 }
 
-void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                     const char *weight, int plane)
-{
-    const struct fm_storage *s = c->storage;
-    turn(name, weight, s->weight, plane > 0 ? s->scale_end : s->codes_end);
-}
-
-void fm_stored_end(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                   const char *weight, const char *end)
+void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
+                    const char *weight, const char *end)
 {
     turn(name, weight, c->storage->weight, end);
-}
-
-void fm_stored_scale_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                          const char *weight)
-{
-    turn(name, weight, c->storage->weight, c->storage->scale_end);
-}
-
-void fm_stored_factor_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
-                           const char *weight)
-{
-    turn(name, weight, c->storage->weight, c->storage->factor_end);
 }
 
 int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *c,

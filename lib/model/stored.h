@@ -64,19 +64,12 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            const struct fm_config *config, const struct fm_weight *w, int l,
                            uint64_t channels, struct fm_err *err);
 
-/* For what writes codes: the part that a row's codes lie as; the name of the tensor of a plane, of
- * a weight that the family's table gives that name; and its dimensions, of a weight whose own
- * tensor is `plain`. */
+/* For what writes codes: the part that a row's codes lie as; the name of the tensor that has the
+ * end `end` (struct fm_storage) in the place of the one that `weight` has in the family's table; and
+ * the dimensions of a plane's, of a weight whose own tensor is `plain`. */
 enum fm_weight_part fm_stored_part(const struct fm_config *config, enum fm_weight_part part);
-void fm_stored_plane(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                     const char *weight, int plane);
-/* The same with the end `end`. */
-void fm_stored_end(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                   const char *weight, const char *end);
-void fm_stored_scale_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                          const char *weight);
-void fm_stored_factor_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
-                           const char *weight);
+void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
+                    const char *weight, const char *end);
 int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *config,
                     const struct fm_tensor *plain, int plane);
 
