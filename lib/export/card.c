@@ -329,8 +329,15 @@ static bool has_tokenizer(const struct fm_exportplan *p)
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = p->options.layout->code;
+    const char *list, *config = p->options.quantise ? fm_quantiser_text(p->options.quantise,
+                                                                        &p->from->config, &list)
+                                                    : "";
+    bool package = strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
-    fm_text_printf(t, "transformers%s:\n\n", code ? ", 5 or newer" : "");
+    fm_text_printf(t, "transformers%s:\n\n",
+                   code      ? ", 5 or newer"
+                   : package ? ", with the package compressed-tensors"
+                             : "");
     if (has_tokenizer(p)) {
         fm_text_printf(t,
                        "    from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
