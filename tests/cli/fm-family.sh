@@ -43,7 +43,7 @@ for signal in TERM INT; do # TERM to the script, INT to its group as a terminal 
     kill -$signal -- "$group$!"
     wait $! 2>/dev/null
     echo "$signal: status $?"
-    ls stopped.work
+    find stopped.work -type f ! -name rank.state # which is there where the signal found work done
 done
 for file in rank.state.lock ranked.fm trained.fm family.fm; do
     family stopped >/dev/null 2>&1 &
