@@ -65,8 +65,8 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            uint64_t channels, struct fm_err *err);
 
 /* For what writes codes: the part that a row's codes lie as; the name of the tensor that has the
- * end `end` (struct fm_storage) in the place of the one that `weight` has in the family's table; and
- * the dimensions of a plane's, of a weight whose own tensor is `plain`. */
+ * end `end` (struct fm_storage) in the place of the one that `weight` has in the family's table;
+ * and the dimensions of a plane's, of a weight whose own tensor is `plain`. */
 enum fm_weight_part fm_stored_part(const struct fm_config *config, enum fm_weight_part part);
 void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                     const char *weight, const char *end);
