@@ -49,6 +49,8 @@ FORMS = re.compile(r"(native|ragged|elastic|layer|uniform|padded|load-cap)(-vllm
 SECTION = {"plan": "A PLAN", "export": "FM-PACK --EXPORT", "list": "FM-PACK --LIST"}
 SECTION |= {k: "FM-BENCH " + k.upper() for k in ("quality", "baselines")}
 
+MAYBE = {"halved", "options"}  # by what this machine is fast at
+
 def keys(o):
     for k, v in o.items() if isinstance(o, dict) else ((None, v) for v in o) if isinstance(o, list) else ():
         if k and not (FORMS.match(k) and isinstance(v, dict) and "tensors" in v):
@@ -70,8 +72,8 @@ for path in sorted(Path(".").glob("[a-z]*/*")):
         printed.setdefault(name, set()).update(keys(json.loads(path.read_text())))
 for name, have in printed.items():
     everywhere |= have
-    print(f"{name}: {len(have)} keys;", "not in the page:", *sorted(have - words[name] - shared))
-    print("  never printed:", *sorted(words[name] - have))
+    print(f"{name}: not in the page:", *sorted(have - words[name] - shared))
+    print("  never printed:", *sorted(words[name] - have - MAYBE))
 print("shared, never printed:", *sorted(shared - everywhere))
 PYTHON
 examples fm-json.5
