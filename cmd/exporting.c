@@ -96,9 +96,9 @@ static void export_text(FILE *out, const struct fm_export_options *options,
                 "freed", (unsigned long long)r->bytes_freed, (unsigned long long)r->channels_freed,
                 r->members);
     rounding_line(out, "padding", r->channels_pad, r->bytes_pad,
-                  options->devices > 1 ? "--tp"
-                  : options->quantise  ? "--weights"
-                                       : "--pad-multiple");
+                  options->devices > 1        ? "--tp"
+                  : options->pad_multiple > 1 ? "--pad-multiple"
+                                              : "--weights");
     if (options->quantise)
         fprintf(out, "%-9s%12s  %s\n", "experts", options->quantise->name,
                 options->quantise->about);

@@ -123,6 +123,12 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
         own.run.inputs.stream = cli->operand[i + 1];
         rc = fm_bench_exported(&own.run, NULL, cli->dry_run, &e[i], err);
     }
+    for (int i = 1; i < n && !rc; i++)
+        if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0)
+            rc = fm_fail(err, FM_ECONFIG,
+                         "'%s' was measured on sequences of %d tokens, '%s' on others of %d: give "
+                         "--seq-len, and directories of one tokenizer",
+                         cli->operand[1], e[0].T, cli->operand[i + 1], e[i].T);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {

@@ -67,8 +67,11 @@ static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, 
         char *path = fm_file_join(directory, text, err);
         if (!path)
             return err->code;
-        *bytes += stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+        int rc = stat(path, &st) == 0 ? FM_OK : fm_fail_errno(err, "cannot examine '%s'", path);
         free(path);
+        if (rc)
+            return rc;
+        *bytes += (uint64_t)st.st_size;
     }
     return FM_OK;
 }

@@ -162,7 +162,7 @@ static int fill_format(struct fm_list *list, const struct fm_opened *o, int form
             channels = has;
             beside = shared * (uint64_t)p.widths.shared;
         }
-        if (f->width > 0)
+        if (!rc && f->width > 0)
             f->tensors = tensors - channels + has + shared * (uint64_t)p.widths.shared - beside;
     }
     fm_exportplan_release(&p);

@@ -176,11 +176,17 @@ static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
     uint32_t part = fm_actions_both(training, layout->multiple);
     uint32_t I = (uint32_t)p->from->config.I, each = fm_exportplan_quantum(p);
     n = n > 1 ? n : 1;
+    if (q && n > 1 && I % each == 0 && I % (each * n) != 0)
+        return fm_fail(
+            err, FM_ECONFIG,
+            "--tp %u: experts have %u channels, and with --weights %s each device needs a "
+            "multiple of %u; use a smaller --tp or another format",
+            n, I, q->name, each);
     if (q && I % (each * n) != 0)
         return fm_fail(err, FM_ECONFIG,
                        "--weights %s: experts have %u channels, which is no multiple of %u; choose "
                        "another format",
-                       q->name, I, each * n);
+                       q->name, I, each);
     if (n == 1)
         return FM_OK;
     part = fm_actions_both(part, each);
@@ -649,7 +655,7 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err)
 
 /* ---- all tensors and files, and the texts ---- */
 
-/* Is it one of the shared expert's matrices?  Then `grown` is it as wide as it is planned. */
+/* Is it one of the shared expert's matrices?  Then `grown` gets its planned shape. */
 static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
                       const struct fm_weight *w, int l)
 {

@@ -251,13 +251,20 @@ static uint8_t power_of(float most, float offset)
     return (uint8_t)(e < 0 ? 0 : e > 254 ? 254 : e);
 }
 
+/* What NVFP4 of compressed-tensors rounds to beside its codes.  The range of F16 is too small for
+ * the number of a matrix: it is float32 there. */
+static enum fm_dtype between(enum fm_dtype weights)
+{
+    return weights == FM_F16 ? FM_F32 : weights;
+}
+
 float fm_quantise_factor(const struct fm_quantiser *q, enum fm_dtype weights, float most)
 {
     float t = 1;
     if (q->rule == FM_SCALE_NVFP4)
         t = most / (6 * 448.0F);
     else if (q->rule == FM_SCALE_NVFP4_CT)
-        t = rounded(rounded(1 / most, weights) * (6 * 448.0F), weights);
+        t = rounded(rounded(1 / most, between(weights)) * (6 * 448.0F), between(weights));
     return t > 0 && isfinite(t) ? t : 1;
 }
 
@@ -283,7 +290,7 @@ static float scale_of(void *stored, const struct fm_quantiser *q, enum fm_dtype 
         *byte = e4m3_of(most == 0 ? 1 : s);
         return e4m3_value(*byte) * factor;
     case FM_SCALE_NVFP4_CT:
-        s = rounded(s, weights) * factor;
+        s = rounded(s, between(weights)) * factor;
         *byte = e4m3_of(s > 448 ? 448 : s);
         *byte = *byte ? *byte : e4m3_of(0.125F);
         return e4m3_value(*byte) / factor;

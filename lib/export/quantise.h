@@ -12,8 +12,9 @@
  *     w4a16      16, 32 or 128 of a row: s = amax / 7.5, the same
  *     nvfp4      16 of a row: b = E4M3 of amax / (6 t), from 2^-9 to 448, 1 of a block of zeros;
  *                s = b t; t = amax of gate and up together, or of down, / 2688, 1 where that is 0
- *     nvfp4:ct   the same with u = 1 / t, which is 1 / amax and that times 2688, each rounded to
- * the weights' dtype: b = E4M3 of u times amax / 6, rounded so, too; 1/8 where that is 0; s = b / u
+ *     nvfp4:ct   16 of a row: u = 1 / amax of gate and up together, or of down, times 2688, both
+ *                rounded to the weights' dtype (of F16: float32), 1 where amax is 0; b = E4M3 of u
+ *                times amax / 6, rounded so, too; 1/8 where that is 0; s = b / u
  *     mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), one exponent more from 1.75 of its
  *                power on
  *     mxfp8      the same with 8 for 2

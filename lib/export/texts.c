@@ -241,8 +241,12 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
     fm_text_printf(&t, "{%s, ", fm_quantiser_text(p->options.quantise, &p->from->config, &list));
     fm_text_printf(&t, "\"%s\": [\n    \"lm_head\"", list);
     for (size_t i = 0; i < p->tensors; i++)
-        if (is_linear(&n, &p->tensor[i]) && strcmp(p->tensor[i].t.name, "lm_head.weight") != 0)
-            fm_text_printf(&t, ",\n    \"%.*s\"", n, p->tensor[i].t.name);
+        if (is_linear(&n, &p->tensor[i]) && strcmp(p->tensor[i].t.name, "lm_head.weight") != 0) {
+            char module[FM_ST_NAME_BYTES_MAX + 1];
+            snprintf(module, sizeof module, "%.*s", n, p->tensor[i].t.name);
+            fm_text_printf(&t, ",\n    ");
+            fm_text_quote(&t, module);
+        }
     fm_text_printf(&t, "\n  ]}");
     fm_texts_set(e, "quantization_config", &t);
 }

@@ -14,7 +14,7 @@ family() { # family MODEL: its family.fm
 export_as() { # export_as FORMAT DIR [OPTION...]
     fm-pack -q -x "$2" -b 0.5 --layout uniform --weights "$1" -f "${@:3}" family.fm
 }
-for dtype in F32 BF16; do
+for dtype in F32 F16 BF16; do
     echo "== from $dtype"
     python3 "$here/rounded.py" make $dtype $dtype
     family $dtype
@@ -56,6 +56,11 @@ said fm-bench report --figures figures.json -f -o page.html family.fm
 echo '{"tool": "fm-bench quality", "exports": [3]}' >figures.json
 said fm-bench report --figures figures.json -f -o page.html family.fm
 said fm-bench -q quality --eval-tokens BF16/tokens.npy out family.fm
+cp -r small short
+sed -i 's/"max_position_embeddings": 512/"max_position_embeddings": 9/' short/config.json
+python3 -c 'import sys
+sys.stdout.buffer.write(b"".join((i * i % 61).to_bytes(2, "little") for i in range(600)))' >flat
+said fm-bench -q quality --eval-tokens flat --token-dtype u16 out short
 said fm-bench -q quality --eval-tokens BF16/tokens.npy --record out small
 echo "== a byte that is another one"
 for format in nvfp4 w4a16; do
