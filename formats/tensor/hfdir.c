@@ -165,15 +165,25 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
     cJSON_ArrayForEach(entry, says)
     {
         bool list = strcmp(entry->string, "exclude_modules") == 0;
-        cJSON_AddItemToObject(quant, list ? "ignore" : entry->string, cJSON_Duplicate(entry, 1));
+        const char *key = list ? "ignore" : entry->string;
+        if (cJSON_HasObjectItem(quant, key)) { /* of two names of one list, and of our own key */
+            cJSON_Delete(quant);
+            return fm_fail(err, FM_EFORMAT, "key '%.64s' contradicts another", entry->string);
+        }
+        cJSON *copy = cJSON_Duplicate(entry, 1);
+        if (!copy || !cJSON_AddItemToObject(quant, key, copy)) {
+            cJSON_Delete(copy);
+            cJSON_Delete(quant);
+            return fm_fail(err, FM_ENOMEM, "no memory");
+        }
     }
     *value = fm_json_print(quant);
     cJSON_Delete(quant);
     return *value ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory");
 }
 
-/* Older checkpoints of ModelOpt say how weights are stored in a file of its own only: into the
- * text of config.json, where it says nothing. */
+/* Older checkpoints of ModelOpt say how weights are stored in hf_quant_config.json only.  That goes
+ * into the text of config.json where it has no quantization_config. */
 static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
 {
     struct fm_file f = {0};

@@ -333,8 +333,10 @@ static int read_tool(const struct reading *r, const char *tool, bool exported)
                    "writes with --json");
 }
 
-/* Into a set of its own, or that of directories measured on the same tokens. */
-static int read_figures(struct reading *r, cJSON *sets, const char *tool, const char *path)
+/* Into a set of its own, or that of directories measured on the same tokens; *named is the file
+ * whose name was added last. */
+static int read_figures(struct reading *r, cJSON *sets, const char *tool, const char *path,
+                        const char **named)
 {
     const char *digest = NULL;
     int rc = FM_OK;
@@ -355,28 +357,30 @@ static int read_figures(struct reading *r, cJSON *sets, const char *tool, const 
             rc = read_held(r);
         }
     }
-    if (path)
-        fm_json_add_string(cJSON_GetObjectItemCaseSensitive(r->set, "files"), NULL,
-                           fm_pagefacts_name(path));
+    cJSON *files = cJSON_GetObjectItemCaseSensitive(r->set, "files");
+    if (path != *named || cJSON_GetArraySize(files) == 0)
+        fm_json_add_string(files, NULL, fm_pagefacts_name(path));
+    *named = path;
     return rc ? rc : read_tool(r, tool, exported);
 }
 
 /* One measurement, or those of several directories. */
 static int read_report(struct reading *r, cJSON *sets, const char *path)
 {
-    const char *tool;
+    const char *tool, *named = NULL;
     const cJSON *several = cJSON_GetObjectItemCaseSensitive(r->from, "exports"), *one;
     int rc = fm_json_get_string(r->from, "tool", &tool, r->err);
     if (rc || !cJSON_IsArray(several))
-        return rc ? rc : read_figures(r, sets, tool, path);
+        return rc ? rc : read_figures(r, sets, tool, path, &named);
+    if (!several->child)
+        return fm_fail(r->err, FM_EFORMAT, "\"exports\" is empty");
     cJSON_ArrayForEach(one, several)
     {
         r->from = one;
         if (!rc)
-            rc =
-                cJSON_IsObject(one) && cJSON_HasObjectItem(one, "layout")
-                    ? read_figures(r, sets, "fm-bench quality", one == several->child ? path : NULL)
-                    : fm_fail(r->err, FM_EFORMAT, "\"exports\" are no exported directories");
+            rc = cJSON_IsObject(one) && cJSON_HasObjectItem(one, "layout")
+                     ? read_figures(r, sets, "fm-bench quality", path, &named)
+                     : fm_fail(r->err, FM_EFORMAT, "\"exports\" are no exported directories");
     }
     return rc;
 }

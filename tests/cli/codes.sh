@@ -146,7 +146,8 @@ cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf said.fm ranking.safetensor
 fm-pack -q --export out --budget 0.5 --layout uniform -f family.fm >/dev/null
 grep -oE '"quant_method.*|"ignore.*' out/config.json
 verify -m own --against family.fm out | tail -n 1
-for text in '{"quantization": {"quant_algo": "FP8"}}' '{"quantization": 3}' '{' '[]'; do
+for text in '{"quantization": {"quant_algo": "NVFP4", "exclude_modules": [], "ignore": []}}' \
+    '{"quantization": {"quant_algo": "FP8"}}' '{"quantization": 3}' '{' '[]'; do
     quant "$text"
     said fm-rank -q -m own -t own/tokens.npy -f -o none.fm
 done
