@@ -155,26 +155,17 @@ FM_CLONES(void, quotients, (float *q, const float *x, const float *scale, size_t
         divide(q, x, scale, 1, n);
 }
 
-FM_CLONES(void, encode_e4m3, (uint8_t *restrict code, const float *restrict q, size_t n),
-          (code, q, n))
-{
-    for (size_t i = 0; i < n; i++)
-        code[i] = e4m3_of(q[i]);
-}
-
-FM_CLONES(void, encode_e2m1, (uint8_t *restrict code, const float *restrict q, size_t n),
-          (code, q, n))
-{
-    for (size_t i = 0; i < n; i++)
-        code[i] = e2m1_of(q[i]);
-}
-
-FM_CLONES(void, encode_int4, (uint8_t *restrict code, const float *restrict q, size_t n),
-          (code, q, n))
-{
-    for (size_t i = 0; i < n; i++)
-        code[i] = int4_of(q[i]);
-}
+/* encode_FORMAT: code[i] = FORMAT_of(q[i]) */
+#define ENCODER(format)                                                                            \
+    FM_CLONES(void, encode_##format, (uint8_t *restrict code, const float *restrict q, size_t n),  \
+              (code, q, n))                                                                        \
+    {                                                                                              \
+        for (size_t i = 0; i < n; i++)                                                             \
+            code[i] = format##_of(q[i]);                                                           \
+    }
+ENCODER(e4m3)
+ENCODER(e2m1)
+ENCODER(int4)
 
 /* Two codes of four bits, each in a byte, into one. */
 FM_CLONES(void, pack_pairs, (uint8_t *restrict packed, const uint8_t *restrict code, size_t pairs),

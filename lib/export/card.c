@@ -268,7 +268,7 @@ static void say_headless(struct fm_text *t)
 {
     fm_text_printf(
         t, "vLLM and SGLang: their own code for this architecture (vLLM 0.32, SGLang "
-           "0.5.23) loads the\nbias of the head and never adds it, without a word: do not "
+           "0.5.23) loads the\nbias of the head and silently never adds it: do not "
            "serve this directory by it.\nExport `--layout ragged`, or `--layout layer --for "
            "vllm` for fused kernels, for vLLM.\n\n");
 }

@@ -457,8 +457,8 @@ static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_
 /* ---- rounded to another format ---- */
 
 /*
- * The matrix of a block as numbers, and in `all` every row of its part of the expert.  Gate and up
- * rows stay where they are, in turn; columns are turned.
+ * The matrix of a block as float32 values; `all` has every row of its part of the expert.  Gate and
+ * up rows stay interleaved; down, which the bundle holds by columns, is transposed.
  */
 static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *all,
                        const struct fm_exportplan *p, const struct fm_planned_block *b,

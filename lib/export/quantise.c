@@ -44,9 +44,10 @@ int fm_server_find(const char *name)
 #define MX GROUP("32") ", \"scale_dtype\": \"torch.uint8\""
 
 /*
- * Widths: fp8-block has whole blocks in vLLM and SGLang; products of FP8 want rows of 16 bytes; a
- * row of down has whole groups on each device; SGLang's Marlin takes NVFP4 in multiples of 64, vLLM
- * pads what is none (vLLM 0.33, SGLang 0.5.23).
+ * Why the multiples of the width: vLLM and SGLang take only whole blocks of fp8-block; FP8 matrix
+ * products need rows of a multiple of 16 bytes; with tensor parallelism every device must get whole
+ * groups of a row of down.  SGLang's Marlin kernel needs NVFP4 widths that are multiples of 64;
+ * vLLM pads other widths (vLLM 0.33, SGLang 0.5.23).
  */
 static const struct fm_quantiser fp8_block = {
     .name = "fp8-block",
@@ -109,7 +110,8 @@ static const struct fm_quantiser nvfp4_ct = {
     .top = 6,
     .scales = FM_F8_E4M3,
     .multiple = {64, 16, 64},
-    .unread = "loads these experts without a word and wrong, multiplied by weight_global_scale",
+    .unread =
+        "silently loads wrong values for these experts: it multiplies them by weight_global_scale",
     .about = "NVFP4 of weights only, in compressed-tensors' names",
 };
 
@@ -177,7 +179,7 @@ const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_conf
     return fused ? q->fused : q->config;
 }
 
-/* Rows of H values must be whole blocks, and bytes. */
+/* A row of H values must be a whole number of blocks and of bytes. */
 static int check_hidden(const struct fm_quantiser *q, const struct fm_config *to,
                         struct fm_err *err)
 {

@@ -38,7 +38,7 @@
 /* Whose rules for widths an export follows. */
 enum fm_server { FM_SERVER_ANY, FM_SERVER_VLLM, FM_SERVER_SGLANG, FM_SERVERS };
 
-/* "any|vllm|sglang": the names, as options list them; -1: there is none of that name. */
+/* "any|vllm|sglang": the names, as options list them; -1 for an unknown name. */
 #define FM_SERVER_CHOICES "any|vllm|sglang"
 const char *fm_server_name(enum fm_server server);
 int fm_server_find(const char *name);

@@ -1,4 +1,4 @@
-# Ranks that are stopped: three by a batch system's warning; two go on, of which one is told to end,
+# Ranks that are stopped: three by a batch system's warning; two go on, one of which gets a signal,
 # and of the next two one is killed; then one process ends the run, with the bytes of one that was
 # never stopped.
 # shellcheck source=tests/ranks.sh
@@ -37,7 +37,7 @@ go_on 2
 started state.lock
 kill -TERM "$(a_rank_of $!)"
 wait $!
-echo "one is told to end: $(ended "$?")"
+echo "one rank gets SIGTERM: $(ended "$?")"
 echo state* stopped*
 go_on 2
 started state.lock
