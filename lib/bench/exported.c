@@ -19,6 +19,7 @@
 #include "lib/base/names.h"
 #include "lib/bench/bench.h"
 #include "lib/data/calib.h"
+#include "lib/export/filetable.h"
 #include "lib/export/plan.h"
 #include "lib/export/layouts.h"
 #include "lib/learn/quality.h"
@@ -57,11 +58,11 @@ static int read_json(cJSON **json, const char *directory, const char *name, stru
 static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, struct fm_err *err)
 {
     static const char end[] = ".safetensors";
-    const cJSON *name;
-    cJSON_ArrayForEach(name, cJSON_GetObjectItemCaseSensitive(json, "files"))
+    const cJSON *file;
+    cJSON_ArrayForEach(file, cJSON_GetObjectItemCaseSensitive(json, FM_EXPORT_FILES))
     {
         struct stat st;
-        const char *text = cJSON_IsString(name) ? name->valuestring : "";
+        const char *text = file->string ? file->string : "";
         if (!fm_ends_with(text, end) || strchr(text, '/'))
             continue;
         char *path = fm_file_join(directory, text, err);

@@ -176,11 +176,11 @@ static int compare_text(bool *same, const struct fm_exportplan *p, size_t i, con
     int rc = fm_exportplan_header(p, i, &want, &owned, err);
     *same = *same && !rc && !fm_file_slurp_in(directory, f->name, most, &text, &size, &none);
     if (*same && strcmp(f->name, FM_EXPORT_JSON) == 0)
-        *same = !fm_record_unmeasured(&text, &size, &none);
+        *same = !fm_record_compared(&text, &size, &none);
     if (*same)
         *same = strcmp(f->name, FM_EXPORT_CARD) == 0
                     ? same_card(text, want)
-                    : size == f->bytes && memcmp(text, want, size) == 0;
+                    : size == f->header_bytes && memcmp(text, want, size) == 0;
     free(text);
     free(owned);
     return rc;

@@ -24,8 +24,9 @@
  *
  * In reading order beside these: exportoptions.h, layouts.h and layouts.c (the layouts are in
  * lib/export/layouts), quantise (formats that experts are rounded to), trust (which files and keys
- * of a checkpoint load code), runtimes (what each server loads), frontmatter; ownexport (what
- * --force may replace); record (figures that are added to an export later).
+ * of a checkpoint load code), runtimes (what each server loads), frontmatter; filetable (sizes
+ * and digests of files); ownexport (what --force may replace); record (figures that are added to an
+ * export later).
  *
  * Lists (list.h) take 3, 4 and 6 of this for every member, fm-verify (lib/verify/verify_export.c)
  * for the one that a directory says it is.
@@ -35,9 +36,9 @@
  * "index", "removed", "budget", "weights" (--weights, of codes), "base_model" and "load_cap": [R,
  * R2] (where they were given), "allow_code" and "keep_extra": true and "keep_config": [keys] (where
  * there are), "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of
- * layer 0 ..] ..], "files": every name in the directory, "config": digest of the checkpoint's
- * config.json, "ranking": digest of the bundle's ranking}.  No paths, no dates: same bundle, same
- * options, same bytes.
+ * layer 0 ..] ..], "config": digest of the checkpoint's config.json, "ranking": digest of the
+ * bundle's ranking, "files": every other file of the directory with its size and digest
+ * (filetable.h)}.  No paths, no dates: same bundle, same options, same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H

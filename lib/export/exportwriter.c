@@ -1,10 +1,13 @@
 /*
  * Writing an export that is planned.  A file is cut into pieces that threads fill from the bundle
  * side by side: into a directory each is written where it belongs, into a stream they go in order,
- * a round of as many as there are threads after the other.
+ * a round of as many as there are threads after the other.  fm-export.json, which has the digests
+ * of all other files, is written last: those of a stream are made as it passes, those of a
+ * directory's weight files, whose pieces come in any order, from one read of what was just written.
  */
 #include "lib/export/exportwriter.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,16 +17,35 @@
 #include "lib/base/pool.h"
 #include "lib/export/fill.h"
 #include "lib/export/ownexport.h"
+#include "lib/export/texts.h"
 #include "lib/run/taskgroup.h"
 
 struct writer {
     const struct fm_exportplan *plan;
     const struct fm_run_options *run;
     struct fm_taskgroup tasks;
-    struct fm_outdir dir; /* of a directory */
-    struct fm_output out; /* of a stream */
-    struct fm_hasher *hasher;
+    struct fm_outdir dir;             /* of a directory */
+    struct fm_output out;             /* of a stream */
+    struct fm_hasher *hasher, *whole; /* of a tensor and of the file in the stream */
+    struct fm_filetable table;
 };
+
+static struct fm_filetable_entry *entry_of(const struct writer *w, size_t i)
+{
+    return fm_filetable_find(&w->table, w->plan->file[i].name);
+}
+
+/* fm-export.json, the last file of the plan, with the table, malloced. */
+static int last_text(const struct writer *w, char **text, struct fm_err *err)
+{
+    const struct fm_planned_file *f = &w->plan->file[w->plan->files - 1];
+    size_t size = (size_t)f->header_bytes;
+    assert(strcmp(f->name, FM_EXPORT_JSON) == 0);
+    *text = fm_strdup(f->header, err);
+    int rc = *text ? fm_filetable_write(&w->table, text, &size, err) : err->code;
+    assert(rc || size == f->bytes);
+    return rc;
+}
 
 /* ---- pieces of one file ---- */
 
@@ -142,13 +164,27 @@ static void write_piece(void *arg, int i)
 /* What comes before the tensors: of texts, all of it. */
 static int write_head(const struct writer *w, size_t i, struct fm_output *out, struct fm_err *err)
 {
+    size_t size = (size_t)w->plan->file[i].header_bytes;
     const char *header = NULL;
     char *owned = NULL;
     int rc = fm_exportplan_header(w->plan, i, &header, &owned, err);
     if (!rc)
-        rc = fm_output_write_at(out, 0, header, (size_t)w->plan->file[i].header_bytes, err);
+        rc = fm_output_write_at(out, 0, header, size, err);
+    if (!rc && !w->plan->file[i].weights)
+        entry_of(w, i)->digest = fm_digest_of(header, size);
     free(owned);
     return rc;
+}
+
+/* The digest of a weight file whose pieces are written; the system still has them in memory. */
+static int hash_written(struct filework *f, size_t i, struct fm_err *err)
+{
+    const struct fm_planned_file *planned = &f->w->plan->file[i];
+    const struct fm_file written = {
+        .fd = f->out.fd, .size = planned->bytes, .path = (char *)planned->name};
+    if (!planned->weights)
+        return FM_OK;
+    return fm_filetable_hash(&entry_of(f->w, i)->digest, &written, &f->w->tasks, false, err);
 }
 
 static void write_file(void *arg, int i)
@@ -171,6 +207,8 @@ static void write_file(void *arg, int i)
     if (!rc) {
         fm_pool_for(pieces, write_piece, &f);
         if (fm_taskgroup_going(&w->tasks))
+            rc = hash_written(&f, (size_t)i, &err);
+        if (!rc && fm_taskgroup_going(&w->tasks))
             rc = fm_output_commit(&f.out, &err);
     }
     if (open)
@@ -178,6 +216,21 @@ static void write_file(void *arg, int i)
     free(f.piece);
     if (rc)
         fm_taskgroup_fail(&w->tasks, &err);
+}
+
+static int write_last(struct writer *w, struct fm_err *err)
+{
+    struct fm_output out;
+    char *text = NULL;
+    int rc = last_text(w, &text, err);
+    if (!rc)
+        rc = fm_outdir_file(&w->dir, &out, FM_EXPORT_JSON, err);
+    if (!rc) {
+        rc = fm_output_write_at(&out, 0, text, strlen(text), err);
+        rc = fm_output_end(&out, rc, err);
+    }
+    free(text);
+    return rc;
 }
 
 static int write_directory(struct writer *w, struct fm_err *err)
@@ -192,8 +245,10 @@ static int write_directory(struct writer *w, struct fm_err *err)
         return rc;
     }
     fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
-    fm_pool_for((int)w->plan->files, write_file, w);
+    fm_pool_for((int)w->plan->files - 1, write_file, w);
     rc = fm_taskgroup_end(&w->tasks, err);
+    if (!rc)
+        rc = write_last(w, err);
     if (!rc)
         rc = fm_file_unchanged(&w->plan->from->bundle.file, err);
     if (!rc)
@@ -240,6 +295,7 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
             rc = fm_fill_check(w->plan, t, &digest, err);
         }
     }
+    fm_hasher_add(w->whole, bytes, (size_t)p->size);
     if (!rc)
         rc = fm_output_write(&w->out, bytes, (size_t)p->size, err);
     fm_taskgroup_add(&w->tasks, p->size);
@@ -274,14 +330,22 @@ static int stream_header(struct writer *w, size_t i, struct fm_err *err)
     const struct fm_planned_file *f = &w->plan->file[i];
     char member[FM_ARCHIVE_HEADER_MAX], *owned = NULL;
     const char *header = NULL;
-    size_t member_bytes = 0;
+    size_t member_bytes = 0, size = (size_t)f->header_bytes;
+    bool last = i + 1 == w->plan->files;
     int rc = fm_archive_header(member, &member_bytes, f->name, f->bytes, err);
     if (!rc)
         rc = fm_output_write(&w->out, member, member_bytes, err);
     if (!rc)
-        rc = fm_exportplan_header(w->plan, i, &header, &owned, err);
+        rc = last ? last_text(w, &owned, err)
+                  : fm_exportplan_header(w->plan, i, &header, &owned, err);
+    if (!rc && last) {
+        header = owned;
+        size = (size_t)f->bytes;
+    }
+    fm_hasher_reset(w->whole);
+    fm_hasher_add(w->whole, header, !rc ? size : 0);
     if (!rc)
-        rc = fm_output_write(&w->out, header, (size_t)f->header_bytes, err);
+        rc = fm_output_write(&w->out, header, size, err);
     free(owned);
     return rc;
 }
@@ -300,6 +364,8 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
         rc = stream_header(w, i, err);
     if (!rc)
         rc = stream_pieces(w, piece, pieces, err);
+    if (!rc && i + 1 < w->plan->files)
+        entry_of(w, i)->digest = fm_hasher_done(w->whole);
     if (!rc)
         rc = fm_output_write(&w->out, zeros, (size_t)(fm_archive_padded(f->bytes) - f->bytes), err);
     free(piece);
@@ -313,14 +379,17 @@ static int write_stream(struct writer *w, struct fm_err *err)
     if (rc)
         return rc;
     w->hasher = fm_hasher_new();
-    if (!w->hasher)
+    w->whole = fm_hasher_new();
+    if (!w->hasher || !w->whole)
         rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
     fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
-    /* What is small and says what the rest is comes first. */
+    /* What is small and says what the rest is comes first, but for fm-export.json. */
     for (int weights = 0; weights < 2; weights++)
-        for (size_t i = 0; i < w->plan->files && !rc && fm_taskgroup_going(&w->tasks); i++)
+        for (size_t i = 0; i + 1 < w->plan->files && !rc && fm_taskgroup_going(&w->tasks); i++)
             if (w->plan->file[i].weights == (weights == 1))
                 rc = stream_file(w, i, err);
+    if (!rc && fm_taskgroup_going(&w->tasks))
+        rc = stream_file(w, w->plan->files - 1, err);
     int parallel = fm_taskgroup_end(&w->tasks, !rc ? err : &(struct fm_err){0});
     rc = rc ? rc : parallel;
     if (!rc)
@@ -331,6 +400,7 @@ static int write_stream(struct writer *w, struct fm_err *err)
         rc = fm_run_announce(w->run, err);
     fm_output_abandon(&w->out);
     fm_hasher_free(w->hasher);
+    fm_hasher_free(w->whole);
     return rc;
 }
 
@@ -338,5 +408,9 @@ int fm_exportwriter_write(const struct fm_exportplan *plan, const struct fm_run_
                           struct fm_err *err)
 {
     struct writer w = {.plan = plan, .run = run};
-    return strcmp(run->outputs.path, "-") == 0 ? write_stream(&w, err) : write_directory(&w, err);
+    int rc = fm_texts_files(&w.table, plan, err);
+    if (!rc)
+        rc = strcmp(run->outputs.path, "-") == 0 ? write_stream(&w, err) : write_directory(&w, err);
+    fm_filetable_release(&w.table);
+    return rc;
 }

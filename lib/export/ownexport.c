@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "lib/export/filetable.h"
 #include "lib/model/source.h"
 
 #define JSON_BYTES_MAX ((size_t)64 << 20)
@@ -16,13 +17,13 @@
 static bool has(const void *self, const char *name)
 {
     const struct fm_ownexport *r = self;
-    const cJSON *files = cJSON_GetObjectItemCaseSensitive(r->json, "files"), *file;
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(r->json, FM_EXPORT_FILES), *file;
     const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
     if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
         return false;
     cJSON_ArrayForEach(file, files)
     {
-        if (cJSON_IsString(file) && strcmp(file->valuestring, name) == 0)
+        if (file->string && strcmp(file->string, name) == 0)
             return true;
     }
     return false;

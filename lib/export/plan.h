@@ -77,6 +77,7 @@ struct fm_planned_file {
     char name[128];
     char *header; /* the whole file, or the header of a weight file; owned; NULL: it is carried */
     uint64_t header_bytes, bytes;
+    uint64_t table_bytes; /* of fm-export.json: what the table of files adds to it; else 0 */
     const struct fm_member *carried; /* what it is a copy of */
     bool weights;
     size_t tensor, tensors; /* the first of its tensors, how many */

@@ -16,9 +16,11 @@
 
 #include "formats/file/file.h"
 #include "formats/file/text.h"
+#include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
 #include "formats/tensor/hfcache.h"
 #include "lib/export/card.h"
+#include "lib/export/filetable.h"
 #include "lib/export/plan.h"
 
 #define CARD_BYTES_MAX ((size_t)4 << 20)
@@ -155,7 +157,8 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_recor
     fm_text_add(t, rest, strlen(rest));
 }
 
-static int record_card(const struct fm_run_options *run, const struct fm_record *r,
+/* *written (free()) = the new text of the card; NULL: there is none. */
+static int record_card(const struct fm_run_options *run, const struct fm_record *r, char **written,
                        struct fm_err *err)
 {
     const char *directory = run->inputs.stream;
@@ -183,7 +186,7 @@ static int record_card(const struct fm_run_options *run, const struct fm_record 
                     directory, FM_EXPORT_CARD);
     free(path);
     free(card);
-    free(t.data);
+    *written = t.data;
     return rc;
 }
 
@@ -215,13 +218,41 @@ static void say_json(struct fm_text *t, const struct fm_record *r)
     fm_text_printf(t, "}");
 }
 
-int fm_record_unmeasured(char **text, size_t *size, struct fm_err *err)
+static int without_measured(char **text, size_t *size, struct fm_err *err)
 {
     const struct fm_jsonedit away = {FM_EXPORT_MEASURED, NULL};
     return fm_jsonedit_set(text, size, &away, 1, err);
 }
 
-static int record_json(const char *directory, const struct fm_record *r, struct fm_err *err)
+int fm_record_compared(char **text, size_t *size, struct fm_err *err)
+{
+    const struct fm_jsonedit away[] = {{FM_EXPORT_MEASURED, NULL}, {FM_EXPORT_FILES, NULL}};
+    return fm_jsonedit_set(text, size, away, 2, err);
+}
+
+/* The card's size and digest, where it has an entry in the table and its text was written. */
+static int list_card(char **json, size_t *size, const char *card, struct fm_err *err)
+{
+    struct fm_filetable table = {0};
+    cJSON *tree = NULL;
+    if (!card)
+        return FM_OK;
+    int rc = fm_json_tree(&tree, *json, *size, err);
+    if (!rc)
+        rc = fm_filetable_read(&table, tree, err);
+    struct fm_filetable_entry *e = !rc ? fm_filetable_find(&table, FM_EXPORT_CARD) : NULL;
+    if (e) {
+        e->bytes = strlen(card);
+        e->digest = fm_digest_of(card, strlen(card));
+        rc = fm_filetable_write(&table, json, size, err);
+    }
+    fm_filetable_release(&table);
+    cJSON_Delete(tree);
+    return rc;
+}
+
+static int record_json(const char *directory, const char *card, const struct fm_record *r,
+                       struct fm_err *err)
 {
     struct fm_text t = {0};
     char *json = NULL, *path = NULL;
@@ -231,8 +262,10 @@ static int record_json(const char *directory, const struct fm_record *r, struct 
     const struct fm_jsonedit edit = {FM_EXPORT_MEASURED, t.data};
     if (!rc && t.failed)
         rc = fm_fail(err, FM_ENOMEM, "no memory for the figures");
+    if (!rc && list_card(&json, &size, card, err))
+        rc = fm_within(err, "%s/%s", directory, FM_EXPORT_JSON);
     if (!rc)
-        rc = fm_record_unmeasured(&json, &size, err);
+        rc = without_measured(&json, &size, err);
     if (!rc)
         rc = fm_jsonedit_set(&json, &size, &edit, 1, err);
     path = !rc ? fm_file_join(directory, FM_EXPORT_JSON, err) : NULL;
@@ -247,8 +280,12 @@ static int record_json(const char *directory, const struct fm_record *r, struct 
 int fm_record_write(const struct fm_run_options *run, const struct fm_record *result,
                     struct fm_err *err)
 {
-    int rc = record_card(run, result, err);
-    return rc ? rc : record_json(run->inputs.stream, result, err);
+    char *card = NULL;
+    int rc = record_card(run, result, &card, err);
+    if (!rc)
+        rc = record_json(run->inputs.stream, card, result, err);
+    free(card);
+    return rc;
 }
 
 /* ---- a benchmark of the hub ---- */

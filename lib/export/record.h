@@ -1,7 +1,8 @@
 /*
  * What was measured of an exported directory, written into it: fm-export.json gets "measured", the
- * model card a section and a model-index, and .eval_results/ an entry where the tokens are of a
- * benchmark of the hub.  fm-verify(1) leaves these out of what must be the bundle's.
+ * model card a section and a model-index, the table of files the card's new digest, and
+ * .eval_results/ an entry where the tokens are of a benchmark of the hub.  fm-verify(1) leaves
+ * these out of what must be the bundle's.
  */
 #ifndef FM_RECORD_H
 #define FM_RECORD_H
@@ -44,8 +45,9 @@ struct fm_record {
 int fm_record_write(const struct fm_run_options *run, const struct fm_record *result,
                     struct fm_err *err);
 
-/* The text of an fm-export.json, malloced, without what was measured. */
-int fm_record_unmeasured(char **text, size_t *size, struct fm_err *err);
+/* The text of an fm-export.json, malloced, without what was measured and the table of files: what
+ * its bundle says of it. */
+int fm_record_compared(char **text, size_t *size, struct fm_err *err);
 
 /*
  * Of what the hub calls a benchmark: a data set whose eval.yaml lists tasks, and whose leaderboard

@@ -313,28 +313,39 @@ static uint64_t shard_size(const struct fm_export_options *o)
     return o->shard_bytes ? o->shard_bytes : FM_EXPORT_SHARD_BYTES;
 }
 
-static int compare_names(const void *a, const void *b)
+int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct fm_err *err)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    *t = (struct fm_filetable){
+        .entry = fm_alloc(p->files + 1, sizeof *t->entry, "the table of files", err)};
+    if (!t->entry)
+        return err->code;
+    for (size_t i = 0; i < p->files; i++) {
+        struct fm_filetable_entry *e = &t->entry[t->entries];
+        if (strcmp(p->file[i].name, FM_EXPORT_JSON) == 0)
+            continue;
+        snprintf(e->name, sizeof e->name, "%s", p->file[i].name);
+        e->bytes = p->file[i].bytes;
+        t->entries++;
+    }
+    fm_filetable_sort(t);
+    return FM_OK;
 }
 
-/* Every file of the directory, this one too: what --force may remove with it. */
-static int say_files(struct fm_text *t, const struct fm_exportplan *p, struct fm_err *err)
+/* Bytes of fm-export.json once it has the table of files, whose digests are known last. */
+static int size_with_files(uint64_t *bytes, const struct fm_exportplan *p, const struct fm_text *t,
+                           struct fm_err *err)
 {
-    size_t n = 0;
-    const char **name = fm_alloc(p->files + 1, sizeof *name, "the names of an export", err);
-    if (!name)
-        return err->code;
-    for (size_t i = 0; i < p->files; i++)
-        name[n++] = p->file[i].name;
-    name[n++] = FM_EXPORT_JSON;
-    qsort(name, n, sizeof *name, compare_names);
-    fm_text_printf(t, "  \"files\": [");
-    for (size_t i = 0; i < n; i++)
-        fm_text_printf(t, "%s\"%s\"", i ? ", " : "", name[i]);
-    fm_text_printf(t, "],\n");
-    free(name);
-    return FM_OK;
+    struct fm_filetable table = {0};
+    size_t size = t->size;
+    char *text = t->failed ? NULL : fm_strdup(t->data, err);
+    int rc = text ? fm_texts_files(&table, p, err)
+                  : fm_fail(err, FM_ENOMEM, "no memory for " FM_EXPORT_JSON);
+    if (!rc)
+        rc = fm_filetable_write(&table, &text, &size, err);
+    *bytes = size;
+    fm_filetable_release(&table);
+    free(text);
+    return rc;
 }
 
 /* "keep_config": ["a", "b"], where there are any. */
@@ -348,7 +359,7 @@ static void say_keys(struct fm_text *t, const char *const *key)
     fm_text_printf(t, "],\n");
 }
 
-/* The last text: it names the others. */
+/* The last text: it names the others, in a table that the writer adds. */
 static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_mask *mask = &p->from->budgets.masks.mask[p->index];
@@ -382,14 +393,20 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     fm_text_printf(&t, "  \"widths\": ");
     fm_texts_widths(&t, p, p->widths.kept, "  ");
     fm_text_printf(&t, ",\n");
-    if (say_files(&t, p, err)) {
-        free(t.data);
-        return err->code;
-    }
     say_digest(&t, p, "config", FM_MEMBER_CARRIED "config.json", ",");
     say_digest(&t, p, "ranking", FM_MEMBER_RANKING, "");
     fm_text_printf(&t, "}\n");
-    return fm_texts_add(p, FM_EXPORT_JSON, &t, err);
+    uint64_t bytes = 0;
+    int rc = size_with_files(&bytes, p, &t, err);
+    if (!rc)
+        rc = fm_texts_add(p, FM_EXPORT_JSON, &t, err);
+    free(t.data);
+    if (rc)
+        return rc;
+    struct fm_planned_file *f = &p->file[p->files - 1];
+    f->table_bytes = bytes - f->bytes;
+    f->bytes = bytes;
+    return FM_OK;
 }
 
 /* ---- all of them ---- */

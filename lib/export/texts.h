@@ -6,6 +6,7 @@
 
 #include "formats/file/text.h"
 #include "formats/json/jsonedit.h"
+#include "lib/export/filetable.h"
 #include "lib/export/plan.h"
 
 /* Plan them as files: config.json, fm-export.json, README.md, the modelling file, the carried
@@ -13,6 +14,8 @@
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err);
 /* Add a text as a file; releases it. */
 int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err);
+/* The table of all files of a finished plan but fm-export.json, its digests not set. */
+int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct fm_err *err);
 /* README.md: lib/export/card.c. */
 int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);
 

@@ -1,0 +1,138 @@
+/*
+ * The table is read from JSON that strangers may have written, so each entry is checked before its
+ * name is opened; that no name is there twice the JSON reader checks.
+ */
+#include "lib/export/filetable.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file/text.h"
+#include "formats/json/json.h"
+#include "formats/json/jsonedit.h"
+#include "lib/base/mem.h"
+#include "lib/model/source.h"
+
+/* Small enough for the second cache, where the digest reads it. */
+#define PIECE_BYTES ((size_t)256 << 10)
+#define EXACT_MAX ((int64_t)1 << 53)
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct fm_filetable_entry *x = a, *y = b;
+    return strcmp(x->name, y->name);
+}
+
+static int compare_name(const void *name, const void *entry)
+{
+    return strcmp(name, ((const struct fm_filetable_entry *)entry)->name);
+}
+
+void fm_filetable_sort(struct fm_filetable *t)
+{
+    if (t->entries)
+        qsort(t->entry, t->entries, sizeof *t->entry, compare_entries);
+}
+
+struct fm_filetable_entry *fm_filetable_find(const struct fm_filetable *t, const char *name)
+{
+    if (!t->entries)
+        return NULL;
+    return bsearch(name, t->entry, t->entries, sizeof *t->entry, compare_name);
+}
+
+/* A name of a file beside fm-export.json. */
+static bool name_ok(const char *name)
+{
+    return *name && strlen(name) < FM_FILETABLE_NAME && !strchr(name, '/') &&
+           strcmp(name, ".") != 0 && strcmp(name, "..") != 0 && strcmp(name, FM_EXPORT_JSON) != 0;
+}
+
+static int read_entry(struct fm_filetable_entry *e, const cJSON *json, struct fm_err *err)
+{
+    const char *hex = NULL;
+    int64_t bytes = 0;
+    if (!name_ok(json->string))
+        return fm_fail(err, FM_EFORMAT, "is not the name of a file beside " FM_EXPORT_JSON);
+    if (!cJSON_IsObject(json))
+        return fm_fail(err, FM_EFORMAT, "is not an object with 'bytes' and 'digest'");
+    if (fm_json_get_int(json, "bytes", 0, EXACT_MAX, &bytes, err) ||
+        fm_json_get_string(json, "digest", &hex, err))
+        return err->code;
+    if (!fm_digest_parse(&e->digest, hex, strlen(hex)))
+        return fm_fail(err, FM_EFORMAT, "'digest' is not 32 lower-case hex digits");
+    memcpy(e->name, json->string, strlen(json->string) + 1);
+    e->bytes = (uint64_t)bytes;
+    return FM_OK;
+}
+
+int fm_filetable_read(struct fm_filetable *t, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *files = cJSON_GetObjectItemCaseSensitive(json, FM_EXPORT_FILES), *file;
+    *t = (struct fm_filetable){0};
+    if (!cJSON_IsObject(files))
+        return fm_fail(err, FM_EFORMAT,
+                       "'" FM_EXPORT_FILES "' is not an object of files with their sizes and "
+                       "digests; make the export again");
+    t->entry = fm_alloc((size_t)cJSON_GetArraySize(files) + 1, sizeof *t->entry,
+                        "the table of files", err);
+    if (!t->entry)
+        return err->code;
+    cJSON_ArrayForEach(file, files)
+    {
+        if (read_entry(&t->entry[t->entries++], file, err))
+            return fm_within(err, "'" FM_EXPORT_FILES "': '%.200s'", file->string);
+    }
+    fm_filetable_sort(t);
+    return FM_OK;
+}
+
+void fm_filetable_release(struct fm_filetable *t)
+{
+    free(t->entry);
+    *t = (struct fm_filetable){0};
+}
+
+int fm_filetable_write(const struct fm_filetable *t, char **text, size_t *size, struct fm_err *err)
+{
+    struct fm_text value = {0};
+    fm_text_printf(&value, "{");
+    for (size_t i = 0; i < t->entries; i++) {
+        char hex[FM_DIGEST_HEX];
+        fm_digest_hex(hex, &t->entry[i].digest);
+        fm_text_printf(&value, "%s\n    ", i ? "," : "");
+        fm_text_quote(&value, t->entry[i].name);
+        fm_text_printf(&value, ": {\"bytes\": %" PRIu64 ", \"digest\": \"%s\"}", t->entry[i].bytes,
+                       hex);
+    }
+    fm_text_printf(&value, "\n  }");
+    const struct fm_jsonedit edit = {FM_EXPORT_FILES, value.data};
+    int rc = value.failed ? fm_fail(err, FM_ENOMEM, "no memory for the table of files")
+                          : fm_jsonedit_set(text, size, &edit, 1, err);
+    free(value.data);
+    return rc;
+}
+
+int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
+                      struct fm_taskgroup *tasks, bool tell, struct fm_err *err)
+{
+    struct fm_hasher *hasher = fm_hasher_new();
+    struct fm_mark mark = fm_scratch_mark();
+    char *piece = fm_scratch(PIECE_BYTES);
+    int rc = hasher ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    for (uint64_t at = 0; at < file->size && !rc && fm_taskgroup_going(tasks);) {
+        size_t n = file->size - at < PIECE_BYTES ? (size_t)(file->size - at) : PIECE_BYTES;
+        rc = fm_file_read(file, at, piece, n, err);
+        if (!rc)
+            fm_hasher_add(hasher, piece, n);
+        if (!rc && tell)
+            fm_taskgroup_add(tasks, n);
+        at += n;
+    }
+    if (!rc)
+        *digest = fm_hasher_done(hasher);
+    fm_scratch_release(mark);
+    fm_hasher_free(hasher);
+    return rc;
+}

@@ -1,0 +1,57 @@
+/*
+ * The files of an export with their sizes and digests: the key "files" of fm-export.json, which
+ * has every file of the directory but itself.
+ *
+ *     "files": {
+ *       "README.md": {"bytes": 2100, "digest": "32 hex digits"}
+ *     }
+ */
+#ifndef FM_FILETABLE_H
+#define FM_FILETABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cjson/cJSON.h>
+
+#include "formats/file/digest.h"
+#include "formats/file/file.h"
+#include "lib/base/err.h"
+#include "lib/run/taskgroup.h"
+
+#define FM_EXPORT_FILES "files" /* the key */
+#define FM_FILETABLE_NAME 256
+
+struct fm_filetable_entry {
+    char name[FM_FILETABLE_NAME];
+    uint64_t bytes;
+    struct fm_digest digest; /* of all of them */
+};
+
+struct fm_filetable {
+    struct fm_filetable_entry *entry; /* sorted by name, no name twice */
+    size_t entries;
+};
+
+/* Of an fm-export.json.  FM_EFORMAT where the table is not there, or has what cannot be: the
+ * sentence names the entry.  Release in every case. */
+int fm_filetable_read(struct fm_filetable *t, const cJSON *json, struct fm_err *err);
+void fm_filetable_release(struct fm_filetable *t); /* zeroed struct is fine */
+
+/* For those who fill entries themselves: bring them into the order of names. */
+void fm_filetable_sort(struct fm_filetable *t);
+
+/* The entry of that name, or NULL. */
+struct fm_filetable_entry *fm_filetable_find(const struct fm_filetable *t, const char *name);
+
+/* Put the table into the text of an fm-export.json (formats/json/jsonedit.h): in the place of an
+ * older one, else behind the last key.  Its length does not depend on the digests. */
+int fm_filetable_write(const struct fm_filetable *t, char **text, size_t *size, struct fm_err *err);
+
+/* The digest of a file, read once from beginning to end, unless `tasks` are not going any more;
+ * with `tell` its bytes are progress of them. */
+int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
+                      struct fm_taskgroup *tasks, bool tell, struct fm_err *err);
+
+#endif
