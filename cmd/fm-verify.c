@@ -5,10 +5,10 @@
 #include "lib/run/report.h"
 #include "lib/verify/verify.h"
 
-/* Findings are lines of the result, and an array of its JSON. */
+/* Findings and notes are lines of the result, and arrays of its JSON. */
 struct findings {
     FILE *out;
-    cJSON *list;
+    cJSON *list, *noted[FM_VERIFY_NOTES]; /* these: NULL where there are none */
 };
 
 static void add_finding(void *self, const char *item, const char *what)
@@ -21,6 +21,18 @@ static void add_finding(void *self, const char *item, const char *what)
     cJSON *o = fm_json_add_object(f->list, NULL);
     fm_json_add_string(o, "item", item);
     fm_json_add_string(o, "what", what);
+}
+
+static void add_note(void *self, enum fm_verify_note note, const char *name)
+{
+    static const char *const title[] = {"not listed", "recorded", "dropped"};
+    struct findings *f = self;
+    fprintf(f->out, "%s: ", title[note]);
+    fm_cli_word(f->out, name);
+    fputc('\n', f->out);
+    if (!f->noted[note])
+        f->noted[note] = cJSON_CreateArray();
+    fm_json_add_string(f->noted[note], NULL, name);
 }
 
 static void describe(FILE *out, const struct fm_verify_report *r, int code)
@@ -46,8 +58,10 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
         fprintf(out, "%s\n", !code ? "ok" : "not verified");
 }
 
-static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, int code)
+static cJSON *describe_json(const struct fm_verify_report *r, const struct findings *findings,
+                            int code)
 {
+    static const char *const key[] = {"not_listed", "recorded", "dropped"};
     cJSON *o = fm_report_begin("fm-verify");
     fm_json_add_bool(o, "ok", !code);
     fm_json_add_string(o, "kind", r->kind);
@@ -67,7 +81,10 @@ static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, i
     fm_json_add_uint(o, "items", r->items);
     fm_json_add_uint(o, "failed", r->failed);
     fm_json_add_uint(o, "bytes", r->bytes);
-    fm_json_add(o, "findings", findings);
+    fm_json_add(o, "findings", findings->list);
+    for (int i = 0; i < FM_VERIFY_NOTES; i++)
+        if (findings->noted[i])
+            fm_json_add(o, key[i], findings->noted[i]);
     if (r->function) {
         fm_json_add_double(o, "loss", r->loss);
         fm_json_add_double(o, "loss_want", r->loss_want);
@@ -75,6 +92,28 @@ static cJSON *describe_json(const struct fm_verify_report *r, cJSON *findings, i
     }
     fm_json_add_double(o, "seconds", r->seconds);
     return o;
+}
+
+/* --dry-run of a directory without its bundle. */
+static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_options *options,
+                         struct fm_err *err)
+{
+    struct fm_cli_text text;
+    uint64_t files, bytes;
+    char size[32];
+    int rc = fm_verify_listed(options->target, &files, &bytes, err);
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (rc)
+        return rc;
+    fm_units_bytes(size, bytes);
+    fprintf(text.out, "%llu files, %s: would be read and %s\n", (unsigned long long)files, size,
+            options->record ? "recorded" : "checked");
+    cJSON *o = fm_report_begin("fm-verify");
+    fm_json_add_bool(o, "dry_run", 1);
+    fm_json_add_uint(o, "items", files);
+    fm_json_add_uint(o, "bytes", bytes);
+    return fm_cli_result(cli, &text, o, err);
 }
 
 /* --dry-run: the stream opens and makes sense as far as its first members go. */
@@ -127,22 +166,24 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options, str
     if (check_function(cli, options, err))
         return err->code;
     if (cli->dry_run)
-        return dry_run(cli, options, err);
+        return fm_verify_is_alone(options) ? dry_run_table(cli, options, err)
+                                           : dry_run(cli, options, err);
     if (fm_cli_text_open(&text, err))
         return err->code;
-    struct findings findings = {text.out, cJSON_CreateArray()};
+    struct findings findings = {text.out, cJSON_CreateArray(), {NULL}};
     options->finding = add_finding;
+    options->note = add_note;
     options->self = &findings;
     int rc = fm_verify(&cli->run, options, &report, err);
     if (rc && report.items == 0 &&
         report.failed == 0) { /* stopped before it was known what this is: an error, no result */
-        cJSON_Delete(findings.list);
+        cJSON_Delete(findings.list); /* and no file was noted */
         fm_cli_text_drop(&text);
         return rc;
     }
     describe(text.out, &report, rc);
     struct fm_err print = {0};
-    int printed = fm_cli_result(cli, &text, describe_json(&report, findings.list, rc), &print);
+    int printed = fm_cli_result(cli, &text, describe_json(&report, &findings, rc), &print);
     if (!rc && printed)
         *err = print;
     return rc ? rc : printed;
@@ -154,6 +195,8 @@ int main(int argc, char **argv)
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
          "bundle (or its beginning) that an export is from", 0, 0, 0},
+        {"record", 0, FM_CLI_FLAG, &options.record, NULL,
+         "of DIR: list its files again, as they are now", 0, 0, FILES},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
          "also compute a few sequences; needs --text or --tokens, a bundle also --model", 0, 0, 0},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
@@ -162,9 +205,10 @@ int main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-verify",
         .synopsis = "[options] [BUNDLE|STAGE]\n"
+                    "       fm-verify [--record] DIR\n"
                     "       fm-verify DIR --against BUNDLE",
-        .about = "Check a bundle, a stage stream, or an exported directory against its bundle.",
-        .often = "against function model tokens text threads json quiet help version",
+        .about = "Check a bundle, a stage stream, or an exported directory.",
+        .often = "against record function model tokens text threads json quiet help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
         .operands_max = 1,
         .scope = scope,

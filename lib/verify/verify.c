@@ -176,12 +176,20 @@ static bool is_directory(const char *path)
     return strcmp(path, "-") != 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool fm_verify_is_alone(const struct fm_verify_options *options)
+{
+    return !options->against && is_directory(options->target);
+}
+
 static int check_options(const struct fm_run_options *run, const struct fm_verify_options *o,
                          bool directory, struct fm_err *err)
 {
-    if (directory && !o->against)
-        return fm_fail(err, FM_EUSAGE, "%s is a directory: name its bundle with --against",
-                       o->target);
+    bool alone = fm_verify_is_alone(o);
+    if (alone && (o->function || run->inputs.model))
+        return fm_fail(err, FM_EUSAGE, "%s of the directory %s needs its bundle: --against",
+                       o->function ? "--function" : "--model", o->target);
+    if (o->record && !alone)
+        return fm_fail(err, FM_EUSAGE, "--record is for an exported directory without --against");
     if (!directory && o->against)
         return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is not one",
                        o->target);
@@ -236,7 +244,9 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     if (rc)
         return rc;
     pthread_mutex_init(&v.lock, NULL);
-    rc = directory ? fm_verify_export(&v, err) : fm_verify_bundle(&v, err);
+    rc = !directory         ? fm_verify_bundle(&v, err)
+         : options->against ? fm_verify_export(&v, err)
+                            : fm_verify_table(&v, err);
     if (!rc && run->inputs.model && !options->function && report->failed == 0)
         rc = compare_checkpoint(&v, err);
     if (!rc && options->function && report->failed == 0)

@@ -4,11 +4,11 @@
  * there is one description of both.  In reading order: this header, verifier.h and verify.c
  * (findings, and the scan of bytes), verify_bundle.c with verify_contents.c and
  * verify_claims.c, verify_export.c with
- * verify_parts.h and verify_weights.c, verify_function.c, verify_stream.c.
+ * verify_parts.h and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
  *
  * Check what the suite wrote: a bundle, a stage stream, or an exported directory
  * against the bundle it came from (the first members are enough, up to and with
- * segments.safetensors, also cut off behind them).
+ * segments.safetensors, also cut off behind them), or, without one, against its own table of files.
  *
  * A finding is one line: the item (member, tensor, budget) and what is wrong.  The
  * check goes on to the end, so one run lists everything.
@@ -32,14 +32,24 @@
 
 #define FM_VERIFY_SKIPS_MAX 8
 
+enum fm_verify_note {
+    FM_VERIFY_NOT_LISTED, /* the table does not have it */
+    FM_VERIFY_RECORDED,   /* its entry was brought up to date */
+    FM_VERIFY_DROPPED,    /* its entry was taken out: it is not there */
+    FM_VERIFY_NOTES
+};
+
 struct fm_verify_options {
     const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
-    const char *against; /* for a directory: its bundle, or the beginning of it */
+    const char *against; /* for a directory: its bundle, or the beginning of it; NULL: its table */
+    bool record;         /* without it: write that table again, as the files are now */
     bool function; /* also compute: needs run->inputs.model (a bundle) and run->inputs.tokens */
     int batches;   /* of one sequence each, for function; 0: 4 */
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */
     void (*finding)(void *self, const char *item, const char *what);
+    /* A file of a directory without its bundle, in the same way; NULL is fine. */
+    void (*note)(void *self, enum fm_verify_note note, const char *name);
     void *self;
 };
 
@@ -72,5 +82,11 @@ struct fm_verify_report {
  */
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);
+
+/* The target is a directory, and no bundle is given. */
+bool fm_verify_is_alone(const struct fm_verify_options *options);
+
+/* What the table of an exported directory lists: nothing else is looked at.  FM_EFORMAT. */
+int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err);
 
 #endif

@@ -93,29 +93,43 @@ static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
                    j->v->options->target, j->options.quantise->name);
 }
 
-/* Layout and budget from fm-export.json; that the rest of it is right is checked with the texts. */
-static int read_claim(struct fm_verify_job *j, int64_t *index, struct fm_err *err)
+int fm_verify_claim(struct fm_verify_claim *c, const struct fm_verifier *v, struct fm_err *err)
 {
-    char *text = NULL;
-    size_t size;
     const char *layout = NULL;
-    int rc = fm_file_slurp_at(j->v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &text, &size, err);
+    int rc =
+        fm_file_slurp_at(v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &c->text, &c->size, err);
     if (rc)
         return fm_within(err, "no export of fm-pack");
-    rc = fm_json_tree(&j->claim, text, size, err);
+    rc = fm_json_tree(&c->json, c->text, c->size, err);
     if (!rc)
-        rc = fm_bundle_check_schema(j->claim, err);
+        rc = fm_bundle_check_schema(c->json, err);
     if (!rc)
-        rc = fm_json_get_string(j->claim, "layout", &layout, err);
-    j->options.layout = !rc ? fm_layouts_find(layout) : NULL;
-    if (!rc && !j->options.layout)
+        rc = fm_json_get_string(c->json, "layout", &layout, err);
+    c->layout = !rc ? fm_layouts_find(layout) : NULL;
+    if (!rc && !c->layout)
         rc = fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
     if (!rc)
-        rc = fm_json_get_int(j->claim, "index", 0, FM_BUDGETS_MAX, index, err);
+        rc = fm_json_get_int(c->json, "index", 0, FM_BUDGETS_MAX, &c->index, err);
     if (!rc)
-        rc = read_form(&j->options, j->claim, err);
-    free(text);
-    return !rc ? rc : fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
+        rc = fm_json_opt_double(c->json, "budget", 0, 1, &c->budget, err);
+    return !rc ? rc : fm_within(err, "%s/%s", v->options->target, FM_EXPORT_JSON);
+}
+
+void fm_verify_claim_release(struct fm_verify_claim *c)
+{
+    cJSON_Delete(c->json);
+    free(c->text);
+    *c = (struct fm_verify_claim){0};
+}
+
+/* The options that it was made with. */
+static int read_claim(struct fm_verify_job *j, struct fm_err *err)
+{
+    int rc = fm_verify_claim(&j->claim, j->v, err);
+    j->options.layout = j->claim.layout;
+    if (!rc && read_form(&j->options, j->claim.json, err))
+        rc = fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
+    return rc;
 }
 
 /* What cannot be is the mistake of the file's author, not of the user. */
@@ -129,8 +143,8 @@ static int blame_file(int rc, struct fm_err *err)
 static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
 {
     const char *bundle = j->v->options->against;
-    int64_t index = 0;
-    int rc = read_claim(j, &index, err);
+    int rc = read_claim(j, err);
+    int64_t index = j->claim.index;
     if (!rc)
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
     if (!rc)
@@ -156,12 +170,13 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
 
 /* ---- files ---- */
 
-static const struct fm_planned_file *planned(const struct fm_verify_job *j, const char *name)
+static bool is_file(const void *self, const char *name)
 {
+    const struct fm_verify_job *j = self;
     for (size_t i = 0; i < j->plan.files; i++)
         if (strcmp(j->plan.file[i].name, name) == 0)
-            return &j->plan.file[i];
-    return NULL;
+            return true;
+    return false;
 }
 
 /* What the hub and its client put beside a repository's files, and results of benchmarks. */
@@ -178,33 +193,58 @@ static size_t find_hubs(const char *name)
 }
 
 /* For the report. */
-static void skip(struct fm_verify_job *j, const char *what)
+static void skip(struct fm_verifier *v, const char *what)
 {
-    struct fm_verify_report *r = j->v->report;
+    struct fm_verify_report *r = v->report;
     assert(r->skips < FM_VERIFY_SKIPS_MAX);
     r->skip[r->skips++] = what;
 }
 
-static int check_no_others(struct fm_verify_job *j, struct fm_err *err)
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
+                     void (*other)(void *self, const char *name), void *self, struct fm_err *err)
 {
     DIR *dir;
     bool there[HUBS + 1] = {0};
-    if (fm_file_entries(&dir, j->v->dir, err))
-        return fm_within(err, "%s", j->v->options->target);
+    char **name = NULL;
+    size_t names = 0, room = 0;
+    int rc = fm_file_entries(&dir, v->dir, err);
+    if (rc)
+        return fm_within(err, "%s", v->options->target);
     const struct dirent *entry;
-    while ((entry = readdir(dir))) {
+    while (!rc && (entry = readdir(dir))) {
         size_t hub = find_hubs(entry->d_name);
         there[hub] = true;
-        if (hub == HUBS && strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            !planned(j, entry->d_name))
-            fm_verifier_find(j->v, j->plan.files, FM_EDIFF, entry->d_name,
-                             "is not a file of this export");
+        if (hub < HUBS || strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
+            known(self, entry->d_name))
+            continue;
+        rc = FM_GROW(name, room, names + 1, "names", err);
+        if (!rc && !(name[names++] = fm_strdup(entry->d_name, err)))
+            rc = err->code;
     }
     closedir(dir);
+    if (!rc && names)
+        qsort(name, names, sizeof *name, compare_names);
+    for (size_t i = 0; i < names; i++) {
+        if (!rc)
+            other(self, name[i]);
+        free(name[i]);
+    }
+    free(name);
     for (size_t i = 0; i < HUBS; i++)
         if (there[i])
-            skip(j, hubs[i]);
-    return FM_OK;
+            skip(v, hubs[i]);
+    return rc;
+}
+
+static void meet_other(void *self, const char *name)
+{
+    struct fm_verify_job *j = self;
+    fm_verifier_find(j->v, j->plan.files, FM_EDIFF, name, "is not a file of this export");
 }
 
 /* The card is its owner's to edit, but for what fm-pack generated. */
@@ -253,9 +293,9 @@ static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t
         fm_verifier_find(j->v, i, FM_EFORMAT, j->plan.file[i].name, "%s", wrong.text);
         return FM_OK;
     }
-    if (cJSON_GetObjectItemCaseSensitive(j->claim, FM_EXPORT_MEASURED))
-        skip(j, FM_EXPORT_MEASURED " in " FM_EXPORT_JSON);
-    skip(j, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
+    if (cJSON_GetObjectItemCaseSensitive(j->claim.json, FM_EXPORT_MEASURED))
+        skip(j->v, FM_EXPORT_MEASURED " in " FM_EXPORT_JSON);
+    skip(j->v, FM_EXPORT_FILES " in " FM_EXPORT_JSON);
     compare_bytes(j, i, *text, size, want);
     return FM_OK;
 }
@@ -268,7 +308,7 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
     char *text = NULL;
     struct fm_err missing = {0};
     if (card)
-        skip(j, FM_EXPORT_CARD " outside of its marks and in recorded figures");
+        skip(j->v, FM_EXPORT_CARD " outside of its marks and in recorded figures");
     int rc = fm_file_slurp_at(j->v->dir, f->name, (size_t)f->bytes + more, &text, &size, &missing);
     fm_verifier_count(j->v, 1, f->bytes);
     if (rc == FM_ENOMEM || rc == FM_EIO) {
@@ -359,7 +399,7 @@ static void check_no_more_tensors(struct fm_verify_job *j, size_t file)
 
 static int check_files(struct fm_verify_job *j, struct fm_err *err)
 {
-    int rc = check_no_others(j, err);
+    int rc = fm_verify_others(j->v, is_file, meet_other, j, err);
     j->shard = fm_alloc(j->plan.files, sizeof *j->shard, "the list of files", err);
     if (!j->shard)
         return err->code;
@@ -446,7 +486,7 @@ int fm_verify_export(struct fm_verifier *v, struct fm_err *err)
     free(j.have);
     free(j.unit);
     fm_exportplan_release(&j.plan);
-    cJSON_Delete(j.claim);
+    fm_verify_claim_release(&j.claim);
     fm_opened_release(&j.opened);
     return rc;
 }

@@ -23,9 +23,19 @@ struct fm_verify_unit {
     const struct fm_planned_block *block; /* NULL: all of the tensor */
 };
 
+/* fm-export.json of the directory, and what its export is. */
+struct fm_verify_claim {
+    cJSON *json;
+    char *text;
+    size_t size;
+    const struct fm_layout *layout;
+    int64_t index;
+    double budget;
+};
+
 struct fm_verify_job {
     struct fm_verifier *v;
-    cJSON *claim;                     /* fm-export.json */
+    struct fm_verify_claim claim;
     struct fm_export_options options; /* that the export claims; strings are the claim's */
     struct fm_opened opened;          /* its bundle, or the beginning of it */
     struct fm_exportplan plan;
@@ -35,6 +45,16 @@ struct fm_verify_job {
     struct fm_verify_unit *unit;
     int units;
 };
+
+/* Read it; FM_EFORMAT where it is not one of ours.  That the rest of it is right is checked with
+ * the texts.  Release in every case. */
+int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
+void fm_verify_claim_release(struct fm_verify_claim *claim);
+
+/* Call `other` with the name of each entry of the directory, in their order, that is not `known`;
+ * what the hub puts there is neither, and is said not to be compared. */
+int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
+                     void (*other)(void *self, const char *name), void *self, struct fm_err *err);
 
 /* Every tensor that is there: its values are those that the bundle has checksums of. */
 int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err);

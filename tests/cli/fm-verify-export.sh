@@ -27,3 +27,4 @@ fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget
 fm-pack -q --model "$odd" -o other.fm other.stage >/dev/null
 check "uniform against another bundle" uniform --against other.fm
 check "an export alone" uniform
+check "an export alone, whose config.json is another's" ragged

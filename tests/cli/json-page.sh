@@ -25,6 +25,10 @@ fm-verify -q --json family.fm >verify/bundle
 fm-verify -q --json --function -t "$odd/tokens.npy" -a family.fm ragged >verify/function
 cp -r ragged changed && echo >>changed/config.json
 fm-verify -q --json -a family.fm changed >verify/changed 2>/dev/null
+fm-verify -q --json ragged >verify/table
+cp -r ragged copy && touch copy/notes && rm copy/README.md && echo >>copy/config.json
+fm-verify -q --json --record copy >verify/record
+fm-verify -q --json -n ragged >verify/plan
 fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
 fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic

@@ -1,0 +1,251 @@
+/*
+ * An exported directory without its bundle: every file of the table in fm-export.json has its size
+ * and digest, and config.json, the index and the headers of the weight files make a model.  This
+ * finds what happened to an export after it was written; what its bytes should be only the bundle
+ * says.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/base/mem.h"
+#include "lib/base/names.h"
+#include "lib/base/pool.h"
+#include "lib/export/filetable.h"
+#include "lib/model/model.h"
+#include "lib/verify/verify_parts.h"
+
+/* What a model that is only opened may take: no weight is read. */
+#define MEMORY ((uint64_t)64 << 20)
+
+struct job {
+    struct fm_verifier *v;
+    struct fm_verify_claim claim;
+    struct fm_filetable table;
+    struct fm_filetable_entry *now; /* of each: what the directory has */
+    bool *gone;                     /* with --record: it is not there any more */
+};
+
+/* ---- files ---- */
+
+static int hash_file(struct job *j, size_t i, bool *hashed, struct fm_err *err)
+{
+    struct fm_filetable_entry *now = &j->now[i];
+    struct fm_file file;
+    int rc = fm_file_open_at(&file, j->v->dir, now->name, true, err);
+    if (rc)
+        return rc;
+    now->bytes = file.size;
+    *hashed = j->v->options->record || file.size == j->table.entry[i].bytes;
+    if (*hashed)
+        rc = fm_filetable_hash(&now->digest, &file, &j->v->tasks, true, err);
+    if (!rc && *hashed)
+        rc = fm_file_unchanged(&file, err);
+    fm_file_close(&file);
+    return rc;
+}
+
+static void check_file(void *arg, int i)
+{
+    struct job *j = arg;
+    struct fm_verifier *v = j->v;
+    const struct fm_filetable_entry *was = &j->table.entry[i], *now = &j->now[i];
+    struct fm_err err = {0};
+    bool hashed = false;
+    if (!fm_taskgroup_going(&v->tasks))
+        return;
+    int rc = hash_file(j, (size_t)i, &hashed, &err);
+    fm_verifier_count(v, 1, hashed ? now->bytes : 0);
+    if (rc == FM_ENOENT && v->options->record)
+        j->gone[i] = true;
+    else if (rc)
+        fm_verifier_find(v, (size_t)i, fm_verifier_code(&err, FM_EDIFF), was->name, "%s", err.text);
+    if (rc || v->options->record || !fm_taskgroup_going(&v->tasks))
+        return;
+    if (now->bytes != was->bytes)
+        fm_verifier_find(v, (size_t)i, FM_EDIFF, was->name, "has %llu bytes; %s lists %llu",
+                         (unsigned long long)now->bytes, FM_EXPORT_JSON,
+                         (unsigned long long)was->bytes);
+    else if (!fm_digest_equal(&now->digest, &was->digest))
+        fm_verifier_find(v, (size_t)i, FM_EDIFF, was->name, "differs from its digest in %s",
+                         FM_EXPORT_JSON);
+}
+
+static uint64_t bytes_listed(const struct fm_filetable *t)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < t->entries; i++)
+        bytes += t->entry[i].bytes;
+    return bytes;
+}
+
+static int check_files(struct job *j, struct fm_err *err)
+{
+    size_t n = j->table.entries;
+    j->now = fm_alloc(n + 1, sizeof *j->now, "the table of files", err);
+    j->gone = fm_alloc(n + 1, sizeof *j->gone, "the table of files", err);
+    if (!j->now || !j->gone)
+        return err->code;
+    memcpy(j->now, j->table.entry, n * sizeof *j->now);
+    fm_taskgroup_init(&j->v->tasks, j->v->run, "verify", bytes_listed(&j->table));
+    fm_pool_for((int)n, check_file, j);
+    return fm_taskgroup_end(&j->v->tasks, err);
+}
+
+static bool is_listed(const void *self, const char *name)
+{
+    const struct job *j = self;
+    return strcmp(name, FM_EXPORT_JSON) == 0 || fm_filetable_find(&j->table, name);
+}
+
+static void say(const struct job *j, enum fm_verify_note note, const char *name)
+{
+    if (j->v->options->note)
+        j->v->options->note(j->v->options->self, note, name);
+}
+
+/* Loaders take weights by their ending, whatever an index says; any other file is only named. */
+static void meet_other(void *self, const char *name)
+{
+    struct job *j = self;
+    if (fm_ends_with(name, ".safetensors"))
+        fm_verifier_find(j->v, j->table.entries, FM_EDIFF, name, "is not listed in %s",
+                         FM_EXPORT_JSON);
+    else
+        say(j, FM_VERIFY_NOT_LISTED, name);
+}
+
+/* ---- what they are together ---- */
+
+/* A form for vLLM is opened as files alone: its experts are not read by the suite. */
+static int open_model(const struct job *j, struct fm_err *err)
+{
+    const struct fm_layout *form = j->claim.layout;
+    const char *path = j->v->options->target;
+    const char *server =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(j->claim.json, "for"));
+    struct fm_err none = {0};
+    struct fm_model *model = NULL;
+    struct fm_hfdir dir;
+    int rc;
+    if (server && strcmp(server, fm_server_name(FM_SERVER_VLLM)) == 0 &&
+        !fm_layouts_vllm(&form, &none)) {
+        rc = fm_hfdir_open(&dir, path, err);
+        if (!rc)
+            fm_hfdir_close(&dir);
+        return rc;
+    }
+    rc = fm_model_open(&model, path, MEMORY, err);
+    if (!rc)
+        fm_model_close(model);
+    return rc;
+}
+
+/* Where every file is what the table says, or is going to. */
+static void check_structure(struct job *j)
+{
+    struct fm_err broken = {0};
+    if (j->v->report->failed)
+        return;
+    int rc = open_model(j, &broken);
+    fm_verifier_count(j->v, 1, 0);
+    if (rc)
+        fm_verifier_find(j->v, 0, fm_verifier_code(&broken, FM_EFORMAT), "structure", "%s",
+                         broken.text);
+}
+
+/* ---- --record ---- */
+
+static bool is_same(const struct job *j, size_t i)
+{
+    const struct fm_filetable_entry *was = &j->table.entry[i], *now = &j->now[i];
+    return !j->gone[i] && now->bytes == was->bytes && fm_digest_equal(&now->digest, &was->digest);
+}
+
+static int write_table(struct job *j, const struct fm_filetable *made, struct fm_err *err)
+{
+    const char *target = j->v->options->target;
+    int rc = fm_filetable_write(made, &j->claim.text, &j->claim.size, err);
+    if (!rc)
+        rc = fm_file_same_directory(j->v->dir, target, err);
+    char *path = !rc ? fm_file_join(target, FM_EXPORT_JSON, err) : NULL;
+    if (!rc)
+        rc = path ? fm_output_text(path, j->claim.text, true, err) : err->code;
+    free(path);
+    return rc;
+}
+
+/* What is not there any more leaves the table; nothing comes into it. */
+static int record(struct job *j, struct fm_err *err)
+{
+    size_t n = j->table.entries, same = 0;
+    struct fm_filetable made = {fm_alloc(n + 1, sizeof *made.entry, "the table of files", err), 0};
+    if (!made.entry)
+        return err->code;
+    for (size_t i = 0; i < n; i++) {
+        same += is_same(j, i);
+        if (!j->gone[i])
+            made.entry[made.entries++] = j->now[i];
+    }
+    int rc = same < n ? write_table(j, &made, err) : FM_OK;
+    for (size_t i = 0; i < n && !rc; i++)
+        if (!is_same(j, i))
+            say(j, j->gone[i] ? FM_VERIFY_DROPPED : FM_VERIFY_RECORDED, j->table.entry[i].name);
+    fm_filetable_release(&made);
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static int open_claim(struct job *j, struct fm_err *err)
+{
+    int rc = fm_verify_claim(&j->claim, j->v, err);
+    if (!rc && fm_filetable_read(&j->table, j->claim.json, err))
+        rc = fm_within(err, "%s/%s", j->v->options->target, FM_EXPORT_JSON);
+    return rc;
+}
+
+static void close_claim(struct job *j)
+{
+    fm_filetable_release(&j->table);
+    fm_verify_claim_release(&j->claim);
+    free(j->now);
+    free(j->gone);
+}
+
+int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
+{
+    struct job j = {.v = v};
+    v->report->kind = "export";
+    int rc = open_claim(&j, err);
+    if (!rc) {
+        v->report->kind = j.claim.layout->name;
+        v->report->index = (int)j.claim.index;
+        v->report->budget = j.claim.budget;
+        rc = check_files(&j, err);
+    }
+    if (!rc)
+        rc = fm_verify_others(v, is_listed, meet_other, &j, err);
+    if (!rc)
+        check_structure(&j);
+    if (!rc && v->options->record && !v->report->failed)
+        rc = record(&j, err);
+    close_claim(&j);
+    return rc;
+}
+
+int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err)
+{
+    const struct fm_verify_options options = {.target = directory};
+    struct fm_verifier v = {.options = &options, .dir = -1};
+    struct job j = {.v = &v};
+    int rc = fm_file_open_directory(&v.dir, directory, err);
+    if (!rc)
+        rc = open_claim(&j, err);
+    *files = j.table.entries;
+    *bytes = bytes_listed(&j.table);
+    close_claim(&j);
+    if (v.dir >= 0)
+        close(v.dir);
+    return rc;
+}
