@@ -179,7 +179,7 @@ const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
 {
     if (code && c->attention == &fm_mla)
         return "its Transformers backend takes values to be as wide as the rotated part of keys,\n"
-               "and stops.  Its own code of this architecture serves `--layout uniform` of the\n"
+               "and stops.  Its own code of this architecture serves `--layout uniform` of the "
                "same bundle";
     if (!code && c->family == &fm_qwen3_moe && c->tied)
         return "its own Qwen3-MoE gives the same output for every input where the head is tied to\n"
