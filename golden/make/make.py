@@ -10,6 +10,7 @@ Commands, all of them in this order where none is named:
     make.py study      does pruning matter on tiny-mixtral?
     make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained;
                        only where it is named
+    make.py real       the models of realtext.py, into build/trained; only where it is named
     make.py check      hold all goldens against plain.py
     make.py digests    renew the list of digests at the end of golden/README
 """
@@ -24,6 +25,7 @@ import torch
 import check
 import families
 import odd
+import realtext
 import quantised
 import baselines
 import study
@@ -65,6 +67,11 @@ def train_others():
         trained.make(row, built / name)
 
 
+def train_real():
+    for name, row in realtext.ROWS.items():
+        realtext.make(row, HERE.parent / "build" / "trained" / name)
+
+
 def check_all():
     if sum(check.check(HERE / name) for name in MODELS):
         raise SystemExit("make.py: goldens and plain.py disagree")
@@ -89,6 +96,7 @@ COMMANDS = {
     "baselines": make_baselines,
     "study": study_tiny,
     "trained": train_others,
+    "real": train_real,
     "check": check_all,
     "digests": renew_digests,
 }
@@ -105,4 +113,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or [name for name in COMMANDS if name != "trained"])
+    main(sys.argv[1:] or [name for name in COMMANDS if name not in ("trained", "real")])

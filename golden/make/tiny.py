@@ -67,13 +67,13 @@ def config():
 # --- text and tokens ----------------------------------------------------------------------------
 
 
-def make_tokenizer(documents):
+def make_tokenizer(documents, vocabulary=VOCABULARY):
     """Byte-level BPE: every text can be encoded, and a document begins with <s>."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=SPECIAL, show_progress=False,
+        vocab_size=vocabulary, special_tokens=SPECIAL, show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     tokenizer.train_from_iterator(documents, trainer)
@@ -112,7 +112,7 @@ def imbalance(router_logits, K):
     return sum(load_balancing_loss_func((x,), E, K) for x in router_logits) / len(router_logits)
 
 
-def train(config, data, seed, steps, log):
+def train(config, data, seed, steps, log, balance=AUX):
     """A float32 model after so many steps on random crops of the stream."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -133,7 +133,7 @@ def train(config, data, seed, steps, log):
             out.router_logits, config.num_experts_per_tok
         )
         optimizer.zero_grad(set_to_none=True)
-        (loss + AUX * aux).backward()
+        (loss + balance * aux).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

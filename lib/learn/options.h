@@ -50,10 +50,9 @@ struct fm_train_options {
                                            of eta 4 is often held below `until` */
     double lambda_last;                 /* where the linear schedule ends */
     int walk_sequences;                 /* a budget of walk looks at: 32 */
-    int around_sequences;               /* a budget of exchange, or a round of --refine, at least:
-                                           16, and as many as */
-    int around_tokens;                  /* 6144 tokens take.  On the small trained models a third
-                                           of that loses 0.001 to 0.004 more at 0.5 and 0.6 */
+    int around_sequences;               /* a sweep of exchange, or a round of --refine, at least:
+                                           8, and as many as */
+    int around_tokens;                  /* 2560 tokens take */
     int refine_sequences;               /* the losses of --refine are measured on: 64 */
 };
 

@@ -52,8 +52,11 @@ static void fill_lanes(struct fm_lane *lane, const struct fm_probe *p, const uin
     size_t X = (size_t)p->task->config->M * (size_t)p->task->config->E;
     lane[0] = (struct fm_lane){.teacher = -1, .ce = 1};
     for (int i = 0; i < masks; i++)
-        lane[i + 1] = (struct fm_lane){
-            .widths = widths + (size_t)i * X, .backward = backward, .teacher = 0, .ce = 1, .kl = 1};
+        lane[i + 1] = (struct fm_lane){.widths = widths + (size_t)i * X,
+                                       .backward = backward,
+                                       .teacher = 0,
+                                       .ce = p->ce,
+                                       .kl = 1};
 }
 
 int fm_probe_gradients(const struct fm_probe *p, const struct fm_actions *actions,
@@ -77,12 +80,12 @@ int fm_probe_gradients(const struct fm_probe *p, const struct fm_actions *action
     return rc;
 }
 
-static double mean_loss(const struct sweeping *s, int lane)
+static double mean_loss(const struct sweeping *s, int lane, double ce)
 {
     double sum = 0, n = 0;
     for (int b = 0; b < s->batches; b++) {
         const struct fm_measure *m = &s->measure[(size_t)b * (size_t)s->lanes + (size_t)lane];
-        sum += m->ce + m->kl;
+        sum += ce * m->ce + m->kl;
         n += (double)m->n;
     }
     return sum / n;
@@ -99,7 +102,7 @@ int fm_probe_losses(const struct fm_probe *p, const uint32_t *widths, int masks,
         rc = fm_sweep_run(s.sweep, s.batch, s.batches, lane, s.lanes, NULL, s.measure, NULL, err);
     }
     for (int i = 0; !rc && i < masks; i++)
-        loss[i] = mean_loss(&s, i + 1);
+        loss[i] = mean_loss(&s, i + 1, (double)p->ce);
     close_sweeping(&s);
     return rc;
 }

@@ -1,6 +1,6 @@
 /*
  * One sweep that says what masks are worth: their losses, or the gradients of their channels
- * (fm-method(7)).  The full model rides along as the teacher; the loss is CE + KL.
+ * (fm-method(7)).  The full model rides along as the teacher; the loss is ce * CE + KL.
  */
 #ifndef FM_PROBE_H
 #define FM_PROBE_H
@@ -13,6 +13,7 @@ struct fm_probe {
     struct fm_task *task;
     int count;
     uint64_t at;
+    float ce; /* weight of the cross-entropy */
 };
 
 /* Sums of sequence after sequence at widths (masks, M, E) into grad->total; the caller releases

@@ -54,7 +54,7 @@ static int try_sets(const struct fm_refine *r, struct fm_masks *f, int b, uint64
     if (!widths)
         return FM_ENOMEM;
     int n = make_sets(r, widths, f, b, least, pair, pairs), best = 0;
-    struct fm_probe fixed = {r->task, r->sequences, 0};
+    struct fm_probe fixed = {r->task, r->sequences, 0, 0};
     int rc = n > 1 ? fm_probe_losses(&fixed, widths, n, loss, err) : FM_OK;
     for (int i = 1; !rc && i < n; i++)
         best = loss[i] < loss[best] ? i : best;
@@ -70,7 +70,7 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
 {
     assert(b > 0 && b < f->count);
     size_t X = (size_t)f->M * (size_t)f->E;
-    struct fm_probe probe = {r->task, r->around, round * (uint64_t)r->around};
+    struct fm_probe probe = {r->task, r->around, round * (uint64_t)r->around, 0};
     struct fm_stepcost_pair *pair = fm_alloc(X, sizeof *pair, "moves", err);
     uint32_t *groups = fm_alloc(X, sizeof *groups, "widths", err);
     int pairs = 0;

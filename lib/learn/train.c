@@ -60,6 +60,7 @@ struct fm_trainer {
 struct plan {
     const struct fm_train_options *options;
     const struct fm_task *task;
+    const struct fm_decimal *step, *until;
     uint64_t targets; /* budgets */
 };
 
@@ -115,8 +116,8 @@ void fm_train_defaults(struct fm_train_options *options)
                                          .gain = 400,
                                          .lambda_last = 4,
                                          .walk_sequences = 32,
-                                         .around_sequences = 16,
-                                         .around_tokens = 6144,
+                                         .around_sequences = 8,
+                                         .around_tokens = 2560,
                                          .refine_sequences = 64};
 }
 
@@ -205,7 +206,7 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     int fixed = clip_sequences(&task->calib, o->refine_sequences);
     struct fm_estimate_sweep sweep = {.T = task->calib.T, .kept = mean_kept(until)};
     if (methods[o->method].cost) {
-        methods[o->method].cost(&sweep, &(struct plan){o, task, targets});
+        methods[o->method].cost(&sweep, &(struct plan){o, task, step, until, targets});
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
     if (o->refine > 0) {
@@ -950,7 +951,9 @@ static void cost_walk(struct fm_estimate_sweep *sweep, const struct plan *p)
 
 static void cost_exchange(struct fm_estimate_sweep *sweep, const struct plan *p)
 {
-    sweep->count = p->targets;
+    const struct fm_config *c = p->task->config;
+    sweep->count =
+        fm_walk_sweeps(p->step, p->until, (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I);
     sweep->rows =
         (uint64_t)sequences_around(&p->task->calib, p->options) * (uint64_t)p->task->calib.T;
     sweep->lanes = 1 + FM_STEPCOST_LANES;
@@ -1074,7 +1077,10 @@ static int prepare_worth(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
     int size = fm_granularity_size(t->options->granularity, c->M, c->E);
-    return fm_stepcost_init(&t->worth, &t->actions, c->M * c->E / size, err);
+    int rc = fm_stepcost_init(&t->worth, &t->actions, c->M * c->E / size, err);
+    if (!rc && size == 1)
+        fm_stepcost_temper(&t->worth, t->task.ranking.tokens, c->E);
+    return rc;
 }
 
 static int prepare(struct fm_trainer *t, struct fm_err *err)

@@ -4,6 +4,8 @@
  * (fm-method(7)).  The family is all the state it has.
  * exchange: the same, by what steps are worth around the current masks, and experts whose steps
  * are worth less than another's are narrowed to widen that one; its state is struct fm_stepcost.
+ * It visits every seventh budget of a percent at first and every one at the end; the budgets
+ * between two masks are filled afterwards (lib/masks/gaps.h).
  */
 #ifndef FM_WALK_H
 #define FM_WALK_H
@@ -18,14 +20,17 @@ struct fm_walk {
     struct fm_task *task; /* borrowed, as all that follows */
     const struct fm_actions *actions;
     const struct fm_decimal *step, *until;
-    int sequences; /* looked at for a budget */
+    int sequences; /* of a sweep */
     enum fm_granularity granularity;
     struct fm_stepcost *worth; /* exchange; NULL: walk */
 };
 
+/* Sweeps of exchange from the full mask, of n channels, to `until`. */
+uint64_t fm_walk_sweeps(const struct fm_decimal *step, const struct fm_decimal *until, uint64_t n);
+
 /*
- * Take the family, which has at least the full mask, one budget further: one sweep, one mask.
- * *done is set instead where `until` is met or every expert is as narrow as it can be.
+ * Take the family, which has at least the full mask, one mask further.  *done is set instead where
+ * `until` is met or every expert is as narrow as it can be.
  */
 int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
                  struct fm_err *err);

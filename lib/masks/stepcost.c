@@ -10,12 +10,15 @@
  *        |<------------ kept --------->|                                     (a = 2)
  *                       |<--- down --->|<---- up ---->|
  *
- * One budget of exchange (lib/learn/walk.c, fm_walk_step):
+ * One mask of exchange (lib/learn/walk.c, fm_walk_step):
  *
- *     fm_stepcost_draw   four masks around the present one, drawn at random
- *     one sweep       gradients at these masks: sums (4, X, 2, A)
- *     fm_stepcost_add    running means of value and square, ratio and trust
  *     fm_stepcost_lower  the steps down that are worth least, until the target is met
+ *
+ * and then two rounds of
+ *
+ *     fm_stepcost_draw   two masks around the present one, drawn at random
+ *     one sweep          gradients at these masks: sums (2, X, 2, A)
+ *     fm_stepcost_add    running means of value and square, ratio and trust
  *     fm_stepcost_pairs  a step down here for a step up there, while the step up is worth more
  *     fm_stepcost_lower  again: a pair's two steps need not have the same number of channels
  *
@@ -38,19 +41,26 @@
 #include "lib/base/rng.h"
 
 #define KEEP 0.5 /* of a running mean, at every sweep */
-#define DEEPER                                                                                     \
-    1.2 /* a range that was not measured is worth this times the one above it, at least:           \
-           channels are ranked */
+/* A range that was not measured is worth this times the one above it, at least: channels are
+ * ranked. */
+#define DEEPER 1.2
+/* The part of the tokens that is taken to come in even shares.  Of three models of real text
+ * (fm-train(1)), 0 loses more on other kinds of text, 1 on the calibration's. */
+#define TEMPER 0.5
+#define SHARE_MIN 0.05 /* of an even share, at least: an expert without tokens has a weight, too */
 
 int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
                      struct fm_err *err)
 {
     size_t n = (size_t)X * (size_t)actions->count;
     *w = (struct fm_stepcost){.actions = actions, .X = X};
-    w->value = fm_alloc(2 * n, sizeof *w->value, "worth of widths", err);
+    w->value = fm_alloc(2 * n + (size_t)X, sizeof *w->value, "worth of widths", err);
     if (!w->value)
         return FM_ENOMEM;
     w->square = w->value + n;
+    w->weight = w->square + n;
+    for (int x = 0; x < X; x++)
+        w->weight[x] = 1;
     fm_stepcost_clear(w);
     return FM_OK;
 }
@@ -67,6 +77,17 @@ void fm_stepcost_clear(struct fm_stepcost *w)
         w->value[i] = NAN;
     w->scale[FM_STEPCOST_RATIO] = 1;
     w->scale[FM_STEPCOST_TRUST] = 0;
+}
+
+void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E)
+{
+    for (int x = 0; x < w->X; x++) {
+        double layer = 0;
+        for (int e = x / E * E; e < x / E * E + E; e++)
+            layer += (double)tokens[e];
+        double share = layer > 0 ? (double)tokens[x] * E / layer : 1;
+        w->weight[x] = 1 - TEMPER + TEMPER / (share > SHARE_MIN ? share : SHARE_MIN);
+    }
 }
 
 static int action_of(const struct fm_stepcost *w, uint32_t width)
@@ -188,7 +209,8 @@ int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_
     return update_ratio(w, widths, err);
 }
 
-double fm_stepcost_of(const struct fm_stepcost *w, int x, int a)
+/* What is measured, per channel. */
+static double worth_of(const struct fm_stepcost *w, int x, int a)
 {
     size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;
     double channels = (double)(w->actions->width[a] - w->actions->width[a - 1]);
@@ -198,8 +220,13 @@ double fm_stepcost_of(const struct fm_stepcost *w, int x, int a)
         return (guess + trust * (value - guess)) / channels;
     if (a + 1 == w->actions->count || isnan(w->value[at + 1]))
         return guess / channels;
-    double above = DEEPER * fm_stepcost_of(w, x, a + 1);
+    double above = DEEPER * worth_of(w, x, a + 1);
     return guess / channels > above ? guess / channels : above;
+}
+
+double fm_stepcost_of(const struct fm_stepcost *w, int x, int a)
+{
+    return w->weight[x] * worth_of(w, x, a);
 }
 
 static uint64_t removed_by(const struct fm_stepcost *w, const uint32_t *widths)

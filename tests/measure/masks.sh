@@ -1,12 +1,13 @@
 #!/bin/bash
-# Which way to make masks loses least: every method on five small trained models, over seeds, on a
-# third split that no method and no choice has read; and what each takes, in processor seconds as a
-# share of what `learned` takes.  A table in Markdown.
+# Which way to make masks loses least: every method on small trained models, over seeds, on a third
+# split that no method and no choice has read; and what each takes, in processor seconds as a share
+# of what `learned` takes.  Of models of real text (golden/make/realtext.py) also on two kinds of
+# text that the calibration has none of.  Tables in Markdown.
 #
 # usage: tests/measure/masks.sh [-d DIR] [-m MODEL,...] [-k METHOD,...] [-s SEED,...] [-t]
 #
-# After make, and `tests/judge/judge.sh --golden trained`, which makes four of the models and the
-# third split of golden/tiny-mixtral.  Methods are those of fm-train, `default`, what it does
+# After make, and `tests/judge/judge.sh --golden trained real`, which makes all models but
+# golden/tiny-mixtral, and its third split.  Methods are those of fm-train, `default`, what it does
 # unless told otherwise, and any of them with more options: exchange+refine=8+nested is --method
 # exchange --refine=8 --nested.  The last one is compared with the others.
 #
@@ -17,7 +18,7 @@ set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
 dir=build/masks
-models=tiny-mixtral,choose-qwen2,choose-phimoe,confirm-mixtral,confirm-olmoe
+models=tiny-mixtral,choose-qwen2,choose-phimoe,confirm-mixtral,confirm-olmoe,real-qwen2,real-mixtral,real-olmoe
 methods=uniform,saliency,walk,learned,default
 seeds=0,1,2
 table=
@@ -37,16 +38,25 @@ IFS=, read -ra model_list <<<"$models"
 IFS=, read -ra method_list <<<"$methods"
 IFS=, read -ra seed_list <<<"$seeds"
 
-# Sets $files to a model's folder and $third to its third split.
+# Sets $files to a model's folder, $third to its third split and $kinds to others to test on.
 locate() {
     files=${TRAINED:-build/trained}/$1
-    third=$files/test-long.npy
-    [ "$1" != tiny-mixtral ] || files=golden/tiny-mixtral
+    third=$files/test-long.npy kinds=()
+    case $1 in
+    tiny-mixtral) files=golden/tiny-mixtral ;;
+    real-*)
+        third=$files/test.npy
+        for kind in "$files"/test-*.npy; do
+            kind=${kind##*/test-}
+            kinds+=("${kind%.npy}")
+        done
+        ;;
+    esac
 }
 
 # MODEL SEED METHOD: the family, its report and its losses.
 measure() {
-    local to=$dir/$1-$3-$2 options=() common parts part
+    local to=$dir/$1-$3-$2 options=() common parts part kind
     locate "$1"
     common=(--model "$files" --tokens "$files/calib.npy" --eval-tokens "$files/heldout.npy" --seq-len 128 --shuffle --seed "$2" -T 1
         --precision f32 --quiet --force)
@@ -64,6 +74,9 @@ measure() {
             --report "$to.json" -o "$to" "$dir/$1-rank-$2" >/dev/null 2>&3; } 3>&2 2>"$to.seconds.part"
         mv "$to.seconds.part" "$to.seconds"
     fi
+    for kind in "${kinds[@]}"; do
+        "$build/tests/measure/heldout" "$files" "$files/test-$kind.npy" 128 "$to" >"$to.on-$kind"
+    done
     "$build/tests/measure/heldout" "$files" "$third" 128 "$to" >"$to.losses.part"
     mv "$to.losses.part" "$to.losses"
 }
@@ -80,15 +93,19 @@ if [ -z "$table" ]; then
     done
 fi
 
-# Lines "MODEL METHOD SEED SECONDS LOSS...".
+# Lines "MODEL METHOD SEED SECONDS LOSS...", of another kind of text "MODEL:KIND METHOD ...".
 list() {
-    local model method seed at
+    local model method seed at kind
     for model in "${model_list[@]}"; do
         for method in "${method_list[@]}"; do
             for seed in "${seed_list[@]}"; do
                 at=$dir/$model-$method-$seed
                 [ -s "$at.losses" ] || continue
                 echo "$model $method $seed $(cat "$at.seconds" "$at.losses" | tr '\n' ' ')"
+                locate "$model"
+                for kind in "${kinds[@]}"; do
+                    echo "$model:$kind $method $seed $(cat "$at.seconds" "$at.on-$kind" | tr '\n' ' ')"
+                done
             done
         done
     done

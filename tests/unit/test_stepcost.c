@@ -133,6 +133,23 @@ static void noise_is_told_from_worth(void **state)
     assert_true(drawn < 0.8 * raw);
 }
 
+/* Half of the tokens as they came, half in even shares; at least a twentieth of such a share. */
+static void experts_are_weighed_by_their_tokens(void **state)
+{
+    (void)state;
+    struct fm_stepcost w;
+    const uint32_t widths[X] = {20, 20, 20, 20, 20, 20};
+    const int64_t tokens[X] = {0, 30, 60, 0, 0, 0};
+    const double want[X] = {10.5, 1, 0.75, 1, 1, 1};
+    make(&w);
+    add_sweep(&w, widths, 0, 0);
+    add_sweep(&w, widths, 1, 0);
+    fm_stepcost_temper(&w, tokens, 3);
+    for (int x = 0; x < X; x++)
+        assert_true(fabs(fm_stepcost_of(&w, x, 2) - want[x] * (x + 1) * 2) < 1e-9);
+    fm_stepcost_release(&w);
+}
+
 static void the_least_worth_goes_first(void **state)
 {
     (void)state;
@@ -183,6 +200,7 @@ int main(void)
         cmocka_unit_test(each_expert_goes_a_step_both_ways),
         cmocka_unit_test(worth_is_the_mean_of_both_ends),
         cmocka_unit_test(noise_is_told_from_worth),
+        cmocka_unit_test(experts_are_weighed_by_their_tokens),
         cmocka_unit_test(the_least_worth_goes_first),
         cmocka_unit_test(pairs_gain_and_share_no_expert),
     };
