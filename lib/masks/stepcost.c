@@ -47,7 +47,7 @@
 /* The part of the tokens that is taken to come in even shares.  Of three models of real text
  * (fm-train(1)), 0 loses more on other kinds of text, 1 on the calibration's. */
 #define TEMPER 0.5
-#define SHARE_MIN 0.05 /* of an even share, at least: an expert without tokens has a weight, too */
+#define SHARE_MIN 0.05 /* of an even share, so that an expert without tokens has a weight */
 
 int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
                      struct fm_err *err)

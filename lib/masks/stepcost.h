@@ -49,7 +49,7 @@ void fm_stepcost_release(struct fm_stepcost *w); /* zeroed struct is fine */
 void fm_stepcost_clear(struct fm_stepcost *w);   /* nothing is measured yet */
 
 /* Weigh experts by the tokens (X) that calibration routed to them; layers of E experts.  An expert
- * with a share q of its layer's tokens, 1 being an even one, weighs 1 - TEMPER + TEMPER / q. */
+ * with a share q of its layer's tokens, 1 being an even one, weighs (1 + 1 / q) / 2. */
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E);
 
 /* around (LANES, X): each expert a step narrower in one of them and a step wider in the other, as
