@@ -5,6 +5,7 @@
 #include "cmd/show.h"
 #include "lib/base/units.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +108,15 @@ static int leaves_of(const struct fm_estimate *p)
     return p->kind[most].leaves;
 }
 
+static void separator_text(FILE *out, const struct fm_separator *s)
+{
+    if (s->id >= 0)
+        fprintf(out, "%-9s%12" PRId32 "  after each document, %s\n", "separator", s->id, s->token);
+    else
+        fprintf(out, "%-9s%12s  %s\n", "separator", "none",
+                s->unknown ? "as no file names an end-of-sequence token" : "after each document");
+}
+
 static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->method)
@@ -114,6 +124,8 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
                 (unsigned long long)p->used, (unsigned long long)p->held);
+    if (p->text)
+        separator_text(out, &p->separator);
     fm_show_bytes(out, "memory", p->memory, "resident at the most");
     fm_show_bytes(out, "spill", p->spill, "temporary files");
     fm_show_bytes(out, "read", p->read, "weights read");
@@ -159,6 +171,12 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     if (p->held) {
         fm_json_add_uint(o, "tokens_held", p->held);
         fm_json_add_uint(o, "tokens_used", p->used);
+    }
+    if (p->text && p->separator.id >= 0) {
+        fm_json_add_uint(o, "separator", (uint64_t)p->separator.id);
+        fm_json_add_string(o, "separator_token", p->separator.token);
+    } else if (p->text) {
+        fm_json_add_null(o, "separator");
     }
     if (p->kinds)
         fm_json_add_uint(o, "leaves", (uint64_t)leaves_of(p));

@@ -85,6 +85,48 @@ void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, 
     *backs = t->backs;
 }
 
+static const struct fm_added *added_with(const struct fm_matcher *m, const char *text, size_t size)
+{
+    for (int i = 0; i < m->count; i++)
+        if (m->token[i].size == size && memcmp(m->token[i].content, text, size) == 0)
+            return &m->token[i];
+    return NULL;
+}
+
+int32_t fm_tokenizer_find(const struct fm_tokenizer *t, const char *text)
+{
+    size_t size = strlen(text);
+    const struct fm_added *a = added_with(&t->raw, text, size);
+    if (a || size == 0)
+        return a ? a->id : -1;
+    int32_t id = fm_bpe_find(&t->bpe, text, size);
+    a = id < 0 ? added_with(&t->normalized, text, size) : NULL;
+    return a ? a->id : id;
+}
+
+bool fm_tokenizer_name(const struct fm_tokenizer *t, int32_t id, char text[FM_TOKENIZER_NAME])
+{
+    const struct fm_matcher *const added[] = {&t->raw, &t->normalized};
+    const char *from = NULL;
+    size_t size = 0;
+    for (size_t i = 0; !from && i < t->bpe.entries; i++)
+        if (t->bpe.entry[i].id == id) {
+            from = t->bpe.text.data + t->bpe.entry[i].at;
+            size = t->bpe.entry[i].size;
+        }
+    for (int m = 0; m < 2; m++)
+        for (int i = 0; !from && i < added[m]->count; i++)
+            if (added[m]->token[i].id == id) {
+                from = added[m]->token[i].content;
+                size = added[m]->token[i].size;
+            }
+    size = size < FM_TOKENIZER_NAME ? size : 0;
+    if (from)
+        memcpy(text, from, size);
+    text[size] = '\0';
+    return from != NULL;
+}
+
 int fm_encoder_new(struct fm_encoder **out, const struct fm_tokenizer *t, struct fm_err *err)
 {
     struct fm_encoder *e = fm_alloc(1, sizeof *e, "an encoder", err);

@@ -14,6 +14,7 @@
 #ifndef FM_TOKENIZER_H
 #define FM_TOKENIZER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,6 +23,7 @@
 
 #define FM_TOKENIZER_BYTES_MAX (64 << 20) /* of tokenizer.json */
 #define FM_TOKENIZER_TEXT_MAX (1 << 30)   /* of one text */
+#define FM_TOKENIZER_NAME 128             /* of a token's text, with its NUL */
 
 struct fm_tokenizer; /* read-only once open: threads share it */
 
@@ -36,6 +38,11 @@ struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t);
 /* Ids that its template puts in front of a text and behind it. */
 void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, int *fronts,
                            const int32_t **back, int *backs);
+
+/* The id of the token, added or of the vocabulary, with this text; -1: none. */
+int32_t fm_tokenizer_find(const struct fm_tokenizer *t, const char *text);
+/* The text of a token, "" where it is too long; false where no token has this id. */
+bool fm_tokenizer_name(const struct fm_tokenizer *t, int32_t id, char text[FM_TOKENIZER_NAME]);
 
 /* What one thread needs to encode. */
 struct fm_encoder;

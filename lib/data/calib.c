@@ -382,6 +382,14 @@ int fm_calib_open(struct fm_calib *c, const struct fm_run_options *run,
     return rc;
 }
 
+const struct fm_corpus *fm_calib_text(const struct fm_calib *c)
+{
+    for (int s = 0; s < c->inputs; s++)
+        if (c->input[s].corpus.documents > 0)
+            return &c->input[s].corpus;
+    return NULL;
+}
+
 void fm_calib_close(struct fm_calib *c)
 {
     close_files(c->files);

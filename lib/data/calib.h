@@ -2,7 +2,7 @@
  * This room, lib/data: calibration tokens from what people have: files of ids, texts, mixtures of
  * both, a tokenizer of ours or a program of theirs.  It knows sequences and where each came from;
  * what is computed on them is not known here.  In reading order: calib, mixture, corpus,
- * command, provenance.
+ * separator, command, provenance.
  *
  * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
@@ -45,6 +45,9 @@ struct fm_calib {
     int inputs;
     struct fm_calib_input input[FM_INPUTS_MAX];
 };
+
+/* The first of its inputs that is a text; NULL: none is. */
+const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
 
 /*
  * Open run->inputs.tokens, run->inputs.also_tokens and run->inputs.texts (eval:

@@ -36,6 +36,7 @@ struct encoding {
     struct fm_documents documents;
     const char *field;
     struct fm_tokenizer *tokenizer; /* NULL: a command encodes */
+    int32_t separator;              /* -1: none */
     struct fm_encoder **spare;      /* those that no thread uses */
     int spares;
     pthread_mutex_t lock;
@@ -78,9 +79,13 @@ static void encode_text(struct encoding *e, struct item *it, size_t length)
     const int32_t *ids;
     struct fm_encoder *encoder = borrow(e, &it->err);
     if (encoder && !fm_encoder_run(encoder, it->text, length, &ids, &it->n, &it->err)) {
-        it->ids = fm_alloc(it->n, sizeof *ids, "the tokens of a document", &it->err);
-        if (it->ids)
-            memcpy(it->ids, ids, it->n * sizeof *ids);
+        size_t n = it->n;
+        it->ids = fm_alloc(n + 1, sizeof *ids, "the tokens of a document", &it->err);
+        if (it->ids && n > 0) {
+            memcpy(it->ids, ids, n * sizeof *ids);
+            if (e->separator >= 0 && ids[n - 1] != e->separator)
+                it->ids[it->n++] = e->separator;
+        }
     }
     if (encoder)
         give_back(e, encoder);
@@ -283,7 +288,9 @@ static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err
     memcpy(c->front, front, (size_t)c->fronts * sizeof *front);
     memcpy(c->back, back, (size_t)c->backs * sizeof *back);
     c->tokenizer = fm_tokenizer_digest(e->tokenizer);
-    return FM_OK;
+    rc = fm_separator_choose(&c->separator, e->tokenizer, run, err);
+    e->separator = c->separator.id;
+    return rc;
 }
 
 static void release(struct encoding *e)
@@ -305,6 +312,11 @@ static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, st
 {
     if (e->run->inputs.tokenizer_cmd && e->run->inputs.tokenizer)
         return fm_fail(err, FM_EUSAGE, "--tokenizer and --tokenizer-cmd both encode; give one");
+    if (e->run->inputs.tokenizer_cmd && e->run->inputs.separator)
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--separator has no effect with --tokenizer-cmd, whose ids are taken as they "
+            "are; omit it, and let the command print the separator");
     int rc = e->run->inputs.tokenizer_cmd ? FM_OK : open_tokenizer(e, c, err);
     if (!rc)
         rc = fm_documents_open(&e->documents, path, e->run->inputs.split_blank_lines, err);
@@ -346,7 +358,7 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
                          .out = -1,
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};
-    *c = (struct fm_corpus){0};
+    *c = (struct fm_corpus){.separator.id = -1};
     int rc = prepare(&e, c, path, err);
     if (!rc)
         rc = run->inputs.tokenizer_cmd ? run_command(&e, err) : encode_all(&e, err);

@@ -1,8 +1,9 @@
 /*
  * Text as calibration tokens.  Documents are encoded one by one, on all cores and in their
- * order, each with what the tokenizer's template puts in front and behind; their ids go to an
- * unlinked temporary file, one document behind the other, and are then read as any token file.
- * So neither a long file nor its tokens have to fit into memory.
+ * order, each with what the tokenizer's template puts in front and behind, and with the separator
+ * after it unless it ends with that token or has no ids.  The ids go to an unlinked temporary file,
+ * one document behind the other, and are then read as any token file.  So neither a long file nor
+ * its tokens have to fit into memory.
  */
 #ifndef FM_CORPUS_H
 #define FM_CORPUS_H
@@ -13,6 +14,7 @@
 #include "formats/file/digest.h"
 #include "formats/text/tokenizer.h"
 #include "formats/text/tokens.h"
+#include "lib/data/separator.h"
 #include "lib/run/run.h"
 
 #define FM_CORPUS_FORMAT "text" /* fm_tokens.format */
@@ -24,6 +26,7 @@ struct fm_corpus {
     struct fm_digest tokenizer; /* of tokenizer.json, or of the command */
     int32_t front[8], back[8];  /* the template */
     int fronts, backs;
+    struct fm_separator separator; /* of a command: none, not unknown */
 };
 
 /*

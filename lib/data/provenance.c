@@ -27,6 +27,10 @@ static void add_corpus(cJSON *o, const struct fm_corpus *c)
         return;
     add_ids(o, "before_each", c->front, c->fronts);
     add_ids(o, "behind_each", c->back, c->backs);
+    if (c->separator.id >= 0)
+        fm_json_add_uint(o, "separator", (uint64_t)c->separator.id);
+    else
+        fm_json_add_null(o, "separator");
 }
 
 /* What an input is, and what was taken of it. */

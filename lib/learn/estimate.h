@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "formats/tensor/hfdir.h"
+#include "lib/data/separator.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
@@ -40,6 +41,8 @@ struct fm_forecast {
 };
 
 struct fm_estimate {
+    bool text; /* we encode some of the tokens, with this after each document */
+    struct fm_separator separator;
     uint64_t disk;                 /* bytes of the output */
     uint64_t memory;               /* bytes resident at the most */
     uint64_t spill;                /* bytes of temporary files beyond --memory */

@@ -167,12 +167,25 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     return fm_comm_agree(run->machine.comm, rc, err);
 }
 
+/* One of the texts that we encode, all of them with one separator; NULL: there is no text. */
+static const struct fm_corpus *encoded_text(const struct fm_task *task)
+{
+    const struct fm_corpus *text = fm_calib_text(&task->calib);
+    if (!text)
+        text = fm_calib_text(&task->held);
+    return text && !text->command ? text : NULL;
+}
+
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
                          struct fm_err *err)
 {
     const char *output = task->run->outputs.path;
     bool file = output && strcmp(output, "-") != 0;
+    const struct fm_corpus *text = encoded_text(task);
     estimate->precision = fm_machine_precision(task->ops);
+    estimate->text = text != NULL;
+    if (text)
+        estimate->separator = text->separator;
     if (file && fm_estimate_check(estimate, task->run, 0, err))
         return err->code;
     if (!file)
@@ -326,7 +339,10 @@ static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX]
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
                    struct fm_err *err)
 {
-    char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""};
+    char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
+    const struct fm_corpus *encoded = encoded_text(task);
+    if (encoded)
+        snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);
     fm_digest_hex(hex[0], &task->identity);
     fm_digest_hex(hex[1], &task->calib.digest);
     fm_digest_hex(hex[2], &task->held.digest);
@@ -339,10 +355,10 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
     int rc = same_for_ranks(task, hex, text, err);
     return rc ? rc
               : fm_journal_params(params, err,
-                                  "%s model %s tokens %s %d %d held %s %d %d ranking %s masks %s "
+                                  "%s model %s tokens %s %d %d%s held %s %d %d ranking %s masks %s "
                                   "seed %llu shuffle %d device %s %s; %s",
                                   FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T,
-                                  hex[2], task->held.count, task->held.T, hex[3], hex[4],
+                                  separator, hex[2], task->held.count, task->held.T, hex[3], hex[4],
                                   (unsigned long long)task->run->inputs.seed,
                                   task->run->inputs.shuffle, task->ops->name,
                                   fm_machine_precision(task->ops), text);

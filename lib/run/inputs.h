@@ -28,6 +28,7 @@ struct fm_inputs {
     bool split_blank_lines;                 /* of plain text: a document ends at a blank line */
     const char *tokenizer;                  /* tokenizer.json; NULL: the model's own */
     const char *tokenizer_cmd;              /* a command that encodes instead, or NULL */
+    const char *separator;                  /* NULL: "eos", else "none" or a token */
     const char *eval_tokens;                /* --eval-tokens FILE, or NULL */
     const char *eval_text;                  /* --eval-text FILE, or NULL */
     enum fm_token_type token_dtype;         /* of files that are raw */

@@ -20,14 +20,19 @@ train() { # train NAME OPTION...
     cmp tokens.both "$name.both" && echo "$name: the same"
 }
 train tokens --eval-tokens rows.npy
-train text --eval-text rows.jsonl
-train stdin --eval-text - <rows.jsonl
+# These tokens have no separator.
+train text --eval-text rows.jsonl --separator none
+train stdin --eval-text - --separator none <rows.jsonl
 sed 's/"text"/"body"/' rows.jsonl >bodies.jsonl
-train body --eval-text bodies.jsonl --text-field body --tokenizer "$tiny/tokenizer.json"
+train body --eval-text bodies.jsonl --text-field body --separator none --tokenizer "$tiny/tokenizer.json"
 fm-pack -q --model "$tiny" -o family.fm tokens >/dev/null
 fm-bench quality -q --seq-len 32 --eval-tokens rows.npy --json family.fm >by-tokens
-fm-bench quality -q --seq-len 32 --eval-text rows.jsonl --json family.fm >by-text
+fm-bench quality -q --seq-len 32 --eval-text rows.jsonl --separator none --json family.fm >by-text
 cmp by-tokens by-text && echo "fm-bench: the same"
+for separator in eos '</s>'; do
+    fm-bench quality -q --seq-len 32 --eval-text rows.jsonl --separator "$separator" --json family.fm >"by-${separator//\//}"
+done 2>&1
+cmp by-eos 'by-<s>' && ! cmp -s by-eos by-text && echo "fm-bench: the separator is that of the bundle's tokenizer"
 fm-bench quality -q -n --seq-len 32 --text rows.jsonl family.fm
 echo "-- the tokenizer that a bundle carries"
 try fm-verify -q --function --batches 1 --seq-len 32 --model "$tiny" --text rows.jsonl family.fm | tail -n 1

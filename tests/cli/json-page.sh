@@ -7,6 +7,7 @@ data=(-q -m "$odd" -t "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --precis
 held=(-q --eval-tokens "$odd/tokens.npy" --precision f32 --json)
 mkdir plan rank train recover pack export list verify quality baselines
 fm-rank "${data[@]}" -n >plan/rank 2>/dev/null
+fm-rank -q -n -m "$GOLDEN/tiny-mixtral" --text "$GOLDEN/text/rows.jsonl" --json >plan/text 2>/dev/null
 fm-rank "${data[@]}" -o ranked >rank/rank 2>/dev/null
 fm-rank "${data[@]}" -o once --if-changed >/dev/null 2>&1
 fm-rank "${data[@]}" -o once --if-changed >rank/again 2>/dev/null

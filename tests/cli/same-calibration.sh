@@ -20,8 +20,9 @@ echo "$tokens tokens, $(grep -c '^ *1$' ids) documents"
 # Where documents end: before each <s>, and at the end.
 awk '$1 == 1 && NR > 1 { print NR - 1 } END { print NR }' ids >ends
 awk 'NR > 1 { print $1 - last } { last = $1 }' <(echo 0 && cat ends) >sizes
-rank text --text rows.jsonl
-rank stdin --text - <rows.jsonl
+# The ids in rows.npy have nothing between documents but the <s> in front of each.
+rank text --text rows.jsonl --separator none
+rank stdin --text - --separator none <rows.jsonl
 rank npy --tokens rows.npy
 { le 4 20240520 1 "$tokens" && head -c 1012 /dev/zero && cat words.u16; } >llmc.bin
 rank llm.c --tokens llmc.bin
@@ -52,7 +53,7 @@ awk 'NR % 2 == 0' rows.jsonl | head -n 2 | sed 's/^{"id": [0-9]*, "text": //; s/
     echo "it heard the texts"
 echo "-- shuffled, and in a mixture of two"
 fm-rank -q --model "$tiny" --seq-len 64 --max-tokens 1600 --shuffle --text rows.jsonl:0.6 \
-    --text rows.jsonl:0.4 -o text --force >/dev/null
+    --text rows.jsonl:0.4 --separator none -o text --force >/dev/null
 tar xOf text ranking.safetensors >text.ranking
 rank shuffled-npy --shuffle --tokens rows.npy:3 --tokens rows.npy:2
 rank shuffled-pair --shuffle --tokens pair.bin:0.6 --tokens trove.ds:0.4

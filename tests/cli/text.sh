@@ -1,8 +1,11 @@
-# Text and the ids that the tokenizers library made of it give the same ranking, byte for byte.
+# Text and the ids that the tokenizers library made of it, without separators, give the same ranking,
+# byte for byte.
 tiny=$GOLDEN/tiny-mixtral
 rank() { # rank NAME OPTION...
     local name=$1
     shift
+    # shellcheck disable=SC2249 # tokens take no separator
+    case " $* " in *" --text "*) set -- "$@" --separator none ;; esac
     fm-rank -q --model "$tiny" --seq-len 64 --max-tokens 512 "$@" -o "$name" >/dev/null 2>complained ||
         sed "s|$GOLDEN|GOLDEN|g" complained
     [ -e "$name" ] || return
@@ -24,6 +27,35 @@ echo "-- a mixture of tokens and text, and plain text in blocks"
 printf 'one two three\n\n \t\nfour\nfive\n\n' >blocks.txt
 rank blocks --text blocks.txt:0.5 --tokens "$GOLDEN/text/rows.npy" --split-blank-lines --seq-len 8 >/dev/null
 tar xOf blocks manifest.json | sed -n '/"tokens": {/,/^      }/p' | sed 's/[0-9a-f]\{32\}/DIGEST/'
+echo "-- what follows a document"
+plan() {
+    fm-rank -q -n --model "$tiny" --seq-len 2 --text blocks.txt --split-blank-lines "$@" 2>&1 |
+        grep 'separator\|^tokens'
+}
+plan
+plan --separator '<unk>'
+plan --separator none
+plan --json
+plan --separator none --json
+plan --separator '<a token>'
+plan --separator eos --tokenizer-cmd cat
+plan --tokenizer-cmd "sed 's/.*/[1, 2, 3]/'"
+cp -r "$tiny" bare && rm bare/tokenizer_config.json bare/generation_config.json
+plan --model bare
+sed -i '/eos_token_id/d' bare/config.json
+plan --model bare
+echo '{"eos_token": "<end>"}' >bare/tokenizer_config.json
+plan --model bare
+# Ids of the first document's beginning, the same ones: another separator is another run all the same.
+again() { # how often it says that the result is of the same run
+    fm-rank -q --model "$tiny" --seq-len 4 --max-tokens 8 --text rows.jsonl --if-changed --force \
+        "$@" -o again 2>/dev/null |
+        grep -c "up to date"
+}
+again
+again
+again --separator none
+again --separator none
 echo "-- a tokenizer of the user's"
 cmd() {
     echo "\$ $2"

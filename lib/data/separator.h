@@ -1,0 +1,30 @@
+/*
+ * The token that ends a document of text.  Models are trained on documents that follow one another
+ * with their end-of-sequence token between them; calibration text is encoded in the same way.
+ */
+#ifndef FM_SEPARATOR_H
+#define FM_SEPARATOR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "formats/text/tokenizer.h"
+#include "lib/run/run.h"
+
+struct fm_separator {
+    int32_t id;                    /* -1: nothing follows a document */
+    bool unknown;                  /* because no file names an end-of-sequence token */
+    char token[FM_TOKENIZER_NAME]; /* its text */
+};
+
+/*
+ * What run->inputs.separator asks for.  The end-of-sequence token is "eos_token" of the
+ * tokenizer_config.json beside run->inputs.tokenizer, or of the model or, without one, of the
+ * bundle run->inputs.stream; where that has none, the first "eos_token_id" of the model's or
+ * bundle's config.json or generation_config.json.  FM_ECONFIG where the tokenizer has no such
+ * token, FM_EFORMAT where a value is malformed.
+ */
+int fm_separator_choose(struct fm_separator *separator, const struct fm_tokenizer *t,
+                        const struct fm_run_options *run, struct fm_err *err);
+
+#endif
