@@ -1,9 +1,9 @@
 /*
  * Text as calibration tokens.  Documents are encoded one by one, on all cores and in their
  * order, each with what the tokenizer's template puts in front and behind, and with the separator
- * after it unless it ends with that token or has no ids.  The ids go to an unlinked temporary file,
- * one document behind the other, and are then read as any token file.  So neither a long file nor
- * its tokens have to fit into memory.
+ * after it unless that is one of its last two ids or it has none.  The ids go to an unlinked
+ * temporary file, one document behind the other, and are then read as any token file.  So neither a
+ * long file nor its tokens have to fit into memory.
  */
 #ifndef FM_CORPUS_H
 #define FM_CORPUS_H

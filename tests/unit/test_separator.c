@@ -90,12 +90,15 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
     struct fm_tokens t;
     struct fm_err err = {0};
     size_t n = 0;
-    int32_t before = -1;
-    for (size_t i = 0; i < plains; before = plain[i++])
+    int32_t last = -1, other = -1; /* of the document, the two ids before its end */
+    for (size_t i = 0; i < plains; i++) {
         if (plain[i] >= 0)
             wanted[n++] = plain[i];
-        else if (separator >= 0 && before >= 0 && before != separator)
+        else if (separator >= 0 && last >= 0 && last != separator && other != separator)
             wanted[n++] = separator;
+        other = plain[i] >= 0 ? last : -1;
+        last = plain[i];
+    }
     if (fm_corpus_encode(&corpus, &t, run, rows, 0, &err) != FM_OK)
         fail_msg("%s", err.text);
     assert_int_equal(corpus.separator.id, separator);
@@ -160,8 +163,8 @@ static void a_document_that_ends_with_it_gets_no_other(void **state)
             "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{}},"
             "{\"SpecialToken\":{\"id\":\"E\"}}],\"special_tokens\":{\"E\":{\"ids\":[1000]}}},"
             "\"decoder\":null,\"model\":";
-    static const char text[] =
-        "{\"text\": \"a\"}\n{\"text\": \"b<|endoftext|>\"}\n{\"text\": \"\"}\n";
+    static const char text[] = "{\"text\": \"a\"}\n{\"text\": \"b<|endoftext|>\"}\n"
+                               "{\"text\": \"c<|endoftext|>\\n\"}\n{\"text\": \"\"}\n";
     const char *model = model_with("qwen2", "{\"eos_token\": \"<|endoftext|>\"}", NULL, NULL);
     struct fm_run_options run = {.inputs.model = model};
     const char *rows = scratch_write("own.jsonl", text, sizeof text - 1);
@@ -170,7 +173,8 @@ static void a_document_that_ends_with_it_gets_no_other(void **state)
     char *json;
     size_t size;
     plains = 0;
-    for (const int32_t *p = (const int32_t[]){64, -1, 65, 1000, -1, -1, -2}; *p > -2; p++)
+    for (const int32_t *p = (const int32_t[]){64, -1, 65, 1000, -1, 66, 1000, 198, -1, -1, -2};
+         *p > -2; p++)
         plain[plains++] = *p;
     check(&run, rows, 1000);
     assert_int_equal(fm_file_open(&f, scratch("model/tokenizer.json"), &err), FM_OK);
@@ -187,7 +191,8 @@ static void a_document_that_ends_with_it_gets_no_other(void **state)
     free(changed.data);
     free(json);
     plains = 0;
-    for (const int32_t *p = (const int32_t[]){64, 1000, -1, 65, 1000, 1000, -1, 1000, -1, -2};
+    for (const int32_t *p = (const int32_t[]){64, 1000, -1, 65, 1000, 1000, -1, 66, 1000, 198, 1000,
+                                              -1, 1000, -1, -2};
          *p > -2; p++)
         plain[plains++] = *p;
     check(&run, rows, 1000);
