@@ -90,14 +90,12 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
     struct fm_tokens t;
     struct fm_err err = {0};
     size_t n = 0;
-    int32_t last = -1, other = -1; /* of the document, the two ids before its end */
     for (size_t i = 0; i < plains; i++) {
+        int32_t last = i > 0 ? plain[i - 1] : -1, other = i > 1 ? plain[i - 2] : -1;
         if (plain[i] >= 0)
             wanted[n++] = plain[i];
         else if (separator >= 0 && last >= 0 && last != separator && other != separator)
             wanted[n++] = separator;
-        other = plain[i] >= 0 ? last : -1;
-        last = plain[i];
     }
     if (fm_corpus_encode(&corpus, &t, run, rows, 0, &err) != FM_OK)
         fail_msg("%s", err.text);
