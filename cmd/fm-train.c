@@ -126,6 +126,8 @@ int main(int argc, char **argv)
         {"budget-step", 0, FM_CLI_TEXT, &options.budget_step, "R",
          "step between budgets (default: 0.01)", 0, 0, ends},
         {"until", 0, FM_CLI_TEXT, &options.until, "R", "highest budget (default: 0.80)", 0, 0, any},
+        {"measure-step", 0, FM_CLI_TEXT, &options.measure_step, "R",
+         "measure the masks nearest to its multiples (default: 0.05)", 0, 0, 0},
         {"strict", 0, FM_CLI_FLAG, &strict, NULL,
          "status 1 where the method falls short of --until", 0, 0, any},
         {"refine", 0, FM_CLI_INT, &options.refine, "N",

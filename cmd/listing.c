@@ -43,15 +43,17 @@ static void marks(FILE *out, const struct fm_list *list, int row, uint64_t conte
 static void row_text(FILE *out, const struct fm_list *list, int row, uint64_t context)
 {
     const struct fm_list_row *r = &list->row[row];
-    char bytes[32], params[32], active[32];
+    char bytes[32], params[32], active[32], ce[32];
     fm_units_bytes(bytes, r->bytes);
     format_count(params, r->params);
     format_count(active, r->params_active);
     fprintf(out, "%6.4f  %-14s %5u %8.1f %5u %9s %9s %9s", r->budget, r->method, r->width_min,
             r->width_mean, r->width_max, bytes, params, active);
-    if (r->measured)
-        fprintf(out, " %9.4f %8.4f %6.1f%s", r->ce, r->kl, 100 * r->agree,
+    if (r->measured) {
+        snprintf(ce, sizeof ce, "%s%.4f", r->interpolated ? "~" : "", r->ce);
+        fprintf(out, " %9s %8.4f %6.1f%s", ce, r->kl, 100 * r->agree,
                 r->recovered ? "  recovered" : "");
+    }
     marks(out, list, row, context);
     fputc('\n', out);
 }

@@ -108,22 +108,26 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_mask *mask = p->from->budgets.masks.mask;
-    const struct fm_quality *q = &mask[p->index].quality;
+    struct fm_quality q;
+    bool known = fm_masks_quality(&q, &p->from->budgets.masks, p->index);
     const struct fm_budget *b = &p->from->budgets.budget[p->index];
     bool more = p->widths.by_layout + p->widths.by_pad > 0;
     bool other = p->options.layout->one_width && b->width_min != b->width_max;
     double original;
     if (fm_stage_original_ce(&original, &p->from->bundle, mask))
         fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n", original);
-    if (q->positions == 0 || other) {
+    if (!known || other) {
         fm_text_printf(t, "| quality | of these widths only where `fm-bench quality --record` "
                           "wrote it below |\n");
         return;
     }
-    const char *note = more ? ", before widths were rounded up" : "";
-    fm_text_printf(t, "| held-out cross-entropy%s | %.4f |\n", note, q->ce);
-    fm_text_printf(t, "| divergence from the full model%s | %.4f |\n", note, q->kl);
-    fm_text_printf(t, "| same most probable token%s | %.4f |\n", note, q->agree);
+    char note[128];
+    snprintf(note, sizeof note, "%s%s",
+             q.positions ? "" : ", interpolated between budgets that were measured",
+             more ? ", before widths were rounded up" : "");
+    fm_text_printf(t, "| held-out cross-entropy%s | %.4f |\n", note, q.ce);
+    fm_text_printf(t, "| divergence from the full model%s | %.4f |\n", note, q.kl);
+    fm_text_printf(t, "| same most probable token%s | %.4f |\n", note, q.agree);
 }
 
 static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
@@ -233,12 +237,14 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
                       "divergence | same token |\n|---|---|---|---|---|---|\n");
     for (int b = p->first; b <= p->last; b++) {
-        const struct fm_quality *q = &p->from->budgets.masks.mask[b].quality;
+        struct fm_quality q;
+        bool known = fm_masks_quality(&q, &p->from->budgets.masks, b);
         const struct fm_budget *s = &p->from->budgets.budget[b];
         fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", s->budget, s->width_mean,
                        s->params_active);
-        if (q->positions)
-            fm_text_printf(t, " %.4f | %.4f | %.4f |\n", q->ce, q->kl, q->agree);
+        if (known)
+            fm_text_printf(t, " %s%.4f | %.4f | %.4f |\n", q.positions ? "" : "~", q.ce, q.kl,
+                           q.agree);
         else
             fm_text_printf(t, " | | |\n");
     }

@@ -23,6 +23,8 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
 {
     const struct fm_mask *m = &b->masks.mask[i];
     const struct fm_budget *s = &b->budget[i];
+    struct fm_quality q;
+    bool known = fm_masks_quality(&q, &b->masks, i);
     *row = (struct fm_list_row){.index = i,
                                 .budget = s->budget,
                                 .removed = m->removed,
@@ -32,11 +34,12 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
                                 .bytes = s->bytes,
                                 .params = s->params,
                                 .params_active = s->params_active,
-                                .measured = m->quality.positions > 0,
-                                .ce = m->quality.ce,
-                                .kl = m->quality.kl,
-                                .agree = m->quality.agree,
-                                .recovered = m->quality.recovered};
+                                .measured = known,
+                                .interpolated = known && q.positions == 0,
+                                .ce = q.ce,
+                                .kl = q.kl,
+                                .agree = q.agree,
+                                .recovered = q.recovered};
     snprintf(row->method, sizeof row->method, "%s", fm_method_name(m->method));
 }
 
@@ -320,7 +323,7 @@ int fm_list_knee(const struct fm_list *list)
     for (int i = first + 1; i < last; i++) {
         const struct fm_list_row *r = &list->row[i];
         double line = a->ce + (b->ce - a->ce) * (r->budget - a->budget) / (b->budget - a->budget);
-        if (!r->measured || !(line - r->ce > deepest))
+        if (!r->measured || r->interpolated || !(line - r->ce > deepest))
             continue;
         deepest = line - r->ce;
         knee = i;
@@ -363,6 +366,7 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     fm_json_add_double(quality, "kl", row->kl);
     fm_json_add_double(quality, "agree", row->agree);
     fm_json_add_bool(quality, "recovered", row->recovered);
+    fm_json_add_bool(quality, "interpolated", row->interpolated);
 }
 
 static void add_degrees(cJSON *object, uint64_t tp_degrees)

@@ -33,6 +33,7 @@ struct fm_train_options {
     uint32_t width_multiple;         /* 0: the ranking's channel group */
     const char *budget_step;         /* "0.01" */
     const char *until;               /* "0.80" */
+    const char *measure_step;        /* "0.05": masks nearest to its multiples are measured */
     int refine;                      /* rounds of exchange at a fixed budget; 0: none */
     bool nested;                     /* widths never grow with the budget */
     int steps;                       /* 500 */

@@ -281,45 +281,65 @@ static int run_steps(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-static int measure_group(struct recovery *r, double *to, const struct fm_adapter *adapter, int b,
-                         int n, struct fm_quality *quality, const struct fm_run_options *run,
-                         struct fm_err *err)
+/* Masks `number` (n) of the family; n fits quality and widths. */
+static int measure_group(struct recovery *r, double *to, const struct fm_adapter *adapter,
+                         const int *number, int n, struct fm_quality *quality, uint32_t *widths,
+                         const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held,
-                                fm_masks_widths(&r->budgets.masks, b), n, adapter, run, err);
+    fm_masks_gather(widths, &r->budgets.masks, number, n);
+    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held, widths, n, adapter,
+                                run, err);
     if (rc == FM_EFORMAT && adapter)
         return fm_within(err, "training diverged, use a smaller --lr");
     for (int i = 0; !rc && i < n; i++)
-        get_quality(to + (size_t)(b + i) * QUALITIES, &quality[i]);
+        get_quality(to + (size_t)number[i] * QUALITIES, &quality[i]);
     return rc;
 }
 
-/* Every mask that has no figures yet, without an adapter or on merged and rounded weights; in
- * pieces that can be saved. */
+/* Masks that have figures in the stream, all where none has, and none of them in `to` yet. */
+static int list_unmeasured(int *number, const struct fm_masks *f, const double *to)
+{
+    bool any = false;
+    int n = 0;
+    for (int b = 0; b < f->count; b++)
+        any = any || f->mask[b].quality.positions > 0;
+    for (int b = 0; b < f->count; b++)
+        if ((!any || f->mask[b].quality.positions > 0) && !(to[b * QUALITIES + POSITIONS] > 0))
+            number[n++] = b;
+    return n;
+}
+
+/* What has no figures in `to` yet, without an adapter or on merged and rounded weights; in pieces
+ * that can be saved. */
 static int run_measure(struct recovery *r, double *to, const struct fm_adapter *adapter,
                        struct fm_err *err)
 {
     struct fm_task *task = &r->task;
-    int count = r->budgets.masks.count, b = 0;
+    const struct fm_masks *f = &r->budgets.masks;
     int group = fm_quality_group(task->config, &task->held, task->memory);
     int rc = fm_comm_least(task->run->machine.comm, &group, err);
+    group = group < f->count ? group : f->count;
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
-    if (!quality)
-        return FM_ENOMEM;
-    while (b < count && to[(size_t)b * QUALITIES + POSITIONS] > 0)
-        b++;
+    int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
+    uint32_t *widths =
+        fm_alloc((size_t)group, (size_t)f->M * (size_t)f->E * sizeof *widths, "widths", err);
+    if (!quality || !number || !widths)
+        rc = FM_ENOMEM;
+    int unmeasured = rc ? 0 : list_unmeasured(number, f, to);
     struct fm_quality_parts parts;
-    fm_quality_parts_begin(&parts, task->run, (count - b + group - 1) / group);
-    for (int n; !rc && b < count; b += n, parts.part++) {
-        n = count - b < group ? count - b : group;
+    fm_quality_parts_begin(&parts, task->run, (unmeasured + group - 1) / group);
+    for (int at = 0, n; !rc && at < unmeasured; at += n, parts.part++) {
+        n = unmeasured - at < group ? unmeasured - at : group;
         rc = fm_task_stopped(&r->task, err);
         if (!rc)
-            rc = measure_group(r, to, adapter, b, n, quality, &parts.run, err);
+            rc = measure_group(r, to, adapter, number + at, n, quality, widths, &parts.run, err);
         if (!rc)
             rc = save_if_due(r, err);
     }
     free(quality);
+    free(number);
+    free(widths);
     return rc;
 }
 
@@ -450,7 +470,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
     bool cross = o->strategy == FM_RECOVER_CROSS;
     double kept = cross ? 1 : 1 - (double)budget->num / (double)budget->den;
     double floats = 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
-    uint64_t memory = task->memory, masks = 81;
+    uint64_t memory = task->memory, masks = 17;
     int group = fm_quality_group(c, &task->held, task->memory);
     group = (uint64_t)group < masks ? group : (int)masks;
     struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
@@ -462,7 +482,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
                                       .merged = 1,
                                       .kept = cross ? 0.6 : kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    /* The family is in the stream; one of the default steps has 81 masks. */
+    /* The family is in the stream; one of the default steps has 17 measured masks. */
     sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = group + 1;

@@ -34,11 +34,16 @@ enum {
     FM_TRAIN_FAMILIES
 };
 
+/* The budgets of a family, and which of its masks are measured. */
+struct range {
+    struct fm_decimal step, until, measure;
+};
+
 struct fm_trainer {
     struct fm_task task;
     const struct fm_train_options *options;
     struct fm_actions actions;
-    struct fm_decimal step, until;
+    struct range range;
     const struct method *method;
     struct fm_learn learn;    /* of learned */
     struct fm_walk walk;      /* of walk and exchange */
@@ -103,6 +108,7 @@ void fm_train_defaults(struct fm_train_options *options)
     *options = (struct fm_train_options){.method = FM_METHOD_EXCHANGE,
                                          .budget_step = "0.01",
                                          .until = "0.80",
+                                         .measure_step = "0.05",
                                          .steps = 500,
                                          .samples = 1,
                                          .prior = 4,
@@ -132,18 +138,22 @@ static const char *schedule_name(enum fm_lambda_schedule schedule)
     return schedule == FM_LAMBDA_PACED ? "paced" : "linear";
 }
 
-static int check_options(const struct fm_train_options *o, struct fm_decimal *step,
-                         struct fm_decimal *until, struct fm_err *err)
+static int check_options(const struct fm_train_options *o, struct range *range, struct fm_err *err)
 {
+    struct fm_decimal *step = &range->step, *until = &range->until;
     int rc = fm_decimal_parse(step, o->budget_step, "--budget-step", err);
     if (!rc)
         rc = fm_decimal_parse(until, o->until, "--until", err);
+    if (!rc)
+        rc = fm_decimal_parse(&range->measure, o->measure_step, "--measure-step", err);
     if (rc)
         return rc;
     if (step->num == 0)
         return fm_fail(err, FM_EUSAGE, "--budget-step 0: give a step above 0, such as 0.01");
     if (until->num == 0)
         return fm_fail(err, FM_EUSAGE, "--until 0: give a budget above 0, such as 0.80");
+    if (range->measure.num == 0)
+        return fm_fail(err, FM_EUSAGE, "--measure-step 0: give a step above 0, such as 0.05");
     if (fm_decimal_targets(step, until) >= FM_BUDGETS_MAX)
         return fm_fail(err, FM_EUSAGE, "--budget-step %s: more than %d budgets", o->budget_step,
                        FM_BUDGETS_MAX);
@@ -195,12 +205,14 @@ static double mean_kept(const struct fm_decimal *until)
 
 /* Work, memory and disk of making and measuring the masks. */
 static void estimate_run(struct fm_estimate *estimate, const struct fm_train_options *o,
-                         struct fm_task *task, const struct fm_decimal *step,
-                         const struct fm_decimal *until)
+                         struct fm_task *task, const struct range *range)
 {
     *estimate = (struct fm_estimate){0};
+    const struct fm_decimal *step = &range->step, *until = &range->until;
     uint64_t T = (uint64_t)task->calib.T, targets = fm_decimal_targets(step, until);
     uint64_t masks = targets + 1, memory = task->memory;
+    uint64_t measured = fm_decimal_targets(&range->measure, until) + 1;
+    measured = measured < masks ? measured : masks;
     uint64_t group = (uint64_t)fm_quality_group(task->config, &task->held, task->memory);
     int around = sequences_around(&task->calib, o);
     int fixed = clip_sequences(&task->calib, o->refine_sequences);
@@ -220,8 +232,8 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
         sweep.backward = 0;
         fm_estimate_add(estimate, task->model, &sweep, memory);
     }
-    group = group < masks ? group : masks;
-    sweep.count = (masks + group - 1) / group;
+    group = group < measured ? group : measured;
+    sweep.count = (measured + group - 1) / group;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
@@ -232,20 +244,19 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
 
 /* Suggest what would take less: fewer steps, or a method that takes none. */
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
-                         struct fm_task *task, const struct fm_decimal *step,
-                         const struct fm_decimal *until)
+                         struct fm_task *task, const struct range *range)
 {
     static const enum fm_method method[] = {FM_METHOD_WALK, FM_METHOD_SALIENCY};
     struct fm_train_options other = *o;
     struct fm_estimate changed;
     if (methods[o->method].has & FM_TRAIN_STEPS && o->steps > 1) {
         other.steps = o->steps / 2;
-        estimate_run(&changed, &other, task, step, until);
+        estimate_run(&changed, &other, task, range);
         fm_estimate_suggest(estimate, changed.flops, "--steps %d", other.steps);
     }
     for (int i = 0; i < 2; i++) {
         other.method = method[i];
-        estimate_run(&changed, &other, task, step, until);
+        estimate_run(&changed, &other, task, range);
         fm_estimate_suggest(estimate, changed.flops, "--method %s", fm_method_name(method[i]));
     }
 }
@@ -476,19 +487,19 @@ static int resume(struct fm_trainer *t, struct fm_err *err)
  * shuffle one for each it was made from: these two stay as they are.
  */
 
-/* Masks from b on that have no figures yet, up to `most`: their numbers, and copies of their widths
- * one after another. */
-static int gather_unmeasured(const struct fm_masks *f, int *b, int most, int *number,
-                             uint32_t *widths)
+/* Masks that are to have figures and have none yet: their numbers. */
+static int list_unmeasured(int *number, const struct fm_trainer *t, const struct fm_masks *f,
+                           struct fm_err *err)
 {
-    size_t X = (size_t)f->M * (size_t)f->E;
+    bool *measured = fm_alloc((size_t)f->count, sizeof *measured, "masks", err);
     int n = 0;
-    for (; *b < f->count && n < most; ++*b) {
-        if (f->mask[*b].quality.positions > 0)
-            continue;
-        memcpy(widths + (size_t)n * X, fm_masks_widths(f, *b), X * sizeof *widths);
-        number[n++] = *b;
-    }
+    if (!measured)
+        return -1;
+    fm_masks_measured(measured, f, &t->range.measure, &t->range.step);
+    for (int b = 0; b < f->count; b++)
+        if (measured[b] && f->mask[b].quality.positions == 0)
+            number[n++] = b;
+    free(measured);
     return n;
 }
 
@@ -499,28 +510,25 @@ static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_er
     int group = fm_quality_group(task->config, &task->held, task->memory);
     int rc = fm_comm_least(task->run->machine.comm, &group, err);
     group = group < f->count ? group : f->count;
-    size_t X = (size_t)f->M * (size_t)f->E;
     struct fm_quality_parts parts;
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
-    int *number = fm_alloc((size_t)group, sizeof *number, "quality", err);
-    uint32_t *widths = fm_alloc((size_t)group, X * sizeof *widths, "widths", err);
-    if (!quality || !number || !widths)
+    int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
+    uint32_t *widths =
+        fm_alloc((size_t)group, (size_t)f->M * (size_t)f->E * sizeof *widths, "widths", err);
+    int unmeasured = quality && number && widths ? list_unmeasured(number, t, f, err) : -1;
+    if (unmeasured < 0)
         rc = FM_ENOMEM;
-    int unmeasured = 0;
-    for (int b = 0; b < f->count; b++)
-        unmeasured += f->mask[b].quality.positions == 0;
     fm_quality_parts_begin(&parts, t->task.run, (unmeasured + group - 1) / group);
     fm_run_phase(t->task.run, t->work.measure, 0);
-    for (int b = 0, n; !rc && b < f->count; parts.part++) {
-        n = gather_unmeasured(f, &b, group, number, widths);
-        if (n == 0)
-            break;
+    for (int at = 0, n; !rc && at < unmeasured; at += n, parts.part++) {
+        n = unmeasured - at < group ? unmeasured - at : group;
+        fm_masks_gather(widths, f, number + at, n);
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
             rc = fm_quality_measure(quality, task->model, task->ops, &task->held, widths, n, NULL,
                                     &parts.run, err);
         for (int i = 0; !rc && i < n; i++)
-            f->mask[number[i]].quality = quality[i];
+            f->mask[number[at + i]].quality = quality[i];
         if (!rc)
             rc = save_if_due(t, err);
     }
@@ -537,7 +545,7 @@ static struct fm_gaps gaps_of(const struct fm_trainer *t, double *lost)
     size_t X = (size_t)r->M * (size_t)r->E;
     fm_masks_lost(lost, &t->actions, r->scores, r->order, r->M, r->E, r->I);
     fm_granularity_sum(lost, lost, X, size, t->actions.count);
-    return (struct fm_gaps){&t->actions, lost, size, &t->step, &t->until};
+    return (struct fm_gaps){&t->actions, lost, size, &t->range.step, &t->range.until};
 }
 
 typedef int change_fn(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
@@ -568,7 +576,8 @@ static int change_family(struct fm_trainer *t, struct fm_masks *f, change_fn *ch
 static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint64_t removed)
 {
     uint64_t channels = fm_masks_channels(f);
-    return removed + fm_decimal_ceil(&t->step, channels) <= fm_decimal_floor(&t->until, channels);
+    return removed + fm_decimal_ceil(&t->range.step, channels) <=
+           fm_decimal_floor(&t->range.until, channels);
 }
 
 /* Only learning ends where its steps do; the others go on while an expert can be narrowed. */
@@ -614,7 +623,7 @@ static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_er
 {
     struct fm_masks chosen;
     fm_masks_init(&chosen, f->M, f->E, f->I);
-    int rc = fm_refine_choose(&chosen, f, &t->step, &t->until, err);
+    int rc = fm_refine_choose(&chosen, f, &t->range.step, &t->range.until, err);
     if (!rc) {
         fm_masks_release(f);
         *f = chosen;
@@ -628,9 +637,10 @@ static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_er
 /* Channels that mask b of those that are refined must remove at the least: its budget's. */
 static uint64_t least_of(const struct fm_trainer *t, const struct fm_masks *f, int b)
 {
-    uint64_t n = fm_masks_channels(f), targets = fm_decimal_targets(&t->step, &t->until), least = 0;
+    uint64_t n = fm_masks_channels(f),
+             targets = fm_decimal_targets(&t->range.step, &t->range.until), least = 0;
     for (uint64_t i = 1; i <= targets; i++) {
-        uint64_t target = fm_decimal_target(&t->step, &t->until, i, n);
+        uint64_t target = fm_decimal_target(&t->range.step, &t->range.until, i, n);
         if (target > f->mask[b].removed)
             break;
         least = target;
@@ -780,8 +790,8 @@ static int choose_steps(struct fm_trainer *t, struct fm_err *err)
     const struct fm_train_options *o = t->options;
     if (o->actions)
         return parse_actions(t, o->actions, err);
-    return fm_actions_steps(&t->actions, &t->step, &t->until, t->task.config->I, o->width_multiple,
-                            err);
+    return fm_actions_steps(&t->actions, &t->range.step, &t->range.until, t->task.config->I,
+                            o->width_multiple, err);
 }
 
 static int choose_inputs(struct fm_trainer *t, struct fm_err *err)
@@ -809,8 +819,8 @@ static int begin_learned(struct fm_trainer *t, struct fm_err *err)
     t->learn = (struct fm_learn){.task = &t->task,
                                  .options = t->options,
                                  .actions = &t->actions,
-                                 .step = t->step,
-                                 .until = t->until,
+                                 .step = t->range.step,
+                                 .until = t->range.until,
                                  .batch = batch_of(t->task.run)};
     int rc = fm_learn_init(&t->learn, err);
     return rc ? rc : fm_masks_full(&t->masks[FM_TRAIN_MADE], FM_METHOD_LEARNED, err);
@@ -893,8 +903,8 @@ static int begin_walk_with(struct fm_trainer *t, struct fm_stepcost *worth, int 
 {
     t->walk = (struct fm_walk){.task = &t->task,
                                .actions = &t->actions,
-                               .step = &t->step,
-                               .until = &t->until,
+                               .step = &t->range.step,
+                               .until = &t->range.until,
                                .granularity = t->options->granularity,
                                .worth = worth,
                                .sequences = sequences};
@@ -919,7 +929,7 @@ static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
 static int make_walk(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *f = &t->masks[FM_TRAIN_MADE];
-    uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->until, channels);
+    uint64_t channels = fm_masks_channels(f), until = fm_decimal_ceil(&t->range.until, channels);
     bool done = false;
     int rc = FM_OK;
     fm_run_phase(t->task.run, t->work.make, t->work.refine + t->work.measure);
@@ -970,13 +980,13 @@ static void record_walk(cJSON *to, const struct fm_trainer *t)
 static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_ranking *r = &t->task.ranking;
-    return fm_masks_saliency(&t->masks[FM_TRAIN_MADE], &t->actions, r->scores, r->order, &t->step,
-                             &t->until, t->options->granularity, err);
+    return fm_masks_saliency(&t->masks[FM_TRAIN_MADE], &t->actions, r->scores, r->order,
+                             &t->range.step, &t->range.until, t->options->granularity, err);
 }
 
 static int begin_uniform(struct fm_trainer *t, struct fm_err *err)
 {
-    return fm_masks_uniform(&t->masks[FM_TRAIN_MADE], &t->actions, &t->until, err);
+    return fm_masks_uniform(&t->masks[FM_TRAIN_MADE], &t->actions, &t->range.until, err);
 }
 
 static int begin_shuffle(struct fm_trainer *t, struct fm_err *err)
@@ -1057,13 +1067,13 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
         text, sizeof text,
         "method %s granularity %s step %s until %s steps %d samples %d prior %.17g schedule %s "
         "adam %.17g %.17g %.17g tau %.17g %.17g entropy %.17g %.17g gain %.17g "
-        "lambda %.17g walk %d batch %d nested %d refine %d %d %d%s widths",
+        "lambda %.17g walk %d batch %d nested %d refine %d %d %d%s measure %s widths",
         fm_method_name(o->method), fm_granularity_name(o->granularity), o->budget_step, o->until,
         o->steps, o->samples, o->prior, schedule_name(o->schedule), o->lr, o->beta1, o->beta2,
         o->tau_first, o->tau_last, o->entropy_first, o->entropy_last, o->gain, o->lambda_last, walk,
         batch_of(t->task.run), o->nested, o->refine,
         exchanges ? sequences_around(&t->task.calib, o) : o->around_sequences, o->refine_sequences,
-        exchanges ? " " FM_STEPCOST_RULE : "");
+        exchanges ? " " FM_STEPCOST_RULE : "", o->measure_step);
     struct fm_digest widths =
         fm_digest_of(t->actions.width, (size_t)t->actions.count * sizeof *t->actions.width);
     char hex[FM_DIGEST_HEX];
@@ -1130,16 +1140,18 @@ static void record_options(cJSON *to, const struct fm_trainer *t)
 {
     const struct fm_train_options *o = t->options;
     enum fm_granularity granularity = is_shaped(t) ? o->granularity : FM_PER_MODEL;
-    char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT];
+    char step[FM_DECIMAL_TEXT], until[FM_DECIMAL_TEXT], measure[FM_DECIMAL_TEXT];
     fm_json_add_string(to, "method", fm_method_name(o->method));
     if (!(t->method->has & FM_TRAIN_ENDS))
         return;
-    fm_decimal_print(step, &t->step);
-    fm_decimal_print(until, &t->until);
+    fm_decimal_print(step, &t->range.step);
+    fm_decimal_print(until, &t->range.until);
     fm_json_add_string(to, "granularity", fm_granularity_name(granularity));
     fm_json_add_uint(to, "width_multiple", o->width_multiple);
     fm_json_add_string(to, "budget_step", step);
     fm_json_add_string(to, "until", until);
+    fm_decimal_print(measure, &t->range.measure);
+    fm_json_add_string(to, "measure_step", measure);
     if (o->refine > 0)
         fm_json_add_uint(to, "refine", (uint64_t)o->refine);
     if (o->nested)
@@ -1191,7 +1203,7 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_estimate estimate;
-    estimate_run(&estimate, t->options, &t->task, &t->step, &t->until);
+    estimate_run(&estimate, t->options, &t->task, &t->range);
     int rc = fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err);
     take_work(t, &estimate);
     if (!rc)
@@ -1266,7 +1278,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
 {
     struct fm_train_options own = *given, *options = &own;
     struct fm_trainer t = {.options = options, .method = &methods[options->method]};
-    int rc = check_options(options, &t.step, &t.until, err);
+    int rc = check_options(options, &t.range, err);
     if (!rc)
         rc = fm_task_open(&t.task, run, methods[options->method].needs, err);
     if (!rc)
@@ -1289,8 +1301,8 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
 {
     struct fm_train_options own = *given, *options = &own;
     struct fm_task task = {0};
-    struct fm_decimal step, until;
-    int rc = check_options(options, &step, &until, err);
+    struct range range;
+    int rc = check_options(options, &range, err);
     if (!rc)
         rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc)
@@ -1300,8 +1312,8 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc && task.in.members)
         rc = choose_multiple(options, &task, err);
     if (!rc) {
-        estimate_run(estimate, options, &task, &step, &until);
-        suggest_less(estimate, options, &task, &step, &until);
+        estimate_run(estimate, options, &task, &range);
+        suggest_less(estimate, options, &task, &range);
         estimate->method = fm_method_name(options->method);
         rc = fm_task_estimate_end(&task, estimate, err);
     }

@@ -96,6 +96,13 @@ static bool is_mask_sane(const struct fm_masks *f, int b)
            isfinite(q->agree);
 }
 
+void fm_masks_gather(uint32_t *widths, const struct fm_masks *f, const int *number, int n)
+{
+    size_t X = (size_t)f->M * (size_t)f->E;
+    for (int i = 0; i < n; i++)
+        memcpy(widths + (size_t)i * X, fm_masks_widths(f, number[i]), X * sizeof *widths);
+}
+
 bool fm_masks_sane(const struct fm_masks *f)
 {
     if (f->M < 1 || f->E < 1 || f->I < 1 || f->count < 0 || (size_t)f->count > f->mask_room ||
@@ -193,6 +200,42 @@ int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget)
         }
     }
     return best;
+}
+
+void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm_decimal *every,
+                       const struct fm_decimal *step)
+{
+    bool all =
+        (unsigned __int128)every->num * step->den <= (unsigned __int128)step->num * every->den;
+    for (int b = 0; b < f->count; b++)
+        measured[b] = all || b == 0 || b == f->count - 1;
+    for (uint64_t num = every->num; !all && num < every->den; num += every->num)
+        measured[fm_masks_nearest(f, &(struct fm_decimal){num, every->den})] = true;
+}
+
+static double between(double a, double b, double share)
+{
+    return a + (b - a) * share;
+}
+
+bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b)
+{
+    int low = b, high = b;
+    while (low >= 0 && f->mask[low].quality.positions == 0)
+        low--;
+    while (high < f->count && f->mask[high].quality.positions == 0)
+        high++;
+    bool known = low >= 0 && high < f->count;
+    const struct fm_quality *a = &f->mask[known ? low : b].quality;
+    const struct fm_quality *z = &f->mask[known ? high : b].quality;
+    *q = *a;
+    if (!known || low == high)
+        return known;
+    double share = (double)(f->mask[b].removed - f->mask[low].removed) /
+                   (double)(f->mask[high].removed - f->mask[low].removed);
+    *q = (struct fm_quality){between(a->ce, z->ce, share), between(a->kl, z->kl, share),
+                             between(a->agree, z->agree, share), 0, a->recovered};
+    return true;
 }
 
 void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,

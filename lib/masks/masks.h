@@ -67,6 +67,9 @@ void fm_masks_release(struct fm_masks *f); /* zeroed struct is fine */
 /* Widths of mask b, (M, E). */
 const uint32_t *fm_masks_widths(const struct fm_masks *f, int b);
 
+/* Widths of n masks, by their numbers, one after another: (n, M, E). */
+void fm_masks_gather(uint32_t *widths, const struct fm_masks *f, const int *number, int n);
+
 /* For asserts, where a family changes hands: widths are at most I, every mask removes what it says
  * and more than the one before, qualities are numbers. */
 bool fm_masks_sane(const struct fm_masks *f);
@@ -98,6 +101,19 @@ int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_me
 
 /* The mask whose budget is nearest (ties: the lower); -1 in an empty family. */
 int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget);
+
+/*
+ * measured (count) = the masks that --measure-step wants measured: the first, the last, and those
+ * nearest to a multiple of `every`; all where that is at most `step`, the one between budgets.
+ */
+void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm_decimal *every,
+                       const struct fm_decimal *step);
+
+/*
+ * What is known of mask b: *q is its quality, or, with positions 0, what lies between those of the
+ * nearest masks that have one, in proportion to the channels removed.  False: nothing is.
+ */
+bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b);
 
 /*
  * Saliency: per expert the concave hull of summed score against width over the action set,

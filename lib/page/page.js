@@ -95,6 +95,7 @@ const isKnee = (row) => row.index === data.knee;
 function describe(row) {
   let text = percent(row.budget) + " of channels removed, " + bytes(row.bytes);
   if (row.quality) text += ", CE " + loss(row.quality[0]) + (row.recovered ? " recovered" : "");
+  else if ("between" in row) text += ", CE about " + loss(row.between) + ", between measured members";
   return text;
 }
 
@@ -130,6 +131,7 @@ function formQuality(row, i) {
     for (const s of set.exports ? set.series : [])
       for (const p of s.points)
         if (s.name === formName(i) && p[0] === row.budget) return el("td", {}, loss(p[2]));
+  if (!row.quality && exact(row, i) && "between" in row) return el("td", { class: "none" }, "~" + loss(row.between));
   if (!row.quality) return el("td", { class: "none" }, "not measured");
   if (exact(row, i)) return el("td", {}, loss(row.quality[0]));
   return el("td", { class: "none" }, "wider: not measured");

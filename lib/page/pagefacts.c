@@ -147,8 +147,10 @@ static void add_forms(cJSON *data, const struct fm_list *list)
 
 static void add_quality(cJSON *object, const struct fm_list_row *row)
 {
-    if (!row->measured) {
+    if (!row->measured || row->interpolated) {
         fm_json_add_null(object, "quality");
+        if (row->interpolated)
+            fm_json_add_double(object, "between", row->ce);
         return;
     }
     cJSON *quality = fm_json_add_array(object, "quality");

@@ -99,7 +99,7 @@ def make_family(row):
     masks = ["--method", "saliency", "--until", "0.81"]
     rank, train, family = (row.folder / f"{name}.fm" for name in ("rank", "train", "family"))
     tool("fm-rank", *stage, "-o", rank)
-    tool("fm-train", *stage, *masks, "-o", train, rank)
+    tool("fm-train", *stage, *masks, "--measure-step", "0.01", "-o", train, rank)
     tool("fm-pack", "--model", row.model, "--quiet", "-o", family, train)
     tool("tar", "xf", rank, "-C", row.folder, "ranking.safetensors")
     return family

@@ -101,7 +101,7 @@ def make_family(folder):
     family = ["--method", "saliency", "--until", "0.6", "--width-multiple", ALIGNED]
     rank, train, recover = (folder / f"{name}.fm" for name in ("rank", "train", "recover"))
     tool("fm-rank", *stage, *held, "-o", rank)
-    tool("fm-train", *stage, *held, *family, "-o", train, rank)
+    tool("fm-train", *stage, *held, *family, "--measure-step", "0.01", "-o", train, rank)
     tool("fm-recover", *stage, *held, "--steps", 20, "-o", recover, train)
     tool("fm-pack", "--model", MODEL, "--quiet", "-o", folder / "family.fm", recover)
     return folder / "family.fm"

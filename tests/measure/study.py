@@ -178,7 +178,7 @@ class Study:
         if not path.exists():
             return None
         rows = json.loads(path.read_text())["budgets"]
-        return [(row["budget"], row.get("recovered", row["quality"])["ce"]) for row in rows]
+        return [(row["budget"], (row.get("recovered") or row["quality"])["ce"]) for row in rows if row["quality"]]
 
 
 def main(arguments):

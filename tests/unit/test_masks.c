@@ -277,6 +277,47 @@ static void the_nearest_mask_is_found_and_ties_go_down(void **state)
     fm_masks_release(&f);
 }
 
+static void some_masks_are_measured_and_the_rest_interpolated(void **state)
+{
+    (void)state;
+    struct fm_masks f;
+    struct fm_err err = {0};
+    struct fm_quality q;
+    uint32_t w[X];
+    bool measured[9];
+    fm_masks_init(&f, L, E, 40);
+    assert_int_equal(fm_masks_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    for (int b = 1; b <= 8; b++) { /* 0.1 to 0.8 */
+        for (int x = 0; x < X; x++)
+            w[x] = (uint32_t)(40 - 4 * b);
+        assert_int_equal(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+    }
+    struct fm_decimal step = decimal("0.1"), every = decimal("0.3");
+    fm_masks_measured(measured, &f, &every, &step);
+    for (int b = 0; b <= 8; b++) /* the last is also the nearest to 0.9 */
+        assert_int_equal(measured[b], b == 0 || b == 3 || b == 6 || b == 8);
+    fm_masks_measured(measured, &f, &step, &step);
+    for (int b = 0; b <= 8; b++)
+        assert_true(measured[b]);
+    every = decimal("1");
+    fm_masks_measured(measured, &f, &every, &step);
+    for (int b = 0; b <= 8; b++)
+        assert_int_equal(measured[b], b == 0 || b == 8);
+
+    assert_false(fm_masks_quality(&q, &f, 2));
+    f.mask[3].quality = (struct fm_quality){2, 1, 0.5, 10, true};
+    assert_false(fm_masks_quality(&q, &f, 2)); /* nothing below it */
+    f.mask[0].quality = (struct fm_quality){1, 0, 1, 10, true};
+    assert_true(fm_masks_quality(&q, &f, 3));
+    assert_true(q.ce == 2 && q.positions == 10);
+    assert_true(fm_masks_quality(&q, &f, 2));
+    assert_true(fabs(q.ce - (1 + 2 / 3.)) < 1e-12 && fabs(q.kl - 2 / 3.) < 1e-12);
+    assert_true(fabs(q.agree - 2 / 3.) < 1e-12);
+    assert_true(q.positions == 0 && q.recovered);
+    assert_false(fm_masks_quality(&q, &f, 4)); /* nothing above it */
+    fm_masks_release(&f);
+}
+
 static void a_family_that_contradicts_itself_is_not_sane(void **state)
 {
     struct fm_masks f;
@@ -313,6 +354,7 @@ int main(void)
         cmocka_unit_test(a_shuffle_keeps_the_widths_and_moves_them),
         cmocka_unit_test(a_mask_is_exported_once_it_has_grown_enough),
         cmocka_unit_test(the_nearest_mask_is_found_and_ties_go_down),
+        cmocka_unit_test(some_masks_are_measured_and_the_rest_interpolated),
         cmocka_unit_test(a_family_that_contradicts_itself_is_not_sane),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
