@@ -39,7 +39,7 @@ def scores(name):
 def losses(name, key):
     report = json.load(open(name))
     return [report[k] for k in ("loss_first", "loss_last") if k in report] + \
-        [b[key]["ce"] for b in report["budgets"] if key in b]
+        [b[key]["ce"] for b in report["budgets"] if b.get(key)]
 
 def worst(got, want):
     assert len(got) == len(want) > 2, (len(got), len(want))
