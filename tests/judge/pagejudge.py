@@ -137,17 +137,24 @@ def make_family():
     tokens = ("--model", MODEL, "--tokens", MODEL / "calib.npy", "--seq-len", "128", "--max-tokens", "6144", "--precision", "f32")
     held = ("--eval-tokens", MODEL / "heldout.npy")
     tool("fm-rank", "-q", *tokens, *held, "-o", "ranked")
-    tool("fm-train", "-q", *tokens, *held, "--method", "saliency", "--budget-step", "0.1", "-o", "trained", "ranked")
+    tool("fm-train", "-q", *tokens, *held, "--method", "saliency", "--budget-step", "0.1", "--measure-step", "0.2",
+         "-o", "trained", "ranked")
     tool("fm-pack", "-q", "--model", MODEL, "-o", "family.fm", "trained")
     tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "quality.json", "family.fm")
     tool("fm-bench", "report", "--figures", "quality.json", "-o", "page.html", "family.fm")
     return json.loads(tool("fm-pack", "--list", "--json", "family.fm"))
 
 
+def forms_of(row):
+    """Layouts, and formats of uniform exports."""
+    return row["layouts"] | {f"uniform {name}": form for name, form in row["formats"].items()}
+
+
 def sees_member(b, row, forms, model):
     """Everything that the chosen member changes."""
     q = row["quality"]
-    said = f"{100 * row['budget']:.1f} % of channels removed, {units(row['bytes'])}, CE {q['ce']:.4f}"
+    said = f"{100 * row['budget']:.1f} % of channels removed, {units(row['bytes'])}, CE "
+    said += f"about {q['ce']:.4f}, between measured members" if q["interpolated"] else f"{q['ce']:.4f}"
     assert b.text("#chosen") == said, (b.text("#chosen"), said)
     assert b.run("slider.getAttribute('aria-valuetext')") == f"member {row['index']}, {said}"
     assert f"--mask {row['index']} --layout ragged family.fm" in b.text("#line")
@@ -155,8 +162,9 @@ def sees_member(b, row, forms, model):
                   "(tr) => [...tr.cells].map((c) => c.textContent))")
     assert [t[0] for t in table] == forms
     for cells in table:
-        form = row["layouts"][cells[0]]
-        assert cells[1:3] == [units(form["tensors"]), units(form["files"])], cells
+        form = forms_of(row)[cells[0]]
+        files = units(form["files"]) if "files" in form else "–"
+        assert cells[1:3] == [units(form["tensors"]), files], cells
         if cells[0] != "native":
             assert cells[3] == ", ".join(map(str, form["tensor_parallel"])), cells
             assert all(c == "✓ all 512 tokens" for c in cells[4:7]), cells
@@ -170,7 +178,7 @@ def sees_member(b, row, forms, model):
 def works_by_keyboard(b, listed):
     rows = listed["budgets"]
     forms = b.run("data_forms = [...document.querySelectorAll('#sizes tbody th')].map((t) => t.textContent)")
-    assert sorted(forms) == sorted(rows[0]["layouts"])
+    assert sorted(forms) == sorted(forms_of(rows[0]))
     b.run("document.getElementById('slider').focus()")
     b.key("Home")
     for i, row in enumerate(rows):
@@ -234,13 +242,14 @@ def figures_are_those(b, listed, quality):
     show = lambda name, budget, q: [name, f"{100 * budget:.1f} %", f"{q['ce']:.4f}", f"{q['kl']:.4f}",
                                     f"{100 * q['agree']:.1f} %"]
     without_bytes = [[r[:2] + r[3:6] for r in rows] for rows in tables]
-    own = [show("family", r["budget"], r["quality"]) for r in listed["budgets"]]
+    measured = [r for r in listed["budgets"] if not r["quality"]["interpolated"]]
+    own = [show("family", r["budget"], r["quality"]) for r in measured]
     assert without_bytes[0] == own, (without_bytes[0][0], own[0])
     kinds = [k for k in quality["rows"][0] if k != "mask"]
     want = [show(k, r[k]["budget"], r[k]) for k in kinds for r in quality["rows"]]
     assert without_bytes[1] == want
     bytes_of = {r["budget"]: r["bytes"] for r in listed["budgets"]}
-    for r, row in zip(tables[0], listed["budgets"]):
+    for r, row in zip(tables[0], measured):
         assert r[2] == units(bytes_of[row["budget"]]), r
     polylines = b.run("[...document.querySelectorAll('#sets svg[role=img]')].map("
                       "(s) => s.querySelectorAll('polyline').length)")
