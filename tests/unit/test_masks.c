@@ -315,6 +315,8 @@ static void some_masks_are_measured_and_the_rest_interpolated(void **state)
     assert_true(fabs(q.agree - 2 / 3.) < 1e-12);
     assert_true(q.positions == 0 && q.recovered);
     assert_false(fm_masks_quality(&q, &f, 4)); /* nothing above it */
+    f.mask[6].quality = (struct fm_quality){5, 4, 0.2, 10, true};
+    assert_true(fm_masks_quality(&q, &f, 4) && fabs(q.ce - 3) < 1e-12 && fabs(q.kl - 2) < 1e-12);
     fm_masks_release(&f);
 }
 
