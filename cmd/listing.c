@@ -49,7 +49,7 @@ static void row_text(FILE *out, const struct fm_list *list, int row, uint64_t co
     format_count(active, r->params_active);
     fprintf(out, "%6.4f  %-14s %5u %8.1f %5u %9s %9s %9s", r->budget, r->method, r->width_min,
             r->width_mean, r->width_max, bytes, params, active);
-    if (r->measured) {
+    if (r->known) {
         snprintf(ce, sizeof ce, "%s%.4f", r->interpolated ? "~" : "", r->ce);
         fprintf(out, " %9s %8.4f %6.1f%s", ce, r->kl, 100 * r->agree,
                 r->recovered ? "  recovered" : "");

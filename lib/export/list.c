@@ -34,7 +34,7 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
                                 .bytes = s->bytes,
                                 .params = s->params,
                                 .params_active = s->params_active,
-                                .measured = known,
+                                .known = known,
                                 .interpolated = known && q.positions == 0,
                                 .ce = q.ce,
                                 .kl = q.kl,
@@ -312,7 +312,7 @@ int fm_list_knee(const struct fm_list *list)
     int first = -1, last = -1, knee = -1;
     double deepest = 0;
     for (int i = 0; i < list->rows; i++) {
-        if (!list->row[i].measured)
+        if (!list->row[i].known)
             continue;
         first = first < 0 ? i : first;
         last = i;
@@ -323,7 +323,7 @@ int fm_list_knee(const struct fm_list *list)
     for (int i = first + 1; i < last; i++) {
         const struct fm_list_row *r = &list->row[i];
         double line = a->ce + (b->ce - a->ce) * (r->budget - a->budget) / (b->budget - a->budget);
-        if (!r->measured || r->interpolated || !(line - r->ce > deepest))
+        if (!r->known || r->interpolated || !(line - r->ce > deepest))
             continue;
         deepest = line - r->ce;
         knee = i;
@@ -357,7 +357,7 @@ void fm_list_release(struct fm_list *list)
 
 static void add_quality(cJSON *object, const struct fm_list_row *row)
 {
-    if (!row->measured) {
+    if (!row->known) {
         fm_json_add_null(object, "quality");
         return;
     }

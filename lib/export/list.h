@@ -54,8 +54,8 @@ struct fm_list_row {
     double width_mean;
     uint64_t bytes; /* weights of a ragged or native export */
     uint64_t params, params_active;
-    bool measured;     /* the quality fields are set: measured, or */
-    bool interpolated; /* between neighbours that are */
+    bool known;        /* the quality fields are set, */
+    bool interpolated; /* not as measured, but between the nearest rows that were */
     double ce, kl, agree;
     bool recovered;                                  /* measured on the recovered weights */
     struct fm_list_form form[FM_LIST_FORMS_MAX];     /* as `kind` of the list */

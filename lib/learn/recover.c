@@ -297,15 +297,12 @@ static int measure_group(struct recovery *r, double *to, const struct fm_adapter
     return rc;
 }
 
-/* Masks that have figures in the stream, all where none has, and none of them in `to` yet. */
+/* Masks that have figures in the stream and none in `to` yet: their numbers. */
 static int list_unmeasured(int *number, const struct fm_masks *f, const double *to)
 {
-    bool any = false;
     int n = 0;
     for (int b = 0; b < f->count; b++)
-        any = any || f->mask[b].quality.positions > 0;
-    for (int b = 0; b < f->count; b++)
-        if ((!any || f->mask[b].quality.positions > 0) && !(to[b * QUALITIES + POSITIONS] > 0))
+        if (f->mask[b].quality.positions > 0 && !(to[b * QUALITIES + POSITIONS] > 0))
             number[n++] = b;
     return n;
 }

@@ -147,7 +147,7 @@ static void add_forms(cJSON *data, const struct fm_list *list)
 
 static void add_quality(cJSON *object, const struct fm_list_row *row)
 {
-    if (!row->measured || row->interpolated) {
+    if (!row->known || row->interpolated) {
         fm_json_add_null(object, "quality");
         if (row->interpolated)
             fm_json_add_double(object, "between", row->ce);

@@ -19,7 +19,7 @@ static void fill(struct fm_list *list, struct fm_list_row *row, const double *ce
         row[i] = (struct fm_list_row){.index = i,
                                       .budget = 0.2 * i,
                                       .bytes = (uint64_t)(90 - 20 * i) * 1000000000,
-                                      .measured = true,
+                                      .known = true,
                                       .ce = ce[i]};
 }
 
@@ -30,7 +30,7 @@ static void the_knee_is_deepest_below_the_line(void **state)
     struct fm_list_row row[ROWS];
     fill(&list, row, (const double[]){1, 1.01, 1.05, 1.4, 2});
     assert_int_equal(fm_list_knee(&list), 2);
-    row[2].measured = false;
+    row[2].known = false;
     assert_int_equal(fm_list_knee(&list), 3);
     fill(&list, row, (const double[]){1, 1.5, 1.6, 1.8, 2});
     assert_int_equal(fm_list_knee(&list), -1);

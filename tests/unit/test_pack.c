@@ -276,7 +276,7 @@ static void the_list_says_what_the_manifest_does(void **unused)
     assert_int_equal(list.rows, GIVEN_BUDGETS);
     assert_int_equal(list.row[3].removed, 132);
     assert_true(list.adapter_budget == list.row[5].budget);
-    assert_false(list.row[3].measured);
+    assert_false(list.row[3].known);
     /* `bytes` is the sum of the tensors of a ragged export. */
     struct fm_file f;
     struct fm_safetensors st = {0};
