@@ -1,9 +1,9 @@
 /*
  * Conversions work on the bits, without tables and without the compiler's half type, so that every
- * compiler gives the same values.  They are plain loops that compilers make vectors of; those that
- * every product of bfloat16 waits for, of the widest that the CPU has.  The
- * search for NaN and Inf looks at exponents alone: a block's largest exponent says whether the
- * block has any, so that the usual case, none, runs at the speed of memory.
+ * compiler gives the same values.  They are plain loops that compilers vectorise; the conversions
+ * that bfloat16 products wait for use the widest vectors of the CPU (FM_CLONES).  The search for
+ * NaN and Inf compares only exponents: the largest exponent of a block says whether the block has
+ * any, so the usual case, none, runs at the speed of memory.
  */
 #include "lib/base/dtype.h"
 
@@ -84,7 +84,7 @@ static inline uint32_t bits_of_float(float f)
     return u;
 }
 
-/* Subnormal halves are normalised by the multiplication with 2^-14. */
+/* Multiplying by 2^-14 normalises subnormal halves. */
 static inline float float_of_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
@@ -122,8 +122,8 @@ static inline uint16_t bfloat_of_float(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-/* Codes below 8 are subnormal: that many 2^-9.  Masks, and a signed integer to convert: what every
- * compiler makes vectors of. */
+/* Codes below 8 are subnormal: code times 2^-9.  Masks, and a conversion from a signed integer, are
+ * what every compiler vectorises. */
 static inline float float_of_e4m3(uint8_t b)
 {
     int32_t rest = b & 0x7f;
@@ -135,7 +135,7 @@ static inline float float_of_e4m3(uint8_t b)
     return float_of_bits(sign | nan | (tiny & below) | (normal & ~below));
 }
 
-/* 2^-127 alone is subnormal in float. */
+/* Only 2^-127 is subnormal in float. */
 static inline float float_of_e8m0(uint8_t b)
 {
     return float_of_bits(b == 0xffu ? 0x7fc00000u : b ? (uint32_t)b << 23 : 0x00400000u);
@@ -231,9 +231,7 @@ static size_t e4m3_nan(const uint8_t *b, size_t n)
     return n;
 }
 
-/* The largest exponent, in its place among the bits, of n floats or of n halves whose exponent has
- * these bits.
- */
+/* The largest exponent of n floats, or of n halves whose exponent has these bits; not shifted. */
 FM_CLONES(int32_t, largest_exponent, (const uint32_t *w, size_t n), (w, n))
 {
     int32_t most = 0;

@@ -1,7 +1,7 @@
 /*
- * Number types: the dtypes a safetensors file may name, their sizes, and the
- * conversion of rows between the three that weights may be, those that codes and
- * their scales are stored in, and float.  Nobody else knows what a bfloat16 is.
+ * Number types: the dtypes that a safetensors file may name, their sizes, and the conversion of
+ * rows between float and the types of weights, codes and scales.  No other file of the suite
+ * interprets the bits of a bfloat16.
  */
 #ifndef FM_BASE_DTYPE_H
 #define FM_BASE_DTYPE_H

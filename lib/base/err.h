@@ -1,15 +1,15 @@
 /*
  * This room, lib/base: what every other room is written in: errors as sentences, checked sizes and
  * memory, number types, random numbers, threads, a clock.  It knows the C library, pthreads and
- * Random123, and includes nothing of ours outside itself.  It lies under lib/ although formats/
- * and kernels/ include it too: the top level of the tree is fixed.  In reading order: err, mem,
+ * Random123, and includes no other room.  It is in lib/ although formats/ and kernels/ include it
+ * too, because the top level of the tree is fixed.  In reading order: err, mem,
  * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for
  * debugging), isa, vector; for text: names (sorted records), printable, units.
  *
- * Errors.  A function that can fail because of the world (a file, a device, a
- * number somebody typed) returns an int: FM_OK or one of the codes below, and
- * leaves one complete sentence in the caller's struct fm_err.  A mistake of
- * ours is an assert, which stays on in every build.
+ * Errors.  A function that can fail for an outside reason (a file, a device, an
+ * option) returns an int: FM_OK or one of the codes below, and leaves one complete
+ * sentence in the caller's struct fm_err.  A programming error is an assert, which
+ * stays on in every build.
  *
  * The codes are the exit statuses of the tools, so nothing translates them.
  * fm(7) tells users which of them are worth a retry: 69, 71, 74, 75, 79.
@@ -38,9 +38,9 @@ enum fm_code {
 #define FM_ERR_TEXT_BYTES 1024
 
 /*
- * What the user can do about a failure, where a tool has an option for it.  The rooms that fail do
- * not have options, so they say only which kind of advice fits; cmd/cli.c adds the words: "'x'
- * exists" with FM_ADVISE_REPLACE is printed as "'x' exists; use --force to replace it".
+ * What the user can do about a failure, where a tool has an option for it.  The rooms where errors
+ * occur do not know the options, so they name only a kind of advice; cmd/cli.c adds the words:
+ * "'x' exists" with FM_ADVISE_REPLACE is printed as "'x' exists; use --force to replace it".
  */
 enum fm_advice {
     FM_ADVISE_NONE,
@@ -76,7 +76,7 @@ struct fm_err {
 /*
  * Set code and sentence, return code.  The sentence is lower case, has no full
  * stop, and names file, value, limit and what to do where they are known.
- * Bytes that a terminal would obey are replaced by '?'.
+ * Control bytes, which a terminal would obey, are replaced by '?'.
  */
 int fm_fail(struct fm_err *err, int code, const char *fmt, ...) FM_PRINTF(3, 4);
 

@@ -1,7 +1,7 @@
 /*
- * The end of a process without memory.  Deep inside a loop there is nobody to return an error to,
- * and a library may crash where it was given no memory: either way what is temporary is removed,
- * one sentence is written without asking for memory, and the status says that a retry may help.
+ * The end of a process that is out of memory.  Deep inside a loop no caller takes an error, and a
+ * library may crash when an allocation fails.  Either way temporary files are removed, one sentence
+ * is written without allocating, and the exit status says that a retry may help.
  */
 #include "lib/base/fatal.h"
 
@@ -60,7 +60,7 @@ _Noreturn void fm_fatal_memory(const char *fmt, ...)
     at = (int)strlen(line);
     snprintf(line + at, sizeof line - (size_t)at - 1, "%s%s", then ? "; " : "", then ? then : "");
     strcat(line, "\n");
-    if (write(STDERR_FILENO, line, strlen(line)) < 0) { /* then nobody reads it */
+    if (write(STDERR_FILENO, line, strlen(line)) < 0) { /* standard error is closed */
     }
     for (int i = 0; i < FM_FATAL_CLEANERS_MAX; i++) {
         void (*clean)(void) = atomic_load(&cleaner[i]);
@@ -78,9 +78,9 @@ static bool has_memory(void)
 }
 
 /*
- * What is not a lack of memory happens once more, to the handler that was there before.  A faulting
- * instruction faults again when this returns; a signal that was sent, by abort(3) or by another
- * process, does not come again by itself.
+ * A crash with another cause is repeated with the previous handler.  A faulting instruction faults
+ * again when this returns; a signal that was sent, by abort(3) or by another process, has to be
+ * raised again.
  */
 static void judge_crash(int sig, siginfo_t *info, void *context)
 {

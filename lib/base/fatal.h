@@ -1,7 +1,6 @@
 /*
- * The end of a process that cannot go on where no error can be returned: no memory inside a loop of
- * the pool, or inside a library that does not say so.  What must not be left behind is removed
- * first.
+ * The end of a process that cannot go on and cannot return an error: out of memory inside a loop of
+ * the pool, or inside a library that does not report it.  Temporary files are removed first.
  */
 #ifndef FM_BASE_FATAL_H
 #define FM_BASE_FATAL_H
@@ -15,17 +14,17 @@
  * FM_FATAL_CLEANERS_MAX. */
 void fm_fatal_clean_with(void (*clean)(void));
 
-/* What a user can do about it; ends each sentence of fm_fatal_memory.  A string that stays. */
+/* What a user can do about it: the end of each sentence of fm_fatal_memory.  A string constant. */
 void fm_fatal_advise(const char *advice);
 
 /* One sentence on standard error, "TOOL: ...", and the status FM_ENOMEM. */
 _Noreturn void fm_fatal_memory(const char *fmt, ...) FM_PRINTF(1, 2);
 
 /*
- * Around a call to a library that has no other word for "no memory" than a write through a null
- * pointer or an exception that nobody catches: such a crash of the calling thread in between is
- * fm_fatal_memory's end where memory is out indeed, and stays the crash it is where there is some.
- * `what` begins the sentence.  Not nested.
+ * Around a call to a library that, when an allocation fails, writes through a null pointer or
+ * throws an exception that is not caught.  If the calling thread crashes in between, the process
+ * ends as by fm_fatal_memory when memory is indeed exhausted; otherwise the crash takes its course.
+ * `what` begins the sentence.  Calls do not nest.
  */
 void fm_fatal_watch(const char *what);
 void fm_fatal_unwatch(void);

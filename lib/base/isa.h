@@ -4,8 +4,8 @@
  *
  * The environment variable FM_ISA (base, avx2, avx512 or amx) is an upper limit, so that one
  * machine can run what another one would; unset, it sets no limit.  It is read once, at the first
- * call of any function below.  Another value is a mistake: fm_isa_mistake returns it, and
- * whatever can fail refuses to begin (fm_cli_begin, fm_clip_prepare).
+ * call of any function below.  Any other value is an error: fm_isa_mistake returns it, and
+ * fm_cli_begin and fm_clip_prepare refuse to start.
  */
 #ifndef FM_BASE_ISA_H
 #define FM_BASE_ISA_H

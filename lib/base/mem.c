@@ -1,7 +1,7 @@
 /*
- * Every large block of the suite comes from here: aligned for vectors, zeroed (so that bytes
- * nobody wrote cannot differ between runs), and refused with a sentence that names what it was
- * for.
+ * Every large block of the suite is allocated here: aligned for vectors, zeroed (so that bytes
+ * that were never written cannot differ between runs), and refused with a sentence that names its
+ * purpose.
  */
 #include "lib/base/mem.h"
 

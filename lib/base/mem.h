@@ -1,7 +1,6 @@
 /*
- * Memory: overflow-checked sizes and aligned blocks.  Every size that comes
- * from a file or an option goes through fm_mul and fm_add before it is used.  And integers as files
- * have them.
+ * Memory: overflow-checked sizes and aligned blocks.  Every size that comes from a file or an
+ * option goes through fm_mul and fm_add before it is used.  Also little-endian integers of files.
  */
 #ifndef FM_BASE_MEM_H
 #define FM_BASE_MEM_H
@@ -44,8 +43,8 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
 char *fm_strdup(const char *text, struct fm_err *err);
 
 /*
- * Room for at least n elements in `array`, a pointer (from malloc, realloc or NULL), where there is
- * room for `capacity` of them, a size_t: nothing to do, or twice as much as before, or n. FM_ENOMEM
+ * Make room for at least n elements in `array`, a pointer from malloc or realloc or NULL, which has
+ * room for `capacity` elements, a size_t.  The capacity at least doubles when it grows.  FM_ENOMEM
  * names `what`; the old block stays valid.
  */
 #define FM_GROW(array, capacity, n, what, err)                                                     \

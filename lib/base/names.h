@@ -1,7 +1,7 @@
 /*
- * Records that begin with their name: sorted by its bytes, found by it, and checked for names that
- * two of them have.  A record is any struct of `size` bytes whose first member is a `const char *`
- * or `char *`, or an array of such pointers.
+ * Records that begin with their name: sorted by the bytes of the name, searched by name, and
+ * checked for duplicates.  A record is any struct of `size` bytes whose first member is a
+ * `const char *`, a `char *` or an array of such pointers.
  */
 #ifndef FM_NAMES_H
 #define FM_NAMES_H

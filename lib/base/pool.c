@@ -2,18 +2,18 @@
  * The pool is one list of open loops under one mutex.  Tasks are large (a tile, an expert, a
  * batch), so a lock for each costs nothing, and a queue for each thread would buy nothing.  Idle
  * threads take from the newest loop, because an inner loop must end before its outer one can go on.
- * A thread that waits for its own loop has taken all of that loop's tasks first, and then takes
- * from loops that these tasks opened: from no others, which could keep it longer than what it waits
- * for, wait for a lock that it holds, or want scratch on top of its own.  Nothing here can
- * deadlock: whoever waits does so only for tasks that are running.
+ * A thread that waits for its own loop first takes all remaining tasks of that loop, and then only
+ * tasks of loops that these tasks opened.  A task of any other loop could take longer than the loop
+ * it waits for, could wait for a lock that it holds, or could need scratch on top of its own.
+ * There is no deadlock, because a thread waits only for tasks that are running.
  *
  * Scratch is a stack for each thread, in chunks that double, so that no task asks the system for
- * memory once the first few have run.  Large chunks lie on large pages, as what kernels/ops/host.c
- * takes does: products go through them in strides.
+ * memory once the first few have run.  Large chunks use large pages, as the blocks of
+ * kernels/ops/host.c do, because products read them in strides.
  *
- * OpenMP would do plain loops.  It would not let a loop inside a task use the threads that are idle
- * (a nested team is new threads), keep signals from its threads, or say that a thread could not be
- * made, on which it ends the process.
+ * OpenMP would be enough for plain loops.  But a loop inside a task could not use idle threads (a
+ * nested team starts new threads), its threads would receive signals, and it ends the process when
+ * a thread cannot be created.
  */
 #include "lib/base/pool.h"
 
@@ -35,8 +35,8 @@ struct loop {
     void (*task)(void *arg, int i);
     void *arg;
     int n;
-    int next;    /* first index nobody has taken */
-    int running; /* tasks taken and not finished */
+    int next;    /* first index not taken yet */
+    int running; /* tasks that were taken and have not finished */
     struct loop *older;
     const struct loop *parent; /* whose task opened it; NULL: none */
     int label;
@@ -50,7 +50,7 @@ static struct loop *loops; /* newest first: inner loops finish before outer ones
 static pthread_t helpers[FM_THREADS_MAX];
 static int n_helpers;
 static int n_idle;
-static int n_waiting; /* for loops of theirs to end */
+static int n_waiting; /* for the end of loops they opened */
 static bool stopping;
 static _Thread_local const struct loop *inside; /* whose task this thread runs */
 
@@ -96,8 +96,7 @@ static bool descends(const struct loop *loop, const struct loop *from)
     return loop == from;
 }
 
-/* The newest with tasks that nobody has taken, among those that tasks of `from` opened, and theirs;
- * NULL: among all. */
+/* The newest loop with untaken tasks that descends from `from` (any loop if NULL). */
 static struct loop *open_loop(const struct loop *from)
 {
     for (struct loop *l = loops; l; l = l->older)
@@ -171,7 +170,7 @@ int fm_pool_threads(void)
     return n_helpers + 1;
 }
 
-/* Until nobody runs a task of it. */
+/* Wait until no task of the loop is running. */
 static void wait_for(const struct loop *loop)
 {
     while (loop->running > 0) {
@@ -218,9 +217,9 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
 #define LARGE (2 * LARGE_PAGE)
 
 /*
- * Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything.  Whenever
- * nothing is in use, several become one that holds the most that ever was: what threads keep is
- * what they need, not what the way there took.
+ * Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything.  When the
+ * stack is empty, several chunks are replaced by one with room for the largest use so far, so a
+ * thread keeps no more than it needs.
  */
 struct scratch {
     char *block[CHUNKS];
@@ -283,7 +282,7 @@ static void make_chunk(struct scratch *s, size_t c, size_t size)
     s->bytes[c] = size;
 }
 
-/* One chunk for all, with an eighth to spare: what is not touched takes no memory. */
+/* One chunk for all, with an eighth to spare: pages that are not touched take no memory. */
 static void join_chunks(struct scratch *s)
 {
     for (size_t c = 0; c < CHUNKS; c++) {

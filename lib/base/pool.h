@@ -22,7 +22,7 @@
 
 /*
  * Start `threads` - 1 helpers beside the calling thread (0: one per available CPU).
- * Once per process; before it, and after fm_pool_stop, loops run on the caller alone.
+ * Once per process; before it, and after fm_pool_stop, loops run on the calling thread only.
  * FM_EUSAGE over FM_THREADS_MAX, FM_ENOMEM.
  */
 int fm_pool_start(int threads, struct fm_err *err);
@@ -35,16 +35,16 @@ int fm_pool_threads(void);
 void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg);
 
 /*
- * For measuring: a label says what a thread is busy with.  A task has the label of whoever opened
- * its loop; a thread that waits for tasks is idle; all else is 0 until somebody says what it is.
+ * For measuring: a label says what a thread is busy with.  A task inherits the label of the thread
+ * that opened its loop; a thread that waits for tasks is idle; every other thread starts with 0.
  */
 enum { FM_POOL_IDLE = -2, FM_POOL_READING = -1 };
 
 /* The calling thread's label from here on; returns the one before. */
 int fm_pool_label(int label);
 
-/* `changed`, unless NULL, is called by every thread whose label is about to change; while all
- * threads but the caller's are idle. */
+/* `changed`, unless NULL, is called by every thread whose label is about to change.  Call this
+ * while all other threads are idle. */
 void fm_pool_watch(void (*changed)(int from));
 
 /*
@@ -55,9 +55,9 @@ void fm_pool_watch(void (*changed)(int from));
  *     ...
  *     fm_scratch_release(mark);
  *
- * Blocks are FM_ALIGN-aligned and not zeroed.  Where the machine has no memory
- * left the process ends with FM_ENOMEM and one sentence (lib/base/fatal.h): scratch is
- * bounded by the plan that --memory made, and what is temporary is removed.
+ * Blocks are FM_ALIGN-aligned and not zeroed.  When the machine is out of memory the process ends
+ * with FM_ENOMEM and one sentence (lib/base/fatal.h), and temporary files are removed.  The plan of
+ * a run bounds its scratch.
  */
 struct fm_mark {
     size_t chunk, used;

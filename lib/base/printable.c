@@ -1,6 +1,7 @@
 /*
- * Strings from files end up on terminals, which obey what they are sent.  Control characters, marks
- * that turn or hide text, and bytes that are not UTF-8 are written as escapes; the rest stays.
+ * Strings from files end up on terminals, which obey control characters.  Control characters, marks
+ * that reverse or hide text, and bytes that are not UTF-8 are written as escapes; the rest is
+ * copied.
  */
 #include "lib/base/printable.h"
 

@@ -1,19 +1,20 @@
 /*
- * Text that may hold words of somebody else (names in files, above all) and goes to a terminal.  A
- * terminal obeys control characters, and shows some others in another place or not at all;
- * so what is printed has none of these: C0 and C1 controls, DEL, marks and overrides of direction,
- * separators of lines, characters without a width, bytes that are not UTF-8.
+ * Text from outside (most often names in files) that is printed on a terminal.  A terminal obeys
+ * control characters, and shows some others in another place or not at all.  These are replaced: C0
+ * and C1 controls, DEL, marks and overrides of direction, line and paragraph separators, characters
+ * without a width, and bytes that are not UTF-8.
  */
 #ifndef FM_BASE_PRINTABLE_H
 #define FM_BASE_PRINTABLE_H
 
 #include <stdbool.h>
 
-/* A '?' for every byte of those, in place.  Line feeds stay where `lines`. */
+/* Replace every such byte by '?', in place.  Line feeds stay if `lines` is true. */
 void fm_printable(char *text, bool lines);
 
-/* The same for a JSON text, where none of them is outside of strings: each becomes \uXXXX, a
- * byte that is not UTF-8 \ufffd.  Line feeds stay.  free() it; NULL: no memory. */
+/* A copy of a JSON text, in which such characters occur only inside strings: each becomes \uXXXX,
+ * and a byte that is not UTF-8 becomes \ufffd.  Line feeds stay.  The caller frees it; NULL: out of
+ * memory. */
 char *fm_printable_json(const char *json);
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * Runs of one row inside one block share their scale: codes are widened and then multiplied, two
- * plain loops over what is still in the first cache.  Codes of four bits are looked up.
+ * The codes of a row inside one block share a scale: they are widened and then multiplied, in two
+ * plain loops over data that is still in the L1 cache.  Codes of four bits are looked up in a
+ * table.
  */
 #include "lib/base/scaled.h"
 
@@ -92,11 +93,11 @@ FM_INLINE float float_of(uint32_t u)
 }
 
 /*
- * |x| as a small float of `fraction` bits whose exponent 0 means 2^lowest: in the bits of a float
- * the fraction is cut behind those, rounded to even, and the exponent moved.  Below 2^lowest values
- * are multiples of 2^(lowest - fraction): the sum with a number whose last bit is worth that rounds
- * to them.  Magnitudes are signed integers and choices are masks, which every compiler makes
- * vectors of.
+ * |x| as a small float with `fraction` fraction bits, whose exponent 0 means 2^lowest: the fraction
+ * of the float is cut to that many bits, rounded to even, and the exponent is rebased.  Values
+ * below 2^lowest are multiples of 2^(lowest - fraction): adding a number whose last bit has that
+ * value rounds to them.  Magnitudes are signed integers and choices are masks, which every compiler
+ * vectorises.
  */
 FM_INLINE uint32_t small_float(uint32_t magnitude, uint32_t largest, int fraction, int lowest)
 {
@@ -111,7 +112,7 @@ FM_INLINE uint32_t small_float(uint32_t magnitude, uint32_t largest, int fractio
     return (tiny & below) | (normal & ~below);
 }
 
-/* A negative number that rounds to 0 is -0, and so is -0 itself. */
+/* Negative numbers that round to 0 give -0, and so does -0. */
 FM_INLINE uint8_t e4m3_of(float x)
 {
     uint32_t u = bits_of(x);

@@ -1,7 +1,7 @@
 /*
- * Numbers that are stored in few bits, with a scale for each block of a matrix: quantised
- * checkpoints.  The value of an element is what its code says times the scale of its block, one
- * float32 product rounded to nearest.
+ * Quantised matrices: numbers stored in few bits, with a scale for each block of the matrix.  The
+ * value of an element is the number of its code times the scale of its block, one float32 product
+ * rounded to nearest.
  */
 #ifndef FM_BASE_SCALED_H
 #define FM_BASE_SCALED_H
@@ -13,8 +13,8 @@
 #include "lib/base/dtype.h"
 
 /*
- * What a code is.  Codes of four bits lie two in a byte, the first in its low half; in a word of 32
- * bits, little-endian, they so lie one after another from its lowest bits on.
+ * Kinds of codes.  A byte holds two codes of four bits, the first in its low half; so a
+ * little-endian word of 32 bits holds eight codes in order, from its lowest bits up.
  *     E4M3  lib/base/dtype.h's F8_E4M3
  *     E2M1  0 .5 1 1.5 2 3 4 6 by the low three bits, the fourth is the sign (OCP microscaling
  *           formats, FP4)
@@ -50,12 +50,12 @@ struct fm_scales {
 void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *scales, size_t at,
                       size_t n);
 
-/* The other way: the n codes of a row.  most[i] is the largest |x| of the i-th block of so many
- * elements, the last of which may be cut; where one of them is NaN or Inf, so is it. */
+/* For encoding the n elements of a row: most[i] is the largest |x| of the i-th block of that many
+ * elements (the last block may be shorter), and NaN or Inf if the block has one. */
 void fm_scaled_most(float *most, const float *x, size_t n, size_t block);
-/* The code nearest to x / scale, one float32 quotient: ties go to the even code, and what is beyond
- * the largest code is the largest.  Zero where the scale is 0.  x is finite; of codes of four bits
- * n is even. */
+/* The code nearest to x / scale, one float32 quotient: ties go to the even code, and larger values
+ * saturate at the largest code.  Code zero where the scale is 0.  x is finite; n is even for codes
+ * of four bits. */
 void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t n, size_t block,
                         enum fm_codes code);
 

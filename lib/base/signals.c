@@ -1,6 +1,6 @@
 /*
- * Signals: all threads block them but one, which pauses for ever and runs the handlers.  Its stack
- * is the only one that the kernel may write to (lib/base/signals.h says why).
+ * All threads block signals except one, which pauses forever and runs the handlers.  Its stack is
+ * the only one that the kernel may write to (lib/base/signals.h says why).
  */
 #include "lib/base/signals.h"
 
@@ -16,7 +16,7 @@ enum { STACK_BYTES = 256 << 10 };
 
 static const int stopping[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 static const int ignored[] = {
-    SIGPIPE, /* a lost reader is an error of write, cleaned up after */
+    SIGPIPE, /* write reports a closed pipe, so outputs are cleaned up */
     SIGXFSZ, /* so is a file larger than ulimit -f allows */
 };
 enum { STOPPING = sizeof stopping / sizeof *stopping, IGNORED = sizeof ignored / sizeof *ignored };
@@ -43,8 +43,8 @@ void fm_signals_settle(void)
         pause();
 }
 
-/* A batch system's warning asks and never insists: it may come from several of its parts, and the
- * signal that does insist may follow while the state is being saved. */
+/* SIGUSR1, a batch system's warning, only asks: several parts of it may send one, and the signal
+ * that ends the process may follow while the state is being saved. */
 static bool is_second(int sig)
 {
     int none = 0, warned = SIGUSR1;
@@ -63,8 +63,9 @@ static void on_signal(int sig)
     (void)!write(stop_event, &one, sizeof one); /* cannot fail: 8 bytes, once */
 }
 
-/* What a thread that computes must not see.  The first seven come from its own instructions, the
- * last two from its own use of a terminal, and nothing of ours handles those. */
+/* The signals that computing threads block: all but these.  The first seven come from a thread's
+ * own instructions and the last two from its own use of a terminal; the suite handles none of
+ * them. */
 static void fill_blocked(sigset_t *set)
 {
     static const int own[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL, SIGTRAP,

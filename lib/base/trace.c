@@ -1,5 +1,4 @@
-/* Which events FM_TRACE names is read once, at the first event; then each is a test of one number.
- */
+/* FM_TRACE is read once, at the first event; after that, each event tests one number. */
 #include "lib/base/trace.h"
 
 #include <errno.h>

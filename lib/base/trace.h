@@ -27,7 +27,7 @@ enum fm_trace { FM_TRACE_SWEEP, FM_TRACE_LOAD, FM_TRACE_IO, FM_TRACE_POOL, FM_TR
             fm_trace_print(kind, __VA_ARGS__);                                                     \
     } while (0)
 
-/* Does the environment name this kind?  A word that is no kind is reported once. */
+/* Does FM_TRACE name this kind?  An unknown word is reported once. */
 bool fm_trace_wanted(enum fm_trace kind);
 /* One line, in one piece whatever other threads print. */
 void fm_trace_print(enum fm_trace kind, const char *fmt, ...) FM_PRINTF(2, 3);

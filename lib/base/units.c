@@ -1,4 +1,4 @@
-/* Three digits, or two units of time, are what a glance takes in. */
+/* Three digits, or two units of time, are enough for a person to read. */
 #include "lib/base/units.h"
 
 #include <math.h>

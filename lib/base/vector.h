@@ -1,5 +1,5 @@
 /*
- * Loops that the compiler makes vectors of, for every x86-64 in one binary.
+ * Loops that the compiler vectorises, for every x86-64 CPU in one binary.
  *
  *     FM_CLONES(float, scale, (float *x, float by, int n), (x, by, n))
  *     {
@@ -72,7 +72,8 @@ FM_INLINE float fm_expf(float x)
     memcpy(&a, &first, sizeof a);
     memcpy(&b, &second, sizeof b);
     p = p * a * b;
-    p = x > 88.73f ? __builtin_inff() : p; /* last: earlier, compilers make branches of it */
+    p = x > 88.73f ? __builtin_inff()
+                   : p; /* last: earlier in the function, compilers turn it into branches */
     return x < -104.0f ? 0.0f : p;
 }
 
