@@ -1,7 +1,7 @@
 /*
- * An action set is ratios made into widths: rounded up, then up to a multiple, equal ones merged,
- * all in integers (lib/masks/decimal.h).  What rounds a width is here, in one place, for training,
- * for the boundaries of checksums and for exports: they must agree to the channel.
+ * An action set turns ratios into widths: each is rounded up to a whole channel and then to a
+ * multiple, and equal ones are merged, all in integers (lib/masks/decimal.h).  Training, segment
+ * boundaries and exports must round widths alike, so the rounding is only here.
  */
 #include "lib/masks/actions.h"
 
@@ -43,7 +43,7 @@ static bool is_less(const struct fm_decimal *a, const struct fm_decimal *b)
     return a->num * b->den < b->num * a->den;
 }
 
-/* The next larger ratio; one whose width is there already is merged into that. */
+/* Add the next larger ratio, or merge it if its width is already in the set. */
 static int add_ratio(struct fm_actions *actions, const struct fm_decimal *ratio, int I,
                      struct fm_err *err)
 {

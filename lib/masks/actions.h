@@ -1,5 +1,5 @@
 /*
- * Action sets: the ratios that a user wrote, and the widths that they give, in integers
+ * Action sets: the ratios given by the user, and the widths that follow from them, in integers
  * (lib/masks/decimal.h).
  */
 #ifndef FM_ACTIONS_H
@@ -22,14 +22,14 @@ struct fm_actions {
     struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the last is 1 */
     uint32_t width[FM_ACTIONS_MAX];          /* increasing; the last is I */
     uint32_t multiple;                       /* widths were rounded up to it */
-    int merged;                              /* ratios dropped because their width was there */
+    int merged; /* ratios dropped because their width was already in the set */
 };
 
 /*
  * Parse "0.1,0.4,0.7,1" (commas or spaces between) for experts of I channels: width =
- * ceil(ratio I) rounded up to `multiple`, at most I.  Ratios increase, lie in (0, 1] and end
- * with 1.  Ratios whose widths coincide are merged, the smallest stays: the caller warns where
- * `merged` is not 0.
+ * ceil(ratio I) rounded up to `multiple`, at most I.  Ratios increase, are in (0, 1] and end
+ * with 1.  Of ratios with the same width the smallest stays; the caller warns if `merged` is
+ * not 0.
  */
 int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
                      struct fm_err *err);
@@ -47,9 +47,9 @@ uint32_t fm_actions_both(uint32_t a, uint32_t b);
 /* ceil((1 - removed / (M E I)) I) rounded up to multiple: uniform pruning at a budget. */
 uint32_t fm_actions_uniform(uint64_t removed, int M, int E, int I, uint32_t multiple);
 
-/* The width of the uniform export: the same, a multiple of FM_UNIFORM_MULTIPLE too, at most I.
- * Stock runtimes run grouped products whose rows must be whole 16 bytes (torch's grouped_mm stops
- * in the forward otherwise), and this layout is the one that loads everywhere. */
+/* The width of the uniform export: the same, rounded up to a multiple of FM_UNIFORM_MULTIPLE too,
+ * at most I.  Rows of grouped products must be a multiple of 16 bytes in stock runtimes (torch's
+ * grouped_mm fails in the forward otherwise), and this layout has to load everywhere. */
 #define FM_UNIFORM_MULTIPLE 8
 uint32_t fm_actions_uniform_export(uint64_t removed, int M, int E, int I, uint32_t multiple);
 

@@ -1,7 +1,6 @@
 /*
- * A budget is a wish, and a family has the members it has: the nearest one is taken, since a member
- * of exactly that size is an accident.  What the family cannot come near, because it ends before,
- * is refused: whoever asks for 0.90 must not get 0.30 without a word.
+ * A family rarely has a member of exactly the requested budget, so the nearest one is taken.  A
+ * budget beyond the end of the family is an error: a request for 0.90 must not silently give 0.30.
  */
 #include "lib/masks/choose.h"
 

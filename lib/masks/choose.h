@@ -8,15 +8,16 @@
 
 struct fm_masks_wish {
     double budget; /* share of the channels removed, 0 to 1 */
-    double step;   /* between neighbours as the family was asked for: it may end that much short */
-    bool exact;    /* no other member than one that prints the same budget, to four decimals */
+    double
+        step;   /* the family's requested distance between neighbours: it may end that much short */
+    bool exact; /* accept only a member whose budget prints the same, to four decimals */
 };
 
 /*
  * *index: the member of [first, last] whose budget is nearest, the lower of two equally near.
- * FM_EUSAGE where the budget lies further beyond the last member than `step`, or than that member
- * lies from the one before it, and where `exact` asks for a member that is not there; the sentence
- * names the family's end, or the neighbours.
+ * FM_EUSAGE if the budget exceeds the last member's by more than `step` and by more than the
+ * distance between the last two members, or if `exact` asks for a member that does not exist; the
+ * sentence names the family's end, or the neighbours.
  */
 int fm_masks_choose(int *index, const struct fm_masks *f, int first, int last,
                     const struct fm_masks_wish *wish, struct fm_err *err);

@@ -1,7 +1,7 @@
 /*
- * Widths decide which bytes are exported, so no floating point comes near them: a ratio or budget
- * is the fraction that its decimal says.  Denominators are powers of ten up to 10^9 and counts are
- * below 2^34, so every product here fits in 64 bits.
+ * Widths decide which bytes are exported, so they are computed without floating point: a ratio or
+ * budget is exactly the fraction that its decimal digits denote.  Denominators are powers of ten up
+ * to 10^9 and counts are below 2^34, so every product here fits in 64 bits.
  */
 #include "lib/masks/decimal.h"
 
@@ -38,7 +38,7 @@ static bool read_digits(struct fm_decimal *d, const char *text, size_t len)
         d->num = d->num * 10 + (uint64_t)(c - '0');
         if (point)
             d->den *= 10;
-        /* Over one already: more digits could only overflow. */
+        /* Already over one: more digits could only overflow. */
         if (d->num > d->den)
             return false;
     }

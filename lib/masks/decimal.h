@@ -29,7 +29,7 @@ void fm_decimal_reduce(struct fm_decimal *d);
 uint64_t fm_decimal_ceil(const struct fm_decimal *d, uint64_t n);
 uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n);
 
-/* Budgets in steps: how many targets lie on the way to `until` (the last is `until` itself), and
+/* Budgets in steps: the number of targets up to `until` (the last is `until` itself), and
  * target i of them, from 1, as a count out of n: ceil(min(i step, until) n). */
 uint64_t fm_decimal_targets(const struct fm_decimal *step, const struct fm_decimal *until);
 uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decimal *until,

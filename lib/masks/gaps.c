@@ -1,9 +1,9 @@
 /*
- * A way down is a mask and the mask it leads to, no wider anywhere.  One step lowers the group
- * whose next action loses the least score per channel.  To fill a gap, the way begins at the wider
- * of both neighbours, expert by expert; to nest a family, at the mask before, and leads to the
- * narrower of both.  The scores order the steps of one gap alone: where it begins and ends was
- * decided by better means.
+ * A descent goes from a mask to another that is nowhere wider.  One step lowers the group whose
+ * next action loses the least score per channel.  To fill a gap, the descent starts at the wider of
+ * both neighbours, expert by expert; to nest a family, it starts at the mask before and ends at the
+ * narrower of both.  Scores only order the steps inside a gap; its two ends were chosen by the
+ * method.
  */
 #include "lib/masks/gaps.h"
 
@@ -31,7 +31,7 @@ static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_m
     return w->widths ? FM_OK : FM_ENOMEM;
 }
 
-/* Begin at the wider of a and b, expert by expert, and lead to b; NULL: to the narrowest. */
+/* Start at the wider of a and b, expert by expert, and end at b; b NULL: at the narrowest mask. */
 static void begin_wide(struct way *w, const struct fm_masks *f, const uint32_t *a,
                        const uint32_t *b)
 {
@@ -42,7 +42,7 @@ static void begin_wide(struct way *w, const struct fm_masks *f, const uint32_t *
     w->removed = fm_masks_removed(f, w->widths);
 }
 
-/* Lower one group by one action; false: the way is at its end. */
+/* Lower one group by one action; false at the end of the descent. */
 static bool step_down(struct way *w)
 {
     const struct fm_actions *actions = w->gaps->actions;
@@ -78,7 +78,7 @@ static bool go_down(struct way *w, uint64_t target)
     return true;
 }
 
-/* Channels that the largest single step removes. */
+/* The number of channels that the largest single step removes. */
 static uint64_t largest_step(const struct fm_gaps *g)
 {
     uint32_t most = 0;
@@ -89,8 +89,8 @@ static uint64_t largest_step(const struct fm_gaps *g)
     return (uint64_t)most * (uint64_t)g->size;
 }
 
-/* Masks for the targets that lie between the last mask and `next`, which serves those that it
- * passes by less than a step; NULL: all targets that are left. */
+/* Add masks for the targets between the last mask and `next`, except those that `next` exceeds by
+ * less than a step; NULL: for all remaining targets. */
 static int fill_gap(struct fm_masks *f, struct way *w, const struct fm_masks *from, int b,
                     struct fm_err *err)
 {

@@ -1,9 +1,9 @@
 /*
- * What a user asks of a family that its method does not give by itself: a mask at every budget,
- * and masks that lie in each other.
+ * Two things that users ask of a family and that a method does not give by itself: a mask at every
+ * budget, and nested masks (no expert is wider at a larger budget).
  *
- * Both go from one mask of the family to the next by single steps, each the next narrower action
- * of one group of experts, those first that lose the least score per channel.
+ * Both go from one mask of the family to the next by single steps.  A step is the next narrower
+ * action of one group of experts; the step that loses the least score per channel comes first.
  */
 #ifndef FM_GAPS_H
 #define FM_GAPS_H
@@ -18,18 +18,19 @@ struct fm_gaps {
 };
 
 /*
- * f = the masks of `from` and, where a multiple of `step` up to `until` has none that removes as
- * much and less than a single step more, one on the way to the next mask; behind the last, on the
- * way to the narrowest.  What the next mask has wider is widened first.  A mask that is added has
- * the method and the step of the one that it leads to, and no quality.
+ * f = the masks of `from`, plus a mask for each multiple of `step` up to `until` that has none
+ * (none that removes at least as much, and less than a single step more).  An added mask is on the
+ * descent to the next mask of `from`, or, after the last, to the narrowest.  Experts that are wider
+ * in the next mask are widened first.  An added mask has the method and the step number of the mask
+ * it leads to, and no quality.
  */
 int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                  struct fm_err *err);
 
 /*
  * f = masks whose widths never grow with the budget, at the budgets of `from` or less than a
- * single step above: each narrows the one before towards from's next, and where that is wider it
- * stays.  A mask that is still from's keeps its quality.
+ * single step above: each narrows the one before towards the next of `from`; an expert that is
+ * wider there keeps its width.  A mask that equals that of `from` keeps its quality.
  */
 int fm_gaps_nest(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                  struct fm_err *err);

@@ -1,6 +1,6 @@
 /*
- * Experts that share a width are a run of the array, so tying is arithmetic on runs: sum what is
- * learned over a run, compute as for one expert, copy the width back to all of the run.
+ * Experts that share a width are contiguous in the array.  So a group is handled as one expert: its
+ * values are summed over the group, and its width is copied back to all experts of the group.
  */
 #include "lib/masks/granularity.h"
 

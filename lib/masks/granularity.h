@@ -1,9 +1,9 @@
 /*
- * Which experts share one width: none, those of a layer, or all of the model.  Experts of a
- * group are one after another in every (M, E) array, so that a group is a run of them.
+ * Which experts share one width: no two, those of a layer, or all of the model.  The experts of a
+ * group are contiguous in every (M, E) array.
  *
- * Whatever an expert adds to a loss, to a cost or to a score, its group adds the sum of: with one
- * width for all, that is what moving the width does (fm-method(7) with tied logits).
+ * The loss, cost and score of a group are the sums over its experts, since a change of the shared
+ * width changes all of them (fm-method(7) with tied logits).
  */
 #ifndef FM_GRANULARITY_H
 #define FM_GRANULARITY_H
@@ -24,7 +24,7 @@ void fm_granularity_sum(double *y, const double *x, size_t n, int size, int A);
 
 /* Every expert gets its group's width: widths (n) from the n / size at its beginning. */
 void fm_granularity_spread(uint32_t *widths, size_t n, int size);
-/* The other way: the width of each group's first expert to the beginning. */
+/* The inverse: move the width of each group's first expert to the beginning of the array. */
 void fm_granularity_gather(uint32_t *widths, size_t n, int size);
 
 #endif

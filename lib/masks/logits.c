@@ -1,7 +1,7 @@
 /*
- * Learning widths without a model: what the sweep has to say of an expert comes in as one number
- * for each action, dz.  Random draws are functions of a counter, so nothing random needs to be
- * saved, and every gradient here is tested against finite differences.
+ * The learning of widths, separate from the model: the sweep gives one number dz per expert and
+ * action.  Random draws are functions of a counter, so no generator state needs to be saved, and
+ * every gradient here is tested against finite differences.
  */
 #include "lib/masks/logits.h"
 

@@ -1,7 +1,8 @@
 /*
- * A family is an array of masks sorted by budget, and this file the ways to put one together
- * without a gradient. saliency: for each expert the concave hull of score against width gives a
- * list of steps with falling worth; all steps of the model in one order, cut at each target.
+ * A family is an array of masks sorted by budget, and this file has the methods that make one
+ * without gradients.  saliency: the concave hull of score against width gives the steps of each
+ * expert, from the least to the greatest loss per channel; the steps of all experts are sorted into
+ * one order, which is cut at each target.
  */
 #include "lib/masks/masks.h"
 
@@ -13,7 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-/* Finer steps than this are of no use; what reads families from streams has the same limit. */
+/* Finer steps than this have no use; the readers of families in streams have the same limit. */
 #define MASKS_MAX 10000
 
 static const char *const names[FM_METHODS] = {
@@ -247,7 +248,7 @@ void fm_masks_lost(double *lost, const struct fm_actions *actions, const double 
         const int32_t *rank = order + x * (size_t)I;
         double sum = 0;
         int j = I;
-        /* From the tail, so that small scores are not lost against large ones. */
+        /* Summed from the smallest score up, to keep the small ones' precision. */
         for (int a = A; a-- > 0;) {
             while (j > (int)actions->width[a])
                 sum += s[rank[--j]];

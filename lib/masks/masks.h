@@ -1,14 +1,13 @@
 /*
- * This room, lib/masks: how wide each expert is, as mathematics: sets of widths, families of
- * masks, the logits that learn them, experts tied to one width.  It includes lib/base alone: no
- * tensor, file or gradient of a model comes in here, so all of it is tested by numbers.  In
- * reading order: decimal, actions, granularity, masks, choose (which mask a
- * budget means), gaps, stepcost, logits.
+ * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
+ * logits that learn them, experts that share a width.  It includes only lib/base: it knows no
+ * tensors, files or models, so plain numbers test all of it.  In reading order: decimal, actions,
+ * granularity, masks, choose (which mask a budget means), gaps, stepcost, logits.
  *
- * struct fm_masks is a family of masks: budgets in increasing order, a width per expert in each,
- * and where each came from.  (A family of models, Mixtral or OLMoE, is lib/family/family.h's.)  The
- * ways to make one that need no gradient are here: saliency (the concave hull of the scores),
- * uniform, and the two shuffles that serve as controls.
+ * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
+ * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)
+ * The methods that need no gradient are here: saliency (the concave hull of the scores), uniform,
+ * and the two shuffles that serve as controls.
  *
  * Budget = channels removed / (M E I), in integers.  A family begins with the full mask.
  */
@@ -60,7 +59,7 @@ struct fm_masks {
 };
 
 void fm_masks_init(struct fm_masks *f, int M, int E, int I);
-/* Room for so many masks. */
+/* Allocate room for that many masks. */
 int fm_masks_reserve(struct fm_masks *f, size_t masks, struct fm_err *err);
 void fm_masks_release(struct fm_masks *f); /* zeroed struct is fine */
 
@@ -70,8 +69,8 @@ const uint32_t *fm_masks_widths(const struct fm_masks *f, int b);
 /* Widths of n masks, by their numbers, one after another: (n, M, E). */
 void fm_masks_gather(uint32_t *widths, const struct fm_masks *f, const int *number, int n);
 
-/* For asserts, where a family changes hands: widths are at most I, every mask removes what it says
- * and more than the one before, qualities are numbers. */
+/* A sanity check for asserts: widths are at most I, every mask removes the number of channels that
+ * it records, and more than the one before, and qualities are numbers. */
 bool fm_masks_sane(const struct fm_masks *f);
 
 /* M E I, and the budget of mask b. */
@@ -85,17 +84,18 @@ uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths);
 int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
                     struct fm_err *err);
 
-/* Append mask b of another family, which must remove more too, with all that is known of it. */
+/* Append mask b of another family, with its origin and quality; it must remove more, too. */
 int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err);
 
-/* Other widths for mask b, which stays between its neighbours; they have no quality yet. */
+/* Replace the widths of mask b, which must stay between its neighbours, and clear its quality. */
 void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths);
 
 /* Append the full mask to an empty family. */
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err);
 
-/* The export rule: append widths if they remove at least `grown` more than the last mask (the
- * full one is there), or more at all where `last`.  *added, if not NULL, says whether. */
+/* The export rule: append widths if they remove at least `grown` more than the last mask, or, with
+ * `last`, if they remove more at all.  f has at least the full mask.  *added, if not NULL, says
+ * whether. */
 int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
                           int step, uint64_t grown, bool last, bool *added, struct fm_err *err);
 
@@ -110,15 +110,15 @@ void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm
                        const struct fm_decimal *step);
 
 /*
- * What is known of mask b: *q is its quality, or, with positions 0, what lies between those of the
- * nearest masks that have one, in proportion to the channels removed.  False: nothing is.
+ * The quality of mask b: *q as measured, or, with positions 0, interpolated between the nearest
+ * measured masks, linearly in the number of channels removed.  False if there is neither.
  */
 bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b);
 
 /*
  * Saliency: per expert the concave hull of summed score against width over the action set,
  * hull segments taken in order of score lost per channel over the whole model.  scores (M, E, I)
- * in original channel order, order (M, E, I) as in ranking.safetensors.  Experts that are tied
+ * in original channel order, order (M, E, I) as in ranking.safetensors.  Experts that share a width
  * have one hull, of their summed scores.
  */
 int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, const double *scores,

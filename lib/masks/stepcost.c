@@ -1,7 +1,8 @@
 /*
- * Running means over sweeps, since the masks of neighbouring budgets differ little.  The scatter
- * of new values around the mean so far tells the noise of the mean; its distance from what the
- * squares say tells noise and truth together; their quotient is how far values are trusted.
+ * Values are running means over sweeps, since the masks of neighbouring budgets differ little.  The
+ * scatter of new values around the mean estimates the variance of its noise; the distance of the
+ * mean from the prediction by squares estimates noise plus true difference.  Their quotient gives
+ * the weight (trust) of the values.
  *
  * An expert of width[a] loses range a in a step down and gains range a + 1 in a step up:
  *
@@ -12,23 +13,23 @@
  *
  * One mask of exchange (lib/learn/walk.c, fm_walk_step):
  *
- *     fm_stepcost_lower  the steps down that are worth least, until the target is met
+ *     fm_stepcost_lower  the steps down that cost least, until the target is met
  *
  * and then two rounds of
  *
  *     fm_stepcost_draw   two masks around the present one, drawn at random
  *     one sweep          gradients at these masks: sums (2, X, 2, A)
  *     fm_stepcost_add    running means of value and square, ratio and trust
- *     fm_stepcost_pairs  a step down here for a step up there, while the step up is worth more
+ *     fm_stepcost_pairs  a step down of one expert for a step up of another that is worth more
  *     fm_stepcost_lower  again: a pair's two steps need not have the same number of channels
  *
  * Invariants:
  *   1. Every width is width[a] of some action a, before and after each function.
  *   2. In a drawn mask every expert is at its width or one action beside it.
  *   3. fm_stepcost_lower never widens, and ends at the target or with every expert at width[0].
- *   4. fm_stepcost_pairs names an expert once at most, each pair has two of them, and its steps
- * exist: the one that goes down is above width[0], the other below width[A-1].
- *   5. A value is NaN until both ends of its range were seen in one sweep, and never again
+ *   4. fm_stepcost_pairs names each expert at most once, a pair has two different experts, and
+ *      both steps exist: the one that goes down is above width[0], the other below width[A-1].
+ *   5. A value is NaN until both ends of its range were measured in one sweep, and never again
  *      afterwards; trust is in [0, 1] and ratio above 0.
  */
 #include "lib/masks/stepcost.h"
@@ -41,7 +42,7 @@
 #include "lib/base/rng.h"
 
 #define KEEP 0.5 /* of a running mean, at every sweep */
-/* A range that was not measured is worth this times the one above it, at least: channels are
+/* A range that was not measured costs at least this times the range above it, because channels are
  * ranked. */
 #define DEEPER 1.2
 /* The part of the tokens that is taken to come in even shares.  Of three models of real text
@@ -140,8 +141,8 @@ static int compare_doubles(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* The ratio of values to squares, over the half of the next steps whose squares are small: they
- * are those that are chosen from, and a few large ones would settle it alone. */
+/* The ratio of values to squares, over the half of the next steps with the smaller squares: choices
+ * are made among these, and otherwise a few large ones would dominate the ratio. */
 static int update_ratio(struct fm_stepcost *w, const uint32_t *widths, struct fm_err *err)
 {
     size_t A = (size_t)w->actions->count, n = 0;

@@ -1,19 +1,19 @@
 /*
- * What a step of one expert's width is worth to the loss, from gradients at masks around one mask.
+ * The cost in loss of one step of an expert's width, from gradients at masks around one mask.
  *
- * A range a is the channels between action a - 1 and action a of an expert.  Its worth is how much
- * the loss grows when it goes: the mean, over its channels' masks from 1 to 0, of -dL/dm. Gradients
- * with the range and without it give both ends of that mean (the trapezoid rule).  All experts move
- * at random at once, each a step down in one of two masks and a step up in the other, so two masks
- * say it of every expert's next step down and up.  A gradient at one mask is useless: at mild
- * budgets it is noise around 0.
+ * A range a is the channels between action a - 1 and action a of an expert.  Its worth is the
+ * increase of the loss when it is removed: the mean of -dL/dm while the masks m of its channels go
+ * from 1 to 0.  Gradients with the range and without it give both ends of that mean (the trapezoid
+ * rule).  All experts move at random at once, each a step down in one of two masks and a step up in
+ * the other, so two masks give the values of every expert's next step down and up.  The gradient at
+ * a single mask is useless: at small budgets it is noise around 0.
  *
- * Signed sums are noisy where they are small.  Their squares (the walk's measure) are not, but tell
- * less; `ratio` times them is what a worth is drawn to, as far as its scatter from one sweep to
- * the next says that it is noise (an estimate after James and Stein).
+ * Signed sums are noisy where they are small.  Their squares (the measure of the walk) are not, but
+ * carry less information.  A worth is therefore shrunk towards `ratio` times the squares, by the
+ * share of noise that its scatter between sweeps indicates (an estimate after James and Stein).
  *
- * Tokens of another text choose other experts.  So the worth of an expert is what it would be if
- * half of the tokens came as an even share (fm_stepcost_temper).
+ * Tokens of another text choose other experts.  So the worth of an expert is weighed as if half of
+ * the tokens were spread evenly over the experts (fm_stepcost_temper).
  *
  * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at a, and
  * nothing at 0.
@@ -27,8 +27,8 @@
 
 #define FM_STEPCOST_LANES 2 /* masks around one */
 
-/* Of what is measured, chosen and exchanged, with all constants: another one where a change of them
- * changes masks, so that no state and no output of the former rule is taken for one of this. */
+/* The version of these rules and constants.  A change that changes masks needs a new one, so that a
+ * state or output of the former rule is not taken for one of this. */
 #define FM_STEPCOST_RULE "worth 3"
 
 struct fm_stepcost {
@@ -52,17 +52,17 @@ void fm_stepcost_clear(struct fm_stepcost *w);   /* nothing is measured yet */
  * with a share q of its layer's tokens, 1 being an even one, weighs (1 + 1 / q) / 2. */
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E);
 
-/* around (LANES, X): each expert a step narrower in one of them and a step wider in the other, as
- * far as it can, drawn for `sweep`. */
+/* around (LANES, X): each expert is a step narrower in one mask and a step wider in the other,
+ * where such a step exists, drawn for `sweep`. */
 void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint32_t *around,
                       uint64_t seed, uint64_t sweep);
 
-/* Take in sums (LANES, X, 2, A) at those masks: dz_a, and squares, as lib/learn/maskgrad.h has
- * them.  widths (X) are those that fm_stepcost_draw was given. */
+/* Add the sums (LANES, X, 2, A) measured at those masks: dz_a, and squares, as in
+ * lib/learn/maskgrad.h.  widths (X) are those given to fm_stepcost_draw. */
 int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_t *around,
                     const double *sums, struct fm_err *err);
 
-/* Worth of range a of expert x, per channel, weighed. */
+/* The weighed worth of range a of expert x, per channel. */
 double fm_stepcost_of(const struct fm_stepcost *w, int x, int a);
 
 /* Lower widths (X), the least worth first, until they remove `target` channels or cannot. */
@@ -75,8 +75,8 @@ struct fm_stepcost_pair {
 };
 
 /*
- * The best exchanges, each expert in one at the most, best first: pair (X / 2) and the number of
- * those where what is gained is more than `margin` times what is lost.
+ * The best exchanges, best first, each expert in at most one: pair (X / 2).  Returns the number of
+ * those that gain more than `margin` times what they lose.
  */
 int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
                       struct fm_stepcost_pair *pair, struct fm_err *err);
