@@ -20,7 +20,7 @@
 #define SEQ_LEN_DEFAULT 2048
 #define PIECE_TOKENS 65536 /* hashed at a time, or one sequence */
 
-/* Open inputs, and where in them each sequence lies. */
+/* Open inputs, and the position of each sequence in them. */
 struct fm_calib_files {
     struct fm_tokens tokens[FM_INPUTS_MAX];
     uint64_t stride[FM_INPUTS_MAX]; /* tokens from one sequence to the next */
@@ -30,7 +30,7 @@ struct fm_calib_files {
     uint32_t *place;
 };
 
-/* What is known while they are opened. */
+/* State while they are opened. */
 struct reading {
     const struct fm_run_options *run;
     const struct fm_config *config;
@@ -41,7 +41,7 @@ struct reading {
     struct fm_hasher *hasher[FM_INPUTS_MAX], *all;
 };
 
-/* The type of raw files does not speak of the others of a mixture. */
+/* The option for the type of raw files does not apply to the other files of a mixture. */
 static int open_tokens(struct fm_tokens *t, const char *path, const struct reading *r,
                        struct fm_err *err)
 {
@@ -84,7 +84,7 @@ static uint64_t limit_of(const struct reading *r, const char **option)
     return asked || !r->eval ? asked : FM_EVAL_TOKENS;
 }
 
-/* Without a shuffle no input gives more than all that is wanted. */
+/* Without a shuffle no input gives more tokens than the total that is wanted. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
     const char *option;
@@ -188,7 +188,7 @@ static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, st
     return FM_OK;
 }
 
-/* A mixture that ends with an input while most of the others is left. */
+/* Warn if a mixture ends with one input while most of another is unused. */
 static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, uint64_t n)
 {
     uint64_t all = 0;
@@ -264,7 +264,7 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
 
 /* --- reading --- */
 
-/* A text's tokens are a temporary file of ours; any other may have been written to since. */
+/* The tokens of a text are in a temporary file of ours; any other file may have been changed. */
 static int check_unchanged(const struct fm_calib_files *f, struct fm_err *err)
 {
     int rc = FM_OK;
@@ -294,8 +294,7 @@ int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, stru
     return rc;
 }
 
-/* Read all of it once: every id is checked, `all` and, where r is not NULL, its inputs are
- * hashed. */
+/* Read everything once: check every id, and hash `all` and, where r is not NULL, its inputs. */
 static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struct reading *r,
                           const atomic_int *stop, struct fm_err *err)
 {
@@ -397,7 +396,7 @@ void fm_calib_close(struct fm_calib *c)
     *c = (struct fm_calib){0};
 }
 
-/* The digest of what is left, once the last sequences are gone. */
+/* The digest of the remaining sequences, after the last ones were held out. */
 static int digest_again(struct fm_calib *c, struct fm_err *err)
 {
     struct fm_hasher *h = fm_hasher_new();

@@ -1,17 +1,18 @@
 /*
- * This room, lib/data: calibration tokens from what people have: files of ids, texts, mixtures of
- * both, a tokenizer of ours or a program of theirs.  It knows sequences and where each came from;
- * what is computed on them is not known here.  In reading order: calib, mixture, corpus,
- * separator, command, provenance.
+ * This room, lib/data: calibration tokens from files of ids, texts and mixtures of both, encoded by
+ * our tokenizer or by a program of the user's.  It knows sequences and where each came from, not
+ * what is computed on them.  In reading order: calib, mixture, corpus, separator, command,
+ * provenance.
  *
  * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
- * order unless shuffled (seeded; each input by itself).  Several inputs are interleaved by
- * are encoded (lib/data/corpus.h) and then one-dimensional token files.
+ * order unless shuffled (seeded; each input by itself).  Several inputs are interleaved by weight
+ * (lib/data/mixture.h).  Texts are encoded (lib/data/corpus.h) and then treated as one-dimensional
+ * token files.
  *
- * The files stay open and sequences are read when they are wanted, so memory does not grow with
- * the tokens: five bytes a sequence where a mixture or a shuffle orders them, else nothing.  All
- * ids are read once at the start, checked against the vocabulary and hashed.
+ * The files stay open and sequences are read when they are needed, so memory does not grow with the
+ * number of tokens; a mixture or a shuffle takes five bytes per sequence.  All ids are read once at
+ * the start, checked against the vocabulary and hashed.
  */
 #ifndef FM_CALIB_H
 #define FM_CALIB_H
@@ -46,7 +47,7 @@ struct fm_calib {
     struct fm_calib_input input[FM_INPUTS_MAX];
 };
 
-/* The first of its inputs that is a text; NULL: none is. */
+/* The first of its inputs that is a text, or NULL. */
 const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
 
 /*
@@ -54,21 +55,21 @@ const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
  * run->inputs.eval_tokens or eval_text) for a model.  T = run->inputs.seq_len or its default.
  * run->inputs.shuffle permutes all sequences of each file, then run->inputs.max_tokens keeps the
  * first whole ones of the mixture; neither touches evaluation tokens, of which
- * run->inputs.max_eval_tokens keeps the first. FM_EFORMAT where a file has not one whole sequence;
- * FM_EUSAGE where seq_len is under 2 or over the model's positions, a weight is invalid, or
+ * run->inputs.max_eval_tokens keeps the first.  FM_EFORMAT if a file has less than one sequence;
+ * FM_EUSAGE if seq_len is less than 2 or more than the model's positions, a weight is invalid, or
  * max_tokens is less than a sequence.
  */
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);
 void fm_calib_close(struct fm_calib *calib);
 
-/* Sequences [first, first + n) to ids (n, T).  FM_EIO where a file was changed since it was
+/* Read sequences [first, first + n) into ids (n, T).  FM_EIO if a file changed after it was
  * opened. */
 int fm_calib_read(const struct fm_calib *calib, int first, int n, int32_t *ids, struct fm_err *err);
 
-/* Move the last `sequences` of calib to *held (fewer where calib has fewer than twice that:
- * half): kept out of training, quality is measured on them.  Both digests are made again, both
- * are closed separately.  FM_EFORMAT where calib has one sequence alone. */
+/* Move the last `sequences` of calib to *held, or half of calib if it has fewer than twice as many.
+ * They are not trained on; quality is measured on them.  Both digests are computed again, and both
+ * are closed separately.  FM_EFORMAT if calib has only one sequence. */
 int fm_calib_hold_out(struct fm_calib *calib, struct fm_calib *held, int sequences,
                       struct fm_err *err);
 

@@ -1,8 +1,7 @@
 /*
- * One poll loop writes and reads, because a program that reads everything before it answers and
- * one that answers line by line would each block the other's way of being fed.  The program runs
- * in a process group of its own, which ends with it; how it ended is only judged after what it had
- * to say was read.
+ * One poll loop writes and reads, so that programs that answer line by line and programs that read
+ * all of their input first both work without a deadlock.  The program runs in a process group of
+ * its own, which ends with it.  Its exit status is examined only after all of its output was read.
  */
 #include "lib/data/command.h"
 
@@ -81,7 +80,7 @@ static int start(struct talk *t, struct fm_err *err)
     return rc;
 }
 
-/* Where it runs on, it and what it has started are stopped. */
+/* If it still runs, it and the processes it started are stopped. */
 static void end_process(struct talk *t)
 {
     close_end(&t->to);
@@ -101,7 +100,7 @@ static int judge_status(const struct talk *t, struct fm_err *err)
                   : FM_OK;
 }
 
-/* --- the talk --- */
+/* --- input and output --- */
 
 static void fetch_lines(struct talk *t)
 {
@@ -174,7 +173,7 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
         if (ready > 0 && p[0].revents)
             rc = listen(t, piece, err);
         else if (over)
-            close_end(&t->from); /* another session may hold it for ever */
+            close_end(&t->from); /* a process in another session may hold it open forever */
         if (!rc && ready > 0 && t->to >= 0 && p[1].revents && !over && !t->heard->done)
             rc = say(t, err);
         if (!rc && t->late.code && !t->c->enough)

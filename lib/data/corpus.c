@@ -1,8 +1,8 @@
 /*
- * Documents are taken in batches: read one after another, encoded side by side, their ids written
- * in order.  The first document that fails is the error, whatever thread found one first.  Ids go
- * to an unlinked file, after which a text is a token file like any other.  A tokenizer that is a
- * command gets the same documents as lines of JSON.
+ * Documents are processed in batches: read one after another, encoded in parallel, and their ids
+ * written in order.  The error is that of the first document that fails, whichever thread found one
+ * first.  Ids go to an unlinked file, which is then read as any token file.  A tokenizer command
+ * gets the same documents as lines of JSON.
  */
 #include "lib/data/corpus.h"
 
@@ -44,7 +44,7 @@ struct encoding {
     int items;
     bool end, full;        /* no more documents; enough tokens */
     uint64_t enough, seen; /* tokens; documents */
-    struct fm_err late;    /* what is wrong behind the items that were read */
+    struct fm_err late;    /* the error after the items that were read */
     struct fm_text lines;  /* for a command */
     int out;               /* the temporary file */
     uint64_t at;
@@ -168,7 +168,7 @@ static int name_line(const struct encoding *e, const struct item *it, struct fm_
     return fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
 }
 
-/* In the order of the documents: the first that failed is the error. */
+/* In the order of the documents, so that the first failure is the error. */
 static int write_items(struct encoding *e, struct fm_err *err)
 {
     for (int i = 0; i < e->items && !e->full; i++) {

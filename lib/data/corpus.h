@@ -1,9 +1,9 @@
 /*
- * Text as calibration tokens.  Documents are encoded one by one, on all cores and in their
- * order, each with what the tokenizer's template puts in front and behind, and with the separator
- * after it unless that is one of its last two ids or it has none.  The ids go to an unlinked
- * temporary file, one document behind the other, and are then read as any token file.  So neither a
- * long file nor its tokens have to fit into memory.
+ * Text as calibration tokens.  Documents are encoded one by one, on all cores, and keep their
+ * order.  Each gets the tokens that the tokenizer's template puts before and after it, and is
+ * followed by the separator unless that is one of its last two ids.  An empty document gets no
+ * separator.  The ids of all documents go to an unlinked temporary file, which is then read as any
+ * token file.  So neither a long text nor its tokens have to fit into memory.
  */
 #ifndef FM_CORPUS_H
 #define FM_CORPUS_H
@@ -32,9 +32,9 @@ struct fm_corpus {
 /*
  * Encode the text at `path` ("-": standard input) by run->inputs.tokenizer_cmd,
  * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, without one, of the bundle
- * run->inputs.stream; with enough != 0 only until there are so many tokens.  *t is then an open
- * token file, to be closed.  FM_EFORMAT names file, line and what is wrong with it, and a command
- * that fails.
+ * run->inputs.stream; with enough != 0 only until there are that many tokens.  *t is then an open
+ * token file that the caller closes.  FM_EFORMAT names the file, the line and the mistake, or the
+ * command that failed.
  */
 int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,

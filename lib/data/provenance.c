@@ -1,6 +1,6 @@
 /*
- * A run can only be repeated, and trusted, where its data is known: format, weight and digest of
- * every file, and of a text also what turned it into ids.
+ * To repeat a run, or to trust it, its data must be known: the format, weight and digest of every
+ * file, and for a text also how it was encoded.
  */
 #include "lib/data/provenance.h"
 
@@ -72,7 +72,7 @@ void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib)
     add_sources(add_calib(entry, "tokens", calib), calib);
 }
 
-/* Of what each of T tokens but the first is predicted. */
+/* Each of the T tokens except the first is predicted. */
 static uint64_t positions_of(const struct fm_calib *held)
 {
     return (uint64_t)held->count * (uint64_t)(held->T - 1);

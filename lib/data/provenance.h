@@ -18,7 +18,7 @@ void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
  * of each sequence), "sources", as above}, without sources where it is the end of "tokens".
  */
 void fm_provenance_held_out(cJSON *entry, const struct fm_calib *held);
-/* An entry (or NULL) records that its figures are of these sequences. */
+/* Does this history entry (or NULL) record that its figures were measured on these sequences? */
 bool fm_provenance_is_held_out(const cJSON *entry, const struct fm_calib *held);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * A wrong separator would shift every figure a little and be seen nowhere, so what a file says is
- * either taken or refused; only where no file says anything is there no separator.
+ * A wrong separator would shift every figure a little without being noticed.  So a value in a file
+ * is either used or refused; only if no file names a separator is there no separator.
  */
 #include "lib/data/separator.h"
 

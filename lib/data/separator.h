@@ -20,9 +20,9 @@ struct fm_separator {
 /*
  * What run->inputs.separator asks for.  The end-of-sequence token is "eos_token" of the
  * tokenizer_config.json beside run->inputs.tokenizer, or of the model or, without one, of the
- * bundle run->inputs.stream; where that has none, the first "eos_token_id" of the model's or
- * bundle's config.json or generation_config.json.  FM_ECONFIG where the tokenizer has no such
- * token, FM_EFORMAT where a value is malformed.
+ * bundle run->inputs.stream; without one, the first "eos_token_id" of the model's or bundle's
+ * config.json or generation_config.json.  FM_ECONFIG if the tokenizer has no such token, FM_EFORMAT
+ * if a value is malformed.
  */
 int fm_separator_choose(struct fm_separator *separator, const struct fm_tokenizer *t,
                         const struct fm_run_options *run, struct fm_err *err);
