@@ -8,9 +8,8 @@
 
 struct fm_masks_wish {
     double budget; /* share of the channels removed, 0 to 1 */
-    double
-        step;   /* the family's requested distance between neighbours: it may end that much short */
-    bool exact; /* accept only a member whose budget prints the same, to four decimals */
+    double step;   /* requested distance between neighbours: the family may end that much short */
+    bool exact;    /* accept only a member whose budget prints the same, to four decimals */
 };
 
 /*
