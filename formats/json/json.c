@@ -1,9 +1,8 @@
 /*
  * The scanner copies nothing and allocates nothing: it is a position in a text and a few functions
- * that move it.  A value that is not wanted is skipped with all checks, and without recursion, so
- * that nesting is bounded by a number here and not by the stack.  We write it by hand because no
- * library at hand refuses everything that two readers could understand differently, which is what
- * hostile headers are made of.
+ * that move it.  A value that is not needed is skipped with all checks and without recursion, so a
+ * constant bounds the nesting and not the stack.  It is written by hand because the packaged
+ * libraries accept texts that two readers can understand differently, which hostile headers use.
  */
 #include "formats/json/json.h"
 
@@ -23,7 +22,7 @@ static uint64_t position(const struct fm_json *j)
     return j->base + (uint64_t)(j->at - j->begin);
 }
 
-/* What is at j->at, in words, for messages. */
+/* A description of the text at j->at, for messages. */
 static const char *name_next(const struct fm_json *j, char word[16])
 {
     if (j->at >= j->end)
@@ -121,7 +120,7 @@ static size_t utf8_encode(char dst[4], uint32_t u)
     return 4;
 }
 
-/* The four hex digits at j->at. */
+/* Read the four hex digits at j->at. */
 static int parse_hex(struct fm_json *j, uint32_t *u, struct fm_err *err)
 {
     *u = 0;
@@ -137,7 +136,7 @@ static int parse_hex(struct fm_json *j, uint32_t *u, struct fm_err *err)
     return FM_OK;
 }
 
-/* What follows \u: one code point, of two escapes where the first is a high surrogate. */
+/* Read the code point after \u: two escapes if the first is a high surrogate. */
 static int parse_unicode(struct fm_json *j, uint32_t *u, struct fm_err *err)
 {
     uint32_t low = 0;
@@ -157,7 +156,7 @@ static int parse_unicode(struct fm_json *j, uint32_t *u, struct fm_err *err)
     return FM_OK;
 }
 
-/* What follows a backslash, as UTF-8. */
+/* Read the escape after a backslash, as UTF-8. */
 static int parse_escape(struct fm_json *j, char dst[4], size_t *n, struct fm_err *err)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -179,7 +178,7 @@ static int parse_escape(struct fm_json *j, char dst[4], size_t *n, struct fm_err
     return rc;
 }
 
-/* C0, DEL and C1: what a terminal obeys. */
+/* C0, DEL and C1: the control characters of terminals. */
 static bool is_control(const char *s, size_t n)
 {
     unsigned char c = (unsigned char)s[0];
@@ -211,7 +210,7 @@ static int parse_character(struct fm_json *j, bool controls, char dst[4], size_t
     return FM_OK;
 }
 
-/* A string into dst, or nowhere if that is NULL. */
+/* Read a string into dst, or skip it if dst is NULL. */
 static int parse_string(struct fm_json *j, bool controls, char *dst, size_t capacity,
                         struct fm_err *err)
 {

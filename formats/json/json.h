@@ -1,15 +1,14 @@
 /*
- * This room, formats/json: JSON read strictly, written exactly, and edited in place.  What a key
- * means is not known here: lib/model reads config.json, lib/stage the manifest.  In reading order:
- * json.c (the scanner), jsontree.c (trees, and their printing), jsonparts, jsonedit.
+ * This room, formats/json: JSON read strictly, written exactly, and edited in place.  The meaning
+ * of keys is not known here: lib/model reads config.json, lib/stage the manifest.  In reading
+ * order: json.c (the scanner), jsontree.c (trees, and their printing), jsonparts, jsonedit.
  *
- * JSON that strangers wrote.  A strict pull scanner for headers that may be huge
- * (safetensors, shard index), and a checked door to cJSON for small files
- * (config.json, our manifest).
+ * Untrusted JSON: a strict pull scanner for headers that may be huge (safetensors, shard index),
+ * and a checked entry to cJSON for small files (config.json, our manifest).
  *
  * Strict: valid UTF-8; numbers as RFC 8259, finite and at most FM_JSON_NUMBER_MAX characters; no
  * raw control bytes and no NUL, escaped or not, inside strings; no lone surrogates; nothing but
- * white space after the value; nesting at most FM_JSON_DEPTH_MAX.  The tree door also refuses
+ * white space after the value; nesting at most FM_JSON_DEPTH_MAX.  fm_json_parse also refuses
  * duplicate keys and texts of more than FM_JSON_VALUES_MAX values.  Errors give the byte position.
  */
 #ifndef FM_JSON_H
@@ -25,11 +24,11 @@
 
 #define FM_JSON_DEPTH_MAX 16
 #define FM_JSON_NUMBER_MAX 48
-#define FM_JSON_VALUES_MAX 250000 /* 64 bytes and more each, once cJSON holds them */
+#define FM_JSON_VALUES_MAX 250000 /* each takes at least 64 bytes in a cJSON tree */
 
 struct fm_json {
     const char *begin, *at, *end;
-    uint64_t base;  /* position of `begin` in the whole text, where this is a window on it */
+    uint64_t base;  /* position of `begin` in the whole text, if this is a window on it */
     bool text_keys; /* skipped keys are words, not names: escaped control characters are fine */
 };
 
@@ -60,7 +59,7 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
 
 /*
  * Getters for trees; `key` is case-sensitive, errors name it.  Integers are exact below 2^53
- * and checked to lie in [min, max].  _opt variants leave *value alone where the key is absent or
+ * and checked to be in [min, max].  _opt variants do not change *value if the key is absent or
  * null.
  */
 int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
@@ -76,9 +75,9 @@ int fm_json_get_string(const cJSON *object, const char *key, const char **value,
 
 /*
  * Building a tree.  Each function adds an item to `to`: under a key to an object, with key NULL to
- * an array.  Nothing has to be checked on the way: where there is no memory for an item, its object
- * or array is marked as incomplete, and nothing is added to `to` NULL.  fm_json_print refuses such
- * a tree, and its caller says what there is no memory for.
+ * an array.  Callers need not check each call: if there is no memory for an item, its object or
+ * array is marked as incomplete, and adding to NULL does nothing.  fm_json_print refuses such a
+ * tree, and its caller reports the lack of memory.
  *
  *     cJSON *tree = cJSON_CreateObject();
  *     cJSON *sizes = fm_json_add_array(tree, "sizes");
@@ -96,9 +95,9 @@ void fm_json_add_null(cJSON *to, const char *key);
  * read back the same (17 at most); NaN and Inf become null. */
 void fm_json_add_uint(cJSON *to, const char *key, uint64_t value);
 void fm_json_add_double(cJSON *to, const char *key, double value);
-/* Any item, taken over in failure too; item NULL: there was no memory to make it. */
+/* Add any item and take it over, on failure too; item NULL: no memory to create it. */
 cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item);
-/* There is a tree, and no item is missing; for what goes elsewhere than to fm_json_print. */
+/* True if the tree exists and no item is missing; for trees that fm_json_print does not print. */
 bool fm_json_is_whole(const cJSON *tree);
 
 /* The fewest digits that read back the same, 17 at most; "null" for NaN and Inf. */

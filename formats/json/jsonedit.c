@@ -1,7 +1,6 @@
 /*
- * Editing the text instead of printing a tree: numbers keep their spelling, keys their order, and
- * what we do not know stays as its author wrote it, so a diff of config.json shows exactly what an
- * export changed.
+ * The text is edited, not parsed and printed again: numbers keep their spelling, keys their order,
+ * and unknown keys every byte, so a diff of config.json shows exactly what an export changed.
  */
 #include "formats/json/jsonedit.h"
 
@@ -17,13 +16,13 @@
 
 /* ---- keys of the outermost object ---- */
 
-/* What an edit replaces, as offsets into the text: the value of its key, or all that makes the
- * member; 0, 0: the key is not there. */
+/* The part that an edit replaces, as offsets into the text: the value of its key, or the whole
+ * member; 0, 0: the key is absent. */
 struct span {
     size_t from, to;
 };
 
-/* What a walk over the object finds, as offsets into the text. */
+/* The result of a walk over the object, as offsets into the text. */
 struct object {
     size_t first, first_end; /* white space in front of the first key */
     size_t last;             /* end of the last value */
@@ -52,7 +51,7 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
     if (o->empty)
         return FM_OK;
     o->empty = true;
-    size_t cut = o->last; /* end of what was taken out */
+    size_t cut = o->last; /* end of the removed part */
     bool more;
     do {
         char name[KEY_BYTES_MAX];
@@ -87,7 +86,7 @@ static void put(char **to, const char *bytes, size_t size)
     *to += size;
 }
 
-/* The edit whose value comes first in the text at or behind `at`; n: none. */
+/* The edit whose value is the first in the text at or after `at`; n if there is none. */
 static int next_value(const struct object *o, int n, size_t at)
 {
     int next = n;
@@ -165,7 +164,7 @@ struct pruning {
     void *self;
 };
 
-/* The text up to `from` stays, from there to `end` it does not. */
+/* Keep the text up to `from` and remove it from there to `end`. */
 static void take_out(struct pruning *p, size_t from, size_t end)
 {
     put(&p->to, p->text + p->copied, from - p->copied);

@@ -1,7 +1,7 @@
 /*
  * A file like tokenizer.json has a vocabulary of megabytes beside a few small settings.  One pass
- * of the scanner notes where each member begins and ends; the small ones become trees, the large
- * ones are scanned where they lie.
+ * of the scanner records where each member begins and ends; small members become trees, large ones
+ * are scanned in place.
  */
 #include "formats/json/jsonparts.h"
 

@@ -1,6 +1,6 @@
 /*
- * Members of a JSON object by their place in its text: for files of which some members are
- * too large for a tree.
+ * Members of a JSON object by their position in its text, for files with members that are too large
+ * for a tree.
  */
 #ifndef FM_JSONPARTS_H
 #define FM_JSONPARTS_H
@@ -14,8 +14,8 @@ struct fm_jsonpart {
     const char *begin, *end; /* NULL: absent */
 };
 
-/* Take the object at j and note where each of its members is.  FM_EFORMAT for a member that is
- * there twice, FM_ECONFIG for one that is not among `part`; `where` names the object. */
+/* Read the object at j and record the position of each member.  FM_EFORMAT for a member that occurs
+ * twice, FM_ECONFIG for one that is not among `part`; `where` names the object. */
 int fm_jsonparts_read(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
                       struct fm_err *err);
 

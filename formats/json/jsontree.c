@@ -1,8 +1,8 @@
 /*
- * cJSON builds the trees, but only of texts that the strict scanner has passed, since cJSON alone
- * takes much that is not JSON. Printing is ours: doubles with the fewest digits that read back the
- * same, integers exactly, and lists of numbers on one line, so that a manifest is the same on
- * every machine and can be read by people.
+ * cJSON builds the trees, but only of texts that the strict scanner has accepted, because cJSON
+ * itself accepts much that is not JSON.  Printing is ours: doubles with the fewest digits that read
+ * back the same, exact integers, and lists of numbers on one line, so that a manifest is the same
+ * on every machine and readable by people.
  */
 #include "formats/json/json.h"
 
