@@ -1,6 +1,6 @@
 /*
- * The one rule for files that travel with a checkpoint, asked when a directory is listed and when
- * a bundle is written or read: a name that one of them refuses must not get past another.
+ * The rule for files that are carried with a checkpoint.  It is applied when a directory is listed
+ * and when a bundle is written or read, so a name that one of them refuses cannot pass another.
  */
 #include "formats/file/carried.h"
 

@@ -1,6 +1,6 @@
 /*
- * The memory that a job may use where it is less than the machine's: control groups limit it in
- * containers and under batch systems.
+ * The memory limit of a control group: containers and batch systems may give a job less than the
+ * machine has.
  */
 #ifndef FM_CGROUP_H
 #define FM_CGROUP_H
@@ -9,8 +9,8 @@
 
 /*
  * Bytes: the least limit of this process's group and of those above it, UINT64_MAX without one.
- * `groups` is /proc/self/cgroup, `root` where the groups are mounted, /sys/fs/cgroup.  A group that
- * cannot be seen from here, as in a container, is passed over.
+ * `groups` is /proc/self/cgroup, `root` the mount point of the groups, /sys/fs/cgroup.  A group
+ * that is not visible, as in a container, is skipped.
  *
  * Source: cgroups(7); memory.max of version 2, memory.limit_in_bytes of version 1.
  */

@@ -1,6 +1,6 @@
 /*
- * XXH3-128 behind a name of ours.  Digests are kept in the canonical (big-endian) form of the
- * library, which is what xxhsum prints, so anyone can check a bundle without these tools.
+ * A wrapper of XXH3-128.  Digests are kept in the canonical (big-endian) form of the library, which
+ * is what xxhsum prints, so anyone can check a bundle without these tools.
  */
 #include "formats/file/digest.h"
 

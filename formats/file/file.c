@@ -1,8 +1,8 @@
 /*
- * Inputs.  A mapped file that somebody truncates ends the process by a signal, and one that
- * somebody rewrites changes under our checks; so inputs are opened once, read with pread, and
- * known by device, inode, size and time of the last write, which are compared again when a run
- * ends.  Temporary files have no name, so there is nothing to remove however a run ends.
+ * Inputs.  If another process truncates a mapped file, a read of it ends our process by a signal;
+ * if it rewrites the file, data changes after our checks.  So inputs are opened once, read with
+ * pread, and identified by device, inode, size and modification time, which are compared again at
+ * the end of a run.  Temporary files have no name, so however a run ends nothing has to be removed.
  */
 #include "formats/file/file.h"
 
@@ -21,8 +21,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
-/* A descriptor that takes the place of a closed stdin, stdout or stderr would receive what is
- * meant for those. */
+/* A descriptor with the number of a closed stdin, stdout or stderr would receive what is written to
+ * those. */
 static int move_above_standard(int fd)
 {
     if (fd < 0 || fd > STDERR_FILENO)
@@ -184,7 +184,7 @@ int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t siz
                    f->path, f->size, size, offset);
 }
 
-/* Linux takes no more of one call than a device reads at once. */
+/* Per call, Linux reads ahead at most the device's maximum request. */
 #define EXPECTED_BYTES ((uint64_t)128 << 10)
 
 void fm_file_expect(const struct fm_file *f, uint64_t offset, uint64_t size,

@@ -1,6 +1,6 @@
 /*
- * Readers ask for bytes at offsets, so what flows in through a pipe becomes a file first.  This
- * file is above file.c and spool.c, which know nothing of each other's callers.
+ * Readers ask for bytes at offsets, so data from a pipe is copied to a file first.  This file is
+ * above file.c and spool.c, which do not know each other.
  */
 #include "formats/file/input.h"
 

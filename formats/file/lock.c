@@ -1,8 +1,8 @@
 /*
  * flock on PATH.lock rather than a file that exists or does not: the kernel drops it with the
  * process, so a killed run leaves nothing to clean up.  The file is removed while it is still
- * locked, and the new holder checks whether the name still leads to what was locked; without
- * that, two processes could hold locks of two files of one name.
+ * locked, and a new holder checks that the name still refers to the file it locked.  Otherwise two
+ * processes could hold locks on two files that had the same name one after the other.
  */
 #include "formats/file/lock.h"
 
@@ -18,7 +18,7 @@
 
 #include "formats/file/temporary.h"
 
-/* Never one of the standard streams, should they be closed. */
+/* Not the number of a standard stream, even if that is closed. */
 static int open_lock(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
@@ -29,7 +29,7 @@ static int open_lock(const char *path)
     return high;
 }
 
-/* The holder before us may have removed what we opened. */
+/* The previous holder may have removed the file that we opened. */
 static bool is_there(int fd, const char *path)
 {
     struct stat mine, its;
@@ -48,7 +48,7 @@ static bool read_lock(int fd, char *text, size_t size)
     return n >= 0;
 }
 
-/* FM_ECREATE unless it holds nothing, or the number of a process: it is a file of somebody else. */
+/* FM_ECREATE unless it is empty or contains a process id: any other file is not a lock of ours. */
 static int check_lock(const struct fm_lock *lock, struct fm_err *err)
 {
     struct stat st;
@@ -73,7 +73,7 @@ static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *e
                    digits ? ", process " : "", who);
 }
 
-/* The process id, for the message of other runs; if it cannot be written, the lock still holds. */
+/* The process id, for messages of other runs; the lock holds even if it cannot be written. */
 static void sign(int fd)
 {
     char text[24];

@@ -1,5 +1,5 @@
 /*
- * One process at a time on a file: a lock beside it, PATH.lock, that the kernel lets go when its
+ * Exclusive use of a file: a lock file beside it, PATH.lock, which the kernel unlocks when the
  * process ends, however it ends.
  */
 #ifndef FM_LOCK_H
@@ -15,11 +15,10 @@ struct fm_lock {
 };
 
 /*
- * Lock `path` (NULL: nothing) for this process, whose number is written into the lock.  FM_ELOCKED
- * where another has it, FM_ECREATE, FM_EPERM, FM_EIO where no lock can be made, or a file that is
- * no lock (poetry.lock of a project) has its name: that one stays as it is.  A filesystem
- * without flock(2) locks nothing: two runs then only waste each other's time, since files appear
- * whole.
+ * Lock `path` (NULL: nothing) for this process, whose id is written into the lock file.  FM_ELOCKED
+ * if another process has it; FM_ECREATE, FM_EPERM or FM_EIO if no lock file can be created, or if a
+ * file that is not a lock (such as poetry.lock) has its name, which is left alone.  On a filesystem
+ * without flock(2) nothing is locked: two runs then only duplicate work, since files appear whole.
  */
 int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err);
 

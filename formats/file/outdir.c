@@ -1,8 +1,8 @@
 /*
- * A directory that appears whole: its files are made in a hidden one beside it, which is renamed
- * when all of them are on the disk.  --force exchanges old and new in one step, and only for what
- * is clearly an export of ours: a checkpoint has plain files and a config.json too, and must never
- * be lost to a mistyped name.
+ * A directory that appears whole: its files are created in a hidden directory beside it, which is
+ * renamed when all of them are on the disk.  Replacing exchanges old and new in one step, and only
+ * if the old one is clearly an export of ours: a checkpoint has plain files and a config.json too,
+ * and must never be lost to a mistyped name.
  */
 #include "formats/file/file.h"
 
@@ -20,10 +20,10 @@
 #include "lib/base/mem.h"
 
 /*
- * Whether all that a directory holds may go: nothing at all, or the mark of an export and plain
- * files that this export listed.  A checkpoint has plain files and a config.json too, and
- * there may be somebody's adapter beside our weights; neither must ever be lost.  Of several files
- * that must stay the first by name is reported, whatever order the file system lists them in.
+ * Whether everything in a directory may be removed: it is empty, or it has the mark of an export
+ * and otherwise only plain files that this export listed.  A checkpoint or a user's adapter beside
+ * our weights must never be lost.  Of several files that must stay the first by name is reported,
+ * in whatever order the file system lists them.
  */
 static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed *listed,
                        struct fm_err *err)
@@ -63,7 +63,7 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
                    path, listed->mark);
 }
 
-/* `there` is where the directory is now, `path` what it is called. */
+/* `there` is the current path of the directory, `path` its name in messages. */
 static int check_directory(const char *there, const char *path,
                            const struct fm_outdir_listed *listed, struct fm_err *err)
 {
@@ -89,7 +89,7 @@ static int check_target(const char *path, const struct fm_outdir_listed *listed,
     return check_directory(path, path, listed, err);
 }
 
-/* dev and ino of what `path` is, 0 where there is nothing. */
+/* dev and ino of `path`, 0 if it does not exist. */
 static void identify(const char *path, uint64_t *dev, uint64_t *ino)
 {
     struct stat st;
@@ -98,7 +98,7 @@ static void identify(const char *path, uint64_t *dev, uint64_t *ino)
     *ino = there ? (uint64_t)st.st_ino : 0;
 }
 
-/* FM_ECREATE unless `there` is what d->path was when it was opened. */
+/* FM_ECREATE unless `there` is the directory that d->path was at open. */
 static int check_same(const struct fm_outdir *d, const char *there, struct fm_err *err)
 {
     uint64_t dev, ino;
@@ -186,8 +186,8 @@ static int exchange(const struct fm_outdir *d, struct fm_err *err)
                    strerror(errno));
 }
 
-/* Put the new directory where the old one was, then remove the old one's files.  What came into the
- * old one at the last moment, or in its place, brings it back. */
+/* Exchange the new directory with the old one, then remove the old one's files.  If a file was
+ * added to the old directory, or the directory was replaced, at the last moment, exchange back. */
 static int replace(struct fm_outdir *d, struct fm_err *err)
 {
     struct fm_err unused = {0};
@@ -203,7 +203,7 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
         rc = check_directory(d->temp, d->path, d->force, err);
     if (!rc) {
         fm_temporary_rmdir(d->slot, d->temp);
-    } else if (exchange(d, &unused)) { /* then it stays under the temporary's name */
+    } else if (exchange(d, &unused)) { /* it stays under the temporary's name */
         fm_temporary_forget(d->slot);
         d->slot = -1;
         free(d->temp);
@@ -212,7 +212,7 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
     return rc;
 }
 
-/* Give it its name. */
+/* Rename it to its final name. */
 static int appear(struct fm_outdir *d, struct fm_err *err)
 {
     struct stat st;

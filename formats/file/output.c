@@ -1,8 +1,7 @@
 /*
  * A file that appears whole: written under a hidden name in the directory where it will be, so
  * that rename is atomic and free space is checked on the right filesystem; flushed, renamed, and
- * the directory flushed.  Standard output has no such promise, so a stream says itself where it
- * ends.
+ * the directory flushed.  Standard output cannot give this guarantee, so a stream marks its end.
  */
 #include "formats/file/file.h"
 
@@ -29,7 +28,7 @@ static const char *name_of(const struct fm_output *o)
     return o->path ? o->path : "standard output";
 }
 
-/* The sentence for errno of a failed write, with the space that is left where that is the cause. */
+/* The sentence for errno of a failed write, with the free space if the disk is full. */
 static int fail_write(const struct fm_output *o, uint64_t wanted, struct fm_err *err)
 {
     uint64_t free_bytes = 0;
@@ -61,10 +60,10 @@ int fm_output_check(const char *path, bool force, struct fm_err *err)
 }
 
 /*
- * Nothing interrupts a write that waits for a slow reader (lib/base/signals.h), so that a pipe must
- * not be waited for in write(2).  Whether it blocks is a property of the open pipe, which others
- * share, so we open it once more; where that cannot be, as of a socket, it takes small pieces when
- * poll(2) says that there is free_bytes for one.
+ * No signal interrupts a write(2) that waits for a slow reader (lib/base/signals.h), so writes to a
+ * pipe must not block.  Blocking is a property of the open pipe, which other processes share, so we
+ * open it again.  Where that is impossible, as for a socket, we write small pieces when poll(2)
+ * reports room for one.
  */
 static void wait_outside(struct fm_output *o, mode_t mode)
 {
@@ -100,7 +99,7 @@ static int open_stdout(struct fm_output *o, bool binary, struct fm_err *err)
     return FM_OK;
 }
 
-/* Make o->temp beside o->path. */
+/* Create o->temp beside o->path. */
 static int make_temporary(struct fm_output *o, struct fm_err *err)
 {
     o->temp = fm_temporary_new(o->path, "fm", false, &o->slot, err);
@@ -159,7 +158,7 @@ int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err)
     return rc;
 }
 
-/* PIPE_BUF bytes at least can be written, or nobody reads any more. */
+/* At least PIPE_BUF bytes can be written, or the reader has closed the pipe. */
 static int await_reader(const struct fm_output *o, struct fm_err *err)
 {
     if (fm_signals_await(o->fd, POLLOUT, -1))
@@ -206,7 +205,7 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
     return FM_OK;
 }
 
-/* Give the flushed and closed temporary its name. */
+/* Rename the flushed and closed temporary. */
 static int appear(struct fm_output *o, struct fm_err *err)
 {
     int parent = -1, failed;

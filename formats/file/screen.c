@@ -1,9 +1,9 @@
 /*
- * Open MPI's daemon makes a pseudoterminal for the standard output of each process that it starts,
- * and sends on what comes out at the other end, to mpirun, which writes it to its own standard
- * output.  Where the process is a child of mpirun itself, /proc says what that is: a pipe or a file
- * takes binary data.  Behind a daemon on another machine, or a script that stays, it does not say,
- * and a terminal stays one.
+ * Open MPI's daemon creates a pseudoterminal for the standard output of each process that it
+ * starts, and forwards its data to mpirun, which writes it to its own standard output.  If our
+ * process is a child of mpirun itself, /proc shows whether that output is a pipe or a file, which
+ * take binary data.  With a daemon on another machine, or a shell in between, /proc does not show
+ * it, and the pseudoterminal counts as a terminal.
  */
 #include "formats/file/screen.h"
 

@@ -1,16 +1,16 @@
 /*
- * Is standard output a terminal where somebody would see binary data?  One that a launcher of many
- * processes put before us is not: it leads to wherever the launcher's own standard output leads.
+ * Is standard output a terminal that would display binary data?  A pseudoterminal of an MPI
+ * launcher does not count: its data goes to the launcher's own standard output.
  */
 #ifndef FM_SCREEN_H
 #define FM_SCREEN_H
 
 #include <stdbool.h>
 
-/* Standard output is a terminal that shows what is written. */
+/* True if standard output is a terminal that displays what is written. */
 bool fm_screen_is_output(void);
 
-/* Bytes pass through standard output as they are, should it be a terminal. */
+/* Put the terminal on standard output into raw mode, if it is one. */
 void fm_screen_pass(void);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The file of a spool has the size of all that came by, and blocks only where bytes were kept.  So
- * whatever reads it by offset (the tar reader, the index of a safetensors file) works on a pipe
- * unchanged.
+ * The file of a spool is as long as the stream so far, and has disk blocks only where bytes were
+ * kept.  So code that reads by offset (the tar reader, the index of a safetensors file) works on a
+ * pipe unchanged.
  */
 #include "formats/file/spool.h"
 
@@ -24,7 +24,7 @@ bool fm_spool_needed(const char *path)
     struct stat st;
     if (strcmp(path, "-") != 0 || fstat(STDIN_FILENO, &st) != 0)
         return false;
-    /* A file of which somebody has read the beginning is as good as a pipe. */
+    /* A file that is not at its beginning is treated as a pipe. */
     return S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) ||
            (S_ISREG(st.st_mode) && lseek(STDIN_FILENO, 0, SEEK_CUR) != 0);
 }

@@ -1,8 +1,8 @@
 /*
  * A signal handler may only call what is async-signal-safe: no malloc, no readdir, no locks.  So
  * the names to be removed are in a static table with an atomic state each, and removing a
- * directory's files reads it with getdents64 into a buffer on the stack.  That takes a descriptor,
- * which a process may have run out of: one is reserved before the directory is made.
+ * directory's files reads it with getdents64 into a buffer on the stack.  That needs a descriptor,
+ * and a process may have run out of them, so one is reserved before the directory is created.
  *
  * The steps that make an output durable are here too, with what differs between filesystems: a
  * rename that replaces nothing, an fsync that says it is not supported, a directory that cannot be
@@ -56,7 +56,7 @@ void fm_temporary_leave(void)
     atomic_fetch_sub(&inside, 1);
 }
 
-/* A descriptor of nothing in particular. */
+/* A descriptor that only reserves its number. */
 static int reserve_one(const char *path, int *reserve, struct fm_err *err)
 {
     int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -85,7 +85,7 @@ static int claim_slot(void)
     return -1;
 }
 
-/* Where the last component begins; its length without trailing slashes is put into *len. */
+/* The start of the last component; *len is its length without trailing slashes. */
 static const char *last_name(const char *path, size_t *len)
 {
     size_t end = strlen(path);
@@ -106,12 +106,13 @@ static bool is_dots(const char *name, size_t len)
 static uint32_t draw(void)
 {
     uint32_t r = 0;
+    /* A weak number is harmless, because O_EXCL prevents a clash. */
     if (getrandom(&r, sizeof r, GRND_NONBLOCK) != (ssize_t)sizeof r)
-        r = (uint32_t)(uintptr_t)&r ^ (uint32_t)getpid(); /* O_EXCL guards: only ugliness is lost */
+        r = (uint32_t)(uintptr_t)&r ^ (uint32_t)getpid();
     return r;
 }
 
-/* Where the name of `path` begins, and its length; FM_ECREATE where it has none, or a long one. */
+/* The start and length of the name in `path`; FM_ECREATE if it has none, or it is too long. */
 static int find_name(const char **name, size_t *len, const char *path, struct fm_err *err)
 {
     *name = last_name(path, len);
@@ -128,7 +129,7 @@ int fm_temporary_check(const char *path, struct fm_err *err)
     size_t len = 0;
     char home[PATH_MAX + 4];
     if (fm_temporary_enter(err))
-        return err->code; /* the directory may be gone, and that would be no reason */
+        return err->code; /* the directory may be gone by now: its absence would mislead */
     fm_temporary_leave();
     if (find_name(&name, &len, path, err))
         return err->code;
@@ -178,8 +179,8 @@ void fm_temporary_forget(int slot)
     atomic_store(&table[slot].state, FREE);
 }
 
-/* By the descriptor that was reserved; where another thread is as short of them and takes it, this
- * waits for the next. */
+/* Uses the reserved descriptor; if another thread took its number in between, waits for the next.
+ */
 static int open_reserved(int slot, const char *path)
 {
     drop_reserve(slot);
@@ -229,7 +230,8 @@ int fm_temporary_fail(const char *path, struct fm_err *err)
     return fm_fail_errno(err, "cannot create '%s'", path);
 }
 
-/* After a failed write-back Linux calls the pages clean, so a second fsync would lie: no retry. */
+/* After a failed write-back Linux marks the pages clean, so a second fsync would report success
+ * wrongly: do not retry. */
 int fm_temporary_flush(int fd, const char *name, struct fm_err *err)
 {
     if (fsync(fd) == 0 || errno == EINVAL || errno == EROFS || errno == ENOTSUP)
@@ -266,7 +268,8 @@ void fm_file_remove_temporaries(void)
 {
     int saved = errno;
     atomic_store(&removing, true);
-    /* Not for ever: a disk may hang, or the thread inside may be the one that runs this handler. */
+    /* Wait a limited time: a disk may hang, or the thread inside may be the one that runs this
+     * handler. */
     for (int ms = 0; ms < WAIT_MS && atomic_load(&inside) > 0; ms++)
         poll(NULL, 0, 1);
     for (int i = 0; i < FM_TEMPORARIES_MAX; i++) {

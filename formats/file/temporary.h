@@ -1,7 +1,7 @@
 /*
- * The temporaries of this process, in a table of fixed size that a signal handler
- * can walk.  Private to formats/: outputs enter their names here before they make
- * them and leave when the name is gone.  Also the steps that outputs and directories share.
+ * The temporary files of this process, in a table of fixed size that a signal handler can walk.
+ * Private to formats/: outputs enter a name before they create the file and leave when the name no
+ * longer exists.  Also the steps that outputs and directories share.
  */
 #ifndef FM_TEMPORARY_H
 #define FM_TEMPORARY_H
@@ -19,12 +19,12 @@
  */
 char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
                        struct fm_err *err);
-/* Whether a temporary could be made beside `path`, with nothing made: FM_ECREATE, FM_EPERM. */
+/* Check that a temporary could be created beside `path`; creates nothing.  FM_ECREATE, FM_EPERM. */
 int fm_temporary_check(const char *path, struct fm_err *err);
 /*
- * Around each call that makes a temporary or gives one its final name: fm_file_remove_temporaries
- * may run on another thread, and nothing may come, or be seen half removed, behind its back.
- * FM_ESAVED, with nothing to leave, once that has begun.
+ * Around each call that creates a temporary or gives it its final name, because
+ * fm_file_remove_temporaries may run on another thread: once it has begun, no file may be created
+ * or renamed.  FM_ESAVED after that, and then there is no fm_temporary_leave.
  */
 int fm_temporary_enter(struct fm_err *err);
 void fm_temporary_leave(void);
@@ -36,12 +36,13 @@ void fm_temporary_rmdir(int slot, const char *path);
 
 /* The sentence and code for errno of a creation that failed. */
 int fm_temporary_fail(const char *path, struct fm_err *err);
-/* fsync, which pipes and some filesystems do not know. */
+/* fsync; pipes and filesystems that do not support it are not an error. */
 int fm_temporary_flush(int fd, const char *name, struct fm_err *err);
-/* The directory of `path`, to be flushed once something in it was renamed.  It is opened before, as
- * that may fail for want of a descriptor.  *fd is -1 where it may be written and not read. */
+/* Open the directory of `path`, to flush it after a rename.  It is opened before the rename,
+ * because the open may fail for lack of a descriptor.  *fd is -1 if it may be written but not read.
+ */
 int fm_temporary_open_parent(int *fd, const char *path, struct fm_err *err);
-/* rename(2), never over something that came into being meanwhile (EEXIST). */
+/* rename(2) that never replaces a file which appeared in the meantime (EEXIST). */
 int fm_temporary_rename(const char *from, const char *to);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The failure of one addition is kept in the text, not returned: what prints a card of a hundred
- * lines is a hundred calls, and needs one check at its end.
+ * A failed addition is recorded in the text, not returned: printing a card of a hundred lines takes
+ * a hundred calls and needs only one check at the end.
  */
 #include "formats/file/text.h"
 
