@@ -1,6 +1,6 @@
 /*
- * A list of what may travel, not of what may not: people keep calibration data, keys and notes
- * beside their weights, and links of a stranger's checkpoint lead anywhere.
+ * A list of the files that are carried, not of those that are not: people keep calibration data,
+ * keys and notes beside their weights, and links in an untrusted checkpoint may lead anywhere.
  */
 #include "formats/tensor/carry.h"
 
@@ -39,7 +39,7 @@ static bool matches(const char *const *pattern, const char *name)
     return false;
 }
 
-/* The part of a path behind its last slash, which is cut off. */
+/* Cut a path at its last slash and return the part after it. */
 static char *cut_last(char *path)
 {
     char *slash = strrchr(path, '/');
@@ -61,7 +61,7 @@ static bool is_own_blobs(char *folder, char *home)
     return name && strncmp(name, "models--", 8) == 0;
 }
 
-/* FM_ECONFIG where the link `name` leads to a file that is not the checkpoint's. */
+/* FM_ECONFIG if the link `name` leads to a file outside the checkpoint. */
 static int check_link(const struct fm_hfdir *dir, const char *name, struct fm_err *err)
 {
     char link[PATH_MAX], target[PATH_MAX], home[PATH_MAX], folder[PATH_MAX];
@@ -102,7 +102,8 @@ static int add(struct fm_hfdir *dir, const char *name, const char *const *patter
     return FM_OK;
 }
 
-/* A pattern without a file is a mistake that would show on a server, days later. */
+/* A pattern that matches no file is an error now, so that the file is not missed on a server days
+ * later. */
 static int check_patterns(const struct fm_hfdir *dir, const char *const *pattern,
                           struct fm_err *err)
 {

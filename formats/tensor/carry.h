@@ -1,6 +1,6 @@
 /*
- * Which files of a checkpoint directory travel along: into the stage stream, the bundle and every
- * export.  What a runtime needs beside the weights, and what the author asks to keep with them:
+ * Which files of a checkpoint directory are carried into the stage stream, the bundle and every
+ * export: what a runtime needs beside the weights, and what the author asks to keep with them:
  *
  *     configs             config.json, *_config.json, configuration.json, params.json
  *     tokenizers          tokenizer.*, tekken.json, vocab.*, merges.txt, added_tokens.json,
@@ -8,28 +8,28 @@
  *     chat templates      *.jinja, chat_template.json
  *     licences, readme    LICENSE*, LICENCE*, NOTICE*, COPYING*, USE_POLICY*, README*
  *     code                *.py: what auto_map names.  It is carried, never run, and exported only
- *                         where the user asks for it (lib/export/trust.h)
+ *                         if the user asks for it (lib/export/trust.h)
  *
- * Everything else stays behind, calibration data above all, unless a pattern of the user names it.
- * A link is followed to a file of the directory itself and, from a snapshot of a Hugging Face cache
- * (models--NAME/snapshots/REVISION), to a blob of the same repository (models--NAME/blobs/DIGEST).
- * Any other link is refused, so that a checkpoint cannot have a secret of this machine carried
- * away, be it a file of a private model in the same cache; unless a pattern of the user names the
- * link.
+ * Everything else, calibration data in particular, is not carried unless a pattern of the user
+ * matches it.  A link is followed to a file of the directory itself and, from a snapshot of a
+ * Hugging Face cache (models--NAME/snapshots/REVISION), to a blob of the same repository
+ * (models--NAME/blobs/DIGEST).  Any other link is refused unless a pattern of the user matches it,
+ * so that a checkpoint cannot export other files of this machine, such as those of a private model
+ * in the same cache.
  */
 #ifndef FM_CARRY_H
 #define FM_CARRY_H
 
 #include "formats/tensor/hfdir.h"
 
-#define FM_CARRY_PATTERNS_MAX 16 /* as many as an option may be given times */
+#define FM_CARRY_PATTERNS_MAX 16 /* the number of times an option may be given */
 
 /*
  * Fill dir->carried, sorted by name: at most FM_CARRIED_MAX files, FM_CARRIED_BYTES_MAX together.
- * pattern: further names, as fnmatch(3) has them, NULL behind the last; NULL: none.  Names that
- * formats/file/carried.h refuses, hidden files and weights among them, and directories never
- * travel. FM_ECONFIG: too many, or a link out of the checkpoint.  FM_EUSAGE: a pattern that no file
- * of the directory has.
+ * pattern: further names as patterns of fnmatch(3), ended by NULL; or NULL.  Directories, and names
+ * that formats/file/carried.h refuses (hidden files and weights among them), are never carried.
+ * FM_ECONFIG: too many files, or a link out of the checkpoint.  FM_EUSAGE: a pattern that matches
+ * no file of the directory.
  */
 int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_err *err);
 

@@ -1,11 +1,11 @@
 /*
- * People know a model by its name on the hub, and have its files where `hf download` put them:
+ * People know a model by its name on the hub, and `hf download` puts its files here:
  *
  *     ROOT/models--ORG--NAME/refs/main            the revision that is current, as text
  *     ROOT/models--ORG--NAME/snapshots/REVISION   links to the files, a checkpoint directory
  *
- * Nothing is fetched here.  What people give instead of a checkpoint directory (the cache itself, a
- * download that was cut off, weights of another format) gets a sentence with the next step.
+ * Nothing is fetched here.  For what people give by mistake instead of a checkpoint directory (the
+ * cache itself, an interrupted download, weights of another format) the error names the next step.
  */
 #include "formats/tensor/hfcache.h"
 
@@ -35,7 +35,7 @@ static const char *variable(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* Where the cache is, in the order in which huggingface_hub looks; "" where there is no home. */
+/* The cache directory, in huggingface_hub's order of search; "" if there is no home directory. */
 static void find_root(char root[PATH_MAX])
 {
     const char *at;
@@ -50,7 +50,7 @@ static void find_root(char root[PATH_MAX])
         snprintf(root, PATH_MAX, "%s/.cache/huggingface/hub", at);
 }
 
-/* The revision that refs/main names: one component of a path.  *found: there is one. */
+/* The revision in refs/main: one path component.  *found: the file exists. */
 static int read_revision(char revision[REVISION_BYTES], bool *found, const char *repository,
                          struct fm_err *err)
 {
@@ -93,7 +93,7 @@ int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *er
                    name, root, name);
 }
 
-/* Is there an entry whose name begins so? */
+/* Is there an entry whose name begins with this prefix? */
 static bool has_entry(int dir, const char *begin, const char *end)
 {
     struct fm_err unused = {0};

@@ -1,6 +1,6 @@
 /*
- * Checkpoints by name: the cache that Hugging Face's programs keep on disk, and what to say where
- * a directory is none of a checkpoint.
+ * Checkpoints by name: the cache that Hugging Face's programs keep on disk, and the error sentences
+ * for directories that are not checkpoints.
  */
 #ifndef FM_HFCACHE_H
 #define FM_HFCACHE_H
@@ -15,16 +15,16 @@ bool fm_hfcache_is_name(const char *name);
 
 /*
  * The directory of the checkpoint `name`, as `hf download` left it: revision main of the cache that
- * HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME says, or ~/.cache/huggingface.  FM_ENOENT, with the
- * command that fetches it, where it is not there; what fm_file_open says of a refs/main that cannot
- * be read.
+ * HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME names, or ~/.cache/huggingface.  FM_ENOENT, with the
+ * command that fetches it, if it does not exist; the errors of fm_file_open if refs/main cannot be
+ * read.
  */
 int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *err);
 
-/* Fail where a directory without config.json (`dir`) is something else that people give; else
- * `rc`, as *err has it. */
+/* For a directory without config.json: fail with a better sentence if it is a known mistake, else
+ * return `rc` and leave *err. */
 int fm_hfcache_explain_directory(int dir, int rc, struct fm_err *err);
-/* The sentence for one without safetensors that we can read. */
+/* The sentence for a directory without safetensors files. */
 int fm_hfcache_explain_weights(int dir, struct fm_err *err);
 
 #endif

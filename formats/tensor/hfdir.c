@@ -1,8 +1,8 @@
 /*
  * Opening a checkpoint reads headers only: config.json, the index and the shards' headers, which
- * are then held against each other, so that a shard from another download is found before hours of
+ * are then compared with each other, so that a shard from another download is found before hours of
  * work.  All tensors are in one sorted list of places.  Weight files may be links, because the
- * hub's cache is made of them; which other files may travel along is decided in carry.c.
+ * hub's cache is made of them; carry.c decides which other files are carried.
  */
 #include "formats/tensor/hfdir.h"
 
@@ -67,7 +67,7 @@ static int alloc_shards(struct fm_hfdir *dir, size_t n, struct fm_err *err)
     return FM_OK;
 }
 
-/* Every tensor of the shard is where the index says. */
+/* Check that every tensor of the shard is in the shard that the index names. */
 static int check_shard(const struct fm_shard *s, const struct fm_hfindex *x, struct fm_err *err)
 {
     for (size_t i = 0; i < s->st.count; i++) {
@@ -131,7 +131,7 @@ static int open_weights(struct fm_hfdir *dir, struct fm_err *err)
     return rc ? rc : open_shard(dir, 0, SINGLE, err);
 }
 
-/* Of a multimodal checkpoint, its text part under its own names. */
+/* For a multimodal checkpoint: take its text part, under the names of the text class. */
 static int take_text(struct fm_hfdir *dir, struct fm_err *err)
 {
     char *text;
@@ -147,8 +147,8 @@ static int take_text(struct fm_hfdir *dir, struct fm_err *err)
     return rc;
 }
 
-/* What hf_quant_config.json says, as config.json would: {"quant_method": "modelopt", ..}; NULL
- * where weights are plain. */
+/* The contents of hf_quant_config.json in the form of config.json: {"quant_method": "modelopt",
+ * ..}; NULL if weights are not quantised. */
 static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
 {
     const cJSON *says = cJSON_GetObjectItemCaseSensitive(file, "quantization"), *entry;
@@ -166,7 +166,7 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
     {
         bool list = strcmp(entry->string, "exclude_modules") == 0;
         const char *key = list ? "ignore" : entry->string;
-        if (cJSON_HasObjectItem(quant, key)) { /* of two names of one list, and of our own key */
+        if (cJSON_HasObjectItem(quant, key)) { /* one of two names of a list, or our own key */
             cJSON_Delete(quant);
             return fm_fail(err, FM_EFORMAT, "key '%.64s' contradicts another", entry->string);
         }
@@ -182,8 +182,8 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
     return *value ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory");
 }
 
-/* Older checkpoints of ModelOpt say how weights are stored in hf_quant_config.json only.  That goes
- * into the text of config.json where it has no quantization_config. */
+/* Older checkpoints of ModelOpt describe the storage of weights only in hf_quant_config.json.  It
+ * is added to the text of config.json if that has no quantization_config. */
 static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
 {
     struct fm_file f = {0};

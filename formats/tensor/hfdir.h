@@ -1,6 +1,6 @@
 /*
- * A Hugging Face checkpoint directory: config.json, one safetensors file or shards
- * with an index, and the files beside them that travel along.  And its writer.
+ * A Hugging Face checkpoint directory: config.json, one safetensors file or shards with an index,
+ * and the carried files.
  */
 #ifndef FM_HFDIR_H
 #define FM_HFDIR_H
@@ -25,7 +25,7 @@ struct fm_shard {
 };
 
 struct fm_carried {
-    char *name; /* fm_carried_refuse lets it pass */
+    char *name; /* accepted by fm_carried_refuse */
     uint64_t size;
 };
 
@@ -44,7 +44,7 @@ struct fm_hfdir {
     size_t config_bytes;
     bool config_made;           /* of that file: its text part (formats/tensor/hftext.h), or with
                                    quantization_config of hf_quant_config.json */
-    struct fm_carried *carried; /* sorted by name, once fm_carry_list was called; else none */
+    struct fm_carried *carried; /* sorted by name; empty before fm_carry_list */
     size_t carried_count;
     struct fm_place *place; /* every tensor, sorted by name */
     size_t places;
@@ -53,11 +53,11 @@ struct fm_hfdir {
 /*
  * Open and cross-check: every tensor of the index in exactly that shard and back; shard names are
  * single components ending in .safetensors; no two shards are one file; no weight is read.  Links
- * to regular files are followed, as Hugging Face caches need.  metadata.total_size is not believed
- * and not looked at.  A model.safetensors beside an index that does not name it is FM_ECONFIG:
- * which of the two is the model, nobody can tell (transformers takes the single file).
+ * to regular files are followed, as Hugging Face caches need.  metadata.total_size is ignored.  A
+ * model.safetensors beside an index that does not name it is FM_ECONFIG, because it is not known
+ * which of the two is the model (transformers takes the single file).
  *
- * Which files beside the weights travel along is said in formats/tensor/carry.h.
+ * formats/tensor/carry.h has the rule for carried files.
  *
  * FM_ENOENT (no directory, config or weights), FM_EPERM, FM_EFORMAT, FM_ECONFIG.
  */

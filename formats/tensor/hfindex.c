@@ -1,8 +1,8 @@
 /*
- * An index may have a hundred thousand entries and a hostile one more, so it is scanned, not made
- * a tree: all names go into one block, shard names are kept once each, and entries are sorted for
- * binary search.  A shard name is a single visible component, so no index can lead out of its
- * directory.
+ * An index may have a hundred thousand entries, and a hostile one more, so it is scanned and not
+ * parsed into a tree: all names go into one block, each shard name is kept once, and entries are
+ * sorted for binary search.  A shard name is a single component that is not hidden, so no index can
+ * refer to files outside its directory.
  */
 #include "formats/tensor/hfindex.h"
 
@@ -15,7 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 
-/* What is made from the text of the file. */
+/* The index while it is built from the text of the file. */
 struct making {
     struct fm_hfindex *x;
     struct fm_json j;
@@ -31,7 +31,7 @@ static bool is_shard_name(const char *name)
     return *name != '.' && name[strspn(name, harmless)] == 0 && fm_ends_with(name, ".safetensors");
 }
 
-/* Where `name` is or belongs in the sorted shards. */
+/* The place of `name` in the sorted shards, present or not. */
 static size_t place_of(const struct fm_hfindex *x, const char *name)
 {
     size_t low = 0, high = x->shards;
@@ -45,7 +45,7 @@ static size_t place_of(const struct fm_hfindex *x, const char *name)
     return low;
 }
 
-/* The one copy of a shard's name; *kept says whether `name` became it. */
+/* The stored copy of a shard's name; *kept: `name` itself became that copy. */
 static int enter_shard(struct fm_hfindex *x, const char *name, const char **entered, bool *kept,
                        struct fm_err *err)
 {
@@ -143,7 +143,8 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
     int rc = fm_file_slurp(file, FM_INDEX_BYTES_MAX, &json, &size, err);
     if (rc)
         return rc;
-    /* Unescaped names are no longer than their JSON; the slack lets the limits speak first. */
+    /* Unescaped names are no longer than their JSON; with some slack, so that the limits are
+     * reported first. */
     m.text_capacity = size + FM_ST_NAME_BYTES_MAX + NAME_MAX + 2;
     x->text = malloc(m.text_capacity);
     x->shard = malloc(FM_SHARDS_MAX * sizeof *x->shard);

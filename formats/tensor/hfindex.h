@@ -13,7 +13,7 @@
 
 struct fm_hfentry {
     const char *tensor, *shard; /* borrowed from the index */
-    bool seen;                  /* for whoever compares with the shards; false at first */
+    bool seen;                  /* for the comparison with the shards; false at first */
 };
 
 struct fm_hfindex {
@@ -24,7 +24,7 @@ struct fm_hfindex {
     char *text; /* the names */
 };
 
-/* FM_EFORMAT with the byte or the name that is wrong. */
+/* FM_EFORMAT with the byte position or the wrong name. */
 int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_err *err);
 void fm_hfindex_close(struct fm_hfindex *x); /* zeroed is fine */
 

@@ -1,9 +1,9 @@
 /*
- * A multimodal checkpoint keeps a text model whole: its config.json in text_config, its tensors
- * under a prefix.  Whoever opens the directory sees that model alone, under the names of its own
- * class, and what else there is as tensors that it does not know.  The text class itself saves what
- * it loaded from such a checkpoint under the prefix, too.  The rest of config.json goes along in
- * the text's, so that an export may be the whole again.
+ * A multimodal checkpoint contains a complete text model: its config.json in text_config, its
+ * tensors under a prefix.  Callers that open the directory see that model, under the names of its
+ * own class, and the other tensors as unknown ones.  The text class itself also saves tensors under
+ * the prefix if it loaded them from such a checkpoint.  The rest of config.json is kept in the text
+ * model's, so that an export can be multimodal again.
  */
 #include "formats/tensor/hftext.h"
 
@@ -48,7 +48,7 @@ static void add_class(cJSON *text, const cJSON *config)
     fm_json_add_string(fm_json_add_array(text, "architectures"), NULL, own);
 }
 
-/* What the wrapper says for all of its parts, where the text part does not say it. */
+/* Copy keys that the wrapper sets for all of its parts, where the text part does not set them. */
 static void add_shared(cJSON *text, const cJSON *config)
 {
     static const char *const keys[] = {"dtype", "torch_dtype", "quantization_config",

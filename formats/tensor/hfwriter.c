@@ -1,7 +1,6 @@
 /*
- * All sizes are known before a byte is written, so files are planned, not grown: the writer gives
- * each tensor its file and offset, and whoever fills them may do so in any order and on any
- * thread.
+ * All sizes are known before the first byte is written, so files are planned: the writer assigns a
+ * file and an offset to each tensor, and callers may fill them in any order and on any thread.
  */
 #include "formats/tensor/hfwriter.h"
 
@@ -16,7 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 
-/* Bytes of a tensor whose size was not computed yet; false where they do not fit. */
+/* Compute the bytes of a tensor; false if they do not fit. */
 static bool size_tensor(struct fm_tensor *t)
 {
     size_t bits = (size_t)fm_dtype_bits(t->dtype);
@@ -27,7 +26,7 @@ static bool size_tensor(struct fm_tensor *t)
     return bits % 8 == 0;
 }
 
-/* Cut the sorted tensors into files; each needs `first` and `count` only. */
+/* Divide the sorted tensors into files: set `first` and `count` of each. */
 static int cut(struct fm_hfwriter *w, uint64_t shard_bytes, struct fm_err *err)
 {
     w->file = fm_alloc(w->tensors ? w->tensors : 1, sizeof *w->file, "the list of shards", err);

@@ -1,8 +1,8 @@
 /*
- * The header of a file is up to 100 MB of JSON that a stranger wrote.  It is read through a window
- * of a megabyte, entry by entry, into an index that has limits of its own; the names are stored in
- * one block.  At the end the tensors, sorted by offset, must cover the data exactly: without gaps
- * nothing can be hidden in a file, and without overlaps nothing is read as two things.
+ * The header of a file is up to 100 MB of untrusted JSON.  It is read through a window of a
+ * megabyte, entry by entry, into an index that has limits of its own; the names are stored in one
+ * block.  At the end the tensors, sorted by offset, must cover the data exactly: without gaps no
+ * data can be hidden in a file, and without overlaps no bytes belong to two tensors.
  */
 #include "formats/tensor/safetensors.h"
 
@@ -19,7 +19,7 @@
 
 #define WINDOW_BYTES ((size_t)1 << 20)
 
-/* The header while it is read: a window on its text, and the index as far as it is made. */
+/* The header while it is read: a window on its text, and the index so far. */
 struct header {
     const struct fm_file *file;
     struct fm_safetensors *st;
@@ -34,7 +34,7 @@ struct header {
     size_t text, text_capacity;   /* of st->names */
 };
 
-/* Move the window on, so that a whole entry is in it or the header ends there. */
+/* Advance the window until it holds a whole entry or the end of the header. */
 static int refill(struct header *h, struct fm_err *err)
 {
     size_t kept = (size_t)(h->j.end - h->j.at);
@@ -68,7 +68,7 @@ static int skip_space(struct header *h, struct fm_err *err)
     return rc;
 }
 
-/* An entry that fails because the window ends was too long. */
+/* An entry that fails at the end of the window was too long. */
 static int explain(struct header *h, struct fm_err *err)
 {
     if (h->j.at >= h->j.end && h->left > 0)
@@ -78,7 +78,7 @@ static int explain(struct header *h, struct fm_err *err)
     return err->code;
 }
 
-/* The next string, kept in st->names. */
+/* Read the next string into st->names. */
 static int keep_text(struct header *h, size_t limit, bool name, const char **kept,
                      struct fm_err *err)
 {
@@ -97,7 +97,7 @@ static int keep_text(struct header *h, size_t limit, bool name, const char **kep
     return FM_OK;
 }
 
-/* Names that would be dangerous as paths, should somebody use them so. */
+/* Names that would be dangerous if a program used them as paths. */
 static bool is_path(const char *name)
 {
     if (*name == '/' || *name == 0)
@@ -158,7 +158,7 @@ static int parse_offsets(struct fm_json *j, struct fm_tensor *t, struct fm_err *
 
 enum { HAS_DTYPE = 1, HAS_SHAPE = 2, HAS_OFFSETS = 4, HAS_ALL = 7 };
 
-/* One key and its value of a tensor's object; *has gains its bit. */
+/* Read one key of a tensor's object and its value; sets its bit in *has. */
 static int parse_field(struct fm_json *j, struct fm_tensor *t, int *has, struct fm_err *err)
 {
     char key[64];
@@ -181,8 +181,8 @@ static int parse_field(struct fm_json *j, struct fm_tensor *t, int *has, struct 
     return parse_integers(j, "shape", t->shape, FM_ST_DIMS_MAX, &t->dims, err);
 }
 
-/* The shape must fill the span exactly.  The product without zeros must not overflow either, so
- * that nobody's later arithmetic does. */
+/* The shape must fill the span exactly.  The product of the nonzero dimensions must not overflow
+ * either, so that later arithmetic cannot. */
 static int check_span(const struct fm_tensor *t, uint64_t data_size, struct fm_err *err)
 {
     uint64_t bits = (uint64_t)fm_dtype_bits(t->dtype);
@@ -342,7 +342,7 @@ static int compare_spans(const void *a, const void *b)
     return s->size < t->size ? -1 : s->size > t->size;
 }
 
-/* The spans, in order, cover the data without a gap or an overlap (so nothing can hide). */
+/* Check that the spans, in order, cover the data without a gap or an overlap. */
 static int check_tiling(struct fm_tensor **order, size_t count, uint64_t data_size,
                         struct fm_err *err)
 {

@@ -1,20 +1,19 @@
 /*
  * This room, formats/tensor: named tensors on disk, in one safetensors file or in a Hugging Face
- * directory of several.  It knows names, dtypes, shapes and offsets; which tensor is an expert's
- * is lib/model's knowledge.  In reading order: safetensors.c (the index of a file), stplan.c (the
- * header of a file to be written), hfindex, hfcache (a directory by its hub name), hfdir
- * (a directory read), hftext (the text part of a multimodal checkpoint), carry (which other files
- * travel along), hfwriter (a directory planned).
+ * directory of several.  It knows names, dtypes, shapes and offsets, and nothing of models.  In
+ * reading order: safetensors.c (the index of a file), stplan.c (the header of a file to be
+ * written), hfindex, hfcache (a directory by its hub name), hfdir (reading a directory), hftext
+ * (the text part of a multimodal checkpoint), carry (which other files are carried), hfwriter
+ * (planning a directory).
  *
- * safetensors: a sorted index of one file that refuses what the reference refuses
- * and what only lax readers accept, and a streaming writer.  Knows nothing of
- * models.
+ * safetensors: a sorted index of one file that refuses what the reference refuses and what only lax
+ * readers accept, and a streaming writer.
  *
  * Refused, with the tensor's name: a header over the limit, unknown or missing or
  * repeated keys, duplicate names, non-integers, offsets that overlap, leave gaps or
  * miss the end, shapes that do not fill their span, names with control bytes or that
- * look like a path.  Memory does not follow the header: it is read through a window,
- * and the index is bounded by the limits below.
+ * look like a path.  Memory does not grow with the header: it is read through a window,
+ * and the limits below bound the index.
  */
 #ifndef FM_SAFETENSORS_H
 #define FM_SAFETENSORS_H
@@ -32,7 +31,7 @@
 #define FM_ST_TENSORS_MAX 262144
 #define FM_ST_TEXT_BYTES_MAX ((size_t)32 << 20)   /* names and metadata of one file */
 #define FM_ST_ENTRY_BYTES_MAX ((size_t)256 << 10) /* header text of a tensor or metadata pair */
-#define FM_ST_ALIGN 4096 /* our files begin their data at a multiple of this */
+#define FM_ST_ALIGN 4096 /* data of the files we write starts at a multiple of this */
 
 struct fm_tensor {
     const char *name; /* borrowed from the index, NUL-terminated */
@@ -72,8 +71,8 @@ uint64_t fm_tensor_count(const struct fm_tensor *t);
  * multiple of FM_ST_ALIGN.  Then *header (malloc) holds *header_bytes = 8 + N, and every
  * tensor[i].size and .offset (absolute in the planned file) are set; tensor[] is reordered to
  * file order.  metadata is key, value, ..., NULL, or NULL; {"format":"pt"} is added where it is
- * absent.  FM_ECONFIG: a name twice, or more than one file can hold.  Names are ours or a reader's:
- * their rules are asserted.
+ * absent.  FM_ECONFIG: a duplicate name, or more than one file can hold.  Names come from us or
+ * from a reader, so an assert checks their rules.
  */
 int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *const *metadata,
                         char **header, uint64_t *header_bytes, uint64_t *file_bytes,

@@ -1,7 +1,7 @@
 /*
- * Header first, data later: the header follows from names, dtypes and shapes alone, so it is made
- * before any tensor's bytes exist.  Tensors lie in order of falling element size, as the reference
- * writes them, which keeps every one aligned to its element.
+ * Header first, data later: the header depends only on names, dtypes and shapes, so it is made
+ * before any tensor's bytes exist.  Tensors are in order of decreasing element size, as the
+ * reference writes them, which keeps every one aligned to its element.
  */
 #include "formats/tensor/safetensors.h"
 
@@ -79,7 +79,7 @@ static void add_tensor(struct fm_text *text, const struct fm_tensor *t)
                    t->offset + t->size);
 }
 
-/* Spaces to the alignment, and the length in front. */
+/* Pad with spaces to the alignment, and put the length first. */
 static int close_header(struct fm_text *text, struct fm_err *err)
 {
     static const char spaces[65] =
