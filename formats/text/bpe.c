@@ -1,8 +1,8 @@
 /*
- * A word's symbols are a linked list, and the merges that could be made are a heap by rank and
- * place, so that a word of n characters takes n log n steps; long words are what hostile text is
- * made of.  Tables are open-addressed and read-only after they are built.  A small direct-mapped
- * cache for each thread, words to ids, does most of the work on ordinary text.
+ * A word's symbols are a linked list, and the possible merges are a heap ordered by rank and
+ * position, so a word of n characters takes n log n steps; hostile text has very long words.
+ * Tables are open-addressed and read-only after they are built.  A small direct-mapped cache per
+ * thread, from words to ids, does most of the work on ordinary text.
  */
 #include "formats/text/bpe.h"
 
@@ -28,7 +28,7 @@ struct fm_bpe_symbol {
     int32_t before, next;
 };
 
-/* A merge that could be made, as rank << 32 | place: the least comes first. */
+/* A possible merge, as rank << 32 | position: the least comes first. */
 
 struct fm_bpe_cached {
     uint8_t size, n; /* size 0: empty */
@@ -53,7 +53,7 @@ int fm_bpe_add(struct fm_bpe *b, const char *text, size_t size, uint64_t id, str
     return b->text.failed ? fm_fail(err, FM_ENOMEM, "no memory for a vocabulary") : FM_OK;
 }
 
-/* Where the text is, or would go. */
+/* The slot of the text in the table, present or not. */
 static uint32_t *find_slot(const struct fm_bpe *b, const char *text, size_t size)
 {
     size_t at = (size_t)XXH3_64bits(text, size) & (b->slots - 1);
@@ -182,7 +182,7 @@ static int find_bytes(struct fm_bpe *b, struct fm_err *err)
     return FM_OK;
 }
 
-/* U+2581 behind another character. */
+/* U+2581 after another character. */
 static bool has_inner_space(const char *text, size_t size)
 {
     for (const char *at = text; (at = memmem(at, size - (size_t)(at - text), "\u2581", 3)); at += 3)
@@ -191,7 +191,7 @@ static bool has_inner_space(const char *text, size_t size)
     return false;
 }
 
-/* Symbols are characters or what merges made, so it is enough to look at these. */
+/* Symbols are characters or results of merges, so it is enough to examine these. */
 static bool is_parted(const struct fm_bpe *b)
 {
     int bytes;
@@ -214,7 +214,7 @@ int fm_bpe_finish(struct fm_bpe *b, struct fm_err *err)
         return FM_ENOMEM;
     for (size_t i = 0; i < b->cells; i++)
         b->table[i].pair = UINT64_MAX;
-    for (size_t i = 0; i < b->merges; i++) /* of two that are the same the last counts */
+    for (size_t i = 0; i < b->merges; i++) /* of two equal merges the last counts */
         *find_cell(b, b->merge[i].pair) = b->merge[i];
     b->parted = is_parted(b);
     return find_bytes(b, err);
@@ -292,8 +292,8 @@ static uint64_t step_at(const struct fm_bpe_merge *m, int32_t place)
     return (uint64_t)m->rank << 32 | (uint32_t)place;
 }
 
-/* Merge until nothing merges.  A step whose pair has changed since still counts where the new
- * pair makes the same token: so does the library, and the order of merges shows it. */
+/* Merge until no merge is possible.  A heap entry whose pair has changed is still used if the new
+ * pair makes the same token: the library does so, and it affects the order of merges. */
 static void merge_all(const struct fm_bpe *b, struct fm_bpe_symbol *s, uint64_t *heap, int32_t n)
 {
     size_t steps = 0;
@@ -335,7 +335,7 @@ static void add_symbol(struct fm_bpe_symbol *s, int32_t *n, int32_t id, uint32_t
     ++*n;
 }
 
-/* An unknown character that waits for the next known one. */
+/* A pending unknown character, emitted before the next known one. */
 struct unknown {
     bool there;
     uint32_t size;
@@ -352,8 +352,8 @@ static void add_unknown(const struct fm_bpe *b, struct fm_bpe_symbol *s, int32_t
     u->there = true;
 }
 
-/* Characters as symbols; bytes that replace one do not end a run of unknown ones, and come
- * in front of it. */
+/* Turn characters into symbols.  Bytes that replace a character do not end a run of unknown ones,
+ * and come before it. */
 static int32_t split_characters(const struct fm_bpe *b, struct fm_bpe_symbol *s, const char *word,
                                 size_t size)
 {
@@ -419,7 +419,7 @@ static void encode_word(const struct fm_bpe *b, struct fm_bpe_work *w, const cha
         fm_bpe_push(w, s[i].id);
 }
 
-/* The whole word where it is an entry (Llama 3). */
+/* Use the whole word if it is an entry (Llama 3). */
 static int32_t find_word(const struct fm_bpe *b, struct fm_bpe_work *w, const char *word,
                          size_t size)
 {

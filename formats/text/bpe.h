@@ -34,26 +34,26 @@ struct fm_bpe {
     size_t merges, merge_capacity, cells;
     int32_t *of_point;    /* id of each single character, -1: none */
     int32_t of_byte[256]; /* byte_level: of the character that represents it; else of <0xNN> */
-    int32_t unknown;      /* -1: none; then an unknown character gives nothing */
+    int32_t unknown;      /* -1: none, and unknown characters are dropped */
     int32_t last;         /* the largest id */
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
-    bool parted; /* no merge reaches over the beginning of a word: characters, then U+2581 */
+    bool parted; /* no merge crosses the beginning of a word: characters, then U+2581 */
 };
 
 /* Add an entry or merge; fm_bpe_index and _finish then check and hash them. */
 int fm_bpe_add(struct fm_bpe *bpe, const char *text, size_t size, uint64_t id, struct fm_err *err);
-/* After the last entry: FM_EFORMAT where a text or an id came twice. */
+/* Call after the last entry: FM_EFORMAT if a text or an id occurs twice. */
 int fm_bpe_index(struct fm_bpe *bpe, struct fm_err *err);
 /* The id of a text, or -1. */
 int32_t fm_bpe_find(const struct fm_bpe *bpe, const char *text, size_t size);
-/* The next merge, of two entries into a third; FM_EFORMAT names what is not an entry. */
+/* Add the next merge, of two entries into a third; FM_EFORMAT names a text that is not an entry. */
 int fm_bpe_add_merge(struct fm_bpe *bpe, const char *left, size_t left_size, const char *right,
                      size_t right_size, struct fm_err *err);
-/* After the last merge and with all flags set.  FM_EFORMAT where a byte has no character. */
+/* Call after the last merge, with all flags set.  FM_EFORMAT if a byte has no character. */
 int fm_bpe_finish(struct fm_bpe *bpe, struct fm_err *err);
 void fm_bpe_release(struct fm_bpe *bpe);
 
-/* Ids as they come, and what encoding needs beside them. */
+/* The ids so far, and the scratch memory of encoding. */
 struct fm_bpe_work {
     int32_t *ids;
     size_t n, capacity;
@@ -69,7 +69,7 @@ int fm_bpe_work_init(struct fm_bpe_work *work, struct fm_err *err);
 void fm_bpe_work_release(struct fm_bpe_work *work);
 void fm_bpe_push(struct fm_bpe_work *work, int32_t id);
 
-/* Append the ids of one word, which is UTF-8 (byte_level: of whatever bytes). */
+/* Append the ids of one word, which is UTF-8 (byte_level: any bytes). */
 void fm_bpe_encode(const struct fm_bpe *bpe, struct fm_bpe_work *work, const char *word,
                    size_t size);
 

@@ -23,7 +23,7 @@ static bool is_blank(const char *s, size_t n)
     return n == 0;
 }
 
-/* More of the file behind what is there; nothing at its end. */
+/* Append more of the file to the buffer; nothing at its end. */
 static int fill(struct fm_documents *d, struct fm_err *err)
 {
     uint64_t left = d->file.size - d->at;
@@ -43,7 +43,7 @@ static int fill(struct fm_documents *d, struct fm_err *err)
     return FM_OK;
 }
 
-/* What people take for text, by its first bytes. */
+/* Files that are given as text by mistake, by their first bytes. */
 static int check_beginning(const struct fm_documents *d, struct fm_err *err)
 {
     static const struct {
@@ -100,7 +100,7 @@ void fm_documents_close(struct fm_documents *d)
     *d = (struct fm_documents){.file.fd = -1};
 }
 
-/* Bytes of the line at `from`, without its end; *next is where the next one begins. */
+/* Bytes of the line at `from`, without its end; *next is the start of the next line. */
 static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *next, bool *there,
                      struct fm_err *err)
 {
@@ -184,7 +184,7 @@ static int parse_field(struct fm_json *j, const char *key, const char *field, bo
     return fm_json_text(j, dst, capacity, err);
 }
 
-/* A key of any length: one too long for `key` is not one that we look for. */
+/* Read a key of any length: one that does not fit into `key` is none of ours. */
 static int parse_key(struct fm_json *j, char *key, size_t capacity, struct fm_err *err)
 {
     struct fm_json before = *j;

@@ -24,20 +24,20 @@ struct fm_documents {
     size_t capacity, have, used;
 };
 
-/* Rows where the name ends in .jsonl, .ndjson or .json; on "-", standard input, where the first
- * byte that is not white space is '{'.  `blocks` splits plain text at blank lines.  A byte-order
- * mark at the beginning is passed over.  FM_EFORMAT names what is not text: compressed, Parquet,
- * UTF-16. */
+/* Records are rows if the name ends in .jsonl, .ndjson or .json, or, on "-", standard input, if the
+ * first byte that is not white space is '{'.  `blocks` splits plain text at blank lines.  A
+ * byte-order mark at the beginning is skipped.  FM_EFORMAT names input that is not text: compressed
+ * files, Parquet, UTF-16. */
 int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err);
 void fm_documents_close(struct fm_documents *d);
 
 /* The next record, borrowed until the next call, and the line it begins on; *record NULL: the end.
- * Empty ones are passed over.  FM_EFORMAT where one is over the limit. */
+ * Empty records are skipped.  FM_EFORMAT if one is over the limit. */
 int fm_documents_next(struct fm_documents *d, const char **record, size_t *size, uint64_t *line,
                       struct fm_err *err);
 
-/* The text of a record into dst (size + 1 bytes): that of a row is its string `field`.  Safe from
- * several threads.  FM_EFORMAT where there is none, or a NUL. */
+/* Copy the text of a record into dst (size + 1 bytes): for a row, its string `field`.  Thread-safe.
+ * FM_EFORMAT if there is no such string, or it has a NUL. */
 int fm_documents_text(const struct fm_documents *d, const char *field, const char *record,
                       size_t size, char *dst, size_t *length, struct fm_err *err);
 

@@ -1,6 +1,6 @@
 /*
- * A state machine by single bytes, because the pieces that come from a pipe end anywhere: in a
- * number, between a minus and its digits, at the end of a line.
+ * A state machine over single bytes, because pieces from a pipe end anywhere: in a number, between
+ * a minus and its digits, at the end of a line.
  */
 #include "formats/text/idlines.h"
 
@@ -42,7 +42,7 @@ static int parse_digit(struct fm_idlines *l, unsigned char c, struct fm_err *err
     return FM_OK;
 }
 
-/* The number is over. */
+/* The end of a number. */
 static int keep_id(struct fm_idlines *l, struct fm_err *err)
 {
     if (l->ids - l->before == FM_IDLINES_MAX)

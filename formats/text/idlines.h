@@ -1,7 +1,7 @@
 /*
- * Lines of JSON arrays of token ids, [1, 2, 3], as they come in pieces of any size, into a
- * temporary file of little-endian int32.  Blank lines are passed over; the last one may lack its
- * end.
+ * Lines of JSON arrays of token ids, [1, 2, 3], which arrive in pieces of any size and are written
+ * to a temporary file as little-endian int32.  Blank lines are skipped; the last line may lack its
+ * line feed.
  */
 #ifndef FM_IDLINES_H
 #define FM_IDLINES_H
@@ -21,8 +21,8 @@ struct fm_idlines {
     uint64_t enough;  /* ids; 0: all.  The line that reaches it is the last */
     uint64_t lines;   /* whole ones so far */
     uint64_t ids;     /* of these lines, and of the one that is being read */
-    bool done;        /* enough: the rest is not looked at */
-    /* Where in a line we are, the number that is being read, and ids not yet in the file. */
+    bool done;        /* limit reached: the rest is ignored */
+    /* The state inside a line, the number that is being read, and ids not yet in the file. */
     enum {
         FM_IDLINES_LINE,
         FM_IDLINES_FIRST,
@@ -38,7 +38,7 @@ struct fm_idlines {
 
 /* FM_EFORMAT names line and byte. */
 int fm_idlines_feed(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err);
-/* The input is over: what is held goes to the file.  FM_EFORMAT in the middle of a line. */
+/* The end of the input: write the remaining ids.  FM_EFORMAT in the middle of a line. */
 int fm_idlines_end(struct fm_idlines *l, struct fm_err *err);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * Each pattern of words is a function that returns the length of the next word, written branch by
  * branch as its regular expression is.  Classes of characters come from one table of all code
- * points.  It is written by hand because a general engine may take exponential time on a
- * stranger's text, and would be slower on everybody else's.  A pattern that is one class, such as
- * those that DeepSeek cuts digits and scripts with, is a list of ranges.
+ * points.  It is written by hand because a general engine may take exponential time on hostile text
+ * and is slower on ordinary text.  A pattern that is one class, such as DeepSeek's for digits and
+ * scripts, is a list of ranges.
  */
 #include "formats/text/pretoken.h"
 
@@ -19,8 +19,7 @@
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 
-/* By kind; in those that are compared with, a carriage return or line feed may also stand for
- * itself. */
+/* By kind; a carriage return or line feed in the compared pattern may be a literal character. */
 static const char *const patterns[] = {
     [FM_PRETOKEN_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
                          "\\s+(?!\\S)|\\s+",
@@ -51,7 +50,7 @@ static bool same_pattern(const char *pattern, const char *known)
 
 /* --- one class --- */
 
-/* A character of a class at *at; 0 where there is none that we read. */
+/* Read a character of a class at *at; 0 if there is none that we support. */
 static uint32_t class_point(const char **at)
 {
     int bytes = 1;
@@ -157,7 +156,7 @@ struct scan {
     const uint16_t *class;
 };
 
-/* Classes of the character at `at`, and where it ends; 0 and `at` at the end of the text. */
+/* The classes of the character at `at`, and its end; 0 and `at` at the end of the text. */
 static int class_at(const struct scan *s, size_t at, size_t *next)
 {
     int bytes = 0;
@@ -169,7 +168,7 @@ static int class_at(const struct scan *s, size_t at, size_t *next)
     return s->class[c];
 }
 
-/* Past all characters from `at` that have one of these classes. */
+/* Skip all characters from `at` on that have one of these classes. */
 static size_t skip(const struct scan *s, size_t at, int classes)
 {
     size_t next;
@@ -178,7 +177,7 @@ static size_t skip(const struct scan *s, size_t at, int classes)
     return at;
 }
 
-/* Past those that have none. */
+/* Skip all characters from `at` on that have none of these classes. */
 static size_t skip_others(const struct scan *s, size_t at, int classes)
 {
     for (size_t next; at < s->size && !(class_at(s, at, &next) & classes);)
@@ -239,7 +238,7 @@ static size_t numbers(const struct scan *s, size_t at, int most)
     return at;
 }
 
-/* \s*[\r\n]+: past the last line end of the run of white space, or 0. */
+/* \s*[\r\n]+: the position after the last line end of the run of white space, or 0. */
 static size_t line_end(const struct scan *s)
 {
     size_t end = 0, next;
@@ -250,7 +249,7 @@ static size_t line_end(const struct scan *s)
     return end;
 }
 
-/* `letters`: what words are made of. */
+/* `letters`: the classes of characters of words. */
 static size_t next_qwen2(const struct scan *s, int letters, int digits)
 {
     size_t first, second, n = contraction(s, true);
@@ -272,8 +271,8 @@ static size_t next_qwen2(const struct scan *s, int letters, int digits)
     return n ? n : spaces(s);
 }
 
-/* Past characters of UPPER, or LOWER, which are all letters and marks but those of the other case;
- * *both becomes the end of the last one that is of both. */
+/* Skip characters of UPPER, or LOWER: all letters and marks except those of the other case.  *both
+ * becomes the end of the last one that belongs to both. */
 static size_t skip_case(const struct scan *s, size_t at, int other, size_t *both)
 {
     size_t next;
@@ -285,7 +284,7 @@ static size_t skip_case(const struct scan *s, size_t at, int other, size_t *both
     return at;
 }
 
-/* UPPER*LOWER+: its end, or 0.  If no lower one follows, UPPER* gives back the last one of both. */
+/* UPPER*LOWER+: its end, or 0.  If no LOWER follows, UPPER* backtracks to the last one of both. */
 static size_t lower_word(const struct scan *s, size_t from)
 {
     size_t both = 0, ignored, at = skip_case(s, from, FM_LOWER, &both);
@@ -384,7 +383,7 @@ static bool is_of(const struct fm_pretoken *p, uint32_t c, int class)
     return false;
 }
 
-/* Past as many characters of the class as a piece may have. */
+/* Skip as many characters of the class as a piece may have. */
 static size_t run(const struct fm_pretoken *p, const struct scan *s, size_t at)
 {
     int bytes;
@@ -404,7 +403,7 @@ static size_t match_run(const struct fm_pretoken *p, const struct scan *s)
     return run(p, s, 0);
 }
 
-/* A match at the beginning, or what is before the first one. */
+/* A match at the beginning, or the text before the first one. */
 static size_t match_or_gap(const struct fm_pretoken *p, const struct scan *s)
 {
     struct scan rest = *s;

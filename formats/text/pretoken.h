@@ -1,8 +1,8 @@
 /*
- * The patterns that cut text into pieces before byte-pair encoding.  Those that part words are
+ * The patterns that split text into pieces before byte-pair encoding.  Patterns for words are
  * scanners written by hand: a pattern in a tokenizer.json is compared literally with theirs.
- * Those that are one class of characters, alone or in a run, are read from the pattern.  No regular
- * expression is ever run, so none can be made to run long.
+ * Patterns that are one class of characters, single or in a run, are parsed.  No regular expression
+ * is ever run, so a hostile one cannot take long.
  */
 #ifndef FM_PRETOKEN_H
 #define FM_PRETOKEN_H
@@ -20,11 +20,11 @@ struct fm_pretoken {
         FM_PRETOKEN_LLAMA3,   /* Llama 3, GLM-4: digits by threes */
         FM_PRETOKEN_QWEN35,   /* Qwen3.5: marks belong to words */
         FM_PRETOKEN_O200K,    /* GPT-4o, gpt-oss, MiniMax-M2: words end where their case does */
-        FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3, behind digits and Chinese: the rest */
+        FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3: the rest, after digits and Chinese */
         FM_PRETOKEN_TAIL,     /* \s+$ */
         FM_PRETOKEN_RUN
     } kind;
-    /* Of a RUN: [class], with \s? in front, + or {1,3} behind. */
+    /* For a RUN: [class], with an optional \s? before it and + or {1,3} after it. */
     bool space;
     uint32_t most;   /* characters of one piece */
     uint16_t bits;   /* of enum fm_unicode_class */
@@ -32,18 +32,18 @@ struct fm_pretoken {
     uint32_t range[2 * FM_PRETOKEN_RANGES_MAX];
 };
 
-/* Names of two that have no pattern in a tokenizer.json. */
+/* The names of two that have no pattern in a tokenizer.json. */
 #define FM_PRETOKEN_BYTE_LEVEL "ByteLevel"
 #define FM_PRETOKEN_DIGITS "Digits"
 
-/* The reading of a pattern; false where it is not one of these. */
+/* Parse a pattern; false if it is not one of these. */
 bool fm_pretoken_parse(struct fm_pretoken *p, const char *pattern);
 
-/* Whether its matches are all of any text. */
+/* Whether its matches cover any text completely. */
 bool fm_pretoken_covers(const struct fm_pretoken *p);
 
-/* Bytes of the piece that begins text, which is UTF-8 and not empty: a match, or what is before the
- * next one. */
+/* Bytes of the first piece of text, which is UTF-8 and not empty: a match, or the text before the
+ * next match. */
 size_t fm_pretoken_next(const struct fm_pretoken *p, const char *text, size_t size);
 
 #endif

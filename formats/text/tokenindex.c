@@ -1,7 +1,7 @@
 /*
- * An index beside a file of words is two strangers' files that must agree.  Everything in it
- * (counts, sizes, pointers, document bounds, types) is checked against the length of the other
- * file; after that the words are one sequence, and nothing of the index is needed any more.
+ * An index and its file of words are untrusted and must agree.  Everything in the index (counts,
+ * sizes, pointers, document bounds, types) is checked against the length of the other file; after
+ * that the words are one sequence, and the index is no longer needed.
  */
 #include "formats/text/tokenindex.h"
 
@@ -76,8 +76,8 @@ static int set_type(struct fm_tokens *t, int type, struct fm_err *err)
     return FM_OK;
 }
 
-/* The header, and that the arrays it announces fill the file: sizes, pointers, documents and, in
- * files that mix text with images, a mode for each sequence. */
+/* Read the header and check that its arrays fill the file: sizes, pointers, documents and, in files
+ * that mix text with images, a mode for each sequence. */
 static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *err)
 {
     unsigned char b[IDX_HEADER];
@@ -111,7 +111,7 @@ static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *e
     return FM_OK;
 }
 
-/* Sizes and pointers tell the same story, and it ends where the .bin ends. */
+/* Check that sizes and pointers agree, and that the last sequence ends at the end of the .bin. */
 static int check_sequences(struct megatron *m, struct fm_tokens *t, struct fm_err *err)
 {
     uint64_t tokens = 0, w = (uint64_t)t->width;
@@ -209,7 +209,7 @@ static int read_megatron(struct fm_tokens *t, struct fm_file *idx, struct fm_err
 
 /* --- datatrove --- */
 
-/* Ends of documents, in tokens; how wide a token is follows from the last one. */
+/* Ends of documents, in tokens; the width of a token follows from the last one. */
 static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, struct fm_err *err)
 {
     if (index->size == 0 || index->size % 8 != 0)
@@ -263,7 +263,7 @@ static char *sibling(const char *path, size_t cut, const char *end, struct fm_er
     return name;
 }
 
-/* Open the other file of a pair; *there is false where it does not exist. */
+/* Open the other file of a pair; *there is false if it does not exist. */
 static int open_sibling(struct fm_file *f, bool *there, const char *path, size_t cut,
                         const char *end, struct fm_err *err)
 {

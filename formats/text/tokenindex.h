@@ -1,8 +1,7 @@
 /*
- * Token files that come in two: the words, and an index of the documents in them.
- * Megatron's X.bin and X.idx, and datatrove's X.ds and X.ds.index.  The index says what
- * the words are; every field of it is checked, then only the words are read: documents
- * follow one another in file order.
+ * Token files in two parts: the words, and an index of the documents in them.  Megatron's X.bin and
+ * X.idx, and datatrove's X.ds and X.ds.index.  The index gives the type of the words; every field
+ * of it is checked, and then only the words are read: documents follow one another in file order.
  *
  * Private to formats/text/tokens.c.
  */
@@ -14,8 +13,8 @@
 #include "formats/text/tokens.h"
 
 /*
- * Where t->file is one of such a pair, make it the file of words and fill t; *found says whether
- * it was.  FM_EFORMAT: an index without its words (a sentence that names it), fields that
+ * If t->file is one of such a pair, replace it by the file of words and fill t; *found says whether
+ * it was.  FM_EFORMAT: an index without its words (the sentence names it), or fields that
  * contradict each other or the length of the words.
  */
 int fm_tokenindex_open(struct fm_tokens *t, bool *found, struct fm_err *err);

@@ -1,9 +1,9 @@
 /*
- * The pipeline runs as the library's does: added tokens are cut out of the text first, what lies
- * between is normalised, split into words, and each word encoded.  The order matters in every
- * detail (which white space an lstrip takes, what a normaliser sees), because ids must be the same
- * to the last one.  It is written by hand because the library is in Rust and has no C interface;
- * for tokenizers that are not known here there is --tokenizer-cmd.
+ * The pipeline works as the library's does: added tokens are cut out of the text first; the text
+ * between them is normalised and split into words, and each word is encoded.  Every detail of the
+ * order matters (which white space an lstrip takes, the input of a normaliser), because all ids
+ * must be the same.  It is written by hand because the library is in Rust and has no C interface;
+ * --tokenizer-cmd serves tokenizers that are not supported here.
  */
 #include "formats/text/tokenizer.h"
 
@@ -203,7 +203,7 @@ void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
 
 /* --- words --- */
 
-/* Before each replacement character: one alone, or with what follows it. */
+/* Split before each replacement character: it is a piece by itself, or with the text after it. */
 static size_t next_metaspace(const struct fm_tokenizer *t, const char *text, size_t size)
 {
     size_t n = strlen(t->replacement);
@@ -211,8 +211,8 @@ static size_t next_metaspace(const struct fm_tokenizer *t, const char *text, siz
     return hit ? (size_t)(hit - text) : size;
 }
 
-/* Before each U+2581 behind another character: it makes no difference, but words are found in the
- * cache and take little memory. */
+/* Split before each U+2581 that follows another character.  The ids are the same, but words are
+ * found in the cache and take little memory. */
 static size_t next_part(const char *text, size_t size)
 {
     size_t at = 0, n = strlen("\u2581");
@@ -229,7 +229,7 @@ static size_t next_word(const struct fm_tokenizer *t, const char *text, size_t s
     return t->bpe.parted ? next_part(text, size) : size;
 }
 
-/* The pieces that the pre-tokenizers from `step` on make of one of those before. */
+/* Split a piece further by the pre-tokenizers from `step` on. */
 static void encode_pieces(struct fm_encoder *e, int step, const char *text, size_t size)
 {
     const struct fm_tokenizer *t = e->t;
@@ -302,7 +302,7 @@ static const struct fm_added *match_at(const struct fm_matcher *m, const char *t
     return NULL;
 }
 
-/* Class of the character that ends at `at`, and where it begins. */
+/* The class of the character that ends at `at`, and its start. */
 static int class_before(const struct fm_encoder *e, const char *text, size_t at, size_t *begin)
 {
     int bytes;
@@ -332,8 +332,9 @@ static bool stands_alone(const struct fm_encoder *e, const char *text, size_t si
 typedef void encode_piece(struct fm_encoder *e, const char *text, size_t size, bool first);
 
 /*
- * Tokens of m in text, from left to right, at each place the longest; what is between them goes to
- * `plain`.  White space that an rstrip takes may be a token itself; it is then found all the same.
+ * Find the tokens of m in text, from left to right, the longest at each place; the text between
+ * them goes to `plain`.  White space that an rstrip takes may be a token itself, which is still
+ * found.
  */
 static void encode_around(struct fm_encoder *e, const struct fm_matcher *m, const char *text,
                           size_t size, bool first, encode_piece *plain)

@@ -9,7 +9,7 @@
  *     added tokens    lstrip, rstrip, single_word, normalized, special
  *     post-processor  none, ByteLevel, a template, a Sequence of them
  *
- * Anything else is refused by its name: another tokenizer's ids would be silently wrong.
+ * Anything else is refused by name: its ids would be silently wrong.
  */
 #ifndef FM_TOKENIZER_H
 #define FM_TOKENIZER_H
@@ -27,7 +27,7 @@
 
 struct fm_tokenizer; /* read-only once open: threads share it */
 
-/* FM_EFORMAT with what is malformed, FM_ECONFIG with the name of what is not supported. */
+/* FM_EFORMAT names the malformed part, FM_ECONFIG the unsupported one. */
 int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *err);
 /* The same from the text of the file. */
 int fm_tokenizer_parse(struct fm_tokenizer **t, const char *text, size_t size, struct fm_err *err);
@@ -35,13 +35,13 @@ void fm_tokenizer_close(struct fm_tokenizer *t);
 
 /* Of the file. */
 struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t);
-/* Ids that its template puts in front of a text and behind it. */
+/* The ids that its template puts before and after a text. */
 void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, int *fronts,
                            const int32_t **back, int *backs);
 
-/* The id of the token, added or of the vocabulary, with this text; -1: none. */
+/* The id of the token with this text, added or of the vocabulary; -1: there is none. */
 int32_t fm_tokenizer_find(const struct fm_tokenizer *t, const char *text);
-/* The text of a token, "" where it is too long; false where no token has this id. */
+/* The text of a token, "" if it is too long; false if no token has this id. */
 bool fm_tokenizer_name(const struct fm_tokenizer *t, int32_t id, char text[FM_TOKENIZER_NAME]);
 
 /* What one thread needs to encode. */

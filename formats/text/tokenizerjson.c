@@ -1,7 +1,7 @@
 /*
  * The reader of tokenizer.json.  The vocabulary and the merges, which are large, go straight into
- * the model; the small components become trees.  Every key that changes ids is looked at, and a
- * value that we do not follow is refused by its name.
+ * the model; the small components become trees.  Every key that affects ids is checked, and an
+ * unsupported value is refused by name.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -149,8 +149,8 @@ static int add_pretoken(struct fm_tokenizer *t, const char *pattern, struct fm_e
 }
 
 /*
- * "Isolated": what a pattern matches and what is between are pieces.  "Removed" with "invert" keeps
- * the matches alone, which is the same where every text is all matches.
+ * "Isolated": matches of the pattern, and the text between them, are pieces.  "Removed" with
+ * "invert" keeps only the matches, which is the same if matches cover every text.
  */
 static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err)
 {
@@ -284,7 +284,7 @@ static int read_post_processor(struct fm_tokenizer *t, const cJSON *o, struct fm
 {
     const char *type = type_of(o);
     const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "processors");
-    if (strcmp(type, "ByteLevel") == 0) /* moves offsets alone */
+    if (strcmp(type, "ByteLevel") == 0) /* changes only offsets */
         return check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(t, o, err);
@@ -327,7 +327,7 @@ static int read_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
     return a->content ? FM_OK : FM_ENOMEM;
 }
 
-/* The id that the library gives: the vocabulary's, or the next behind all of them. */
+/* The id that the library gives: the vocabulary's, or the next one after all ids so far. */
 static int check_id(const struct fm_tokenizer *t, const struct fm_added *a, int32_t *next,
                     struct fm_err *err)
 {
@@ -349,7 +349,7 @@ static int by_content(const void *a, const void *b)
     return order ? order : (x->size > y->size) - (x->size < y->size);
 }
 
-/* By first byte, then the longest, then the one that counts of equal ones. */
+/* By first byte, then the longest first, then, of equal ones, the one that counts. */
 static int by_length(const void *a, const void *b)
 {
     const struct fm_added *x = a, *y = b;
@@ -375,7 +375,7 @@ static void index_matcher(struct fm_matcher *m)
     }
 }
 
-/* What a normalized token is looked for as. */
+/* The text by which a normalized token is searched. */
 static int normalise_content(const struct fm_tokenizer *t, struct fm_added *a, struct fm_err *err)
 {
     struct fm_text out = {0}, other = {0};

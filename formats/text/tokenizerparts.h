@@ -20,7 +20,7 @@ struct fm_normal {
     char from[16], to[16]; /* PREPEND: to */
 };
 
-/* An added token, and the text that it is looked for as. */
+/* An added token, and the text by which it is searched. */
 struct fm_added {
     char *content; /* as the file has it; if `normalized`, as its normaliser makes it */
     size_t size;
@@ -29,7 +29,7 @@ struct fm_added {
     bool single_word, lstrip, rstrip, normalized, special;
 };
 
-/* Tokens to look for, by first byte, the longest first. */
+/* Tokens to search for, by first byte, the longest first. */
 struct fm_matcher {
     struct fm_added *token;
     int count;
@@ -70,7 +70,7 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
 /* FM_ECONFIG: "normalizer 'Lowercase' is not supported; ...". */
 int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name);
 
-/* Append text after all steps of normalisation to *out; `other` holds those between. */
+/* Append text after all steps of normalisation to *out; `other` holds intermediate results. */
 void fm_tokenizer_normalise(const struct fm_tokenizer *t, struct fm_text *out,
                             struct fm_text *other, const char *text, size_t size);
 

@@ -1,7 +1,7 @@
 /*
  * Formats are told apart by their first bytes and checked against the file's length, so a
- * truncated file is refused when it is opened.  All of them come down to an array of integers of
- * 2, 4 or 8 bytes at an offset; ids are compared with the vocabulary as they are read.
+ * truncated file is refused when it is opened.  Each is an array of integers of 2, 4 or 8 bytes at
+ * an offset; ids are compared with the vocabulary as they are read.
  */
 #include "formats/text/tokens.h"
 
@@ -140,7 +140,7 @@ static int parse_dict(struct fm_tokens *t, struct literal *l, struct fm_err *err
     return l->at == l->end ? FM_OK : fail_header(l, err, "the end of the dictionary");
 }
 
-/* What the file says it holds is what it holds. */
+/* Check that the announced size is that of the file. */
 static int check_length(const struct fm_tokens *t, struct fm_err *err)
 {
     uint64_t bytes = 0;
@@ -220,7 +220,7 @@ static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *
     return check_length(t, err);
 }
 
-/* Two files, where an index says what is in the other. */
+/* Pairs of files: one is an index of the other. */
 static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, struct fm_err *err)
 {
     int rc = fm_tokenindex_open(t, paired, err);
@@ -233,7 +233,7 @@ static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, 
     return check_length(t, err);
 }
 
-/* Printable from the first byte on: people give .jsonl and .txt for tokens. */
+/* Printable text: people give .jsonl and .txt files as tokens. */
 static bool looks_like_text(const unsigned char *begin, size_t n)
 {
     size_t i = 0;
@@ -242,7 +242,7 @@ static bool looks_like_text(const unsigned char *begin, size_t n)
     return n > 1 && i == n && !memchr(begin, 0, n);
 }
 
-/* Tell the format by the first bytes. */
+/* Recognise the format by the first bytes. */
 static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *err)
 {
     unsigned char begin[12] = {0};

@@ -1,14 +1,14 @@
 /*
- * This room, formats/text: from the files that people have to token ids: files of ids, documents
- * in files of text, and the tokenizer that turns a document into ids.  Sequences, batches and
- * mixtures are made of ids in lib/data.  In reading order: tokens and tokenindex (files of ids),
+ * This room, formats/text: token ids from files: files of ids, documents in text files, and the
+ * tokenizer that encodes a document.  lib/data makes sequences, batches and mixtures of the ids.
+ * In reading order: tokens and tokenindex (files of ids),
  * documents, tokenizer (the pipeline), tokenizerparts.h with tokenizerjson.c and
  * tokenizermodel.c (its description), pretoken, bpe, unicode and unicode_*, idlines.
  *
  * Token files: .npy (u2 u4 i4 i8; one or two dimensions), llm.c headered bins, Megatron
  * pairs (.bin and .idx), datatrove pairs (.ds and .ds.index), raw little-endian u16 or u32.
- * Told apart by content and, for pairs, by the index beside the file; raw needs the caller's
- * word.
+ * The format is recognised by content and, for pairs, by the index beside the file; a raw file
+ * needs the caller's type.
  */
 #ifndef FM_TOKENS_H
 #define FM_TOKENS_H
@@ -31,14 +31,14 @@ struct fm_tokens {
     int is_signed;
 };
 
-/* FM_EFORMAT with the field that is wrong, and for a file without tokens or of another length than
- * it says; FM_EUSAGE for a raw file without a type, or a type with a file that is not raw.  Either
- * file of a Megatron pair may be named. */
+/* FM_EFORMAT names the wrong field; also for a file without tokens, or whose length differs from
+ * its header.  FM_EUSAGE for a raw file without a type, or a type with a file that is not raw.
+ * `path` may be either file of a Megatron pair. */
 int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
                    struct fm_err *err);
-/* The name (PATH_MAX bytes), there or not, of a file that would be read beside `path`: X.idx of
- * X.bin and the other way round, and path.index.  False: there is no such name from `which`
- * (counted from 0) on. */
+/* The name (PATH_MAX bytes) of a file that would be read beside `path`, whether it exists or not:
+ * X.idx for X.bin and the reverse, and path.index.  False: there are no more names from number
+ * `which` (counted from 0) on. */
 bool fm_tokens_beside(char *name, const char *path, int which);
 void fm_tokens_close(struct fm_tokens *t);
 

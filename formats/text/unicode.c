@@ -1,9 +1,9 @@
 /*
- * The classes of all 1.1 million code points are two bytes each in a table that is built at first
- * use from ranges.  Normal form C is found stretch by stretch: most text has nothing that could
- * change and is copied, and only around a character that composes or decomposes the algorithm of
- * Unicode's annex 15 is run.  ICU is not used because ids depend on the version of the tables, and
- * these are those of the tokenizers library.
+ * The classes of all 1.1 million code points take two bytes each in a table that is built from
+ * ranges at first use.  Normal form C is computed stretch by stretch: most text cannot change and
+ * is copied; the algorithm of Unicode's annex 15 runs only around characters that compose or
+ * decompose. ICU is not used because ids depend on the version of the tables, which must be that of
+ * the tokenizers library.
  */
 #include "formats/text/unicode.h"
 
@@ -126,8 +126,8 @@ int fm_unicode_put(char out[4], uint32_t c)
 
 /* --- normal form C --- */
 
-/* A stretch that may change: a character that does not depend on what is before it, and those after
- * it that may not. */
+/* A stretch that may change: a character that does not depend on the text before it, and the
+ * characters after it that may. */
 struct stretch {
     uint32_t *point;
     size_t n, capacity;
@@ -142,7 +142,7 @@ static void push(struct stretch *s, uint32_t c)
         s->point[s->n++] = c;
 }
 
-/* The place of a mark's class, 0 for what begins a character. */
+/* The combining class of a mark by number, 0 for a starter. */
 static int order_of(uint32_t c)
 {
     size_t low = 0, high = COUNT(orders) / 3;
@@ -210,7 +210,7 @@ static void decompose(struct stretch *s, uint32_t c)
         push(s, tail[--n]);
 }
 
-/* Marks in the order of their classes, those of one class as they came. */
+/* Sort marks by class, stably. */
 static void sort_marks(uint32_t *point, size_t n)
 {
     bool sorted = true;
@@ -238,7 +238,7 @@ static void reorder(struct stretch *s)
     }
 }
 
-/* What a and b compose to, 0: nothing. */
+/* The composition of a and b, or 0. */
 static uint32_t compose_pair(uint32_t a, uint32_t b)
 {
     if (a >= L0 && a < L0 + LN && b >= V0 && b < V0 + VN)

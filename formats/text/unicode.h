@@ -1,7 +1,7 @@
 /*
- * What the tokenizers library knows of Unicode: classes of code points as in version 16 and
- * normal form C as in version 9, from tables that golden/make/unicode.py made by asking it.  Text
- * is UTF-8 that fm_unicode_check has passed.
+ * Unicode as the tokenizers library implements it: classes of code points of version 16 and normal
+ * form C of version 9, in tables that golden/make/unicode.py extracted from it.  Text is UTF-8 that
+ * fm_unicode_check has accepted.
  */
 #ifndef FM_UNICODE_H
 #define FM_UNICODE_H
@@ -17,7 +17,7 @@ enum fm_unicode_class {
     FM_NUMBER = 2,    /* \p{N} */
     FM_SPACE = 4,     /* \s */
     FM_WORD = 8,      /* \w */
-    FM_UNSTABLE = 16, /* may be another text in form C, by itself or with its neighbours */
+    FM_UNSTABLE = 16, /* may change in form C, by itself or with its neighbours */
     FM_NEWLINE = 32,  /* carriage return and line feed */
     FM_UPPER = 64,    /* \p{Lu} and \p{Lt} */
     FM_LOWER = 128,   /* \p{Ll}; a letter that is neither has no case: \p{Lm} and \p{Lo} */
