@@ -1,4 +1,4 @@
-/* The entries of clip.h: arguments are checked here, the work is a device's. */
+/* The functions of clip.h: they check arguments and call the table of the layer's device. */
 #include "kernels/clip/clip_device.h"
 
 #include <assert.h>
@@ -115,9 +115,9 @@ static int32_t check_all(const struct limit *limit, int count, struct fm_clip_er
 }
 
 /*
- * The struct that a caller gave, of `size` bytes, as this library knows it: `known` has known_size
- * bytes, is 0 where the caller's is shorter, and begins with its own size.  What a newer caller
- * has behind them must be 0: it asks for nothing that is not known here.
+ * Convert the caller's struct, of `size` bytes, to the version of this library: `known` has
+ * known_size bytes, is 0 after the end of a shorter struct, and begins with its own size.  The
+ * further bytes of a newer caller's struct must be 0, so that it uses no feature unknown here.
  */
 static int32_t copy_struct(void *known, uint32_t known_size, uint32_t least, const void *given,
                            const char *what, struct fm_clip_error *error)

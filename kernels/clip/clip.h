@@ -1,50 +1,49 @@
 /*
  * libfm_clip: the expert FFN of one mixture-of-experts layer, clipped to any member of its
- * family.  The ranked weights stay where they are; a budget is a row of widths, and switching
- * is writing one number.
+ * family.  The ranked weights stay in place; a budget selects a row of widths, and a server
+ * switches budgets by writing one number.
  *
  *     out[t] = round( sum over slots j, in order, of weights[t,j] * z[t,j] ),      sums in float32
  *     z[t,j] = sum over c < k of silu(gate_c . x) (up_c . x) down_c
  *
- * with x = hidden[t], e = ids[t,j] - e0, k = widths[b, e] and b the budget in force.  With biases
- * and FM_CLIP_SWIGLU_CLAMPED, on the CPU alone,
+ * with x = hidden[t], e = ids[t,j] - e0, k = widths[b, e] and b the current budget.  With biases
+ * and FM_CLIP_SWIGLU_CLAMPED, on the CPU only,
  *
- *     g = min(gate_c . x + its bias, limit),  u = up_c . x + its bias brought into [-limit, limit]
+ *     g = min(gate_c . x + its bias, limit),  u = up_c . x + its bias, clamped to [-limit, limit]
  *     z[t,j] = bias of down_e + sum over c < k of (u + 1) g sigmoid(alpha g) down_c
  *
- * A slot whose id is -1 or outside [e0, e0 + E) contributes nothing, nor does a slot of width 0 but
- * for its down's bias: this is how expert parallelism and padded rows are told.  (Where channels of
- * an expert are shared out over ranks, one rank alone gives the bias.)  Duplicate ids add.  Shared
- * experts, the router and the sum over ranks belong to the caller.
+ * A slot whose id is -1 or outside [e0, e0 + E) contributes nothing: use this for expert
+ * parallelism and for padded rows.  A slot of width 0 contributes only the bias of its down.  (If
+ * the channels of an expert are distributed over ranks, only one rank is given the bias.)
+ * Duplicate ids add.  The caller computes shared experts, the router and the sum over ranks.
  *
- * The bits of a row of `out` depend on that row's hidden, ids, weights and widths alone: not on
- * N, on other rows, on the workspace or on the number of threads; the same call gives the same
- * bits.  (On CUDA also on which experts have more than 64 rows in the whole call: their sums are
- * made in one piece, those of others in pieces of up to 2048 channels.)  A NaN stays in its row.
+ * The bits of a row of `out` depend only on that row's hidden, ids, weights and widths: not on N,
+ * on other rows, on the workspace or on the number of threads; the same call gives the same bits.
+ * (On CUDA also on which experts have more than 64 rows in the whole call: their sums are computed
+ * in one piece, those of others in pieces of up to 2048 channels.)  A NaN affects only its own row.
  *
- * Weights are flat, so ragged and elastic exports are one thing.  Channel c of local expert e
+ * Weights are flat, so ragged and elastic exports have the same form.  Channel c of local expert e
  * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up`
  * (2 channels, H): gate, up.  cap[e] channels are resident; nothing at or past cap[e] is read, so
  * a caller may load each expert to the widest width its budgets use and free the tail.  (Hopper's
- * copy engine may fetch up to 63 rows past a width, never past `channels`, and what it fetched
- * there is not used: experts lie densely or with mapped memory between them.)
+ * copy engine may fetch up to 63 rows past a width, never past `channels`; they are not used, but
+ * the memory between experts must be mapped.)
  *
- * One header serves CPU and CUDA: `device` in the layer says which, and then every pointer of
- * that layer and of its calls (descriptors themselves excepted) is memory of that device.
- * On CUDA a call only enqueues on the caller's stream: it neither allocates nor waits, and may be
- * captured in a graph; widths and budget are read when the work runs, so a replayed graph sees
- * what was written since.  On the CPU a call returns when `out` is written and has no allocation
- * in it.
+ * One header serves CPU and CUDA: `device` in the layer selects one, and then every pointer of that
+ * layer and of its calls (except the descriptors themselves) is memory of that device.  On CUDA a
+ * call only enqueues work on the caller's stream: it neither allocates nor waits, and may be
+ * captured in a graph; widths and budget are read when the work runs, so a replayed graph uses
+ * their current values.  On the CPU a call returns when `out` is written and does not allocate.
  *
  * Threads: one layer may be called from several threads at once with different workspaces.
- * A process that forks prepares again in the child to have threads there; calls before that run
+ * A process that forks must prepare again in the child to have threads there; calls before that run
  * on the calling thread.
  *
- * Structs have no padding but what is named, the same layout on every 64-bit machine (offsets are
- * written at the fields), and grow at the end only, by fields whose zero means what was before:
- * `size` says what the caller knows.  A shorter struct, down to the FM_CLIP_*_SIZE_MIN of its kind,
- * is read as if the fields after it were 0.  A longer one, of a newer header, is taken where all
- * that this library does not know is 0, and refused otherwise.  `size` is a multiple of
+ * Structs have no implicit padding and the same layout on every 64-bit machine (offsets are written
+ * at the fields).  They grow only at the end, by fields whose zero means the former behaviour;
+ * `size` is the size known to the caller.  A shorter struct, down to the FM_CLIP_*_SIZE_MIN of its
+ * kind, is read as if the missing fields were 0.  A longer one, of a newer header, is accepted if
+ * all bytes unknown to this library are 0, and refused otherwise.  `size` is a multiple of
  * FM_CLIP_SIZE_STEP, as every sizeof of such a struct is.  Reserved fields are zero.
  */
 #ifndef FM_CLIP_H
@@ -63,14 +62,14 @@ extern "C" {
 #define FM_CLIP_API
 #endif
 
-/* Changes when a caller built against an older header would be wrong. */
+/* Changes when callers built against an older header would no longer work. */
 #define FM_CLIP_ABI 1
 
 /* Results of functions, the statuses of the tools (fm(7)). */
 enum fm_clip_code {
     FM_CLIP_OK = 0,
     FM_CLIP_EUSAGE = 2,   /* an argument is invalid: the sentence says which */
-    FM_CLIP_EDEVICE = 69, /* this library or machine cannot serve that device or shape */
+    FM_CLIP_EDEVICE = 69, /* this library or machine does not support that device or shape */
     FM_CLIP_ENOMEM = 71
 };
 
@@ -89,7 +88,8 @@ enum fm_clip_activation {
     FM_CLIP_SWIGLU_CLAMPED = 1 /* CPU; with alpha and limit */
 };
 
-/* How to compute, for tests and measurements; prepare refuses what the machine or shape lacks. */
+/* The code path, for tests and measurements; prepare refuses one that the machine or shape does not
+ * support. */
 enum fm_clip_path {
     FM_CLIP_BEST = 0,
     FM_CLIP_PORTABLE = 1, /* CPU: any; sums as below without fused multiply-add */
@@ -102,19 +102,19 @@ enum fm_clip_path {
     FM_CLIP_HOPPER = 19  /* CUDA: sm_90 */
 };
 
-/* Faults in the data that a call met and passed over; fm_clip_status reports them. */
+/* Faults in the data of a call, which it corrects and continues; fm_clip_status reports them. */
 enum fm_clip_fault {
     FM_CLIP_FAULT_WIDTH = 1, /* a width outside [0, cap]: the nearest end was taken */
     FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B) or no number: the nearest end, 0 for NaN */
 };
 
-/* The least `size`: the fields from here on have a meaning where they are 0. */
+/* The smallest `size`: later fields default to 0. */
 #define FM_CLIP_LAYER_SIZE_MIN 104 /* path */
 #define FM_CLIP_CALL_SIZE_MIN 96   /* stream */
 #define FM_CLIP_SIZE_MAX 4096      /* of either */
 #define FM_CLIP_SIZE_STEP 8
 
-/* One layer.  What it points to must stay valid and in place until fm_clip_release. */
+/* One layer.  The memory it points to must stay valid and in place until fm_clip_release. */
 struct fm_clip_layer {
     uint32_t size;         /*   0: sizeof (struct fm_clip_layer) */
     int32_t device;        /*   4: enum fm_clip_device */
@@ -168,9 +168,10 @@ struct fm_clip_call {
 #define FM_CLIP_ALIGN 256
 
 /*
- * Alignment.  Every array is aligned to its element.  The fast paths want more: on CUDA gate_up,
- * down, hidden and out on 16 bytes and H, hidden_stride and out_stride multiples of 8; the CPU
- * has no such wish.  What is not so aligned takes the portable path: slower, not wrong.
+ * Alignment.  Every array is aligned to its element.  The fast CUDA paths require more: gate_up,
+ * down, hidden and out aligned to 16 bytes, and H, hidden_stride and out_stride multiples of 8.
+ * Arrays with less alignment take the portable path, which is slower.  The CPU has no alignment
+ * requirement beyond the element.
  */
 
 struct fm_clip; /* a prepared layer */
@@ -186,75 +187,76 @@ FM_CLIP_API uint32_t fm_clip_abi(void);
 /* "0.1.0", the version of the suite. */
 FM_CLIP_API const char *fm_clip_version(void);
 
-/* Whether this library can serve a device here: FM_CLIP_OK, or FM_CLIP_EDEVICE and why not;
- * FM_CLIP_EUSAGE where the environment variable FM_ISA has a value that fm-clip(3) does not list.
- */
+/* Whether this library supports a device on this machine: FM_CLIP_OK, or FM_CLIP_EDEVICE with the
+ * reason; FM_CLIP_EUSAGE if the environment variable FM_ISA has a value that fm-clip(3) does not
+ * list. */
 FM_CLIP_API int32_t fm_clip_available(int32_t device, struct fm_clip_error *error);
 
 /*
- * Check a layer, copy the descriptor, row0 and cap, and make what calls need (tensor maps,
+ * Check a layer, copy the descriptor, row0 and cap, and create what calls need (tensor maps,
  * threads).  May allocate and wait for the device.  `error` may be NULL.  widths and budget are
- * not looked at here.  FM_CLIP_EUSAGE, FM_CLIP_EDEVICE, FM_CLIP_ENOMEM; *clip is NULL then.
+ * not read here.  FM_CLIP_EUSAGE, FM_CLIP_EDEVICE, FM_CLIP_ENOMEM; *clip is NULL then.
  */
 FM_CLIP_API int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
                                     struct fm_clip_error *error);
 FM_CLIP_API void fm_clip_release(struct fm_clip *clip); /* NULL is fine; no call may be running */
 
 /*
- * Scratch that N_max tokens of K slots need in one piece.  Only size, device, type, H, E, cap_max
- * and threads of the layer are read, so it can be asked before anything is loaded; one block
- * of the largest result serves any number of layers, one after another.  0 where the arguments
- * make no sense or the number does not fit.
+ * The scratch memory that N_max tokens of K slots need in one piece.  Only size, device, type, H,
+ * E, cap_max and threads of the layer are read, so it may be called before weights are loaded; one
+ * block of the largest result serves any number of layers, one after another.  0 if the arguments
+ * are invalid or the number does not fit.
  */
 FM_CLIP_API uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max,
                                              int32_t K);
 
-/* Run.  Only errors in the arguments are reported here; `error` may be NULL. */
+/* Compute one call.  Only errors in the arguments are reported here; `error` may be NULL. */
 FM_CLIP_API int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
                                     struct fm_clip_error *error);
 
-/* The faults (bits of enum fm_clip_fault) since the last time, or -1 where the device itself
- * failed (`error` says how).  On CUDA this waits for the device. */
+/* The faults (bits of enum fm_clip_fault) since the last call of this function, or -1 if the device
+ * itself failed (`error` has the reason).  On CUDA this waits for the device. */
 FM_CLIP_API int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *error);
 
-/* What runs: "cpu avx512 bf16 widened", "cuda hopper bf16"...; valid as long as the layer. */
+/* The code path in use: "cpu avx512 bf16 widened", "cuda hopper bf16"...; valid as long as the
+ * layer. */
 FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
 
 /*
  * The definition, by plain loops in double, for tests: out (N, H) packed, unrounded; size (N, H),
- * where not NULL, the same sums of absolute values, which an error is to be measured against.
- * Arguments as for fm_clip_prepare and fm_clip_forward, all in host memory, and checked as there, N
- * K below 2^31; call->out and the workspace are not used.  FM_CLIP_EUSAGE, FM_CLIP_ENOMEM.
+ * if not NULL, the same sums of absolute values, the scale for measuring errors. Arguments as for
+ * fm_clip_prepare and fm_clip_forward, all in host memory, and checked as there, N K below 2^31;
+ * call->out and the workspace are not used.  FM_CLIP_EUSAGE, FM_CLIP_ENOMEM.
  */
 FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
                                       const struct fm_clip_call *call, struct fm_clip_error *error);
 
 /*
  * Tensor parallelism.  Channels are dealt to `tp` ranks in blocks of g, block j to rank j mod tp,
- * so that every prefix is shared out evenly; each rank's out is a partial sum and the
+ * so that every prefix is divided evenly; each rank's out is a partial sum, and the
  * caller adds them up.  A rank's shard is itself a layer: its channels in order, widths and caps
  * by fm_clip_shard_width.  g and tp are above 0, 0 <= rank < tp.
  */
 
-/* How many of the first k channels rank has: its width for a width of k.  0 for arguments that make
- * no sense, k < 0 among them. */
+/* The number of the first k channels that rank has: its width for a width of k.  0 for invalid
+ * arguments, such as k < 0. */
 FM_CLIP_API int32_t fm_clip_shard_width(int32_t k, int32_t g, int32_t tp, int32_t rank);
 
-/* The channel of the whole expert that is channel c of the rank's.  -1 for arguments that make no
- * sense, and for a channel that no int32_t holds. */
+/* The channel of the whole expert that is channel c of the rank.  -1 for invalid arguments, and for
+ * a channel that does not fit an int32_t. */
 FM_CLIP_API int32_t fm_clip_shard_channel(int32_t c, int32_t g, int32_t tp, int32_t rank);
 
 /* Copy rank's channels of one expert (host memory): gate_up (2 cap, H), down (cap, H), rows of
- * row_bytes, into shard_gate_up and shard_down, which can hold the rank's width of cap.  Nothing is
- * copied where that width is 0. */
+ * row_bytes, into shard_gate_up and shard_down, which have room for the rank's width of cap.
+ * Nothing is copied if that width is 0. */
 FM_CLIP_API void fm_clip_shard_copy(void *shard_gate_up, void *shard_down, const void *gate_up,
                                     const void *down, int32_t cap, uint64_t row_bytes, int32_t g,
                                     int32_t tp, int32_t rank);
 
 /*
  * Budgets per token.  In a server a budget belongs to a request, not to a step: keys and values
- * cached under one budget are those of another model under the next, so a request keeps its budget
- * for life, and a prefix cache is keyed by budget or is off.
+ * that were cached under one budget are wrong under another, so a request keeps its budget until it
+ * ends, and a prefix cache is keyed by budget or disabled.
  */
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
 /*
- * Few rows: what a token costs while a server decodes is reading the weights, so they are used as
- * they come, without a panel.  The sums are made in the order of the panels: the bits are theirs.
+ * Few rows: while a server decodes, the cost of a token is reading the weights, so they are used in
+ * place, without packing a panel.  Sums are in the order of the panels, so the bits are the same.
  */
 #include "kernels/clip/clip_tile.h"
 

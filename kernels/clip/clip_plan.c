@@ -1,5 +1,5 @@
 /*
- * Routing turned inside out: tokens name experts, products want the tokens of an expert.  A
+ * Routing inverted: tokens name experts, but products need the tokens of each expert.  A
  * counting sort orders slots by expert, and heapsort (no memory, no worst case) by width inside an
  * expert, since tokens may have budgets of their own.  All orders follow from the input alone, so
  * the bits of a row do not depend on threads.
