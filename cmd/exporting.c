@@ -86,6 +86,8 @@ static void source_lines(FILE *out, const struct fm_export_report *r)
 static void export_text(FILE *out, const struct fm_export_options *options,
                         const struct fm_export_report *r)
 {
+    char all[32];
+    fm_units_bytes(all, r->bytes_out);
     fprintf(out, "export   %s, budget %.4f (mask %d)\n", r->layout->name, r->budget, r->index);
     if (r->layout->one_width)
         fprintf(out, "width    %u channels in every expert, where the mask leaves %.1f\n",
@@ -104,9 +106,9 @@ static void export_text(FILE *out, const struct fm_export_options *options,
                 options->quantise->about);
     else if (r->storage)
         fprintf(out, "%-9s%12s  %s\n", "codes", r->codes ? "kept" : "not kept", r->storage);
-    fm_show_bytes(out, "weights", r->bytes_weights, "");
+    fm_show_bytes(out, "weights", r->bytes_weights, "of weight files");
     fm_show_extra(out, &r->extra, options->keep_extra ? "kept" : "left out");
-    fm_show_bytes(out, "all", r->bytes_out, "");
+    fprintf(out, "%-9s%12s  of all %d files\n", "all", all, r->files);
     source_lines(out, r);
 }
 

@@ -20,6 +20,7 @@ static int show_report(void *self, struct fm_err *err)
 {
     const struct shown *s = self;
     const struct fm_pack_report *r = s->report;
+    uint64_t export_most = r->bytes_values > r->bytes_in ? r->bytes_values : r->bytes_in;
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
@@ -29,6 +30,9 @@ static int show_report(void *self, struct fm_err *err)
         fprintf(text.out, "%-9s%12s  %s\n", "codes", r->kept ? "kept" : "not kept",
                 r->kept ? "with their scales, as the checkpoint has them" : r->why_not);
     fm_show_bytes(text.out, "bundle", r->bytes_out, r->adapter ? "adapter merged" : "no adapter");
+    if (s->cli->dry_run)
+        fm_show_bytes(text.out, "export", export_most,
+                      "about, at most: what one export of it takes");
     fm_show_extra(text.out, &r->extra, "kept as they are, ranked by no tool");
     fm_show_bytes(text.out, "memory", r->bytes_memory, "at the most");
     fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r->budgets, r->layers,
@@ -42,6 +46,7 @@ static int show_report(void *self, struct fm_err *err)
     if (r->why_not[0])
         fm_json_add_string(o, "codes_why_not", r->why_not);
     fm_json_add_uint(o, "bytes_out", r->bytes_out);
+    fm_json_add_uint(o, "bytes_export", export_most);
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "passes", (uint64_t)r->passes);

@@ -117,6 +117,13 @@ static void separator_text(FILE *out, const struct fm_separator *s)
                 s->unknown ? "as no file names an end-of-sequence token" : "after each document");
 }
 
+/* What the family takes beside the checkpoint once it is packed, and one member exported at full
+ * size: bundles and exports have the weights as they are, or as plain numbers. */
+static uint64_t later(const struct fm_estimate *p)
+{
+    return 2 * (p->written > p->stored ? p->written : p->stored);
+}
+
 static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->method)
@@ -133,6 +140,7 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     if (p->codes[0])
         fprintf(out, "%-9s%12s  %s\n", "codes", "", p->codes);
     fm_show_bytes(out, "output", p->disk, "written");
+    fm_show_bytes(out, "later", later(p), "about, at most: fm-pack's bundle and one export of it");
     for (int i = 0; i < p->carried_count; i++)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
@@ -161,6 +169,7 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     if (p->codes[0])
         fm_json_add_string(o, "codes", p->codes);
     fm_json_add_uint(o, "output", p->disk);
+    fm_json_add_uint(o, "later", later(p));
     fm_json_add_uint(o, "sweeps", p->sweeps);
     cJSON *carried = p->carried_count ? fm_json_add_array(o, "carried") : NULL;
     for (int i = 0; carried && i < p->carried_count; i++) {

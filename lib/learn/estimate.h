@@ -43,7 +43,7 @@ struct fm_forecast {
 struct fm_estimate {
     bool text; /* we encode some of the tokens, with this after each document */
     struct fm_separator separator;
-    uint64_t disk;                 /* bytes of the output */
+    uint64_t disk;                 /* bytes of the output, about */
     uint64_t memory;               /* bytes resident at the most */
     uint64_t spill;                /* bytes of temporary files beyond --memory */
     uint64_t read;                 /* bytes of weights read */

@@ -479,6 +479,7 @@ static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir
         struct fm_estimate_file *file = &estimate->carried[estimate->carried_count++];
         snprintf(file->name, sizeof file->name, "%s", dir->carried[i].name);
         file->bytes = dir->carried[i].size;
+        estimate->disk += file->bytes;
     }
 }
 

@@ -186,6 +186,7 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
     estimate->text = text != NULL;
     if (text)
         estimate->separator = text->separator;
+    estimate->disk += task->in.file.size; /* what it has goes on; 0 for a pipe */
     if (file && fm_estimate_check(estimate, task->run, 0, err))
         return err->code;
     if (!file)

@@ -59,7 +59,8 @@ struct fm_verify_report {
     double budget;    /* exports: its fraction */
     uint64_t items;   /* members, tensors, masks, permutations looked at */
     uint64_t failed;  /* findings */
-    uint64_t bytes;   /* read and hashed */
+    uint64_t bytes;   /* read and looked at; of an export that is whole, its files as fm-pack and
+                         fm_list_form count them */
     int codes;        /* exports: files that Python may run, keys by which a program loads code or
                          another model ("config.json: auto_map"), and whose they are */
     struct fm_verify_code {
@@ -86,7 +87,8 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
 /* The target is a directory, and no bundle is given. */
 bool fm_verify_is_alone(const struct fm_verify_options *options);
 
-/* What the table of an exported directory lists: nothing else is looked at.  FM_EFORMAT. */
+/* The table of an exported directory and the files that it lists: nothing else is looked at.
+ * FM_EFORMAT. */
 int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err);
 
 #endif

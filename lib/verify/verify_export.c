@@ -310,7 +310,7 @@ static int compare_text(struct fm_verify_job *j, size_t i, const char *want, str
     if (card)
         skip(j->v, FM_EXPORT_CARD " outside of its marks and in recorded figures");
     int rc = fm_file_slurp_at(j->v->dir, f->name, (size_t)f->bytes + more, &text, &size, &missing);
-    fm_verifier_count(j->v, 1, f->bytes);
+    fm_verifier_count(j->v, 1, size);
     if (rc == FM_ENOMEM || rc == FM_EIO) {
         *err = missing;
         return rc;
@@ -350,7 +350,7 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
         rc = fm_safetensors_open(&s->st, &s->file, 0, s->file.size, &broken);
     }
     s->parsed = !rc;
-    fm_verifier_count(j->v, 1, 0);
+    fm_verifier_count(j->v, 1, s->parsed ? s->st.header_bytes : 0);
     if (rc == FM_ENOMEM || rc == FM_EIO) {
         *err = broken;
         return rc;

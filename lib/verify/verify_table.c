@@ -230,6 +230,8 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
         check_structure(&j);
     if (!rc && v->options->record && !v->report->failed)
         rc = record(&j, err);
+    if (!rc)
+        fm_verifier_count(v, 0, j.claim.size); /* its item is the structure */
     close_claim(&j);
     return rc;
 }
@@ -242,8 +244,8 @@ int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, st
     int rc = fm_file_open_directory(&v.dir, directory, err);
     if (!rc)
         rc = open_claim(&j, err);
-    *files = j.table.entries;
-    *bytes = bytes_listed(&j.table);
+    *files = j.table.entries + 1;
+    *bytes = bytes_listed(&j.table) + j.claim.size;
     close_claim(&j);
     if (v.dir >= 0)
         close(v.dir);

@@ -22,7 +22,7 @@ done
 fm-rank --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 10 -o out
 fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
 echo "fm-pack: status ${PIPESTATUS[0]}"
-fm-pack -n --export out --budget 0.4 family.fm | awk '{ print $1 }'
+fm-pack -n --export out --mask 2 family.fm | awk '{ print $1 }'
 echo "export: status ${PIPESTATUS[0]}"
 fm-verify -n family.fm
 echo "fm-verify: status $?"
