@@ -279,7 +279,7 @@ check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi
 
 # For the loop of edit, compile and test, a minute at most: lint, the unit tests that take a second of
 # processor time or less, and a few of the command line.
-SLOW := bench clip clip_bf16 command costs device faults granularity hfdir kernelbench kernels_cpu model \
+SLOW := bench clip clip_bf16 command costs faults granularity hfdir kernelbench kernels_cpu model \
 	pytorch rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
 FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion

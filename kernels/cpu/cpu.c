@@ -12,7 +12,6 @@
 
 static const struct fm_ops cpu_f32 = {
     .name = "cpu",
-    .device = &fm_device_host,
     .f32 = &cpu_f32,
     .operand = FM_F32,
 #define FM_OP(name, parameters, arguments, writes) .name = cpu_##name,

@@ -218,8 +218,3 @@ void cpu_round_to(float *x, enum fm_dtype dtype, int64_t count)
 {
     fm_cpu_rows(count, 1, round_block, &(struct narrowing){x, dtype});
 }
-
-void cpu_nonfinite(int64_t *first, struct fm_in x, int64_t count)
-{
-    ref_nonfinite(first, x, count);
-}

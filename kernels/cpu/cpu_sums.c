@@ -3,7 +3,7 @@
 #include "kernels/ops/ops.h"
 
 /* Short, and in order. */
-void cpu_width_sums(double *sum, const double *c, const int32_t *width, int A, bool squares)
+void cpu_width_sums(double *sum, const double *c, const uint32_t *width, int A, bool squares)
 {
     ref_width_sums(sum, c, width, A, squares);
 }

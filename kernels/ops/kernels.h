@@ -3,30 +3,20 @@
  * the operations as a contract, and their definition in plain loops, which every faster table is
  * tested against.  It knows arrays and sizes; no file, model or layer.  In reading order: this
  * header, kernels.def, norm.c (a forward and its backward), gemm, attention, delta, route, scored,
- * sparsemixer, expert, clamped, sums, vocab, optim, families, memory, host.c and ref.c (the device
- * and the table of the definition), scan (a table for debugging).
+ * sparsemixer, expert, clamped, sums, vocab, optim, families, memory, ref.c (the table of the
+ * definition), scan (a table for debugging).
  *
- * The contract that a device implements: its memory (struct fm_device) and the operations that a
- * decoder layer is made of, as a table of functions (struct fm_ops).  `ref` is the definition
- * (plain loops, sums in double), `cpu` is fast (oneDNN products, all cores); both compute in the
- * host's memory.  The model is written once, against the table.  The operations themselves, with
+ * The contract: the operations that a decoder layer is made of, as a table of functions (struct
+ * fm_ops).  `ref` is the definition (plain loops, sums in double), `cpu` is fast (oneDNN products,
+ * all cores).  The model is written once, against the table.  The operations themselves, with
  * formulas and shapes, are in kernels/ops/kernels.def.
- *
- * Memory.  Arrays that operations read or write lie in memory of the table's device, and nobody
- * but its operations looks into them: weights, activations, gradients, choices of experts, sums.
- * Host code moves such pointers about, and reads what it needs through copy_out.  Sizes, scalars,
- * struct fm_loss_weights and struct fm_route_rule come from the host.
- *
- * Order.  Operations and copies take effect as if each were over when its call returns: also for
- * other threads, where the program orders the calls (lib/base/pool.h does, between a loop's caller
- * and its tasks).  A device with one queue gives that; copy_out and sync wait for the queue.
  *
  * Operations.  Arrays are row-major and packed unless a leading dimension (ld, in elements) is
  * given; float32 unless they carry their type (struct fm_in, struct fm_out).  Outputs come first,
  * then inputs, then sizes.  A forward overwrites its output.  A backward overwrites dx unless it
- * says "adds".  Nothing allocates except scratch, and nothing fails: what a device cannot do it
- * reports at the next sync.  Every op gives the same bytes for any number of threads: work is cut
- * into tiles that depend on the sizes alone, and sums over tiles are made in a fixed order.
+ * says "adds".  Nothing allocates except scratch, and nothing fails.  Every op gives the same bytes
+ * for any number of threads: work is cut into tiles that depend on the sizes alone, and sums over
+ * tiles are made in a fixed order.
  *
  * Letters, here and everywhere: N tokens (rows), T positions of a sequence,
  * S sequences (N = S T), H hidden width, Q query heads, G key/value heads, C head width,
@@ -56,8 +46,7 @@
 struct fm_in {
     const void *data;
     enum fm_dtype dtype;
-    const struct fm_scales *scales; /* of the codes in data; the struct is the host's, the array of
-                                       scales in it the device's.  NULL: data holds values */
+    const struct fm_scales *scales; /* of the codes in data; NULL: data holds values */
 };
 struct fm_out {
     void *data;
@@ -92,41 +81,6 @@ static inline struct fm_out fm_element_out(struct fm_out y, size_t i)
     return (struct fm_out){(char *)y.data + i * (size_t)(fm_dtype_bits(y.dtype) / 8), y.dtype};
 }
 
-/* Where operations compute.  All functions may be called by many threads at once. */
-struct fm_device {
-    const char *name; /* "host" */
-
-    /* FM_ALIGN-aligned bytes with undefined contents; NULL with FM_ENOMEM and a sentence that names
-     * `what`.  0 bytes yield a block that may be freed.  free(NULL) is fine; nobody may still
-     * compute in a block that is freed. */
-    void *(*alloc)(size_t bytes, const char *what, struct fm_err *err);
-    void (*free)(void *block);
-
-    /* Scratch of the calling thread, a stack as in lib/base/pool.h; what one thread takes others
-     * may compute in.  On the host it is that stack: marks of both are released in reverse order.
-     */
-    struct fm_mark (*mark)(void);
-    void *(*scratch)(size_t bytes);
-    void (*release)(struct fm_mark mark);
-
-    /* Bytes of the host to the device and back; the host's are free to change, or are there, when
-     * the call returns. */
-    void (*copy_in)(void *to, const void *from, size_t bytes);
-    void (*copy_out)(void *to, const void *from, size_t bytes);
-
-    /* Without a copy where the device can: bytes of the host where operations can read them, which
-     * change no more until the release of the device's mark (to scratch, else `from` itself); and
-     * the device's where the host can, until the release of the host's (fm_scratch). */
-    const void *(*stage_in)(const void *from, size_t bytes);
-    const void *(*stage_out)(const void *from, size_t bytes);
-
-    /* Wait for all work; FM_EDEVICE with a sentence where some of it failed since the last call. */
-    int (*sync)(struct fm_err *err);
-};
-
-/* The host's own memory: where ref and cpu compute. */
-extern const struct fm_device fm_device_host;
-
 enum fm_precision {
     FM_PRECISION_F32,
     FM_PRECISION_BF16 /* operands of products rounded to bfloat16, sums in float32 */
@@ -151,18 +105,14 @@ struct fm_route_rule {
 };
 
 struct fm_ops {
-    const char *name; /* "ref", "cpu" */
-    const struct fm_device *device;
-    const struct fm_ops *f32; /* the same device's table whose products have float32 operands */
+    const char *name;         /* "ref", "cpu" */
+    const struct fm_ops *f32; /* the same table, whose products have float32 operands */
     enum fm_dtype operand;    /* what products round their operands to: arrays that nothing else
                                  reads are best made so */
 #define FM_OP(name, parameters, arguments, writes) void(*name) parameters;
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 };
-
-/* The least i < count for which x[i], an array of ops' device, is NaN or Inf, or count. */
-int64_t fm_ops_nonfinite(const struct fm_ops *ops, struct fm_in x, int64_t count);
 
 /* The definition: plain loops, double sums, the caller's thread alone. */
 const struct fm_ops *fm_ops_ref(void);

@@ -1,6 +1,5 @@
 /*
- * What moves numbers without computing: copies, conversions between types, the search for what is
- * not finite.  The definitions.
+ * What moves numbers without computing: copies, and conversions between types.  The definitions.
  */
 #include "kernels/ops/ops.h"
 
@@ -79,19 +78,4 @@ void ref_transpose(struct fm_out y, struct fm_in x, const int32_t *order, int H,
 void ref_round_to(float *x, enum fm_dtype dtype, int64_t count)
 {
     fm_dtype_round(x, dtype, (size_t)count);
-}
-
-void ref_nonfinite(int64_t *first, struct fm_in x, int64_t count)
-{
-    *first = (int64_t)fm_dtype_nonfinite(x.data, x.dtype, (size_t)count);
-}
-
-int64_t fm_ops_nonfinite(const struct fm_ops *ops, struct fm_in x, int64_t count)
-{
-    struct fm_mark mark = ops->device->mark();
-    int64_t *found = ops->device->scratch(sizeof *found), first = 0;
-    ops->nonfinite(found, x, count);
-    ops->device->copy_out(&first, found, sizeof first);
-    ops->device->release(mark);
-    return first;
 }

@@ -4,7 +4,6 @@
 
 static const struct fm_ops ref = {
     .name = "ref",
-    .device = &fm_device_host,
     .f32 = &ref,
     .operand = FM_F32,
 #define FM_OP(name, parameters, arguments, writes) .name = ref_##name,

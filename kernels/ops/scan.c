@@ -23,29 +23,24 @@ void fm_scan_layer(int l)
 }
 
 /* The least i < count for which x[i] is NaN or Inf, or count. */
-static int64_t find_nonfinite(const struct fm_device *device, struct fm_in x, int64_t count)
+static int64_t find_nonfinite(struct fm_in x, int64_t count)
 {
-    struct fm_mark mark = fm_scratch_mark();
-    size_t n = (size_t)count;
-    const void *host = device->stage_out(x.data, n * (size_t)(fm_dtype_bits(x.dtype) / 8));
-    const double *wide = host;
-    size_t i = 0;
+    const double *wide = x.data;
+    int64_t i = 0;
     if (x.dtype != FM_F64)
-        i = fm_dtype_nonfinite(host, x.dtype, n);
-    else
-        while (i < n && isfinite(wide[i]))
-            i++;
-    fm_scratch_release(mark);
-    return (int64_t)i;
+        return (int64_t)fm_dtype_nonfinite(x.data, x.dtype, (size_t)count);
+    while (i < count && isfinite(wide[i]))
+        i++;
+    return i;
 }
 
 /* y (rows, columns), rows ld elements apart; NULL: nothing was written. */
-static void check_written(const struct fm_ops *base, const char *op, const char *array,
-                          struct fm_in y, int64_t rows, int64_t columns, int64_t ld)
+static void check_written(const char *op, const char *array, struct fm_in y, int64_t rows,
+                          int64_t columns, int64_t ld)
 {
     char where[32] = "outside the layers";
     for (int64_t row = 0; y.data && row < rows; row++) {
-        int64_t column = find_nonfinite(base->device, fm_element(y, (size_t)(row * ld)), columns);
+        int64_t column = find_nonfinite(fm_element(y, (size_t)(row * ld)), columns);
         if (column == columns)
             continue;
         if (layer >= 0)
@@ -69,7 +64,7 @@ static struct fm_in of_f64(const double *y)
 }
 
 #define OF(y) _Generic((y), float * : of_f32, double * : of_f64, struct fm_out : fm_written)(y)
-#define FM_WRITES_LD(y, rows, columns, ld) check_written(base, op, #y, OF(y), rows, columns, ld);
+#define FM_WRITES_LD(y, rows, columns, ld) check_written(op, #y, OF(y), rows, columns, ld);
 #define FM_WRITES(y, rows, columns) FM_WRITES_LD(y, rows, columns, columns)
 
 /* SETn_NAME: a call of the nth scanned table. */
@@ -118,7 +113,6 @@ const struct fm_ops *fm_ops_scanned(const struct fm_ops *base)
         return t;
     scanned[i] = base;
     t->name = base->name;
-    t->device = base->device;
     t->operand = base->operand;
     t->f32 = base->f32 == base ? t : fm_ops_scanned(base->f32);
     return t;

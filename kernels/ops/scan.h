@@ -13,8 +13,8 @@
 
 #include "kernels/ops/kernels.h"
 
-/* The table that scans what `base` writes, of the same name, device and precision; the same one for
- * the same base.  Not for several threads at once. */
+/* The table that scans what `base` writes, of the same name and precision; the same one for the
+ * same base.  Not for several threads at once. */
 const struct fm_ops *fm_ops_scanned(const struct fm_ops *base);
 
 /* The decoder layer that operations belong to from here on, whatever thread calls them; -1: none.

@@ -6,10 +6,11 @@
 
 #include <assert.h>
 
-void ref_width_sums(double *sum, const double *c, const int32_t *width, int A, bool squares)
+void ref_width_sums(double *sum, const double *c, const uint32_t *width, int A, bool squares)
 {
     double all = 0;
-    for (int a = 0, j = 0; a < A; a++) {
+    uint32_t j = 0;
+    for (int a = 0; a < A; a++) {
         all = squares ? 0 : all;
         for (; j < width[a]; j++)
             all += squares ? c[j] * c[j] : c[j];

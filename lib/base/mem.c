@@ -1,13 +1,16 @@
 /*
- * Every large block of the suite is allocated here: aligned for vectors, zeroed (so that bytes
- * that were never written cannot differ between runs), and refused with a sentence that names its
- * purpose.
+ * Every large block of the suite is allocated here: aligned for vectors, and refused with a
+ * sentence that names its purpose.  Blocks of fm_alloc are zeroed, so that bytes that were never
+ * written cannot differ between runs.  Those of fm_alloc_large use large pages, because products
+ * read weights and activations in strides that small pages serve badly.
  */
 #include "lib/base/mem.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#define LARGE_PAGE ((size_t)2 << 20)
 #define FIRST 64 /* elements of an array that grows */
 
 void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err)
@@ -24,6 +27,24 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err)
         return NULL;
     }
     memset(block, 0, bytes);
+    return block;
+}
+
+void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err)
+{
+    size_t align = bytes < LARGE_PAGE ? FM_ALIGN : LARGE_PAGE, padded = 0;
+    void *block = NULL;
+    if (fm_add(&padded, bytes, align)) {
+        padded -= padded % align; /* at least one unit, a multiple of it */
+        block = aligned_alloc(align, padded);
+    }
+    if (!block) {
+        fm_fail(err, FM_ENOMEM, "no memory for %s (%zu bytes)", what, bytes);
+        fm_advise(err, FM_ADVISE_LESS_MEMORY);
+        return NULL;
+    }
+    if (align == LARGE_PAGE)
+        madvise(block, padded, MADV_HUGEPAGE);
     return block;
 }
 

@@ -39,6 +39,13 @@ static inline bool fm_add(size_t *out, size_t a, size_t b)
  */
 void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
 
+/*
+ * `bytes` bytes for arrays that operations compute in, aligned to FM_ALIGN or more; free() gives
+ * them back.  Contents are undefined.  Blocks of 2 MiB or more use large pages.  NULL with
+ * FM_ENOMEM and a sentence that names `what`.  0 bytes yield a block that may be freed.
+ */
+void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err);
+
 /* A copy of text, NULL with FM_ENOMEM. */
 char *fm_strdup(const char *text, struct fm_err *err);
 

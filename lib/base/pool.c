@@ -8,8 +8,8 @@
  * There is no deadlock, because a thread waits only for tasks that are running.
  *
  * Scratch is a stack for each thread, in chunks that double, so that no task asks the system for
- * memory once the first few have run.  Large chunks use large pages, as the blocks of
- * kernels/ops/host.c do, because products read them in strides.
+ * memory once the first few have run.  Large chunks use large pages, as blocks of fm_alloc_large
+ * do, because products read them in strides.
  *
  * OpenMP would be enough for plain loops.  But a loop inside a task could not use idle threads (a
  * nested team starts new threads), its threads would receive signals, and it ends the process when

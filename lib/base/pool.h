@@ -64,6 +64,10 @@ struct fm_mark {
 };
 struct fm_mark fm_scratch_mark(void);
 void *fm_scratch(size_t bytes);
+static inline float *fm_scratch_floats(size_t n)
+{
+    return fm_scratch(n * sizeof(float));
+}
 void fm_scratch_release(struct fm_mark mark);
 
 #endif

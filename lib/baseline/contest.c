@@ -317,8 +317,6 @@ static int measure_stream(struct match *s, struct fm_baseline_row *row, const st
     int rc = fm_ranking_open(&ranking, b, err);
     if (!rc && adapted)
         rc = fm_lorafile_open(&adapter, b, err);
-    if (!rc && adapted)
-        rc = fm_adapter_place(&adapter, s->ops->device, err);
     if (!rc)
         rc = measure_row(s, row, ranking.order, adapted ? &adapter : NULL, err);
     if (adapted)

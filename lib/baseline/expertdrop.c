@@ -28,19 +28,14 @@ static void add_expert(void *self, const struct fm_expert_view *v)
     struct norms *s = self;
     const struct fm_ops *ops = s->task->ops;
     const struct fm_config *c = s->task->config;
-    struct fm_mark host = fm_scratch_mark(), mark = ops->device->mark();
-    size_t bytes = (size_t)v->n * sizeof(float);
-    float *squares = ops->device->scratch(bytes), *own = fm_scratch(bytes),
-          *weight = fm_scratch(bytes);
+    struct fm_mark mark = fm_scratch_mark();
+    float *squares = fm_scratch_floats((size_t)v->n);
     double sum = 0;
     ops->dot_rows(squares, fm_f32(v->y), fm_f32(v->y), v->n, c->H, c->H);
-    ops->device->copy_out(own, squares, bytes);
-    ops->device->copy_out(weight, v->weight, bytes);
     for (int r = 0; r < v->n; r++)
-        sum += (double)weight[r] * sqrt((double)own[r]);
+        sum += (double)v->weight[r] * sqrt((double)squares[r]);
     s->slot[(size_t)v->slot * (size_t)c->E + (size_t)v->expert] = sum;
-    ops->device->release(mark);
-    fm_scratch_release(host);
+    fm_scratch_release(mark);
 }
 
 static void add_batch(void *self, int m, int batch, int lane, int slot)

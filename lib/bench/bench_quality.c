@@ -185,8 +185,6 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
                                : err->code;
     if (!rc)
         rc = fill_widths(widths, q, s, run->inputs.seed, err);
-    if (!rc && s->adapted)
-        rc = fm_adapter_place(&s->adapter, ops->device, err);
     if (!rc)
         rc = fm_quality_measure(quality, s->model, ops, &s->held, widths, masks,
                                 s->adapted ? &s->adapter : NULL, run, err);

@@ -94,7 +94,6 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 #include "kernels/ops/kernels.def"
 #undef FM_OP
     };
-    table.device = ops->device;
     /* Products that must be exact are counted where all products are. */
     table.f32 = ops->f32 == ops ? &table : ops->f32;
     table.operand = ops->operand;

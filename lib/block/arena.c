@@ -8,7 +8,7 @@
 void *fm_arena_alloc(struct fm_arena *r, size_t n)
 {
     size_t bytes = (n * sizeof(float) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
-    char *p = !r->device ? NULL : r->at ? r->at + r->bytes : r->device->scratch(bytes);
+    char *p = r->counting ? NULL : r->at ? r->at + r->bytes : fm_scratch(bytes);
     r->bytes += bytes;
     return p;
 }

@@ -126,7 +126,7 @@ struct fm_attention {
      * block has none such. */
     void (*order)(int32_t *order, const struct fm_config *config, const struct fm_weight *weight);
 
-    /* Angles of a position, and cos and sin (T, angles) of them, on the host. */
+    /* Angles of a position, and cos and sin (T, angles) of them. */
     int (*angles)(const struct fm_config *config);
     void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
 

@@ -46,12 +46,12 @@ static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, flo
     if (k == 0) {
         op->zero(z, (size_t)n * (size_t)H * sizeof *z);
     } else {
-        struct fm_mark mark = fm_pass_mark(p);
+        struct fm_mark mark = fm_scratch_mark();
         struct fm_out h = r->h.data ? r->h : fm_pass_operand(p, (size_t)n * (size_t)k);
         multiply(p, r, gu, x, k);
         op->swiglu_clamped(h, gu, n, k, p->config->alpha, p->config->limit);
         op->gemm(false, false, n, H, k, 1, fm_written(h), k, r->down, H, 0, z, H);
-        fm_pass_release(p, mark);
+        fm_scratch_release(mark);
     }
     op->add_rows(z, r->down_bias, n, H);
 }

@@ -207,7 +207,7 @@ static struct inner take(const struct fm_config *c, int N, struct fm_arena *aren
 
 static size_t inner_floats(const struct fm_config *c, int l, int N)
 {
-    struct fm_arena count = {0};
+    struct fm_arena count = {.counting = true};
     if (!fm_deltanet_layer(c, l))
         return fm_gqa.inner(c, l, N);
     take(c, N, &count);
@@ -217,7 +217,7 @@ static size_t inner_floats(const struct fm_config *c, int l, int N)
 /* The inner values of the pass's tokens, in memory of inner_floats. */
 static struct inner inner_in(const struct fm_pass *p, float *memory)
 {
-    struct fm_arena arena = {.device = p->ops->device, .at = (char *)memory};
+    struct fm_arena arena = {.at = (char *)memory};
     return take(p->config, fm_pass_rows(p), &arena);
 }
 
@@ -270,9 +270,9 @@ static void linear_forward(const struct fm_pass *p, float *inner, float *y, cons
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_ops *op = p->ops;
     int N = fm_pass_rows(p), H = p->config->H, V = value_width(m), wide = conv_width(m);
-    struct fm_mark mark = fm_pass_mark(p);
-    float *b = fm_pass_floats(p, (size_t)N * (size_t)m->Q);
-    float *n = fm_pass_floats(p, (size_t)N * (size_t)V);
+    struct fm_mark mark = fm_scratch_mark();
+    float *b = fm_scratch_floats((size_t)N * (size_t)m->Q);
+    float *n = fm_scratch_floats((size_t)N * (size_t)V);
     project(p, a->m, x, w->qkv, wide);
     project(p, a->z, x, weights_z(p), V);
     project(p, a->a, x, weights_a(p), m->Q);
@@ -283,7 +283,7 @@ static void linear_forward(const struct fm_pass *p, float *inner, float *y, cons
     normalise(p, a, n);
     op->gate(n, n, a->z, true, (int64_t)N * V);
     op->gemm(false, true, N, H, V, 1, fm_f32(n), V, fm_pass_projection(p, w->out, 0), V, 1, y, H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* d_o and dz (N, Q D) from dy (N, H). */
@@ -294,15 +294,15 @@ static void output_back(const struct fm_pass *p, const struct inner *a, float *d
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     int N = fm_pass_rows(p), H = p->config->H, V = value_width(m);
     size_t count = (size_t)N * (size_t)V;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *n = fm_pass_floats(p, count), *dn = fm_pass_floats(p, count);
+    struct fm_mark mark = fm_scratch_mark();
+    float *n = fm_scratch_floats(count), *dn = fm_scratch_floats(count);
     normalise(p, a, n);
     p->ops->gemm(false, false, N, V, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->out, 0), V, 0,
                  dn, V);
     p->ops->gate_back(dn, dz, dn, n, a->z, true, (int64_t)count);
     p->ops->zero(d_o, count * sizeof *d_o);
     p->ops->norm_back(d_o, dn, a->o, w->norm, NULL, a->rstd, N * m->Q, m->D);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void linear_backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
@@ -314,11 +314,11 @@ static void linear_backward(const struct fm_pass *p, float *inner, float *dx, co
     int N = fm_pass_rows(p), V = value_width(m), wide = conv_width(m);
     size_t heads = (size_t)N * (size_t)m->Q, values = (size_t)N * (size_t)V;
     size_t columns = (size_t)N * (size_t)wide;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *d_o = fm_pass_floats(p, values), *dz = fm_pass_floats(p, values);
-    float *dm = fm_pass_floats(p, columns), *behind = fm_pass_floats(p, columns);
-    float *dg = fm_pass_floats(p, heads), *dbeta = fm_pass_floats(p, heads);
-    float *da = fm_pass_floats(p, heads), *db = fm_pass_floats(p, heads);
+    struct fm_mark mark = fm_scratch_mark();
+    float *d_o = fm_scratch_floats(values), *dz = fm_scratch_floats(values);
+    float *dm = fm_scratch_floats(columns), *behind = fm_scratch_floats(columns);
+    float *dg = fm_scratch_floats(heads), *dbeta = fm_scratch_floats(heads);
+    float *da = fm_scratch_floats(heads), *db = fm_scratch_floats(heads);
     output_back(p, a, d_o, dz, dy);
     op->delta_rule_back(behind, dg, dbeta, d_o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C,
                         m->D);
@@ -328,7 +328,7 @@ static void linear_backward(const struct fm_pass *p, float *inner, float *dx, co
     project_back(p, dx, dz, weights_z(p), V, true);
     project_back(p, dx, da, weights_a(p), m->Q, true);
     project_back(p, dx, db, w->b, m->Q, true);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)

@@ -251,7 +251,7 @@ static struct inner take(const struct fm_config *c, int N, struct fm_arena *aren
 
 static size_t inner_floats(const struct fm_config *c, int l, int N)
 {
-    struct fm_arena count = {0};
+    struct fm_arena count = {.counting = true};
     (void)l;
     take(c, N, &count);
     return count.bytes / sizeof(float);
@@ -260,7 +260,7 @@ static size_t inner_floats(const struct fm_config *c, int l, int N)
 /* The inner values of the pass's tokens, in memory of inner_floats. */
 static struct inner inner_in(const struct fm_pass *p, float *memory)
 {
-    struct fm_arena arena = {.device = p->ops->device, .at = (char *)memory};
+    struct fm_arena arena = {.at = (char *)memory};
     return take(p->config, fm_pass_rows(p), &arena);
 }
 
@@ -323,10 +323,10 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     const struct fm_config *c = p->config;
     const struct fm_gqa_weights *w = &p->layer->gqa;
     int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C;
-    struct fm_mark mark = fm_pass_mark(p);
+    struct fm_mark mark = fm_scratch_mark();
     const float *o = a->o;
     if (a->gate) {
-        float *gated = fm_pass_floats(p, (size_t)N * (size_t)QC);
+        float *gated = fm_scratch_floats((size_t)N * (size_t)QC);
         project(p, a->gate, x, gate_weights(p).data, NULL, c->Q);
         p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QC);
         o = gated;
@@ -335,7 +335,7 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
                  H);
     if (w->o_bias)
         p->ops->add_rows(y, w->o_bias, N, H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
@@ -366,11 +366,11 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     float clip = c->gqa->clip;
     int N = fm_pass_rows(p), rows = norm_rows(c, N, heads), width = norm_width(c, heads);
     size_t n = (size_t)N * (size_t)heads * (size_t)c->C;
-    struct fm_mark mark = fm_pass_mark(p);
+    struct fm_mark mark = fm_scratch_mark();
     assert(raw || clip == 0);
     rotate(p, dy, heads, -1);
     if (raw) {
-        float *y = fm_pass_floats(p, n), *again = fm_pass_floats(p, (size_t)rows);
+        float *y = fm_scratch_floats(n), *again = fm_scratch_floats((size_t)rows);
         if (clip > 0) {
             c->norm->forward(p->ops, y, again, raw, norm, NULL, rows, width, c->eps);
             p->ops->clamp_back(dy, y, clip, (int64_t)n);
@@ -379,7 +379,7 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
         p->ops->zero(dy, n * sizeof *dy);
         c->norm->backward(p->ops, dy, y, raw, norm, NULL, rstd, rows, width);
     }
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* d_o (N, Q C) holds the gradient behind the gate and receives the one before it; dx (N, H) = the
@@ -387,11 +387,11 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
 static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx, float *d_o)
 {
     int N = fm_pass_rows(p), H = p->config->H, QC = p->config->Q * p->config->C;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dgate = fm_pass_floats(p, (size_t)N * (size_t)QC);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dgate = fm_scratch_floats((size_t)N * (size_t)QC);
     p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QC);
     p->ops->gemm(false, false, N, H, QC, 1, fm_f32(dgate), QC, gate_weights(p), H, 0, dx, H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
@@ -403,9 +403,9 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     const struct inner all = inner_in(p, inner), *a = &all;
     int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
     size_t n = (size_t)N;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *d_o = fm_pass_floats(p, n * (size_t)QC), *dq = fm_pass_floats(p, n * (size_t)QC);
-    float *dk = fm_pass_floats(p, n * (size_t)GC), *dv = fm_pass_floats(p, n * (size_t)GC);
+    struct fm_mark mark = fm_scratch_mark();
+    float *d_o = fm_scratch_floats(n * (size_t)QC), *dq = fm_scratch_floats(n * (size_t)QC);
+    float *dk = fm_scratch_floats(n * (size_t)GC), *dv = fm_scratch_floats(n * (size_t)GC);
     op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->o, 0), QC, 0, d_o,
              QC);
     if (a->gate)
@@ -422,7 +422,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
              H);
     op->gemm(false, false, N, H, GC, 1, fm_f32(dv), GC, fm_pass_projection(p, w->v, 0), H, 1, dx,
              H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* ---- cost ---- */

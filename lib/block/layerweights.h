@@ -1,8 +1,7 @@
 /*
- * The weights of a decoder layer in memory, and those outside the layers: arrays on the device of
- * the model's operations.  What the model or the layer does not have is NULL.  The rows of a
- * family's table (weight.h) name these fields; H, E, Q, C and the like are struct fm_config's, or
- * those of the block's struct in it.
+ * The weights of a decoder layer in memory, and those outside the layers.  What the model or the
+ * layer does not have is NULL.  The rows of a family's table (weight.h) name these fields; H, E, Q,
+ * C and the like are struct fm_config's, or those of the block's struct in it.
  */
 #ifndef FM_LAYERWEIGHTS_H
 #define FM_LAYERWEIGHTS_H

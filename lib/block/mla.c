@@ -162,7 +162,7 @@ static struct inner take(const struct fm_config *c, int N, struct fm_arena *aren
 
 static size_t inner_floats(const struct fm_config *c, int l, int N)
 {
-    struct fm_arena count = {0};
+    struct fm_arena count = {.counting = true};
     (void)l;
     take(c, N, &count);
     return count.bytes / sizeof(float);
@@ -171,7 +171,7 @@ static size_t inner_floats(const struct fm_config *c, int l, int N)
 /* The inner values of the pass's tokens, in memory of inner_floats. */
 static struct inner inner_in(const struct fm_pass *p, float *memory)
 {
-    struct fm_arena arena = {.device = p->ops->device, .at = (char *)memory};
+    struct fm_arena arena = {.at = (char *)memory};
     return take(p->config, fm_pass_rows(p), &arena);
 }
 
@@ -207,9 +207,9 @@ static void find_queries(const struct fm_pass *p, const struct inner *a, const f
     const struct fm_config *c = p->config;
     const struct fm_mla_weights *w = &p->layer->mla;
     int N = fm_pass_rows(p), QC = c->Q * c->C, rank = c->mla->q_rank;
-    struct fm_mark mark = fm_pass_mark(p);
+    struct fm_mark mark = fm_scratch_mark();
     if (rank > 0) {
-        float *latent = fm_pass_floats(p, (size_t)N * (size_t)rank);
+        float *latent = fm_scratch_floats((size_t)N * (size_t)rank);
         project(p, a->q_a, x, w->q_a, w->q_a_bias, rank, c->H);
         p->ops->norm(fm_to_f32(latent), a->q_rstd, a->q_a, w->q_norm, NULL, N, rank, LATENT_EPS);
         project(p, a->q, latent, w->q_b, NULL, QC, rank);
@@ -217,7 +217,7 @@ static void find_queries(const struct fm_pass *p, const struct inner *a, const f
         project(p, a->q, x, w->q, NULL, QC, c->H);
     }
     rotate(p, a->q, c->Q, c->C, 1);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void find_keys(const struct fm_pass *p, const struct inner *a, const float *x)
@@ -227,9 +227,9 @@ static void find_keys(const struct fm_pass *p, const struct inner *a, const floa
     const struct fm_mla_weights *w = &p->layer->mla;
     int N = fm_pass_rows(p), rank = m->c_rank, width = c->Q * (m->A + m->D);
     size_t n = (size_t)N, below = (size_t)rank * (size_t)c->H;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *latent = fm_pass_floats(p, n * (size_t)rank), *r = fm_pass_floats(p, n * (size_t)m->R);
-    float *kv = fm_pass_floats(p, n * (size_t)width);
+    struct fm_mark mark = fm_scratch_mark();
+    float *latent = fm_scratch_floats(n * (size_t)rank), *r = fm_scratch_floats(n * (size_t)m->R);
+    float *kv = fm_scratch_floats(n * (size_t)width);
     project(p, a->c, x, w->kv_a, w->kv_a_bias, rank, c->H);
     project(p, r, x, fm_pass_projection(p, w->kv_a, below).data,
             w->kv_a_bias ? w->kv_a_bias + rank : NULL, m->R, c->H);
@@ -237,7 +237,7 @@ static void find_keys(const struct fm_pass *p, const struct inner *a, const floa
     p->ops->norm(fm_to_f32(latent), a->c_rstd, a->c, w->c_norm, NULL, N, rank, LATENT_EPS);
     project(p, kv, latent, w->kv_b, NULL, width, rank);
     p->ops->join_keys(a->k, a->v, kv, r, N, c->Q, m->A, m->R, m->D);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
@@ -268,13 +268,13 @@ static void latent_back(const struct fm_pass *p, const struct latent *z, float *
 {
     int N = fm_pass_rows(p);
     size_t n = (size_t)N * (size_t)z->rank;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *behind = fm_pass_floats(p, n), *before = fm_pass_floats(p, n);
+    struct fm_mark mark = fm_scratch_mark();
+    float *behind = fm_scratch_floats(n), *before = fm_scratch_floats(n);
     project_back(p, behind, dy, z->up, z->width, z->rank, false);
     p->ops->zero(before, n * sizeof *before);
     p->ops->norm_back(before, behind, z->value, z->norm, NULL, z->rstd, N, z->rank);
     project_back(p, dx, before, z->down, z->rank, p->config->H, true);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* dx = the gradient at x through queries, from dq, which is turned back. */
@@ -314,15 +314,15 @@ static void keys_back(const struct fm_pass *p, const struct inner *a, float *dx,
                              .rstd = a->c_rstd,
                              .rank = m->c_rank,
                              .width = width};
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dkv = fm_pass_floats(p, (size_t)N * (size_t)width);
-    float *dr = fm_pass_floats(p, (size_t)N * (size_t)m->R);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dkv = fm_scratch_floats((size_t)N * (size_t)width);
+    float *dr = fm_scratch_floats((size_t)N * (size_t)m->R);
     p->ops->join_keys_back(dkv, dr, dk, dv, N, c->Q, m->A, m->R, m->D);
     rotate(p, dr, 1, m->R, -1);
     latent_back(p, &z, dx, dkv);
     project_back(p, dx, dr, fm_pass_projection(p, w->kv_a, (size_t)m->c_rank * (size_t)c->H).data,
                  m->R, c->H, true);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
@@ -332,15 +332,15 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     const struct inner all = inner_in(p, inner), *a = &all;
     int N = fm_pass_rows(p), D = c->mla->D;
     size_t qc = (size_t)N * (size_t)size_of(c, 'q'), qd = (size_t)N * (size_t)size_of(c, 'v');
-    struct fm_mark mark = fm_pass_mark(p);
-    float *d_o = fm_pass_floats(p, qd), *dq = fm_pass_floats(p, qc);
-    float *dk = fm_pass_floats(p, qc), *dv = fm_pass_floats(p, qd);
+    struct fm_mark mark = fm_scratch_mark();
+    float *d_o = fm_scratch_floats(qd), *dq = fm_scratch_floats(qc);
+    float *dk = fm_scratch_floats(qc), *dv = fm_scratch_floats(qd);
     project_back(p, d_o, dy, w->o, c->H, c->Q * D, false);
     p->ops->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, NULL, p->S, p->T, c->Q, c->Q,
                            c->C, D, root(c), 0);
     queries_back(p, a, dx, dq);
     keys_back(p, a, dx, dk, dv);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* ---- cost ---- */

@@ -5,12 +5,6 @@
  */
 #include "lib/block/mlp.h"
 
-/* Gate and up of all tokens, (N, 2 D): the kept ones, or memory for them. */
-static float *take_gu(const struct fm_pass *p, float *gu, size_t count)
-{
-    return gu ? gu : fm_pass_floats(p, count);
-}
-
 static void multiply(const struct fm_pass *p, float *gu, const float *x, int D)
 {
     int N = fm_pass_rows(p), H = p->config->H;
@@ -26,11 +20,11 @@ static void middle(const struct fm_pass *p, float *h, float *s, const float *gu,
     p->ops->swiglu(fm_to_f32(h), gu, N, D);
     if (!w)
         return;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *u = fm_pass_floats(p, (size_t)N);
+    struct fm_mark mark = fm_scratch_mark();
+    float *u = fm_scratch_floats((size_t)N);
     p->ops->gemm(false, true, N, 1, H, 1, fm_f32(x), H, fm_f32(w), H, 0, u, 1);
     p->ops->gate_rows(h, s, u, N, D);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 void fm_mlp_forward(const struct fm_pass *p, float *kept, float *y, const float *x)
@@ -39,13 +33,13 @@ void fm_mlp_forward(const struct fm_pass *p, float *kept, float *y, const float 
     size_t n = (size_t)N, d = (size_t)D;
     if (D == 0)
         return;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *gu = take_gu(p, kept, n * 2 * d), *h = fm_pass_floats(p, n * d);
-    float *s = fm_pass_floats(p, n);
+    struct fm_mark mark = fm_scratch_mark();
+    float *gu = kept ? kept : fm_scratch_floats(n * 2 * d), *h = fm_scratch_floats(n * d);
+    float *s = fm_scratch_floats(n);
     multiply(p, gu, x, D);
     middle(p, h, s, gu, x, D);
     p->ops->gemm(false, false, N, H, D, 1, fm_f32(h), D, p->layer->mlp_down, H, 1, y, H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const float *dy,
@@ -56,21 +50,21 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
     size_t n = (size_t)N, d = (size_t)D;
     if (D == 0)
         return;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *gu = take_gu(p, kept, n * 2 * d), *dh = fm_pass_floats(p, n * d);
-    float *dgu = fm_pass_floats(p, n * 2 * d);
+    struct fm_mark mark = fm_scratch_mark();
+    float *gu = kept ? kept : fm_scratch_floats(n * 2 * d), *dh = fm_scratch_floats(n * d);
+    float *dgu = fm_scratch_floats(n * 2 * d);
     if (!kept)
         multiply(p, gu, x, D);
     op->gemm(false, true, N, D, H, 1, fm_f32(dy), H, p->layer->mlp_down, H, 0, dh, D);
     if (p->layer->mlp_mix) {
-        float *h = fm_pass_floats(p, n * d), *s = fm_pass_floats(p, n), *du = fm_pass_floats(p, n);
+        float *h = fm_scratch_floats(n * d), *s = fm_scratch_floats(n), *du = fm_scratch_floats(n);
         middle(p, h, s, gu, x, D);
         op->gate_rows_back(dh, du, h, s, N, D);
         op->gemm(false, false, N, H, 1, 1, fm_f32(du), 1, fm_f32(p->layer->mlp_mix), H, 1, dx, H);
     }
     op->swiglu_back(fm_to_f32(dgu), dh, gu, N, D, D);
     op->gemm(false, false, N, H, 2 * D, 1, fm_f32(dgu), 2 * D, p->layer->mlp_gate_up, H, 1, dx, H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* ---- cost ---- */

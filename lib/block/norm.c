@@ -35,7 +35,7 @@ static void layer_back(const struct fm_ops *ops, float *dx, const float *dy, con
 /* The weights that are meant, in scratch. */
 static float *plus_one(const struct fm_ops *ops, const float *w, int H)
 {
-    float *sum = ops->device->scratch((size_t)H * sizeof *sum);
+    float *sum = fm_scratch((size_t)H * sizeof *sum);
     ops->shift(sum, w, 1, H);
     return sum;
 }
@@ -43,17 +43,17 @@ static float *plus_one(const struct fm_ops *ops, const float *w, int H)
 static void plus(const struct fm_ops *ops, float *y, float *rstd, const float *x, const float *w,
                  const float *b, int N, int H, float eps)
 {
-    struct fm_mark mark = ops->device->mark();
+    struct fm_mark mark = fm_scratch_mark();
     rms(ops, y, rstd, x, plus_one(ops, w, H), b, N, H, eps);
-    ops->device->release(mark);
+    fm_scratch_release(mark);
 }
 
 static void plus_back(const struct fm_ops *ops, float *dx, const float *dy, const float *x,
                       const float *w, const float *b, const float *rstd, int N, int H)
 {
-    struct fm_mark mark = ops->device->mark();
+    struct fm_mark mark = fm_scratch_mark();
     rms_back(ops, dx, dy, x, plus_one(ops, w, H), b, rstd, N, H);
-    ops->device->release(mark);
+    fm_scratch_release(mark);
 }
 
 const struct fm_norm fm_rmsnorm = {.name = "rmsnorm", .forward = rms, .backward = rms_back};

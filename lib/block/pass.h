@@ -1,7 +1,6 @@
 /*
  * What blocks compute with: one or more micro-batches of one shape on their way through one layer,
- * and where their values lie.  Arrays are on the device of the pass's operations
- * (kernels/ops/kernels.h), and operations alone touch them.
+ * and where their values lie.
  */
 #ifndef FM_PASS_H
 #define FM_PASS_H
@@ -28,7 +27,7 @@ struct fm_pass {
     int S, T;               /* sequences of all micro-batches together */
     int parts;              /* micro-batches, S / parts sequences each */
     void *cached;           /* inner values, from the forward to the backward; NULL: not kept */
-    int32_t *cached_first;  /* the host's part of them: (E parts + 1); NULL: not kept */
+    int32_t *cached_first;  /* and (E parts + 1): which expert has which rows; NULL: not kept */
     bool cached_gu;         /* products of gate_up are among them: the backward needs no other
                              channels than the widths' */
 };
@@ -36,22 +35,6 @@ struct fm_pass {
 static inline int fm_pass_rows(const struct fm_pass *pass)
 {
     return pass->S * pass->T;
-}
-
-/* Scratch on the pass's device, between a mark and its release. */
-static inline struct fm_mark fm_pass_mark(const struct fm_pass *pass)
-{
-    return pass->ops->device->mark();
-}
-
-static inline void fm_pass_release(const struct fm_pass *pass, struct fm_mark mark)
-{
-    pass->ops->device->release(mark);
-}
-
-static inline float *fm_pass_floats(const struct fm_pass *pass, size_t n)
-{
-    return pass->ops->device->scratch(n * sizeof(float));
 }
 
 /* A projection of the attention, from element `first` on. */
@@ -62,18 +45,17 @@ static inline struct fm_in fm_pass_projection(const struct fm_pass *pass, const 
     return fm_element((struct fm_in){w, dtype, NULL}, first);
 }
 
-/* An array that only products read. */
+/* An array that only products read, in scratch. */
 static inline struct fm_out fm_pass_operand(const struct fm_pass *pass, size_t n)
 {
     enum fm_dtype dtype = pass->ops->operand;
-    return (struct fm_out){pass->ops->device->scratch(n * (size_t)(fm_dtype_bits(dtype) / 8)),
-                           dtype};
+    return (struct fm_out){fm_scratch(n * (size_t)(fm_dtype_bits(dtype) / 8)), dtype};
 }
 
-/* Where inner values go: behind each other from `at` on, or to scratch where that is NULL; `bytes`
- * counts them, and counting alone, without a device, takes none. */
+/* Where inner values go: one after another from `at` on, or to scratch where that is NULL; `bytes`
+ * counts them.  A counting arena does nothing else. */
 struct fm_arena {
-    const struct fm_device *device;
+    bool counting;
     char *at;
     size_t bytes;
 };

@@ -132,7 +132,7 @@ static const float *choice_bias(const struct fm_pass *p, const float *bias)
 {
     if (!p->closed)
         return bias;
-    float *both = fm_pass_floats(p, (size_t)p->config->E);
+    float *both = fm_scratch_floats((size_t)p->config->E);
     p->ops->copy(both, p->closed, (size_t)p->config->E * sizeof *both);
     if (bias)
         p->ops->add(both, bias, p->config->E);
@@ -145,11 +145,11 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
 {
     const struct fm_config *c = p->config;
     struct fm_pass f32 = exact(p);
-    struct fm_mark mark = fm_pass_mark(p);
+    struct fm_mark mark = fm_scratch_mark();
     fm_router_logits(&f32, scores, x);
     p->ops->route_scored(ids, weights, scores, choice_bias(p, p->layer->router.choice_bias),
                          &c->scored->rule, fm_pass_rows(p), c->E, c->K);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
@@ -158,12 +158,12 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
     const struct fm_config *c = p->config;
     struct fm_pass f32 = exact(p);
     int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
     (void)weights;
     p->ops->route_scored_back(dlogits, dweights, ids, scores, &c->scored->rule, N, c->E, c->K);
     fm_router_logits_back(&f32, dx, dlogits);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 const struct fm_router fm_scored = {.name = "scored",

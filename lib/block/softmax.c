@@ -22,12 +22,12 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
 {
     const struct fm_config *c = p->config;
     int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_pass_mark(p);
-    float *logits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    struct fm_mark mark = fm_scratch_mark();
+    float *logits = fm_scratch_floats((size_t)N * (size_t)c->E);
     (void)keep;
     fm_router_logits(p, logits, x);
     p->ops->route(ids, weights, logits, N, c->E, c->K);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
@@ -35,12 +35,12 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
 {
     const struct fm_config *c = p->config;
     int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
     (void)keep;
     p->ops->route_back(dlogits, dweights, ids, weights, N, c->E, c->K);
     fm_router_logits_back(p, dx, dlogits);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* `all` (N, E) holds the logits, then the probabilities. */
@@ -57,12 +57,12 @@ static void backward_raw(const struct fm_pass *p, float *dx, const float *dweigh
 {
     const struct fm_config *c = p->config;
     int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
     (void)weights;
     p->ops->route_raw_back(dlogits, dweights, ids, all, N, c->E, c->K);
     fm_router_logits_back(p, dx, dlogits);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 const struct fm_router fm_softmax = {.name = "softmax",

@@ -38,12 +38,12 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
 {
     const struct fm_config *c = p->config;
     int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dlogits = fm_pass_floats(p, (size_t)N * (size_t)c->E);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
     p->ops->sparsemixer_back(dlogits, dweights, ids, weights, logits, N, c->E,
                              c->sparsemix->threshold);
     fm_router_logits_back(p, dx, dlogits);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 const struct fm_router fm_sparsemix = {.name = "sparsemixer",

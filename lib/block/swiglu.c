@@ -30,12 +30,12 @@ static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, flo
         op->zero(z, (size_t)n * (size_t)H * sizeof *z);
         return;
     }
-    struct fm_mark mark = fm_pass_mark(p);
+    struct fm_mark mark = fm_scratch_mark();
     struct fm_out h = r->h.data ? r->h : fm_pass_operand(p, (size_t)n * (size_t)k);
     op->gemm(false, true, n, 2 * k, H, 1, x, H, r->gate_up, H, 0, gu, 2 * k);
     op->swiglu(h, gu, n, k);
     op->gemm(false, false, n, H, k, 1, fm_written(h), k, r->down, H, 0, z, H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* dx and dot, from dgu and from h and dh. */

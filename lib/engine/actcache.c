@@ -13,8 +13,7 @@
 
 void fm_actcache_release(struct fm_actcache *cache)
 {
-    if (cache->device)
-        cache->device->free(cache->block);
+    free(cache->block);
     free(cache->first);
     *cache = (struct fm_actcache){0};
 }
@@ -39,7 +38,7 @@ static size_t record_bytes(const struct fm_sweeping *r)
 static void take_block(struct fm_actcache *k, size_t count)
 {
     struct fm_err unused = {0};
-    k->block = k->device->alloc(count * k->record, "inner values", &unused);
+    k->block = fm_alloc_large(count * k->record, "inner values", &unused);
     k->first = fm_alloc(count * k->firsts, sizeof *k->first, "inner values", &unused);
     if (k->block && k->first)
         k->held = count;
@@ -60,7 +59,6 @@ void fm_actcache_prepare(struct fm_sweeping *r)
         fm_actcache_release(k);
         const struct fm_sweep *s = r->sweep;
         *k = (struct fm_actcache){.record = record,
-                                  .device = s->ops->device,
                                   .firsts = (size_t)s->config->E * (size_t)s->together + 1};
         if (count > 0)
             take_block(k, count);

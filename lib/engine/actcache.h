@@ -13,10 +13,8 @@ struct fm_actcache {
     size_t record; /* bytes of one, a multiple of FM_ALIGN */
     size_t count;  /* records that this run may use */
     size_t held;   /* records that fit into block */
-    const struct fm_device *device;
-    char *block;    /* on the device */
-    int32_t *first; /* (held, E micro-batches of a block + 1): the host's part, which expert has
-                       which rows */
+    char *block;
+    int32_t *first; /* (held, E micro-batches of a block + 1): which expert has which rows */
     size_t firsts;  /* of one record */
 };
 

@@ -42,8 +42,7 @@ int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alph
                     const uint32_t *widths, struct fm_err *err)
 {
     size_t n = (size_t)M * (size_t)E, total = 0;
-    *a = (struct fm_adapter){
-        .M = M, .E = E, .H = H, .r = r, .alpha = alpha, .device = &fm_device_host};
+    *a = (struct fm_adapter){.M = M, .E = E, .H = H, .r = r, .alpha = alpha};
     a->widths = fm_alloc(n, sizeof *a->widths, "adapter widths", err);
     a->offset = fm_alloc(n + 1, sizeof *a->offset, "adapter offsets", err);
     if (!a->widths || !a->offset)
@@ -69,8 +68,7 @@ void fm_adapter_release(struct fm_adapter *a)
 {
     free(a->widths);
     free(a->offset);
-    if (a->device)
-        a->device->free(a->values);
+    free(a->values);
     *a = (struct fm_adapter){0};
 }
 
@@ -80,26 +78,8 @@ static size_t count_all(const struct fm_adapter *a)
     return (size_t)a->offset[(size_t)a->M * (size_t)a->E];
 }
 
-int fm_adapter_place(struct fm_adapter *a, const struct fm_device *device, struct fm_err *err)
-{
-    size_t bytes = count_all(a) * sizeof *a->values;
-    if (a->device == device)
-        return FM_OK;
-    float *values = device->alloc(bytes, "the adapter", err);
-    if (!values)
-        return err->code;
-    struct fm_mark mark = fm_scratch_mark();
-    device->copy_in(values, a->device->stage_out(a->values, bytes), bytes);
-    fm_scratch_release(mark);
-    a->device->free(a->values);
-    a->values = values;
-    a->device = device;
-    return FM_OK;
-}
-
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
 {
-    assert(a->device == &fm_device_host);
     memset(a->values, 0, count_all(a) * sizeof *a->values);
     for (int m = 0; m < a->M; m++)
         for (int e = 0; e < a->E; e++)
@@ -132,7 +112,6 @@ void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, floa
 {
     int k = (int)a->widths[expert_index(a, m, e)], r = a->r, H = a->H;
     float s = a->alpha / (float)r;
-    assert(a->device == ops->device);
     if (k == 0)
         return;
     const float *gate_A = fm_adapter_part(a, a->values, m, e, FM_GATE_A);

@@ -24,22 +24,16 @@ struct fm_adapter {
     int M, E, H, r;
     float alpha;
     uint32_t *widths; /* (M, E): channels with an adapter */
-    uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts, */
-    const struct fm_device *device; /* where values lie */
-    float *values; /* all parts, expert after expert, parts in the order of enum fm_lora */
+    uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts */
+    float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora */
 };
 
-/* Sizes from widths (M, E), copied; values zero, on the host.  release() takes a zeroed struct too.
- */
+/* Sizes from widths (M, E), copied; values zero.  release() takes a zeroed struct too. */
 int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
                     const uint32_t *widths, struct fm_err *err);
 void fm_adapter_release(struct fm_adapter *a);
 
-/* Move the values to another device's memory; FM_ENOMEM leaves them where they are. */
-int fm_adapter_place(struct fm_adapter *a, const struct fm_device *device, struct fm_err *err);
-
-/* Start values, made on the host: A normal with standard deviation 1/r, B zero; a function of seed
- * alone. */
+/* Start values: A normal with standard deviation 1/r, B zero; a function of seed only. */
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
 
 /* A part of expert e of the m-th layer of experts, inside a block laid out as `values` (so
@@ -47,8 +41,7 @@ void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
 float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, enum fm_lora part);
 
 /* Add the adapter of that expert to gate_up (2 cap, H) and down (cap, H), which the caller copied
- * from the base, on the device of ops and of the values; rows [width, cap) are not touched.  Either
- * may be NULL: not wanted. */
+ * from the base; rows [width, cap) are not touched.  Either may be NULL: not wanted. */
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
                       float *down, int m, int e);
 

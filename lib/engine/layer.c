@@ -42,7 +42,7 @@
 #include "lib/base/trace.h"
 #include "lib/block/mlp.h"
 
-/* N tokens' inner values of a layer, on the device, in scratch or where the pass keeps them.  What
+/* N tokens' inner values of a layer, in scratch or where the pass keeps them.  What
  * the layer does not need is NULL. */
 struct inner {
     float *x1;          /* (N, H); of a forward, only where it is kept */
@@ -59,7 +59,7 @@ struct inner {
     int32_t *rows;  /* (R): token of a row */
     float *scale;   /* (R): its router weight */
     int32_t *where; /* (N, K): row of a choice */
-    int32_t *first; /* (E P + 1), the host's: expert e has rows [first[e P], first[(e + 1) P]), P
+    int32_t *first; /* (E P + 1): expert e has rows [first[e P], first[(e + 1) P]), P
                        micro-batches one after another */
 };
 
@@ -101,17 +101,17 @@ size_t fm_layer_cache_bytes(const struct fm_config *c, int N, bool gu)
 {
     size_t most = 0;
     for (int l = 0; l < c->L; l++) {
-        struct fm_arena arena = {0};
+        struct fm_arena arena = {.counting = true};
         take_inner(c, l, N, gu, &arena);
         most = arena.bytes > most ? arena.bytes : most;
     }
     return most;
 }
 
-/* The pass's inner values: where it keeps them, or in scratch, the host's in the host's. */
+/* The pass's inner values: where it keeps them, or in scratch. */
 static struct inner inner_of(const struct fm_pass *p)
 {
-    struct fm_arena arena = {.device = p->ops->device, .at = p->cached};
+    struct fm_arena arena = {.at = p->cached};
     struct inner a = take_inner(p->config, p->l, p->S * p->T, p->cached && p->cached_gu, &arena);
     size_t E = (size_t)p->config->E;
     if (a.ids)
@@ -143,7 +143,7 @@ static int count_rows(const struct fm_pass *p, const struct inner *a, int e)
     return first_row(p, a, e + 1) - first_row(p, a, e);
 }
 
-/* Experts with the most rows first (E), so that the pool ends evenly; in the host's scratch.
+/* Experts with the most rows first (E), so that the pool ends evenly; in scratch.
  * Insertion: ties stay in the order of experts. */
 static const int32_t *order_experts(const struct fm_pass *p, const struct inner *a)
 {
@@ -157,20 +157,15 @@ static const int32_t *order_experts(const struct fm_pass *p, const struct inner 
     return order;
 }
 
-/* Fill rows, scale, where and the host's first from ids and weights. */
+/* Fill rows, scale, where and first from ids and weights. */
 static void sort_rows(const struct fm_pass *p, struct inner *a)
 {
     const struct fm_config *c = p->config;
-    size_t bytes = ((size_t)c->E * (size_t)p->parts + 1) * sizeof(int32_t);
-    struct fm_mark mark = fm_pass_mark(p);
-    int32_t *first = p->ops->device->scratch(bytes);
-    p->ops->sort_rows(first, a->rows, a->scale, a->where, a->ids, a->weights, p->S * p->T, c->E,
+    p->ops->sort_rows(a->first, a->rows, a->scale, a->where, a->ids, a->weights, p->S * p->T, c->E,
                       c->K, p->parts);
-    p->ops->device->copy_out(a->first, first, bytes);
     assert(a->first[0] == 0 && a->first[c->E * p->parts] == p->S * p->T * c->K); /* invariant 1 */
     for (int i = 0; FM_DEBUGGING && i < c->E * p->parts; i++)
         assert(a->first[i] <= a->first[i + 1]);
-    fm_pass_release(p, mark);
 }
 
 /* x1 (N, H) -> second norm, and the choices of a layer of experts. */
@@ -202,11 +197,11 @@ static void attend_back(const struct fm_pass *p, const struct inner *a, float *d
     const struct fm_config *c = p->config;
     const struct fm_layer *w = p->layer;
     int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dxn = fm_pass_floats(p, (size_t)N * (size_t)c->H);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dxn = fm_scratch_floats((size_t)N * (size_t)c->H);
     c->attention->backward(p, a->attention, dxn, dx);
     c->norm->backward(p->ops, dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, c->H);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* What the tasks of one layer's experts share. */
@@ -251,7 +246,7 @@ static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, i
     size_t rows = (size_t)c->expert->rows;
     if (x->inner->gu)
         return x->inner->gu + (size_t)first * rows * (size_t)c->I;
-    return fm_pass_floats(x->pass, (size_t)r->n * rows * (size_t)width);
+    return fm_scratch_floats((size_t)r->n * rows * (size_t)width);
 }
 
 /* A view of micro-batch `part` of an expert's rows, of which `all` has those from micro-batch
@@ -302,7 +297,7 @@ static void forward_expert(void *arg, int i)
     if (!rows_of(&r, x, x->order[i]))
         return;
     size_t H = (size_t)p->config->H, first = (size_t)first_row(p, x->inner, r.e);
-    struct fm_mark mark = fm_pass_mark(p);
+    struct fm_mark mark = fm_scratch_mark();
     struct fm_out rows = fm_pass_operand(p, (size_t)r.n * H);
     float *gu = take_gu(x, &r, (int)first, r.width);
     if (x->visitor)
@@ -312,7 +307,7 @@ static void forward_expert(void *arg, int i)
     p->config->expert->forward(p, &r, x->z + first * H, gu, fm_written(rows));
     if (x->visitor)
         show_forward(x, &r, fm_written(rows));
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /* y (N, H) += the chosen experts' outputs, weighted. */
@@ -321,7 +316,7 @@ static void add_experts(const struct fm_pass *p, const struct inner *a, float *y
 {
     const struct fm_config *c = p->config;
     int N = p->S * p->T;
-    float *z = fm_pass_floats(p, (size_t)N * (size_t)c->K * (size_t)c->H);
+    float *z = fm_scratch_floats((size_t)N * (size_t)c->K * (size_t)c->H);
     struct experts e = {.pass = p,
                         .inner = a,
                         .order = order_experts(p, a),
@@ -338,7 +333,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
                       const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
     size_t count = (size_t)(p->S * p->T) * (size_t)p->config->H;
-    struct fm_mark host = fm_scratch_mark(), mark = fm_pass_mark(p);
+    struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
     struct inner a = inner_of(p);
     if (y != x)
         p->ops->copy(y, x, count * sizeof *y);
@@ -349,7 +344,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     if (a.ids)
         add_experts(p, &a, y, counts, visitor, where);
     fm_mlp_forward(p, a.mlp_gu, y, a.xm);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
     fm_scratch_release(host);
 }
 
@@ -395,7 +390,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
     r.n = part_row(p, a, r.e, s.end) - first;
     assert(first >= first_row(p, a, r.e) && first + r.n <= first_row(p, a, r.e + 1)); /* 2 */
     size_t n = (size_t)r.n, H = (size_t)c->H, f = (size_t)full, k = (size_t)r.width;
-    struct fm_mark mark = fm_pass_mark(p);
+    struct fm_mark mark = fm_scratch_mark();
     struct fm_out rows = fm_pass_operand(p, n * H), dy = fm_pass_operand(p, n * H);
     struct fm_expert_back b = {.x = fm_written(rows),
                                .dy = fm_written(dy),
@@ -403,7 +398,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
                                .gu = take_gu(x, &r, first, full),
                                .known = a->gu != NULL,
                                .h = fm_pass_operand(p, n * f),
-                               .dh = fm_pass_floats(p, n * f),
+                               .dh = fm_scratch_floats(n * f),
                                .dgu = fm_pass_operand(p, n * (size_t)c->expert->rows * k),
                                .dx = x->wanted ? x->z + (size_t)first * H : NULL,
                                .dot = x->dweights + first};
@@ -430,7 +425,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
                                       .dh = b.dh,
                                       .dgu = fm_written(b.dgu)},
              s);
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 /*
@@ -474,9 +469,9 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
 {
     const struct fm_config *c = p->config;
     size_t R = (size_t)(p->S * p->T) * (size_t)c->K;
-    struct fm_mark mark = fm_pass_mark(p);
-    float *dz = fm_pass_floats(p, R * (size_t)c->H), *by_row = fm_pass_floats(p, R),
-          *dweights = fm_pass_floats(p, R);
+    struct fm_mark mark = fm_scratch_mark();
+    float *dz = fm_scratch_floats(R * (size_t)c->H), *by_row = fm_scratch_floats(R),
+          *dweights = fm_scratch_floats(R);
     struct experts e = {.pass = p,
                         .inner = a,
                         .order = order_experts(p, a),
@@ -492,7 +487,7 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
         c->router->backward(p, dxm, dweights, a->ids, a->weights, a->p);
         p->ops->combine(dxm, dz, a->where, NULL, p->S * p->T, c->K, c->H);
     }
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
 }
 
 void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const float *x,
@@ -500,9 +495,9 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
 {
     int N = p->S * p->T, H = p->config->H;
     size_t count = (size_t)N * (size_t)H;
-    struct fm_mark host = fm_scratch_mark(), mark = fm_pass_mark(p);
+    struct fm_mark host = fm_scratch_mark(), mark = fm_scratch_mark();
     struct inner a = inner_of(p);
-    float *dxm = fm_pass_floats(p, count);
+    float *dxm = fm_scratch_floats(count);
     if (!p->cached) {
         p->ops->copy(a.x1, x, count * sizeof *x);
         attend(p, &a, a.x1);
@@ -519,6 +514,6 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
                                   N, H);
         attend_back(p, &a, dx, x);
     }
-    fm_pass_release(p, mark);
+    fm_scratch_release(mark);
     fm_scratch_release(host);
 }

@@ -7,9 +7,7 @@
  * values they are kept, bit for bit what would be computed again.  Widths are bounds of the
  * products: a narrow expert costs less work.  Knows nothing of files, lanes or losses.
  *
- * Every array lies on the device of the op table (kernels/ops/kernels.h), scratch of the calling
- * threads there included; experts are pool tasks.  The host is told one thing: how many rows each
- * expert got.
+ * Experts are pool tasks.
  */
 #ifndef FM_LAYER_H
 #define FM_LAYER_H

@@ -1,7 +1,7 @@
 /*
  * What comes behind the last layer, in chunks of rows so that logits of a large vocabulary need
  * little memory.  Lanes of a chunk are done in order: a teacher's logits wait for those that learn
- * from them.  The device leaves a loss for each row; the host adds them, chunk by chunk in order.
+ * from them.  Losses of rows are added chunk by chunk, in order.
  */
 #include "lib/engine/sweeping.h"
 
@@ -11,63 +11,46 @@
 
 #include "lib/base/pool.h"
 
-/* What the LM head saves of the lanes of one chunk of rows: on the host, */
+/* What the LM head saves of the lanes of one chunk of rows. */
 struct chunk {
     int b, first, n; /* batch, first row, rows */
     int32_t *target; /* (n) */
-    float **saved;   /* (lanes): logits of a teacher, on the device */
+    float **saved;   /* (lanes): logits of a teacher */
     int32_t **top;   /* (lanes): its most probable tokens */
     double *ce, *kl; /* (n) */
-    float *taught;   /* logits of the other sweep that teaches, on the device; NULL: there is none,
-                        or not yet */
+    float *taught;   /* logits of the other sweep that teaches; NULL: there is none, or not yet */
     int32_t *best;   /* (n): its most probable tokens */
-    /* and on the device. */
-    const int32_t *target_d;
-    int32_t *top_d;
-    double *ce_d, *kl_d;
-    float *logits;        /* (n, V) of a lane that nobody learns from */
+    float *logits;   /* (n, V) of a lane that nobody learns from */
     float *x, *xn, *rstd; /* (n, H), (n, H), (n) */
     float *dx, *dxn;      /* (n, H) */
 };
 
-static void take_host(struct chunk *k, const struct fm_sweeping *r)
+static void take_memory(struct chunk *k, const struct fm_sweeping *r)
 {
-    int T = r->batch[k->b].T;
-    size_t n = (size_t)k->n, lanes = (size_t)r->lanes;
+    const struct fm_config *c = r->sweep->config;
+    const struct fm_sweep *other = r->sweep->options.teacher;
+    int T = r->batch[k->b].T, H = other && other->config->H > c->H ? other->config->H : c->H;
+    size_t n = (size_t)k->n, lanes = (size_t)r->lanes, h = n * (size_t)H, v = n * (size_t)c->V;
     k->target = fm_scratch(n * sizeof *k->target);
     k->saved = fm_scratch(lanes * sizeof *k->saved);
     k->top = fm_scratch(lanes * sizeof *k->top);
-    for (size_t lane = 0; lane < lanes; lane++)
+    for (size_t lane = 0; lane < lanes; lane++) {
         k->top[lane] = fm_scratch(n * sizeof(int32_t));
+        k->saved[lane] = r->teaches[lane] ? fm_scratch_floats(v) : NULL;
+    }
     k->best = fm_scratch(n * sizeof(int32_t));
     k->ce = fm_scratch(n * sizeof(double));
     k->kl = fm_scratch(n * sizeof(double));
+    k->logits = fm_scratch_floats(v);
+    k->x = fm_scratch_floats(h);
+    k->xn = fm_scratch_floats(h);
+    k->dx = fm_scratch_floats(h);
+    k->dxn = fm_scratch_floats(h);
+    k->rstd = fm_scratch_floats(n);
     for (int i = 0; i < k->n; i++) {
         int at = k->first + i;
         k->target[i] = at % T == T - 1 ? -1 : r->batch[k->b].ids[at + 1];
     }
-}
-
-static void take_device(struct chunk *k, const struct fm_sweeping *r)
-{
-    const struct fm_config *c = r->sweep->config;
-    const struct fm_sweep *other = r->sweep->options.teacher;
-    const struct fm_device *device = r->sweep->ops->device;
-    int H = other && other->config->H > c->H ? other->config->H : c->H;
-    size_t n = (size_t)k->n, h = n * (size_t)H * sizeof(float);
-    size_t v = n * (size_t)c->V * sizeof(float);
-    k->target_d = device->stage_in(k->target, n * sizeof *k->target);
-    k->top_d = device->scratch(n * sizeof *k->top_d);
-    k->ce_d = device->scratch(n * sizeof(double));
-    k->kl_d = device->scratch(n * sizeof(double));
-    k->logits = device->scratch(v);
-    for (int lane = 0; lane < r->lanes; lane++)
-        k->saved[lane] = r->teaches[lane] ? device->scratch(v) : NULL;
-    k->x = device->scratch(h);
-    k->xn = device->scratch(h);
-    k->dx = device->scratch(h);
-    k->dxn = device->scratch(h);
-    k->rstd = device->scratch(n * sizeof(float));
 }
 
 static void tap_logits(const struct fm_sweeping *r, const struct chunk *k, const float *logits)
@@ -75,8 +58,7 @@ static void tap_logits(const struct fm_sweeping *r, const struct chunk *k, const
     size_t V = (size_t)r->sweep->config->V;
     float *out = r->sweep->taps.logits;
     if (out)
-        r->sweep->ops->device->copy_out(out + (size_t)k->first * V, logits,
-                                        (size_t)k->n * V * sizeof *logits);
+        memcpy(out + (size_t)k->first * V, logits, (size_t)k->n * V * sizeof *logits);
 }
 
 static void tap_logprob(const struct fm_sweeping *r, const struct chunk *k)
@@ -116,17 +98,12 @@ static void sum_chunk(struct fm_measure *m, const struct chunk *k, int lane, int
     }
 }
 
-/* Losses of the chunk's rows, on the host too; with weights, logits become their gradient. */
+/* Losses of the chunk's rows; with weights, logits become their gradient. */
 static void find_losses(const struct fm_sweeping *r, struct chunk *k, int lane, float *logits,
                         const struct fm_loss_weights *weights)
 {
-    const struct fm_ops *op = r->sweep->ops;
-    size_t n = (size_t)k->n;
-    op->loss(k->ce_d, k->kl_d, k->top_d, logits, taught_logits(k, r->lane[lane].teacher),
-             k->target_d, k->n, r->sweep->config->V, weights);
-    op->device->copy_out(k->ce, k->ce_d, n * sizeof *k->ce);
-    op->device->copy_out(k->kl, k->kl_d, n * sizeof *k->kl);
-    op->device->copy_out(k->top[lane], k->top_d, n * sizeof *k->top_d);
+    r->sweep->ops->loss(k->ce, k->kl, k->top[lane], logits, taught_logits(k, r->lane[lane].teacher),
+                        k->target, k->n, r->sweep->config->V, weights);
 }
 
 /* Where the chunk's rows are in a record of the store, of rows of so many bytes. */
@@ -155,7 +132,6 @@ static void find_logits(const struct fm_sweep *s, const struct fm_nonlayer *nonl
 static int head_taught(const struct fm_sweeping *r, struct chunk *k, struct fm_err *err)
 {
     const struct fm_sweep *other = r->sweep->options.teacher;
-    const struct fm_device *device = r->sweep->ops->device;
     int V = r->sweep->config->V;
     void *x = NULL;
     if (!other)
@@ -166,10 +142,9 @@ static int head_taught(const struct fm_sweeping *r, struct chunk *k, struct fm_e
                           (size_t)k->n * row, &x, k->x, err);
     if (rc)
         return rc;
-    float *logits = device->scratch((size_t)k->n * (size_t)V * sizeof *logits);
+    float *logits = fm_scratch_floats((size_t)k->n * (size_t)V);
     find_logits(other, r->taught, k, x, logits);
-    r->sweep->ops->loss(k->ce_d, k->kl_d, k->top_d, logits, NULL, k->target_d, k->n, V, NULL);
-    device->copy_out(k->best, k->top_d, (size_t)k->n * sizeof *k->best);
+    r->sweep->ops->loss(k->ce, k->kl, k->best, logits, NULL, k->target, k->n, V, NULL);
     k->taught = logits;
     return FM_OK;
 }
@@ -222,20 +197,17 @@ static void head_task(void *arg, int i)
     if (first >= r->batch[b].S * r->batch[b].T)
         return;
     struct fm_measure *sum = r->sweep->partial + (size_t)i * (size_t)r->lanes;
-    const struct fm_device *device = r->sweep->ops->device;
-    struct fm_mark host = fm_scratch_mark(), mark = device->mark();
+    struct fm_mark mark = fm_scratch_mark();
     struct fm_err err = {0};
     int rows = r->batch[b].S * r->batch[b].T - first, rc = FM_OK;
     struct chunk chunk = {.b = b, .first = first, .n = rows < FM_HEAD_ROWS ? rows : FM_HEAD_ROWS};
-    take_host(&chunk, r);
-    take_device(&chunk, r);
+    take_memory(&chunk, r);
     rc = head_taught(r, &chunk, &err);
     for (int lane = 0; lane < r->lanes && !rc; lane++)
         rc = head_lane(r, &chunk, lane, sum + lane, &err);
     if (rc)
         fm_sweeping_fail(r, i, &err);
-    device->release(mark);
-    fm_scratch_release(host);
+    fm_scratch_release(mark);
 }
 
 /* Losses of every batch and lane, the chunks' sums added in order. */

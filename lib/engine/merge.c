@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
+#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
 /* Largest number of expert channels in a layer. */
@@ -26,7 +27,6 @@ static size_t channels_max(const struct fm_sweep *s)
 int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
-    const struct fm_device *device = s->ops->device;
     size_t down = channels_max(s) * (size_t)s->config->H * sizeof(float);
     s->merges = 0;
     for (int i = 0; i < r->lanes; i++) {
@@ -37,14 +37,14 @@ int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
             m++;
         if (!own->adapter || m < s->merges)
             continue;
-        assert(own->adapter->device == device);
         struct fm_merged *new = &s->merged[s->merges++];
         new->adapter = own->adapter;
         new->round = own->round;
         if (new->gate_up)
             continue;
-        new->gate_up = device->alloc((size_t)s->config->expert->rows * down, "merged weights", err);
-        new->down = device->alloc(down, "merged weights", err);
+        new->gate_up =
+            fm_alloc_large((size_t)s->config->expert->rows * down, "merged weights", err);
+        new->down = fm_alloc_large(down, "merged weights", err);
         if (!new->gate_up || !new->down)
             return err->code;
     }
@@ -103,8 +103,8 @@ const struct fm_layer *fm_merge_find(const struct fm_sweeping *r, int lane)
 void fm_merge_release(struct fm_sweep *s)
 {
     for (int i = 0; s->merged && i < s->lanes; i++) {
-        s->ops->device->free(s->merged[i].gate_up);
-        s->ops->device->free(s->merged[i].down);
+        free(s->merged[i].gate_up);
+        free(s->merged[i].down);
     }
     free(s->merged);
 }

@@ -71,7 +71,7 @@ int fm_reduction_init(struct fm_reduction *f, const struct fm_sweep *sweep,
                                .values = values,
                                .share = 1};
     size_t bytes = (size_t)sums * bytes_of(f, values);
-    f->sum = ops->device->alloc(bytes, "sums over micro-batches", err);
+    f->sum = fm_alloc_large(bytes, "sums over micro-batches", err);
     if (!f->sum)
         return err->code;
     ops->zero(f->sum, bytes);
@@ -80,8 +80,7 @@ int fm_reduction_init(struct fm_reduction *f, const struct fm_sweep *sweep,
 
 void fm_reduction_release(struct fm_reduction *f)
 {
-    if (f->ops)
-        f->ops->device->free(f->sum);
+    free(f->sum);
     free(f->kept);
     free(f->out);
     free(f->in);
@@ -115,7 +114,7 @@ void fm_reduction_add(struct fm_reduction *f, void *slot, size_t at, size_t n)
                            (struct fm_out){slot, f->dtype}, f->share, (int64_t)n);
         return;
     }
-    f->ops->device->copy_out(f->kept + bytes_of(f, turn * f->values + at), slot, bytes_of(f, n));
+    memcpy(f->kept + bytes_of(f, turn * f->values + at), slot, bytes_of(f, n));
     f->ops->zero(slot, bytes_of(f, n));
 }
 
@@ -151,18 +150,12 @@ static int swap(struct fm_reduction *f, size_t n, size_t done, struct fm_err *er
 static void add_piece(struct fm_reduction *f, size_t n, size_t done)
 {
     struct fm_comm *comm = comm_of(f);
-    const struct fm_device *device = f->ops->device;
     size_t from, own = piece_of(f, fm_comm_rank(comm), n, done, &from);
-    const char *in = f->in;
+    char *in = f->in;
     for (int r = 0; own > 0 && r < fm_comm_size(comm); r++) {
-        for (size_t i = 0; i < kept_by(f, r); i++, in += bytes_of(f, own)) {
-            struct fm_mark mark = device->mark();
-            void *part = device->scratch(bytes_of(f, own));
-            device->copy_in(part, in, bytes_of(f, own));
+        for (size_t i = 0; i < kept_by(f, r); i++, in += bytes_of(f, own))
             f->ops->accumulate((struct fm_out){sum_at(f, i, from), f->dtype},
-                               (struct fm_out){part, f->dtype}, f->share, (int64_t)own);
-            device->release(mark);
-        }
+                               (struct fm_out){in, f->dtype}, f->share, (int64_t)own);
     }
 }
 
@@ -185,16 +178,8 @@ int fm_reduction_end(struct fm_reduction *f, size_t n, struct fm_err *err)
 
 int fm_reduction_whole(struct fm_reduction *f, size_t n, struct fm_err *err)
 {
-    struct fm_comm *comm = comm_of(f);
-    const struct fm_device *device = f->ops->device;
-    char *host = comm ? fm_alloc(1, bytes_of(f, n), "sums over micro-batches", err) : NULL;
-    int rc = comm && !host ? FM_ENOMEM : FM_OK;
-    for (int s = 0; comm && s < f->sums && !rc; s++) {
-        char *sum = sum_at(f, (size_t)s, 0);
-        device->copy_out(host, sum, bytes_of(f, n));
-        rc = fm_comm_spread(comm, host, bytes_of(f, 1), n, err);
-        device->copy_in(sum, host, bytes_of(f, n));
-    }
-    free(host);
+    int rc = FM_OK;
+    for (int s = 0; s < f->sums && !rc; s++)
+        rc = fm_comm_spread(comm_of(f), sum_at(f, (size_t)s, 0), bytes_of(f, 1), n, err);
     return rc;
 }

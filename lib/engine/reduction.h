@@ -28,7 +28,7 @@
 #include "lib/engine/sweep.h"
 
 struct fm_reduction {
-    /* On the device of ops, (sums, values); between ranks, after the end, the own slice of each sum
+    /* (sums, values); between ranks, after the end, the own slice of each sum
      * is the total, and the rest is what it was. */
     void *sum;
     /* Private. */
@@ -60,8 +60,7 @@ void fm_reduction_begin(struct fm_reduction *f, double share);
 /* A layer begins: the next contribution is the first micro-batch's. */
 void fm_reduction_layer(struct fm_reduction *f);
 
-/* The next contribution to values [at, at + n) of its sum; slot (n), on the device, is zero then.
- */
+/* The next contribution to values [at, at + n) of its sum; slot (n) is zero then. */
 void fm_reduction_add(struct fm_reduction *f, void *slot, size_t at, size_t n);
 
 /* The first n values of all sums are complete, each at its owner.  All ranks call it. */

@@ -68,7 +68,7 @@ void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err)
 int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
 {
     if (r->failed == INT_MAX)
-        return r->sweep->ops->device->sync(err);
+        return FM_OK;
     *err = r->err;
     return err->code;
 }
@@ -118,7 +118,7 @@ static int check_finite(const struct fm_sweeping *r, const float *x, int block, 
 {
     const struct fm_block *k = &r->sweep->block[block];
     size_t one = boundary_count(r, k->first), n = (size_t)k->count * one;
-    size_t bad = (size_t)fm_ops_nonfinite(r->sweep->ops, fm_f32(x), (int64_t)n);
+    size_t bad = fm_dtype_nonfinite(x, FM_F32, n);
     if (bad == n)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
@@ -135,8 +135,7 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
     for (int i = 0; i < k->count; i++) {
         const struct fm_batch *batch = &r->batch[k->first + i];
         int n = batch->S * batch->T;
-        const int32_t *ids = op->device->stage_in(batch->ids, (size_t)n * sizeof *ids);
-        op->embed(x + (size_t)i * one, ids, r->nonlayer->embed, n, r->sweep->config->H);
+        op->embed(x + (size_t)i * one, batch->ids, r->nonlayer->embed, n, r->sweep->config->H);
     }
 }
 
@@ -169,8 +168,7 @@ static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_v
     size_t out = fm_sweeping_record(r, block, lane, r->l + 1);
     size_t count = (size_t)pass.parts * boundary_count(r, s->block[block].first);
     size_t bytes = count * sizeof(float);
-    const struct fm_device *device = s->ops->device;
-    float *spare = device->scratch(bytes), *spare_out = device->scratch(bytes);
+    float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
     void *x = NULL;
     int rc = FM_OK;
     if (r->l == 0) {
@@ -194,15 +192,13 @@ static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_v
 static void forward_task(void *arg, int i)
 {
     struct fm_sweeping *r = arg;
-    const struct fm_device *device = r->sweep->ops->device;
-    struct fm_mark host = fm_scratch_mark(), mark = device->mark();
+    struct fm_mark mark = fm_scratch_mark();
     struct fm_expert_view *where =
         fm_scratch((size_t)r->sweep->block[i / r->lanes].count * sizeof *where);
     struct fm_err err = {0};
     if (forward_one(r, i, where, &err))
         fm_sweeping_fail(r, i, &err);
-    device->release(mark);
-    fm_scratch_release(host);
+    fm_scratch_release(mark);
 }
 
 /* Place of a batch and the nth lane with a gradient in the order of commits. */
@@ -223,8 +219,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
     size_t bytes = count * sizeof(float);
     size_t in = fm_sweeping_record(r, block, lane, r->l);
     size_t out = fm_sweeping_record(r, block, lane, s->config->L);
-    const struct fm_device *device = s->ops->device;
-    float *spare = device->scratch(bytes), *spare_out = device->scratch(bytes);
+    float *spare = fm_scratch(bytes), *spare_out = fm_scratch(bytes);
     void *x = NULL, *dx = NULL;
     int rc = fm_store_get(&s->store, in, 0, bytes, &x, spare, err);
     if (!rc)
@@ -242,14 +237,14 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
         if (s->scale[lane] != 1) /* as the visitor wants it */
             s->ops->scale(dx, s->scale[lane], (int64_t)count);
         if (tap)
-            device->copy_out(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
+            memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
     }
     bool wanted = r->l > r->lowest || tap;
     fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor, where);
     if (!wanted)
         return FM_OK;
     if (tap)
-        device->copy_out(tap + (size_t)r->l * one, dx, one * sizeof *tap);
+        memcpy(tap + (size_t)r->l * one, dx, one * sizeof *tap);
     rc = check_finite(r, dx, block, lane, "a gradient", err);
     return rc ? rc : fm_store_put(&s->store, out, 0, bytes, dx, err);
 }
@@ -304,13 +299,11 @@ static void backward_task(void *arg, int i)
     const struct fm_block *k = &r->sweep->block[block];
     assert((k->count - 1) * r->backs < r->sweep->slots); /* invariant 4 */
     wait_for_slot(r, turn_of(r, k->first + k->count - 1, nth));
-    const struct fm_device *device = r->sweep->ops->device;
-    struct fm_mark host = fm_scratch_mark(), mark = device->mark();
+    struct fm_mark mark = fm_scratch_mark();
     struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
     if (backward_one(r, block, r->back[nth], where, &err))
         fm_sweeping_fail(r, i, &err);
-    device->release(mark);
-    fm_scratch_release(host);
+    fm_scratch_release(mark);
     commit_ready(r, k, nth);
 }
 
@@ -541,22 +534,17 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
     return all ? FM_OK : err->code;
 }
 
-/* The rotary angles of every position, made on the host. */
+/* The rotary angles of every position. */
 static int take_angles(struct fm_sweep *s, struct fm_err *err)
 {
-    const struct fm_device *device = s->ops->device;
     const struct fm_attention *attention = s->config->attention;
-    size_t n = (size_t)s->T * (size_t)attention->angles(s->config), bytes = n * sizeof(float);
-    float *angles = fm_alloc(2 * n, sizeof *angles, "rotary angles", err);
-    s->cos = angles ? device->alloc(bytes, "rotary angles", err) : NULL;
-    s->sin = s->cos ? device->alloc(bytes, "rotary angles", err) : NULL;
-    if (s->sin) {
-        attention->fill_angles(angles, angles + n, s->config, s->T);
-        device->copy_in(s->cos, angles, bytes);
-        device->copy_in(s->sin, angles + n, bytes);
-    }
-    free(angles);
-    return s->sin ? FM_OK : err->code;
+    size_t n = (size_t)s->T * (size_t)attention->angles(s->config);
+    s->cos = fm_alloc(n, sizeof *s->cos, "rotary angles", err);
+    s->sin = s->cos ? fm_alloc(n, sizeof *s->sin, "rotary angles", err) : NULL;
+    if (!s->sin)
+        return err->code;
+    attention->fill_angles(s->cos, s->sin, s->config, s->T);
+    return FM_OK;
 }
 
 int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct fm_ops *ops,
@@ -608,8 +596,8 @@ void fm_sweep_free(struct fm_sweep *s)
     free(s->block_of);
     free(s->block);
     free(s->share);
-    s->ops->device->free(s->cos);
-    s->ops->device->free(s->sin);
+    free(s->cos);
+    free(s->sin);
     fm_actcache_release(&s->cache);
     fm_store_release(&s->store);
     free(s);

@@ -54,17 +54,17 @@ struct fm_batch {
 
 /* One network in the sweep. */
 struct fm_lane {
-    const uint32_t *widths;           /* (M, E), NULL: every channel the model has */
-    const struct fm_adapter *adapter; /* NULL: none; merged into the weights on the fly, in float32;
-                                         on the device of ops (fm_adapter_place) */
-    bool round;                       /* merged weights rounded to the stored dtype */
-    const float *closed;              /* (M, E) 0, or FM_PASS_CLOSED for experts that no token gets,
-                                         as if router and layer had none of them; on the device of
-                                         ops; NULL: all are open */
-    bool backward;                    /* gradients wanted */
-    int teacher;                      /* lane whose logits the KL compares with, a lower index than
-                                         this lane's; -1: none, or the sweep's options.teacher */
-    float ce, kl;                     /* loss = ce * CE + kl * KL, means over the micro-batch */
+    const uint32_t *widths; /* (M, E), NULL: every channel the model has */
+    const struct fm_adapter
+        *adapter;        /* NULL: none; merged into the weights on the fly, in float32 */
+    bool round;          /* merged weights rounded to the stored dtype */
+    const float *closed; /* (M, E) 0, or FM_PASS_CLOSED for experts that no token gets,
+                            as if router and layer had none of them; NULL: all are
+                            open */
+    bool backward;       /* gradients wanted */
+    int teacher;         /* lane whose logits the KL compares with, a lower index than
+                            this lane's; -1: none, or the sweep's options.teacher */
+    float ce, kl;        /* loss = ce * CE + kl * KL, means over the micro-batch */
 };
 
 /* What the LM head measured for one lane on one micro-batch; sums over its positions. */
@@ -74,8 +74,8 @@ struct fm_measure {
     int64_t n;     /* positions, S (T - 1) */
 };
 
-/* One expert of one lane and micro-batch on the way back, or forward; pointers die with the call,
- * and what they point to lies on the device of the sweep's operations. */
+/* One expert of one lane and micro-batch on the way back, or forward; pointers die with the call.
+ */
 struct fm_expert_view {
     int layer; /* the m-th of those that have experts */
     int expert, lane, batch;
@@ -83,7 +83,7 @@ struct fm_expert_view {
     int n;                      /* rows routed here, > 0 */
     int parts;                  /* of a visitor with `spans`: micro-batches from `batch` on, whose
                                    rows these are; others: 0 */
-    const int32_t *first;       /* (parts + 1) the host's: where their rows begin, less first[0] */
+    const int32_t *first;       /* (parts + 1): where their rows begin, less first[0] */
     const int32_t *rows;        /* (n) token index among the micro-batches that go through the layer
                                    together, ascending */
     int width, cap;             /* channels the lane uses, channels in memory */
@@ -143,14 +143,14 @@ struct fm_sweep_options {
     const atomic_int *stop; /* not NULL: checked between layers; nonzero ends with FM_ESAVED */
     struct fm_comm *comm;   /* NULL: alone */
     int cut;                /* not 0: no leaf goes across a multiple of so many micro-batches */
-    /* NULL, or a sweep of another model with as large a vocabulary, on the same kind of device and
-     * made for the same micro-batches, whose last run had these and one lane, without a gradient.
-     * Lanes without a teacher are compared with that lane. */
+    /* NULL, or a sweep of another model with as large a vocabulary, made for the same
+     * micro-batches, whose last run had these and one lane, without a gradient. Lanes without a
+     * teacher are compared with that lane. */
     const struct fm_sweep *teacher;
 };
 
 /* Buffers for up to `batches` micro-batches of up to `rows` tokens and T positions, `lanes` lanes.
- * Borrows model and ops; the model's weights lie on the device of ops from then on. */
+ * Borrows model and ops; ops convert the model's weights from then on (fm_model_use). */
 int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct fm_ops *ops,
                  int batches, int rows, int T, int lanes, const struct fm_sweep_options *options,
                  struct fm_err *err);
@@ -175,7 +175,7 @@ int fm_sweep_leaves(int batches, int rows, int cut);
  * token slots routed to each expert, summed over batches.  Without a lane that has `backward`
  * only the forward runs.  visitor may be NULL.
  * FM_EFORMAT where an activation or loss is not finite: the sentence names layer and lane.
- * FM_EDEVICE where the device failed.  Ranks end with the same code.
+ * Ranks end with the same code.
  */
 int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batches,
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,

@@ -18,7 +18,7 @@ struct fm_block {
     int first, count; /* micro-batches [first, first + count) */
 };
 
-/* A layer whose experts hold an adapter, on the device, shared by all lanes that name it. */
+/* A layer whose experts hold an adapter, shared by all lanes that name it. */
 struct fm_merged {
     const struct fm_adapter *adapter;
     bool round;
@@ -34,7 +34,7 @@ struct fm_sweep {
     struct fm_sweep_taps taps;
     int batches, rows, T, lanes, slots;
     int together;     /* micro-batches of a block at most */
-    float *cos, *sin; /* on the device */
+    float *cos, *sin; /* (T, angles) */
     struct fm_store store;
     struct fm_actcache cache;
     int *share;                 /* (ranks + 1): first micro-batch of each rank */

@@ -1,7 +1,7 @@
 /*
  * Criteria with gradients are one operation of the table: Fisher's is the suite's own score of a
  * model whose parameters are all 1.  Those without look at h, a small part of what an expert
- * computes, so plain loops on the host are enough, in double and in order of rows.
+ * computes, so plain loops are enough, in double and in order of rows.
  */
 #include "lib/learn/criterion.h"
 
@@ -57,42 +57,35 @@ int fm_criterion_begin(struct fm_criterion_adder *a, enum fm_criterion criterion
     if (criterion != FM_CRITERION_FISHER)
         return FM_OK;
     size_t count = (size_t)rows * (size_t)I * (size_t)H;
-    float *ones = fm_alloc(count, sizeof *ones, "parameters of 1", err);
-    a->ones = ones ? ops->device->alloc(count * sizeof *ones, "parameters of 1", err) : NULL;
+    a->ones = fm_alloc_large(count * sizeof *a->ones, "parameters of 1", err);
     for (size_t i = 0; a->ones && i < count; i++)
-        ones[i] = 1;
-    if (a->ones)
-        ops->device->copy_in(a->ones, ones, count * sizeof *ones);
-    free(ones);
+        a->ones[i] = 1;
     return a->ones ? FM_OK : err->code;
 }
 
 void fm_criterion_end(struct fm_criterion_adder *a)
 {
-    if (a->ones)
-        a->ops->device->free(a->ones);
+    free(a->ones);
     a->ones = NULL;
 }
 
-/* n elements of an array on the device, as floats in the host's scratch. */
-static const float *to_host(const struct fm_ops *ops, struct fm_in x, size_t n)
+/* n elements of an array as floats, in scratch where they have another type. */
+static const float *widen(struct fm_in x, size_t n)
 {
-    void *raw = fm_scratch(n * (size_t)(fm_dtype_bits(x.dtype) / 8));
-    ops->device->copy_out(raw, x.data, n * (size_t)(fm_dtype_bits(x.dtype) / 8));
     if (x.dtype == FM_F32)
-        return raw;
-    float *wide = fm_scratch(n * sizeof *wide);
-    fm_dtype_to_f32(wide, raw, x.dtype, n);
+        return x.data;
+    float *wide = fm_scratch_floats(n);
+    fm_dtype_to_f32(wide, x.data, x.dtype, n);
     return wide;
 }
 
-/* |down_j|^2 of every channel, in the host's scratch. */
+/* |down_j|^2 of every channel, in scratch. */
 static const float *column_squares(const struct fm_criterion_adder *a,
                                    const struct fm_expert_view *v)
 {
-    float *squares = a->ops->device->scratch((size_t)a->I * sizeof *squares);
+    float *squares = fm_scratch((size_t)a->I * sizeof *squares);
     a->ops->dot_rows(squares, v->down, v->down, a->I, a->H, a->H);
-    return to_host(a->ops, fm_f32(squares), (size_t)a->I);
+    return squares;
 }
 
 /* sums[j] += sum over rows of (w h_j)^2, or of |h_j|. */
@@ -101,8 +94,8 @@ static void add_rows(const struct fm_criterion_adder *a, double *sums,
 {
     size_t I = (size_t)a->I;
     bool energy = a->criterion == FM_CRITERION_ENERGY;
-    const float *h = to_host(a->ops, v->h, (size_t)v->n * I);
-    const float *w = to_host(a->ops, fm_f32(v->weight), (size_t)v->n);
+    const float *h = widen(v->h, (size_t)v->n * I);
+    const float *w = v->weight;
     for (int r = 0; r < v->n; r++)
         for (size_t j = 0; j < I; j++) {
             double x =
@@ -114,22 +107,18 @@ static void add_rows(const struct fm_criterion_adder *a, double *sums,
 static void add_forward(const struct fm_criterion_adder *a, double *sums,
                         const struct fm_expert_view *v)
 {
-    struct fm_mark host = fm_scratch_mark(), mark = a->ops->device->mark();
+    struct fm_mark mark = fm_scratch_mark();
     size_t I = (size_t)a->I;
-    double *own = fm_scratch(I * sizeof *own);
-    memset(own, 0, I * sizeof *own);
     assert(v->width == a->I);
-    add_rows(a, own, v);
+    add_rows(a, sums, v);
     const float *squares = a->criterion == FM_CRITERION_ACTIVATION ? NULL : column_squares(a, v);
     for (size_t j = 0; j < I; j++) {
-        double mean = own[j] / v->n;
-        own[j] = a->criterion == FM_CRITERION_ENERGY         ? own[j] * (double)squares[j]
-                 : a->criterion == FM_CRITERION_CONTRIBUTION ? mean * sqrt((double)squares[j])
-                                                             : mean * mean;
+        double mean = sums[j] / v->n;
+        sums[j] = a->criterion == FM_CRITERION_ENERGY         ? sums[j] * (double)squares[j]
+                  : a->criterion == FM_CRITERION_CONTRIBUTION ? mean * sqrt((double)squares[j])
+                                                              : mean * mean;
     }
-    a->ops->device->copy_in(sums, own, I * sizeof *own);
-    a->ops->device->release(mark);
-    fm_scratch_release(host);
+    fm_scratch_release(mark);
 }
 
 void fm_criterion_add(const struct fm_criterion_adder *a, double *sums,

@@ -50,7 +50,7 @@ bool fm_criterion_backward(enum fm_criterion criterion);
 int fm_criterion_read(enum fm_criterion *criterion, const struct fm_bundle *stream,
                       struct fm_err *err);
 
-/* What adding needs: arrays on the device of ops. */
+/* What adding needs. */
 struct fm_criterion_adder {
     enum fm_criterion criterion;
     const struct fm_ops *ops;
@@ -63,8 +63,7 @@ int fm_criterion_begin(struct fm_criterion_adder *adder, enum fm_criterion crite
                        const struct fm_ops *ops, int rows, int I, int H, struct fm_err *err);
 void fm_criterion_end(struct fm_criterion_adder *adder); /* zeroed struct is fine */
 
-/* sums (I), zero before, on the device: what one view of a batch gives.  By many threads at once.
- */
+/* sums (I), zero before: what one view of a batch gives.  By many threads at once. */
 void fm_criterion_add(const struct fm_criterion_adder *adder, double *sums,
                       const struct fm_expert_view *view);
 

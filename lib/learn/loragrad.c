@@ -10,13 +10,13 @@ static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const f
                          const float *B, struct fm_in x, struct fm_in dy, int n, int k, int H,
                          int r, float s)
 {
-    struct fm_mark mark = ops->device->mark();
-    float *t = ops->device->scratch((size_t)n * (size_t)r * sizeof *t);
+    struct fm_mark mark = fm_scratch_mark();
+    float *t = fm_scratch((size_t)n * (size_t)r * sizeof *t);
     ops->gemm(false, true, n, r, H, 1, x, H, fm_f32(A), H, 0, t, r);
     ops->gemm(true, false, k, r, n, s, dy, k, fm_f32(t), r, 1, dB, r);
     ops->gemm(false, false, n, r, k, 1, dy, k, fm_f32(B), r, 0, t, r);
     ops->gemm(true, false, r, H, n, s, fm_f32(t), r, x, H, 1, dA, H);
-    ops->device->release(mark);
+    fm_scratch_release(mark);
 }
 
 /* The same for down: y = h (W + s (B A))^T, A (r, k), B (H, r); h (n, full) is read up to kk. */
@@ -24,13 +24,13 @@ static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, co
                               const float *B, const struct fm_expert_view *v, int kk, int k, int H,
                               int r, float s)
 {
-    struct fm_mark mark = ops->device->mark();
-    float *t = ops->device->scratch((size_t)v->n * (size_t)r * sizeof *t);
+    struct fm_mark mark = fm_scratch_mark();
+    float *t = fm_scratch((size_t)v->n * (size_t)r * sizeof *t);
     ops->gemm(false, true, v->n, r, kk, 1, v->h, v->full, fm_f32(A), k, 0, t, r);
     ops->gemm(true, false, H, r, v->n, s, v->dy, H, fm_f32(t), r, 1, dB, r);
     ops->gemm(false, false, v->n, r, H, 1, v->dy, H, fm_f32(B), r, 0, t, r);
     ops->gemm(true, false, r, kk, v->n, s, fm_f32(t), r, v->h, v->full, 1, dA, k);
-    ops->device->release(mark);
+    fm_scratch_release(mark);
 }
 
 void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
@@ -42,10 +42,10 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
     float s = a->alpha / (float)r;
     if (kk == 0)
         return;
-    struct fm_mark mark = ops->device->mark();
+    struct fm_mark mark = fm_scratch_mark();
     size_t bytes = (size_t)v->n * (size_t)kk * (size_t)(fm_dtype_bits(v->dgu.dtype) / 8);
-    struct fm_out dgate = {ops->device->scratch(bytes), v->dgu.dtype};
-    struct fm_out dup = {ops->device->scratch(bytes), v->dgu.dtype};
+    struct fm_out dgate = {fm_scratch(bytes), v->dgu.dtype};
+    struct fm_out dup = {fm_scratch(bytes), v->dgu.dtype};
     ops->split_pairs(dgate, dup, v->dgu, v->n, v->width, kk);
     const float *expert = a->values + a->offset[i];
     const float *value[FM_LORA_PARTS];
@@ -60,5 +60,5 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
                  fm_written(dup), v->n, kk, H, r, s);
     add_gradient_down(ops, grad[FM_DOWN_A], grad[FM_DOWN_B], value[FM_DOWN_A], value[FM_DOWN_B], v,
                       kk, k, H, r, s);
-    ops->device->release(mark);
+    fm_scratch_release(mark);
 }

@@ -9,7 +9,6 @@
  * Adds to `gradient`, laid out as the parts of one expert are in `values` (offset[i + 1] -
  * offset[i] floats), the loss's gradient at the adapter of (view->layer, view->expert).  The
  * view's weights hold the merged adapter; its lane may be narrower than the adapter, or wider.
- * Gradient, adapter and view lie on the device of ops.
  */
 void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
                      const struct fm_expert_view *view);

@@ -1,11 +1,12 @@
 /*
- * Expert by expert the device sums c over rows and c over the channels of each action; what comes
- * to the host are the sums of all layers, once all micro-batches are in them.
+ * Expert by expert c is summed over rows, and over the channels of each action; g->total gets the
+ * sums of all layers, once all micro-batches are in them.
  */
 #include "lib/learn/maskgrad.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/mem.h"
 
@@ -31,15 +32,11 @@ int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
                               .sums = sums,
                               .parts = sums == FM_SUMS_BOTH ? 2 : 1,
                               .students = students};
-    const struct fm_device *device = ops->device;
     size_t slot_bytes = (size_t)fm_sweep_slots(sweep) * layer_size(g) * sizeof *g->slot;
-    size_t width_bytes = (size_t)actions->count * sizeof *g->width;
     g->total = fm_alloc((size_t)students, total_size(g) * sizeof *g->total, "mask gradients", err);
-    g->width = g->total ? device->alloc(width_bytes, "widths", err) : NULL;
-    g->slot = g->width ? device->alloc(slot_bytes, "mask gradients", err) : NULL;
+    g->slot = g->total ? fm_alloc_large(slot_bytes, "mask gradients", err) : NULL;
     if (!g->slot)
         return err->code;
-    device->copy_in(g->width, actions->width, width_bytes);
     ops->zero(g->slot, slot_bytes);
     return fm_reduction_init(&g->reduction, sweep, ops, FM_F64, students, total_size(g), students,
                              err);
@@ -48,10 +45,7 @@ int fm_maskgrad_init(struct fm_maskgrad *g, const struct fm_ops *ops,
 void fm_maskgrad_release(struct fm_maskgrad *g)
 {
     free(g->total);
-    if (g->ops) {
-        g->ops->device->free(g->width);
-        g->ops->device->free(g->slot);
-    }
+    free(g->slot);
     fm_reduction_release(&g->reduction);
     *g = (struct fm_maskgrad){0};
 }
@@ -73,18 +67,17 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 static void sum_expert(void *self, const struct fm_expert_view *v)
 {
     struct fm_maskgrad *g = self;
-    const struct fm_device *device = g->ops->device;
     int A = g->actions->count;
     assert(v->cap == (int)g->actions->width[A - 1]);
-    struct fm_mark mark = device->mark();
-    double *c = device->scratch((size_t)v->cap * sizeof *c);
+    struct fm_mark mark = fm_scratch_mark();
+    double *c = fm_scratch((size_t)v->cap * sizeof *c);
     g->ops->zero(c, (size_t)v->cap * sizeof *c);
     g->ops->channel_sums(c, v->h, fm_f32(v->dh), v->n, v->cap);
     double *sums = g->slot + (size_t)v->slot * layer_size(g) + (size_t)(v->expert * g->parts * A);
-    g->ops->width_sums(sums, c, g->width, A, g->sums == FM_SUMS_SQUARES);
+    g->ops->width_sums(sums, c, g->actions->width, A, g->sums == FM_SUMS_SQUARES);
     if (g->sums == FM_SUMS_BOTH)
-        g->ops->width_sums(sums + A, c, g->width, A, true);
-    device->release(mark);
+        g->ops->width_sums(sums + A, c, g->actions->width, A, true);
+    fm_scratch_release(mark);
 }
 
 static void add_batch(void *self, int m, int batch, int lane, int slot)
@@ -102,8 +95,7 @@ static int end(void *self, struct fm_err *err)
     int rc = fm_reduction_end(&g->reduction, total_size(g), err);
     if (!rc)
         rc = fm_reduction_whole(&g->reduction, total_size(g), err);
-    g->ops->device->copy_out(g->total, g->reduction.sum,
-                             (size_t)g->students * total_size(g) * sizeof *g->total);
+    memcpy(g->total, g->reduction.sum, (size_t)g->students * total_size(g) * sizeof *g->total);
     return rc;
 }
 

@@ -23,9 +23,7 @@ struct fm_maskgrad {
     int students;
     double *total; /* (students, M, E, parts, A): lane 1 first, lane 0 is the teacher */
     struct fm_reduction reduction; /* of the total */
-    /* On the device of ops. */
-    int32_t *width; /* (A) of the actions */
-    double *slot;   /* (slots, E, parts, A) */
+    double *slot;                  /* (slots, E, parts, A) */
 };
 
 /* For runs of this sweep with a teacher in lane 0 and `students` lanes behind it. */

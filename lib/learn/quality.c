@@ -87,7 +87,7 @@ static void average(struct fm_quality *q, const struct fm_measure *measure, int 
 }
 
 /* What is measured: a model within so many bytes, and what lanes compute with: widths, or NULL,
- * closed experts (masks, M, E), on the device, or NULL, and an adapter or NULL. */
+ * closed experts (masks, M, E), or NULL, and an adapter or NULL. */
 struct subnets {
     struct fm_model *model;
     const struct fm_ops *ops;
@@ -260,15 +260,7 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
                               const uint32_t *widths, const float *closed, int masks,
                               const struct fm_run_options *run, struct fm_err *err)
 {
-    const struct fm_config *c = fm_model_config(model);
-    size_t bytes = (size_t)masks * (size_t)c->M * (size_t)c->E * sizeof *closed;
-    float *placed = ops->device->alloc(bytes, "closed experts", err);
-    if (!placed)
-        return err->code;
-    ops->device->copy_in(placed, closed, bytes);
     struct subnets subnets = {
-        .model = model, .ops = ops, .widths = widths, .closed = placed, .taught = true};
-    int rc = measure(quality, &subnets, masks, held, NULL, run, err);
-    ops->device->free(placed);
-    return rc;
+        .model = model, .ops = ops, .widths = widths, .closed = closed, .taught = true};
+    return measure(quality, &subnets, masks, held, NULL, run, err);
 }

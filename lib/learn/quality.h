@@ -26,7 +26,7 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
 
 /*
  * The same, without an adapter, of subnets some experts of which no token gets: closed (masks, M,
- * E) holds 0, or FM_PASS_CLOSED for those (lib/block/pass.h), on the host.
+ * E) holds 0, or FM_PASS_CLOSED for those (lib/block/pass.h).
  */
 int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,
                               const struct fm_ops *ops, const struct fm_calib *held,
@@ -36,7 +36,7 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
 /* What a model is compared with: another one, which has as large a vocabulary. */
 struct fm_quality_original {
     struct fm_model *model;
-    const struct fm_ops *ops;  /* of the same device */
+    const struct fm_ops *ops;
     struct fm_quality quality; /* its own ce and positions, once it was measured */
 };
 

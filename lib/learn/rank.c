@@ -1,8 +1,8 @@
 /*
  * fm-rank: squared first-order scores of every channel (fm-method(7)), or those of another
- * criterion, summed batch by batch.  The device scores the experts of a batch into a slot, and
- * slots are added to the sums of the layer in order of batch; the host has the sums of all
- * layers, between two groups of batches.  Of ranks, each has those of its slice of all layers, or
+ * criterion, summed batch by batch.  The experts of a batch are scored into a slot, and slots
+ * are added to the sums of the layer in order of batch; the ranking has the sums of all layers
+ * between two groups of batches.  Of ranks, each has those of its slice of all layers, or
  * of every layer, until they are saved or the run ends: they meet once a group where they can keep
  * what all layers contribute, as each meeting lasts until the slowest is there, else once a layer.
  */
@@ -39,7 +39,7 @@ struct scorer {
     struct fm_ranking *ranking; /* scores hold sums until the end */
     enum fm_criterion criterion;
     struct fm_criterion_adder adder;
-    double *slot;                  /* (slots, E, I) on the device */
+    double *slot;                  /* (slots, E, I) */
     struct fm_reduction reduction; /* of the layer at hand, or of all */
     bool whole;                    /* of all: ranks exchange scores once per group */
     double *before;                /* (M, E, I) the sums when the group began */
@@ -106,7 +106,7 @@ static int begin_layer(void *self, int m, struct fm_err *err)
     struct scorer *s = self;
     double *sums = s->ranking->scores + (s->whole ? 0 : (size_t)m * layer_size(s));
     if (!s->whole || is_end(s, m, false))
-        s->task->ops->device->copy_in(s->reduction.sum, sums, reduction_size(s) * sizeof *sums);
+        memcpy(s->reduction.sum, sums, reduction_size(s) * sizeof *sums);
     fm_reduction_layer(&s->reduction);
     return FM_OK;
 }
@@ -146,7 +146,7 @@ static int end_layer(void *self, int m, struct fm_err *err)
     int rc = fm_reduction_end(&s->reduction, n, err);
     if (rc)
         return rc;
-    s->task->ops->device->copy_out(sums, s->reduction.sum, n * sizeof *sums);
+    memcpy(sums, s->reduction.sum, n * sizeof *sums);
     return check_sums(s, m, sums, n, err);
 }
 
@@ -301,7 +301,7 @@ static int take_sums(struct scorer *s, const struct fm_sweep *sweep, struct fm_e
                                         : fm_sweep_slots_forward(sweep));
     if (fm_criterion_begin(&s->adder, s->criterion, ops, c->expert->rows, c->I, c->H, err))
         return err->code;
-    s->slot = ops->device->alloc(slots, "scores of batches", err);
+    s->slot = fm_alloc_large(slots, "scores of batches", err);
     s->before = s->slot ? fm_alloc((size_t)s->ranking->M, layer, "scores", err) : NULL;
     if (s->slot)
         ops->zero(s->slot, slots);
@@ -687,9 +687,7 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     if (!rc)
         rc = run_task(&s, options, report, err);
     fm_criterion_end(&s.adder);
-    if (task.ops) {
-        task.ops->device->free(s.slot);
-    }
+    free(s.slot);
     fm_reduction_release(&s.reduction);
     free(s.before);
     free(s.ids);

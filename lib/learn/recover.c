@@ -141,8 +141,7 @@ static size_t list_state(struct fm_journal_item *item, struct recovery *r)
     item[n++] = array("taken", FM_I64, 1, &t->taken);
     item[n++] = array("loss_first", FM_F64, 1, &t->loss_first);
     item[n++] = array("loss", FM_F64, 1, &t->loss);
-    item[n] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], t->adapter.values);
-    item[n++].device = a->device;
+    item[n++] = array("values", FM_F32, a->offset[(size_t)a->M * (size_t)a->E], a->values);
     item[n++] = array("before", FM_F64, (uint64_t)r->budgets.masks.count * QUALITIES, r->before);
     item[n++] = array("after", FM_F64, (uint64_t)r->budgets.masks.count * QUALITIES, r->after);
     item[n++] = (struct fm_journal_item){.name = "moments",
@@ -444,8 +443,6 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     if (dropped[0])
         fm_run_warn(task->run, "%s", dropped);
     int rc = fill_manifest(manifest, r, &member[0], err);
-    if (!rc)
-        rc = fm_adapter_place(&r->tune.adapter, &fm_device_host, err);
     if (!rc)
         rc = fm_lorafile_pack(&r->tune.adapter, task->config->moe, &adapter, &member[1].size, err);
     member[1].data = adapter;

@@ -1,6 +1,6 @@
 /*
  * A step of recovery: one sweep leaves the gradient of the adapter, layer by layer, and AdamW takes
- * it layer by layer.  Adapter, gradients and moments stay on the device; the host sees losses.
+ * it layer by layer.
  */
 #include "lib/learn/tune.h"
 
@@ -42,7 +42,7 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
         size_t n = layer_floats(&t->adapter, m);
         t->floats = n > t->floats ? n : t->floats;
     }
-    return fm_adapter_place(&t->adapter, t->task->ops->device, err);
+    return FM_OK;
 }
 
 static int start_moments(struct fm_tune *t, struct fm_err *err)
@@ -55,7 +55,7 @@ static int start_moments(struct fm_tune *t, struct fm_err *err)
     if (rc)
         return rc;
     const struct fm_ops *ops = t->task->ops;
-    t->spare = ops->device->alloc(t->moments.record, "moments", err);
+    t->spare = fm_alloc_large(t->moments.record, "moments", err);
     if (!t->spare)
         return FM_ENOMEM;
     for (size_t m = 0; !rc && m < M; m++) {
@@ -82,7 +82,7 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
         return rc;
     fm_task_warn_idle(t->task, t->batch / micro, micro * T);
     size_t slots = (size_t)fm_sweep_slots(t->sweep) * t->floats * sizeof *t->slot;
-    t->slot = t->task->ops->device->alloc(slots, "gradients of batches", err);
+    t->slot = fm_alloc_large(slots, "gradients of batches", err);
     if (t->slot)
         t->task->ops->zero(t->slot, slots);
     t->ids = fm_alloc((size_t)t->batch * (size_t)T, sizeof *t->ids, "sequences", err);
@@ -97,11 +97,8 @@ void fm_tune_release(struct fm_tune *t)
     fm_store_release(&t->moments);
     fm_store_release(&t->gradients);
     fm_adapter_release(&t->adapter);
-    if (t->task) {
-        const struct fm_device *device = t->task->ops->device;
-        device->free(t->spare);
-        device->free(t->slot);
-    }
+    free(t->spare);
+    free(t->slot);
     fm_reduction_release(&t->reduction);
     free(t->ids);
     *t = (struct fm_tune){0};
@@ -140,7 +137,7 @@ static int end_layer(void *self, int m, struct fm_err *err)
     int rc = fm_reduction_end(&t->reduction, n, err);
     if (rc)
         return rc;
-    if (fm_ops_nonfinite(t->task->ops, fm_f32(t->reduction.sum), (int64_t)n) != (int64_t)n)
+    if (fm_dtype_nonfinite(t->reduction.sum, FM_F32, n) != n)
         return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
                        t->task->config->moe[m]);
     return fm_store_put(&t->gradients, (size_t)m, 0, n * sizeof(float), t->reduction.sum, err);
@@ -240,19 +237,6 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
     return rc;
 }
 
-static int spread_values(struct fm_tune *t, float *values, size_t n, struct fm_err *err)
-{
-    const struct fm_device *device = t->task->ops->device;
-    float *host = fm_alloc(n, sizeof *host, "an adapter's layer", err);
-    if (!host)
-        return FM_ENOMEM;
-    device->copy_out(host, values, n * sizeof *host);
-    int rc = fm_comm_spread(t->task->run->machine.comm, host, sizeof *host, n, err);
-    device->copy_in(values, host, n * sizeof *host);
-    free(host);
-    return rc;
-}
-
 /* A step of our slice of a layer; then all have the others'. */
 static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
 {
@@ -272,7 +256,7 @@ static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
                         (float)o->beta1, (float)o->beta2, (float)o->eps, (float)o->decay,
                         (int)t->taken);
     rc = fm_store_put(&t->moments, (size_t)m, 0, 2 * bytes, moments, err);
-    return rc || !comm ? rc : spread_values(t, values, n, err);
+    return rc ? rc : fm_comm_spread(comm, values, sizeof *values, n, err);
 }
 
 int fm_tune_gather(struct fm_tune *t, struct fm_err *err)
@@ -280,20 +264,20 @@ int fm_tune_gather(struct fm_tune *t, struct fm_err *err)
     struct fm_comm *comm = t->task->run->machine.comm;
     if (!comm)
         return FM_OK;
-    float *host = fm_alloc(1, t->moments.record, "moments", err);
-    int rc = host ? FM_OK : FM_ENOMEM;
-    for (int m = 0; !rc && m < t->task->config->M; m++) {
-        size_t n = layer_floats(&t->adapter, m);
-        rc = fm_store_read(&t->moments, (size_t)m, host, err);
+    for (size_t m = 0; m < (size_t)t->task->config->M; m++) {
+        size_t n = layer_floats(&t->adapter, (int)m), bytes = n * sizeof(float);
+        void *moments = NULL;
+        int rc = fm_store_get(&t->moments, m, 0, 2 * bytes, &moments, t->spare, err);
         if (!rc)
-            rc = fm_comm_gather(comm, host, sizeof *host, n, err);
+            rc = fm_comm_gather(comm, moments, sizeof(float), n, err);
         if (!rc)
-            rc = fm_comm_gather(comm, host + n, sizeof *host, n, err);
+            rc = fm_comm_gather(comm, (float *)moments + n, sizeof(float), n, err);
         if (!rc)
-            rc = fm_store_write(&t->moments, (size_t)m, host, err);
+            rc = fm_store_put(&t->moments, m, 0, 2 * bytes, moments, err);
+        if (rc)
+            return rc;
     }
-    free(host);
-    return rc;
+    return FM_OK;
 }
 
 int fm_tune_step(struct fm_tune *t, struct fm_err *err)

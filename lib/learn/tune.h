@@ -21,7 +21,7 @@ struct fm_tune {
     const struct fm_masks *masks;
     int mask;  /* the one to recover */
     int batch; /* sequences in a step */
-    /* State; all floats lie on the device of the task's operations. */
+    /* State. */
     struct fm_adapter adapter;
     struct fm_store moments; /* (L) records: m, v of a layer */
     int64_t taken;           /* steps */

@@ -84,58 +84,6 @@ static void fail_piece(struct conversion *v, int i, const struct fm_err *err, bo
     pthread_mutex_unlock(&v->lock);
 }
 
-/* Bytes of the host, and what they are: values, or codes with scales that are the host's too. */
-struct raw {
-    const void *raw;
-    enum fm_dtype dtype;
-    int bits;                       /* of one */
-    const struct fm_scales *scales; /* NULL: values */
-};
-
-/* n elements of it where operations read them; `on_device` receives what they are scaled by. */
-static struct fm_in stage_in(const struct fm_model *m, const struct raw *src, size_t n,
-                             struct fm_scales *on_device)
-{
-    const struct fm_device *device = m->ops->device;
-    size_t bytes = n * (size_t)src->bits / 8;
-    struct fm_in x = {device->stage_in(src->raw, bytes), src->dtype, NULL};
-    if (!src->scales)
-        return x;
-    *on_device = *src->scales;
-    on_device->scale = device->stage_in(src->scales->scale, src->scales->count * sizeof(float));
-    x.scales = on_device;
-    return x;
-}
-
-/* dst (n rows, H) on the device, rows `stride` elements apart, from (rows, H): row j is src's
- * order[j], or j. */
-static void convert_rows(const struct fm_model *m, struct fm_out dst, size_t stride,
-                         const struct raw *src, int n, size_t H, const int32_t *order)
-{
-    const struct fm_device *device = m->ops->device;
-    struct fm_mark mark = device->mark();
-    struct fm_scales scales;
-    struct fm_in x = stage_in(m, src, (size_t)n * H, &scales);
-    if (order)
-        order = device->stage_in(order, (size_t)n * sizeof *order);
-    m->ops->convert(dst, (int64_t)stride, x, order, n, (int64_t)H);
-    device->release(mark);
-}
-
-/* dst (I, H) on the device from (H, I): row j is src's column order[j], or j. */
-static void convert_transposed(const struct fm_model *m, struct fm_out dst, const struct raw *src,
-                               int H, int I, const int32_t *order)
-{
-    const struct fm_device *device = m->ops->device;
-    struct fm_mark mark = device->mark();
-    struct fm_scales scales;
-    struct fm_in x = stage_in(m, src, (size_t)H * (size_t)I, &scales);
-    if (order)
-        order = device->stage_in(order, (size_t)I * sizeof *order);
-    m->ops->transpose(dst, x, order, H, I);
-    device->release(mark);
-}
-
 /* Are the tensor's values rounded to what is written of them? */
 static bool is_rounded(const struct fm_model *m, const struct fm_model_tensor *p)
 {
@@ -186,12 +134,12 @@ static void end_task(void *arg, int i)
     struct fm_scales scales = v->scales;
     scales.first = (int64_t)first;
     void *raw = fm_scratch(bytes);
-    struct raw src = {raw, t->dtype, bits, scales.scale ? &scales : NULL};
+    struct fm_in x = {raw, t->dtype, scales.scale ? &scales : NULL};
     int rc = fm_file_read(v->whole->at.file, t->offset + at, raw, bytes, &err);
     if (!rc && fm_stored_finite(&v->whole->at, &v->m->config, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
-        convert_rows(v->m, fm_element_out(v->dst, first), n, &src, 1, n, NULL);
+        v->m->ops->convert(fm_element_out(v->dst, first), (int64_t)n, x, NULL, 1, (int64_t)n);
     else
         fail_piece(v, i, &err, true);
     struct fm_digest digest = fm_weightsum_piece((size_t)i, raw, bytes);
@@ -241,7 +189,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
     size_t pieces = (size_t)((t->size + FM_WEIGHTSUM_PIECE - 1) / FM_WEIGHTSUM_PIECE);
     enum fm_dtype dtype = fm_slots_nonlayer(m, p);
     void **field = (void **)((char *)&m->nonlayer + p->weight->field);
-    *field = m->ops->device->alloc(fm_slots_size(n, dtype), t->name, err);
+    *field = fm_alloc_large(fm_slots_size(n, dtype), t->name, err);
     if (!*field)
         return err->code;
     struct fm_in *carried = end_with_type(m, p);
@@ -262,7 +210,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
         fm_weightsum_add(sum, &digest);
         return FM_OK;
     }
-    m->ops->device->free(*field);
+    free(*field);
     *field = NULL;
     *err = v.err;
     return err->code;
@@ -418,8 +366,18 @@ static const int32_t *order_rows(const int32_t *order, int rows, int cap)
     return all;
 }
 
+/* The target from x, of whose rows or columns number j is order[j], or j where order is NULL. */
+static void convert_to(const struct conversion *v, struct target t, struct fm_in x,
+                       const int32_t *order)
+{
+    if (t.columns)
+        v->m->ops->transpose(t.to, x, order, t.rows, (int)t.width);
+    else
+        v->m->ops->convert(t.to, (int64_t)t.stride, x, order, t.rows, (int64_t)t.width);
+}
+
 /* The values of an expert's share, cut by cut. */
-static void convert_share(const struct conversion *v, const struct piece *x, struct raw src)
+static void convert_share(const struct conversion *v, const struct piece *x, struct fm_in src)
 {
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     const struct fm_config *c = &v->m->config;
@@ -429,14 +387,10 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     int cuts = fm_expert_cuts(cut, c->expert, x->tensor->part);
     for (int i = 0; i < cuts; i++) {
         struct target t = target_of_cut(v, x->e, &cut[i]);
-        if (t.columns)
-            convert_transposed(v->m, t.to, &src, t.rows, (int)t.width,
-                               order_rows(order, cut[i].rows, cap));
-        else
-            convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, order);
+        convert_to(v, t, src, t.columns ? order_rows(order, cut[i].rows, cap) : order);
         assert(!src.scales || cuts == 1);
         size_t n = (size_t)cap * (size_t)fm_expert_cut_channel(&cut[i], c->H);
-        src.raw = (const char *)src.raw + n * (size_t)src.bits / 8;
+        src = fm_element(src, n);
         left -= n;
     }
     assert(left == 0); /* invariant 4 */
@@ -599,7 +553,7 @@ static int convert_packed(const struct conversion *v, const struct piece *x, str
     if (bad < x->n)
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' holds NaN or Inf in expert %d", v->m->path,
                        x->tensor->at.tensor->name, x->e);
-    convert_share(v, x, (struct raw){values, FM_F32, 32, NULL});
+    convert_share(v, x, fm_f32(values));
     return FM_OK;
 }
 
@@ -617,17 +571,13 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
     if (widen_scales(&scales, v->m, p, fused ? x->e : 0, fused ? c->E : 1, x->scale, x->factor[0],
                      err))
         return err->code;
-    struct raw src = {x->raw, p->at.tensor->dtype, fm_stored_bits(c, p->at.tensor),
-                      scales.scale ? &scales : NULL};
+    struct fm_in src = {x->raw, p->at.tensor->dtype, scales.scale ? &scales : NULL};
     if (x->e >= 0) {
         convert_share(v, x, src);
         return FM_OK;
     }
     struct target t = target_in_layer(v, x);
-    if (t.columns)
-        convert_transposed(v->m, t.to, &src, t.rows, (int)t.width, NULL);
-    else
-        convert_rows(v->m, t.to, t.stride, &src, t.rows, t.width, head_rows(v, x));
+    convert_to(v, t, src, t.columns ? NULL : head_rows(v, x));
     return FM_OK;
 }
 
@@ -694,8 +644,6 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
         *err = v.err;
         return err->code;
     }
-    if ((rc = m->ops->device->sync(err)))
-        return rc;
     if ((rc = check_unchanged(layer, err)))
         return rc;
     layer->checked = true;

@@ -54,7 +54,7 @@ struct fm_prefetch {
 
 struct fm_model {
     char *path;
-    const struct fm_ops *ops; /* whose device holds the weights */
+    const struct fm_ops *ops; /* that convert the weights */
     struct fm_tensors tensors;
     struct fm_config config;
     struct fm_packed packed; /* of a bundle of codes */

@@ -436,22 +436,21 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
 /* Give back the weights that are resident. */
 static void drop_weights(struct fm_model *m)
 {
-    const struct fm_device *device = m->ops->device;
     for (int i = 0; m->slot && i <= m->config.L; i++) {
-        device->free(m->slot[i].block);
+        free(m->slot[i].block);
         free(m->slot[i].row0);
         free(m->slot[i].cap);
         m->slot[i] = (struct fm_layer_slot){.l = -1};
     }
     for (int i = 0; i < m->nonlayer_count; i++)
-        device->free(*(float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field));
+        free(*(float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field));
     m->nonlayer = (struct fm_nonlayer){0};
 }
 
 void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
 {
     bool other = m->ops->operand != ops->operand;
-    if (m->ops->device != ops->device || other)
+    if (other)
         drop_weights(m);
     m->ops = ops;
     if (other)
@@ -476,7 +475,7 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
         float **end = (float **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
         if (!m->nonlayer_tensor[i].at.scale)
             continue;
-        m->ops->device->free(*end);
+        free(*end);
         *end = NULL;
     }
 }

@@ -73,9 +73,8 @@ const uint32_t *fm_model_caps(const struct fm_model *model);
  * file's order again.  For stock checkpoints alone: all others are ranked already. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
-/* Weights lie on the device of `ops`, which convert them, from now on, in the type its products
- * take; those that lie elsewhere, or have another, are read again.  How many layers stay follows.
- * Borrows ops.  Before the first call that is the host's memory. */
+/* `ops` convert the weights from now on, to the type its products take; weights in memory that have
+ * another type are read again.  How many layers stay follows.  Borrows ops. */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
 /* Embedding, last norm, LM head: read at the first call, resident until close. */

@@ -63,7 +63,7 @@ static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, s
 {
     size_t E = (size_t)m->config.E;
     size_t bytes = l < m->pinned ? fm_slots_bytes(m, l) : (size_t)fm_model_layer_bytes(m);
-    s->block = m->ops->device->alloc(bytes, "a layer", err);
+    s->block = fm_alloc_large(bytes, "a layer", err);
     s->row0 = fm_alloc(E, sizeof *s->row0, "a layer", err);
     s->cap = fm_alloc(E, sizeof *s->cap, "a layer", err);
     return s->block && s->row0 && s->cap ? FM_OK : err->code;

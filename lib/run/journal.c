@@ -43,32 +43,12 @@ static uint64_t bytes_of(const struct fm_journal_item *item)
     return item->count * (uint64_t)(fm_dtype_bits(item->dtype) / 8);
 }
 
-/* Of what lies on a device, pieces of so many bytes go through the host. */
-#define PIECE ((size_t)1 << 20)
-
-static int each_piece(const struct fm_journal_item *item,
-                      int (*take)(void *arg, const void *src, size_t size, struct fm_err *err),
-                      void *arg, struct fm_err *err)
-{
-    size_t bytes = (size_t)bytes_of(item);
-    int rc = FM_OK;
-    for (size_t at = 0, n; !rc && at < bytes; at += n) {
-        struct fm_mark mark = fm_scratch_mark();
-        n = bytes - at < PIECE ? bytes - at : PIECE;
-        rc = take(arg, item->device->stage_out((const char *)item->data + at, n), n, err);
-        fm_scratch_release(mark);
-    }
-    return rc;
-}
-
 /* Give the bytes of an item, in pieces, to `take`: to be hashed or written. */
 static int each_chunk(const struct fm_journal_item *item,
                       int (*take)(void *arg, const void *src, size_t size, struct fm_err *err),
                       void *arg, struct fm_err *err)
 {
     uint64_t bytes = bytes_of(item);
-    if (item->data && item->device)
-        return each_piece(item, take, arg, err);
     if (item->data)
         return take(arg, item->data, (size_t)bytes, err);
     const struct fm_store *store = item->store;
@@ -76,9 +56,10 @@ static int each_chunk(const struct fm_journal_item *item,
     char *spare = fm_alloc(store->record, 1, "a record of state", err);
     int rc = spare ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; !rc && i < store->count; i++) {
-        rc = fm_store_read(store, i, spare, err);
+        void *record = NULL;
+        rc = fm_store_get(store, i, 0, store->record, &record, spare, err);
         if (!rc)
-            rc = take(arg, spare, store->record, err);
+            rc = take(arg, record, store->record, err);
     }
     free(spare);
     return rc;
@@ -306,26 +287,9 @@ static int read_store(const struct fm_journal *j, const struct fm_tensor *t,
     for (size_t i = 0; !rc && i < store->count; i++) {
         rc = fm_file_read(&j->file, t->offset + i * store->record, spare, store->record, err);
         if (!rc)
-            rc = fm_store_write(store, i, spare, err);
+            rc = fm_store_put(store, i, 0, store->record, spare, err);
     }
     free(spare);
-    return rc;
-}
-
-static int read_pieces(const struct fm_journal *j, const struct fm_tensor *t,
-                       const struct fm_journal_item *item, struct fm_err *err)
-{
-    size_t bytes = (size_t)t->size;
-    int rc = FM_OK;
-    for (size_t at = 0, n; !rc && at < bytes; at += n) {
-        struct fm_mark mark = fm_scratch_mark();
-        n = bytes - at < PIECE ? bytes - at : PIECE;
-        void *piece = fm_scratch(n);
-        rc = fm_file_read(&j->file, t->offset + at, piece, n, err);
-        if (!rc)
-            item->device->copy_in((char *)item->data + at, piece, n);
-        fm_scratch_release(mark);
-    }
     return rc;
 }
 
@@ -344,8 +308,6 @@ static int read_file(const struct fm_journal *j, const struct fm_journal_item *i
                            j->file.path, item[i].name);
         if (!item[i].data)
             rc = read_store(j, t, item[i].store, err);
-        else if (item[i].device)
-            rc = read_pieces(j, t, &item[i], err);
         else
             rc = fm_file_read(&j->file, t->offset, item[i].data, (size_t)t->size, err);
     }
@@ -364,30 +326,14 @@ static int tell_store(struct fm_comm *comm, const struct fm_store *store, struct
     char *spare = fm_alloc(store->record, 1, "a record of state", err);
     int rc = spare ? FM_OK : FM_ENOMEM;
     for (size_t i = 0; !rc && i < store->count; i++) {
-        rc = fm_store_read(store, i, spare, err);
+        void *record = NULL;
+        rc = fm_store_get(store, i, 0, store->record, &record, spare, err);
         if (!rc)
-            rc = fm_comm_tell(comm, spare, store->record, err);
+            rc = fm_comm_tell(comm, record, store->record, err);
         if (!rc)
-            rc = fm_store_write(store, i, spare, err);
+            rc = fm_store_put(store, i, 0, store->record, record, err);
     }
     free(spare);
-    return rc;
-}
-
-static int tell_pieces(struct fm_comm *comm, const struct fm_journal_item *item, struct fm_err *err)
-{
-    size_t bytes = (size_t)bytes_of(item);
-    int rc = FM_OK;
-    for (size_t at = 0, n; !rc && at < bytes; at += n) {
-        struct fm_mark mark = fm_scratch_mark();
-        char *data = (char *)item->data + at;
-        n = bytes - at < PIECE ? bytes - at : PIECE;
-        void *piece = fm_scratch(n);
-        item->device->copy_out(piece, data, n);
-        rc = fm_comm_tell(comm, piece, n, err);
-        item->device->copy_in(data, piece, n);
-        fm_scratch_release(mark);
-    }
     return rc;
 }
 
@@ -398,8 +344,6 @@ static int tell_items(struct fm_comm *comm, const struct fm_journal_item *item, 
     for (size_t i = 0; comm && !rc && i < items; i++) {
         if (!item[i].data)
             rc = tell_store(comm, item[i].store, err);
-        else if (item[i].device)
-            rc = tell_pieces(comm, &item[i], err);
         else
             rc = fm_comm_tell(comm, item[i].data, (size_t)bytes_of(&item[i]), err);
     }

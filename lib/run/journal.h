@@ -21,15 +21,13 @@
 #define FM_JOURNAL_ITEMS_MAX 32
 #define FM_JOURNAL_NAME 31 /* bytes of an array's name, at most */
 
-/* One array.  With a device, data lies there; without data it is all records of a store, one after
- * another. */
+/* One array; without data it is all records of a store, one after another. */
 struct fm_journal_item {
     const char *name;
     enum fm_dtype dtype;
     uint64_t count; /* elements */
     void *data;
     const struct fm_store *store;
-    const struct fm_device *device; /* NULL: the host */
 };
 
 /* Digest of a text made of everything that shapes a run's result; doubles as %.17g. */

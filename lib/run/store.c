@@ -1,18 +1,16 @@
 /*
- * The first records lie in one block of the device, the others in a file from the place that their
- * number says.  Between the file and a device's memory bytes go through the host in small pieces.
- * There is no eviction and no search: callers that know what they use most give it the low numbers.
+ * The first records are in one block of memory, the others in a file at the place that their number
+ * says.  There is no eviction and no search: callers that know what they use most give it the low
+ * numbers.
  */
 #include "lib/run/store.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "formats/file/file.h"
 #include "lib/base/mem.h"
-#include "lib/base/pool.h"
-
-#define PIECE ((size_t)256 << 10)
 
 int fm_store_init(struct fm_store *s, const struct fm_ops *ops, size_t record_bytes, size_t count,
                   uint64_t memory, struct fm_err *err)
@@ -25,7 +23,7 @@ int fm_store_init(struct fm_store *s, const struct fm_ops *ops, size_t record_by
                        record_bytes);
     s->resident = s->record && memory / s->record < count ? (size_t)(memory / s->record) : count;
     if (s->resident > 0) {
-        s->block = ops->device->alloc(s->resident * s->record, "layer boundaries", err);
+        s->block = fm_alloc_large(s->resident * s->record, "layer boundaries", err);
         if (!s->block)
             return err->code;
     }
@@ -34,8 +32,7 @@ int fm_store_init(struct fm_store *s, const struct fm_ops *ops, size_t record_by
 
 void fm_store_release(struct fm_store *s)
 {
-    if (s->ops)
-        s->ops->device->free(s->block);
+    free(s->block);
     if (s->resident < s->count && s->fd >= 0)
         close(s->fd);
     *s = (struct fm_store){.fd = -1};
@@ -52,35 +49,13 @@ static uint64_t offset_of(const struct fm_store *s, size_t i)
     return (uint64_t)(i - s->resident) * s->record;
 }
 
-/* Bytes from `at` of the file on to or from the device, through the host. */
-static int move_bytes(const struct fm_store *s, uint64_t at, char *in, const char *out, size_t size,
-                      struct fm_err *err)
-{
-    const struct fm_device *device = s->ops->device;
-    int rc = FM_OK;
-    for (size_t done = 0, n; !rc && done < size; done += n) {
-        struct fm_mark mark = fm_scratch_mark();
-        n = size - done < PIECE ? size - done : PIECE;
-        if (out) {
-            rc = fm_file_temp_write(s->fd, at + done, device->stage_out(out + done, n), n, err);
-        } else {
-            void *piece = fm_scratch(n);
-            rc = fm_file_temp_read(s->fd, at + done, piece, n, err);
-            if (!rc)
-                device->copy_in(in + done, piece, n);
-        }
-        fm_scratch_release(mark);
-    }
-    return rc;
-}
-
 int fm_store_get(const struct fm_store *s, size_t i, size_t offset, size_t size, void **data,
                  void *spare, struct fm_err *err)
 {
     assert(i < s->count && offset <= s->record && size <= s->record - offset);
     *data = spare;
     if (i >= s->resident)
-        return move_bytes(s, offset_of(s, i) + offset, spare, NULL, size, err);
+        return fm_file_temp_read(s->fd, offset_of(s, i) + offset, spare, size, err);
     *data = s->block + i * s->record + offset;
     return FM_OK;
 }
@@ -90,27 +65,9 @@ int fm_store_put(const struct fm_store *s, size_t i, size_t offset, size_t size,
 {
     assert(i < s->count && offset <= s->record && size <= s->record - offset);
     if (i >= s->resident)
-        return move_bytes(s, offset_of(s, i) + offset, NULL, data, size, err);
+        return fm_file_temp_write(s->fd, offset_of(s, i) + offset, data, size, err);
     char *place = s->block + i * s->record + offset;
     if (place != data)
         s->ops->copy(place, data, size);
-    return FM_OK;
-}
-
-int fm_store_read(const struct fm_store *s, size_t i, void *to, struct fm_err *err)
-{
-    assert(i < s->count);
-    if (i >= s->resident)
-        return fm_file_temp_read(s->fd, offset_of(s, i), to, s->record, err);
-    s->ops->device->copy_out(to, s->block + i * s->record, s->record);
-    return FM_OK;
-}
-
-int fm_store_write(const struct fm_store *s, size_t i, const void *from, struct fm_err *err)
-{
-    assert(i < s->count);
-    if (i >= s->resident)
-        return fm_file_temp_write(s->fd, offset_of(s, i), from, s->record, err);
-    s->ops->device->copy_in(s->block + i * s->record, from, s->record);
     return FM_OK;
 }

@@ -1,6 +1,6 @@
 /*
- * Records of one size, as many as fit into a limit in a device's memory, the others in an
- * unlinked temporary file of the host.  Which is which does not show: operations get a pointer.
+ * Records of one size, as many as fit into a limit in memory, the others in an unlinked
+ * temporary file.  Which is which does not show: operations get a pointer.
  */
 #ifndef FM_STORE_H
 #define FM_STORE_H
@@ -16,17 +16,15 @@ struct fm_store {
     size_t count;    /* records */
     size_t resident; /* records [0, resident) are in memory */
     const struct fm_ops *ops;
-    char *block; /* on the device of ops */
-    int fd;      /* the others; -1 where there are none */
+    char *block;
+    int fd; /* the others; -1 where there are none */
 };
 
-/* `count` records of at least `record_bytes`, at most `memory` bytes of them in the memory of ops'
- * device; contents are undefined until put.  Borrows ops.  FM_ENOMEM, FM_EIO. */
+/* `count` records of at least `record_bytes`, at most `memory` bytes of them in memory;
+ * contents are undefined until put.  Borrows ops.  FM_ENOMEM, FM_EIO. */
 int fm_store_init(struct fm_store *s, const struct fm_ops *ops, size_t record_bytes, size_t count,
                   uint64_t memory, struct fm_err *err);
 void fm_store_release(struct fm_store *s); /* one that init never saw must be zeroed */
-
-/* Pointers that follow are the device's, fm_store_read's and fm_store_write's apart. */
 
 /* Where record i is written: in place, or `spare` (record bytes of the caller's). */
 void *fm_store_place(const struct fm_store *s, size_t i, void *spare);
@@ -40,9 +38,5 @@ int fm_store_get(const struct fm_store *s, size_t i, size_t offset, size_t size,
  * different parts of one, may be used by several threads at once. */
 int fm_store_put(const struct fm_store *s, size_t i, size_t offset, size_t size, const void *data,
                  struct fm_err *err);
-
-/* A whole record to bytes of the host, or from them. */
-int fm_store_read(const struct fm_store *s, size_t i, void *to, struct fm_err *err);
-int fm_store_write(const struct fm_store *s, size_t i, const void *from, struct fm_err *err);
 
 #endif

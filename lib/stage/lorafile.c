@@ -60,7 +60,6 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
 {
     char rank[16], alpha[32];
     struct fm_stbytes s;
-    assert(a->device == &fm_device_host);
     snprintf(rank, sizeof rank, "%d", a->r);
     snprintf(alpha, sizeof alpha, "%.9g", (double)a->alpha);
     const char *const metadata[] = {"fm.kind", "adapter", "rank", rank, "alpha", alpha, NULL};

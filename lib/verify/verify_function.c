@@ -140,8 +140,6 @@ static int check_bundle(struct job *j, struct fm_err *err)
         if (!rc)
             rc = fm_lorafile_open(&j->adapter, &j->bundle, err);
         if (!rc)
-            rc = fm_adapter_place(&j->adapter, j->ops->device, err);
-        if (!rc)
             fm_model_rank(want, j->ranking.order);
         lane.adapter = &j->adapter;
         lane.round = true;

@@ -65,9 +65,9 @@ static inline void block_compute(struct block *b, const struct fm_ops *ops, floa
 {
     const struct fm_attention *attention = b->c.attention;
     struct fm_pass pass = block_pass(b, ops);
-    struct fm_mark mark = fm_pass_mark(&pass);
+    struct fm_mark mark = fm_scratch_mark();
     size_t floats = attention->inner(&b->c, b->l, N);
-    float *inner = fm_pass_floats(&pass, floats + GUARD);
+    float *inner = fm_scratch_floats(floats + GUARD);
     memset(inner + floats, 0xAB, GUARD * sizeof *inner);
     memcpy(y, x, FLOATS * sizeof *y);
     attention->forward(&pass, inner, y, x);
@@ -75,7 +75,7 @@ static inline void block_compute(struct block *b, const struct fm_ops *ops, floa
         attention->backward(&pass, inner, dx, dy);
     for (size_t i = 0; i < GUARD * sizeof *inner; i++)
         assert_int_equal(((unsigned char *)(inner + floats))[i], 0xAB);
-    fm_pass_release(&pass, mark);
+    fm_scratch_release(mark);
 }
 
 static inline double block_dot(const float *a, const float *b)

@@ -198,15 +198,15 @@ static void latents_have_an_eps_of_their_own(void **state)
     memset(b.layer.mla.q_a, 0, (size_t)(m->q_rank * H) * sizeof(float));
     memset(b.layer.mla.kv_a, 0, (size_t)((m->c_rank + m->R) * H) * sizeof(float));
     float *x = draw(FLOATS, 1), y[FLOATS];
-    struct fm_mark mark = fm_pass_mark(&pass);
-    float *inner = fm_pass_floats(&pass, floats);
+    struct fm_mark mark = fm_scratch_mark();
+    float *inner = fm_scratch_floats(floats);
     memset(inner, 0, floats * sizeof *inner);
     memcpy(y, x, sizeof y);
     fm_mla.forward(&pass, inner, y, x);
     for (size_t i = 0; i < floats; i++)
         found += fabsf(inner[i] - 1000) < 0.01f;
     assert_int_equal(found, 2 * N); /* of queries, of keys and values */
-    fm_pass_release(&pass, mark);
+    fm_scratch_release(mark);
     free(x);
     block_release(&b);
 }
