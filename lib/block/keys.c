@@ -3,6 +3,8 @@
 #include "lib/block/keys.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
@@ -22,4 +24,32 @@ int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
     return !value || cJSON_IsNull(value) ? FM_OK : fm_keys_size(size, object, key, limit, err);
+}
+
+/* As a list of fm_keys_only writes it; of a long string the beginning. */
+static void print_value(char *text, size_t size, const cJSON *value)
+{
+    if (cJSON_IsBool(value))
+        snprintf(text, size, "%s", cJSON_IsTrue(value) ? "true" : "false");
+    else if (cJSON_IsNumber(value))
+        snprintf(text, size, "%.17g", value->valuedouble);
+    else if (cJSON_IsString(value))
+        snprintf(text, size, "'%.64s'", value->valuestring);
+    else
+        snprintf(text, size, "%s", cJSON_IsArray(value) ? "[...]" : "{...}");
+}
+
+int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, struct fm_err *err)
+{
+    for (; list->key; list++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(keys->json, list->key);
+        char text[80];
+        if (!value || cJSON_IsNull(value))
+            continue;
+        print_value(text, sizeof text, value);
+        if (strcmp(text, list->value) != 0)
+            return fm_fail(err, FM_ECONFIG, "%s %s is not supported for %s; supported: %s",
+                           list->key, text, keys->family, list->value);
+    }
+    return FM_OK;
 }

@@ -30,4 +30,15 @@ int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, str
 int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
                      struct fm_err *err);
 
+/* A key whose value is one that we compute wherever it is there and not null; lists end with a row
+ * without a key. */
+struct fm_keys_only {
+    const char *key;
+    const char *value; /* "true", "1", "'sigmoid'" */
+};
+
+/* FM_ECONFIG, with the key, its value and the one that is supported, where the value of one of the
+ * keys is another. */
+int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, struct fm_err *err);
+
 #endif

@@ -153,6 +153,11 @@ void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
         fm_texts_set(e, "auto_map", &t);
     }
     set_architecture(e, p, json);
+    if (p->from->config.family->width_twin) {
+        fm_text_printf(&t, "%d",
+                       p->options.layout->one_width ? (int)p->widths.stored[0] : p->from->config.I);
+        fm_texts_set(e, p->from->config.family->width_twin, &t);
+    }
     cJSON_Delete(json);
 }
 

@@ -72,8 +72,12 @@ static bool is(const char *key, const char *name)
 bool fm_families_knows(const struct fm_model_family *f, const char *key)
 {
     if (has_word(usual_keys, key) || has_word(f->keys, key) || is(key, f->width_key) ||
-        is(key, f->experts_key) || is(key, f->chosen_key) || is(key, f->shared_key))
+        is(key, f->width_twin) || is(key, f->experts_key) || is(key, f->chosen_key) ||
+        is(key, f->shared_key))
         return true;
+    for (const struct fm_keys_only *only = f->only; only && only->key; only++)
+        if (is(key, only->key))
+            return true;
     if (!f->extra)
         return false;
     for (const char *const *count = f->extra->count; count && *count; count++)

@@ -26,6 +26,8 @@ struct fm_model_family {
                                same; NULL: none */
     const char *class_name; /* "Mixtral": class prefix in transformers 5; ours is Fm in front */
     const char *width_key;  /* of the experts' channels */
+    const char *width_twin; /* another key of the same number, which other programs read; NULL:
+                               there is none */
     const char *experts_key, *chosen_key; /* of E and K; NULL: num_experts or num_local_experts,
                                              num_experts_per_tok, which are read as well */
     const char *shared_key; /* how many experts the shared one is as wide as; NULL: its width is a
@@ -43,9 +45,13 @@ struct fm_model_family {
     bool tied;      /* where config.json has no tie_word_embeddings */
     double eps;     /* if config.json does not set it */
     int positions;
-    const char *keys; /* of config.json, "one two": what its class in transformers, servers' code
-                         and published checkpoints have beside those of every family
-                         (fm_families_knows) and those that this row names above and below */
+    const struct fm_keys_only *only; /* keys of config.json that can have one value only; NULL:
+                                        no such */
+    const char *needed; /* keys that it must have, "one two", since transformers would take numbers
+                           of its own where they are not there or null; NULL: no such */
+    const char *keys;   /* of config.json, "one two": what its class in transformers, servers' code
+                           and published checkpoints have beside those of every family
+                           (fm_families_knows) and those that this row names above and below */
     const struct fm_weight *weight;    /* its table; ends with a row that has no names */
     const struct fm_extra_form *extra; /* tensors of no decoder layer; NULL: it has none */
 };

@@ -7,6 +7,7 @@
 #include "lib/family/family.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "formats/json/json.h"
@@ -45,7 +46,7 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
         c->type = alias ? c->family->alias : c->family->name;
         return alias ? check_alias(c, json, err) : FM_OK;
     }
-    char known[256];
+    char known[512];
     fm_families_list(known, sizeof known);
     return fm_fail(err, FM_ECONFIG, "model_type '%.64s' is not supported; supported: %s", type,
                    known);
@@ -130,6 +131,30 @@ static const char *first_key(const cJSON *json, const char *own, const char *usu
     return own ? own : other;
 }
 
+static int need_keys(const char *needed, const cJSON *json, struct fm_err *err)
+{
+    char key[64];
+    for (int n = 0; sscanf(needed, "%63s%n", key, &n) == 1; needed += n) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
+        if (!value || cJSON_IsNull(value))
+            return fm_fail(err, FM_EFORMAT, "key '%s' is missing", key);
+    }
+    return FM_OK;
+}
+
+/* Another key for the experts' width. */
+static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const struct fm_model_family *f = c->family;
+    int twin = c->I;
+    int rc =
+        f->width_twin ? fm_keys_size_opt(&twin, json, f->width_twin, FM_CHANNELS_MAX, err) : FM_OK;
+    return rc || twin == c->I
+               ? rc
+               : fm_fail(err, FM_ECONFIG, "%s %d is not %s %d, and programs read one or the other",
+                         f->width_twin, twin, f->width_key, c->I);
+}
+
 /* Qwen and OLMoE say num_experts; transformers 5 may store either name, or the family's own. */
 static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
@@ -142,6 +167,8 @@ static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct 
         rc = fm_keys_size(&c->K, json, chosen, FM_EXPERTS_MAX, err);
     if (!rc)
         rc = fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err);
+    if (!rc)
+        rc = check_twin(c, json, err);
     if (!rc)
         rc = f->router->read(c, f->router_options, keys, err);
     if (!rc && c->K > c->E)
@@ -194,6 +221,10 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     rc = fm_families_storage(c, json, err);
     if (!rc)
         rc = refuse_indexer(json, err);
+    if (!rc && f->only)
+        rc = fm_keys_only(&keys, f->only, err);
+    if (!rc && f->needed)
+        rc = need_keys(f->needed, json, err);
     if (!rc)
         rc = f->expert->read(c, &keys, err);
     if (!rc)

@@ -181,7 +181,9 @@ static void what_is_not_computed_is_refused_by_name(void **state)
     refused(MINIMAX, "\"qk_norm_type\":\"per_head\"", FM_ECONFIG, "qk_norm_type 'per_head'");
     refused(MINIMAX, "\"attn_type_list\":[1,0]", FM_ECONFIG, "attn_type_list");
     refused(MINIMAX, "\"attn_type_list\":0", FM_EFORMAT, "'attn_type_list' is not an array");
-    refused(MINIMAX, "\"qk_norm_type\":1", FM_EFORMAT, "'qk_norm_type' is not a string");
+    refused(MINIMAX, "\"qk_norm_type\":1", FM_ECONFIG, "qk_norm_type 1 is not supported");
+    refused(MINIMAX, "\"qk_norm_type\":[1]", FM_ECONFIG, "qk_norm_type [...] is not supported");
+    must(MINIMAX, "\"qk_norm_type\":\"per_layer\",\"use_qk_norm\":null");
     refused(MINIMAX, "\"shared_intermediate_size\":8", FM_ECONFIG, "shared_intermediate_size 8");
     refused(MINIMAX, "\"attention_bias\":true", FM_ECONFIG, "attention_bias true");
     refused(ERNIE_EXPERTS, "\"use_bias\":true", FM_ECONFIG, "use_bias true is not supported");

@@ -16,23 +16,10 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* transformers would take groups of its own where config.json has none: 8, of which 4. */
-static int need_groups(const cJSON *json, struct fm_err *err)
-{
-    const char *const keys[] = {"n_group", "topk_group"};
-    for (int i = 0; i < 2; i++) {
-        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, keys[i]);
-        if (!value || cJSON_IsNull(value))
-            return fm_fail(err, FM_EFORMAT, "key '%s' is missing", keys[i]);
-    }
-    return FM_OK;
-}
-
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     static const struct fm_deepseek_layers defaults = {.dense = 3, .shared = 1};
-    int rc = need_groups(keys->json, err);
-    return rc ? rc : fm_deepseek_layers(c, &defaults, keys, err);
+    return fm_deepseek_layers(c, &defaults, keys, err);
 }
 
 static const struct fm_mla_options attention = {.interleave_key = true,
@@ -56,6 +43,7 @@ const struct fm_model_family fm_deepseek_v3 = {
     .router_options = &router,
     .eps = 1e-6,
     .positions = 4096,
+    .needed = "n_group topk_group", /* 8 and 4 */
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,
     .weight = weights,
     .extra = &fm_extra_nextn,

@@ -12,8 +12,6 @@
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 
-#include <string.h>
-
 #define MOE "model.layers.{l}.block_sparse_moe."
 
 /* clang-format off */
@@ -26,17 +24,6 @@ static const struct fm_weight weights[] = {
     FM_WEIGHTS_END,
 };
 /* clang-format on */
-
-/* A key that must be `wanted` where it is there. */
-static int refuse_switch(const struct fm_keys *keys, const char *key, bool wanted,
-                         struct fm_err *err)
-{
-    bool value = wanted;
-    int rc = fm_json_opt_bool(keys->json, key, &value, err);
-    return rc || value == wanted ? rc
-                                 : fm_fail(err, FM_ECONFIG, "%s %s is not supported for %s", key,
-                                           value ? "true" : "false", keys->family);
-}
 
 /* Lightning attention of older models is 0 in this list. */
 static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
@@ -56,37 +43,18 @@ static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err
     return FM_OK;
 }
 
-static int refuse_norm_type(const struct fm_keys *keys, struct fm_err *err)
-{
-    const cJSON *norm = cJSON_GetObjectItemCaseSensitive(keys->json, "qk_norm_type");
-    const char *type = "per_layer";
-    int rc = norm && !cJSON_IsNull(norm)
-                 ? fm_json_get_string(keys->json, "qk_norm_type", &type, err)
-                 : FM_OK;
-    return rc || strcmp(type, "per_layer") == 0
-               ? rc
-               : fm_fail(err, FM_ECONFIG,
-                         "qk_norm_type '%.64s' is not supported for %s; supported: per_layer", type,
-                         keys->family);
-}
-
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    int64_t shared = 0;
     (void)c;
-    int rc = refuse_switch(keys, "use_qk_norm", true, err);
-    if (!rc)
-        rc = refuse_switch(keys, "use_routing_bias", true, err);
-    if (!rc)
-        rc = refuse_attention_types(keys, err);
-    if (!rc)
-        rc = fm_json_opt_int(keys->json, "shared_intermediate_size", 0, FM_CHANNELS_MAX, &shared,
-                             err);
-    if (!rc && shared > 0)
-        rc = fm_fail(err, FM_ECONFIG, "shared_intermediate_size %d is not supported for %s",
-                     (int)shared, keys->family);
-    return rc ? rc : refuse_norm_type(keys, err);
+    return refuse_attention_types(keys, err);
 }
+
+/* What the makers' config.json switches; transformers reads none of them. */
+static const struct fm_keys_only only[] = {{"use_qk_norm", "true"},
+                                           {"use_routing_bias", "true"},
+                                           {"qk_norm_type", "'per_layer'"},
+                                           {"shared_intermediate_size", "0"},
+                                           {NULL, NULL}};
 
 static const struct fm_gqa_options attention = {
     .qk_norm = FM_QK_NORM_FULL, .rope = {.theta = 5e6, .partial = 1, .dims_key = "rotary_dim"}};
@@ -116,13 +84,12 @@ const struct fm_model_family fm_minimax_m2 = {
     .router_options = &router,
     .eps = 1e-6,
     .positions = 196608,
+    .only = only,
     .keys = "attn_type_list attn_window_size layernorm_full_attention_alpha "
             "layernorm_full_attention_beta "
             "layernorm_linear_attention_alpha layernorm_linear_attention_beta layernorm_mlp_alpha "
             "layernorm_mlp_beta max_model_len mlp_intermediate_size mtp_transformer_layers "
-            "qk_norm_type rotary_dim "
-            "router_jitter_noise scoring_func shared_intermediate_size shared_moe_mode use_mtp "
-            "use_qk_norm use_routing_bias",
+            "rotary_dim router_jitter_noise scoring_func shared_moe_mode use_mtp",
     .weight = weights,
     .extra = &extra,
 };
