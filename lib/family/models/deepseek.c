@@ -1,8 +1,13 @@
 /*
- * The layers of DeepSeek's models: the first few are dense, all others have experts, and beside
- * them one MLP that every token goes through, as wide as several experts.
+ * The layers of DeepSeek's models and of those after their pattern: some are dense, by a number or
+ * by a list, all others have experts, and beside them one MLP that every token goes through, as
+ * wide as several experts.
  */
 #include "lib/family/models/deepseek.h"
+
+#include <string.h>
+
+#include "lib/family/family.h"
 
 /* A number from 0 to `limit`; absent or null: as it was. */
 static int read_count(int *count, const cJSON *json, const char *key, int limit, struct fm_err *err)
@@ -13,43 +18,100 @@ static int read_count(int *count, const cJSON *json, const char *key, int limit,
     return rc;
 }
 
-/* moe_layer_freq, which transformers does not read: with another than 1 every so-manieth layer
- * alone has experts. */
-static int refuse_frequency(const struct fm_keys *keys, struct fm_err *err)
+static bool is_said(const cJSON *json, const char *key)
 {
-    int frequency = 1;
-    int rc = fm_keys_size_opt(&frequency, keys->json, "moe_layer_freq", FM_LAYERS_MAX, err);
-    return rc || frequency == 1
-               ? rc
-               : fm_fail(err, FM_ECONFIG, "moe_layer_freq %d is not supported for %s; supported: 1",
-                         frequency, keys->family);
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
+    return value && !cJSON_IsNull(value);
 }
 
-int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *defaults,
-                       const struct fm_keys *keys, struct fm_err *err)
+/* mlp_layer_types, "dense" or "sparse" for each layer. */
+static int read_list(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *json = keys->json;
-    int dense = defaults->dense, shared = defaults->shared, width = 0;
-    int rc = refuse_frequency(keys, err);
-    if (!rc)
-        rc = read_count(&dense, json, "first_k_dense_replace", FM_LAYERS_MAX, err);
-    if (!rc)
-        rc = read_count(&shared, json, "n_shared_experts", FM_EXPERTS_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&width, json, "moe_intermediate_size", FM_CHANNELS_MAX, err);
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "mlp_layer_types"), *type;
+    int l = 0;
+    if (!cJSON_IsArray(list))
+        return fm_fail(err, FM_EFORMAT, "key 'mlp_layer_types' is not an array");
+    c->M = 0;
+    cJSON_ArrayForEach(type, list)
+    {
+        bool sparse = cJSON_IsString(type) && strcmp(type->valuestring, "sparse") == 0;
+        if (!sparse && (!cJSON_IsString(type) || strcmp(type->valuestring, "dense") != 0))
+            return fm_fail(err, FM_ECONFIG,
+                           "mlp_layer_types '%.64s' is not supported; supported: dense, sparse",
+                           cJSON_IsString(type) ? type->valuestring : "?");
+        if (sparse && l < c->L)
+            c->moe[c->M++] = (int16_t)l;
+        l++;
+    }
+    if (l != c->L)
+        return fm_fail(err, FM_EFORMAT, "mlp_layer_types has %d entries for %d layers", l, c->L);
+    if (c->M == 0)
+        return fm_fail(err, FM_ECONFIG, "no layer is a mixture of experts (mlp_layer_types)");
+    return FM_OK;
+}
+
+/* The first so many layers are dense. */
+static int read_first(struct fm_config *c, int *dense, const char *key, const cJSON *json,
+                      struct fm_err *err)
+{
+    if (read_count(dense, json, key, FM_LAYERS_MAX, err))
+        return err->code;
+    if (*dense >= c->L)
+        return fm_fail(err, FM_ECONFIG, "no layer is a mixture of experts (%s %d of %d)", key,
+                       *dense, c->L);
+    c->M = c->L - *dense;
+    for (int m = 0; m < c->M; m++)
+        c->moe[m] = (int16_t)(*dense + m);
+    return FM_OK;
+}
+
+/* The list says it where the family has one; the number may only say the same beside it, and where
+ * transformers does not read that, without it nothing but the default. */
+static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
+                      const struct fm_keys *keys, struct fm_err *err)
+{
+    const char *key = o->dense_key ? o->dense_key : "first_k_dense_replace";
+    bool listed = o->listed && is_said(keys->json, "mlp_layer_types");
+    int dense = o->dense;
+    int rc = read_first(c, &dense, key, keys->json, err);
+    if (!rc && listed)
+        rc = read_list(c, keys->json, err);
     if (rc)
         return rc;
-    if (dense >= c->L)
+    if (listed && is_said(keys->json, key) && (c->moe[0] != dense || c->M != c->L - dense))
+        return fm_fail(err, FM_ECONFIG, "mlp_layer_types and %s %d are not the same layers", key,
+                       dense);
+    if (o->unread && !listed && dense != o->dense)
         return fm_fail(err, FM_ECONFIG,
-                       "no layer is a mixture of experts (first_k_dense_replace %d of %d)", dense,
-                       c->L);
+                       "%s %d%s is not supported for %s: runtimes disagree about it; supported: %d",
+                       key, dense, o->listed ? " without mlp_layer_types" : "", keys->family,
+                       o->dense);
+    return c->M < c->L
+               ? fm_keys_size(&c->dense, keys->json, "intermediate_size", FM_CHANNELS_MAX, err)
+               : FM_OK;
+}
+
+/* Which transformers does not read: with another, every so-manieth layer alone has experts. */
+static const struct fm_keys_only every[] = {{"moe_layer_freq", "1"}, {NULL, NULL}};
+
+int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *o,
+                       const struct fm_keys *keys, struct fm_err *err)
+{
+    const char *key = c->family->shared_key;
+    int shared = o->shared, width = 0;
+    int rc = fm_keys_only(keys, every, err);
+    if (!rc)
+        rc = read_dense(c, o, keys, err);
+    if (!rc)
+        rc = read_count(&shared, keys->json, key, FM_EXPERTS_MAX, err);
+    if (!rc)
+        rc = fm_keys_size(&width, keys->json, "moe_intermediate_size", FM_CHANNELS_MAX, err);
+    if (rc)
+        return rc;
     if ((int64_t)shared * width > FM_CHANNELS_MAX)
         return fm_fail(err, FM_ECONFIG,
-                       "n_shared_experts %d of moe_intermediate_size %d are more than %d channels",
-                       shared, width, FM_CHANNELS_MAX);
+                       "%s %d of moe_intermediate_size %d are more than %d channels", key, shared,
+                       width, FM_CHANNELS_MAX);
     c->shared = shared * width;
-    c->M = c->L - dense;
-    for (int m = 0; m < c->M; m++)
-        c->moe[m] = (int16_t)(dense + m);
-    return dense ? fm_keys_size(&c->dense, json, "intermediate_size", FM_CHANNELS_MAX, err) : FM_OK;
+    return FM_OK;
 }

@@ -8,14 +8,20 @@
 #include "lib/block/scored.h"
 #include "lib/family/models/qwen.h"
 
-/* Where config.json says nothing. */
+/* What a family says of its layers. */
 struct fm_deepseek_layers {
-    int dense;  /* first_k_dense_replace: that many layers before those with experts */
-    int shared; /* n_shared_experts: the shared one is so many times as wide as one expert */
+    int dense;  /* that many layers before those with experts, where config.json says nothing */
+    int shared; /* the shared expert is so many times as wide as one expert (shared_key of the
+                   family), where it says nothing */
+    const char *dense_key; /* of that many; NULL: first_k_dense_replace */
+    bool listed;           /* mlp_layer_types says it for each layer, where it is there */
+    bool unread;           /* transformers does not read dense_key */
 };
 
-/* Those keys, intermediate_size where some layers are dense, and moe_intermediate_size. */
-int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *defaults,
+/* Those keys, intermediate_size where some layers are dense, and moe_intermediate_size.
+ * FM_ECONFIG where no layer has experts, where list and number say different layers, or where
+ * programs would read the number differently. */
+int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *options,
                        const struct fm_keys *keys, struct fm_err *err);
 
 /* V3's rule: experts chosen by sigmoid and a bias, from the best groups where there are groups;
