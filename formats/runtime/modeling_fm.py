@@ -527,10 +527,10 @@ def experts_of(config, width):
 
 
 def shared_width(config):
-    """Where it is counted in experts: GLM and DeepSeek spell their number one way, ERNIE another."""
+    """Where it is counted in experts: GLM and DeepSeek, ERNIE and Hy3 spell their number differently."""
     if config.fm_shared is not None:
         return config.fm_shared
-    for key in ("n_shared_experts", "moe_num_shared_experts"):
+    for key in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"):
         if getattr(config, key, None) is not None:
             return getattr(config, key) * getattr(config, config.fm_width_key)
     raise ValueError("config.json does not say how wide the shared expert is")

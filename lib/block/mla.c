@@ -49,19 +49,6 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
     return FM_OK;
 }
 
-/* All R are rotated: transformers itself stops where a part of them would be. */
-static int check_partial(const cJSON *object, struct fm_err *err)
-{
-    double partial = 1;
-    int rc = fm_json_opt_double(object, "partial_rotary_factor", 0, 1, &partial, err);
-    if (!rc && partial < 1)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "partial_rotary_factor %g is not supported beside qk_rope_head_dim; "
-                     "supported: 1",
-                     partial);
-    return rc;
-}
-
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
                 struct fm_err *err)
 {
@@ -75,9 +62,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     if (!rc)
         rc = fm_json_opt_bool(keys->json, "attention_bias", &m->bias, err);
     if (!rc)
-        rc = check_partial(keys->json, err);
-    if (!rc)
-        rc = check_partial(cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters"), err);
+        rc = fm_rope_whole(keys, err);
     if (!rc)
         rc = fm_rope_read(&m->rope, c, m->R, &o->rope, keys, err);
     m->rope.pairs = true;

@@ -30,13 +30,17 @@ static inline uint64_t fm_mlp_channel_params(int H)
     return 3 * (uint64_t)H;
 }
 
-/* Its three matrices, (D, H), (D, H), (H, D), in layers that `when` says; and the weight of the
- * shared expert's share, sigmoid(w x). */
+/* Its three matrices, (D, H), (D, H), (H, D), in layers that `when` says, in checkpoints and
+ * bundles, and in ragged exports, which follow transformers' classes; and the weight of the shared
+ * expert's share, sigmoid(w x). */
 /* clang-format off */
-#define FM_MLP_WEIGHTS(prefix, when)                                                               \
-    {FM_SAME(prefix "gate_proj.weight"), FM_PART_MLP_GATE, 0, "DH", when},                         \
-    {FM_SAME(prefix "up_proj.weight"), FM_PART_MLP_UP, 0, "DH", when},                             \
-    {FM_SAME(prefix "down_proj.weight"), FM_PART_MLP_DOWN, 0, "HD", when}
+#define FM_MLP_NAMED(stock, ragged, part, shape, when)                                             \
+    {{stock ".weight", stock ".weight", ragged ".weight"}, part, 0, shape, when}
+#define FM_MLP_WEIGHTS_AS(stock, ragged, when)                                                     \
+    FM_MLP_NAMED(stock "gate_proj", ragged "gate_proj", FM_PART_MLP_GATE, "DH", when),             \
+    FM_MLP_NAMED(stock "up_proj", ragged "up_proj", FM_PART_MLP_UP, "DH", when),                   \
+    FM_MLP_NAMED(stock "down_proj", ragged "down_proj", FM_PART_MLP_DOWN, "HD", when)
+#define FM_MLP_WEIGHTS(prefix, when) FM_MLP_WEIGHTS_AS(prefix, prefix, when)
 #define FM_MLP_MIX_WEIGHT(n)                                                                       \
     {FM_SAME(n), FM_PART_MIX, FM_LAYER_FIELD(mlp_mix), "1H", FM_SHARED}
 /* clang-format on */

@@ -184,6 +184,23 @@ static int read_partial(struct fm_rope *r, int width, const struct fm_rope_optio
     return rc;
 }
 
+static int check_whole(const cJSON *object, struct fm_err *err)
+{
+    double partial = 1;
+    int rc = fm_json_opt_double(object, "partial_rotary_factor", 0, 1, &partial, err);
+    if (!rc && partial < 1)
+        rc = fm_fail(err, FM_ECONFIG, "partial_rotary_factor %g is not supported; supported: 1",
+                     partial);
+    return rc;
+}
+
+int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
+    int rc = check_whole(keys->json, err);
+    return rc ? rc : check_whole(rope, err);
+}
+
 /* transformers 4: rope_theta and rope_scaling; 5: rope_parameters, which wins. */
 int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,

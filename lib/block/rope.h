@@ -37,6 +37,10 @@ int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);
 
+/* FM_ECONFIG where partial_rotary_factor says less than 1, in config.json or in rope_parameters, of
+ * a model whose code in transformers stops there. */
+int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err);
+
 /* cos, sin (T, R/2) of the angles, computed as transformers does: frequency and angle in float32.
  */
 void fm_rope_fill(float *cos, float *sin, const struct fm_rope *rope, int T);

@@ -84,13 +84,14 @@ static int read_groups(struct fm_route_rule *r, const struct fm_config *c,
 static int read_weighing(struct fm_route_rule *r, const struct fm_scored_options *o,
                          const struct fm_keys *keys, struct fm_err *err)
 {
+    const char *key = o->scale_key ? o->scale_key : "routed_scaling_factor";
     double scale = o->scale > 0 ? o->scale : 1, least = o->least_key ? o->least : 0;
     bool renormalised = o->renormalised;
     int rc = FM_OK;
     if (o->norm_key)
         rc = fm_json_opt_bool(keys->json, "norm_topk_prob", &renormalised, err);
     if (!rc && o->scale > 0)
-        rc = fm_json_opt_double(keys->json, "routed_scaling_factor", 0, FLT_MAX, &scale, err);
+        rc = fm_json_opt_double(keys->json, key, 0, FLT_MAX, &scale, err);
     if (!rc && o->least_key)
         rc = fm_json_opt_double(keys->json, o->least_key, 0, FLT_MAX, &least, err);
     r->renormalised = renormalised;
@@ -98,7 +99,7 @@ static int read_weighing(struct fm_route_rule *r, const struct fm_scored_options
     r->least = (float)least;
     r->scale = (float)scale;
     if (!rc && !(r->scale > 0))
-        rc = fm_fail(err, FM_EFORMAT, "routed_scaling_factor is not above 0");
+        rc = fm_fail(err, FM_EFORMAT, "%s is not above 0", key);
     return rc;
 }
 

@@ -28,7 +28,8 @@ struct fm_scored_options {
     double eps;            /* the sum of weights and this divides them */
     const char *least_key; /* key of the least divisor; NULL: there is none */
     double least;          /* where config.json does not say */
-    double scale;          /* routed_scaling_factor where config.json has none; 0: not read, 1 */
+    const char *scale_key; /* key of the factor; NULL: routed_scaling_factor */
+    double scale;          /* where config.json has none; 0: not read, 1 */
 };
 
 /* What config.json says of it. */
