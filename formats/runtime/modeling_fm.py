@@ -657,6 +657,7 @@ FAMILIES = {
     "glm4_moe": ("Glm4Moe",), "glm4_moe_lite": ("Glm4MoeLite",), "qwen3_next": ("Qwen3Next",),
     "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",), "qwen3_5_moe": ("Qwen3_5Moe",),
     "gpt_oss": ("GptOss", "intermediate_size"), "dots1": ("Dots1",),
+    "solar_open": ("SolarOpen",), "hy_v3": ("HYV3",),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

@@ -132,6 +132,31 @@ def dots1_shapes(c):
     return table
 
 
+def solar_shapes(c):
+    """GLM-4.5's without norms of q and k, every layer with experts."""
+    table = glm4_shapes(c | {"first_k_dense_replace": 0})
+    return {n: t for n, t in table.items() if not n.endswith(("q_norm.weight", "k_norm.weight"))}
+
+
+HY_NAMES = (
+    ("mlp.gate.weight", "mlp.router.gate.weight"),
+    ("mlp.gate.e_score_correction_bias", "mlp.expert_bias"),
+    ("mlp.shared_experts.", "mlp.shared_mlp."),
+)
+
+
+def renamed(table, names):
+    for usual, own in names:
+        table = {n.replace(usual, own): t for n, t in table.items()}
+    return table
+
+
+def hy_shapes(c):
+    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": c["num_shared_experts"]}
+    sizes["first_k_dense_replace"] = c["mlp_layer_types"].index("sparse")
+    return renamed(dots1_shapes(c | sizes), HY_NAMES)
+
+
 def minimax_shapes(c):
     table, H, E, C = ends(c), c["hidden_size"], c["num_local_experts"], head_dim(c)
     for _, p in layers(c):
@@ -302,7 +327,7 @@ def around_zero(tensors):
 def keep_biases(tensors):
     """Biases of the choice are float32 on the hub whatever the weights are."""
     for name in tensors:
-        if name.endswith("e_score_correction_bias"):
+        if name.endswith(("e_score_correction_bias", "mlp.expert_bias")):
             tensors[name] = tensors[name].float()
 
 
@@ -530,6 +555,90 @@ DOTS1 = Odd(
     dtype=torch.float16,
     shards=1,
     recipe=Recipe(seed=172, actions=(3, 9, 16, 22), gap_min=2e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+SOLAR = Odd(
+    seed=181,
+    T=20,
+    own={  # as its makers write it
+        "architectures": ["SolarOpenForCausalLM"],
+        "attention_bias": True,
+        "bos_token_id": 1,
+        "dtype": "bfloat16",
+        "eos_token_id": 2,
+        "first_k_dense_replace": 0,
+        "head_dim": 18,
+        "hidden_size": 36,
+        "intermediate_size": 51,  # of dense layers, and there is none
+        "model_type": "solar_open",
+        "moe_intermediate_size": 17,
+        "n_group": 2,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 2,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "beta_fast": 8.0,
+            "beta_slow": 1.0,
+            "factor": 2.0,
+            "original_max_position_embeddings": 16,
+            "type": "yarn",
+        },
+        "rope_theta": 100.0,
+        "routed_scaling_factor": 1.75,
+        "topk_group": 1,
+        "transformers_version": "4.57.1",
+        "use_qk_norm": False,
+        "vocab_size": 89,
+    },
+    shapes=solar_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=180, actions=(2, 7, 12, 17), gap_min=2e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+HY3 = Odd(
+    seed=200,
+    T=19,
+    own={  # as its makers write it
+        "architectures": ["HYV3ForCausalLM"],
+        "attention_bias": True,
+        "dtype": "float16",
+        "enable_lm_head_fp32": True,
+        "enable_moe_fp32_combine": False,
+        "expert_hidden_dim": 19,
+        "first_k_dense_replace": 1,
+        "head_dim": 14,
+        "hidden_size": 40,
+        "intermediate_size": 47,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "model_type": "hy_v3",
+        "moe_intermediate_size": 19,
+        "moe_router_enable_expert_bias": True,
+        "moe_router_use_sigmoid": True,
+        "num_attention_heads": 6,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 3,
+        "num_nextn_predict_layers": 0,
+        "num_shared_experts": 2,
+        "qk_norm": True,
+        "rms_norm_eps": 1e-05,
+        "rope_parameters": {"rope_theta": 11158840.0, "rope_type": "default"},
+        "route_norm": True,
+        "router_scaling_factor": 2.826,
+        "transformers_version": "5.6.0",
+        "vocab_size": 97,
+    },
+    shapes=hy_shapes,
+    dtype=torch.float16,
+    shards=1,
+    recipe=Recipe(seed=191, actions=(2, 8, 14, 19), gap_min=2e-5, lora_rank=2),
     tweak=keep_biases,
 )
 
@@ -965,4 +1074,5 @@ ROWS = {
     "odd-dsv2": DSV2, "odd-dsv3": DSV3, "odd-moonlight": MOONLIGHT, "odd-glm-lite": GLM_LITE,
     "odd-gptoss": GPTOSS,
     "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35, "odd-dots1": DOTS1,
+    "odd-solar": SOLAR, "odd-hy3": HY3,
 }  # fmt: skip

@@ -19,6 +19,9 @@ SPELLING = (
     (".gate_proj.", ".w1."),
     (".up_proj.", ".w3."),
     (".down_proj.", ".w2."),
+    (".mlp.router.", ".mlp."),
+    (".mlp.expert_bias", ".mlp.gate.e_score_correction_bias"),
+    (".mlp.shared_mlp.", ".mlp.shared_experts."),
 )
 
 
@@ -30,7 +33,8 @@ def spell(name):
 
 def unfuse(weights):
     """gpt-oss's experts one by one, its router as the others'."""
-    out = {n.replace(".mlp.router.", ".mlp.gate."): t for n, t in weights.items() if ".experts.gate_up" not in n}
+    own = lambda n: n.replace(".mlp.router.", ".mlp.gate.") if n.endswith((".router.weight", ".router.bias")) else n
+    out = {own(n): t for n, t in weights.items() if ".experts.gate_up" not in n}
     for name in [n for n in weights if n.endswith(".experts.gate_up_proj")]:
         p, bias = name.removesuffix("gate_up_proj"), weights[name + "_bias"]
         down, down_bias = out.pop(p + "down_proj"), out.pop(p + "down_proj_bias")
@@ -238,7 +242,8 @@ def scored(z, bias, cfg):
     total = top.sum(-1, keepdim=True).clamp(min=getattr(cfg, "moe_norm_min", 0.0))
     if getattr(cfg, "norm_topk_prob", True):
         top = top / total
-    return top * getattr(cfg, "routed_scaling_factor", 1.0), index
+    keys = "routed_scaling_factor", "router_scaling_factor"
+    return top * next((getattr(cfg, x) for x in keys if hasattr(cfg, x)), 1.0), index
 
 
 def probable(z, cfg):

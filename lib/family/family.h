@@ -66,6 +66,8 @@ struct fm_model_family {
     ROW(phimoe)             \
     ROW(glm4_moe)           \
     ROW(dots1)              \
+    ROW(solar_open)         \
+    ROW(hy_v3)              \
     ROW(minimax_m2)         \
     ROW(ernie4_5_moe)       \
     ROW(deepseek_v2)        \

@@ -6,7 +6,7 @@ numbers() {
         s/differ by [-e.0-9]* at most/differ by D at most/'
 }
 for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-ernie odd-dsv2 odd-dsv3 \
-    odd-moonlight odd-glm-lite odd-gptoss odd-q3next odd-q35 odd-dots1; do
+    odd-moonlight odd-glm-lite odd-gptoss odd-q3next odd-q35 odd-dots1 odd-solar odd-hy3; do
     model=$GOLDEN/$name
     echo "== $name"
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |
@@ -28,7 +28,7 @@ for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-er
         fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm capped | numbers
     done
     rm -r capped
-    grep -E '"(architectures|model_type|intermediate_size|moe_intermediate_size)"' out/config.json
+    grep -E '"(architectures|model_type|intermediate_size|(moe_|expert_)[a-z_]*(size|dim))"' out/config.json
     rm -r family.fm out
 done
 echo "== layers without experts have no widths, no scores, no file"

@@ -117,6 +117,31 @@ FAMILIES = {
         "routed_scaling_factor": 1.5,
         "num_nextn_predict_layers": 0,
     },
+    "dots1": {
+        "intermediate_size": 160,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "head_dim": 32,
+        "attention_bias": True,
+        "norm_topk_prob": True,
+        "first_k_dense_replace": 1,
+        "sliding_window": None,
+        "layer_types": ["full_attention"] * 3,
+    },
+    "solar_open": {
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "head_dim": 32,
+        "attention_bias": True,
+        "routed_scaling_factor": 1.5,
+    },
+    "hy_v3": {
+        "intermediate_size": 160,
+        "num_shared_experts": 1,
+        "head_dim": 32,
+        "first_k_dense_replace": 1,  # the next, too: vLLM needs it, and transformers does not know it
+        "expert_hidden_dim": 192,
+    },
     "minimax_m2": {  # with the keys of the published one that servers' own code reads
         "head_dim": 32,
         "rotary_dim": 16,

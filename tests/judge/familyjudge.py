@@ -39,7 +39,7 @@ ROWS = (
     "odd-mixtral", "odd-qwen2", "odd-qwen3", "odd-olmoe", "odd-phimoe",
     "odd-glm4", "odd-minimax", "odd-ernie",
     "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-gptoss",
-    "odd-q3next", "odd-q35", "odd-dots1", "odd-fp8",
+    "odd-q3next", "odd-q35", "odd-dots1", "odd-solar", "odd-hy3", "odd-fp8",
 )  # fmt: skip
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
@@ -63,7 +63,8 @@ class Row:
         self.ids = tokens(self.tokens, self.T)
         config = json.loads((self.model / "config.json").read_text())
         self.dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
-        self.own = {x: self.item_of(x) for x in ("correction_bias", "A_log", "linear_attn.norm.weight")}
+        self.own = {x: self.item_of(x) for x in ("A_log", "linear_attn.norm.weight")}
+        self.own["correction_bias"] = self.item_of(("correction_bias", "expert_bias"))
 
     def ours(self, path):
         return our_logprobs(path, self.tokens, self.T)
@@ -76,7 +77,7 @@ class Row:
         return their_logprobs(model, self.ids)
 
     def item_of(self, ending):
-        """Bytes of a number of the checkpoint's tensors whose names end so."""
+        """Bytes of a number of the checkpoint's tensors whose names end so, or so."""
         for path in self.model.glob("model*.safetensors"):
             with safe_open(path, "pt") as file:
                 for name in file.keys():

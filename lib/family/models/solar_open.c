@@ -1,0 +1,51 @@
+/* Solar-Open: DeepSeek-V3's experts in every layer under grouped attention without norms of q and
+ * k.  Source: transformers' modular_solar_open.py, which reads no first_k_dense_replace. */
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "lib/family/models/deepseek.h"
+#include "lib/family/family.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_GQA_WEIGHTS(FM_ATTENTION),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_DEEPSEEK_BIAS_WEIGHT,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    static const struct fm_deepseek_layers layers = {.dense = 0, .shared = 1, .unread = true};
+    int rc = fm_rope_whole(keys, err);
+    return rc ? rc : fm_deepseek_layers(c, &layers, keys, err);
+}
+
+static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
+                                                .rope = {.theta = 1e6, .yarn = true}};
+
+static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1);
+
+static const struct fm_keys_only only[] = {{"use_qk_norm", "false"}, {NULL, NULL}};
+
+const struct fm_model_family fm_solar_open = {
+    .name = "solar_open",
+    .class_name = "SolarOpen",
+    .width_key = "moe_intermediate_size",
+    .experts_key = "n_routed_experts",
+    .shared_key = "n_shared_experts",
+    .read_layers = read_layers,
+    .attention = &fm_gqa,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .eps = 1e-5,
+    .positions = 131072,
+    .only = only,
+    .needed = "head_dim num_key_value_heads", /* 128 and 8 */
+    .keys = FM_DEEPSEEK_KEYS,
+    .weight = weights,
+};
