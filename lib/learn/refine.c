@@ -76,6 +76,7 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
     int pairs = 0;
     *found = false;
     int rc = pair && groups ? FM_OK : FM_ENOMEM;
+    fm_stepcost_keep(r->worth);
     if (!rc)
         rc = fm_walk_around(r->worth, &probe, fm_masks_widths(f, b), r->size, round, err);
     if (!rc) {
@@ -86,6 +87,8 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
     }
     if (!rc && pairs > 0)
         rc = try_sets(r, f, b, least, pair, pairs, found, err);
+    if (rc)
+        fm_stepcost_restore(r->worth);
     free(pair);
     free(groups);
     return rc;

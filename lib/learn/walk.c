@@ -223,6 +223,8 @@ int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, st
     if (!widths)
         return FM_ENOMEM;
     memcpy(widths, fm_masks_widths(masks, masks->count - 1), (size_t)X * sizeof *widths);
+    if (w->worth)
+        fm_stepcost_keep(w->worth);
     struct fm_probe probe = {w->task, w->sequences, (i - 1) * (uint64_t)w->sequences, 1};
     uint64_t target = fm_decimal_target(w->step, w->until, i, n);
     rc = w->worth ? lower_by_worth(w, widths, masks, target, err)
@@ -230,6 +232,8 @@ int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, st
     if (!rc)
         rc = fm_masks_append(masks, widths, w->worth ? FM_METHOD_EXCHANGE : FM_METHOD_WALK, (int)i,
                              err);
+    if (rc && w->worth)
+        fm_stepcost_restore(w->worth);
     free(widths);
     return rc;
 }

@@ -37,6 +37,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
@@ -55,11 +56,12 @@ int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, in
 {
     size_t n = (size_t)X * (size_t)actions->count;
     *w = (struct fm_stepcost){.actions = actions, .X = X};
-    w->value = fm_alloc(2 * n + (size_t)X, sizeof *w->value, "worth of widths", err);
+    w->value = fm_alloc(4 * n + (size_t)X, sizeof *w->value, "worth of widths", err);
     if (!w->value)
         return FM_ENOMEM;
     w->square = w->value + n;
     w->weight = w->square + n;
+    w->kept = w->weight + X;
     for (int x = 0; x < X; x++)
         w->weight[x] = 1;
     fm_stepcost_clear(w);
@@ -78,6 +80,20 @@ void fm_stepcost_clear(struct fm_stepcost *w)
         w->value[i] = NAN;
     w->scale[FM_STEPCOST_RATIO] = 1;
     w->scale[FM_STEPCOST_TRUST] = 0;
+}
+
+void fm_stepcost_keep(struct fm_stepcost *w)
+{
+    size_t n = 2 * (size_t)w->X * (size_t)w->actions->count;
+    memcpy(w->kept, w->value, n * sizeof *w->kept);
+    memcpy(w->kept_scale, w->scale, sizeof w->scale);
+}
+
+void fm_stepcost_restore(struct fm_stepcost *w)
+{
+    size_t n = 2 * (size_t)w->X * (size_t)w->actions->count;
+    memcpy(w->value, w->kept, n * sizeof *w->value);
+    memcpy(w->scale, w->kept_scale, sizeof w->scale);
 }
 
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E)

@@ -39,6 +39,9 @@ struct fm_stepcost {
     double *value;   /* (X, A) running means; NaN: not measured yet */
     double *square;  /* (X, A) of the squares; NaN */
     double scale[2]; /* ratio of values to squares; trust in values, 0 to 1 */
+    /* The state that fm_stepcost_keep kept. */
+    double *kept; /* (2, X, A) */
+    double kept_scale[2];
 };
 
 enum { FM_STEPCOST_RATIO, FM_STEPCOST_TRUST };
@@ -47,6 +50,11 @@ int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, in
                      struct fm_err *err);
 void fm_stepcost_release(struct fm_stepcost *w); /* zeroed struct is fine */
 void fm_stepcost_clear(struct fm_stepcost *w);   /* nothing is measured yet */
+
+/* Keep the state of now; have it again, where a run is interrupted between two sweeps that belong
+ * together: it will make both again. */
+void fm_stepcost_keep(struct fm_stepcost *w);
+void fm_stepcost_restore(struct fm_stepcost *w);
 
 /* Weigh experts by the tokens (X) that calibration routed to them; layers of E experts.  An expert
  * with a share q of its layer's tokens, 1 being an even one, weighs (1 + 1 / q) / 2. */

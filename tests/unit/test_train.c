@@ -5,6 +5,10 @@
 
 #include <cmocka.h>
 
+#include <signal.h>
+#include <sys/time.h>
+
+#include "lib/base/clock.h"
 #include "lib/base/pool.h"
 #include "lib/learn/maskgrad.h"
 #include "lib/learn/train.h"
@@ -272,6 +276,59 @@ static void a_stopped_run_goes_on_to_the_same_bytes(void **state)
     }
 }
 
+static atomic_int stop_now;
+
+static void on_alarm(int signal_number)
+{
+    stop_now = signal_number;
+}
+
+static void prepare_exchange(struct runs *r, struct fm_train_options *options, const char *out)
+{
+    training_init(r, options, "ranked.fm", out, FM_METHOD_EXCHANGE);
+    options->refine = 2;
+    options->budget_step = "0.05";
+}
+
+/* A step of exchange is several sweeps, each of which changes what steps are worth: whichever of
+ * them is interrupted, and wherever in it, the step is made again from the same. */
+static void exchange_stopped_at_any_moment_goes_on(void **state)
+{
+    (void)state;
+    enum { MOMENTS = 24 };
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_train_options options;
+    struct fm_train_report report = {0};
+    int within = 0;
+    prepare_exchange(&r, &options, "straight.fm");
+    double began = fm_clock_now();
+    training_must(&r, &options, &report);
+    fm_train_report_release(&report);
+    double moment = (fm_clock_now() - began) * 1e6 / MOMENTS;
+    signal(SIGALRM, on_alarm);
+    for (int i = 1; i < MOMENTS; i++) {
+        prepare_exchange(&r, &options, "resumed.fm");
+        r.run.outputs.state = runs_path(r.state, "train.state");
+        r.run.stop = &stop_now;
+        stop_now = 0;
+        long us = 1 + (long)(i * moment);
+        setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {us / 1000000, us % 1000000}}, NULL);
+        int rc = fm_train(&r.run, &options, &report, &err);
+        setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+        assert_true(rc == FM_OK || rc == FM_ESAVED);
+        within += rc && strstr(err.text, "interrupted in layer") != NULL;
+        fm_train_report_release(&report);
+        stop_now = 0;
+        if (rc) {
+            training_must(&r, &options, &report);
+            fm_train_report_release(&report);
+        }
+        assert_true(runs_same("straight.fm", "resumed.fm"));
+    }
+    assert_true(within > 0);
+}
+
 /* In the middle of walking, of refining, and of measuring. */
 static void refining_goes_on_to_the_same_bytes(void **state)
 {
@@ -521,6 +578,7 @@ int main(void)
         cmocka_unit_test(a_state_knows_only_what_shaped_it),
         cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
         cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
+        cmocka_unit_test(exchange_stopped_at_any_moment_goes_on),
         cmocka_unit_test(refining_goes_on_to_the_same_bytes),
         cmocka_unit_test(refining_lowers_the_loss_it_is_decided_by),
         cmocka_unit_test(exchange_visits_few_budgets),
