@@ -125,6 +125,8 @@ static void pack_left(void *arg, int index)
 static void run_task(void *arg, int index)
 {
     const struct product *p = arg;
+    if (fm_pool_ending())
+        return;
     int i0 = index / p->across * p->rows, j0 = index % p->across * p->cols;
     int rows = at_most(p->M - i0, p->rows), cols = at_most(p->N - j0, p->cols);
     struct fm_mark mark = fm_scratch_mark();

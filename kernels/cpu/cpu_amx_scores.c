@@ -168,6 +168,8 @@ static void score_block(float *lane, const struct amx *x, const struct strip *s,
 static void score_rows(void *arg, int index)
 {
     const struct amx *x = arg;
+    if (fm_pool_ending())
+        return;
     struct strip s = {.first = index * TASK_ROWS};
     int cols = find_columns(x);
     float lane[TASK_ROWS * TILE] = {0};

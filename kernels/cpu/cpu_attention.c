@@ -229,6 +229,8 @@ static void find_probabilities(float *p, const struct attention *a, const struct
 static void attend_head(void *arg, int index)
 {
     const struct attention *a = arg;
+    if (fm_pool_ending())
+        return;
     struct head at = find_head(a, (int64_t)(index / a->Q) * a->T, index % a->Q);
     struct fm_mark mark = fm_scratch_mark();
     struct rows q = take_rows(a, a->q + at.q, a->q_step, a->C);
@@ -321,6 +323,8 @@ static void back_tile(const struct attention *a, const struct span *s, const str
 static void back_head(void *arg, int index)
 {
     const struct attention *a = arg;
+    if (fm_pool_ending())
+        return;
     int group = a->Q / a->G, first = index % a->G * group;
     int64_t row0 = (int64_t)(index / a->G) * a->T;
     struct head at = find_head(a, row0, first);

@@ -217,6 +217,8 @@ static int count_chunks(const struct rule *r)
 static void run_head(void *arg, int index)
 {
     const struct rule *r = arg;
+    if (fm_pool_ending())
+        return;
     struct fm_mark mark = fm_scratch_mark();
     struct chunk y = take_chunk(r, false);
     size_t bytes = (size_t)r->C * r->D * sizeof(float);
@@ -447,6 +449,8 @@ static void head_back(struct chunk *y, const struct states *k, int s, int h)
 static void run_head_back(void *arg, int index)
 {
     const struct rule *r = arg;
+    if (fm_pool_ending())
+        return;
     int s = index / r->G, key = index % r->G, group = r->Q / r->G;
     struct fm_mark mark = fm_scratch_mark();
     struct chunk y = take_chunk(r, true);

@@ -43,6 +43,8 @@ static int cut_evenly(int n, int most)
 static void run_tile(void *arg, int index)
 {
     const struct gemm *g = arg;
+    if (fm_pool_ending())
+        return;
     int i = index / g->across * g->rows, j = index % g->across * g->cols;
     int M = g->M - i < g->rows ? g->M - i : g->rows;
     int N = g->N - j < g->cols ? g->N - j : g->cols;

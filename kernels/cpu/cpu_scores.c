@@ -144,6 +144,8 @@ static int find_columns(int n)
 static void score_by_tiles(void *arg, int index)
 {
     const struct scores *t = arg;
+    if (fm_pool_ending())
+        return;
     int first = index * TILE_CHANNELS, step = t->tile->rows, cols = find_columns(t->n);
     int channels = t->I - first < TILE_CHANNELS ? t->I - first : TILE_CHANNELS;
     int rows = channels * t->per;
@@ -190,6 +192,8 @@ FM_CLONES(void, square_rows,
 static void score_by_products(void *arg, int index)
 {
     const struct scores *t = arg;
+    if (fm_pool_ending())
+        return;
     int first = index * PRODUCT_CHANNELS, i = first * t->per;
     int channels = t->I - first < PRODUCT_CHANNELS ? t->I - first : PRODUCT_CHANNELS;
     int rows = channels * t->per, most = t->H < PRODUCT_COLS ? t->H : PRODUCT_COLS;

@@ -20,8 +20,6 @@
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -40,6 +38,7 @@ struct loop {
     struct loop *older;
     const struct loop *parent; /* whose task opened it; NULL: none */
     int label;
+    const atomic_int *stop; /* whose run it is */
 };
 
 /* Everything below is guarded by `lock`. */
@@ -53,6 +52,20 @@ static int n_idle;
 static int n_waiting; /* for the end of loops they opened */
 static bool stopping;
 static _Thread_local const struct loop *inside; /* whose task this thread runs */
+
+static _Thread_local const atomic_int *heeded;
+
+const atomic_int *fm_pool_heed(const atomic_int *stop)
+{
+    const atomic_int *before = heeded;
+    heeded = stop;
+    return before;
+}
+
+bool fm_pool_ending(void)
+{
+    return heeded && *heeded;
+}
 
 static _Thread_local int label;
 static _Atomic(void (*)(int from)) watch;
@@ -81,7 +94,9 @@ static void run_one(struct loop *loop)
     pthread_mutex_unlock(&lock);
     inside = loop;
     int outer = fm_pool_label(loop->label);
+    const atomic_int *stop = fm_pool_heed(loop->stop);
     loop->task(loop->arg, i);
+    fm_pool_heed(stop);
     fm_pool_label(outer);
     inside = before;
     pthread_mutex_lock(&lock);
@@ -193,7 +208,8 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
             task(arg, i);
         return;
     }
-    struct loop loop = {.task = task, .arg = arg, .n = n, .parent = inside, .label = label};
+    struct loop loop = {
+        .task = task, .arg = arg, .n = n, .parent = inside, .label = label, .stop = heeded};
     pthread_mutex_lock(&lock);
     loop.older = loops;
     loops = &loop;

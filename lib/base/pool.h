@@ -14,6 +14,8 @@
 #ifndef FM_BASE_POOL_H
 #define FM_BASE_POOL_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "lib/base/err.h"
@@ -33,6 +35,17 @@ int fm_pool_threads(void);
 
 /* Run task(arg, i) for every i in [0, n), return when all are done. */
 void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg);
+
+/*
+ * A run that may end early.  From this call on, the calling thread and the tasks of the loops that
+ * it opens belong to a run that ends once *stop is not 0; NULL: a run that no one stops.  Returns
+ * the pointer that was set before.  fm_pool_ending() is true once *stop is not 0: the results of
+ * the calling thread will be discarded, and tasks may skip their work.  *stop keeps its value until
+ * the run has ended, so the thread that opened a loop can find out afterwards whether tasks of it
+ * were skipped.
+ */
+const atomic_int *fm_pool_heed(const atomic_int *stop);
+bool fm_pool_ending(void);
 
 /*
  * For measuring: a label says what a thread is busy with.  A task inherits the label of the thread

@@ -33,7 +33,7 @@ static int make_data(struct place *p, const struct fm_synth *s, int sequences,
     fm_workdir_at(&p->work, "out", p->out);
     if (fm_synth_model(s, p->model, run, err) || fm_synth_tokens(s, sequences, p->tokens, err))
         return err->code;
-    return fm_synth_stage(p->model, p->stage, s->seed, err);
+    return fm_synth_stage(p->model, p->stage, s->seed, run->stop, err);
 }
 
 static void settle(struct fm_bench_engine_run *r, double seconds, double tokens)

@@ -160,7 +160,7 @@ int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size
     fm_workdir_at(&p.work, "export", p.export);
     rc = fm_synth_model(&s, p.model, run, err);
     if (!rc)
-        rc = fm_synth_stage(p.model, p.stage, run->inputs.seed, err);
+        rc = fm_synth_stage(p.model, p.stage, run->inputs.seed, run->stop, err);
     for (int i = 0; !rc && i < repeat; i++) {
         fm_run_report(run, "rounds", (uint64_t)i, (uint64_t)repeat, "rounds");
         rc = time_round(result, &p, run, err);

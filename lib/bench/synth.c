@@ -349,14 +349,14 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     return rc;
 }
 
-static int make_manifest(struct stage *g, struct fm_err *err)
+static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err *err)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
     cJSON *model = NULL;
     /* All weights have one type, that of any tensor. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
     struct fm_weightsum sums;
-    int rc = fm_model_sums_of(&sums, &g->dir, err);
+    int rc = fm_model_sums_of(&sums, &g->dir, stop, err);
     if (!rc)
         rc = fm_stage_model_identity(&model, &g->dir, &g->config, dtype, &sums, err);
     if (rc)
@@ -372,7 +372,8 @@ static int make_manifest(struct stage *g, struct fm_err *err)
     return rc;
 }
 
-int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm_err *err)
+int fm_synth_stage(const char *model, const char *path, uint64_t seed, const atomic_int *stop,
+                   struct fm_err *err)
 {
     struct stage g = {0};
     int rc = fm_hfdir_open(&g.dir, model, err);
@@ -384,7 +385,7 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm
     if (!rc)
         rc = make_family(&g, seed, err);
     if (!rc)
-        rc = make_manifest(&g, err);
+        rc = make_manifest(&g, stop, err);
     if (!rc) {
         const struct fm_stage_member member[] = {
             {FM_MEMBER_RANKING, g.data[0], g.size[0]},

@@ -38,6 +38,7 @@ int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, s
 
 /* A stage stream as fm-train would write it for the checkpoint `model`: random scores, masks at
  * every tenth by saliency, nothing measured. */
-int fm_synth_stage(const char *model, const char *path, uint64_t seed, struct fm_err *err);
+int fm_synth_stage(const char *model, const char *path, uint64_t seed, const atomic_int *stop,
+                   struct fm_err *err);
 
 #endif

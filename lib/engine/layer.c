@@ -294,7 +294,7 @@ static void forward_expert(void *arg, int i)
     const struct experts *x = arg;
     const struct fm_pass *p = x->pass;
     struct fm_expert_rows r;
-    if (!rows_of(&r, x, x->order[i]))
+    if (fm_pool_ending() || !rows_of(&r, x, x->order[i]))
         return;
     size_t H = (size_t)p->config->H, first = (size_t)first_row(p, x->inner, r.e);
     struct fm_mark mark = fm_scratch_mark();
@@ -450,7 +450,7 @@ static void backward_expert(void *arg, int i)
 {
     const struct experts *x = arg;
     struct fm_expert_rows r;
-    if (!rows_of(&r, x, x->order[i]))
+    if (fm_pool_ending() || !rows_of(&r, x, x->order[i]))
         return;
     for (struct span s = {0}; s.end < x->pass->parts;) {
         int before = s.end;

@@ -149,6 +149,12 @@ static int head_taught(const struct fm_sweeping *r, struct chunk *k, struct fm_e
     return FM_OK;
 }
 
+/* Once the run is to end products leave out what they can. */
+static int check_going(struct fm_err *err)
+{
+    return fm_pool_ending() ? fm_fail(err, FM_ESAVED, "interrupted in the LM head") : FM_OK;
+}
+
 /* Final norm, logits and losses of one lane; its gradient at boundary L where it has one. */
 static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, struct fm_measure *sum,
                      struct fm_err *err)
@@ -175,6 +181,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     struct fm_loss_weights weights = {own->ce, own->kl, 1 / (float)(batch->S * (batch->T - 1))};
     find_losses(r, k, lane, logits, own->backward ? &weights : NULL);
     sum_chunk(sum, k, lane, own->teacher);
+    if (check_going(err))
+        return err->code;
     if (!isfinite(sum->ce) || !isfinite(sum->kl))
         return fm_fail(err, FM_EFORMAT, "the loss of lane %d, batch %d is not finite", lane,
                        r->base + k->b);
@@ -202,7 +210,9 @@ static void head_task(void *arg, int i)
     int rows = r->batch[b].S * r->batch[b].T - first, rc = FM_OK;
     struct chunk chunk = {.b = b, .first = first, .n = rows < FM_HEAD_ROWS ? rows : FM_HEAD_ROWS};
     take_memory(&chunk, r);
-    rc = head_taught(r, &chunk, &err);
+    rc = check_going(&err);
+    if (!rc)
+        rc = head_taught(r, &chunk, &err);
     for (int lane = 0; lane < r->lanes && !rc; lane++)
         rc = head_lane(r, &chunk, lane, sum + lane, &err);
     if (rc)

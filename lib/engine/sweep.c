@@ -113,9 +113,19 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
     return pass;
 }
 
+/* Once the run is to end, tasks leave out what they can: FM_ESAVED, before somebody looks at values
+ * that nobody made. */
+static int check_going(const struct fm_sweeping *r, struct fm_err *err)
+{
+    return fm_pool_ending() ? fm_fail(err, FM_ESAVED, "interrupted in layer %d", r->l) : FM_OK;
+}
+
 static int check_finite(const struct fm_sweeping *r, const float *x, int block, int lane,
                         const char *what, struct fm_err *err)
 {
+    int rc = check_going(r, err);
+    if (rc)
+        return rc;
     const struct fm_block *k = &r->sweep->block[block];
     size_t one = boundary_count(r, k->first), n = (size_t)k->count * one;
     size_t bad = fm_dtype_nonfinite(x, FM_F32, n);
@@ -196,7 +206,7 @@ static void forward_task(void *arg, int i)
     struct fm_expert_view *where =
         fm_scratch((size_t)r->sweep->block[i / r->lanes].count * sizeof *where);
     struct fm_err err = {0};
-    if (forward_one(r, i, where, &err))
+    if (check_going(r, &err) || forward_one(r, i, where, &err))
         fm_sweeping_fail(r, i, &err);
     fm_scratch_release(mark);
 }
@@ -242,7 +252,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
     bool wanted = r->l > r->lowest || tap;
     fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor, where);
     if (!wanted)
-        return FM_OK;
+        return check_going(r, err);
     if (tap)
         memcpy(tap + (size_t)r->l * one, dx, one * sizeof *tap);
     rc = check_finite(r, dx, block, lane, "a gradient", err);
@@ -301,7 +311,7 @@ static void backward_task(void *arg, int i)
     wait_for_slot(r, turn_of(r, k->first + k->count - 1, nth));
     struct fm_mark mark = fm_scratch_mark();
     struct fm_expert_view *where = fm_scratch((size_t)k->count * sizeof *where);
-    if (backward_one(r, block, r->back[nth], where, &err))
+    if (check_going(r, &err) || backward_one(r, block, r->back[nth], where, &err))
         fm_sweeping_fail(r, i, &err);
     fm_scratch_release(mark);
     commit_ready(r, k, nth);
@@ -324,7 +334,7 @@ static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *er
     fm_comm_tally(s->options.comm)->reading += fm_clock_now() - began;
     if (!rc)
         fm_merge_layer(r);
-    return rc;
+    return rc ? rc : check_going(r, err);
 }
 
 static void leave_layer(struct fm_sweeping *r)
@@ -489,6 +499,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     for (int i = 0; i < lanes; i++)
         s->scale[i] = 1;
     bool waits = visitor && visitor->losses; /* else ranks meet behind the way back */
+    const atomic_int *heeded = fm_pool_heed(s->options.stop);
     int rc = measure_own(&r, measure + (size_t)r.base * (size_t)lanes, counts, err);
     if (!rc && waits)
         rc = fm_sweeping_collect(&r, measure, counts, err);
@@ -499,6 +510,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     if (!rc && !waits)
         rc = fm_sweeping_collect(&r, measure, counts, err);
     rc = fm_comm_agree(s->options.comm, rc, err);
+    fm_pool_heed(heeded);
     tally(&r, fm_clock_now() - began, &before);
     pthread_mutex_destroy(&r.lock);
     pthread_cond_destroy(&r.committed);

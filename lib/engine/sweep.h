@@ -140,7 +140,8 @@ struct fm_sweep_options {
     uint64_t memory;                                   /* bytes for boundaries, then inner values */
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
     void *progress_self;
-    const atomic_int *stop; /* not NULL: checked between layers; nonzero ends with FM_ESAVED */
+    const atomic_int *stop; /* not NULL: nonzero ends with FM_ESAVED, within a layer too: between
+                               experts, tiles of a product, heads, tensors that are read */
     struct fm_comm *comm;   /* NULL: alone */
     int cut;                /* not 0: no leaf goes across a multiple of so many micro-batches */
     /* NULL, or a sweep of another model with as large a vocabulary, made for the same

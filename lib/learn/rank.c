@@ -408,7 +408,7 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     void *data = NULL;
     size_t size = 0;
     struct fm_weightsum sums;
-    int rc = fm_model_sums(task->model, &sums, err);
+    int rc = fm_model_sums(task->model, &sums, task->run->stop, err);
     if (!rc)
         rc = fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
                                      &sums, err);

@@ -295,7 +295,7 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
     bool read = fm_comm_tally(comm)->leaves > 0; /* else there is nothing that it computed with */
     if (!comm)
         return FM_OK;
-    int rc = read ? fm_model_sums(task->model, &sums, err) : FM_OK;
+    int rc = read ? fm_model_sums(task->model, &sums, task->run->stop, err) : FM_OK;
     if (!rc && read)
         own = fm_digest_of(sums.sum, ((size_t)sums.L + 1) * sizeof *sums.sum);
     first = own;

@@ -120,10 +120,23 @@ static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, stru
     return fm_within(err, "%s", m->path);
 }
 
+/* The run that reads is to end: then task i is left out, and has failed. */
+static bool is_ending(struct conversion *v, int i)
+{
+    struct fm_err err = {0};
+    if (!fm_pool_ending())
+        return false;
+    fm_fail(&err, FM_ESAVED, "interrupted while weights were read");
+    fail_piece(v, i, &err, true);
+    return true;
+}
+
 /* Piece i of an end, FM_WEIGHTSUM_PIECE bytes of the file. */
 static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
+    if (is_ending(v, i))
+        return;
     const struct fm_tensor *t = v->whole->at.tensor;
     int bits = fm_stored_bits(&v->m->config, t);
     size_t at = (size_t)i * FM_WEIGHTSUM_PIECE, left = (size_t)t->size - at;
@@ -586,7 +599,7 @@ static void convert_task(void *arg, int i)
     struct conversion *v = arg;
     struct piece x;
     struct fm_err err = {0};
-    if (!find_piece(&x, v, i))
+    if (is_ending(v, i) || !find_piece(&x, v, i))
         return;
     assert(v->slot->l == -1); /* invariant 5 */
     struct fm_mark mark = fm_scratch_mark();
@@ -672,23 +685,27 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     return FM_OK;
 }
 
-int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, struct fm_err *err)
+int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, const atomic_int *stop,
+                     struct fm_err *err)
 {
     struct fm_model *model = NULL;
     int rc = fm_model_open_dir(&model, dir, (uint64_t)64 << 20, err);
     if (!rc)
-        rc = fm_model_sums(model, sums, err);
+        rc = fm_model_sums(model, sums, stop, err);
     fm_model_close(model);
     return rc;
 }
 
-int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, struct fm_err *err)
+int fm_model_sums(struct fm_model *m, struct fm_weightsum *sums, const atomic_int *stop,
+                  struct fm_err *err)
 {
+    const atomic_int *before = fm_pool_heed(stop);
     const struct fm_layer *layer;
     const struct fm_nonlayer *nonlayer;
     int rc = m->summed[m->config.L] ? FM_OK : fm_model_nonlayer(m, &nonlayer, err);
     for (int l = 0; l < m->config.L && !rc; l++)
         rc = m->summed[l] ? FM_OK : fm_model_layer(m, l, -1, &layer, err);
+    fm_pool_heed(before);
     *sums = m->sums;
     return rc;
 }

@@ -23,6 +23,7 @@
 #ifndef FM_MODEL_H
 #define FM_MODEL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -77,7 +78,8 @@ void fm_model_rank(struct fm_model *model, const int32_t *order);
  * another type are read again.  How many layers stay follows.  Borrows ops. */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
-/* Embedding, last norm, LM head: read at the first call, resident until close. */
+/* Embedding, last norm, LM head: read at the first call, resident until close.  FM_ESAVED where the
+ * calling thread's run is to end (fm_pool_heed), as fm_model_layer. */
 int fm_model_nonlayer(struct fm_model *model, const struct fm_nonlayer **nonlayer,
                       struct fm_err *err);
 
@@ -105,10 +107,13 @@ void fm_model_keep_codes(struct fm_model *model, bool keep);
  * else reading ends with FM_ECONFIG.  Borrows wanted. */
 void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
 
-/* The sums of the checkpoint; what was not read so far is read. */
-int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, struct fm_err *err);
+/* The sums of the checkpoint; what was not read so far is read, until *stop (NULL: no stop) is not
+ * 0: then FM_ESAVED. */
+int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, const atomic_int *stop,
+                  struct fm_err *err);
 /* The sums of the checkpoint in `dir`, which is read once, layer by layer. */
-int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, struct fm_err *err);
+int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, const atomic_int *stop,
+                     struct fm_err *err);
 
 /* Bytes that one resident layer takes; and that the model holds once a sweep went through it: the
  * nonlayer, the layers that stay, the slot of the others and what is on its way into it. */

@@ -111,7 +111,7 @@ static bool same_weights(const struct fm_bundle *b, const struct fm_run_options 
         fm_run_note(run, "'%s' has these inputs and options; reading %s of weights again",
                     run->outputs.path, bytes);
     }
-    same = same && !fm_model_sums(model, &sums, &none) && sums.L == made.L &&
+    same = same && !fm_model_sums(model, &sums, run->stop, &none) && sums.L == made.L &&
            memcmp(sums.sum, made.sum, ((size_t)made.L + 1) * sizeof *made.sum) == 0;
     fm_model_close(model);
     return same;

@@ -164,11 +164,73 @@ static void a_stopped_sweep_says_so(void **state)
     sweeps_close(&u);
 }
 
+/* The nth expert that is seen asks to stop. */
+struct stopper {
+    atomic_int stop;
+    int nth, seen;
+};
+
+static void stop_at(void *self, const struct fm_expert_view *view)
+{
+    struct stopper *s = self;
+    (void)view;
+    if (++s->seen == s->nth)
+        s->stop = 1;
+}
+
+/* Until it ends or the nth expert stops it, on one thread; what fm_sweep_run gave. */
+static int run_until(struct stopper *s, int nth, bool forward, bool *once_more)
+{
+    struct sweeps u;
+    struct fm_lane lane = {.teacher = -1, .ce = 1, .backward = !forward};
+    struct fm_visitor visitor = {.self = s, .forward = forward, .expert = stop_at};
+    *s = (struct stopper){.nth = nth};
+    sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);
+    fm_sweep_free(u.sweep);
+    struct fm_sweep_options options = {.stop = &s->stop};
+    SWEEPS_TRY(
+        fm_sweep_new(&u.sweep, u.model, sweeps_ops, 1, u.S * u.T, u.T, 1, &options, &sweeps_err));
+    struct fm_batch batch = sweeps_whole(&u);
+    struct fm_err told = {0};
+    int seen, rc = fm_sweep_run(u.sweep, &batch, 1, &lane, 1, &visitor, u.measure, NULL, &told);
+    if (rc)
+        assert_non_null(strstr(told.text, "interrupted in layer"));
+    /* The same sweep, asked to stop no more, is whole. */
+    seen = s->seen;
+    *s = (struct stopper){0};
+    SWEEPS_TRY(fm_sweep_run(u.sweep, &batch, 1, &lane, 1, &visitor, u.measure, NULL, &told));
+    *once_more = s->seen >= seen;
+    s->seen = seen;
+    sweeps_close(&u);
+    return rc;
+}
+
+/* No other expert is computed, of the layer at hand either. */
+static void a_sweep_stops_between_two_experts(void **state)
+{
+    (void)state;
+    struct stopper s;
+    bool whole;
+    fm_pool_stop();
+    for (int forward = 0; forward < 2; forward++) {
+        assert_int_equal(run_until(&s, 0, forward, &whole), FM_OK);
+        assert_true(whole);
+        int all = s.seen;
+        assert_true(all > 6);
+        for (int nth = 1; nth < all; nth += all / 3) {
+            assert_int_equal(run_until(&s, nth, forward, &whole), FM_ESAVED);
+            assert_int_equal(s.seen, nth);
+            assert_true(whole);
+        }
+    }
+}
+
 static int group(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_lanes_measure_what_one_lane_does),
         cmocka_unit_test(a_stopped_sweep_says_so),
+        cmocka_unit_test(a_sweep_stops_between_two_experts),
         cmocka_unit_test(threads_and_memory_change_no_byte),
         cmocka_unit_test(threads_and_memory_change_no_byte_of_an_adapter),
     };
