@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "formats/tensor/hfcache.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 
@@ -39,38 +40,17 @@ static bool matches(const char *const *pattern, const char *name)
     return false;
 }
 
-/* Cut a path at its last slash and return the part after it. */
-static char *cut_last(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (!slash)
-        return NULL;
-    *slash = '\0';
-    return slash + 1;
-}
-
-/* `home` is models--NAME/snapshots/REVISION of a Hugging Face cache, and `folder` the blobs of the
- * same repository, where the cache keeps the files of its snapshots.  Both are cut. */
-static bool is_own_blobs(char *folder, char *home)
-{
-    const char *name;
-    if (!(name = cut_last(folder)) || strcmp(name, "blobs") != 0 || !cut_last(home) ||
-        !(name = cut_last(home)) || strcmp(name, "snapshots") != 0 || strcmp(folder, home) != 0)
-        return false;
-    name = cut_last(home);
-    return name && strncmp(name, "models--", 8) == 0;
-}
-
 /* FM_ECONFIG if the link `name` leads to a file outside the checkpoint. */
 static int check_link(const struct fm_hfdir *dir, const char *name, struct fm_err *err)
 {
-    char link[PATH_MAX], target[PATH_MAX], home[PATH_MAX], folder[PATH_MAX];
+    char link[PATH_MAX], target[PATH_MAX], home[PATH_MAX];
     int n = snprintf(link, sizeof link, "%s/%s", dir->path, name);
     if (n < 0 || (size_t)n >= sizeof link || !realpath(link, target) || !realpath(dir->path, home))
         return fm_fail_errno(err, "cannot follow the link '%s'", name);
-    memcpy(folder, target, sizeof folder);
-    cut_last(folder);
-    if (strcmp(folder, home) == 0 || is_own_blobs(folder, home))
+    const char *slash = strrchr(target, '/');
+    size_t folder = (size_t)(slash - target);
+    if ((strlen(home) == folder && memcmp(target, home, folder) == 0) ||
+        fm_hfcache_is_own_blob(target, home))
         return FM_OK;
     fm_fail(err, FM_ECONFIG, "'%s' is a link to '%s', outside the checkpoint", name, target);
     return fm_advise(err, FM_ADVISE_CARRY);

@@ -93,6 +93,32 @@ int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *er
                    name, root, name);
 }
 
+/* Cut a path at its last slash and return the part after it. */
+static char *cut_last(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (!slash)
+        return NULL;
+    *slash = '\0';
+    return slash + 1;
+}
+
+bool fm_hfcache_is_own_blob(const char *target, const char *home)
+{
+    char folder[PATH_MAX], repository[PATH_MAX];
+    const char *name;
+    if (strlen(target) >= PATH_MAX || strlen(home) >= PATH_MAX)
+        return false;
+    strcpy(folder, target);
+    strcpy(repository, home);
+    if (!cut_last(folder) || !(name = cut_last(folder)) || strcmp(name, "blobs") != 0 ||
+        !cut_last(repository) || !(name = cut_last(repository)) || strcmp(name, "snapshots") != 0 ||
+        strcmp(folder, repository) != 0)
+        return false;
+    name = cut_last(repository);
+    return name && strncmp(name, "models--", 8) == 0;
+}
+
 /* Is there an entry whose name begins with this prefix? */
 static bool has_entry(int dir, const char *begin, const char *end)
 {

@@ -21,6 +21,13 @@ bool fm_hfcache_is_name(const char *name);
  */
 int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *err);
 
+/*
+ * Does the file `target` belong to the snapshot directory `home`?  The cache keeps the files of
+ * models--NAME/snapshots/REVISION as models--NAME/blobs/DIGEST and links to them.  Both paths are
+ * as realpath(3) gives them.
+ */
+bool fm_hfcache_is_own_blob(const char *target, const char *home);
+
 /* For a directory without config.json: fail with a better sentence if it is a known mistake, else
  * return `rc` and leave *err. */
 int fm_hfcache_explain_directory(int dir, int rc, struct fm_err *err);
