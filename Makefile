@@ -87,7 +87,7 @@ FLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -pthread $(
 SANFLAGS := $(if $(SAN),-DFM_SANITIZED -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 # A bare machine with a GPU has nvcc, gcc and make: its goals ask for no more.
 GPU_ALONE := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(if $(filter-out gpu-%,$(MAKECMDGOALS)),,1))
-PKGS := $(if $(GPU_ALONE),,libarchive libxxhash libcjson libzstd)
+PKGS := $(if $(GPU_ALONE),,libarchive libxxhash libcjson libzstd libcrypto)
 DNNL_CPPFLAGS ?=
 DNNL_LIBS ?= -ldnnl -lgomp
 # Asked once, at first use: on a fresh machine that is after the packages were installed.

@@ -1,7 +1,11 @@
-/* fm-verify: check a bundle, a stage stream or an export, and say every thing that is wrong. */
+/* fm-verify: check a bundle, a stage stream or an export, and say every thing that is wrong; sign a
+ * directory or a file, and verify a signature. */
+#include <stdlib.h>
+
 #include "cmd/cli.h"
 #include "lib/base/units.h"
 #include "lib/export/list.h"
+#include "lib/publish/sign.h"
 #include "lib/run/report.h"
 #include "lib/verify/verify.h"
 
@@ -25,7 +29,8 @@ static void add_finding(void *self, const char *item, const char *what)
 
 static void add_note(void *self, enum fm_verify_note note, const char *name)
 {
-    static const char *const title[] = {"not listed", "recorded", "dropped"};
+    static const char *const title[] = {"not listed", "recorded", "dropped",
+                                        "signature now stale, sign again"};
     struct findings *f = self;
     fprintf(f->out, "%s: ", title[note]);
     fm_cli_word(f->out, name);
@@ -61,7 +66,7 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
 static cJSON *describe_json(const struct fm_verify_report *r, const struct findings *findings,
                             int code)
 {
-    static const char *const key[] = {"not_listed", "recorded", "dropped"};
+    static const char *const key[] = {"not_listed", "recorded", "dropped", "stale"};
     cJSON *o = fm_report_begin("fm-verify");
     fm_json_add_bool(o, "ok", !code);
     fm_json_add_string(o, "kind", r->kind);
@@ -94,26 +99,32 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
     return o;
 }
 
-/* --dry-run of a directory without its bundle. */
-static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_options *options,
+/* --dry-run of what is read file by file, and then `done`. */
+static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t bytes, const char *done,
                          struct fm_err *err)
 {
     struct fm_cli_text text;
-    uint64_t files, bytes;
     char size[32];
-    int rc = fm_verify_listed(options->target, &files, &bytes, err);
-    if (!rc)
-        rc = fm_cli_text_open(&text, err);
-    if (rc)
-        return rc;
+    if (fm_cli_text_open(&text, err))
+        return err->code;
     fm_units_bytes(size, bytes);
     fprintf(text.out, "%llu files, %s: would be read and %s\n", (unsigned long long)files, size,
-            options->record ? "recorded" : "checked");
+            done);
     cJSON *o = fm_report_begin("fm-verify");
     fm_json_add_bool(o, "dry_run", 1);
     fm_json_add_uint(o, "items", files);
     fm_json_add_uint(o, "bytes", bytes);
     return fm_cli_result(cli, &text, o, err);
+}
+
+/* --dry-run of a directory without its bundle. */
+static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_options *options,
+                         struct fm_err *err)
+{
+    uint64_t files, bytes;
+    int rc = fm_verify_listed(options->target, &files, &bytes, err);
+    return rc ? rc
+              : dry_run_files(cli, files, bytes, options->record ? "recorded" : "checked", err);
 }
 
 /* --dry-run: the stream opens and makes sense as far as its first members go. */
@@ -138,7 +149,7 @@ static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *opt
 }
 
 /* Tokens and machine are for --function alone, and an export is computed beside its bundle. */
-enum { FILES = 1, FUNCTION = 2, BESIDE = 4 };
+enum { FILES = 1, FUNCTION = 2, BESIDE = 4, SIGN = 8, TRUST = 16 };
 
 static const struct fm_cli_scope scope[] = {
     {.name = "batch", .modes = FM_CLI_NEVER},
@@ -146,6 +157,126 @@ static const struct fm_cli_scope scope[] = {
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, .modes = FUNCTION | BESIDE},
     {0},
 };
+
+/* ---- signatures ---- */
+
+struct signing {
+    struct fm_sign_options options;
+    const char *private_key, *public_key; /* PEM; NULL: not asked for */
+};
+
+/* What is said of a signature while it is made or verified. */
+struct signed_files {
+    struct findings findings;
+    cJSON *ignored;
+};
+
+static void add_ignored(void *self, const char *name)
+{
+    struct signed_files *f = self;
+    fputs("ignored: ", f->findings.out);
+    fm_cli_word(f->findings.out, name);
+    fputc('\n', f->findings.out);
+    fm_json_add_string(f->ignored, NULL, name);
+}
+
+static void add_unsigned(void *self, const char *name, const char *what)
+{
+    struct signed_files *f = self;
+    add_finding(&f->findings, name, what);
+}
+
+static int dry_run_signature(const struct fm_cli *cli, const struct signing *s, struct fm_err *err)
+{
+    const char *done = s->private_key ? "signed" : "compared with the signature";
+    uint64_t files, bytes;
+    int rc = fm_sign_plan(s->options.target, &files, &bytes, err);
+    return rc ? rc : dry_run_files(cli, files, bytes, done, err);
+}
+
+static void describe_signature(const struct signed_files *f, const struct fm_sign_report *r,
+                               bool made, int code)
+{
+    FILE *out = f->findings.out;
+    char bytes[32];
+    fm_units_bytes(bytes, r->bytes);
+    if (r->links)
+        fprintf(out, "links followed to blobs of their Hugging Face cache: %llu\n",
+                (unsigned long long)r->links);
+    fm_cli_word(out, r->signature);
+    fprintf(out, ": %llu files, %s, %s key %.16s: %s\n", (unsigned long long)r->files, bytes,
+            r->curve, r->key,
+            code   ? "not verified"
+            : made ? "signed"
+                   : "ok");
+}
+
+static cJSON *describe_signature_json(const struct signed_files *f, const struct fm_sign_report *r,
+                                      int code)
+{
+    cJSON *o = fm_report_begin("fm-verify");
+    fm_json_add_bool(o, "ok", !code);
+    fm_json_add_string(o, "kind", "signature");
+    fm_json_add_string(o, "signature", r->signature);
+    fm_json_add_string(o, "curve", r->curve);
+    fm_json_add_string(o, "key", r->key);
+    fm_json_add_uint(o, "items", r->files);
+    fm_json_add_uint(o, "failed", r->failed);
+    fm_json_add_uint(o, "bytes", r->bytes);
+    fm_json_add_uint(o, "links", r->links);
+    fm_json_add(o, "ignored", f->ignored);
+    fm_json_add(o, "findings", f->findings.list);
+    fm_json_add_double(o, "seconds", r->seconds);
+    return o;
+}
+
+/* --sign or --trusted: nothing else is looked at. */
+static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm_err *err)
+{
+    struct fm_sign_report report = {0};
+    struct fm_cli_text text;
+    if (!cli->operands)
+        return fm_fail(err, FM_EUSAGE, "%s needs the DIR or FILE; see fm-verify --help",
+                       s->private_key ? "--sign" : "--trusted");
+    if (cli->dry_run)
+        return dry_run_signature(cli, s, err);
+    if (fm_cli_text_open(&text, err))
+        return err->code;
+    struct signed_files found = {{text.out, cJSON_CreateArray(), {NULL}}, cJSON_CreateArray()};
+    s->options.key = s->private_key ? s->private_key : s->public_key;
+    s->options.ignored = add_ignored;
+    s->options.finding = add_unsigned;
+    s->options.self = &found;
+    int rc = s->private_key ? fm_sign(&cli->run, &s->options, &report, err)
+                            : fm_sign_verify(&cli->run, &s->options, &report, err);
+    if (rc && report.failed == 0) { /* nothing was compared: an error, no result */
+        cJSON_Delete(found.findings.list);
+        cJSON_Delete(found.ignored);
+        fm_cli_text_drop(&text);
+        free(report.signature);
+        return rc;
+    }
+    describe_signature(&found, &report, s->private_key != NULL, rc);
+    struct fm_err print = {0};
+    int printed = fm_cli_result(cli, &text, describe_signature_json(&found, &report, rc), &print);
+    free(report.signature);
+    if (!rc && printed)
+        *err = print;
+    return rc ? rc : printed;
+}
+
+static int check_signing(const struct fm_cli *cli, const struct signing *s, struct fm_err *err)
+{
+    if (s->private_key && s->public_key)
+        return fm_fail(err, FM_EUSAGE,
+                       "--sign makes a signature and --trusted verifies one; give "
+                       "one of them");
+    if (s->private_key)
+        return fm_options_check(cli, SIGN, "with --sign", err);
+    return fm_options_check(cli, TRUST, "with --trusted", err);
+}
+
+/* ---- checks ---- */
 
 static int check_function(const struct fm_cli *cli, const struct fm_verify_options *options,
                           struct fm_err *err)
@@ -159,10 +290,13 @@ static int check_function(const struct fm_cli *cli, const struct fm_verify_optio
     return !rc && options->against ? fm_options_check(cli, BESIDE, "with --against", err) : rc;
 }
 
-static int work(const struct fm_cli *cli, struct fm_verify_options *options, struct fm_err *err)
+static int work(const struct fm_cli *cli, struct fm_verify_options *options,
+                struct signing *signing, struct fm_err *err)
 {
     struct fm_verify_report report = {.index = -1};
     struct fm_cli_text text;
+    if (signing->private_key || signing->public_key)
+        return check_signing(cli, signing, err) ? err->code : work_signature(cli, signing, err);
     if (check_function(cli, options, err))
         return err->code;
     if (cli->dry_run)
@@ -192,31 +326,42 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options, str
 int main(int argc, char **argv)
 {
     struct fm_verify_options options = {.target = "-"};
+    struct signing signing = {.options = {.passphrase_fd = -1}};
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
-         "bundle (or its beginning) that an export is from", 0, 0, 0},
+         "bundle (or its beginning) that an export is from", 0, 0, FILES | FUNCTION | BESIDE},
         {"record", 0, FM_CLI_FLAG, &options.record, NULL,
          "of DIR: list its files again, as they are now", 0, 0, FILES},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "also compute a few sequences; needs --text or --tokens, a bundle also --model", 0, 0, 0},
+         "also compute a few sequences; needs --text or --tokens, a bundle also --model", 0, 0,
+         FUNCTION | BESIDE},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
          1, 1 << 20, FUNCTION | BESIDE},
+        {"sign", 0, FM_CLI_READ, &signing.private_key, "KEY",
+         "sign DIR or FILE with this private key (PEM)", 0, 0, SIGN},
+        {"passphrase-fd", 0, FM_CLI_INT, &signing.options.passphrase_fd, "N",
+         "of --sign: read the key's passphrase from this descriptor", 0, 1 << 20, SIGN},
+        {"trusted", 0, FM_CLI_READ, &signing.public_key, "KEY",
+         "verify the signature of DIR or FILE with this key", 0, 0, TRUST},
     };
     struct fm_cli cli = {
         .tool = "fm-verify",
         .synopsis = "[options] [BUNDLE|STAGE]\n"
                     "       fm-verify [--record] DIR\n"
-                    "       fm-verify DIR --against BUNDLE",
-        .about = "Check a bundle, a stage stream, or an exported directory.",
-        .often = "against record function model tokens text threads json quiet help version",
+                    "       fm-verify DIR --against BUNDLE\n"
+                    "       fm-verify --sign KEY | --trusted KEY DIR|FILE",
+        .about = "Check a bundle, a stream or an export; sign, and verify signatures.",
+        .often = "against record sign trusted function model tokens text threads json quiet help "
+                 "version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
         .operands_max = 1,
+        .makes = "sign",
         .scope = scope,
     };
     fm_cli_begin(&cli, argc, argv, own, FM_CLI_COUNT(own));
     if (cli.operands)
-        options.target = cli.operand[0];
+        options.target = signing.options.target = cli.operand[0];
     struct fm_err err = {0};
-    int rc = work(&cli, &options, &err);
+    int rc = work(&cli, &options, &signing, &err);
     return fm_cli_end(&cli, rc, &err);
 }

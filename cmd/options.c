@@ -456,6 +456,15 @@ int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struc
     return FM_OK;
 }
 
+/* The option that makes a file of another name was given. */
+static bool makes_file(const struct fm_cli *cli)
+{
+    for (int i = 0; i < cli->givens; i++)
+        if (cli->makes && strcmp(cli->given[i].name, cli->makes) == 0)
+            return true;
+    return false;
+}
+
 /* Options that only say something about others, which are not there. */
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
@@ -463,7 +472,7 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
     bool text = chosen.texts[0] || cli->run.inputs.eval_text;
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
-        if (g->needs == NEEDS_RESULT && cli->guard.writes == 0)
+        if (g->needs == NEEDS_RESULT && cli->guard.writes == 0 && !makes_file(cli))
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_TOKENS && !tokens)
             return refuse_idle(g, "without --tokens", err);

@@ -62,6 +62,8 @@ struct fm_cli {
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
+    const char
+        *makes; /* an option with which the tool writes a file that no option names; or NULL */
     const struct fm_cli_first *first; /* ends with {0}; or NULL: all operands name files */
     struct fm_guard guard;            /* every file that the command line names */
     struct fm_cli_given given[FM_CLI_GIVEN_MAX];

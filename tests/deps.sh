@@ -59,11 +59,12 @@ need "gcc libc6-dev$of" header stdio.h
 need make have make
 need "pkg-config$of" have "${PKG_CONFIG:-pkg-config}"
 # One run of the preprocessor where nothing is missing, one per library where something is.
-if ! header archive.h xxhash.h cjson/cJSON.h zstd.h dnnl.h Random123/philox.h >/dev/null 2>&1; then
+if ! header archive.h xxhash.h cjson/cJSON.h zstd.h openssl/evp.h dnnl.h Random123/philox.h >/dev/null 2>&1; then
     need libarchive-dev$of header archive.h
     need libxxhash-dev$of header xxhash.h
     need libcjson-dev$of header cjson/cJSON.h
     need libzstd-dev$of header zstd.h
+    need libssl-dev$of header openssl/evp.h
     need libdnnl-dev$of header dnnl.h
     need librandom123-dev header Random123/philox.h
 fi
@@ -78,7 +79,7 @@ check | ci)
     need libcmocka-dev$of header stdarg.h stddef.h stdint.h setjmp.h cmocka.h
     need g++ runs_cxx
     need clang-format have "${CLANG_FORMAT:-clang-format}"
-    for tool in shellcheck mandoc zstd tar; do
+    for tool in shellcheck mandoc zstd tar openssl; do
         need "$tool" have "$tool"
     done
     need xxhash have xxhsum

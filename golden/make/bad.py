@@ -4,7 +4,7 @@
     python3 golden/make/bad.py        from the root; needs nothing but Python
 
 Each is named by what is wrong with it, after the class of the test list that badcheckpoint.py,
-badtokens.py or badstream.py makes.  golden/bad/EXPECT, kept by hand, says for each which reader it
+badtokens.py, badstream.py or badsign.py makes.  golden/bad/EXPECT, kept by hand, says for each which reader it
 is for, the exit code and the sentence; tests/unit/test_bad.c holds the readers to it.  Large files (a
 header of 100 MB, 8 TB of hole, a million tensors), FIFOs and links are made by the tests themselves
 while they run.
@@ -14,6 +14,7 @@ import shutil
 
 from badcheckpoint import configs, directories, safetensors, texts
 from badfile import ROOT
+from badsign import signatures
 from badstream import frames, manifests, tars
 from badtokens import tokens
 
@@ -25,7 +26,7 @@ def main():
             shutil.rmtree(path)
         elif name != "EXPECT":
             os.remove(path)
-    for make in (safetensors, directories, configs, texts, tokens, tars, manifests, frames):
+    for make in (safetensors, directories, configs, texts, tokens, tars, manifests, frames, signatures):
         make()
 
 

@@ -1,6 +1,7 @@
 /*
  * --force replaces an export and never the files that somebody put beside it: a file is the
- * export's only if fm-export.json lists it.
+ * export's only if fm-export.json lists it, or if it is its signature, which is worth nothing after
+ * that.
  */
 #include "lib/export/ownexport.h"
 
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "formats/sign/oms.h"
 #include "lib/export/filetable.h"
 #include "lib/model/source.h"
 
@@ -21,6 +23,8 @@ static bool has(const void *self, const char *name)
     const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
     if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
         return false;
+    if (strcmp(name, FM_OMS_NAME) == 0)
+        return true;
     cJSON_ArrayForEach(file, files)
     {
         if (file->string && strcmp(file->string, name) == 0)

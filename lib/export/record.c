@@ -18,6 +18,7 @@
 #include "formats/file/text.h"
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
+#include "formats/sign/oms.h"
 #include "formats/tensor/hfcache.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
@@ -284,6 +285,8 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
     int rc = record_card(run, result, &card, err);
     if (!rc)
         rc = record_json(run->inputs.stream, card, result, err);
+    if (!rc && fm_oms_is_in(run->inputs.stream))
+        fm_run_note(run, "signature now stale, sign again: %s/" FM_OMS_NAME, run->inputs.stream);
     free(card);
     return rc;
 }

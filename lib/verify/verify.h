@@ -30,12 +30,13 @@
 #include "lib/export/plan.h"
 #include "lib/run/run.h"
 
-#define FM_VERIFY_SKIPS_MAX 8
+#define FM_VERIFY_SKIPS_MAX 12
 
 enum fm_verify_note {
     FM_VERIFY_NOT_LISTED, /* the table does not have it */
     FM_VERIFY_RECORDED,   /* its entry was brought up to date */
     FM_VERIFY_DROPPED,    /* its entry was taken out: it is not there */
+    FM_VERIFY_STALE,      /* the signature is not one of the files as they are now */
     FM_VERIFY_NOTES
 };
 

@@ -14,6 +14,7 @@
 #include <cjson/cJSON.h>
 
 #include "formats/json/json.h"
+#include "formats/sign/oms.h"
 #include "lib/base/mem.h"
 #include "lib/export/card.h"
 #include "lib/export/filetable.h"
@@ -179,8 +180,10 @@ static bool is_file(const void *self, const char *name)
     return false;
 }
 
-/* What the hub and its client put beside a repository's files, and results of benchmarks. */
-static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes"};
+/* What the hub and its client put beside a repository's files, results of benchmarks, and what
+ * lib/publish adds to an export: all that is not compared. */
+static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes",
+                                   FM_OMS_NAME};
 #define HUBS (sizeof hubs / sizeof *hubs)
 
 /* The index of a name in that list, HUBS if it is not listed. */

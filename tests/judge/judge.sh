@@ -6,6 +6,7 @@
 #   BUILD=build tests/judge/judge.sh            run tests/judge/*judge.py with the tools in $BUILD/bin
 #   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: all golden files again, or only these
 #   tests/judge/judge.sh --venv                 make the environment, no more
+#   BUILD=build tests/judge/judge.sh --publish  signatures only, in an environment of their own, which is small
 #
 # FM_JUDGE_STRINGS: texts that tests/judge/textjudge.py encodes with each tokenizer, beside the library.
 # The page of fm-bench report is looked at in Chromium, which the machine has to have (apt-get install
@@ -15,13 +16,14 @@
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
-venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite
+venv=$cache/judge
 pins="torch==2.15.0 transformers==5.23.0 safetensors==0.8.0 tokenizers==0.23.3
 accelerate==1.15.0 numpy==2.4.6 compressed-tensors==0.20.0"
+publish_pins="model-signing==1.1.1 pyOpenSSL==26.4.0"
 
-pins_hold() { # the environment is there and has exactly these versions
-    # shellcheck disable=SC2086 # a list of words
-    "$venv/bin/python" - $pins <<'PYTHON' 2>/dev/null
+pins_hold() { # pins_hold VENV PIN...: the environment is there and has exactly these versions
+    "$1/bin/python" - "${@:2}" <<'PYTHON' 2>/dev/null
 import sys
 from importlib.metadata import version
 wrong = [pin for pin in sys.argv[1:] if version(pin.split("==")[0]) != pin.split("==")[1]]
@@ -29,16 +31,30 @@ sys.exit(bool(wrong))
 PYTHON
 }
 
-if ! pins_hold; then
-    echo "judge.sh: making $venv" >&2
-    mkdir -p "$(dirname "$venv")"
-    python3 -m venv "$venv" || {
+need() { # need VENV PIN...: make the environment where it is not there, or has other versions
+    ! pins_hold "$@" || return 0
+    echo "judge.sh: making $1" >&2
+    mkdir -p "$(dirname "$1")"
+    python3 -m venv "$1" || {
         echo "judge.sh: python3 cannot make it; on Debian: apt-get install python3-venv" >&2
         exit 1
     }
-    # shellcheck disable=SC2086
-    "$venv/bin/pip" install --quiet --disable-pip-version-check $pins
+    "$1/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
+}
+
+judge_publish() { # what goes beside a family on a hub, by programs of the others who read it
+    # shellcheck disable=SC2086 # a list of words
+    need "$cache/publish" $publish_pins
+    "$cache/publish/bin/python" -u tests/judge/signjudge.py
+}
+if [ "${1:-}" = --publish ]; then
+    export PATH=$PWD/$BUILD/bin:$PATH PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
+    judge_publish
+    exit
 fi
+
+# shellcheck disable=SC2086
+need "$venv" $pins
 [ "${1:-}" != --venv ] || exit 0
 
 # Nothing is fetched by what runs below; and its bytes do not depend on this shell.
@@ -65,5 +81,6 @@ if [ -e "$BUILD/kernels/clip/cuda/clip_cuda.cu.o" ]; then # the GPU side was bui
 fi
 "$venv/bin/python" -u tests/judge/runtimejudge.py || status=1
 "$venv/bin/python" -u tests/judge/pagejudge.py || status=1
+judge_publish || status=1
 "$venv/bin/python" -u tests/judge/judge.py || status=1
 exit $status

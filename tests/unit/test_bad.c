@@ -20,6 +20,7 @@
 #include "formats/bundle/maskset.h"
 #include "formats/file/file.h"
 #include "formats/json/json.h"
+#include "formats/sign/oms.h"
 #include "formats/tensor/hfdir.h"
 #include "formats/tensor/safetensors.h"
 #include "formats/text/tokenizer.h"
@@ -177,6 +178,24 @@ static int read_masks(const char *path, struct fm_err *err)
     return rc;
 }
 
+/* What a signature says, without asking a key whether it signed that. */
+static int read_signature(const char *path, struct fm_err *err)
+{
+    char *text = NULL;
+    size_t size = 0;
+    struct fm_oms_envelope e = {0};
+    struct fm_oms m = {0};
+    int rc = slurp(path, &text, &size, err);
+    if (rc == FM_OK)
+        rc = fm_oms_read_envelope(&e, text, size, err);
+    if (rc == FM_OK)
+        rc = fm_oms_read_statement(&m, e.pae + e.pae_size - e.payload_size, e.payload_size, err);
+    fm_oms_release(&m);
+    fm_oms_envelope_release(&e);
+    free(text);
+    return rc;
+}
+
 static const struct {
     const char *name;
     int (*read)(const char *path, struct fm_err *err);
@@ -193,6 +212,7 @@ static const struct {
     {"text", read_text},
     {"stream", read_stream},
     {"masks", read_masks},
+    {"signature", read_signature},
 };
 
 static int read_by(const char *reader, const char *path, struct fm_err *err)

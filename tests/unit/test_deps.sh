@@ -46,6 +46,6 @@ stand_in cross-gcc '[ "$1" = -dumpmachine ] && echo aarch64-linux-gnu'
 if [ "$(uname -m)" != aarch64 ]; then
     CC=cross-gcc expect "a compiler for arm64 without libraries" 1 "deps.sh: something is missing; run: \
 apt-get install -y gcc libc6-dev:arm64 libarchive-dev:arm64 libxxhash-dev:arm64 libcjson-dev:arm64 \
-libzstd-dev:arm64 libdnnl-dev:arm64 librandom123-dev" "" build
+libzstd-dev:arm64 libssl-dev:arm64 libdnnl-dev:arm64 librandom123-dev" "" build
 fi
 exit $failed

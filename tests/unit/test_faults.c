@@ -102,6 +102,16 @@ static const struct course courses[] = {
      {"-T", "1", "-q", "out40", "--against", "family.fm"},
      NULL,
      false},
+    {"sign",
+     "fm-verify",
+     {"-T", "1", "-q", "--force", "--sign", "key.pem", "family.fm"},
+     NULL,
+     false},
+    {"verify a signature",
+     "fm-verify",
+     {"-T", "1", "-q", "--trusted", "key.pub", "family.fm"},
+     NULL,
+     false},
     {"bench",
      "fm-bench",
      {"quality", "--tokens", "@odd-mixtral/tokens.npy", "-T", "1", "-q", "--plot", "out",
@@ -338,6 +348,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; rc == 0 && i < sizeof setup / sizeof *setup; i++)
         if ((rc = run(&setup[i], NULL)) != 0)
             complain(&setup[i], "no fault", rc, "does not even run");
+    if (rc == 0 &&
+        (rc = shell("openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 "
+                    "-out key.pem 2>&1 && openssl pkey -in key.pem -pubout -out key.pub")))
+        printf("openssl makes no keys\n");
     for (size_t i = 0; rc == 0 && i < sizeof courses / sizeof *courses; i++)
         try_course(&courses[i]);
     if (rc == 0)

@@ -1,0 +1,97 @@
+/*
+ * A model's signature: the format of OpenSSF Model Signing 1.0, method "files" with SHA-256, signed
+ * by a key.  The file is JSON, a Sigstore bundle:
+ *
+ *     {"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+ *      "verificationMaterial": {"publicKey": {"hint": NAME OF THE KEY}, "tlogEntries": []},
+ *      "dsseEnvelope": {"payload": BASE64, "payloadType": "application/vnd.in-toto+json",
+ *                       "signatures": [{"sig": BASE64 OF DER, "keyid": ""}]}}
+ *
+ * and its payload a statement, JSON again, which has every file with its digest:
+ *
+ *     {"_type": "https://in-toto.io/Statement/v1",
+ *      "subject": [{"name": NAME OF THE DIRECTORY, "digest": {"sha256": ROOT}}],
+ *      "predicateType": "https://model_signing/signature/v1.0",
+ *      "predicate": {
+ *        "resources": [{"name": "config.json", "digest": HEX, "algorithm": "sha256"}, ...],
+ *        "serialization": {"method": "files", "hash_type": "sha256", "allow_symlinks": false,
+ *                          "ignore_paths": [".git", ...]}}}
+ *
+ * ROOT is SHA-256 of the files' digests in their order.  What is signed is the payload after
+ * "DSSEv1 28 application/vnd.in-toto+json LENGTH ".
+ *
+ * Signatures come from strangers.  Outside of the payload, which the key protects, a member that is
+ * not above is refused; inside, unknown members are passed over, as the specification asks.
+ */
+#ifndef FM_OMS_H
+#define FM_OMS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/sign/key.h"
+#include "formats/sign/sha256.h"
+#include "lib/base/err.h"
+
+#define FM_OMS_TEXT_MAX ((size_t)48 << 20) /* bytes of a signature's file */
+#define FM_OMS_FILES_MAX 50000
+#define FM_OMS_NAME_MAX 4095
+#define FM_OMS_NAME "model.sig" /* of the signature in its directory; that of FILE is FILE.sig */
+#define FM_OMS_FILE "." /* the name of a file that is signed for itself, without a directory */
+
+/* The directory has a signature, whatever it is worth. */
+bool fm_oms_is_in(const char *directory);
+
+struct fm_oms_resource {
+    char *name; /* a path below the directory, '/' between its parts */
+    struct fm_sha256 digest;
+};
+
+/* A statement; strings and arrays are its own. */
+struct fm_oms {
+    char *subject; /* the name that the directory or file had */
+    struct fm_oms_resource *resource;
+    size_t resources;
+};
+void fm_oms_release(struct fm_oms *m); /* zeroed struct is fine */
+
+/*
+ * Can a file of this name be signed?  A relative path of plain parts, none of them "." or "..", at
+ * most FM_OMS_NAME_MAX bytes of UTF-8 without control characters and the like
+ * (lib/base/printable.h).  FM_EFORMAT.
+ */
+int fm_oms_check_name(const char *name, struct fm_err *err);
+
+/*
+ * The text of a signature of `m` by a private key, malloced, NUL-terminated.  Names pass
+ * fm_oms_check_name, or the only one is FM_OMS_FILE; they are sorted by their bytes.  `ignored`
+ * (`count` names, sorted) becomes ignore_paths.  FM_ENOMEM.
+ */
+int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored, size_t count,
+                 const struct fm_key *key, struct fm_err *err);
+
+/*
+ * The statement of a signature, once the public key was found to have signed it.  FM_EDIFF where it
+ * is signed with another key, or is no signature of its payload; FM_EFORMAT where the text is
+ * malformed; FM_ECONFIG where it is a model signature of a kind that is not read (another method, a
+ * certificate).  Release in every case.
+ */
+int fm_oms_read(struct fm_oms *m, const char *text, size_t size, const struct fm_key *key,
+                struct fm_err *err);
+
+/* The two halves of fm_oms_read.  An envelope: what is signed (pae, of which the last payload_size
+ * bytes are the payload), the signature, and the key's name, "" where it says none. */
+struct fm_oms_envelope {
+    char *pae;
+    size_t pae_size, payload_size;
+    uint8_t signature[FM_KEY_SIGNATURE_MAX];
+    size_t signature_size;
+    char hint[FM_SHA256_HEX];
+};
+int fm_oms_read_envelope(struct fm_oms_envelope *e, const char *text, size_t size,
+                         struct fm_err *err);
+void fm_oms_envelope_release(struct fm_oms_envelope *e); /* zeroed struct is fine */
+int fm_oms_read_statement(struct fm_oms *m, const char *payload, size_t size, struct fm_err *err);
+
+#endif

@@ -1,0 +1,19 @@
+{
+ "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+ "verificationMaterial": {
+  "publicKey": {
+   "hint": "abababababababababababababababababababababababababababababababab"
+  },
+  "tlogEntries": []
+ },
+ "dsseEnvelope": {
+  "payload": "eyJfdHlwZSI6ICJodHRwczovL2luLXRvdG8uaW8vU3RhdGVtZW50L3YxIiwgInN1YmplY3QiOiBbeyJuYW1lIjogIm91dDQwIiwgImRpZ2VzdCI6IHsic2hhMjU2IjogIjlmNzJlYTBjZjQ5NTM2ZTNjNjZjNzg3ZjcwNTE4NmRmOWE0Mzc4MDgzNzUzYWU5NTM2ZDY1YjNhZDdmY2RkYzQifX1dLCAicHJlZGljYXRlVHlwZSI6ICJodHRwczovL21vZGVsX3NpZ25pbmcvc2lnbmF0dXJlL3YxLjAiLCAicHJlZGljYXRlIjogeyJyZXNvdXJjZXMiOiBbeyJuYW1lIjogImNvbmZpZy5qc29uIiwgImRpZ2VzdCI6ICIxMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMSIsICJhbGdvcml0aG0iOiAic2hhMjU2In0sIHsibmFtZSI6ICJtb2RlbC5zYWZldGVuc29ycyIsICJkaWdlc3QiOiAiMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMjIyMiIsICJhbGdvcml0aG0iOiAic2hhMjU2In1dLCAic2VyaWFsaXphdGlvbiI6IHsibWV0aG9kIjogImZpbGVzIiwgImhhc2hfdHlwZSI6ICJzaGEyNTYiLCAiYWxsb3dfc3ltbGlua3MiOiBmYWxzZSwgImlnbm9yZV9wYXRocyI6IFsiLmdpdCIsICJtb2RlbC5zaWciXX19fQ==",
+  "payloadType": "application/vnd.in-toto+json",
+  "signatures": [
+   {
+    "sig": "MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMA==",
+    "keyid": ""
+   }
+  ]
+ }
+}

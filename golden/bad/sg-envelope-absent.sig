@@ -1,0 +1,9 @@
+{
+ "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+ "verificationMaterial": {
+  "publicKey": {
+   "hint": "abababababababababababababababababababababababababababababababab"
+  },
+  "tlogEntries": []
+ }
+}

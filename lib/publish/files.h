@@ -1,0 +1,66 @@
+/*
+ * This room, lib/publish: what goes beside a bundle or an export when others are to have it.  It
+ * says what files there are and from what they were made; it changes none of them.  In reading
+ * order: files (the files of a directory and their SHA-256), sign (signatures).
+ *
+ * The files of a directory at any depth, or one file, and their SHA-256 digests.  What a hub and
+ * its client keep beside a repository's files is passed over: at the top, `.cache` and names that
+ * begin with `.git`.  A link is followed only where the directory is a snapshot in a Hugging Face
+ * cache and it leads to a blob of the same repository.
+ */
+#ifndef FM_FILES_H
+#define FM_FILES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "formats/sign/sha256.h"
+#include "lib/run/run.h"
+
+struct fm_files_entry {
+    char *name; /* path below the directory; "." for a file that was given itself */
+    uint64_t bytes;
+    struct fm_sha256 digest; /* once it was hashed */
+    bool hash;               /* is to be hashed; set by fm_files_list */
+};
+
+struct fm_files {
+    const char *path; /* borrowed */
+    bool directory;
+    struct fm_files_entry *entry; /* sorted by the bytes of their names */
+    size_t entries;
+    char **ignored; /* at the top of the directory, sorted */
+    size_t ignored_count;
+    uint64_t links; /* entries that are links */
+    /* the rest is private */
+    size_t capacity, ignored_capacity;
+};
+
+struct fm_files_rule {
+    const char *const *without; /* names at the top that are not listed; ends with NULL */
+    /* Is a name at the top that would be ignored wanted all the same?  NULL: it is not. */
+    bool (*wants)(const void *self, const char *name);
+    const void *self;
+    /* A file that must not be in the directory (a private key); 0: none. */
+    uint64_t dev, ino;
+};
+
+/*
+ * List them.  `path` stays as long as f.  FM_ENOENT, FM_EPERM; FM_EFORMAT for what is neither a
+ * file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files or
+ * levels; FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be
+ * there. Release in every case.
+ */
+int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
+                  struct fm_err *err);
+void fm_files_release(struct fm_files *f); /* zeroed struct is fine */
+
+/* Read those that are to be hashed, each once, many at a time; f->entry[i].bytes is then what was
+ * read.  run gives progress and stop.  FM_EIO where a file changes while it is read, FM_ESAVED. */
+int fm_files_hash(struct fm_files *f, const struct fm_run_options *run, struct fm_err *err);
+
+/* Bytes of those that are to be hashed. */
+uint64_t fm_files_bytes(const struct fm_files *f);
+
+#endif

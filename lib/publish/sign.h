@@ -1,0 +1,56 @@
+/*
+ * Sign a directory or a file, and verify a signature (formats/sign/oms.h).  A directory's is the
+ * file model.sig in it, that of FILE is FILE.sig.
+ */
+#ifndef FM_SIGN_H
+#define FM_SIGN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lib/publish/files.h"
+#include "lib/run/run.h"
+
+struct fm_sign_options {
+    const char *target; /* a directory or a file */
+    const char *key;    /* PEM: the private key to sign with, the public one to verify with */
+    int passphrase_fd;  /* the private key's passphrase is the first line that it gives; -1: none */
+    /* A name at the top of the directory that is not looked at; in order, before the files are
+     * read.  `self` is for both. */
+    void (*ignored)(void *self, const char *name);
+    /* A file that is not as it was signed; in order of names. */
+    void (*finding)(void *self, const char *name, const char *what);
+    void *self;
+};
+
+struct fm_sign_report {
+    char *signature;         /* the signature's file; free() it */
+    const char *curve;       /* of the key: "P-256" */
+    char key[FM_SHA256_HEX]; /* the public key's name: SHA-256 of its PEM text, in hex */
+    uint64_t files, bytes;   /* signed, or read to verify them */
+    uint64_t links;          /* of those, links to blobs of a Hugging Face cache */
+    uint64_t failed;         /* findings */
+    double seconds;
+};
+
+/*
+ * Sign: every file is read once, and the signature appears whole.  run->outputs.force replaces an
+ * earlier one, else that is FM_ECREATE.  FM_EUSAGE where the private key is a file of the
+ * directory, or is encrypted and has no passphrase; what files.h and formats/sign/key.h say.
+ */
+int fm_sign(const struct fm_run_options *run, const struct fm_sign_options *options,
+            struct fm_sign_report *report, struct fm_err *err);
+
+/*
+ * Verify.  FM_OK only where the signature is by this key and the files are exactly those that it
+ * lists, with their digests; FM_EDIFF where a file is another, is missing or is not signed, or the
+ * key is another; FM_ENOENT where there is no signature; what files.h and formats/sign say. Nothing
+ * is read of a file that is not signed.
+ */
+int fm_sign_verify(const struct fm_run_options *run, const struct fm_sign_options *options,
+                   struct fm_sign_report *report, struct fm_err *err);
+
+/* What signing would read, without the key. */
+int fm_sign_plan(const char *target, uint64_t *files, uint64_t *bytes, struct fm_err *err);
+
+#endif
