@@ -19,7 +19,6 @@ from compressed_tensors.compressors.nvfp4.base import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
 from compressed_tensors.quantization.utils.helpers import calculate_qparams, generate_gparam
-from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 from safetensors.torch import save_file
 
 H, I, E, L, V, HEADS, HEAD = 32, 64, 4, 2, 61, 2, 16
@@ -84,6 +83,8 @@ def config(quantization):
 def compress(name, w):
     """Of one matrix: the tensors, and the values by the package in float32."""
     if name == "nvfp4-modelopt":
+        from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
+
         q, scale, second = NVFP4QTensor.quantize(w.clone(), 16)
         back = q.dequantize(dtype=torch.float32, scale=scale, double_scale=second, block_sizes={-1: 16})
         return {"weight": q._quantized_data, "weight_scale": scale, "weight_scale_2": second,
