@@ -15,6 +15,7 @@ config.json:
                 it.  Members outside are refused, and of each expert only what the widest of the
                 others uses is loaded
     fm_layout   "layer": stock three-dimensional experts, one width per layer; else flat ones
+    fm_codes    experts are the codes and scales of a quantised checkpoint, and of which form
     fm_shared   the channels of the shared expert, where the stock class takes them from the width
                 of all experts and that key holds a list
 
@@ -25,7 +26,14 @@ that a narrower expert is a prefix:
     bias_gate_up (2 * sum of fm_widths)       gpt-oss: of gate_up's rows
     bias_down (experts, hidden)               gpt-oss: of each expert, whatever its width
     budget   (1)   `elastic`: the index of the member in force; below zero, the one to start with
-They are two-dimensional on purpose: servers replace a child named `experts` by their own fused
+With fm_codes the file has these instead, and an expert is decoded when it is loaded, into the
+matrices above: in memory it takes what they take.  Channels are in groups of G.
+    gate_up        (2 * sum of fm_widths, bytes of a row of codes)
+    gate_up_scale  the same rows in blocks, those of gate and up in turn
+    down           (sum of fm_widths / G, hidden, bytes of G codes), without the last where it is 1
+    down_scale     the same in blocks; or (experts, hidden), one for each row of the usual matrix
+    gate_up_factor, down_factor (experts, 2 or 1)    where scales go with a number of the matrix
+The matrices are two-dimensional on purpose: servers replace a child named `experts` by their own fused
 layer where all its parameters are three-dimensional, and leave this one alone.
 
 An `elastic` model is switched by writing `budget`: model.set_budget(0.4), or budget_tensors() for
@@ -116,6 +124,50 @@ def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, 
         inner = activation(both, act) * share[:, owner[part]] * alive[part]
         out = out + (inner.to(down.dtype) @ down[part]).to(out.dtype)
     return out.to(hidden.dtype)
+
+
+# --- codes ------------------------------------------------------------------------------------------
+#
+# A value is its code times its scale, one float32 product.  transformers hands tensors over in the
+# type that it loads a parameter as, which holds all of them exactly where that is float32.
+
+POWERS = torch.tensor([2.0 ** (i - 127) for i in range(255)] + [float("nan")])  # E8M0, as bytes
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def nibbles(codes):
+    """Two codes a byte, the first in its low half."""
+    codes = codes.to(torch.uint8)
+    return torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()
+
+
+CODES = {
+    "E4M3": lambda codes: codes.float(),
+    "E2M1": lambda codes: E2M1.to(codes.device)[nibbles(codes)],
+    "INT4": lambda codes: nibbles(codes).float() - 8,
+}
+
+
+def decoded(form, name, hidden, codes, scale, factor):
+    """The float32 rows of gate_up or down of one expert; factor has one number for each of a
+    channel's rows, or is None."""
+    high, wide = form["block"]  # rows and columns of the usual matrix that share a scale; 0: all
+    values = CODES[form["code"]](codes)
+    scale = POWERS.to(scale.device)[scale.int()] if form["scales"] == "U8" else scale.float()
+    if name == "gate_up":
+        scale = scale.view(-1, 2, scale.shape[-1])
+        factor = factor if factor is None else factor[:, None]
+    else:  # columns of a group for each row
+        values = values.view(-1, hidden, form["group"])
+        scale = scale if wide else scale.view(1, hidden, 1)
+    if factor is not None:
+        scale = scale / factor if form["factor"] == "divides" else scale * factor
+    if name == "gate_up":
+        scale = scale.repeat_interleave(high, 0).flatten(0, 1)
+        return values * (scale.repeat_interleave(wide, 1)[:, :hidden] if wide else scale)
+    if wide:
+        scale = scale.repeat_interleave(high, 1)[:, :hidden].repeat_interleave(wide, 2)
+    return (values * scale).transpose(1, 2).flatten(0, 1)
 
 
 def captures(tensor):
@@ -316,7 +368,7 @@ class FmExperts(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
         cap = loaded_widths(config, layer)
-        self.fm_config, self.layer = config, layer
+        self.fm_config, self.layer, self.pending = config, layer, {}
         if CLIP is None:
             clip_say(CLIP_MISSING + ("" if os.environ.get("FM_CLIP_LIBRARY") else CLIP_WHERE))
         self.gate_up = nn.Parameter(torch.empty(2 * sum(cap), config.hidden_size))
@@ -353,6 +405,32 @@ class FmExperts(nn.Module):
         biases = (self.bias_gate_up, self.bias_down) if self.fm_config.fm_biased else ()
         return self.gate_up, self.down, *biases
 
+    def parts(self, name):
+        """The tensors of the file that a parameter is made of."""
+        codes = self.fm_config.fm_codes
+        if not codes or name not in ("gate_up", "down"):
+            return [name]
+        return [name, f"{name}_scale"] + [f"{name}_factor"] * (codes["factor"] != "none")
+
+    def decoded(self, name, codes, scale, factor=None):
+        """gate_up or down, each expert by itself, without the rows that fm_load_cap leaves out."""
+        config, out = self.fm_config, getattr(self, name)
+        out = torch.empty(out.shape, dtype=out.dtype, device=codes.device)
+        (high, wide), group = config.fm_codes["block"], config.fm_codes["group"]
+        rows = 2 if name == "gate_up" else 1
+        first = to = 0
+        for e, (k, stored) in enumerate(zip(loaded_widths(config, self.layer), config.fm_widths[self.layer])):
+            end = first + k
+            if rows == 2:
+                mine = codes[2 * first : 2 * end], scale[2 * first // high : 2 * end // high]
+            else:
+                part = slice(first // group, end // group)
+                mine = codes[part], scale[part] if wide else scale[e]
+            values = decoded(config.fm_codes, name, config.hidden_size, *mine, None if factor is None else factor[e])
+            out[rows * to : rows * (to + k)] = values
+            first, to = first + stored, to + k
+        return out
+
     def loaded(self, name, tensor):
         """A tensor of the file without the rows that fm_load_cap leaves out."""
         stored, cap = self.fm_config.fm_widths[self.layer], loaded_widths(self.fm_config, self.layer)
@@ -366,6 +444,13 @@ class FmExperts(nn.Module):
         """vLLM and SGLang call this with the pairs of name and tensor below this module."""
         names = set()
         for name, tensor in weights:
+            whole = name.removesuffix("_scale").removesuffix("_factor")
+            parts = self.parts(whole)
+            if len(parts) > 1:  # they may come in several calls
+                self.pending[name] = tensor
+                if not all(part in self.pending for part in parts):
+                    continue
+                name, tensor = whole, self.decoded(whole, *(self.pending.pop(part) for part in parts))
             room, tensor = getattr(self, name), self.loaded(name, tensor)
             if tensor.shape != room.shape:
                 raise ValueError(f"experts.{name} is {list(tensor.shape)}, not {list(room.shape)}")
@@ -455,22 +540,28 @@ def loaded_widths(config, layer):
 
 
 class LoadedRows(ConversionOps):
-    """What transformers puts a tensor of the file through on its way to a parameter."""
+    """What transformers puts tensors of the file through on their way to a parameter."""
 
     def convert(self, input_dict, source_patterns, target_patterns, full_layer_name, model, **others):
-        (tensor,) = input_dict.values()
-        tensor = tensor[0] if isinstance(tensor, list) else tensor
+        tensors = {k: v[0] if isinstance(v, list) else v for k, v in input_dict.items()}
         module, _, name = full_layer_name.rpartition(".")
-        return {target_patterns[0]: model.get_submodule(module).loaded(name, tensor)}
+        experts, pattern = model.get_submodule(module), target_patterns[0]
+        tensor = tensors[pattern]
+        if len(tensors) > 1:
+            parts = experts.parts(name)
+            tensor = experts.decoded(name, *(tensors[pattern.replace(name, part)] for part in parts))
+        return {pattern: experts.loaded(name, tensor).to(getattr(experts, name).dtype)}
 
     @property
     def reverse_op(self):
-        return self  # what is saved has these rows alone
+        return self  # what is saved has these rows alone, as numbers
 
 
-def pick_rows(model_type):
-    names = "mlp.experts.gate_up", "mlp.experts.down", "mlp.experts.bias_gate_up"
-    converters = [WeightConverter(name, name, [LoadedRows()], force_cpu=True) for name in names]
+def convert_rows(model_type):
+    converters = []
+    for name in ("gate_up", "down", "bias_gate_up"):
+        parts = [f"mlp.experts.{name}{end}" for end in ("", "_scale", "_factor")]
+        converters.append(WeightConverter(parts, parts[0], [LoadedRows()], force_cpu=True))
     register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)
 
 
@@ -566,8 +657,10 @@ class FmModel:
                 if getattr(layer.mlp, "shared_experts", None) is not None:
                     stock = type(layer.mlp.shared_experts)
                     layer.mlp.shared_experts = stock(config, intermediate_size=shared_width(config))
-        if config.fm_load_cap:
-            pick_rows(config.model_type)
+        if config.fm_load_cap or config.fm_codes:
+            convert_rows(config.model_type)
+        if config.fm_codes:  # until they are decoded
+            self._keep_in_fp32_modules_strict |= {"mlp.experts.gate_up$", "mlp.experts.down$"}
         rotary = self.base_model.rotary_emb
         if isinstance(rotary, modeling_phimoe.PhimoeRotaryEmbedding):
             rotary.__class__ = FmPhimoeRotaryEmbedding
@@ -612,7 +705,7 @@ def family(directory, name, width_key="moe_intermediate_size"):
     base = getattr(configs, f"{name}{part}Config")
 
     def start(self, fm_widths=None, fm_layout=None, fm_family=None, **stock):
-        own = "fm_budget", "fm_budgets", "fm_load_cap", "fm_shared"
+        own = "fm_budget", "fm_budgets", "fm_codes", "fm_load_cap", "fm_shared"
         budgets = {key: stock.pop(key, None) for key in own}
         if fm_family:
             budgets["fm_load_cap"] = load_cap(budgets["fm_load_cap"])

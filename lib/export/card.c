@@ -200,6 +200,24 @@ static void say_original(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, ", which are fewer: this layout is smaller at no budget |\n");
 }
 
+/* What became of codes of the original. */
+static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
+{
+    const struct fm_storage *storage = p->from->packed.storage;
+    if (p->options.quantise)
+        fm_text_printf(t, "| routed experts, rounded to nearest without data%s | %s |\n",
+                       storage ? ", a second time: the original is quantised" : "",
+                       p->options.quantise->about);
+    else if (storage)
+        fm_text_printf(t, "| %s, stored as %s in the original | %s |\n",
+                       p->codes && p->options.layout->code ? "routed experts" : "weights",
+                       storage->name,
+                       !p->codes                  ? "their values as BF16"
+                       : !p->options.layout->code ? "its codes and scales, byte for byte"
+                                                  : "its codes and scales, byte for byte; of all "
+                                                    "else that is quantised, the values as BF16");
+}
+
 static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| | |\n|---|---|\n");
@@ -209,14 +227,7 @@ static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n",
                    fm_exportplan_weight_bytes(p));
     say_original(t, p);
-    if (p->options.quantise)
-        fm_text_printf(t, "| routed experts, rounded to nearest without data%s | %s |\n",
-                       p->from->packed.storage ? ", a second time: the original is quantised" : "",
-                       p->options.quantise->about);
-    else if (p->from->packed.storage)
-        fm_text_printf(t, "| weights, stored as %s in the original | %s |\n",
-                       p->from->packed.storage->name,
-                       p->codes ? "its codes and scales, byte for byte" : "their values as BF16");
+    say_stored(t, p);
     say_extra(t, p);
     say_degrees(t, p);
     say_quality(t, p);
@@ -232,6 +243,7 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t,
                        "| bytes of channels that no budget here uses, left out | %" PRIu64 " |\n",
                        fm_exportplan_channel_bytes(p, fm_exportplan_freed(p)));
+    say_stored(t, p);
     say_extra(t, p);
     say_degrees(t, p);
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
@@ -368,6 +380,14 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
                        "experts of several\nwidths; fm-verify(1) says whose code it is.  Its "
                        "experts are faster where the loader finds\n`libfm_clip.so.1`, which "
                        "`make install` of the fm suite puts in place (fm-clip(3)).\n\n");
+    if (code && p->codes)
+        fm_text_printf(t,
+                       "Codes are decoded when an expert is loaded: in memory experts take what "
+                       "plain numbers take,\n%" PRIu64 " bytes in bfloat16.  transformers reads "
+                       "ahead, and holds codes in float32 until it comes\nto them; with "
+                       "`HF_DEACTIVATE_ASYNC_LOAD=1` in the environment it reads a tensor at a "
+                       "time.\n\n",
+                       fm_exportplan_channels_all(p) * fm_opened_channel_weights(p->from));
 }
 
 static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
@@ -439,7 +459,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     if (o->quantise)
         fm_text_printf(t, " --weights %s%s%s", o->quantise->name, o->server ? " --for " : "",
                        o->server ? fm_server_name(o->server) : "");
-    else if (p->from->packed.storage && o->layout->codes && !p->codes)
+    else if (p->from->packed.storage && !o->layout->plain && !p->codes)
         fm_text_printf(t, " --weights bf16");
     fm_text_printf(t, " --mask %d", p->index);
     if (o->load_cap) {

@@ -517,14 +517,33 @@ static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_t
                    p->from->bundle.file.path, p->from->config.moe[t->m], e, q->name);
 }
 
+/* What the bundle has of one expert's matrices and of no channel of it. */
+static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
+                      char *dst, size_t size, struct fm_err *err)
+{
+    const struct fm_planned_block b = {.m = t->m, .e = e, .part = t->part};
+    float factor[2];
+    char *scales;
+    struct fm_mark mark = fm_scratch_mark();
+    int rc = t->fill == FM_FILL_FACTOR ? read_factors(factor, p, &b, t->part, err)
+                                       : read_apart(&scales, p, &b, err);
+    if (!rc)
+        memcpy(dst, t->fill == FM_FILL_FACTOR ? (const char *)factor : scales, size);
+    fm_scratch_release(mark);
+    return rc;
+}
+
 /* The same of whole experts. */
 static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
     uint64_t each = t->t.size / (uint64_t)t->experts;
     int rc = FM_OK;
-    for (uint64_t at = from; at < from + size && !rc; at += each)
-        rc = fill_rounded(p, t, t->e + (int)(at / each), dst + (at - from), err);
+    for (uint64_t at = from; at < from + size && !rc; at += each) {
+        int e = t->e + (int)(at / each);
+        rc = p->codes ? fill_apart(p, t, e, dst + (at - from), (size_t)each, err)
+                      : fill_rounded(p, t, e, dst + (at - from), err);
+    }
     return rc;
 }
 

@@ -40,7 +40,8 @@ struct fm_layout {
                            starts with, --fit has nothing to choose */
     const char *capped; /* all_members: what lists call it with a load cap; NULL: it takes none */
     bool one_width;     /* of all experts of the model, whatever the mask gives each of them */
-    bool codes;         /* it can have the codes and scales of a quantised checkpoint */
+    const char *plain;  /* why it cannot have the codes and scales of a quantised checkpoint; NULL:
+                           it can.  With `code` only experts do, and the rest is decoded */
     bool full;          /* files can hold all channels of every expert, zero where removed */
     uint32_t multiple;  /* its kernels need widths that are multiples of it; 1: any */
     /* From the mask's widths to wider ones; NULL: they are the mask's. */

@@ -58,20 +58,26 @@ int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
     return n;
 }
 
-/* Bytes of the tensors: of all that the member has, what it removes and the files keep, where they
- * are the family's the index of a budget in every layer, and zeros of a wider shared expert. */
+/* Bytes of the tensors that are planned, without those of no decoder layer. */
+static uint64_t planned_bytes(const struct fm_exportplan *p)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < p->tensors; i++)
+        bytes += p->tensor[i].from && p->tensor[i].from->extra ? 0 : p->tensor[i].t.size;
+    return bytes;
+}
+
+/* Bytes of the tensors, which of plain numbers need no plan: of all that the member has, what it
+ * removes and the files keep, where they are the family's the index of a budget in every layer, and
+ * zeros of a wider shared expert. */
 static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
     const struct fm_mask *mask = &o->budgets.masks.mask[p->index];
     uint64_t channel = fm_opened_channel_weights(o), kept = fm_exportplan_channels_all(p);
     uint64_t full = o->budgets.budget[p->index].bytes + mask->removed * channel;
-    if (p->codes) {
-        full = fm_exportplan_channel_bytes(p, kept);
-        for (size_t i = 0; i < o->rests; i++)
-            full += o->rest[i].extra ? 0 : o->rest[i].t.size;
-        return full;
-    }
+    if (p->codes)
+        return planned_bytes(p);
     if (p->options.layout->all_members)
         full += (uint64_t)o->config.M * (uint64_t)fm_dtype_bits(o->dtype) / 8;
     full += (uint64_t)o->config.M * fm_mlp_channel_params(o->config.H) *
@@ -94,7 +100,6 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
                      struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    f->tensors = tensor_bytes(p);
     f->tp_degrees = fm_runtimes_tp_degrees(&p->from->config, p->options.layout, p->widths.stored,
                                            fm_exportplan_quantum(p));
     f->divisor = 0;
@@ -102,6 +107,7 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
         f->divisor = divisor_of(f->divisor, p->widths.stored[i]);
     int rc = packed ? fm_exportplan_member(p, index, err) : FM_OK;
     f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
+    f->tensors = rc && p->codes ? 0 : tensor_bytes(p);
     if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
         *err = (struct fm_err){0};
         rc = FM_OK;
@@ -128,15 +134,6 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
     }
     fm_exportplan_release(&p);
     return rc;
-}
-
-/* Bytes of the tensors that are planned. */
-static uint64_t planned_bytes(const struct fm_exportplan *p)
-{
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < p->tensors; i++)
-        bytes += p->tensor[i].t.size;
-    return bytes;
 }
 
 /*
@@ -387,7 +384,7 @@ static void add_forms(cJSON *object, const struct fm_list *list, const struct fm
             fm_json_add_uint(form, "files", row->form[i].files);
         fm_json_add_uint(form, "widths_divide_by", row->form[i].divisor);
         if (list->codes)
-            fm_json_add_bool(form, "codes", list->kind[i].layout->codes);
+            fm_json_add_bool(form, "codes", !list->kind[i].layout->plain);
         add_degrees(form, row->form[i].tp_degrees);
     }
 }

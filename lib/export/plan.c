@@ -156,14 +156,13 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
                        "--weights keep: %s has plain weights, and they are kept as they are; omit "
                        "the option",
                        p->from->bundle.file.path);
-    if (keep && !layout->codes)
+    if (keep && layout->plain)
         return fm_fail(err, FM_ECONFIG,
-                       "--weights keep: layout %s has no form for codes; use --layout uniform or "
-                       "padded, or --weights bf16",
-                       layout->name);
+                       "--weights keep: layout %s %s; use another layout, or --weights bf16",
+                       layout->name, layout->plain);
     if (p->options.quantise)
         return choose_format(p, err);
-    p->codes = has && layout->codes && p->options.weights != FM_WEIGHTS_BF16;
+    p->codes = has && !layout->plain && p->options.weights != FM_WEIGHTS_BF16;
     return FM_OK;
 }
 
@@ -454,11 +453,60 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
     return rc;
 }
 
+/* What the bundle has of each expert and of no channel, under names of its own: of all experts, one
+ * after another, `n` elements of each. */
+static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, enum fm_fill fill,
+                     enum fm_dtype dtype, uint64_t n, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
+    fm_checkpoint_name(name, c, p->options.layout->names, part, c->moe[m], 0);
+    snprintf(whole, sizeof whole, "%s%s", name,
+             fill == FM_FILL_SCALES ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
+    struct fm_planned_tensor t = {.fill = fill, .m = m, .part = part, .experts = c->E};
+    t.t =
+        (struct fm_tensor){.name = whole, .dtype = dtype, .dims = 2, .shape = {(uint64_t)c->E, n}};
+    return fm_exportplan_add_tensor(p, &t, err);
+}
+
+/* The same of codes: a tensor for each plane.  Where the other tensors have no codes, what belongs
+ * to these is not among them. */
+static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_config *c = &p->from->config;
+    bool apart = p->options.layout->code;
+    uint64_t rows = (uint64_t)fm_expert_part_rows(c->expert, of);
+    int rc = FM_OK;
+    for (int plane = 0; plane < FM_PLANES && !rc; plane++) {
+        const struct fm_packed_part *part = fm_packed_find(packed, of, plane);
+        if (!part && apart)
+            rc = add_apart(p, m, of, FM_FILL_SCALES, packed->scales, (uint64_t)c->H, err);
+        if (!part)
+            continue;
+        char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
+        fm_checkpoint_name(name, c, p->options.layout->names, of, c->moe[m], 0);
+        snprintf(whole, sizeof whole, "%s%s", name, plane ? FM_PACKED_SCALE : "");
+        struct fm_packed_part flat = fm_packed_flat(packed, part, fm_exportplan_channels(p, m));
+        struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
+        t.t = (struct fm_tensor){.name = whole, .dtype = flat.dtype, .dims = flat.dims};
+        memcpy(t.t.shape, flat.shape, sizeof flat.shape);
+        rc = fm_exportplan_add_tensor(p, &t, err);
+        for (int e = 0; e < c->E && !rc; e++)
+            rc = fm_exportplan_add_block(p, m, e, of, plane, err);
+    }
+    if (!rc && apart && packed->storage->factor_end)
+        rc = add_apart(p, m, of, FM_FILL_FACTOR, FM_F32, rows, err);
+    return rc;
+}
+
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     int rc = FM_OK;
-    for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++)
-        rc = add_flat(p, m, (enum fm_weight_part)(FM_PART_GATE_UP + i), err);
+    for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++) {
+        enum fm_weight_part of = (enum fm_weight_part)(FM_PART_GATE_UP + i);
+        rc = p->codes && of != FM_PART_BIAS ? add_planes(p, m, of, err) : add_flat(p, m, of, err);
+    }
     return rc;
 }
 
@@ -733,7 +781,7 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     *scales = false;
     if (!p->from->packed.storage || t->from->extra)
         return FM_OK;
-    if (p->codes) {
+    if (p->codes && !p->options.layout->code) {
         shape_rest(t, p);
         return FM_OK;
     }

@@ -33,8 +33,8 @@ enum fm_fill {
     FM_FILL_DECODED, /* the values of one that is codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
     FM_FILL_CODES,   /* what an expert's matrices are rounded to, one after another: codes, */
-    FM_FILL_SCALES,  /* scales, */
-    FM_FILL_FACTOR,  /* or the number that belongs to these */
+    FM_FILL_SCALES,  /* scales, or, where codes are kept, those that no channel has, */
+    FM_FILL_FACTOR,  /* or the numbers that belong to these */
     FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
     FM_FILL_NUMBER   /* one number */
 };
@@ -213,8 +213,13 @@ int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **h
 
 /* ---- for layouts: tensors and files that they have in common ---- */
 
-/* The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
- * and gate_up_bias (2 sum k) where they have biases. */
+/*
+ * The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
+ * and gate_up_bias (2 sum k) where they have biases.  Codes that are kept lie as in the bundle
+ * (lib/model/packed.h), and beside them are gate_up_scale and down_scale.  Where the layout has no
+ * tensors of codes outside the experts (`code`), there are also down_scale (E, H) of scales that no
+ * channel has, and gate_up_factor (E, 2) and down_factor (E, 1) where scales have factors.
+ */
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
 /* Two tensors with a dimension for the experts, as fused kernels have them: gate_up_proj
  * (E, 2 k, H), gate rows first, and down_proj (E, H, k).  All experts of the layer are k wide. */

@@ -194,12 +194,12 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     cJSON_Delete(json);
 }
 
-/* Weights of a storage of their own are plain numbers in an export: quantization_config goes, and
- * the dtype is that of what is written. */
+/* Weights of a storage of their own are plain numbers in an export, or only our modelling file
+ * knows of them: quantization_config goes, and the dtype is that of what is written. */
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
-    if (!p->from->config.storage || p->codes || e->rc)
+    if (!p->from->config.storage || (p->codes && !p->options.layout->code) || e->rc)
         return;
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
@@ -256,6 +256,37 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
     fm_texts_set(e, "quantization_config", &t);
 }
 
+/*
+ * fm_codes: how our modelling file reads codes, and what the tools read of them, the checkpoint's
+ * own quantization_config, here from `text`, of which only harmless keys are left.
+ */
+static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, const char *text,
+                      size_t size)
+{
+    static const char *const codes[] = {"E4M3", "E2M1", "INT4"}; /* enum fm_codes */
+    const struct fm_config *c = &p->from->config;
+    cJSON *json = NULL;
+    struct fm_text t = {0};
+    if (!p->codes || !p->options.layout->code || e->rc)
+        return;
+    e->rc = fm_json_tree(&json, text, size, e->err);
+    char *own =
+        cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "quantization_config"));
+    cJSON_Delete(json);
+    t.failed = !own;
+    fm_text_printf(&t, "{\n    \"code\": \"%s\", \"block\": [%d, %d], \"group\": %d, ",
+                   codes[c->storage->code], c->block_rows, c->block_columns, p->from->packed.group);
+    fm_text_printf(&t, "\"scales\": \"%s\", \"factor\": \"%s\",\n    \"quantization_config\": ",
+                   fm_dtype_name(p->from->packed.scales),
+                   !c->storage->factor_end ? "none"
+                   : c->storage->divides   ? "divides"
+                                           : "multiplies");
+    fm_text_add(&t, own ? own : "", own ? strlen(own) : 0);
+    fm_text_printf(&t, "\n  }");
+    free(own);
+    fm_texts_set(e, FM_CODES_KEY, &t);
+}
+
 /* The text class's config.json becomes the wrapper's, or is the text class's alone. */
 static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p, struct fm_err *err)
 {
@@ -289,6 +320,7 @@ static int add_config(struct fm_exportplan *p, struct fm_err *err)
     set_rounded(&e, p);
     if (!e.rc)
         e.rc = fm_trust_config(p, &text, &size, e.key, e.keys, err);
+    set_codes(&e, p, text, size);
     if (!e.rc)
         e.rc = fm_jsonedit_set(&text, &size, e.key, e.keys, err);
     for (int i = 0; i < e.keys; i++)
@@ -431,7 +463,8 @@ static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struc
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
     /* ModelOpt's settings are of codes. */
-    bool quant = strcmp(name, "hf_quant_config.json") == 0 && p->from->config.storage && !p->codes;
+    bool quant = strcmp(name, "hf_quant_config.json") == 0 && p->from->config.storage &&
+                 (!p->codes || p->options.layout->code);
     return is_own(name) || quant ? FM_OK : fm_trust_carried(p, m, err);
 }
 

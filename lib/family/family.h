@@ -87,6 +87,9 @@ const struct fm_model_family *fm_families_find(const char *name);
 bool fm_families_knows(const struct fm_model_family *family, const char *key);
 /* Do its checkpoints have the experts of a layer in one tensor? */
 bool fm_families_fused(const struct fm_model_family *family);
+/* Of config.json of an export with our modelling file and codes: an object that has the
+ * checkpoint's quantization_config, under that name. */
+#define FM_CODES_KEY "fm_codes"
 /*
  * The storage that quantization_config of a config.json (`json`, the whole of it) says, into
  * config, whose family is known; nothing where it says none.  FM_ECONFIG for weights that are

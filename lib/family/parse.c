@@ -219,6 +219,9 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->expert = f->expert;
     c->norm = f->norm;
     rc = fm_families_storage(c, json, err);
+    const cJSON *codes = cJSON_GetObjectItemCaseSensitive(json, FM_CODES_KEY);
+    if (!rc && cJSON_HasObjectItem(json, "fm_widths") && fm_families_storage(c, codes, err))
+        rc = fm_within(err, FM_CODES_KEY);
     if (!rc)
         rc = refuse_indexer(json, err);
     if (!rc && f->only)

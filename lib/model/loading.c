@@ -36,6 +36,7 @@
 
 #include <assert.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -464,49 +465,71 @@ static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err
     return FM_OK;
 }
 
-/* The same of codes of a bundle, where it is a tensor of the checkpoint's name. */
+/*
+ * The tensor with what belongs to an expert's matrix and to no channel of it: its own, under the
+ * checkpoint's name with the end `end`; or, in an export with our modelling file, one of all
+ * experts, `own` after the name of the codes, of which one has `n` elements.  The sentence of an
+ * error names it.
+ */
+static int find_apart(struct fm_tensor *found, const struct fm_file **file,
+                      const struct conversion *v, const struct piece *x, enum fm_weight_part part,
+                      const char *end, const char *own, enum fm_dtype dtype, uint64_t n,
+                      struct fm_err *err)
+{
+    const struct fm_model *m = v->m;
+    bool all = m->tensors.naming == FM_NAMING_RAGGED;
+    char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
+    fm_checkpoint_name(weight, &m->config, all ? m->tensors.naming : FM_NAMING_STOCK,
+                       all ? x->tensor->part : part, v->l, x->e);
+    if (all)
+        snprintf(name, sizeof name, "%s%s", weight, own);
+    else
+        fm_stored_name(name, &m->config, weight, end);
+    const struct fm_tensor *t = fm_source_find(&m->tensors, name, file);
+    uint64_t size = n * (uint64_t)fm_dtype_bits(dtype) / 8, E = all ? (uint64_t)m->config.E : 1;
+    if (!t || t->dtype != dtype || t->size != E * size)
+        return fm_fail(err, FM_EFORMAT,
+                       "%s: layer %d, expert %d: tensor '%s' is missing, or not %llu"
+                       " elements of %s",
+                       m->path, v->l, x->e, name, (unsigned long long)(E * n),
+                       fm_dtype_name(dtype));
+    *found = *t;
+    found->size = size;
+    found->offset += all ? (uint64_t)x->e * size : 0;
+    return FM_OK;
+}
+
+/* The same of codes of a bundle or an export. */
 static int read_factors(const struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_config *c = &v->m->config;
     static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
-    bool down = x->tensor->part == FM_PART_DOWN_T;
-    for (int i = 0; i < 2; i++) {
-        char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
-        struct fm_stored at = {0};
+    bool down = x->tensor->part == FM_PART_DOWN_T, all = v->m->tensors.naming == FM_NAMING_RAGGED;
+    for (int i = 0; i < (down ? 1 : 2); i++) {
+        struct fm_tensor t;
+        struct fm_stored at = {.factor = &t};
         x->factor[i] = 1;
         if (!c->storage->factor_end)
             continue;
-        fm_checkpoint_name(weight, c, FM_NAMING_STOCK, down ? FM_PART_DOWN : parts[i], v->l, x->e);
-        fm_stored_name(name, c, weight, c->storage->factor_end);
-        at.factor = fm_source_find(&v->m->tensors, name, &at.factor_file);
-        if (!at.factor || at.factor->size != sizeof(float))
-            return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", v->m->path, name);
+        if (find_apart(&t, &at.factor_file, v, x, down ? FM_PART_DOWN : parts[i],
+                       c->storage->factor_end, FM_PACKED_FACTOR, FM_F32, all && !down ? 2 : 1, err))
+            return err->code;
+        t.offset += all ? (uint64_t)i * sizeof(float) : 0;
         if (fm_stored_factor(&x->factor[i], &at, err))
             return fm_within(err, "%s", v->m->path);
     }
     return FM_OK;
 }
 
-/* The tensor with the scales of an expert's down codes that belong to no channel. */
-static const struct fm_tensor *scales_apart(const struct conversion *v, const struct piece *x,
-                                            const struct fm_file **file)
-{
-    const struct fm_config *c = &v->m->config;
-    char weight[FM_WEIGHT_NAME_BYTES], name[FM_ST_NAME_BYTES_MAX + 1];
-    fm_checkpoint_name(weight, c, FM_NAMING_STOCK, FM_PART_DOWN, v->l, x->e);
-    fm_stored_name(name, c, weight, c->storage->scale_end);
-    return fm_source_find(&v->m->tensors, name, file);
-}
-
-/* The same of codes of a bundle: of as many channels as are wanted. */
+/* The same of codes of a bundle or an export: of as many channels as are wanted. */
 static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
     const struct fm_packed *packed = &v->m->packed;
     const struct fm_packed_part *own = fm_packed_find(packed, x->tensor->part, 1);
-    uint64_t all = (uint64_t)v->m->config.I, cap = (uint64_t)v->slot->cap[x->e];
+    uint64_t before = (uint64_t)v->slot->row0[x->e], cap = (uint64_t)v->slot->cap[x->e];
     uint64_t size = fm_packed_bytes(packed, x->tensor->packed, cap);
-    uint64_t from = (uint64_t)x->e * fm_packed_bytes(packed, x->tensor->packed, all);
+    uint64_t from = fm_packed_bytes(packed, x->tensor->packed, before);
     int rc = read_bytes(&x->raw, at->tensor, at->file, from, (size_t)size, err);
     if (rc)
         return rc;
@@ -515,19 +538,18 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
         return err->code;
     if (own) {
         size = fm_packed_bytes(packed, own, cap);
-        from = (uint64_t)x->e * fm_packed_bytes(packed, own, all);
+        from = fm_packed_bytes(packed, own, before);
         rc = read_bytes(&x->scale, at->scale, at->scale_file, from, (size_t)size, err);
         if (!rc)
             note_bytes(v, x, true, x->e, x->scale, (size_t)size);
         return rc;
     }
     const struct fm_file *file;
-    const struct fm_tensor *t = scales_apart(v, x, &file);
-    size = (uint64_t)v->m->config.H * (uint64_t)fm_dtype_bits(packed->scales) / 8;
-    if (!t || t->size != size || t->dtype != packed->scales)
-        return fm_fail(err, FM_EFORMAT, "%s: layer %d, expert %d: scales of its down are missing",
-                       v->m->path, v->l, x->e);
-    return read_bytes(&x->scale, t, file, 0, (size_t)size, err);
+    struct fm_tensor t;
+    if (find_apart(&t, &file, v, x, FM_PART_DOWN, packed->storage->scale_end, FM_PACKED_SCALE,
+                   packed->scales, (uint64_t)v->m->config.H, err))
+        return err->code;
+    return read_bytes(&x->scale, &t, file, 0, (size_t)t.size, err);
 }
 
 /* The bytes of a piece, and of its scales. */

@@ -15,6 +15,7 @@
 #include "lib/base/names.h"
 #include "lib/base/pool.h"
 #include "lib/block/storage.h"
+#include "lib/model/checkpoint.h"
 #include "lib/model/ignored.h"
 #include "lib/model/loading.h"
 
@@ -70,6 +71,34 @@ static int find_caps(struct fm_model *m, struct fm_err *err)
     return rc;
 }
 
+/* An export whose config.json says how its codes are stored. */
+static int find_codes(struct fm_model *m, struct fm_err *err)
+{
+    const struct fm_config *c = &m->config;
+    char name[FM_WEIGHT_NAME_BYTES], scales[FM_WEIGHT_NAME_BYTES + 8];
+    const struct fm_file *file;
+    fm_checkpoint_name(name, c, m->tensors.naming, FM_PART_GATE_UP, c->moe[0], 0);
+    snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
+    const struct fm_tensor *t = fm_source_find(&m->tensors, scales, &file);
+    if (!t)
+        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, scales);
+    if (fm_packed_of(&m->packed, c, t->dtype, err))
+        return fm_within(err, "%s", m->path);
+    return FM_OK;
+}
+
+/* Experts of codes have whole channel groups. */
+static int check_groups(const struct fm_model *m, struct fm_err *err)
+{
+    uint32_t group = m->packed.storage ? (uint32_t)m->packed.group : 1;
+    for (int i = 0; i < m->config.M * m->config.E; i++)
+        if (m->caps[i] % group != 0)
+            return fm_fail(err, FM_EFORMAT,
+                           "%s: a width is %u, and its %s codes have groups of %u channels",
+                           m->path, m->caps[i], m->packed.storage->name, group);
+    return FM_OK;
+}
+
 /* A checkpoint as transformers 5 keeps it in memory. */
 static bool has_fused(const struct fm_tensors *t)
 {
@@ -86,14 +115,23 @@ static const struct fm_tensor *find_tensor(const void *in, const char *name,
     return fm_source_find(in, name, file);
 }
 
-/* Codes of a bundle, and their scales. */
+/* A tensor of a layer's experts that are codes: of a bundle, or of the channels that an export has.
+ */
+static int check_packed(const struct fm_model *m, const struct fm_packed_part *part, int l,
+                        const struct fm_tensor *t, struct fm_err *err)
+{
+    struct fm_packed_part flat = fm_packed_flat(&m->packed, part, fm_loading_channels(m, l));
+    return fm_packed_check(m->tensors.bundle.file.path ? part : &flat, t, err);
+}
+
+/* Codes of a bundle or an export, and their scales. */
 static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
                        int l, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES], scales[FM_WEIGHT_NAME_BYTES + 8];
     const struct fm_packed_part *own = fm_packed_find(&m->packed, w->part, 1);
     fm_weights_name(name, w->name[m->tensors.naming], l, -1);
-    snprintf(scales, sizeof scales, "%s_scale", name);
+    snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
     *p = (struct fm_model_tensor){.weight = w, .part = w->part, .expert = -1};
     p->packed = fm_packed_find(&m->packed, w->part, 0);
     p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
@@ -102,8 +140,8 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
     if (!p->at.tensor || (own && !p->at.scale))
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path,
                        p->at.tensor ? scales : name);
-    if (fm_packed_check(p->packed, p->at.tensor, err) ||
-        (own && fm_packed_check(own, p->at.scale, err)))
+    if (check_packed(m, p->packed, l, p->at.tensor, err) ||
+        (own && check_packed(m, own, l, p->at.scale, err)))
         return fm_within(err, "%s", m->path);
     return FM_OK;
 }
@@ -246,17 +284,21 @@ static int check_unread(const struct fm_model *m, const struct fm_tensor *t, str
     return fm_stored_check(&at, &m->config, err);
 }
 
-/* Scales that a bundle has of codes, beside these or, of no channel, among other tensors. */
+/* Scales that a bundle or an export has of codes, beside these or, of no channel, among other
+ * tensors; and their factors. */
 static bool is_packed_scale(const struct fm_model *m, const char *name)
 {
     int l, e;
     char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
     if (!m->packed.storage)
         return false;
-    if (fm_ends_with(name, "_scale")) {
-        snprintf(codes, sizeof codes, "%.*s", (int)(strlen(name) - strlen("_scale")), name);
+    const char *const end[] = {FM_PACKED_SCALE, FM_PACKED_FACTOR};
+    for (int i = 0; i < 2; i++) {
+        if (!fm_ends_with(name, end[i]))
+            continue;
+        snprintf(codes, sizeof codes, "%.*s", (int)(strlen(name) - strlen(end[i])), name);
         const struct fm_weight *w = fm_weights_find(&m->config, m->tensors.naming, codes, &l, &e);
-        if (w && fm_packed_find(&m->packed, w->part, 1))
+        if (w && fm_packed_find(&m->packed, w->part, 0))
             return true;
     }
     if (!fm_stored_belongs(codes, &m->config, name))
@@ -410,11 +452,16 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
         m->config.fused = is_fused(m);
     if (!rc && fm_packed_in(&m->tensors.bundle))
         rc = fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err);
+    if (!rc && m->tensors.naming != FM_NAMING_STOCK && m->config.storage &&
+        !m->tensors.bundle.file.path)
+        rc = find_codes(m, err);
     m->keeps = m->packed.storage != NULL;
     if (m->tensors.naming != FM_NAMING_STOCK && !m->keeps)
         m->config.storage = NULL; /* what is carried of the checkpoint says how that was stored */
     if (!rc)
         rc = find_caps(m, err);
+    if (!rc)
+        rc = check_groups(m, err);
     if (!rc) {
         m->layer = fm_alloc((size_t)m->config.L, sizeof *m->layer, "layer plans", err);
         rc = m->layer ? find_nonlayer(m, err) : err->code;

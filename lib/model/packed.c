@@ -115,27 +115,44 @@ static bool can_scale(const struct fm_storage *storage, enum fm_dtype dtype)
     return storage->scale_dtypes & 1u << dtype;
 }
 
+/* Those of the config's storage, where they can be; biases are of `dtype`. */
+static int set_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
+                     enum fm_dtype scales, struct fm_err *err)
+{
+    const char *name = c->storage->name;
+    int group = fm_storage_group(c);
+    if (group > c->I || c->I % group != 0)
+        return fm_fail(err, FM_EFORMAT,
+                       "storage is '%s', whose groups of %d channels do not divide %d", name, group,
+                       c->I);
+    if (!can_scale(c->storage, scales))
+        return fm_fail(err, FM_EFORMAT, "scales are '%s', which storage '%s' does not have",
+                       fm_dtype_name(scales), name);
+    fm_packed_codes(p, c, dtype, scales);
+    return FM_OK;
+}
+
+int fm_packed_of(struct fm_packed *p, const struct fm_config *c, enum fm_dtype scales,
+                 struct fm_err *err)
+{
+    return set_codes(p, c, c->storage->written, scales, err);
+}
+
 static int read_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
                       const cJSON *model, struct fm_err *err)
 {
     const char *name = NULL, *scales = NULL;
-    int group = c->storage ? fm_storage_group(c) : 1;
     if (fm_json_get_string(model, "storage", &name, err) ||
         fm_json_get_string(model, "scales", &scales, err))
         return err->code;
     if (!c->storage || strcmp(name, c->storage->name) != 0)
         return fm_fail(err, FM_EFORMAT, "storage is '%.32s', by config.json it is %s", name,
                        c->storage ? c->storage->name : "none");
-    if (group > c->I || c->I % group != 0)
-        return fm_fail(err, FM_EFORMAT,
-                       "storage is '%s', whose groups of %d channels do not divide %d", name, group,
-                       c->I);
     int type = fm_dtype_from_name(scales, strlen(scales));
-    if (type < 0 || !can_scale(c->storage, (enum fm_dtype)type))
+    if (type < 0)
         return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' does not have",
                        scales, name);
-    fm_packed_codes(p, c, dtype, (enum fm_dtype)type);
-    return FM_OK;
+    return set_codes(p, c, dtype, (enum fm_dtype)type, err);
 }
 
 bool fm_packed_in(const struct fm_bundle *b)
@@ -186,6 +203,18 @@ int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t
     fm_weights_print_shape(needs, sizeof needs, part->shape, part->dims);
     return fm_fail(err, FM_EFORMAT, "tensor '%s' is not %s %s as the model says", t->name,
                    fm_dtype_name(part->dtype), needs);
+}
+
+struct fm_packed_part fm_packed_flat(const struct fm_packed *p, const struct fm_packed_part *part,
+                                     uint64_t channels)
+{
+    struct fm_packed_part flat = *part;
+    uint64_t rows = part->of == FM_PART_DOWN_T ? 1 : (uint64_t)part->rows * part->items;
+    flat.dims--;
+    for (int d = 0; d < flat.dims; d++)
+        flat.shape[d] = part->shape[d + 1];
+    flat.shape[0] = channels / (uint64_t)p->group * rows;
+    return flat;
 }
 
 const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_weight_part of,

@@ -52,6 +52,10 @@ struct fm_packed_part {
 
 #define FM_PACKED_PARTS_MAX 5
 
+/* In flat exports, after a tensor's name: its scales, and what these are multiplied by. */
+#define FM_PACKED_SCALE "_scale"
+#define FM_PACKED_FACTOR "_factor"
+
 struct fm_packed {
     const struct fm_storage *storage; /* NULL: plain numbers */
     enum fm_dtype scales;             /* with it: of their tensors in the checkpoint */
@@ -79,6 +83,16 @@ bool fm_packed_in(const struct fm_bundle *bundle);
  * ranking's channel group contradicts.  Of a stage stream: plain numbers. */
 int fm_packed_read(struct fm_packed *packed, const struct fm_bundle *bundle,
                    const struct fm_config *config, struct fm_err *err);
+
+/* Those of an export whose config.json has a storage, with scales of that type; FM_EFORMAT where
+ * that cannot be. */
+int fm_packed_of(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype scales,
+                 struct fm_err *err);
+
+/* A part as exports have it: experts of `channels` channels in all, one after another, in the place
+ * of two dimensions. */
+struct fm_packed_part fm_packed_flat(const struct fm_packed *packed,
+                                     const struct fm_packed_part *part, uint64_t channels);
 
 /* To the manifest's "model"; nothing where they are plain numbers. */
 void fm_packed_json(cJSON *model, const struct fm_packed *packed);

@@ -40,6 +40,7 @@ struct fm_verifier {
     /* Of an export, for the check of its function: (M, E) channels that it computes with; owned. */
     uint32_t *served;
     bool all_resident; /* it has them all, and `served` is the member to start with */
+    bool rest_decoded; /* experts are codes, and all else that was codes is their values, rounded */
 };
 
 /* The code of a finding that `err` describes: that of the machine's fault, else `otherwise`. */

@@ -150,7 +150,8 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS, err);
     if (!rc)
         rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
-    bool values = (j->opened.packed.storage && !j->plan.codes) || j->options.quantise;
+    bool decoded = !j->plan.codes || j->options.layout->code;
+    bool values = (j->opened.packed.storage && decoded) || j->options.quantise;
     if (!rc && values) { /* that are to be compared, or rounded again */
         fm_exportplan_release(&j->plan);
         fm_opened_release(&j->opened);
@@ -435,6 +436,7 @@ static int keep_served(struct fm_verify_job *j, struct fm_err *err)
         return err->code;
     j->v->served = served;
     j->v->all_resident = j->options.layout->all_members;
+    j->v->rest_decoded = j->plan.codes && j->options.layout->code;
     for (size_t i = 0; i < n; i++)
         served[i] =
             j->v->all_resident ? fm_exportplan_round(&j->plan, mask[i]) : j->plan.widths.kept[i];

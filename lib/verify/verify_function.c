@@ -168,7 +168,7 @@ static int check_export(struct job *j, struct fm_err *err)
     lane.widths = j->v->served;
     if (!rc) {
         fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
-        fm_model_round(want, FM_MODEL_ROUND_ALL);
+        fm_model_round(want, j->v->rest_decoded ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     }
     if (!rc)
         rc = run_both(j, have, j->v->all_resident ? &lane : &plain, want, &lane, err);

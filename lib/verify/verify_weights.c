@@ -351,7 +351,9 @@ static void check_unit(void *arg, int i)
     else if (p.t->fill == FM_FILL_NUMBER)
         rc = check_filled(&p, 0, have->size, "is not the one number that belongs there", &err);
     else if (p.t->experts > 0)
-        rc = check_filled(&p, 0, have->size, "is not what the bundle's weights are rounded to",
+        rc = check_filled(&p, 0, have->size,
+                          j->plan.codes ? "is not what the bundle's scales make of it"
+                                        : "is not what the bundle's weights are rounded to",
                           &err);
     else if (p.t->scale || p.t->fill == FM_FILL_SHAPE)
         rc = check_filled(&p, 0, have->size, "is not what the bundle's codes and scales make of it",

@@ -8,6 +8,10 @@
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels of that order
     codes.py blank MODEL BUNDLE DIR   a padded one, too, and codes that are zero after them
+    codes.py flat MODEL BUNDLE DIR [PLAIN]   a native, ragged, elastic or layer one has the first
+                                      groups of every expert one after another; all else is the
+                                      checkpoint's, or what PLAIN, an export of values, has
+    codes.py twist DIR OUT CASE       a ragged one with one fault; `codes.py twists` lists them
 
 Bundles and exports are compared as bytes: what a code is worth does not matter there.
 """
@@ -387,6 +391,95 @@ def blank(model, path, directory):
     print(f"{done} tensors of codes, zero from the width on")
 
 
+def flat(model, path, directory, plain=None):
+    source, order, (M, E, I) = bundle(model, path)
+    files, export = members(path), json.loads((Path(directory) / "fm-export.json").read_text())
+    hidden = json.loads(files["manifest.json"])["model"]["hidden"]
+    have = {n: t for f in Path(directory).glob("*.safetensors") for n, t in tensors(f.read_bytes()).items()}
+    layers, done = sorted(f for f in files if f.startswith("weights/layers-")), 0
+    native = export["layout"] == "native"
+    for m, f in enumerate(layers):
+        layer = int(re.search(r"\d+", f)[0])
+        parts = {k.split(".")[-1]: v for k, v in tensors(files[f]).items()}
+        want = {}
+        for e, k in enumerate(export["widths"][layer]):
+            at = (m * E + e) * I
+            for key, data in part(source, layer, e, order[at : at + k], parts, I, hidden).items():
+                want[key] = want.get(key, b"") + data
+            for key, of in () if native else (("gate_up", GATE), ("gate_up", UP), ("down", DOWN)):
+                for name in source.tensor:
+                    m_ = re.search(rf"\.layers\.{layer}\.\S*(?<!shared_)experts\.{e}\.(\w+)\.(weight_\w+)$", name)
+                    factor = m_ and m_[2] in ("weight_global_scale", "weight_scale_2")
+                    apart = m_ and m_[2] == "weight_scale" and "down_scale" not in parts and key == "down"
+                    if (factor or apart) and m_[1] in of:
+                        key_ = key + ("_factor" if factor else "_scale")
+                        want[key_] = want.get(key_, b"") + source.tensor[name][2]
+        prefix = f"layers.{layer}." if native else f"model.layers.{layer}.mlp.experts."
+        for key, data in want.items():
+            if have.pop(prefix + key)[2] != data:
+                sys.exit(f"{prefix}{key} differs")
+            done += 1
+    print(f"{done} tensors of {export['layout']} are codes and scales of the checkpoint")
+    if plain:
+        rest = {n: t for f in Path(plain).glob("*.safetensors") for n, t in tensors(f.read_bytes()).items()}
+        rest = {n: t for n, t in rest.items() if not re.search(r"\.experts\.(gate_up|down)$", n)}
+    else:
+        rest = {n: t for n, t in source.tensor.items() if n not in source.used and not n.endswith("experts.gate_up_proj_bias")}
+        for n, t in rest.items():
+            if re.search(r"(?<!shared_)experts\.\d+\.\w+\.weight_shape$", n):
+                e = int(re.search(r"experts\.(\d+)\.", n)[1])
+                k = export["widths"][int(re.search(r"layers\.(\d+)\.", n)[1])][e]
+                rest[n] = t[0], t[1], struct.pack("<2q", *(k if x == I else x for x in struct.unpack("<2q", t[2])))
+    biases = {n for n in have if n.endswith(("bias_gate_up", ".gate_up_bias"))}
+    for name in sorted((rest.keys() | have.keys()) - biases):
+        if rest.get(name) != have.get(name):
+            sys.exit(f"{name} differs")
+    print("the rest is", "that of an export of values" if plain else "the checkpoint's")
+
+
+def twist(directory, out, case):
+    """The tensors of one layer's experts, or what config.json says of them, and nothing else."""
+    name, _, how = case.partition(" ")
+    tensor, config = {}, {}
+    for f in Path(directory).glob("*.safetensors"):
+        tensor |= tensors(f.read_bytes())
+
+    def edit(config):
+        codes = config["fm_codes"]
+        if case == "codes none":
+            del codes["quantization_config"]
+        elif case == "codes other":
+            codes["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [4, 4]}
+        elif case == "codes word":
+            config["fm_codes"] = 3
+        elif case == "codes absent":
+            del config["fm_codes"]
+        elif case == "widths odd":
+            config["fm_widths"][0][0] += 1
+
+    key = f"model.layers.0.mlp.experts.{name}"
+    if key in tensor:
+        dtype, shape, data = tensor[key]
+        number = {"nan": float("nan"), "zero": 0.0, "negative": -1.0}
+        if how == "missing":
+            del tensor[key]
+        elif how == "short":
+            row = len(data) // shape[0]
+            tensor[key] = dtype, [shape[0] - 1, *shape[1:]], data[:-row]
+        elif how == "type":
+            tensor[key] = {"U8": "F8_E4M3", "F8_E4M3": "U8", "F32": "I32"}[dtype], shape, data
+        elif dtype == "F32":
+            tensor[key] = dtype, shape, struct.pack("<f", number[how]) + data[4:]
+        else:
+            tensor[key] = dtype, shape, b"\x7f" + data[1:]
+    write(directory, out, tensor, edit)
+
+
+TWISTS = [f"{n} {how}" for n in ("gate_up", "gate_up_scale", "down_scale", "down_factor") for how in ("missing", "short", "type")]
+TWISTS += [f"down_factor {how}" for how in ("nan", "zero", "negative")]
+TWISTS += ["gate_up_scale nan", "codes none", "codes other", "codes word", "codes absent", "widths odd"]
+
+
 def resize(model, out, I):
     config = json.loads((Path(model) / "config.json").read_text())
     key = "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size"
@@ -408,8 +501,8 @@ def resize(model, out, I):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "cases":
-        print(*CASES, sep="\n")
+    if sys.argv[1] in ("cases", "twists"):
+        print(*(CASES if sys.argv[1] == "cases" else TWISTS), sep="\n")
         sys.exit()
-    {"spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
+    {"flat": flat, "twist": twist, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
      "blank": blank}[sys.argv[1]](*sys.argv[2:])

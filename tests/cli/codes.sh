@@ -65,7 +65,7 @@ done
 echo "== the values of a bundle of bfloat16 are those of its codes, rounded"
 fm-pack -q -m fp8-odd-dsv3 -f --weights bf16 -o plain.fm trained | grep codes
 fm-pack -q --export plain --budget 0.5 --layout ragged -f plain.fm >/dev/null
-fm-pack -q --export out --budget 0.5 --layout ragged -f family.fm >/dev/null
+fm-pack -q --export out --budget 0.5 --layout ragged --weights bf16 -f family.fm >/dev/null
 for file in out/*.safetensors; do
     cmp "$file" "plain/$(basename "$file")" && echo same
 done
@@ -92,7 +92,7 @@ fm-train -q -m mxfp4 -t mxfp4/tokens.npy --method saliency --budget-step 0.3 -f 
     >/dev/null 2>&1
 fm-pack -q -m mxfp4 -f -o other.fm masks | grep codes
 said fm-pack -q -m mxfp4 -f -o none.fm --weights keep masks
-said fm-pack -q --export none --budget 0.5 --layout ragged --weights keep family.fm
+said fm-pack -q --export none --budget 0.5 --layout layer --for vllm --weights keep family.fm
 said fm-pack -q --export none --budget 0.5 --layout uniform --weights keep plain.fm
 fm-recover -q -m fp8-odd-dsv3 -t fp8-odd-dsv3/tokens.npy --budget 0.3 --steps 1 --batch 2 -f -o adapted \
     trained >/dev/null 2>&1

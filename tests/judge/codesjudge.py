@@ -6,9 +6,14 @@ float32 model of the export's values, as tests/cli decodes them, must give in tr
 log-probabilities that the engine computes from the codes; and the experts that transformers holds
 after it has loaded the export itself must be these values, or these rounded to bfloat16 where its
 loader rounds.  Formats whose loader is wrong or missing on a CPU are named with what it says.
+
+Then the layouts with our modelling file: in float32 the log-probabilities of the engine, in bfloat16
+the parameters of the same export with `--weights bf16`, bit for bit: as transformers loads them, whole
+and with a load cap, as a server hands tensors over, and once more from what transformers saved.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from judge import Judge, our_logprobs, tool
@@ -85,6 +91,60 @@ def judge_loaded(judge, name, out, twin):
     judge.say(good, f"{name}: transformers loads the export: {says}")
 
 
+def ours(directory, dtype, cap=""):
+    os.environ["FM_LOAD_CAP"] = cap
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, trust_remote_code=True)
+    del os.environ["FM_LOAD_CAP"]
+    return model
+
+
+def same(model, want):
+    have = model.state_dict()
+    equal = all(k in have and have[k].dtype == t.dtype and torch.equal(have[k], t) for k, t in want.items())
+    return equal and have.keys() == want.keys()
+
+
+def hand_over(model, directory):
+    """As servers do: raw tensors in pieces, to modules that hold something else."""
+    tensors = {k: t for f in directory.glob("*.safetensors") for k, t in load_file(f).items()}
+    for name, module in model.named_modules():
+        if not hasattr(module, "load_weights"):
+            continue
+        for p in module.parameters():
+            p.data.fill_(7)
+        mine = [(k.removeprefix(f"{name}."), t) for k, t in sorted(tensors.items()) if k.startswith(f"{name}.")]
+        done = module.load_weights(mine[1:3]) | module.load_weights(mine[3:]) | module.load_weights(mine[:1])
+        assert done == {n for n, _ in module.named_parameters()}, done
+
+
+def judge_ours(judge, name, folder, tokens):
+    """The layouts that our modelling file loads."""
+    ids = np.load(tokens)
+    for layout in ("ragged", "elastic", "layer"):
+        out, plain, saved = folder / layout, folder / f"{layout}-values", folder / "saved"
+        form = ["fm-pack", "--quiet", "--layout", layout, "--budget", "0.5", folder / "family.fm", "--export"]
+        tool(*form, out)
+        tool(*form, plain, "--weights", "bf16")
+        model = ours(out, torch.float32)
+        if layout == "elastic":  # the engine computes with all that is there
+            model.set_budget(0)
+        judge.close(f"{name}: log-probabilities, {layout}", our_logprobs(out, tokens, ids.shape[1]),
+                    logprobs(model, ids))  # fmt: skip
+        model, want = ours(out, torch.bfloat16), ours(plain, torch.bfloat16).state_dict()
+        good = {"loaded": same(model, want)}
+        hand_over(model, out)
+        good["handed over"] = same(model, want)
+        model.save_pretrained(saved)
+        shutil.copy(out / "modeling_fm.py", saved)
+        good["saved"] = same(ours(saved, torch.bfloat16), want)
+        shutil.rmtree(saved)
+        if layout == "elastic":
+            want = ours(plain, torch.bfloat16, "0.2:0.6").state_dict()
+            good["capped"] = same(ours(out, torch.bfloat16, "0.2:0.6"), want)
+        wrong = [how for how, well in good.items() if not well]
+        judge.say(not wrong, f"{name}: {layout}, parameters of the values in bfloat16, {', '.join(wrong or good)}")
+
+
 def main():
     judge = Judge()
     for name in HELD:
@@ -100,6 +160,7 @@ def main():
             have = our_logprobs(out, model / "tokens.npy", ids.shape[1])
             judge.close(f"{name}: log-probabilities of an export with codes", have, logprobs(twin, ids))
             judge_loaded(judge, name, out, experts(twin))
+            judge_ours(judge, name, folder, model / "tokens.npy")
     print(f"codesjudge: {judge.made} judgements, {judge.failed} failed")
     sys.exit(judge.failed > 0)
 

@@ -53,6 +53,7 @@ static const struct fm_layout fused = {
     .name = "layer",
     .runtime = "vllm",
     .listed = "layer-vllm",
+    .plain = "for vllm is read by vLLM's fused kernels, which get no codes from a modelling file",
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_layers,
     .leveled = "one width per layer",

@@ -7,7 +7,6 @@
 
 const struct fm_layout fm_layout_padded = {
     .name = "padded",
-    .codes = true,
     .full = true,
     .multiple = 1,
     .names = FM_NAMING_STOCK,

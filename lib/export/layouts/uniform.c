@@ -48,7 +48,6 @@ static void say_running(struct fm_text *t, const struct fm_exportplan *p)
 const struct fm_layout fm_layout_uniform = {
     .name = "uniform",
     .one_width = true,
-    .codes = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,
     .leveled = "one width for all",
