@@ -305,14 +305,15 @@ static const char *why_package(const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
     const struct fm_config *c = &p->from->config;
+    if (!fm_runtimes_package(c, layout))
+        return "";
     if (layout->code && (layout->sglang_package || c->head_bias))
         return ", with the suite's package for it (fm-clients(7); its own code has one width\n"
                "for all layers, and no bias of the head)";
-    if (layout->code && fm_runtimes_sinks(c))
+    if (layout->code)
         return ", with the suite's package for it (fm-clients(7)), without which attention has no\n"
                "sinks, and the modelling file refuses to run";
-    return c->head_bias ? ", with the suite's package for it (fm-clients(7)), which adds that bias"
-                        : "";
+    return ", with the suite's package for it (fm-clients(7)), which adds that bias";
 }
 
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)

@@ -192,6 +192,11 @@ bool fm_runtimes_sinks(const struct fm_config *c)
     return c->attention == &fm_gqa && c->gqa->sinks;
 }
 
+bool fm_runtimes_package(const struct fm_config *c, const struct fm_layout *layout)
+{
+    return c->head_bias || (layout->code && (layout->sglang_package || fm_runtimes_sinks(c)));
+}
+
 /* ---- tensor parallelism ---- */
 
 /* Every width is a multiple. */

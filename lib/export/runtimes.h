@@ -83,6 +83,10 @@ bool fm_runtimes_modeling(const struct fm_config *config);
  * cards; NULL: it does. */
 const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 
+/* Does SGLang need the suite's package fm_sglang for it: for the experts of that layout, for a bias
+ * of the head, for sinks beside our modelling file? */
+bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout *layout);
+
 /* Has attention sinks?  vLLM's backend knows them, that of SGLang 0.5.23 leaves them out. */
 bool fm_runtimes_sinks(const struct fm_config *config);
 

@@ -2,8 +2,8 @@
 
 const metrics = [
   { name: "Cross-entropy", unit: "nats per token, lower is better", at: 2, show: loss },
-  { name: "Divergence (KL)", unit: "nats per token from the full model, lower is better", at: 3, show: loss },
-  { name: "Top-1 agreement", unit: "tokens where it is the full model's, higher is better", at: 4, show: percent },
+  { name: "Divergence (KL)", unit: "from the full model, lower is better", at: 3, show: loss },
+  { name: "Top-1 agreement", unit: "as the full model's, higher is better", at: 4, show: percent },
 ];
 const dashes = ["", "7 3", "2 3", "9 3 2 3", "12 3", "4 4"];
 const field = { width: 350, height: 245, left: 48, right: 10, top: 10, bottom: 38 };
@@ -144,7 +144,9 @@ function legend(set) {
     const line = svg("svg", { viewBox: "0 0 34 12", "aria-hidden": "true" },
       svg("path", { d: "M1 6H33", class: "series c" + (s.style % 8), "stroke-dasharray": dashes[s.dash % dashes.length] }),
       marker(17, 6, s.style));
-    list.append(el("li", {}, el("label", {}, box, line, el("span", { class: "word" }, s.name))));
+    const text = meaning(set, s);
+    list.append(el("li", {}, el("label", {}, box, line, el("span", { class: "word" }, s.name,
+      text && el("span", { class: "note" }, ": " + text)))));
   }
   return list;
 }
@@ -213,6 +215,41 @@ function addSet(set, note) {
   if (cost) byId("sets").append(cost);
 }
 
+/* What the lines are, by the names that the tools give them. */
+const meanings = {
+  "family": "the members of this family",
+  "family, recovered": "the members, with the adapter of fm-recover merged",
+  "bundle": "this family",
+  "uniform": "one width for all experts, their channels in the order of the ranking",
+  "shuffle-layer": "the family's widths, dealt at random to the experts of the same layer",
+  "shuffle-global": "the family's widths, dealt at random to the experts of all layers",
+  "saliency": "masks by the scores of channels",
+  "walk": "masks by the gradients of widths, budget after budget",
+  "learned": "masks trained by gradients through random widths",
+  "exchange": "masks whose widths are exchanged for as long as the divergence falls",
+  "before": "the masks, before recovery",
+  "after": "the same with the adapter of fm-recover",
+  "reap": "whole experts removed, by gate times output (REAP)",
+  "frequency": "whole experts removed, those with the fewest tokens",
+  "random": "whole experts removed by chance, the mean of five draws",
+  "activation": "one width for all, channels by their activations (Minitron)",
+  "contribution": "one width for all, channels by activation times weight",
+  "energy": "the best channels of each layer, by energy (CAMERA-P)",
+  "fisher-expert": "one width for all, channels by squared gradients",
+  "fisher-layer": "the best channels of each layer, by squared gradients",
+  "fisher-global": "the best channels of the model, by squared gradients",
+};
+function meaning(set, s) {
+  const base = s.name.replace(/ \(default\)$/, "").replace(/\+recover$/, "");
+  const form = set.exports && data.forms.find((f) => f.name === s.name);
+  let text = meanings[base];
+  if (form)
+    text = "exports made by " + form.options + (form.name.startsWith("uniform ") ? ": one width, experts rounded" : "");
+  if (!text) return null;
+  return text + (base.length < s.name.replace(/ \(default\)$/, "").length ? ", recovered" : "") +
+    (s.name.endsWith(" (default)") ? "; what the tools do unless told otherwise" : "");
+}
+
 function heldNote(set) {
   const files = set.files.flatMap((f, i) => [i ? ", " : "", el("code", { class: "word" }, f)]);
   const note = ["From ", ...files, set.files.length > 1 ? ", reports of " + set.tool : ", a report of " + set.tool];
@@ -228,9 +265,33 @@ const titles = {
   "fm-recover": "Before and after recovery",
 };
 
+/* Which tokens the bundle's own losses are of, as its history has it. */
+function heldEntry() {
+  const entries = data.origin ? data.origin.history : [];
+  const isMeasured = (e) => e.held_out && typeof e.held_out === "object" && (e.tool === "fm-train" || e.tool === "fm-recover");
+  return entries.filter(isMeasured).pop();
+}
+
+function heldOut() {
+  const entry = heldEntry();
+  let text = "Losses are means over held-out tokens, in nats; lower is better. ";
+  if (entry) {
+    const h = entry.held_out, from = h.sources;
+    const one = (s) => many(s.used, "token") + ", format " + s.format + (s.documents ? ", " + many(s.documents, "document") : "");
+    text += "The bundle's own are of " + many(h.sequences, "sequence") + " of " + many(h.seq_len, "token") + " (" +
+      h.positions + " predictions), " + (Array.isArray(from)
+        ? "from data of their own (" + from.filter((s) => s && typeof s === "object").map(one).join("; ") + ")"
+        : "the end of the calibration data, on which nothing was ranked or trained") +
+      "; digest of their ids " + h.digest + ". ";
+  }
+  return text + "The dashed vertical line is the member that is chosen; a click into a chart chooses another" +
+    (full === undefined ? "." : "; the dotted horizontal one is the full model's loss, " + loss(full) + ".");
+}
+
 function quality() {
+  byId("held").textContent = heldOut();
   const measured = rows.filter((r) => r.quality);
-  const own = { number: 0, title: "The bundle's own figures", series: [] };
+  const own = { number: 0, title: "The bundle's own figures", full, series: [] };
   if (measured.length) {
     const recovered = measured.filter((r) => r.recovered).length;
     own.series.push({ name: recovered ? "family, recovered" : "family", role: "family",
@@ -244,6 +305,12 @@ function quality() {
   data.figures.forEach((set, i) => {
     set.number = i + 1;
     set.title = set.exports ? "Exported directories" : titles[set.tool];
+    const entry = set.exports && heldEntry();
+    if (entry && entry.held_out.digest === set.digest && own.series.length) { // beside the family, on the same tokens
+      const family = own.series[0];
+      set.series.unshift({ ...family, points: family.points.map((p) => [...p.slice(0, 3), null, null]) });
+      set.full = full;
+    }
     addSet(set, heldNote(set));
   });
   missing(measured);

@@ -250,6 +250,7 @@ for (const radio of document.querySelectorAll("input[name=axis]"))
   radio.addEventListener("change", () => { state.axis = Number(radio.value); redraw(); });
 byId("whole").addEventListener("change", () => { state.whole = byId("whole").checked; redraw(); });
 head();
+programs();
 exporting();
 drawn.push(sizes);
 quality();
@@ -260,6 +261,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("resize", redraw);
 addEventListener("beforeprint", () => { document.documentElement.classList.add("paper"); redraw(); });
 addEventListener("afterprint", () => { document.documentElement.classList.remove("paper"); redraw(); });
-const knee = rows.findIndex((r) => r.index >= data.knee); // -1 where there is none
-choose(knee >= 0 ? knee : Math.floor(rows.length / 2));
+const [first, why] = opening();
+choose(first);
+byId("opened").textContent = "The page opens at " + percent(rows[first].budget) + " removed: " + why +
+  ". The slider chooses another member.";
 })();

@@ -80,7 +80,7 @@ function head() {
   fact("Experts", E + " a layer, " + model.experts_per_token + " per token");
   fact("Channels of an expert", String(model.channels));
   fact("Numbers", model.dtype + (model.storage ? ", stored as " + model.storage : ""));
-  fact("Full size", bytes(rows[0].bytes));
+  fact("Checkpoint's weight files", bytes(data.source));
   fact("Smallest member", bytes(rows[rows.length - 1].bytes));
   fact("This file", bytes(data.bytes));
   byId("made").replaceChildren("Made by fm-bench report ", data.version, ". Digest of the manifest: ",
@@ -92,11 +92,53 @@ function head() {
 /* Beyond it a budget costs more loss than the family does on average (lib/export/list.h). */
 const isKnee = (row) => row.index === data.knee;
 
+/* "+2.4 %": how much more. */
+const change = (x) => (x < 0 ? "−" : "+") + Math.abs(100 * x).toFixed(1) + " %";
+const full = data.original_ce;
+const lossChange = (ce) => (full > 0 ? " (" + change(ce / full - 1) + ")" : "");
+
 function describe(row) {
   let text = percent(row.budget) + " of channels removed, " + bytes(row.bytes);
-  if (row.quality) text += ", CE " + loss(row.quality[0]) + (row.recovered ? " recovered" : "");
-  else if ("between" in row) text += ", CE about " + loss(row.between) + ", between measured members";
+  if (row.quality) text += ", CE " + loss(row.quality[0]) + lossChange(row.quality[0]) + (row.recovered ? " recovered" : "");
+  else if ("between" in row)
+    text += ", CE about " + loss(row.between) + lossChange(row.between) + ", between measured members";
   return text;
+}
+
+/* What the member is beside the model that it is made from. */
+function beside(row) {
+  let text = "Beside the full model: tensors of " + bytes(row.bytes) + " for " + bytes(rows[0].bytes) + " (" +
+    change(row.bytes / rows[0].bytes - 1) + "), " + count(row.params_active) + " active parameters for " +
+    count(rows[0].params_active) + " (" + change(row.params_active / rows[0].params_active - 1) + ")";
+  const ce = row.quality ? row.quality[0] : row.between;
+  if (full > 0 && ce !== undefined)
+    text += ", " + (row.quality ? "" : "about ") + loss(ce) + " cross-entropy for " + loss(full) + lossChange(ce);
+  if (row.quality)
+    text += ". Divergence from it " + loss(row.quality[1]) + "; after " + percent(row.quality[2]) +
+      " of tokens both have the same most probable next one";
+  return text + ".";
+}
+
+/* The member that the page opens at, and why: one that fits where the full model does not, the
+ * smallest that is about as good, the knee, or the middle. */
+const CLOSE = 0.03;
+function opening() {
+  for (const card of data.cards.slice().reverse()) {
+    const first = rows.findIndex((row) => row.bytes + cacheBytes(context()) <= card.space);
+    if (first > 0)
+      return [first, "it is the largest member that fits a card of " + card.bytes / 1e9 + " GB beside the cache of " +
+        many(context(), "token") + "; the full model does not"];
+  }
+  let close = 0;
+  rows.forEach((row, i) => {
+    if (row.quality && Math.max(row.quality[0] - full, row.quality[1]) <= CLOSE * full) close = i;
+  });
+  if (close > 0)
+    return [close, "it is the smallest member that was measured to lose, and to diverge by, at most " +
+      (100 * CLOSE).toFixed(0) + " % of the full model's cross-entropy"];
+  const knee = rows.findIndex((row) => row.index >= data.knee); // -1 where there is none
+  if (knee >= 0) return [knee, "it is the knee: beyond it loss grows faster than on average"];
+  return [Math.floor(rows.length / 2), "it is in the middle; no losses say more"];
 }
 
 function choose(at) {
@@ -122,7 +164,7 @@ function cardCell(tensors, card, served) {
   if (over > 0) return el("td", { class: "over" }, "✗ " + bytes(over) + " over");
   const most = longest(card.space - tensors);
   const end = most >= data.context_most ? "all " + count(data.context_most) : count(most);
-  return el("td", { class: "fits" }, "✓ " + end + " tokens");
+  return el("td", { class: "fits" }, "✓ " + end);
 }
 
 /* What was measured of the exported directory itself comes first. */
@@ -134,24 +176,27 @@ function formQuality(row, i) {
   if (!row.quality && exact(row, i) && "between" in row) return el("td", { class: "none" }, "~" + loss(row.between));
   if (!row.quality) return el("td", { class: "none" }, "not measured");
   if (exact(row, i)) return el("td", {}, loss(row.quality[0]));
-  return el("td", { class: "none" }, "wider: not measured");
+  return el("td", { class: "none" }, "not measured");
 }
 
 function sizes() {
   const row = rows[state.at], table = byId("sizes");
   const top = el("tr", {}, el("th", { scope: "col" }, "Form"), el("th", { scope: "col" }, "Weights"),
-    el("th", { scope: "col" }, "All files"), el("th", { scope: "col", class: "left" }, "Tensor-parallel"));
+    el("th", { scope: "col" }, "All files"), el("th", { scope: "col" }, "Beside the checkpoint"),
+    el("th", { scope: "col" }, "Cross-entropy"), el("th", { scope: "col", class: "left" }, "Tensor parallel"));
   for (const card of data.cards)
     top.append(el("th", { scope: "col" }, "Card of " + card.bytes / 1e9 + " GB"));
-  top.append(el("th", { scope: "col" }, "Cross-entropy"));
+  top.append(el("th", { scope: "col", class: "left" }, "Runs in"));
   const body = el("tbody", {});
   row.forms.forEach((cells, i) => {
     const [tensors, files, degrees] = cells, served = data.forms[i].served;
     const line = el("tr", { class: i === state.form ? "chosen" : null },
       el("th", { scope: "row" }, formName(i)), el("td", {}, bytes(tensors)),
-      el("td", {}, files ? bytes(files) : "–"), el("td", { class: "left" }, served ? degrees : "–"));
+      el("td", {}, files ? bytes(files) : "–"),
+      el("td", { class: isLarger(cells) ? "over" : null }, change(sizeOf(cells) / data.source - 1)),
+      formQuality(row, i), el("td", { class: "left" }, served ? degrees : "–"));
     for (const card of data.cards) line.append(cardCell(tensors, card, served));
-    line.append(formQuality(row, i));
+    line.append(el("td", { class: "left words" }, data.forms[i].runs.join(", ")));
     body.append(line);
   });
   table.replaceChildren(el("thead", {}, top), body);
@@ -159,6 +204,8 @@ function sizes() {
     " to " + row.max + " channels wide, " + row.mean.toFixed(1) + " on average; " + count(row.params) +
     " parameters, " + count(row.params_active) + " active for a token." + (isKnee(row) ?
     " This is the knee of the family: beyond it, bytes cost more loss than they do on average." : "");
+  byId("change").textContent = beside(row);
+  byId("larger-note").textContent = larger(row);
   const c = data.cache;
   byId("cards-note").textContent =
     "A GB of a card is 10⁹ bytes, and nine tenths of it are for weights and cache. Keys and values take " +
@@ -166,7 +213,34 @@ function sizes() {
     (c.window ? ", " + bytes(c.window_token) + " for each of the last " + c.window : "") +
     (c.fixed ? ", " + bytes(c.fixed) + " whatever the length" : "") + "; " +
     bytes(cacheBytes(context())) + " for " + many(context(), "token") +
-    ". ✓ says how many tokens of one sequence have space; – is a form that no server reads.";
+    ". ✓ says of how many tokens the sequence can be; – is a form that no server reads.";
+}
+
+/* All files, or the tensors where these were not counted, and the checkpoint's: names and headers
+ * are not what makes one larger (lib/export/plan.h). */
+const sizeOf = (cells) => cells[1] || cells[0];
+const isLarger = (cells) => sizeOf(cells) > 1.02 * data.source;
+
+/* Forms that are larger than the checkpoint, and from which budget on they are not. */
+function larger(row) {
+  const said = row.forms.flatMap((cells, i) => {
+    if (!isLarger(cells)) return [];
+    const first = rows.find((r) => sizeOf(r.forms[i]) < data.source);
+    return [formName(i) + (first ? " (smaller from " + percent(first.budget) + " on)" : " (smaller at no budget)")];
+  });
+  const tensors = data.packed ? " (of rounded formats only tensors are counted)" : " (only tensors are counted)";
+  return "Beside the checkpoint: all files" + tensors + ", for the checkpoint's weight files, " + bytes(data.source) +
+    ". " + (said.length ? "Larger than these here: " + said.join(", ") + "." : "No form is larger here.");
+}
+
+/* Why some programs do not run a form, each reason once. */
+function programs() {
+  const why = new Map(), place = byId("programs-note");
+  data.forms.forEach((f) => f.runs_not.forEach((text) => why.set(text, [...(why.get(text) || []), f.name])));
+  for (const [text, names] of why) place.append(el("li", {}, names.join(", ") + ": not in " + text + "."));
+  place.append(el("li", {}, "What runs in what is by fm-clients(7) and fm-guide(7), for transformers 5.23, vLLM 0.32 and " +
+    "SGLang 0.5.23. Nothing was run on a GPU; of the rounded formats fp8-block and w4a16 were run in vLLM, on a CPU. " +
+    "fm_sglang is the suite's package for SGLang."));
 }
 
 /* A word of a command line, as a shell takes it back. */

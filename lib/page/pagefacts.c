@@ -17,6 +17,8 @@ int fm_pagefacts_open(struct fm_pagefacts *f, const char *path, struct fm_err *e
     int rc = fm_stage_open(&f->opened.bundle, path, FM_MEMBER_MASKS, err);
     if (!rc)
         rc = fm_list_fill(&f->list, &f->opened, true, err);
+    if (!rc)
+        rc = fm_stage_shard_bytes(&f->source, &f->opened.bundle, err);
     return rc ? rc : fm_ranking_open(&f->ranking, &f->opened.bundle, err);
 }
 
@@ -79,6 +81,14 @@ static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t contex
     }
 }
 
+/* The loss of the checkpoint itself, which a member with a merged adapter is not. */
+static void add_original(cJSON *data, const struct fm_pagefacts *f)
+{
+    double ce;
+    if (fm_stage_original_ce(&ce, &f->opened.bundle, f->opened.budgets.masks.mask))
+        fm_json_add_double(data, "original_ce", ce);
+}
+
 void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path,
                         uint64_t context)
 {
@@ -96,15 +106,54 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
         fm_json_add_string(data, "granularity", list->granularity);
     if (list->adapter_budget >= 0)
         fm_json_add_double(data, "adapter_budget", list->adapter_budget);
+    fm_json_add_uint(data, "source", f->source);
+    add_original(data, f);
     add_cards(data, f, context);
 }
 
 /* ---- its members ---- */
 
+/* Programs that run a form, and why others do not, as the cards of exports have it. */
+static void add_programs(cJSON *form, const struct fm_config *c, const struct fm_layout *layout,
+                         const struct fm_quantiser *q)
+{
+    cJSON *runs = fm_json_add_array(form, "runs"), *not = fm_json_add_array(form, "runs_not");
+    const char *why = fm_runtimes_no_sglang(c, layout->code);
+    bool servers = !layout->code || fm_runtimes_modeling(c);
+    char text[512];
+    if (layout->split == FM_SPLIT_NONE) {
+        fm_json_add_string(runs, NULL, "these tools");
+        return;
+    }
+    if (q && q->unread) {
+        snprintf(text, sizeof text, "transformers 5.23, which %s", q->unread);
+        fm_json_add_string(not, NULL, text);
+    } else {
+        fm_json_add_string(runs, NULL, layout->code ? "transformers 5" : "transformers");
+    }
+    if (!servers)
+        fm_json_add_string(not, NULL,
+                           "vLLM 0.32 and SGLang 0.5.23, since what runs modelling files in them "
+                           "has no linear attention");
+    else if (!layout->code && c->head_bias)
+        fm_json_add_string(not, NULL, "vLLM 0.32, whose own code never adds the bias of the head");
+    else
+        fm_json_add_string(runs, NULL, "vLLM");
+    if (servers && why) {
+        snprintf(text, sizeof text, "SGLang 0.5.23, since %s", why);
+        fm_json_add_string(not, NULL, text);
+    } else if (servers) {
+        fm_json_add_string(runs, NULL,
+                           fm_runtimes_package(c, layout) ? "SGLang with fm_sglang" : "SGLang");
+    }
+    if (!layout->code && !q && fm_runtimes_llama(c))
+        fm_json_add_string(runs, NULL, "llama.cpp");
+}
+
 /* Forms of exports: the options of fm-pack that make them, whether a server reads them, and whether
  * they compute what the mask does, for all masks.  A load cap begins at the member. */
-static void add_form(cJSON *forms, const char *name, const char *options, bool capped, bool served,
-                     bool exact)
+static cJSON *add_form(cJSON *forms, const char *name, const char *options, bool capped,
+                       bool served, bool exact)
 {
     cJSON *form = fm_json_add_object(forms, NULL);
     fm_json_add_string(form, "name", name);
@@ -112,6 +161,7 @@ static void add_form(cJSON *forms, const char *name, const char *options, bool c
     fm_json_add_bool(form, "capped", capped);
     fm_json_add_bool(form, "served", served);
     fm_json_add_bool(form, "exact", exact);
+    return form;
 }
 
 /* Can the model's experts be rounded to that format? */
@@ -120,8 +170,10 @@ static bool has_format(const struct fm_list *list, int format)
     return list->rows > 0 && list->row[0].format[format].tensors > 0;
 }
 
-static void add_forms(cJSON *data, const struct fm_list *list)
+static void add_forms(cJSON *data, const struct fm_pagefacts *f)
 {
+    const struct fm_list *list = &f->list;
+    const struct fm_config *config = &f->opened.config;
     cJSON *forms = fm_json_add_array(data, "forms");
     char name[64];
     for (int i = 0; i < list->kinds; i++) {
@@ -132,8 +184,9 @@ static void add_forms(cJSON *data, const struct fm_list *list)
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? " --for " : "",
                  layout->runtime && strcmp(layout->runtime, "any") != 0 ? layout->runtime : "",
                  list->kind[i].capped ? " --load-cap " : "");
-        add_form(forms, list->kind[i].name, options, list->kind[i].capped,
-                 layout->split != FM_SPLIT_NONE, exact);
+        add_programs(add_form(forms, list->kind[i].name, options, list->kind[i].capped,
+                              layout->split != FM_SPLIT_NONE, exact),
+                     config, layout, NULL);
     }
     for (int i = 0; fm_quantisers[i]; i++) {
         char options[96];
@@ -141,7 +194,8 @@ static void add_forms(cJSON *data, const struct fm_list *list)
             continue;
         snprintf(name, sizeof name, "uniform %s", fm_quantisers[i]->name);
         snprintf(options, sizeof options, "--layout uniform --weights %s", fm_quantisers[i]->name);
-        add_form(forms, name, options, false, true, false);
+        add_programs(add_form(forms, name, options, false, true, false), config, &fm_layout_uniform,
+                     fm_quantisers[i]);
     }
 }
 
@@ -186,7 +240,7 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
 
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n)
 {
-    add_forms(data, &f->list);
+    add_forms(data, f);
     int knee = fm_list_knee(&f->list);
     fm_json_add_uint(data, "budgets_all", (uint64_t)f->list.rows);
     if (knee >= 0)

@@ -17,6 +17,7 @@ struct fm_pagefacts {
     struct fm_opened opened;
     struct fm_list list;
     struct fm_ranking ranking;
+    uint64_t source; /* bytes of the checkpoint's weight files */
 };
 
 int fm_pagefacts_open(struct fm_pagefacts *f, const char *path, struct fm_err *err);

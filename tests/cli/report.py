@@ -104,6 +104,10 @@ def bundle_agrees(data, bundle):
         assert sum(model["channels"] - w for w in widths) == b["removed"]
         assert (min(widths), max(widths)) == (b["widths"]["min"], b["widths"]["max"])
     assert data.get("knee") == listed.get("knee")
+    first = listed["budgets"][0]["quality"]
+    assert data.get("original_ce") == (first and first["ce"])
+    for form in data["forms"]:
+        assert form["runs"] and (form["served"] or form["runs"] == ["these tools"]), form
     assert len(data["tokens"]) == len(data["model"]["moe_layers"]) * model["experts"]
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "golden/tiny-mixtral"
+SOURCE = (MODEL / "model.safetensors").stat().st_size
 LIAR = "</script><script>window.ran = 1</script><!-- & <img src=x onerror='window.ran = 1'>"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -141,7 +142,10 @@ def make_family():
          "-o", "trained", "ranked")
     tool("fm-pack", "-q", "--model", MODEL, "-o", "family.fm", "trained")
     tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "quality.json", "family.fm")
-    tool("fm-bench", "report", "--figures", "quality.json", "-o", "page.html", "family.fm")
+    for weights in "fp8", "w4a16:32":
+        tool("fm-pack", "-q", "--export", weights, "--mask", "4", "--layout", "uniform", "--weights", weights, "family.fm")
+    tool("fm-bench", "quality", "-q", *held, "--seq-len", "128", "--report", "rounded.json", "fp8", "w4a16:32")
+    tool("fm-bench", "report", "--figures", "quality.json", "--figures", "rounded.json", "-o", "page.html", "family.fm")
     return json.loads(tool("fm-pack", "--list", "--json", "family.fm"))
 
 
@@ -150,11 +154,17 @@ def forms_of(row):
     return row["layouts"] | {f"uniform {name}": form for name, form in row["formats"].items()}
 
 
-def sees_member(b, row, forms, model):
+def change(ratio):
+    x = 100 * (ratio - 1)
+    return f"{'−' if x < 0 else '+'}{abs(x):.1f} %"
+
+
+def sees_member(b, row, full, forms, model):
     """Everything that the chosen member changes."""
     q = row["quality"]
     said = f"{100 * row['budget']:.1f} % of channels removed, {units(row['bytes'])}, CE "
-    said += f"about {q['ce']:.4f}, between measured members" if q["interpolated"] else f"{q['ce']:.4f}"
+    said += ("about " if q["interpolated"] else "") + f"{q['ce']:.4f} ({change(q['ce'] / full['quality']['ce'])})"
+    said += ", between measured members" if q["interpolated"] else ""
     assert b.text("#chosen") == said, (b.text("#chosen"), said)
     assert b.run("slider.getAttribute('aria-valuetext')") == f"member {row['index']}, {said}"
     assert f"--mask {row['index']} --layout ragged family.fm" in b.text("#line")
@@ -166,8 +176,12 @@ def sees_member(b, row, forms, model):
         files = units(form["files"]) if "files" in form else "–"
         assert cells[1:3] == [units(form["tensors"]), files], cells
         if cells[0] != "native":
-            assert cells[3] == ", ".join(map(str, form["tensor_parallel"])), cells
-            assert all(c == "✓ all 512 tokens" for c in cells[4:7]), cells
+            assert cells[5] == ", ".join(map(str, form["tensor_parallel"])), cells
+            assert all(c == "✓ all 512" for c in cells[6:9]), cells
+            assert "vLLM" in cells[9], cells
+        assert cells[3] == change(form.get("files", form["tensors"]) / SOURCE), cells
+    tensors = f"tensors of {units(row['bytes'])} for {units(full['bytes'])} ({change(row['bytes'] / full['bytes'])})"
+    assert tensors in b.text("#change"), b.text("#change")
     layers = b.run("[...document.querySelectorAll('#layers tbody tr')].map("
                    "(tr) => [...tr.cells].map((c) => Number(c.textContent)))")
     assert (min(n[1] for n in layers), max(n[3] for n in layers)) == (row["widths"]["min"], row["widths"]["max"])
@@ -182,11 +196,11 @@ def works_by_keyboard(b, listed):
     b.run("document.getElementById('slider').focus()")
     b.key("Home")
     for i, row in enumerate(rows):
-        sees_member(b, row, forms, listed["model"])
+        sees_member(b, row, rows[0], forms, listed["model"])
         if i + 1 < len(rows):
             b.key("ArrowRight")
     b.key("ArrowLeft", 3)
-    sees_member(b, rows[-4], forms, listed["model"])
+    sees_member(b, rows[-4], rows[0], forms, listed["model"])
     b.run("document.querySelector('#widths-map .map canvas').focus()")
     b.key("ArrowDown")
     b.key("ArrowDown", 2)
@@ -202,13 +216,30 @@ def works_by_keyboard(b, listed):
     assert "--layout elastic" in b.text("#line"), b.text("#line")
     b.key("ArrowUp")
     b.run("const n = document.getElementById('context'); n.value = 200000000; n.dispatchEvent(new Event('input'))")
-    assert b.text("#sizes tbody tr:nth-child(2) td:nth-child(5)").startswith("✗ "), b.text("#sizes")
+    assert b.text("#sizes tbody tr:nth-child(2) td:nth-child(7)").startswith("✗ "), b.text("#sizes")
     b.run("document.getElementById('context').value = 512; slider.dispatchEvent(new Event('input'))")
+
+
+def opens_well(b, listed):
+    """Where, and why, before anything is touched; the held-out tokens; a meaning for every line."""
+    rows = listed["budgets"]
+    full = rows[0]["quality"]["ce"]
+    close = [r for r in rows if not r["quality"]["interpolated"]
+             and max(r["quality"]["ce"] - full, r["quality"]["kl"]) <= 0.03 * full]
+    assert int(b.run("slider.value")) == close[-1]["index"] > 0, b.text("#opened")
+    assert b.text("#opened").startswith(f"The page opens at {100 * close[-1]['budget']:.1f} % removed: it is the smallest member")
+    assert "32 sequences of 128 tokens (4064 predictions), from data of their own (4096 tokens, format npy)" in b.text("#held")
+    lines = b.run("[...document.querySelectorAll('.legend .word')].map((s) => s.textContent)")
+    assert len(lines) == 8 and all(": " in line for line in lines), lines
+    assert "uniform nvfp4: not in transformers" in b.text("#programs-note"), b.text("#programs-note")
+    tables = b.run("[...document.querySelectorAll('#sets details table')].map((t) => t.tBodies[0].textContent)")
+    assert all(name in tables[-1] for name in ("family", "uniform fp8", "uniform w4a16:32")), tables[-1]
 
 
 def is_reached_by_tab(b):
     """Every control, in the order of the page, and none is a trap."""
-    wanted = b.run("[...document.querySelectorAll('input, select, button, summary, [tabindex=\"0\"]')].length")
+    wanted = b.run("[...document.querySelectorAll('input, select, button, summary, [tabindex=\"0\"]')]"
+                   ".filter((e) => e.checkVisibility()).length")
     b.run("document.activeElement.blur(); scrollTo(0, 0)")
     seen = set()
     for _ in range(wanted + 5):
@@ -237,6 +268,7 @@ def has_names(b):
 
 def figures_are_those(b, listed, quality):
     """The table behind each set of charts."""
+    assert "uniform nvfp4: not in transformers" in b.text("#programs-note"), b.text("#programs-note")
     tables = b.run("[...document.querySelectorAll('#sets details table')].map((t) => "
                    "[...t.tBodies[0].rows].map((tr) => [...tr.cells].map((c) => c.textContent)))")
     show = lambda name, budget, q: [name, f"{100 * budget:.1f} %", f"{q['ce']:.4f}", f"{q['kl']:.4f}",
@@ -248,12 +280,14 @@ def figures_are_those(b, listed, quality):
     kinds = [k for k in quality["rows"][0] if k != "mask"]
     want = [show(k, r[k]["budget"], r[k]) for k in kinds for r in quality["rows"]]
     assert without_bytes[1] == want
+    own_losses = [r[:2] + [r[2], "–", "–"] for r in own]
+    assert [r for r in without_bytes[2] if r[0] == "family"] == own_losses, without_bytes[2]
     bytes_of = {r["budget"]: r["bytes"] for r in listed["budgets"]}
     for r, row in zip(tables[0], measured):
         assert r[2] == units(bytes_of[row["budget"]]), r
     polylines = b.run("[...document.querySelectorAll('#sets svg[role=img]')].map("
                       "(s) => s.querySelectorAll('polyline').length)")
-    assert polylines == [1, 1, 1, 4, 4, 4], polylines
+    assert polylines == [1, 1, 1, 4, 4, 4, 3], polylines
 
 
 def resists(b):
@@ -276,7 +310,7 @@ def resists(b):
 def pictures(b, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for dark in (False, True):
-        for width in (1280, 390):
+        for width in (1280, 768, 390):
             b.picture(folder / f"page-{'dark' if dark else 'light'}-{width}.png", width, dark)
     b.ask("Emulation.clearDeviceMetricsOverride")
     paper = b.ask("Page.printToPDF", printBackground=False)["data"]
@@ -295,6 +329,7 @@ def main():
         b = Browser(program, scratch + "/profile")
         b.open(Path("page.html"))
         assert not b.complaints(), b.complaints()
+        opens_well(b, listed)
         works_by_keyboard(b, listed)
         figures_are_those(b, listed, quality)
         has_names(b)
