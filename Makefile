@@ -245,8 +245,9 @@ gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
 gpu-more: $(BUILD)/tests/gpu/gpu_check_watch $(DOUBLES)
 -include $(wildcard $(BUILD)/tests/gpu/*.d $(BUILD)/watch/kernels/clip/cuda/*.d)
 
-# What test_faults loads before the tools, so that their calls fail.
-$(BUILD)/tests/unit/faults.so: tests/unit/faults.c | deps-check
+# What tests load before the tools: their calls fail, or their reads are counted.
+PRELOADED := $(addprefix $(BUILD)/tests/unit/,faults.so reads.so)
+$(PRELOADED): $(BUILD)/tests/unit/%.so: tests/unit/%.c | deps-check
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
 $(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
@@ -270,10 +271,10 @@ demo: $(DEMO_TOOLS:%=$(BUILD)/bin/%)
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
 # The programs that the tests of the runner need, for a run of some of them.
-tests: all $(TESTS)
+tests: all $(TESTS) $(PRELOADED)
 
 # Lint comes last and counts: a misplaced space must not keep the tests from running.
-check: deps-check all $(TESTS) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
+check: deps-check all $(TESTS) $(PRELOADED) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 

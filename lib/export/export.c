@@ -129,13 +129,14 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
         rc = fm_exportplan_member(p, index, err);
     if (rc)
         return rc;
-    *r = (struct fm_export_report){.layout = layout,
-                                   .index = index,
-                                   .budget = p->from->budgets.budget[index].budget,
-                                   .bytes_weights = fm_exportplan_weight_bytes(p),
-                                   .bytes_out = bytes_out(p, run),
-                                   .bytes_memory = fm_exportwriter_memory(p),
-                                   .files = (int)p->files};
+    *r = (struct fm_export_report){
+        .layout = layout,
+        .index = index,
+        .budget = p->from->budgets.budget[index].budget,
+        .bytes_weights = fm_exportplan_weight_bytes(p),
+        .bytes_out = bytes_out(p, run),
+        .bytes_memory = fm_exportwriter_memory(p, strcmp(run->outputs.path, "-") == 0),
+        .files = (int)p->files};
     r->width_uniform = layout->one_width ? p->widths.stored[0] : 0;
     r->width_mean = (1 - r->budget) * p->from->config.I;
     r->storage = p->from->packed.storage ? p->from->packed.storage->name : NULL;

@@ -49,15 +49,55 @@ static int last_text(const struct writer *w, char **text, struct fm_err *err)
 
 /* ---- pieces of one file ---- */
 
+/* Pieces of one expert that follow each other are a group, which one task fills: some are made of
+ * the same bytes of the bundle. */
 struct piece {
     const struct fm_planned_tensor *tensor;
     uint64_t from, size;
+    uint64_t source; /* where its bytes begin in the bundle */
+    int group;       /* pieces of it from this one on; 0: not its first */
 };
 
-/* The pieces of a file in order; *count of them.  With `whole` a tensor outside the experts, and
+static int compare_sources(const void *a, const void *b)
+{
+    const struct piece *x = a, *y = b;
+    if (x->source != y->source)
+        return x->source < y->source ? -1 : 1;
+    if (x->tensor != y->tensor)
+        return x->tensor < y->tensor ? -1 : 1;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* Mark the first of each group.  A piece goes on with the group of the expert that the one before
+ * it ends with, unless both are of a tensor that shares nothing. */
+static void group(const struct fm_exportplan *p, struct piece *piece, int n)
+{
+    int64_t expert = -1;
+    for (int i = 0, first = 0; i < n; i++) {
+        const struct piece *at = &piece[i];
+        bool goes_on = expert >= 0 && fm_fill_expert(p, at->tensor, at->from) == expert &&
+                       (at->tensor != at[-1].tensor || fm_fill_shares(p, at->tensor));
+        first = goes_on ? first : i;
+        piece[first].group++;
+        expert = fm_fill_expert(p, at->tensor, at->from + at->size - 1);
+    }
+}
+
+/* Hold what the pieces of a group share; the caller has the mark of scratch. */
+static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
+                 const struct piece *piece)
+{
+    *held = (struct fm_fill_held){0};
+    for (int i = 0; i < piece->group; i++)
+        fm_fill_hold_add(held, p, piece[i].tensor);
+    fm_fill_hold(held);
+}
+
+/* The pieces of a file; *count of them.  In order of the file, for a stream; or in that of the
+ * bundle, which is then read from its beginning to its end, and a tensor outside the experts, which
  * has one digest for all of it, is one piece. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
-               const struct fm_planned_file *f, bool whole, struct fm_err *err)
+               const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
     size_t n = 0;
     *piece = NULL;
@@ -66,10 +106,10 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
         for (size_t i = f->tensor; i < f->tensor + f->tensors; i++) {
             const struct fm_planned_tensor *t = &p->tensor[i];
             for (uint64_t at = 0, next; at < t->t.size; at = next, n++) {
-                next = whole && t->fill == FM_FILL_COPY ? t->t.size
-                                                        : fm_fill_cut(p, t, at, FM_FILL_PIECE);
+                next = !stream && t->fill == FM_FILL_COPY ? t->t.size
+                                                          : fm_fill_cut(p, t, at, FM_FILL_PIECE);
                 if (pass == 1)
-                    (*piece)[n] = (struct piece){t, at, next - at};
+                    (*piece)[n] = (struct piece){t, at, next - at, fm_fill_source(p, t, at), 0};
             }
         }
         if (pass == 0)
@@ -78,28 +118,50 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
             return err->code;
     }
     *count = (int)n;
+    if (!stream && n > 0)
+        qsort(*piece, n, sizeof **piece, compare_sources);
+    group(p, *piece, *count);
     return FM_OK;
 }
 
-/* A transposed or divided piece has its source and its rows beside it. */
-uint64_t fm_exportwriter_memory(const struct fm_exportplan *p)
+/* A piece, and beside it what it is made from: its source and its rows where it is transposed or
+ * divided, numbers, twice where they are turned, where it is rounded. */
+static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                             uint64_t piece)
 {
-    uint64_t most = 0;
+    if (t->fill == FM_FILL_CODES) {
+        const struct fm_planned_block b = {.m = t->m, .e = t->e, .part = t->part, .plane = -1};
+        return piece + 2 * fm_exportplan_block_bytes(p, &b);
+    }
+    const struct fm_expert_form *form = p->from->config.expert;
+    enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
+    const struct fm_expert_cut cut = fm_expert_cut(form, part);
+    return t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut) ? piece : 3 * piece;
+}
+
+/* The largest group: what its pieces share, and one of them, in a stream all of them. */
+uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
+{
+    struct fm_fill_held held = {0};
+    uint64_t most = 0, all = 0;
+    int64_t expert = -1;
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
-        uint64_t piece = fm_fill_piece_max(p, t, FM_FILL_PIECE);
-        if (t->fill == FM_FILL_CODES) { /* numbers for it, twice where they are turned */
-            const struct fm_planned_block b = {.m = t->m, .e = t->e, .part = t->part, .plane = -1};
-            piece += 2 * fm_exportplan_block_bytes(p, &b);
-            most = piece > most ? piece : most;
+        if (t->t.size == 0)
             continue;
+        uint64_t piece = fm_fill_piece_max(p, t, FM_FILL_PIECE), shared = 0;
+        int64_t first = fm_fill_expert(p, t, 0), last = fm_fill_expert(p, t, t->t.size - 1);
+        if (first < 0 || first != expert) {
+            held = (struct fm_fill_held){0};
+            all = 0;
         }
-        const struct fm_expert_form *form = p->from->config.expert;
-        enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
-        const struct fm_expert_cut cut = fm_expert_cut(form, part);
-        bool copied = t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut);
-        piece *= copied ? 1 : 3;
-        most = piece > most ? piece : most;
+        fm_fill_hold_add(&held, p, t);
+        for (int k = 0; k < FM_PACKED_PARTS_MAX; k++)
+            shared += held.part[k].room;
+        all += first >= 0 && first == last ? t->t.size : piece + shared;
+        uint64_t need = piece_memory(p, t, piece) + shared + (stream ? all - piece : 0);
+        most = need > most ? need : most;
+        expert = last;
     }
     return most * (uint64_t)fm_pool_threads();
 }
@@ -138,7 +200,8 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     for (uint64_t at = 0, next; at < t->t.size && !rc && fm_taskgroup_going(&f->w->tasks);
          at = next) {
         next = fm_fill_cut(f->w->plan, t, at, FM_FILL_PIECE);
-        rc = write_part(f, &(struct piece){t, at, next - at}, hasher, err);
+        rc =
+            write_part(f, &(struct piece){.tensor = t, .from = at, .size = next - at}, hasher, err);
     }
     if (!rc && fm_taskgroup_going(&f->w->tasks)) {
         struct fm_digest digest = fm_hasher_done(hasher);
@@ -148,15 +211,23 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     return rc;
 }
 
-static void write_piece(void *arg, int i)
+/* The pieces of a group, where i is the first of one. */
+static void write_group(void *arg, int i)
 {
     struct filework *f = arg;
     const struct piece *p = &f->piece[i];
     struct fm_err err = {0};
-    if (!fm_taskgroup_going(&f->w->tasks))
+    struct fm_fill_held held;
+    int rc = FM_OK;
+    if (!p->group || !fm_taskgroup_going(&f->w->tasks))
         return;
-    int rc =
-        p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err) : write_part(f, p, NULL, &err);
+    struct fm_mark mark = fm_scratch_mark();
+    hold(&held, f->w->plan, p);
+    for (int k = 0; k < p->group && !rc; k++)
+        rc = p->tensor->fill == FM_FILL_COPY ? write_whole(f, p, &err)
+                                             : write_part(f, &p[k], NULL, &err);
+    fm_fill_drop(&held);
+    fm_scratch_release(mark);
     if (rc)
         fm_taskgroup_fail(&f->w->tasks, &err);
 }
@@ -199,13 +270,13 @@ static void write_file(void *arg, int i)
     int rc = fm_outdir_file(&w->dir, &f.out, planned->name, &err);
     bool open = !rc;
     if (!rc)
-        rc = cut(&f.piece, &pieces, w->plan, planned, true, &err);
+        rc = cut(&f.piece, &pieces, w->plan, planned, false, &err);
     if (!rc)
         rc = fm_output_reserve(&f.out, planned->bytes, &err);
     if (!rc)
         rc = write_head(w, (size_t)i, &f.out, &err);
     if (!rc) {
-        fm_pool_for(pieces, write_piece, &f);
+        fm_pool_for(pieces, write_group, &f);
         if (fm_taskgroup_going(&w->tasks))
             rc = hash_written(&f, (size_t)i, &err);
         if (!rc && fm_taskgroup_going(&w->tasks))
@@ -268,14 +339,23 @@ struct round {
     char **bytes;
 };
 
-static void fill_piece(void *arg, int i)
+/* The pieces of a group, where i is the first of one. */
+static void fill_group(void *arg, int i)
 {
     struct round *v = arg;
     const struct piece *p = &v->piece[i];
     struct fm_err err = {0};
-    if (!fm_taskgroup_going(&v->w->tasks))
+    struct fm_fill_held held;
+    int rc = FM_OK;
+    if (!p->group || !fm_taskgroup_going(&v->w->tasks))
         return;
-    if (fm_fill_bytes(v->w->plan, p->tensor, p->from, p->size, v->bytes[i], &err))
+    struct fm_mark mark = fm_scratch_mark();
+    hold(&held, v->w->plan, p);
+    for (int k = 0; k < p->group && !rc; k++)
+        rc = fm_fill_bytes(v->w->plan, p[k].tensor, p[k].from, p[k].size, v->bytes[i + k], &err);
+    fm_fill_drop(&held);
+    fm_scratch_release(mark);
+    if (rc)
         fm_taskgroup_fail(&v->w->tasks, &err);
 }
 
@@ -302,25 +382,25 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
     return rc;
 }
 
-/* Pieces are filled side by side and written in order. */
+/* Groups are filled side by side, as many as there are threads, and written in order. */
 static int stream_pieces(struct writer *w, const struct piece *piece, int pieces,
                          struct fm_err *err)
 {
     int most = fm_pool_threads(), rc = FM_OK;
-    struct fm_mark mark = fm_scratch_mark();
-    char **bytes = fm_scratch((size_t)most * sizeof *bytes);
-    for (int first = 0; first < pieces && !rc && fm_taskgroup_going(&w->tasks); first += most) {
-        int n = pieces - first < most ? pieces - first : most;
-        struct fm_mark inner = fm_scratch_mark();
+    for (int first = 0, n; first < pieces && !rc && fm_taskgroup_going(&w->tasks); first += n) {
+        struct fm_mark mark = fm_scratch_mark();
+        n = 0;
+        for (int groups = 0; groups < most && first + n < pieces; groups++)
+            n += piece[first + n].group;
+        char **bytes = fm_scratch((size_t)n * sizeof *bytes);
         for (int i = 0; i < n; i++)
             bytes[i] = fm_scratch((size_t)piece[first + i].size);
         struct round v = {w, piece + first, bytes};
-        fm_pool_for(n, fill_piece, &v);
+        fm_pool_for(n, fill_group, &v);
         for (int i = 0; i < n && !rc && fm_taskgroup_going(&w->tasks); i++)
             rc = stream_piece(w, &piece[first + i], bytes[i], err);
-        fm_scratch_release(inner);
+        fm_scratch_release(mark);
     }
-    fm_scratch_release(mark);
     return rc;
 }
 
@@ -359,7 +439,7 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
     if (!fm_archive_name_ok(f->name))
         return fm_fail(err, FM_ECONFIG, "file name '%s' cannot be written to a tar stream",
                        f->name);
-    int rc = cut(&piece, &pieces, w->plan, f, false, err);
+    int rc = cut(&piece, &pieces, w->plan, f, true, err);
     if (!rc)
         rc = stream_header(w, i, err);
     if (!rc)

@@ -110,8 +110,8 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
  * them, whole channel groups, `first` a boundary of segments.  Of a segment that is cut by the
  * width all is read, to be checked.
  */
-static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
-                     uint64_t first, uint64_t count, void *dst, struct fm_err *err)
+static int read_checked(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
+                        uint64_t first, uint64_t count, void *dst, struct fm_err *err)
 {
     const struct fm_packed *packed = &p->from->packed;
     const struct fm_packed_part *of = &packed->part[part];
@@ -142,12 +142,132 @@ static int read_part(const struct fm_exportplan *p, const struct fm_planned_bloc
     return rc;
 }
 
+/* Of this thread, between fm_fill_hold and fm_fill_drop; NULL: bytes are read as they are asked
+ * for.
+ */
+static _Thread_local struct fm_fill_held *held;
+
+/* The same from what is held, which all channels that the expert keeps are read into first. */
+static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
+                     uint64_t first, uint64_t count, void *dst, struct fm_err *err)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed_part *of = &packed->part[part];
+    struct fm_fill_held_part *h = held ? &held->part[part] : NULL;
+    uint64_t kept = fm_exportplan_kept(p, b);
+    int rc = FM_OK;
+    if (!h || fm_packed_bytes(packed, of, kept) > h->room || first + count > kept)
+        return read_checked(p, b, part, first, count, dst, err);
+    if (!h->full || h->m != b->m || h->e != b->e) {
+        rc = read_checked(p, b, part, 0, kept, h->bytes, err);
+        h->full = !rc;
+        h->m = b->m;
+        h->e = b->e;
+    }
+    if (!rc)
+        memcpy(dst, h->bytes + fm_packed_bytes(packed, of, first),
+               (size_t)fm_packed_bytes(packed, of, count));
+    return rc;
+}
+
+/* A part of experts whose rows are in several tensors, or in several blocks of one, is shared; so
+ * is all that codes, scales and their factor are made of, where they are of one expert. */
+static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                        enum fm_weight_part *of)
+{
+    const struct fm_expert_form *form = p->from->config.expert;
+    bool rounded =
+        t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR;
+    if (!rounded && t->fill != FM_FILL_EXPERTS)
+        return false;
+    const struct fm_expert_cut cut =
+        fm_expert_cut(form, rounded ? t->part : p->block[t->block].part);
+    *of = cut.of;
+    return rounded ? t->experts == 1 && !p->codes
+                   : !cut.columns && !fm_expert_cut_is_range(form, &cut);
+}
+
+bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
+{
+    enum fm_weight_part of;
+    return find_shared(p, t, &of);
+}
+
+void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
+                      const struct fm_planned_tensor *t)
+{
+    const struct fm_packed *packed = &p->from->packed;
+    enum fm_weight_part of;
+    uint32_t kept = 0;
+    if (!find_shared(p, t, &of))
+        return;
+    for (size_t i = t->block; i < t->block + t->blocks; i++) {
+        uint32_t k = fm_exportplan_kept(p, &p->block[i]);
+        kept = k > kept ? k : kept;
+    }
+    if (!t->blocks)
+        kept = fm_exportplan_kept(
+            p, &(struct fm_planned_block){.m = t->m, .e = t->e, .part = t->part, .plane = -1});
+    for (int i = 0; i < packed->parts; i++) {
+        size_t bytes = (size_t)fm_packed_bytes(packed, &packed->part[i], kept);
+        if (packed->part[i].of == of && bytes > h->part[i].room)
+            h->part[i].room = bytes;
+    }
+}
+
+void fm_fill_hold(struct fm_fill_held *h)
+{
+    for (int i = 0; i < FM_PACKED_PARTS_MAX; i++)
+        h->part[i].bytes = h->part[i].room ? fm_scratch(h->part[i].room) : NULL;
+    h->before = held;
+    held = h;
+}
+
+void fm_fill_drop(struct fm_fill_held *h)
+{
+    assert(held == h);
+    held = h->before;
+}
+
+int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                       uint64_t at)
+{
+    int64_t E = p->from->config.E;
+    if (t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR)
+        return t->m * E + t->e + (int64_t)(at / (t->t.size / (uint64_t)t->experts));
+    for (size_t i = t->block; t->fill == FM_FILL_EXPERTS && i < t->block + t->blocks; i++) {
+        const struct fm_planned_block *b = &p->block[i];
+        if (at < b->at + fm_exportplan_block_bytes(p, b))
+            return b->m * E + b->e;
+    }
+    return -1;
+}
+
 /* The tensor that has a plane of a part of the experts; -1 if the bundle has no such tensor. */
 static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int plane)
 {
     const struct fm_packed *packed = &p->from->packed;
     const struct fm_packed_part *part = fm_packed_find(packed, of, plane);
     return part ? (int)(part - packed->part) : -1;
+}
+
+uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                        uint64_t at)
+{
+    const struct fm_expert_form *form = p->from->config.expert;
+    int64_t expert = fm_fill_expert(p, t, at), E = p->from->config.E;
+    if (t->from)
+        return t->from->t.offset + (t->fill == FM_FILL_COPY ? at : 0);
+    if (expert < 0)
+        return 0;
+    const struct fm_planned_block *b = &p->block[t->block];
+    for (; t->blocks && at >= b->at + fm_exportplan_block_bytes(p, b); b++)
+        ;
+    const struct fm_expert_cut cut = fm_expert_cut(form, t->blocks ? b->part : t->part);
+    int part = part_of(p, cut.of, t->blocks ? b->plane : -1);
+    part = part < 0 ? part_of(p, cut.of, 0) : part;
+    return fm_volumes_expert(&p->from->volumes, (int)(expert / E), part, (int)(expert % E)) +
+           (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
 /* The tensor that belongs to an expert's matrix and is no channel's: its name has that end. */

@@ -31,6 +31,45 @@ uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planne
 int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                   const struct fm_digest *digest, struct fm_err *err);
 
+/*
+ * Tensors that are made of the same bytes of the bundle, which are to be read once: gate and up
+ * rows that it has in turn; what codes, scales and their factor are rounded from.  A thread that
+ * fills such tensors of one expert after another adds each of them, then holds, fills, and drops:
+ * the part of the expert that they share is read with the first of them, and kept in the thread's
+ * scratch.
+ *
+ *     struct fm_fill_held held = {0};
+ *     struct fm_mark mark = fm_scratch_mark();
+ *     fm_fill_hold_add(&held, plan, tensor);      each of them
+ *     fm_fill_hold(&held);
+ *     ... fm_fill_bytes ...
+ *     fm_fill_drop(&held);
+ *     fm_scratch_release(mark);
+ */
+struct fm_fill_held {
+    struct fm_fill_held_part {
+        size_t room; /* bytes of the widest of the experts; 0: nothing is held of this part */
+        char *bytes; /* all channels that expert e of layer m keeps, where `full` */
+        bool full;
+        int m, e;
+    } part[FM_PACKED_PARTS_MAX];
+    struct fm_fill_held *before; /* of the same thread, which waits in a task of its own */
+};
+/* Is the tensor made of such bytes? */
+bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t);
+void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
+                      const struct fm_planned_tensor *t);
+void fm_fill_hold(struct fm_fill_held *h);
+void fm_fill_drop(struct fm_fill_held *h);
+
+/* Where in the bundle what fills a tensor from `at` on begins, near enough to fill pieces in order
+ * of the bundle's bytes; the same for all that share a part of an expert.  0: it needs no byte. */
+uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                        uint64_t at);
+/* Which expert the byte at `at` of a tensor is of, m E + e; -1: of none. */
+int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                       uint64_t at);
+
 /* Bytes of a tensor that one task fills: large enough for a disk and for the system call's cost,
  * small enough for the second cache. */
 #define FM_FILL_PIECE ((uint64_t)4 << 20)

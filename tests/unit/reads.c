@@ -1,0 +1,69 @@
+/*
+ * Loaded before a tool (LD_PRELOAD): counts what it reads of one file.
+ *
+ *     FM_READS_OF=FILE         the file, by any of its names
+ *     FM_READS_TOLD=FILE       at the end one line is added: how many reads, their bytes, how many
+ *                              bytes of the file were read at least once, and how many reads began
+ *                              before the end of the one before them
+ *
+ * A file system that fetches on demand fetches the bytes that were read at least once; where it
+ * keeps nothing, it fetches all of them.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static struct stat wanted;
+static bool counting;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned char *seen; /* a bit for each byte */
+static uint64_t reads, bytes, distinct, back, end;
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *path = getenv("FM_READS_OF");
+    counting = path && stat(path, &wanted) == 0 &&
+               (seen = calloc(1, (size_t)wanted.st_size / 8 + 1)) != NULL;
+}
+
+__attribute__((destructor)) static void tell(void)
+{
+    const char *path = getenv("FM_READS_TOLD");
+    FILE *f = counting && path ? fopen(path, "a") : NULL;
+    if (!f)
+        return;
+    fprintf(f, "%llu %llu %llu %llu\n", (unsigned long long)reads, (unsigned long long)bytes,
+            (unsigned long long)distinct, (unsigned long long)back);
+    fclose(f);
+}
+
+static void note(uint64_t at, uint64_t n)
+{
+    pthread_mutex_lock(&lock);
+    reads++;
+    bytes += n;
+    back += at < end;
+    end = at + n;
+    for (uint64_t i = at; i < end; i++) {
+        distinct += !(seen[i / 8] >> (i % 8) & 1);
+        seen[i / 8] |= (unsigned char)(1u << (i % 8));
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+ssize_t pread64(int fd, void *dst, size_t n, off_t at)
+{
+    struct stat st;
+    ssize_t got = syscall(SYS_pread64, fd, dst, n, at);
+    if (counting && got > 0 && fstat(fd, &st) == 0 && st.st_dev == wanted.st_dev &&
+        st.st_ino == wanted.st_ino && at + got <= wanted.st_size)
+        note((uint64_t)at, (uint64_t)got);
+    return got;
+}

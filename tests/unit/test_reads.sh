@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# What fm-pack reads of a bundle for one member's export: the bytes of that member and at most a
+# twentieth more, each once and in ascending order, in every layout.  So of a bundle on a file system
+# that fetches on demand only those are fetched.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+root=$PWD tiny=$PWD/golden/tiny-mixtral
+bin=$root/${BUILD:-build}/bin
+reads=$root/${BUILD:-build}/tests/unit/reads.so
+[ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
+[ -e "$reads" ] || { echo "no $reads; make tests" && exit 1; }
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+"$bin/fm-rank" -q --model "$tiny" --tokens "$tiny/heldout.npy" -o ranked >/dev/null 2>&1 &&
+    "$bin/fm-train" -q --model "$tiny" --tokens "$tiny/heldout.npy" --method saliency \
+        --budget-step 0.25 --until 0.5 --measure-step 1 -o trained ranked >/dev/null 2>&1 &&
+    "$bin/fm-pack" -q --model "$tiny" -o family.fm trained >/dev/null || exit 1
+
+# count TARGET OPTION...: reads, bytes, distinct bytes and steps back into $told; the report into
+# the file `report`.
+count() {
+    local target=$1
+    shift
+    rm -rf out counts
+    LD_PRELOAD=$reads FM_READS_OF=family.fm FM_READS_TOLD=counts "$bin/fm-pack" -q -T 1 --json \
+        --export "$target" --budget 0.5 "$@" family.fm >report 2>error </dev/null ||
+        { cat error && exit 1; }
+    read -r -a told <counts
+}
+
+weights() { grep -o '"bytes_weights": [0-9]*' report | grep -o '[0-9]*'; }
+
+# expect NAME MOST STEPS [PERCENT]: what was counted is at most MOST bytes of the bundle and PERCENT
+# more, in at most so many steps back.
+expect() {
+    local name=$1 most=$2 steps=$3 percent=${4:-5}
+    echo "$name: ${told[0]} reads of ${told[1]} bytes, ${told[2]} different, ${told[3]} steps back;" \
+        "the member has $most"
+    [ $((100 * told[1])) -le $(((100 + percent) * most)) ] && [ "${told[3]}" -le "$steps" ] && return
+    echo "$name: more than that"
+    failures=$((failures + 1))
+}
+
+# Opening a bundle reads its end and goes back to the headers of its weights: once, however many
+# weights follow.
+opening=12
+for layout in native ragged elastic layer uniform padded; do
+    count out --layout $layout
+    expect "$layout" "$(weights)" $opening
+done
+# Widths that are no boundaries of checksums: up to the next one is read and checked, at most 127
+# channels, which is much of this small model.
+count out --layout layer --for vllm
+expect "layer for vllm" "$(weights)" $opening 8
+# What is rounded, its scales and its factors are made of the same bytes.
+count out --layout uniform --pad-multiple 32
+most=$(weights)
+for weights in fp8 nvfp4 mxfp4; do
+    count out --layout uniform --pad-multiple 32 --weights $weights
+    expect "uniform, $weights" "$most" $opening
+done
+# A stream, which is written in the order of its files.
+for layout in ragged uniform; do
+    count out --layout $layout
+    most=$(weights)
+    count - --layout $layout
+    expect "$layout, a stream" "$most" 1000
+done
+exit $((failures > 0))
