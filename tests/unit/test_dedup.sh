@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# What further budgets of one family add to a store that keeps each content-defined chunk once
+# (tests/measure/chunks.c): in layout ragged at most 5 % of their bytes, and so beside the bundle.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+root=$PWD
+[ -z "${SAN:-}" ] || { echo "a sanitizer changes no byte" && exit 77; }
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+PATH=$root/${BUILD:-build}/bin:$PATH
+python3 -B tests/measure/random.py "$work" --layers 1 --experts 6 || exit 1
+python3 -B tests/pages.py take fm-guide.7 unit/test_dedup >"$work/command.sh" || exit 1
+cd "$work" && ln -s "$root/tests" tests || exit 1
+fm-rank -q --model model --tokens tokens.npy --seq-len 64 -o ranked >/dev/null 2>&1 &&
+    fm-train -q --model model --tokens tokens.npy --seq-len 64 --method saliency --budget-step 0.1 \
+        --until 0.5 --measure-step 1 -o trained ranked >/dev/null 2>&1 &&
+    fm-pack -q --model model -o family.fm trained >/dev/null || exit 1
+mkdir ragged
+for percent in 00 10 20 30 40 50; do
+    fm-pack -q --export ragged/$percent --layout ragged --budget 0.$percent family.fm \
+        >/dev/null 2>&1 || exit 1
+done
+
+# The command of fm-guide(7): the bundle, and two exports; then all six of them.
+bash -e command.sh >beside && ./chunks ragged/*/model.safetensors >six || exit 1
+cat beside six
+# All but the first file of each, which is there already.
+awk 'FNR > 1 && !/ all$/ { n++; bad += $2 > 0.05 * $1 } END { exit n != 7 || bad }' beside six ||
+    { echo "one of them adds more than 5 %" && exit 1; }
