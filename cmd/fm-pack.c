@@ -1,4 +1,5 @@
-/* fm-pack: make the bundle, list what it offers, export one member of the family. */
+/* fm-pack: make the bundle, list what it offers, export one member of the family, and write a bill
+ * of materials. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,9 +7,11 @@
 #include "cmd/exporting.h"
 #include "cmd/listing.h"
 #include "cmd/show.h"
+#include "lib/base/units.h"
 #include "lib/export/plan.h"
 #include "lib/export/runtimes.h"
 #include "lib/pack/pack.h"
+#include "lib/publish/bom.h"
 #include "lib/run/report.h"
 
 struct shown {
@@ -76,6 +79,37 @@ static int pack(const struct fm_cli *cli, const struct fm_pack_options *options,
     return r.uptodate.is ? fm_show_uptodate(cli, &r.uptodate, err) : FM_OK;
 }
 
+static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, struct fm_err *err)
+{
+    struct fm_bom_report r = {0};
+    struct fm_cli_text text;
+    char bytes[32];
+    int rc = options->target ? fm_bom_write(&cli->run, options, &r, err)
+                             : fm_fail(err, FM_EUSAGE,
+                                       "--bom needs the BUNDLE or the DIR of an "
+                                       "export; see fm-pack --help");
+    if (!rc)
+        rc = fm_cli_text_open(&text, err);
+    if (!rc) {
+        fm_units_bytes(bytes, r.bytes);
+        fm_cli_word(text.out, r.path);
+        fprintf(text.out, ": %llu files, %s, parent ", (unsigned long long)r.files, bytes);
+        fm_cli_word(text.out, r.parent);
+        fprintf(text.out, "%s%s\n", r.revision[0] ? " at " : "", r.revision);
+        cJSON *o = fm_report_begin("fm-pack bom");
+        fm_json_add_string(o, "bom", r.path);
+        fm_json_add_uint(o, "files", r.files);
+        fm_json_add_uint(o, "bytes", r.bytes);
+        fm_json_add_string(o, "parent", r.parent);
+        if (r.revision[0])
+            fm_json_add_string(o, "revision", r.revision);
+        fm_json_add_double(o, "seconds", r.seconds);
+        rc = fm_cli_result(cli, &text, o, err);
+    }
+    free(r.path);
+    return rc;
+}
+
 /* Which of --budget, --fit and --mask chooses; a layout that holds all members starts full. */
 static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
 {
@@ -118,29 +152,55 @@ static int read_cap(struct fm_export_options *o, const char *text, struct fm_err
                         text);
 }
 
-enum { PACK = 1, LIST = 2, LIST_REPORT = 4, EXPORT = 8 };
+enum { PACK = 1, LIST = 2, LIST_REPORT = 4, EXPORT = 8, BOM = 16 };
 
 static const struct fm_cli_scope scope[] = {
-    {.name = "model", .modes = PACK},
+    {.name = "model", .modes = PACK | BOM},
     {.name = "output", .modes = PACK},
     {.name = "if-changed", .modes = PACK | EXPORT},
     {.name = "dry-run", .modes = PACK | EXPORT},
-    {.name = "force", .modes = PACK | EXPORT | LIST_REPORT},
+    {.name = "force", .modes = PACK | EXPORT | LIST_REPORT | BOM},
     {0},
 };
+
+/* What the command line asks for. */
+static struct {
+    bool list, bom;
+    const char *directory, *cap;
+    char layouts[256]; /* their names, for --layout */
+    char weights[256]; /* the same of --weights */
+    int layout, mask, server, pad, weight;
+    struct fm_pack_options packing;
+    struct fm_export_options options;
+    struct fm_listing_options listing;
+    struct fm_bom_options bill;
+} asked = {.layout = -1,
+           .mask = -1,
+           .pad = 1,
+           .weights = "keep|bf16",
+           .weight = -1,
+           .options = {.budget = -1}};
 
 /* What was asked for, and what of the command line does nothing there. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     const struct fm_listing_options *listing, const struct fm_pack_options *packing,
                     struct fm_export_options *o, int mask, int server, struct fm_err *err)
 {
-    if (list && directory)
-        return fm_fail(err, FM_EUSAGE, "--list and --export exclude each other");
+    if (list + (directory != NULL) + asked.bom > 1)
+        return fm_fail(err, FM_EUSAGE, "--list, --export and --bom exclude each other");
     if (list) {
         if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err))
             return err->code;
         cli->run.outputs.path = NULL;
         return fm_listing_print(cli, listing, err);
+    }
+    if (asked.bom) {
+        if (fm_options_check(cli, BOM, "with --bom", err))
+            return err->code;
+        cli->run.outputs.path = NULL;
+        asked.bill.target = cli->operands ? cli->operand[0] : NULL;
+        asked.bill.base_model = o->base_model;
+        return bom(cli, &asked.bill, err);
     }
     if (!directory && o->quantise)
         return fm_fail(err, FM_EUSAGE,
@@ -156,23 +216,6 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     cli->run.outputs.path = directory;
     return fm_exporting(cli, o, err);
 }
-
-/* What the command line asks for. */
-static struct {
-    bool list;
-    const char *directory, *cap;
-    char layouts[256]; /* their names, for --layout */
-    char weights[256]; /* the same of --weights */
-    int layout, mask, server, pad, weight;
-    struct fm_pack_options packing;
-    struct fm_export_options options;
-    struct fm_listing_options listing;
-} asked = {.layout = -1,
-           .mask = -1,
-           .pad = 1,
-           .weights = "keep|bf16",
-           .weight = -1,
-           .options = {.budget = -1}};
 
 static const struct fm_cli_option own[] = {
     {"list", 'l', FM_CLI_FLAG, &asked.list, NULL, "list the budgets of a bundle or stage stream", 0,
@@ -209,7 +252,11 @@ static const struct fm_cli_option own[] = {
     {"pad-multiple", 0, FM_CLI_INT, &asked.pad, "M",
      "round widths up to a multiple of M (default: 1)", 1, 1 << 20, EXPORT},
     {"base-model", 0, FM_CLI_TEXT, &asked.options.base_model, "ORG/NAME",
-     "name of the original model, for the model card", 0, 0, EXPORT},
+     "name of the original model, for card or bill", 0, 0, EXPORT | BOM},
+    {"bom", 0, FM_CLI_FLAG, &asked.bom, NULL, "write a bill of materials of BUNDLE or an export", 0,
+     0, 0},
+    {"from", 0, FM_CLI_READ, &asked.bill.bundle, "BUNDLE",
+     "with --bom: the bundle that the export DIR is from", 0, 0, BOM},
     {"allow-code", 0, FM_CLI_FLAG, &asked.options.allow_code, NULL,
      "keep code of the checkpoint's author, and keys that load code", 0, 0, EXPORT},
     {"keep-config", 0, FM_CLI_LIST, asked.options.keep_config, "KEY",
@@ -227,13 +274,16 @@ int main(int argc, char **argv)
         .synopsis = "--model DIR [options] [STAGE] > family.fm\n"
                     "       fm-pack --list BUNDLE\n"
                     "       fm-pack --export DIR --budget R|--fit SIZE|--mask INDEX "
-                    "[options] BUNDLE",
-        .about = "Pack a family into one bundle, list it, export one member or all of it.",
-        .often = "model output list export budget fit layout base-model force dry-run json help "
+                    "[options] BUNDLE\n"
+                    "       fm-pack --bom [--model DIR] BUNDLE | --from BUNDLE DIR",
+        .about = "Pack a family into one bundle, list it, export it, write its bill of materials.",
+        .often = "model output list export budget fit layout base-model bom from force dry-run "
+                 "json help "
                  "version",
         .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_STAGE,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
+        .makes = "bom",
         .scope = scope,
     };
     fm_layouts_choices(asked.layouts, sizeof asked.layouts);

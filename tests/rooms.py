@@ -58,7 +58,7 @@ ROOMS = {
     "lib/export": f"{LIB} {FORMATS} formats/sign formats/runtime {ENGINE} lib/stage",
     "lib/export/layouts": f"{LIB} lib/model lib/export",
     "lib/page": f"{LIB} {FORMATS} {ENGINE} lib/stage lib/export",
-    "lib/publish": f"{LIB} {FORMATS} formats/sign lib/run",
+    "lib/publish": f"{LIB} {FORMATS} formats/sign {ENGINE} lib/stage lib/export",
     "lib/verify": f"{LIB} {FORMATS} {ENGINE} lib/data lib/stage lib/pack lib/export formats/sign",
     "lib/bench": f"{LIB} {FORMATS} formats/runtime kernels/ops kernels/clip {ENGINE}"
                  " lib/data lib/stage lib/learn lib/pack lib/export lib/verify",

@@ -103,20 +103,45 @@ static char *cut_last(char *path)
     return slash + 1;
 }
 
+/* Cut `path` to models--NAME/snapshots/REVISION without its last two parts; NULL: it is no such
+ * path.  *revision and the repository's folder name are in it. */
+static const char *cut_snapshot(char *path, const char **revision)
+{
+    const char *name;
+    if (!(*revision = cut_last(path)) || !(name = cut_last(path)) || strcmp(name, "snapshots") != 0)
+        return NULL;
+    const char *slash = strrchr(path, '/');
+    return slash && strncmp(slash + 1, "models--", 8) == 0 ? slash + 1 : NULL;
+}
+
+bool fm_hfcache_origin(char *name, size_t name_size, char *revision, size_t revision_size,
+                       const char *path)
+{
+    char real[PATH_MAX], found[PATH_MAX];
+    const char *rev, *repository = realpath(path, real) ? cut_snapshot(real, &rev) : NULL;
+    const char *dashes = repository ? strstr(repository + 8, "--") : NULL;
+    if (!dashes)
+        return false;
+    snprintf(found, sizeof found, "%.*s/%s", (int)(dashes - repository - 8), repository + 8,
+             dashes + 2);
+    if (!fm_hfcache_is_name(found) || strlen(found) >= name_size || !*rev ||
+        strlen(rev) >= revision_size || strspn(rev, LETTERS) != strlen(rev))
+        return false;
+    strcpy(name, found);
+    strcpy(revision, rev);
+    return true;
+}
+
 bool fm_hfcache_is_own_blob(const char *target, const char *home)
 {
     char folder[PATH_MAX], repository[PATH_MAX];
-    const char *name;
+    const char *name, *revision;
     if (strlen(target) >= PATH_MAX || strlen(home) >= PATH_MAX)
         return false;
     strcpy(folder, target);
     strcpy(repository, home);
-    if (!cut_last(folder) || !(name = cut_last(folder)) || strcmp(name, "blobs") != 0 ||
-        !cut_last(repository) || !(name = cut_last(repository)) || strcmp(name, "snapshots") != 0 ||
-        strcmp(folder, repository) != 0)
-        return false;
-    name = cut_last(repository);
-    return name && strncmp(name, "models--", 8) == 0;
+    return cut_last(folder) && (name = cut_last(folder)) && strcmp(name, "blobs") == 0 &&
+           cut_snapshot(repository, &revision) && strcmp(folder, repository) == 0;
 }
 
 /* Is there an entry whose name begins with this prefix? */

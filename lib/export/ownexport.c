@@ -1,7 +1,7 @@
 /*
  * --force replaces an export and never the files that somebody put beside it: a file is the
- * export's only if fm-export.json lists it, or if it is its signature, which is worth nothing after
- * that.
+ * export's only if fm-export.json lists it, or if it is its signature or bill of materials, which
+ * say nothing about another export.
  */
 #include "lib/export/ownexport.h"
 
@@ -12,6 +12,7 @@
 #include "formats/json/json.h"
 #include "formats/sign/oms.h"
 #include "lib/export/filetable.h"
+#include "lib/export/plan.h"
 #include "lib/model/source.h"
 
 #define JSON_BYTES_MAX ((size_t)64 << 20)
@@ -23,7 +24,7 @@ static bool has(const void *self, const char *name)
     const cJSON *suite = cJSON_GetObjectItemCaseSensitive(r->json, "suite");
     if (!cJSON_IsString(suite) || strcmp(suite->valuestring, "fm") != 0)
         return false;
-    if (strcmp(name, FM_OMS_NAME) == 0)
+    if (strcmp(name, FM_OMS_NAME) == 0 || strcmp(name, FM_EXPORT_BOM) == 0)
         return true;
     cJSON_ArrayForEach(file, files)
     {

@@ -1,7 +1,8 @@
 /*
  * This room, lib/publish: what goes beside a bundle or an export when others are to have it.  It
  * says what files there are and from what they were made; it changes none of them.  In reading
- * order: files (the files of a directory and their SHA-256), sign (signatures).
+ * order: files (the files of a directory and their SHA-256), sign (signatures), bom (bills of
+ * materials).
  *
  * The files of a directory at any depth, or one file, and their SHA-256 digests.  What a hub and
  * its client keep beside a repository's files is passed over: at the top, `.cache` and names that

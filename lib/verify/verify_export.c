@@ -183,8 +183,8 @@ static bool is_file(const void *self, const char *name)
 
 /* What the hub and its client put beside a repository's files, results of benchmarks, and what
  * lib/publish adds to an export: all that is not compared. */
-static const char *const hubs[] = {".cache", ".eval_results", ".git", ".gitattributes",
-                                   FM_OMS_NAME};
+static const char *const hubs[] = {".cache",         ".eval_results", ".git",
+                                   ".gitattributes", FM_OMS_NAME,     FM_EXPORT_BOM};
 #define HUBS (sizeof hubs / sizeof *hubs)
 
 /* The index of a name in that list, HUBS if it is not listed. */

@@ -6,7 +6,7 @@ key() { # key NAME CURVE [OPTION...]: NAME.pem and NAME.pub
     openssl pkey -in "$1.pem" -pubout -out "$1.pub" "${passin[@]}" 2>/dev/null
 }
 said() { # keys differ from run to run
-    sed 's/key [0-9a-f]\{16\}/key KEY/; s/[0-9a-f]\{16\}\.\.\./KEY/g; s/, [0-9.]* [kM]*B,/, SIZE,/; s/[0-9a-f]\{64\}/SHA256/g' "$@"
+    sed 's/key [0-9a-f]\{16\}/key KEY/; s/[0-9a-f]\{16\}\.\.\./KEY/g; s/, [0-9.]* [kM]*B\([,:]\)/, SIZE\1/; s/byte [0-9]*/byte N/; s/[0-9a-f]\{64\}/SHA256/g' "$@"
 }
 try() { # try ARGUMENT...: what fm-verify says, and its status
     fm-verify -q "$@" >out 2>err </dev/null

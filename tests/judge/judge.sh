@@ -6,7 +6,7 @@
 #   BUILD=build tests/judge/judge.sh            run tests/judge/*judge.py with the tools in $BUILD/bin
 #   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: all golden files again, or only these
 #   tests/judge/judge.sh --venv                 make the environment, no more
-#   BUILD=build tests/judge/judge.sh --publish  signatures only, in an environment of their own, which is small
+#   BUILD=build tests/judge/judge.sh --publish  signatures and bills of materials only, in a small environment
 #
 # FM_JUDGE_STRINGS: texts that tests/judge/textjudge.py encodes with each tokenizer, beside the library.
 # The page of fm-bench report is looked at in Chromium, which the machine has to have (apt-get install
@@ -20,7 +20,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite
 venv=$cache/judge
 pins="torch==2.15.0 transformers==5.23.0 safetensors==0.8.0 tokenizers==0.23.3
 accelerate==1.15.0 numpy==2.4.6 compressed-tensors==0.20.0"
-publish_pins="model-signing==1.1.1 pyOpenSSL==26.4.0"
+publish_pins="model-signing==1.1.1 pyOpenSSL==26.4.0 cyclonedx-python-lib==11.12.0 jsonschema==4.26.0"
 
 pins_hold() { # pins_hold VENV PIN...: the environment is there and has exactly these versions
     "$1/bin/python" - "${@:2}" <<'PYTHON' 2>/dev/null
@@ -45,7 +45,10 @@ need() { # need VENV PIN...: make the environment where it is not there, or has 
 judge_publish() { # what goes beside a family on a hub, by programs of the others who read it
     # shellcheck disable=SC2086 # a list of words
     need "$cache/publish" $publish_pins
-    "$cache/publish/bin/python" -u tests/judge/signjudge.py
+    local failed=0
+    "$cache/publish/bin/python" -u tests/judge/signjudge.py || failed=1
+    "$cache/publish/bin/python" -u tests/judge/bomjudge.py || failed=1
+    return $failed
 }
 if [ "${1:-}" = --publish ]; then
     export PATH=$PWD/$BUILD/bin:$PATH PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8

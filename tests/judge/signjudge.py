@@ -30,6 +30,11 @@ def say(good, text):
     print(f"{'ok  ' if good else 'FAIL'} {text}", flush=True)
 
 
+def judged(what):
+    print(f"{made} judgements of {what}, {failed} failed")
+    return failed > 0
+
+
 def run(*command):
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
     return done.returncode, (done.stdout + done.stderr).strip().split("\n")[-1]
@@ -183,8 +188,7 @@ def main():
         changed(folder)
         downloads(folder)
         other_kinds(folder)
-    print(f"{made} judgements of signatures, {failed} failed")
-    return failed > 0
+    return judged("signatures")
 
 
 if __name__ == "__main__":
