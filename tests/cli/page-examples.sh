@@ -27,5 +27,11 @@ try README.md pipe
 try fm.7
 try fm-guide.7
 grep -o '^[a-z]*: [0-9]* items' fm-guide.7/said
+(cd fm-guide.7/repo && find . -type f | sort && [ "$(grep -c '^| 0' README.md)" -gt 10 ] && echo "a curve" && sed -n '1,/^#/p' README.md)
+touch fm-guide.7/repo/budgets/20/more
+for dir in repo repo/budgets/20 repo/budgets/40; do
+    fm-verify -q --trusted fm-guide.7/key.pub fm-guide.7/$dir >/dev/null 2>&1
+    echo "$dir: status $?"
+done
 take fm.7 completion >example.sh
 bash -ec '. ./example.sh; complete -p fm-pack'
