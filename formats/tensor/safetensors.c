@@ -280,6 +280,7 @@ static int parse_metadata(struct header *h, struct fm_err *err)
     if (rc || h->pairs == 0)
         return rc;
     const char **m = h->st->metadata;
+    h->st->pairs = h->pairs;
     fm_names_sort(m, h->pairs, 2 * sizeof *m);
     const char *twin = fm_names_twin(m, h->pairs, 2 * sizeof *m);
     return twin ? fm_fail(err, FM_EFORMAT, "key '%s' appears twice", twin) : FM_OK;
@@ -477,10 +478,8 @@ const struct fm_tensor *fm_safetensors_find(const struct fm_safetensors *st, con
 
 const char *fm_safetensors_metadata(const struct fm_safetensors *st, const char *key)
 {
-    for (const char **m = st->metadata; m && *m; m += 2)
-        if (strcmp(*m, key) == 0)
-            return m[1];
-    return NULL;
+    const char **pair = fm_names_find(st->metadata, st->pairs, 2 * sizeof *st->metadata, key);
+    return pair ? pair[1] : NULL;
 }
 
 uint64_t fm_tensor_count(const struct fm_tensor *t)

@@ -48,6 +48,7 @@ struct fm_safetensors {
     uint64_t header_digest[2]; /* XXH3-128 of the 8 + N header bytes: high, low word */
     char *names;               /* all names, and the metadata pairs */
     const char **metadata;     /* key, value, key, value, ..., NULL; sorted by key */
+    size_t pairs;              /* of these */
 };
 
 /* Index the file, or the `size` bytes at `base` inside it (a member of a bundle).  FM_EFORMAT for

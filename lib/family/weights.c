@@ -43,6 +43,17 @@ bool fm_weights_number(int *value, const char **name, int limit)
     return n < limit && (*p < '0' || *p > '9');
 }
 
+/* Whether the name, which ends at `end`, ends as the pattern does after its last number.  Nearly
+ * all patterns begin alike, so this tells most of them apart. */
+static bool match_end(const char *pattern, const char *name, const char *end)
+{
+    const char *p = pattern + strlen(pattern);
+    while (p > pattern && end > name && p[-1] != '}')
+        if (*--p != *--end)
+            return false;
+    return true;
+}
+
 static bool match(const char *pattern, const char *name, const struct fm_config *c, int *l, int *e)
 {
     *l = *e = -1;
@@ -78,9 +89,13 @@ bool fm_weights_exists(const struct fm_config *c, const struct fm_weight *w, int
 const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_naming naming,
                                         const char *name, int *l, int *e)
 {
-    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-        if (w->name[naming] && match(w->name[naming], name, c, l, e) && fm_weights_exists(c, w, *l))
+    const char *end = name + strlen(name);
+    for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
+        const char *pattern = w->name[naming];
+        if (pattern && match_end(pattern, name, end) && match(pattern, name, c, l, e) &&
+            fm_weights_exists(c, w, *l))
             return w;
+    }
     return NULL;
 }
 

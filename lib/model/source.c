@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "formats/file/digest.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 
@@ -168,6 +169,49 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
     return rc;
 }
 
+/* A checkpoint has up to some hundred thousand names in some dozen files, and each is looked for a
+ * few times: numbers are compared, and names only where these are equal. */
+struct fm_source_name {
+    uint64_t hash;
+    const struct fm_tensor *tensor;
+    size_t file;
+};
+
+static uint64_t hash_of(const char *name)
+{
+    struct fm_digest digest = fm_digest_of(name, strlen(name));
+    uint64_t hash;
+    memcpy(&hash, digest.byte, sizeof hash);
+    return hash;
+}
+
+/* Of two names that are the same, that of the first file comes first. */
+static int compare_names(const void *a, const void *b)
+{
+    const struct fm_source_name *x = a, *y = b;
+    if (x->hash != y->hash)
+        return x->hash < y->hash ? -1 : 1;
+    int c = strcmp(x->tensor->name, y->tensor->name);
+    return c ? c : (x->file > y->file) - (x->file < y->file);
+}
+
+static int list_names(struct fm_tensors *t, struct fm_err *err)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < t->files; i++)
+        count += t->file[i].st->count;
+    t->name = fm_alloc(count + 1, sizeof *t->name, "the names of tensors", err);
+    if (!t->name)
+        return err->code;
+    for (size_t i = 0; i < t->files; i++)
+        for (size_t k = 0; k < t->file[i].st->count; k++) {
+            const struct fm_tensor *tensor = &t->file[i].st->tensor[k];
+            t->name[t->names++] = (struct fm_source_name){hash_of(tensor->name), tensor, i};
+        }
+    qsort(t->name, t->names, sizeof *t->name, compare_names);
+    return FM_OK;
+}
+
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
 {
     struct stat st;
@@ -182,6 +226,8 @@ int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err)
     } else {
         rc = open_any_directory(t, err);
     }
+    if (!rc)
+        rc = list_names(t, err);
     if (rc)
         fm_source_close(t);
     return rc;
@@ -194,6 +240,8 @@ int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm
     int rc = add_shards(t, dir, err);
     if (!rc)
         rc = tell_ragged(t, err);
+    if (!rc)
+        rc = list_names(t, err);
     if (rc)
         fm_source_close(t);
     return rc;
@@ -212,6 +260,7 @@ void fm_source_close(struct fm_tensors *t)
         fm_bundle_close(&t->bundle);
     free(t->own);
     free(t->file);
+    free(t->name);
     free(t->config);
     free(t->export);
     *t = (struct fm_tensors){0};
@@ -220,12 +269,18 @@ void fm_source_close(struct fm_tensors *t)
 const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *name,
                                        const struct fm_file **file)
 {
-    for (size_t i = 0; i < t->files; i++) {
-        const struct fm_tensor *found = fm_safetensors_find(t->file[i].st, name);
-        if (found) {
-            *file = t->file[i].file;
-            return found;
-        }
+    const struct fm_tensor wanted = {.name = name};
+    const struct fm_source_name key = {hash_of(name), &wanted, 0};
+    size_t low = 0, high = t->names; /* the first that is not before the key */
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        if (compare_names(&t->name[mid], &key) < 0)
+            low = mid + 1;
+        else
+            high = mid;
     }
-    return NULL;
+    if (low == t->names || strcmp(t->name[low].tensor->name, name) != 0)
+        return NULL;
+    *file = t->file[t->name[low].file].file;
+    return t->name[low].tensor;
 }

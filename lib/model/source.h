@@ -27,6 +27,8 @@ struct fm_tensors {
     size_t export_bytes;
     struct fm_source_file *file;
     size_t files;
+    struct fm_source_name *name; /* of all tensors of all files, to be searched */
+    size_t names;
     /* What of these is open depends on which it is. */
     struct fm_hfdir dir; /* its own; empty where the caller's was given */
     struct fm_bundle bundle;
