@@ -1,0 +1,520 @@
+#!/usr/bin/env python3
+"""Released models' shapes, with random weights or none: what dry runs say of them, and what the tools
+take.
+
+usage: BUILD=build tests/measure/fullsize.py SHAPE... --plan-only [options]
+       BUILD=build tests/measure/fullsize.py SHAPE... [options]
+
+With --plan-only a checkpoint is config.json and headers over holes: sizes and names are those of the
+release, no weight is there.  Dry runs of fm-rank, fm-train and fm-recover are printed, each with the
+time and the memory that the dry run itself took.  Needs a file system with sparse files.
+
+Without it the checkpoint is written, of --layers layers, and goes through --stages under --memory.  A
+stage gets a SIGTERM once --stop of its time is over, as the forecast has it, and runs again from its
+state where it keeps one.  A table has the forecast beside what was measured: time without the
+interrupted part, peak memory, bytes read and written, bytes of temporary files (written beyond what is
+there at the end), and the seconds from SIGTERM to the end.  --narrow N divides the widths and keeps
+every name.  DIR (build/fullsize) is removed at the end unless --keep.  Needs Python alone."""
+
+import argparse
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+DRAWN = 1 << 20  # values of each kind; a tensor is a stretch of them, from another place each time
+SIZE = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
+BLOCK = 128  # of FP8
+GROUP = 32  # of INT4 and MXFP4
+
+DEEPSEEK_V3 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280,
+    "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+    "n_routed_experts": 256, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 8,
+    "topk_group": 4, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "first_k_dense_replace": 3,
+    "moe_layer_freq": 1, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128, "hidden_act": "silu",
+    "max_position_embeddings": 163840, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+    "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096,
+                     "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
+    "attention_bias": False, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}
+KIMI_K2 = {
+    **DEEPSEEK_V3, "model_type": "kimi_k2", "vocab_size": 163840, "num_attention_heads": 64,
+    "num_key_value_heads": 64, "n_routed_experts": 384, "n_group": 1, "topk_group": 1,
+    "routed_scaling_factor": 2.827, "first_k_dense_replace": 1, "rope_theta": 50000,
+    "max_position_embeddings": 131072,
+    "rope_scaling": {**DEEPSEEK_V3["rope_scaling"], "factor": 32}}
+GPT_OSS_20B = {
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "vocab_size": 201088,
+    "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4,
+    "attention_bias": True, "sliding_window": 128, "swiglu_limit": 7.0, "hidden_act": "silu",
+    "initial_context_length": 4096, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+    "rope_theta": 150000,
+    "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                     "original_max_position_embeddings": 4096, "truncate": False},
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+    "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}}
+
+SHAPES = {
+    "olmoe": {
+        "architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "vocab_size": 50304,
+        "hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "num_experts": 64,
+        "num_experts_per_tok": 8, "norm_topk_prob": False, "clip_qkv": None, "hidden_act": "silu",
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "rope_scaling": None, "attention_bias": False, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16"},
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "vocab_size": 32000,
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "hidden_act": "silu", "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
+    "qwen1.5-moe": {
+        "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "vocab_size": 151936,
+        "hidden_size": 2048, "intermediate_size": 5632, "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "num_experts": 60, "num_experts_per_tok": 4,
+        "norm_topk_prob": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
+        "hidden_act": "silu", "max_position_embeddings": 8192, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6, "use_sliding_window": False, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
+    "qwen3-30b": {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 151936,
+        "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+        "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4,
+        "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": True,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "hidden_act": "silu",
+        "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "attention_bias": False, "use_sliding_window": False, "sliding_window": None,
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
+    "moonlight": {
+        **DEEPSEEK_V3, "vocab_size": 163840, "hidden_size": 2048, "intermediate_size": 11264,
+        "moe_intermediate_size": 1408, "num_hidden_layers": 27, "num_attention_heads": 16,
+        "num_key_value_heads": 16, "n_shared_experts": 2, "n_routed_experts": 64,
+        "routed_scaling_factor": 2.446, "q_lora_rank": None, "n_group": 1, "topk_group": 1,
+        "num_experts_per_tok": 6, "first_k_dense_replace": 1, "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5, "rope_theta": 50000.0, "rope_scaling": None},
+    "gpt-oss-20b": GPT_OSS_20B,
+    "gpt-oss-120b": {**GPT_OSS_20B, "num_hidden_layers": 36, "num_local_experts": 128},
+    "glm-4.7": {
+        "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "vocab_size": 151552,
+        "hidden_size": 5120, "intermediate_size": 12288, "moe_intermediate_size": 1536,
+        "num_hidden_layers": 92, "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": 128,
+        "n_routed_experts": 160, "n_shared_experts": 1, "num_experts_per_tok": 8, "n_group": 1,
+        "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
+        "first_k_dense_replace": 3, "partial_rotary_factor": 0.5, "use_qk_norm": True,
+        "attention_bias": True, "hidden_act": "silu", "max_position_embeddings": 202752,
+        "rms_norm_eps": 1e-5, "rope_theta": 1000000, "rope_scaling": None,
+        "num_nextn_predict_layers": 1, "tie_word_embeddings": False, "torch_dtype": "bfloat16"},
+    "deepseek-v3-bf16": DEEPSEEK_V3,
+    "deepseek-v3": {**DEEPSEEK_V3, "num_nextn_predict_layers": 1, "quantization_config": FP8},
+    "kimi-k2": {**KIMI_K2, "quantization_config": FP8},
+    "kimi-k2-thinking": {**KIMI_K2, "quantization_config": {
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+        "config_groups": {"group_0": {
+            "targets": ["Linear"], "input_activations": None, "output_activations": None,
+            "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP,
+                        "symmetric": True, "dynamic": False, "actorder": None}}},
+        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]}},
+}  # fmt: skip
+
+# --- tensors -------------------------------------------------------------------------------------------
+
+
+def plain(name, *shape):
+    yield name, "BF16", shape
+
+
+def linear(c, name, rows, columns, expert=False):
+    """A matrix as the checkpoint stores it."""
+    method = c.get("quantization_config", {}).get("quant_method")
+    if method == "fp8":
+        yield f"{name}.weight", "F8_E4M3", (rows, columns)
+        yield f"{name}.weight_scale_inv", "F32", (-(-rows // BLOCK), -(-columns // BLOCK))
+    elif method == "compressed-tensors" and expert:
+        yield f"{name}.weight_packed", "I32", (rows, columns // 8)
+        yield f"{name}.weight_scale", "BF16", (rows, columns // GROUP)
+        yield f"{name}.weight_shape", "I64", (2,)
+    else:
+        yield from plain(f"{name}.weight", rows, columns)
+
+
+def mlp(c, place, I, names=("gate_proj", "up_proj", "down_proj"), expert=False):
+    H = c["hidden_size"]
+    for name, rows, columns in zip(names, (I, I, H), (H, H, I)):
+        yield from linear(c, f"{place}.{name}", rows, columns, expert)
+
+
+def latent_attention(c, p):
+    H, heads, q, kv = (c[k] for k in ("hidden_size", "num_attention_heads", "q_lora_rank", "kv_lora_rank"))
+    nope, rope, wide = (c[k] for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    if q:
+        yield from linear(c, p + "q_a_proj", q, H)
+        yield from plain(p + "q_a_layernorm.weight", q)
+        yield from linear(c, p + "q_b_proj", heads * (nope + rope), q)
+    else:
+        yield from linear(c, p + "q_proj", heads * (nope + rope), H)
+    yield from linear(c, p + "kv_a_proj_with_mqa", kv + rope, H)
+    yield from plain(p + "kv_a_layernorm.weight", kv)
+    yield from linear(c, p + "kv_b_proj", heads * (nope + wide), kv)
+    yield from linear(c, p + "o_proj", H, heads * wide)
+
+
+def attention(c, p):
+    if "kv_lora_rank" in c:
+        yield from latent_attention(c, p)
+        return
+    H, heads, groups, kind = (c[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads", "model_type"))
+    wide = c.get("head_dim", H // heads)
+    for x, rows in ("q", heads * wide), ("k", groups * wide), ("v", groups * wide):
+        yield from plain(f"{p}{x}_proj.weight", rows, H)
+        if c.get("attention_bias") or kind == "qwen2_moe":
+            yield from plain(f"{p}{x}_proj.bias", rows)
+    yield from plain(p + "o_proj.weight", H, heads * wide)
+    if kind == "gpt_oss":
+        yield from plain(p + "o_proj.bias", H)
+        yield from plain(p + "sinks", heads)
+    if kind == "olmoe":
+        yield from plain(p + "q_norm.weight", heads * wide)
+        yield from plain(p + "k_norm.weight", groups * wide)
+    if kind in ("qwen3_moe", "glm4_moe"):
+        yield from plain(p + "q_norm.weight", wide)
+        yield from plain(p + "k_norm.weight", wide)
+
+
+def experts(c, p):
+    """Of a layer that has them, with its router and what all tokens go through beside them."""
+    H, kind = c["hidden_size"], c["model_type"]
+    I = c.get("moe_intermediate_size", c["intermediate_size"])
+    E = next(c[k] for k in ("n_routed_experts", "num_experts", "num_local_experts") if k in c)
+    if kind == "gpt_oss":
+        yield from plain(p + "mlp.router.weight", E, H)
+        yield from plain(p + "mlp.router.bias", E)
+        for x, rows, columns in (("gate_up_proj", 2 * I, H), ("down_proj", H, I)):
+            yield f"{p}mlp.experts.{x}_blocks", "U8", (E, rows, columns // GROUP, GROUP // 2)
+            yield f"{p}mlp.experts.{x}_scales", "U8", (E, rows, columns // GROUP)
+            yield from plain(f"{p}mlp.experts.{x}_bias", E, rows)
+        return
+    place, names = ("block_sparse_moe", ("w1", "w3", "w2")) if kind == "mixtral" else ("mlp", mlp.__defaults__[0])
+    yield from plain(f"{p}{place}.gate.weight", E, H)
+    if "n_routed_experts" in c:
+        yield f"{p}mlp.gate.e_score_correction_bias", "F32", (E,)
+        yield from mlp(c, p + "mlp.shared_experts", I * c["n_shared_experts"])
+    if kind == "qwen2_moe":
+        yield from mlp(c, p + "mlp.shared_expert", c["shared_expert_intermediate_size"])
+        yield from plain(p + "mlp.shared_expert_gate.weight", 1, H)
+    for e in range(E):
+        yield from mlp(c, f"{p}{place}.experts.{e}", I, names, True)
+
+
+def layer(c, l):
+    p, H = f"model.layers.{l}.", c["hidden_size"]
+    yield from plain(p + "input_layernorm.weight", H)
+    yield from plain(p + "post_attention_layernorm.weight", H)
+    yield from attention(c, p + "self_attn.")
+    if l < c.get("first_k_dense_replace", 0):
+        yield from mlp(c, p + "mlp", c["intermediate_size"])
+    else:
+        yield from experts(c, p)
+
+
+def tensors(c):
+    """Of each shard: the ends, a layer, a layer that predicts further tokens."""
+    V, H, L = (c[k] for k in ("vocab_size", "hidden_size", "num_hidden_layers"))
+    yield [*plain("model.embed_tokens.weight", V, H), *plain("model.norm.weight", H), *plain("lm_head.weight", V, H)]
+    for l in range(L):
+        yield list(layer(c, l))
+    for l in range(L, L + c.get("num_nextn_predict_layers", 0)):
+        p = f"model.layers.{l}."
+        yield [*layer(c, l), *plain(p + "eh_proj.weight", H, 2 * H), *plain(p + "enorm.weight", H),
+               *plain(p + "hnorm.weight", H), *plain(p + "shared_head.norm.weight", H),
+               *plain(p + "shared_head.head.weight", V, H), *plain(p + "embed_tokens.weight", V, H)]  # fmt: skip
+
+
+def bf16(x):
+    return struct.unpack("<I", struct.pack("<f", x))[0] >> 16
+
+
+class Weights:
+    """Values of about 1 / 64; codes are any, and their scales such that they are worth as much."""
+
+    def __init__(self, seed):
+        self.place, draw = random.Random(seed), random.Random(seed + 1)
+        some = [draw.gauss(0, 1 / 64) for _ in range(DRAWN)]
+        self.drawn = {
+            "BF16": struct.pack(f"<{DRAWN}H", *map(bf16, some)),
+            "F32": struct.pack(f"<{DRAWN}f", *some),
+            "F8_E4M3": bytes(b - 1 if b & 127 == 127 else b for b in draw.randbytes(DRAWN)),
+            "U8": draw.randbytes(DRAWN),
+            "I32": draw.randbytes(4 * DRAWN),
+            "scales of FP8": struct.pack("<f", 1e-4) * DRAWN,
+            "scales of INT4": struct.pack("<H", bf16(1 / 256)) * DRAWN,
+            "scales of MXFP4": bytes(draw.choice((119, 120, 121)) for _ in range(DRAWN)),
+            "ones": struct.pack("<H", bf16(1.0)) * DRAWN,
+        }
+
+    def write(self, out, name, dtype, shape):
+        kind = ("ones" if name.endswith("norm.weight") else "scales of FP8" if name.endswith("scale_inv")
+                else "scales of INT4" if name.endswith("weight_scale") else "scales of MXFP4" if name.endswith("_scales")
+                else dtype)  # fmt: skip
+        block, left = memoryview(self.drawn[kind]), SIZE[dtype] * math.prod(shape)
+        at = SIZE[dtype] * self.place.randrange(DRAWN)
+        while left:
+            left -= out.write(block[at:at + left])
+            at = 0
+
+
+def make(model, c, holes):
+    """The bytes of its tensors, and how many there are."""
+    os.makedirs(model)
+    weights, names, total = None if holes else Weights(11), {}, 0
+    shards = list(tensors(c))
+    for i, shard in enumerate(shards):
+        file, header, at = f"model-{i + 1:05}-of-{len(shards):05}.safetensors", {}, 0
+        for name, dtype, shape in shard:
+            size = SIZE[dtype] * math.prod(shape)
+            header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+            names[name], at = file, at + size
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        with open(os.path.join(model, file), "wb") as out:
+            out.write(struct.pack("<Q", len(text)) + text)
+            for name, dtype, shape in shard:
+                if name.endswith("weight_packed"):
+                    matrix = struct.pack("<2q", shape[0], 8 * shape[1])
+                if name.endswith("weight_shape"):
+                    out.write(matrix)
+                elif weights:
+                    weights.write(out, name, dtype, shape)
+                else:
+                    out.seek(SIZE[dtype] * math.prod(shape), os.SEEK_CUR)
+            out.truncate(8 + len(text) + at)
+        total += at
+    with open(os.path.join(model, "model.safetensors.index.json"), "w") as out:
+        json.dump({"metadata": {"total_size": total}, "weight_map": names}, out)
+    with open(os.path.join(model, "config.json"), "w") as out:
+        json.dump(c, out, indent=2)
+    return total, len(names)
+
+
+def make_tokens(path, count, vocabulary):
+    draw = random.Random(3)
+    head = "{'descr': '<i4', 'fortran_order': False, 'shape': (%d,), }" % count
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    with open(path, "wb") as f:
+        f.write(b"\x93NUMPY\1\0" + struct.pack("<H", len(head)) + head.encode())
+        f.write(struct.pack(f"<{count}i", *(draw.randrange(vocabulary) for _ in range(count))))
+
+
+# --- runs ----------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A tool until its end, or until a signal `stop` seconds after its start."""
+
+    def __init__(self, command, stop=None):
+        began = time.monotonic()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.peak = self.read = self.written = 0  # bytes; wait4's peak would begin with this interpreter's own
+        self.ended, asked = None, None
+        while process.poll() is None:
+            self.look(process.pid)
+            if stop is not None and asked is None and time.monotonic() - began > stop:
+                asked = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)
+        now = time.monotonic()
+        self.seconds, self.status = now - began, process.returncode
+        if asked and self.status:
+            self.ended = now - asked
+        self.out, self.said = process.communicate()
+
+    def look(self, pid):
+        try:
+            with open(f"/proc/{pid}/status") as f:
+                self.peak = max(self.peak, next((1024 * int(x.split()[1]) for x in f if x.startswith("VmHWM")), 0))
+            with open(f"/proc/{pid}/io") as f:
+                of = dict(line.split(": ") for line in f)
+                self.read, self.written = int(of["rchar"]), int(of["wchar"])
+        except (OSError, ValueError):
+            pass
+
+
+def tool(name):
+    return os.path.join(os.environ.get("BUILD", "build"), "bin", name)
+
+
+def need(run, command):
+    if run.status:
+        sys.exit(f"{' '.join(command)}\nended with status {run.status}: {run.said}")
+    return run
+
+
+def span(seconds):
+    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def amount(n):
+    return "" if n is None else f"{n / 1e6:.1f} MB" if n < 1e9 else f"{n / 1e9:.2f} GB"
+
+
+def size_of(path):
+    if os.path.isdir(path):
+        return sum(size_of(os.path.join(path, name)) for name in os.listdir(path))
+    return os.path.getsize(path) if os.path.exists(path) else 0
+
+
+def plan(o, name, c, path, total, names):
+    """The dry runs of what computes, as their users see them."""
+    tokens = os.path.join(o.dir, "tokens.bin")
+    with open(tokens, "wb") as out:
+        out.truncate(2 * o.tokens)
+    ranks = ["mpirun", "--oversubscribe", "-n", str(o.ranks)] if o.ranks else []
+    methods = [o.method] if o.method else ["learned"] if o.batch else ["exchange", "learned", "saliency"]
+    print(f"\n{name}: {total / 1e9:.1f} GB, {names} tensors", flush=True)
+    for program, more in ("fm-rank", []), *(("fm-train", ["--method", m]) for m in methods), ("fm-recover", []):
+        say = ["--seq-len", str(o.seq_len), "--memory", o.memory, "--precision", o.precision]
+        say += ["--assume-rate", o.rate] if o.rate else []
+        say += ["--batch", str(o.batch)] if o.batch and program != "fm-rank" else []
+        command = [*ranks, tool(program), "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16", *say, *more]
+        run = Run(command)
+        print("$", " ".join([*ranks, program, "--tokens calib.bin", *say, *more]))
+        print(run.out + run.said, end="")
+        print(f"({'status %d, ' % run.status if run.status else ''}{run.seconds:.2f} s, {amount(run.peak)})", flush=True)
+
+
+class Stage:
+    """A command of the pipeline, what it makes, and the keys of its dry run's report."""
+
+    def __init__(self, label, command, made=None, state=None, dry=True):
+        self.label, self.command, self.made, self.state, self.dry = label, command, made, state, dry
+
+    def forecast(self):
+        """And what it took to make it."""
+        if not self.dry:
+            return {}, ""
+        command = [*self.command, "--dry-run", "--json"]
+        run = need(Run(command), command)
+        return json.loads(run.out), f"{run.seconds:.2f} s, {amount(run.peak)}"
+
+    def go(self, share):
+        says, took = self.forecast()
+        first = None
+        if share and says.get("seconds", 0) > 1:
+            first = Run(self.command, share * says["seconds"])
+            if first.ended is None:
+                first = None
+            elif first.status not in (75, -signal.SIGTERM) or (self.made and os.path.exists(self.made)):
+                sys.exit(f"{self.label}: status {first.status} after SIGTERM: {first.said}")
+        run = need(Run(self.command), self.command) if not first or first.status else first
+        made = size_of(self.made) if self.made else 0
+        read = says.get("read", says.get("bytes_in"))
+        written = says.get("output", says.get("bytes_out"))
+        ended = f"{first.ended:.1f} s" if first else ""
+        print(f"| {self.label} | forecast | {span(says['seconds']) if 'seconds' in says else ''} | "
+              f"{amount(says.get('memory', says.get('bytes_memory')))} | {amount(read)} | {amount(written)} | "
+              f"{amount(says.get('spill'))} | | {took} |")  # fmt: skip
+        print(f"| | measured | {span(run.seconds)} | {amount(run.peak)} | {amount(run.read)} | {amount(made)} | "
+              f"{amount(max(run.written - made, 0))} | {ended} | |", flush=True)  # fmt: skip
+
+
+def pipeline(o, c, path):
+    at = lambda name: os.path.join(o.dir, name)
+    make_tokens(at("tokens.npy"), o.tokens, c["vocab_size"])
+    data = ["--model", path, "--tokens", at("tokens.npy"), "--seq-len", str(o.seq_len), "--precision", o.precision,
+            "--memory", o.memory, "--quiet"]  # fmt: skip
+    method = ["--method", o.method or "saliency", "--budget-step", "0.1", "--until", "0.5"]
+    kept = "quantization_config" in c
+    weights = {"keep": ["--weights", "keep"], "bf16": ["--weights", "bf16"]} if kept else {"": []}
+    if o.narrow > 1 and c.get("quantization_config") == FP8:
+        del weights["keep"]  # no two blocks are left of an expert
+    stages = [Stage("rank", [tool("fm-rank"), *data, "--state", at("rank.state"), "-o", at("ranking")], at("ranking")),
+              Stage("train", [tool("fm-train"), *data, *method, "--state", at("train.state"), "-o", at("masks"),
+                              at("ranking")], at("masks"))]  # fmt: skip
+    for form, say in weights.items():
+        bundle, label = at(f"bundle{form}.fm"), f" {form}" if form else ""
+        stages.append(Stage("pack" + label, [tool("fm-pack"), "--model", path, "--quiet", *say, "-o", bundle, at("masks")], bundle))
+        stages.append(Stage("list" + label, [tool("fm-pack"), "--list", bundle], dry=False))
+        stages.append(Stage("verify" + label, [tool("fm-verify"), "--quiet", bundle], dry=False))
+        for layout in o.layouts.split(","):
+            made = at("export-" + layout)
+            stages.append(Stage(f"export {layout}{label}", [tool("fm-pack"), "--export", made, "--layout", layout, "--budget",
+                                                            o.budget, "--quiet", bundle], made))  # fmt: skip
+            stages.append(Stage(f"verify {layout}{label}", [tool("fm-verify"), "--quiet", made, "--against", bundle], dry=False))
+    print("| step | | time | memory | read | written | temporary | SIGTERM to end | the dry run itself |")
+    print("| :-- | :-- | --: | --: | --: | --: | --: | --: | --: |", flush=True)
+    for stage in stages:
+        if stage.label.split()[0] in o.stages.split(","):
+            stage.go(o.stop)
+        if stage.label.startswith("verify ") and not o.keep:
+            shutil.rmtree(stage.command[2], ignore_errors=True)
+
+
+def narrow(c, by):
+    """Every name is there, and one width in `by`; what goes by blocks and groups keeps whole ones."""
+    least = {"hidden_size": 2 * GROUP, "moe_intermediate_size": 2 * GROUP, "intermediate_size": 2 * GROUP,
+             "shared_expert_intermediate_size": 16, "vocab_size": 256, "num_attention_heads": 2,
+             "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "head_dim": 16,
+             "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16}  # fmt: skip
+    return {k: max(v // by // least[k] * least[k], least[k]) if by > 1 and k in least and v else v for k, v in c.items()}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("shape", nargs="+", choices=SHAPES, metavar="SHAPE", help=", ".join(SHAPES))
+    p.add_argument("--plan-only", action="store_true")
+    p.add_argument("--tokens", type=int, help="2048; with --plan-only 262144")
+    p.add_argument("--seq-len", type=int, help="256; with --plan-only 2048")
+    p.add_argument("--memory", help="8GiB; with --plan-only 16GB")
+    p.add_argument("--precision", default="f32")
+    p.add_argument("--method", help="saliency; with --plan-only three")
+    p.add_argument("--dir")
+    p.add_argument("--layers", type=int)
+    p.add_argument("--narrow", type=int, default=1, metavar="N")
+    p.add_argument("--stages", default="rank,train,pack,list,verify,export")
+    p.add_argument("--layouts", default="uniform")
+    p.add_argument("--budget", default="0.4")
+    p.add_argument("--stop", type=float, default=0.5, metavar="SHARE", help="0: no stage is interrupted")
+    p.add_argument("--keep", action="store_true")
+    p.add_argument("--ranks", type=int, default=0, help="with --plan-only, as are the next two")
+    p.add_argument("--batch", type=int)
+    p.add_argument("--rate", metavar="GFLOPS")
+    o = p.parse_args()
+    o.tokens = o.tokens or (262144 if o.plan_only else 2048)
+    o.seq_len = o.seq_len or (2048 if o.plan_only else 256)
+    o.memory = o.memory or ("16GB" if o.plan_only else "8GiB")
+    o.dir = o.dir or os.path.join(os.environ.get("BUILD", "build"), "fullsize")
+    if o.ranks:
+        os.environ["BUILD"] = os.path.join(os.environ.get("BUILD", "build"), "mpi")
+    for name in o.shape:
+        c = narrow(SHAPES[name], o.narrow)
+        c["num_hidden_layers"] = o.layers or c["num_hidden_layers"]
+        os.makedirs(o.dir)
+        try:
+            path = os.path.join(o.dir, name)
+            total, names = make(path, c, o.plan_only)
+            if o.plan_only:
+                plan(o, name, c, path, total, names)
+            else:
+                print(f"\n{name}: {total / 1e9:.2f} GB, {c['num_hidden_layers']} layers, {names} tensors\n", flush=True)
+                pipeline(o, c, path)
+        finally:
+            if not o.keep:
+                shutil.rmtree(o.dir)
+
+
+if __name__ == "__main__":
+    main()
