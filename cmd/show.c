@@ -131,6 +131,9 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
                 (unsigned long long)p->used, (unsigned long long)p->held);
+    if (p->exact)
+        fprintf(out, "%-9s%12d  tokens of a sequence at the most, %s\n", "longest", p->longest,
+                p->exact);
     if (p->text)
         separator_text(out, &p->separator);
     fm_show_bytes(out, "memory", p->memory, "resident at the most");
@@ -162,6 +165,10 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     fm_json_add_bool(o, "dry_run", 1);
     if (p->method)
         fm_json_add_string(o, "method", p->method);
+    if (p->exact) {
+        fm_json_add_uint(o, "longest", (uint64_t)p->longest);
+        fm_json_add_string(o, "longest_why", p->exact);
+    }
     fm_json_add_uint(o, "memory", p->memory);
     fm_json_add_uint(o, "spill", p->spill);
     fm_json_add_uint(o, "read", p->read);

@@ -69,7 +69,10 @@ struct fm_config {
     int T_max;                  /* max_position_embeddings */
     float eps;                  /* of every norm */
     float alpha, limit;         /* of the experts' activation, where it has them */
-    bool longrope;              /* T_max is where longrope's short factors end */
+    float embed_scale;          /* what embeddings are multiplied by */
+    int T_exact;                /* the longest sequence that is computed as the model does */
+    const char *exact;          /* why that is less than the positions; NULL: it is not */
+    unsigned output_norms;      /* bits of enum fm_output_norms */
     bool head_bias;             /* of lm_head */
     bool tied;                  /* lm_head is the embedding */
     bool fused;                 /* of a family whose checkpoints have experts one by one or fused:
@@ -86,6 +89,16 @@ struct fm_config {
     struct fm_scored *scored;
     struct fm_sparsemix *sparsemix;
 };
+
+/* Norms of what a part of a layer gives, before it is added to the residual stream. */
+enum fm_output_norms {
+    FM_NORMS_ATTENTION = 1 << 0,
+    FM_NORMS_MLP = 1 << 1,    /* of experts and MLP together */
+    FM_NORMS_EXPERTS = 1 << 2 /* the same in layers with experts only */
+};
+
+/* Those of layer l: FM_NORMS_ATTENTION and FM_NORMS_MLP. */
+unsigned fm_config_output_norms(const struct fm_config *config, int l);
 
 /* Free what the blocks' `read` allocated and zero *config; a zeroed struct is fine. */
 void fm_config_release(struct fm_config *config);

@@ -49,6 +49,128 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
     return FM_OK;
 }
 
+bool fm_mla_indexed(const struct fm_config *c, int l)
+{
+    return c->mla->indexed[l / 8] >> l % 8 & 1;
+}
+
+/* One spelling of which layers have an indexer of their own; another spelling may only say the
+ * same: programs read one or the other. */
+static int set_indexed(struct fm_mla *m, const bool *full, int L, const char *key,
+                       const char **said, struct fm_err *err)
+{
+    uint8_t bits[FM_LAYERS_MAX / 8] = {0};
+    for (int l = 0; l < L; l++)
+        bits[l / 8] |= (uint8_t)((full[l] ? 1 : 0) << l % 8);
+    if (L > 0 && !full[0])
+        return fm_fail(err, FM_EFORMAT, "%s: layer 0 shares the indices of no layer before it",
+                       key);
+    if (*said && memcmp(m->indexed, bits, sizeof bits) != 0)
+        return fm_fail(err, FM_ECONFIG, "%s and %s say indexers of different layers", *said, key);
+    memcpy(m->indexed, bits, sizeof bits);
+    *said = key;
+    return FM_OK;
+}
+
+/* "full" or "shared" for each layer, or a string of F and S. */
+static int read_full(bool *full, int L, const cJSON *value, const char *key, struct fm_err *err)
+{
+    const char *text = cJSON_GetStringValue(value);
+    int n = cJSON_IsArray(value) ? cJSON_GetArraySize(value)
+            : text               ? (int)strnlen(text, 1 << 20)
+                                 : -1;
+    if (n < 0)
+        return fm_fail(err, FM_EFORMAT, "key '%s' is neither a list nor a string", key);
+    if (n != L)
+        return fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, n, L);
+    const cJSON *entry = text ? NULL : value->child;
+    for (int l = 0; l < L; l++, entry = text ? NULL : entry->next) {
+        const char *word = text ? text[l] == 'F'   ? "full"
+                                  : text[l] == 'S' ? "shared"
+                                                   : "?"
+                                : cJSON_GetStringValue(entry);
+        full[l] = word && strcmp(word, "full") == 0;
+        if (!full[l] && (!word || strcmp(word, "shared") != 0))
+            return fm_fail(err, FM_ECONFIG,
+                           "%s of layer %d is not supported; supported: full, "
+                           "shared",
+                           key, l);
+    }
+    return FM_OK;
+}
+
+/* From layer `offset` - 1 on every freq-th; transformers and the makers' code have different
+ * offsets where config.json has none. */
+static int read_frequency(bool *full, int L, const cJSON *json, struct fm_err *err)
+{
+    static const char offset_key[] = "index_skip_topk_offset";
+    const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, offset_key);
+    int64_t freq = 1, offset = 0;
+    int rc = fm_json_opt_int(json, "index_topk_freq", 1, FM_LAYERS_MAX, &freq, err);
+    if (!rc)
+        rc = fm_json_opt_int(json, offset_key, 0, FM_LAYERS_MAX, &offset, err);
+    if (!rc && freq > 1 && !(said && cJSON_IsNumber(said)))
+        rc = fm_fail(err, FM_ECONFIG,
+                     "index_topk_freq %d without %s: programs differ in what that means; say it",
+                     (int)freq, offset_key);
+    for (int l = 0; !rc && l < L; l++) {
+        int64_t i = l - offset + 1;
+        full[l] = (i > 0 ? i : 0) % freq == 0;
+    }
+    return rc;
+}
+
+/* indexer_types, index_topk_pattern, or index_topk_freq; without any, every layer has an indexer.
+ */
+static int read_shared(struct fm_mla *m, const struct fm_config *c, const cJSON *json,
+                       struct fm_err *err)
+{
+    const char *const lists[] = {"indexer_types", "index_topk_pattern"}, *said = NULL;
+    bool full[FM_LAYERS_MAX] = {false};
+    int rc = FM_OK;
+    for (int i = 0; i < 2 && !rc; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, lists[i]);
+        if (!value || cJSON_IsNull(value))
+            continue;
+        rc = read_full(full, c->L, value, lists[i], err);
+        if (!rc)
+            rc = set_indexed(m, full, c->L, lists[i], &said, err);
+    }
+    const cJSON *freq = cJSON_GetObjectItemCaseSensitive(json, "index_topk_freq");
+    if (rc || (said && (!freq || cJSON_IsNull(freq))))
+        return rc;
+    rc = read_frequency(full, c->L, json, err);
+    return rc ? rc : set_indexed(m, full, c->L, "index_topk_freq", &said, err);
+}
+
+/* The indexer, and how far attention to all keys is what it chooses. */
+static int read_indexer(struct fm_config *c, const struct fm_mla_options *o, const cJSON *json,
+                        struct fm_err *err)
+{
+    struct fm_mla *m = c->mla;
+    int topk = 0;
+    int rc = fm_keys_size(&topk, json, "index_topk", FM_POSITIONS_MAX, err);
+    if (!rc)
+        rc = fm_keys_size(&m->index_heads, json, "index_n_heads", FM_HEADS_MAX, err);
+    if (!rc)
+        rc = fm_keys_size(&m->index_width, json, "index_head_dim", FM_HEAD_DIM_MAX, err);
+    if (rc)
+        return rc;
+    if (m->q_rank == 0)
+        return fm_fail(
+            err, FM_ECONFIG,
+            "q_lora_rank null is not supported with a sparse indexer, whose queries come "
+            "from that latent");
+    if (topk < c->T_exact) {
+        c->T_exact = topk;
+        c->exact = "as far as sparse attention by index_topk sees all keys";
+    }
+    if (o->shares_indices)
+        return read_shared(m, c, json, err);
+    memset(m->indexed, 0xff, sizeof m->indexed);
+    return FM_OK;
+}
+
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
                 struct fm_err *err)
 {
@@ -65,6 +187,8 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         rc = fm_rope_whole(keys, err);
     if (!rc)
         rc = fm_rope_read(&m->rope, c, m->R, &o->rope, keys, err);
+    if (!rc && o->indexer)
+        rc = read_indexer(c, o, keys->json, err);
     m->rope.pairs = true;
     if (!rc && o->interleave_key)
         rc = fm_json_opt_bool(keys->json, "rope_interleave", &m->rope.pairs, err);
@@ -88,6 +212,12 @@ static uint64_t size_of(const struct fm_config *c, char letter)
         return Q * (uint64_t)(m->A + m->D);
     case 'v':
         return Q * (uint64_t)m->D;
+    case 'n':
+        return (uint64_t)m->index_heads;
+    case 'w':
+        return (uint64_t)m->index_width;
+    case 'i':
+        return (uint64_t)m->index_heads * (uint64_t)m->index_width;
     default:
         assert(!"a letter of a shape");
         return 0;
@@ -97,8 +227,8 @@ static uint64_t size_of(const struct fm_config *c, char letter)
 static unsigned has(const struct fm_config *c, int l)
 {
     const struct fm_mla *m = c->mla;
-    (void)l;
-    return (m->q_rank > 0 ? FM_MLA_Q_RANK : FM_MLA_Q_PLAIN) | (m->bias ? FM_MLA_BIAS : 0);
+    return (m->q_rank > 0 ? FM_MLA_Q_RANK : FM_MLA_Q_PLAIN) | (m->bias ? FM_MLA_BIAS : 0) |
+           (fm_mla_indexed(c, l) ? FM_MLA_INDEXER : 0);
 }
 
 /* ---- forward and backward ---- */

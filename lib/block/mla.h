@@ -22,6 +22,9 @@
 struct fm_mla_options {
     bool interleave_key; /* rope_interleave of config.json says whether neighbours turn together;
                             else they do */
+    bool indexer;        /* a sparse indexer chooses index_topk keys: up to that length all of them,
+                            and it has no gradient, so that its tensors are carried */
+    bool shares_indices; /* in layers that indexer_types and its relatives say */
     struct fm_rope_options rope;
 };
 
@@ -30,19 +33,34 @@ struct fm_mla_options {
     "kv_lora_rank mlp_bias q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim "             \
     "rope_interleave v_head_dim"
 
+#define FM_MLA_INDEXER_KEYS                                                                        \
+    "index_head_dim index_n_heads index_topk index_topk_freq index_topk_pattern "                  \
+    "index_skip_topk_offset indexer_rope_interleave indexer_types moe_router_dtype"
+
 /* What config.json says of it. */
 struct fm_mla {
     int A, R, D;        /* qk_nope_head_dim, qk_rope_head_dim, v_head_dim */
     int q_rank, c_rank; /* q_lora_rank, 0: queries have no latent; kv_lora_rank */
     bool bias;          /* q_a, kv_a and o have biases */
     struct fm_rope rope;
+    int index_heads, index_width;       /* index_n_heads, index_head_dim; 0: there is no indexer */
+    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has one of its own */
 };
+
+/* Does layer l have an indexer? */
+bool fm_mla_indexed(const struct fm_config *config, int l);
 
 extern const struct fm_attention fm_mla;
 
-enum { FM_MLA_Q_PLAIN = FM_OWN, FM_MLA_Q_RANK = FM_OWN << 1, FM_MLA_BIAS = FM_OWN << 2 };
+enum {
+    FM_MLA_Q_PLAIN = FM_OWN,
+    FM_MLA_Q_RANK = FM_OWN << 1,
+    FM_MLA_BIAS = FM_OWN << 2,
+    FM_MLA_INDEXER = FM_OWN << 3
+};
 
-/* Letters: q = Q C, r = q_rank, k = c_rank + R, c = c_rank, b = Q (A + D), v = Q D. */
+/* Letters: q = Q C, r = q_rank, k = c_rank + R, c = c_rank, b = Q (A + D), v = Q D; of the indexer
+ * n = its heads, w their width, i = n w. */
 /* clang-format off */
 #define FM_MLA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
@@ -62,6 +80,14 @@ enum { FM_MLA_Q_PLAIN = FM_OWN, FM_MLA_Q_RANK = FM_OWN << 1, FM_MLA_BIAS = FM_OW
     FM_MLA_MATRIX(prefix "kv_b_proj.weight", kv_b, "bc", FM_ALWAYS),                               \
     FM_MLA_MATRIX(prefix "o_proj.weight", o, "Hv", FM_ALWAYS),                                     \
     FM_MLA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_MLA_BIAS)
+#define FM_MLA_CARRIED(n, shape)                                                                   \
+    {FM_SAME(n), FM_PART_CARRIED, 0, shape, FM_MLA_INDEXER}
+#define FM_MLA_INDEXER_WEIGHTS(prefix)                                                             \
+    FM_MLA_CARRIED(prefix "wq_b.weight", "ir"),                                                    \
+    FM_MLA_CARRIED(prefix "wk.weight", "wH"),                                                      \
+    FM_MLA_CARRIED(prefix "k_norm.weight", "w"),                                                   \
+    FM_MLA_CARRIED(prefix "k_norm.bias", "w"),                                                     \
+    FM_MLA_CARRIED(prefix "weights_proj.weight", "nH")
 /* clang-format on */
 
 #endif

@@ -83,6 +83,8 @@ static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *js
                        r->R / 2);
     r->scale = (float)scale;
     c->T_max = original < c->T_max ? original : c->T_max;
+    c->T_exact = c->T_max;
+    c->exact = "as far as longrope's short factors go";
     return FM_OK;
 }
 
@@ -226,7 +228,6 @@ int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
         if (!rc)
             rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
     }
-    c->longrope = stated.type == LONGROPE;
     if (!rc && stated.type == LONGROPE)
         rc = read_longrope(r, c, json, stated.object, err);
     if (!rc && stated.type == YARN)

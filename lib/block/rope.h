@@ -32,7 +32,7 @@ struct fm_rope {
 void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
 /* Heads, or what of each is rotated where the block says so, are `width` wide, at most
- * FM_HEAD_DIM_MAX.  Also sets config->longrope, and T_max where longrope ends earlier. */
+ * FM_HEAD_DIM_MAX.  Where longrope ends earlier, T_max is that, and config->exact says it. */
 int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);

@@ -30,6 +30,8 @@ enum fm_weight_part {
     FM_PART_MLP_GATE,  /* (D, H): even rows of mlp_gate_up */
     FM_PART_MLP_UP,    /* (D, H): odd rows */
     FM_PART_MLP_DOWN,  /* (H, D): transposed */
+    FM_PART_CARRIED,   /* nothing: it is there, of this shape, and no tool computes with it */
+    FM_PART_SPARE,     /* the same, where it is there */
     /* From here on what channels of experts are made of; shapes are one expert's, in front of which
      * a tensor of all experts of a layer has E (lib/block/experts.h). */
     FM_PART_GATE,         /* (I, H): the even rows of gate_up */

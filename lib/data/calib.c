@@ -153,18 +153,18 @@ static int choose_T(int *T, const struct reading *r, struct fm_err *err)
     uint64_t most = SEQ_LEN_DEFAULT;
     const struct fm_tokens *t = r->files->tokens;
     const char *narrow = t->file.path;
-    if (most > (uint64_t)config->T_max)
-        most = (uint64_t)config->T_max;
+    if (most > (uint64_t)config->T_exact)
+        most = (uint64_t)config->T_exact;
     for (int s = 0; s < r->mix.inputs; s++)
         if (t[s].rows > 0 && most > t[s].cols) {
             most = t[s].cols;
             narrow = t[s].file.path;
         }
     *T = run->inputs.seq_len ? run->inputs.seq_len : (int)most;
-    if (*T > config->T_max)
-        return fm_fail(err, FM_EUSAGE, "--seq-len %d is more than the model's positions (%d%s)", *T,
-                       config->T_max,
-                       config->longrope ? ", as far as longrope's short factors go" : "");
+    if (*T > config->T_exact)
+        return fm_fail(err, FM_EUSAGE, "--seq-len %d is more than the model's positions (%d%s%s)",
+                       *T, config->T_exact, config->exact ? ", " : "",
+                       config->exact ? config->exact : "");
     if (run->inputs.seq_len && *T < 2)
         return fm_fail(err, FM_EUSAGE, "--seq-len %d: a sequence has at least 2 tokens", *T);
     if (*T < 2)

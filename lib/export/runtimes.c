@@ -90,11 +90,11 @@ static bool gqa_divides(const struct fm_config *c, int d, bool copies)
     return c->Q % d == 0 && (c->G % d == 0 || repeats);
 }
 
-/* The latent of all heads, and the part of their key that is rotated. */
+/* The latent of all heads, and the part of their key that is rotated; an indexer's key. */
 static struct kept mla_kept(const struct fm_config *c, int l)
 {
-    (void)l;
-    return (struct kept){.token = (uint64_t)(c->mla->c_rank + c->mla->R)};
+    int index = fm_mla_indexed(c, l) ? c->mla->index_width : 0;
+    return (struct kept){.token = (uint64_t)(c->mla->c_rank + c->mla->R + index)};
 }
 
 /* Every device has the latents whole, and its heads' part of what is made of them. */

@@ -181,9 +181,9 @@ void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *x, const str
                  c->extra_layers, c->extra_layers == 1 ? "" : "s", n);
 }
 
-int fm_extra_refuse(const char *name, struct fm_err *err)
+int fm_extra_refuse(const struct fm_config *c, const char *name, struct fm_err *err)
 {
-    if (!strstr(name, ".indexer."))
+    if (c->family->indexed || !strstr(name, ".indexer."))
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
                    "tensor '%s' is of a sparse indexer, whose attention these tools do not compute",

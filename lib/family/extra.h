@@ -6,8 +6,8 @@
  * byte as they are stored, exports leave them out unless --keep-extra is given.
  *
  * A family says how its own are named; a tensor is one of them by its name alone, whatever number
- * of layers config.json speaks of.  Sparse indexers, whose attention we do not compute, are
- * refused.
+ * of layers config.json speaks of.  Sparse indexers are refused but in families whose attention
+ * without them is the same as far as sequences go (FM_PART_CARRIED).
  */
 #ifndef FM_EXTRA_H
 #define FM_EXTRA_H
@@ -91,7 +91,7 @@ void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *extra,
                    const struct fm_config *config);
 
-/* FM_ECONFIG for a tensor of a sparse indexer, by name. */
-int fm_extra_refuse(const char *name, struct fm_err *err);
+/* FM_ECONFIG for a tensor of a sparse indexer, by name, in a family that has none. */
+int fm_extra_refuse(const struct fm_config *config, const char *name, struct fm_err *err);
 
 #endif

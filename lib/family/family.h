@@ -41,9 +41,12 @@ struct fm_model_family {
     const struct fm_expert_form *expert;
     const struct fm_norm *norm;
     const void *attention_options, *router_options;
-    bool head_bias; /* lm_head_bias is obeyed */
-    bool tied;      /* where config.json has no tie_word_embeddings */
-    double eps;     /* if config.json does not set it */
+    bool indexed; /* a small attention chooses what the large one sees; its attention block knows
+                     up to which length that is everything, and its tensors are carried */
+    unsigned output_norms; /* bits of enum fm_output_norms */
+    bool head_bias;        /* lm_head_bias is obeyed */
+    bool tied;             /* where config.json has no tie_word_embeddings */
+    double eps;            /* if config.json does not set it */
     int positions;
     const struct fm_keys_only *only; /* keys of config.json that can have one value only; NULL:
                                         no such */
@@ -151,6 +154,9 @@ bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_conf
 
 /* True where it is an array of struct fm_layer as it is. */
 bool fm_weights_is_field(const struct fm_weight *w);
+
+/* True where no tool computes with the tensor. */
+bool fm_weights_is_carried(const struct fm_weight *w);
 
 /* True where the tensor holds channels of experts: of one, or of all of a layer. */
 bool fm_weights_is_expert(const struct fm_weight *w);

@@ -155,6 +155,24 @@ static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_er
                          f->width_twin, twin, f->width_key, c->I);
 }
 
+/* Where several keys say how many experts there are, transformers takes one and servers take
+ * another. */
+static int check_experts(const struct fm_config *c, const char *read, const cJSON *json,
+                         struct fm_err *err)
+{
+    const char *keys[] = {"num_experts", "num_local_experts"};
+    for (int i = 0; i < 2; i++) {
+        int other = c->E, rc = fm_keys_size_opt(&other, json, keys[i], FM_EXPERTS_MAX, err);
+        if (rc)
+            return rc;
+        if (other != c->E)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s %d is not %s %d, and programs read one or the other", keys[i], other,
+                           read, c->E);
+    }
+    return FM_OK;
+}
+
 /* Qwen and OLMoE say num_experts; transformers 5 may store either name, or the family's own. */
 static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
@@ -171,6 +189,8 @@ static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct 
         rc = check_twin(c, json, err);
     if (!rc)
         rc = f->router->read(c, f->router_options, keys, err);
+    if (!rc)
+        rc = check_experts(c, key, json, err);
     if (!rc && c->K > c->E)
         rc = fm_fail(err, FM_EFORMAT, "%s %d is more than %s %d", chosen, c->K, key, c->E);
     return rc;
@@ -204,6 +224,7 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
     if (!rc && c->family->head_bias)
         rc = fm_json_opt_bool(json, "lm_head_bias", &c->head_bias, err);
     c->eps = (float)eps;
+    c->T_exact = c->T_max;
     return rc;
 }
 
@@ -215,14 +236,16 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     const struct fm_model_family *f = c->family;
     const struct fm_keys keys = {.json = json, .family = c->type};
     c->T_max = f->positions;
+    c->embed_scale = 1;
     c->attention = f->attention;
     c->expert = f->expert;
     c->norm = f->norm;
+    c->output_norms = f->output_norms;
     rc = fm_families_storage(c, json, err);
     const cJSON *codes = cJSON_GetObjectItemCaseSensitive(json, FM_CODES_KEY);
     if (!rc && cJSON_HasObjectItem(json, "fm_widths") && fm_families_storage(c, codes, err))
         rc = fm_within(err, FM_CODES_KEY);
-    if (!rc)
+    if (!rc && !f->indexed)
         rc = refuse_indexer(json, err);
     if (!rc && f->only)
         rc = fm_keys_only(&keys, f->only, err);

@@ -115,6 +115,11 @@ bool fm_weights_is_field(const struct fm_weight *w)
     return w->part >= FM_PART_NORM && w->part <= FM_PART_DOWN_BIAS;
 }
 
+bool fm_weights_is_carried(const struct fm_weight *w)
+{
+    return w->part == FM_PART_CARRIED || w->part == FM_PART_SPARE;
+}
+
 bool fm_weights_is_expert(const struct fm_weight *w)
 {
     return w->part >= FM_PART_GATE;

@@ -135,6 +135,8 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     uint64_t read = (uint64_t)(passes * (double)pass_bytes) + once;
     estimate->read = stay && estimate->read > read ? estimate->read : estimate->read + read;
     estimate->storage = c->storage ? c->storage->name : NULL;
+    estimate->longest = c->T_exact;
+    estimate->exact = c->exact;
     fm_model_bytes(model, &estimate->stored, &estimate->written);
 }
 

@@ -52,6 +52,8 @@ struct fm_estimate {
     uint64_t stored, written; /* bytes of all its tensors: so, and in bundles and exports */
     uint64_t sweeps;          /* passes over the model */
     uint64_t tokens;          /* token positions computed, over all lanes */
+    int longest;              /* tokens of a sequence that the model computes as we do, */
+    const char *exact;        /* why no more; NULL: it has no more positions */
     uint64_t held, used; /* tokens in the files of calibration data, and of them used; 0: unknown */
     const char *precision; /* of products: "f32", "bf16" */
     const char *method;    /* that makes masks; NULL: none are made */

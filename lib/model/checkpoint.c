@@ -85,7 +85,7 @@ static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm
     const struct fm_weight *w = fm_weights_find(&cp->config, FM_NAMING_STOCK, weight, &l, &e);
     if (fm_stored_twice(&cp->config, name, fm_hfdir_find(&cp->dir, weight, &file), err))
         return err->code;
-    if (!w && fm_extra_refuse(name, err))
+    if (!w && fm_extra_refuse(&cp->config, name, err))
         return err->code;
     if (!w && fm_extra_add(&cp->sum, &cp->config, at->tensor)) {
         cp->extra[cp->extras++] = *at;

@@ -224,6 +224,13 @@ static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer
     }
 }
 
+/* Of a tensor that no tool computes with: it is there, of the right shape, if it must be. */
+static int check_carried(struct fm_model *m, const struct fm_weight *w, int l, struct fm_err *err)
+{
+    struct fm_model_tensor found = {0};
+    return w->part == FM_PART_SPARE ? FM_OK : find_place(m, &found, w, l, -1, err);
+}
+
 static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
 {
     struct fm_layer_tensors *layer = &m->layer[l];
@@ -238,6 +245,11 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
         if (w->part == FM_PART_NONLAYER || !w->name[m->tensors.naming] ||
             !fm_weights_exists(c, w, l))
             continue;
+        if (fm_weights_is_carried(w)) {
+            if (check_carried(m, w, l, err))
+                return err->code;
+            continue;
+        }
         bool each = fm_weights_per_expert(w, m->tensors.naming);
         layer->fused |= fm_weights_is_expert(w) && !each;
         for (int e = 0; e < (each ? c->E : 1); e++) {
@@ -319,7 +331,7 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
     if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of) ||
         is_packed_scale(m, of))
         return FM_OK;
-    int rc = fm_extra_refuse(of, err);
+    int rc = fm_extra_refuse(&m->config, of, err);
     if (rc || fm_extra_add(&m->extra, &m->config, t))
         return rc;
     if (fm_stored_belongs(codes, &m->config, of))

@@ -57,7 +57,9 @@ int fm_weightsum_place(const struct fm_config *config, const char *name)
     char weight[FM_ST_NAME_BYTES_MAX + 1];
     fm_stored_weight(weight, config, name);
     const struct fm_weight *w = fm_weights_find(config, FM_NAMING_STOCK, weight, &l, &e);
-    return !w || !fm_weights_exists(config, w, l) ? -1 : l < 0 ? config->L : l;
+    if (!w || fm_weights_is_carried(w) || !fm_weights_exists(config, w, l))
+        return -1;
+    return l < 0 ? config->L : l;
 }
 
 int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,

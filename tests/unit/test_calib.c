@@ -23,7 +23,7 @@ static struct fm_run_options numbered(void)
                                    .inputs.token_dtype = FM_TOKEN_U16};
 }
 
-static const struct fm_config config = {.V = 1000, .T_max = 300};
+static const struct fm_config config = {.V = 1000, .T_max = 300, .T_exact = 300};
 
 static struct fm_calib open_calib(const struct fm_run_options *run)
 {
@@ -88,12 +88,12 @@ static void the_length_has_a_default_and_bounds(void **state)
     expect(&run, &config, FM_EUSAGE, "301");
     run.inputs.seq_len = 1;
     expect(&run, &config, FM_EUSAGE, "at least 2");
-    struct fm_config wide = {.V = 1000, .T_max = 4000};
+    struct fm_config wide = {.V = 1000, .T_max = 4000, .T_exact = 4000};
     run.inputs.seq_len = 1001;
     expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
     run.inputs.seq_len = 0;
     expect(&run, &wide, FM_EFORMAT, "smaller --seq-len");
-    struct fm_config few = {.V = 999, .T_max = 300};
+    struct fm_config few = {.V = 999, .T_max = 300, .T_exact = 300};
     run.inputs.seq_len = 10;
     expect(&run, &few, FM_EFORMAT, "999");
 }

@@ -125,7 +125,7 @@ static void yarn_turns_as_in_transformers(void **state)
         for (int at = 0; at < 6; at++)
             assert_true(fabs(cosines[37 * 6 + at] - row[i].cos[at]) < 4e-6);
         assert_true(fabs(c.mla->rope.m - row[i].m) < 1e-6);
-        assert_false(c.longrope);
+        assert_null(c.exact);
     }
 }
 

@@ -82,7 +82,8 @@ static void phi_3_5_moe_is_read_in_both_spellings(void **state)
         assert_true(g->qkv_bias && g->o_bias && c.head_bias && !c.tied);
         assert_true(c.router == &fm_sparsemix && c.sparsemix->threshold == 0.04f);
         assert_true(c.norm == &fm_layernorm);
-        assert_true(c.longrope && c.T_max == 4096 && g->window == 0 && g->rope.theta == 1e4);
+        assert_true(c.exact && c.T_max == 4096 && c.T_exact == 4096 && g->window == 0 &&
+                    g->rope.theta == 1e4);
         assert_true(g->rope.scale == 1.243163121016122f);
         assert_true(g->rope.factor[0] == 1.25f && g->rope.factor[62] == 1.5f);
         /* 41.9 and 6.6 billion, as its card says */
@@ -90,7 +91,7 @@ static void phi_3_5_moe_is_read_in_both_spellings(void **state)
         assert_true(fm_config_params_active(&c, NULL) / 100000000 == 66);
     }
     struct fm_config c = must("2", "");
-    assert_true(!c.longrope && c.T_max == 131072 && c.gqa->rope.scale == 1 &&
+    assert_true(!c.exact && c.T_max == 131072 && c.T_exact == 131072 && c.gqa->rope.scale == 1 &&
                 c.sparsemix->threshold == 0.02f);
 }
 
