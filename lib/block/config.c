@@ -30,3 +30,10 @@ int fm_config_mlp(const struct fm_config *c, int l)
 {
     return fm_config_moe(c, l) < 0 ? c->dense : c->shared;
 }
+
+unsigned fm_config_output_norms(const struct fm_config *c, int l)
+{
+    unsigned norms = c->output_norms & (FM_NORMS_ATTENTION | FM_NORMS_MLP);
+    bool experts = c->output_norms & FM_NORMS_EXPERTS && fm_config_moe(c, l) >= 0;
+    return experts ? norms | FM_NORMS_MLP : norms;
+}

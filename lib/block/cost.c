@@ -30,11 +30,13 @@ double fm_cost_lm_head(const struct fm_config *c)
     return 2.0 * c->H * c->V;
 }
 
-/* Boundaries, norms and their gradients are 8 of H; the rows of K experts. */
+/* Boundaries, norms and their gradients are 8 of H; norms of what parts of the layer give, 4; the
+ * rows of K experts. */
 uint64_t fm_cost_token_floats(const struct fm_config *c)
 {
     uint64_t H = (uint64_t)c->H, mlp = (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
-    return 8 * H + c->attention->scratch(c) + fm_mlp_floats(mlp) + (uint64_t)c->K * H;
+    return (c->output_norms ? 12 : 8) * H + c->attention->scratch(c) + fm_mlp_floats(mlp) +
+           (uint64_t)c->K * H;
 }
 
 /* Its input, output and gradient; every row of gate_up and the channel, with their gradients. */

@@ -21,10 +21,14 @@ static void set_full(struct fm_gqa *g, int l)
     g->full[l / 8] |= (uint8_t)(1 << l % 8);
 }
 
+static bool is_full(const struct fm_gqa *g, int l)
+{
+    return g->full[l / 8] >> l % 8 & 1;
+}
+
 int fm_gqa_window(const struct fm_config *c, int l)
 {
-    const struct fm_gqa *g = c->gqa;
-    return g->full[l / 8] >> l % 8 & 1 ? 0 : g->window;
+    return is_full(c->gqa, l) ? 0 : c->gqa->window;
 }
 
 /* layer_types: full attention, and sliding_attention where the family has layers of both. */
@@ -49,9 +53,13 @@ static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
     }
     if (o->alternates && l > 0 && l != c->L)
         return fm_fail(err, FM_EFORMAT, "layer_types has %d entries for %d layers", l, c->L);
-    for (int i = 1; o->alternates && l == 0 && i < c->L; i += 2)
+    int every = o->every_key ? o->every : 2;
+    int rc = o->every_key && l == 0
+                 ? fm_keys_size_opt(&every, json, o->every_key, FM_LAYERS_MAX, err)
+                 : FM_OK;
+    for (int i = every - 1; !rc && o->alternates && l == 0 && i < c->L; i += every)
         set_full(g, i);
-    return FM_OK;
+    return rc;
 }
 
 /* With layers of both kinds no window at all is nothing that programs agree on. */
@@ -59,7 +67,7 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
                         struct fm_err *err)
 {
     for (int l = 0; l < c->L && window == 0; l++)
-        if (!(g->full[l / 8] >> l % 8 & 1))
+        if (!is_full(g, l))
             return fm_fail(err, FM_ECONFIG,
                            "sliding_window is null or 0, and layer %d is sliding_attention: "
                            "programs differ in what that means; say the window, or "
@@ -158,6 +166,8 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     int rc = read_heads(c, keys->json, err);
     g->sinks = o->sinks;
     g->gated = o->gated;
+    g->gate_apart = o->gate_apart;
+    g->unrotated = o->unrotated;
     if (!rc)
         rc = read_qk_norm(g, o, keys->json, err);
     if (!rc)
@@ -289,7 +299,10 @@ static void project(const struct fm_pass *p, float *y, const float *x, const voi
 /* The rotation of y (N, heads C), sign 1, or its way back, -1. */
 static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 {
-    const struct fm_rope *r = &p->config->gqa->rope;
+    const struct fm_gqa *g = p->config->gqa;
+    const struct fm_rope *r = &g->rope;
+    if (g->unrotated && is_full(g, p->l))
+        return;
     p->ops->rope(y, p->cos, p->sin, fm_pass_rows(p), p->T, heads, p->config->C, r->R, r->pairs,
                  sign);
 }
@@ -310,10 +323,12 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
     rotate(p, y, heads, 1);
 }
 
-/* The gate's rows of w->q. */
+/* The gate's own tensor, or its rows of w->q. */
 static struct fm_in gate_weights(const struct fm_pass *p)
 {
     const struct fm_config *c = p->config;
+    if (c->gqa->gate_apart)
+        return fm_pass_projection(p, p->layer->gqa.gate, 0);
     return fm_pass_projection(p, p->layer->gqa.q, heads_width(c, c->Q) * (size_t)c->H);
 }
 

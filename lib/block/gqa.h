@@ -19,17 +19,22 @@ enum fm_qk_norm {
 
 /* What a family says of its attention. */
 struct fm_gqa_options {
-    const char *bias_key; /* of config.json; NULL: the family has no biases */
-    bool bias;            /* bias_key where config.json lacks it */
-    bool o_bias;          /* o_proj obeys it as well */
-    bool window;          /* sliding_window is obeyed; else refused where it is switched on */
-    bool alternates;      /* in the layers that layer_types says, else every other one, the first
-                             with it; nothing else switches it */
-    int usual_window;     /* where config.json has no sliding_window; 0: none */
-    bool sinks;           /* every query head has one more score, whose value is zero */
-    bool clip;            /* clip_qkv */
-    bool gated;           /* a product beside q's, as wide, gates what attention gives */
-    bool other_layers;    /* layer_types has other values, which somebody else reads */
+    const char *bias_key;  /* of config.json; NULL: the family has no biases */
+    bool bias;             /* bias_key where config.json lacks it */
+    bool o_bias;           /* o_proj obeys it as well */
+    bool window;           /* sliding_window is obeyed; else refused where it is switched on */
+    bool alternates;       /* in the layers that layer_types says, else every other one, the first
+                              with it; nothing else switches it */
+    const char *every_key; /* without layer_types every so-manieth layer is without a window, and no
+                              other; NULL: every other one */
+    int every;             /* where config.json has no such key */
+    bool unrotated;        /* layers without a window have no positions at all */
+    int usual_window;      /* where config.json has no sliding_window; 0: none */
+    bool sinks;            /* every query head has one more score, whose value is zero */
+    bool clip;             /* clip_qkv */
+    bool gated;            /* a product beside q's, as wide, gates what attention gives */
+    bool gate_apart;       /* it has a tensor of its own; else its rows are between q's */
+    bool other_layers;     /* layer_types has other values, which somebody else reads */
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* of config.json, which must say true for it; NULL: always */
     struct fm_rope_options rope;
@@ -41,7 +46,8 @@ struct fm_gqa {
     bool sinks;            /* there are such */
     float clip;            /* q, k, v are clamped to +-clip; 0: not */
     bool qkv_bias, o_bias; /* there are such */
-    bool gated;
+    bool gated, gate_apart;
+    bool unrotated;
     enum fm_qk_norm qk_norm;
     struct fm_rope rope;
     uint8_t full[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has no window */
@@ -78,6 +84,8 @@ enum {
     FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \
     FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
     FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
+#define FM_GQA_GATE_WEIGHT(prefix)                                                                 \
+    FM_GQA_MATRIX(prefix "gate_proj.weight", gate, "qH")
 #define FM_GQA_SINKS_WEIGHT(prefix)                                                                \
     FM_GQA_WEIGHT(prefix "sinks", sinks, "h", FM_GQA_SINKS)
 /* clang-format on */

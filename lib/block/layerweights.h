@@ -15,6 +15,7 @@
 struct fm_gqa_weights {
     void *q, *k, *v, *o;                      /* (Q C, H), (G C, H), (G C, H), (H, Q C); gated: the
                                                  gate's (Q C, H) are behind q; projections */
+    void *gate;                               /* the same where it has a tensor of its own */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
     float *sinks;                             /* (Q) */
@@ -54,6 +55,8 @@ struct fm_router_weights {
 struct fm_layer {
     float *input_norm, *input_norm_bias; /* (H) */
     float *post_norm, *post_norm_bias;   /* (H) */
+    float *attention_norm, *mlp_norm;    /* (H), of what attention, and experts and MLP together,
+                                            give, before it is added; without biases */
     struct fm_gqa_weights gqa;
     struct fm_mla_weights mla;
     struct fm_deltanet_weights deltanet;

@@ -14,8 +14,12 @@
  *                                                              down     z    (n,H)
  *     y (N,H) = x1 + combine(weights, z) + mlp(xm)
  *
+ * A family may have a norm of what attention gives, and one of what experts and MLP give together,
+ * before it is added: then that sum is an array of its own, o_a or o_m.
+ *
  * The way back has dy in dx (N,H) and goes from the end to the beginning:
  *
+ *     give_back      dy becomes the gradient at o_m, where there is such a norm
  *     back_experts   dy rows times their weight w: dy' (n,H); dh = dy' down^T (n,full);
  *                    dgu (n, r k); rows of dz (n,H); dweights (R) = <dy', z> / w
  *                    router and combine: dxm (N,H) += from dweights and dz
@@ -45,16 +49,18 @@
 /* N tokens' inner values of a layer, in scratch or where the pass keeps them.  What
  * the layer does not need is NULL. */
 struct inner {
-    float *x1;          /* (N, H); of a forward, only where it is kept */
-    float *gu;          /* (R, r I): products of gate_up, rows of an expert at their width;
-                           NULL: not kept */
-    float *mlp_gu;      /* (N, 2 D): the same of the MLP that all tokens go through */
-    float *xn, *rstd;   /* (N, H), (N): first norm */
-    float *attention;   /* the block's */
-    float *xm, *rstd_m; /* (N, H), (N): second norm */
-    int32_t *ids;       /* (N, K) chosen experts; NULL: a dense layer */
-    float *weights;     /* (N, K) */
-    float *p;           /* (N, E): what the router's backward needs of all experts */
+    float *x1;             /* (N, H); of a forward, only where it is kept */
+    float *gu;             /* (R, r I): products of gate_up, rows of an expert at their width;
+                              NULL: not kept */
+    float *mlp_gu;         /* (N, 2 D): the same of the MLP that all tokens go through */
+    float *o_a, *rstd_o_a; /* (N, H), (N): what attention gives, where that is normalised */
+    float *o_m, *rstd_o_m; /* the same of experts and MLP */
+    float *xn, *rstd;      /* (N, H), (N): first norm */
+    float *attention;      /* the block's */
+    float *xm, *rstd_m;    /* (N, H), (N): second norm */
+    int32_t *ids;          /* (N, K) chosen experts; NULL: a dense layer */
+    float *weights;        /* (N, K) */
+    float *p;              /* (N, E): what the router's backward needs of all experts */
     /* Rows sorted by expert, ascending tokens in each; R = N K of them. */
     int32_t *rows;  /* (R): token of a row */
     float *scale;   /* (R): its router weight */
@@ -91,6 +97,11 @@ static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
         .xm = fm_arena_alloc(arena, n * h),
         .rstd_m = fm_arena_alloc(arena, n),
     };
+    unsigned norms = fm_config_output_norms(c, l);
+    a.o_a = fm_arena_alloc_if(norms & FM_NORMS_ATTENTION, arena, n * h);
+    a.rstd_o_a = fm_arena_alloc_if(norms & FM_NORMS_ATTENTION, arena, n);
+    a.o_m = fm_arena_alloc_if(norms & FM_NORMS_MLP, arena, n * h);
+    a.rstd_o_m = fm_arena_alloc_if(norms & FM_NORMS_MLP, arena, n);
     a.attention = fm_arena_alloc(arena, c->attention->inner(c, l, N));
     if (fm_config_moe(c, l) >= 0)
         take_choices(&a, c, n, gu, arena);
@@ -181,6 +192,34 @@ static void enter(const struct fm_pass *p, struct inner *a, const float *x1)
     sort_rows(p, a);
 }
 
+/* y (N, H) += norm of o (N, H), with weights w. */
+static void add_normed(const struct fm_pass *p, float *y, const float *o, float *rstd,
+                       const float *w)
+{
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p);
+    struct fm_mark mark = fm_scratch_mark();
+    float *normed = fm_scratch_floats((size_t)N * (size_t)c->H);
+    c->norm->forward(p->ops, normed, rstd, o, w, NULL, N, c->H, c->eps);
+    p->ops->add(y, normed, (int64_t)N * c->H);
+    fm_scratch_release(mark);
+}
+
+/* In scratch, the gradient at o from dy, the one at its norm; without a norm, dy. */
+static const float *normed_back(const struct fm_pass *p, const float *dy, const float *o,
+                                const float *rstd, const float *w)
+{
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p);
+    size_t count = (size_t)N * (size_t)c->H;
+    if (!o)
+        return dy;
+    float *d_o = fm_scratch_floats(count);
+    p->ops->zero(d_o, count * sizeof *d_o);
+    c->norm->backward(p->ops, d_o, dy, o, w, NULL, rstd, N, c->H);
+    return d_o;
+}
+
 /* x1 (N, H), which holds x, += attention of its norm. */
 static void attend(const struct fm_pass *p, struct inner *a, float *x1)
 {
@@ -188,7 +227,13 @@ static void attend(const struct fm_pass *p, struct inner *a, float *x1)
     const struct fm_layer *w = p->layer;
     c->norm->forward(p->ops, a->xn, a->rstd, x1, w->input_norm, w->input_norm_bias, fm_pass_rows(p),
                      c->H, c->eps);
-    c->attention->forward(p, a->attention, x1, a->xn);
+    if (!a->o_a) {
+        c->attention->forward(p, a->attention, x1, a->xn);
+        return;
+    }
+    p->ops->zero(a->o_a, (size_t)fm_pass_rows(p) * (size_t)c->H * sizeof *a->o_a);
+    c->attention->forward(p, a->attention, a->o_a, a->xn);
+    add_normed(p, x1, a->o_a, a->rstd_o_a, w->attention_norm);
 }
 
 /* dx (N, H) holds the gradient at x1 and receives the one at x. */
@@ -199,7 +244,8 @@ static void attend_back(const struct fm_pass *p, const struct inner *a, float *d
     int N = fm_pass_rows(p);
     struct fm_mark mark = fm_scratch_mark();
     float *dxn = fm_scratch_floats((size_t)N * (size_t)c->H);
-    c->attention->backward(p, a->attention, dxn, dx);
+    const float *d_o = normed_back(p, dx, a->o_a, a->rstd_o_a, w->attention_norm);
+    c->attention->backward(p, a->attention, dxn, d_o);
     c->norm->backward(p->ops, dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, c->H);
     fm_scratch_release(mark);
 }
@@ -329,6 +375,23 @@ static void add_experts(const struct fm_pass *p, const struct inner *a, float *y
         counts[i] = count_rows(p, a, i);
 }
 
+/* o (N, H) += experts and MLP of a->xm. */
+static void feed(const struct fm_pass *p, const struct inner *a, float *o, int64_t *counts,
+                 const struct fm_visitor *visitor, const struct fm_expert_view *where)
+{
+    if (a->ids)
+        add_experts(p, a, o, counts, visitor, where);
+    fm_mlp_forward(p, a->mlp_gu, o, a->xm);
+}
+
+/* a->o_m = experts and MLP of a->xm. */
+static void feed_apart(const struct fm_pass *p, const struct inner *a, int64_t *counts,
+                       const struct fm_visitor *visitor, const struct fm_expert_view *where)
+{
+    p->ops->zero(a->o_m, (size_t)fm_pass_rows(p) * (size_t)p->config->H * sizeof *a->o_m);
+    feed(p, a, a->o_m, counts, visitor, where);
+}
+
 void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts,
                       const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
@@ -341,9 +404,12 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     enter(p, &a, y);
     if (p->cached)
         p->ops->copy(a.x1, y, count * sizeof *y);
-    if (a.ids)
-        add_experts(p, &a, y, counts, visitor, where);
-    fm_mlp_forward(p, a.mlp_gu, y, a.xm);
+    if (a.o_m) {
+        feed_apart(p, &a, counts, visitor, where);
+        add_normed(p, y, a.o_m, a.rstd_o_m, p->layer->mlp_norm);
+    } else {
+        feed(p, &a, y, counts, visitor, where);
+    }
     fm_scratch_release(mark);
     fm_scratch_release(host);
 }
@@ -490,6 +556,18 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     fm_scratch_release(mark);
 }
 
+/* What the norm of experts and MLP was made of, for its gradient: the experts go forward again. */
+static void remake_norm(const struct fm_pass *p, const struct inner *a)
+{
+    size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;
+    struct fm_mark mark = fm_scratch_mark();
+    float *unused = fm_scratch_floats(count);
+    feed_apart(p, a, NULL, NULL, NULL);
+    p->ops->zero(unused, count * sizeof *unused);
+    add_normed(p, unused, a->o_m, a->rstd_o_m, p->layer->mlp_norm);
+    fm_scratch_release(mark);
+}
+
 void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const float *x,
                        const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
@@ -502,14 +580,17 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
         p->ops->copy(a.x1, x, count * sizeof *x);
         attend(p, &a, a.x1);
         enter(p, &a, a.x1);
+        if (a.o_m)
+            remake_norm(p, &a);
     }
+    const float *dy = normed_back(p, dx, a.o_m, a.rstd_o_m, p->layer->mlp_norm);
     if (a.ids)
-        back_experts(p, &a, dxm, dx, wanted, visitor, where);
+        back_experts(p, &a, dxm, dy, wanted, visitor, where);
     else
         p->ops->zero(dxm, count * sizeof *dxm);
     if (wanted) {
         const struct fm_layer *w = p->layer;
-        fm_mlp_backward(p, a.mlp_gu, dxm, dx, a.xm);
+        fm_mlp_backward(p, a.mlp_gu, dxm, dy, a.xm);
         p->config->norm->backward(p->ops, dx, dxm, a.x1, w->post_norm, w->post_norm_bias, a.rstd_m,
                                   N, H);
         attend_back(p, &a, dx, x);

@@ -146,6 +146,8 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
         const struct fm_batch *batch = &r->batch[k->first + i];
         int n = batch->S * batch->T;
         op->embed(x + (size_t)i * one, batch->ids, r->nonlayer->embed, n, r->sweep->config->H);
+        if (r->sweep->config->embed_scale != 1)
+            op->scale(x + (size_t)i * one, r->sweep->config->embed_scale, (int64_t)one);
     }
 }
 

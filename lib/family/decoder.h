@@ -19,13 +19,16 @@
         FM_SAME(n), FM_PART_NORM, FM_LAYER_FIELD(f), "H", when                                     \
     }
 
-#define FM_DECODER_WEIGHTS                                                                         \
+/* What lies outside the layers. */
+#define FM_DECODER_ENDS                                                                            \
     FM_NONLAYER("model.embed_tokens.weight", embed, "VH", FM_ALWAYS),                              \
         FM_NONLAYER("model.norm.weight", norm, "H", FM_ALWAYS),                                    \
         FM_NONLAYER("model.norm.bias", norm_bias, "H", FM_NORM_BIAS),                              \
         FM_NONLAYER("lm_head.weight", lm_head, "VH", FM_UNTIED),                                   \
-        FM_NONLAYER("lm_head.bias", lm_head_bias, "V", FM_HEAD_BIAS),                              \
-        FM_NORM("model.layers.{l}.input_layernorm.weight", input_norm, FM_ALWAYS),                 \
+        FM_NONLAYER("lm_head.bias", lm_head_bias, "V", FM_HEAD_BIAS)
+
+#define FM_DECODER_WEIGHTS                                                                         \
+    FM_DECODER_ENDS, FM_NORM("model.layers.{l}.input_layernorm.weight", input_norm, FM_ALWAYS),    \
         FM_NORM("model.layers.{l}.input_layernorm.bias", input_norm_bias, FM_NORM_BIAS),           \
         FM_NORM("model.layers.{l}.post_attention_layernorm.weight", post_norm, FM_ALWAYS),         \
         FM_NORM("model.layers.{l}.post_attention_layernorm.bias", post_norm_bias, FM_NORM_BIAS)
