@@ -751,6 +751,8 @@ FAMILIES = {
     "deepseek_v2": ("DeepseekV2",), "deepseek_v3": ("DeepseekV3",), "qwen3_5_moe": ("Qwen3_5Moe",),
     "gpt_oss": ("GptOss", "intermediate_size"), "dots1": ("Dots1",),
     "solar_open": ("SolarOpen",), "hy_v3": ("HYV3",),
+    "deepseek_v32": ("DeepseekV32",), "glm_moe_dsa": ("GlmMoeDsa",), "exaone_moe": ("ExaoneMoe",),
+    "axk1": ("AXK1",), "afmoe": ("Afmoe",),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

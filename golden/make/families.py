@@ -227,6 +227,54 @@ def deepseek_shapes(c):
     return table
 
 
+def indexed_shapes(c):
+    """With a sparse indexer, of whose queries, keys and weights no loss has a gradient."""
+    table, n, C = deepseek_shapes(c), c["index_n_heads"], c["index_head_dim"]
+    for l, p in layers(c):
+        if l > 1 and "index_topk_freq" in c and (l - 1) % c["index_topk_freq"]:
+            continue  # index_skip_topk_offset 2
+        x = p + "self_attn.indexer."
+        table |= {
+            x + "wq_b.weight": ((n * C, c["q_lora_rank"]), 0.3),
+            x + "wk.weight": ((C, c["hidden_size"]), 0.25),
+            x + "k_norm.weight": ((C,), 0.3),
+            x + "k_norm.bias": ((C,), 0.3),
+            x + "weights_proj.weight": ((n, c["hidden_size"]), 0.25),
+        }
+    return table
+
+
+def axk1_shapes(c):
+    """The norm behind the experts is in the dense layer, too, where nothing reads it."""
+    norms = {p + "post_mlp_layernorm.weight": ((c["hidden_size"],), 0.3) for _, p in layers(c)}
+    return deepseek_shapes(c) | norms
+
+
+EXAONE_NAMES = (("mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias"),)
+
+
+def exaone_shapes(c):
+    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": c["num_shared_experts"]}
+    return renamed(without_biases(glm4_shapes(c | sizes)), EXAONE_NAMES)
+
+
+def without_biases(table):
+    return {n: t for n, t in table.items() if not n.endswith("_proj.bias")}
+
+
+AFMOE_NAMES = HY_NAMES[:2]
+
+
+def afmoe_shapes(c):
+    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": c["num_shared_experts"]}
+    sizes["first_k_dense_replace"] = c["num_dense_layers"]
+    table, H = renamed(dots1_shapes(c | sizes), AFMOE_NAMES), c["hidden_size"]
+    for _, p in layers(c):
+        table |= {p + f"{x}_mlp_layernorm.weight": ((H,), 0.3) for x in ("pre", "post")}
+        table[p + "self_attn.gate_proj.weight"] = ((c["num_attention_heads"] * head_dim(c), H), 0.3)
+    return table
+
+
 def gpt_oss_shapes(c):
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
     for _, p in layers(c):
@@ -918,6 +966,197 @@ GLM_LITE = Odd(
     tweak=keep_biases,
 )
 
+YARN = {  # as its makers write it
+    "beta_fast": 8,
+    "beta_slow": 1,
+    "factor": 4,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 16,
+    "type": "yarn",
+}
+LATENT = {
+    "attention_bias": False,
+    "first_k_dense_replace": 1,
+    "hidden_size": 36,
+    "intermediate_size": 47,
+    "kv_lora_rank": 14,
+    "moe_intermediate_size": 17,
+    "moe_layer_freq": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 13,
+    "qk_nope_head_dim": 7,
+    "qk_rope_head_dim": 6,
+    "routed_scaling_factor": 2.5,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "v_head_dim": 9,
+}
+
+DSV32 = Odd(
+    seed=210,
+    T=20,
+    own=LATENT
+    | {  # as its makers write it
+        "architectures": ["DeepseekV32ForCausalLM"],
+        "index_head_dim": 10,
+        "index_n_heads": 3,
+        "index_topk": 24,
+        "model_type": "deepseek_v32",
+        "n_group": 2,
+        "num_nextn_predict_layers": 0,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": YARN,
+        "rope_theta": 100,
+        "topk_group": 1,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.44.2",
+        "vocab_size": 89,
+    },
+    shapes=indexed_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=211, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+GLM5 = Odd(
+    seed=230,
+    T=19,
+    own=LATENT
+    | {  # as its makers write it
+        "architectures": ["GlmMoeDsaForCausalLM"],
+        "head_dim": 192,  # which is none of its widths
+        "index_head_dim": 12,
+        "index_n_heads": 2,
+        "index_skip_topk_offset": 2,
+        "index_topk": 19,
+        "index_topk_freq": 2,
+        "indexer_rope_interleave": True,
+        "model_type": "glm_moe_dsa",
+        "n_group": 1,
+        "num_nextn_predict_layers": 0,
+        "rms_norm_eps": 1e-05,
+        "rope_interleave": True,
+        "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+        "topk_group": 1,
+        "torch_dtype": "float16",
+        "transformers_version": "5.0.2.dev0",
+        "v_head_dim": 11,
+        "vocab_size": 91,
+    },
+    shapes=indexed_shapes,
+    dtype=torch.float16,
+    shards=1,
+    recipe=Recipe(seed=231, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+AXK1 = Odd(
+    seed=250,
+    T=20,
+    own=LATENT
+    | {
+        "architectures": ["AXK1ForCausalLM"],
+        "model_type": "axk1",
+        "n_group": 2,
+        "rms_norm_eps": 1e-06,
+        "rope_interleave": True,
+        "rope_scaling": YARN | {"mscale_all_dim": 0.8},
+        "rope_theta": 100,
+        "topk_group": 1,
+        "torch_dtype": "bfloat16",
+        "transformers_version": "4.57.3",
+        "vocab_size": 89,
+    },
+    shapes=axk1_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=251, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+GROUPED = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "head_dim": 18,
+    "hidden_size": 36,
+    "intermediate_size": 47,
+    "moe_intermediate_size": 17,
+    "num_attention_heads": 4,
+    "num_experts": 7,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 4,
+    "num_shared_experts": 1,
+    "rms_norm_eps": 1e-05,
+    "sliding_window": 6,
+    "transformers_version": "5.3.0",
+}
+
+EXAONE = Odd(
+    seed=270,
+    T=20,
+    own=GROUPED
+    | {  # as its makers write it
+        "architectures": ["ExaoneMoeForCausalLM"],
+        "dtype": "bfloat16",
+        "first_k_dense_replace": 1,
+        "is_moe_layer": [False, True, True, True],
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "model_type": "exaone_moe",
+        "n_group": 1,
+        "norm_topk_prob": True,
+        "num_nextn_predict_layers": 0,
+        "rope_parameters": {"rope_theta": 1000, "rope_type": "default"},
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "sliding_window_pattern": "LG",
+        "topk_group": 1,
+        "vocab_size": 91,
+    },
+    shapes=exaone_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=271, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
+AFMOE = Odd(
+    seed=290,
+    T=20,
+    own=GROUPED
+    | {  # as its makers write it
+        "architectures": ["AfmoeForCausalLM"],
+        "attention_bias": True,
+        "dtype": "bfloat16",
+        "global_attn_every_n_layers": 3,  # layer 2
+        "load_balance_coeff": 0.00005,
+        "model_type": "afmoe",
+        "mup_enabled": True,
+        "n_group": 1,
+        "num_dense_layers": 1,
+        "num_expert_groups": 1,
+        "num_limited_groups": 1,
+        "rope_theta": 1000,
+        "route_norm": True,
+        "route_scale": 2.448,
+        "score_func": "sigmoid",
+        "topk_group": 1,
+        "vocab_size": 89,
+    },
+    shapes=afmoe_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=291, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
 GPTOSS = Odd(
     seed=140,
     T=21,
@@ -1074,5 +1313,6 @@ ROWS = {
     "odd-dsv2": DSV2, "odd-dsv3": DSV3, "odd-moonlight": MOONLIGHT, "odd-glm-lite": GLM_LITE,
     "odd-gptoss": GPTOSS,
     "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35, "odd-dots1": DOTS1,
-    "odd-solar": SOLAR, "odd-hy3": HY3,
+    "odd-solar": SOLAR, "odd-hy3": HY3, "odd-dsv32": DSV32, "odd-glm5": GLM5,
+    "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE,
 }  # fmt: skip

@@ -123,12 +123,15 @@ def attention(x, w, cfg, l):
     T = x.shape[1]
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
     neighbours = cfg.model_type == "ernie4_5_moe"
-    q = rotate(projection(x, w, cfg, "q", Q), cfg.rope_parameters, neighbours)
-    k = rotate(projection(x, w, cfg, "k", G), cfg.rope_parameters, neighbours).repeat_interleave(Q // G, dim=1)
+    types = getattr(cfg, "layer_types", None)
+    full = types and types[l] == "full_attention"
+    still = full and cfg.model_type in ("exaone_moe", "afmoe")
+    turn = lambda y: y if still else rotate(y, cfg.rope_parameters, neighbours)
+    q = turn(projection(x, w, cfg, "q", Q))
+    k = turn(projection(x, w, cfg, "k", G)).repeat_interleave(Q // G, dim=1)
     v = projection(x, w, cfg, "v", G).repeat_interleave(Q // G, dim=1)
     age = torch.arange(T)[:, None] - torch.arange(T)
-    types = getattr(cfg, "layer_types", None)
-    window = None if types and types[l] == "full_attention" else getattr(cfg, "sliding_window", None)
+    window = None if full else getattr(cfg, "sliding_window", None)
     seen = (age >= 0) & (age < (window or T))
     score = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
     if "self_attn.sinks" in w:
@@ -138,6 +141,8 @@ def attention(x, w, cfg, l):
     o = (weight @ v).transpose(1, 2)
     if is_gated(w):
         o = o * linear(x, w, "self_attn.q_proj").unflatten(-1, (Q, 2, -1))[..., 1, :].sigmoid()
+    if "self_attn.w1.weight" in w:  # gate_proj
+        o = o * linear(x, w, "self_attn.w1").unflatten(-1, (Q, -1)).sigmoid()
     return linear(o.flatten(2), w, "self_attn.o_proj")
 
 
@@ -242,7 +247,7 @@ def scored(z, bias, cfg):
     total = top.sum(-1, keepdim=True).clamp(min=getattr(cfg, "moe_norm_min", 0.0))
     if getattr(cfg, "norm_topk_prob", True):
         top = top / total
-    keys = "routed_scaling_factor", "router_scaling_factor"
+    keys = "routed_scaling_factor", "router_scaling_factor", "route_scale"
     return top * next((getattr(cfg, x) for x in keys if hasattr(cfg, x)), 1.0), index
 
 
@@ -312,17 +317,25 @@ class Plain:
         plus = added(self.cfg)
         normed = norm(x, w, "input_layernorm", eps, plus)
         if "self_attn.kv_b_proj.weight" in w:
-            x = x + latent_attention(normed, w, self.cfg)
+            y = latent_attention(normed, w, self.cfg)
         elif "linear_attn.norm.weight" in w:
-            x = x + delta_attention(normed, w, self.cfg)
+            y = delta_attention(normed, w, self.cfg)
         else:
-            x = x + attention(normed, w, self.cfg, l)
-        normed = norm(x, w, "post_attention_layernorm", eps, plus).flatten(0, 1)
-        return x + self.feed(normed, w).view_as(x)
+            y = attention(normed, w, self.cfg, l)
+        before = "post_attention_layernorm"
+        if "pre_mlp_layernorm.weight" in w:  # afmoe's is of what attention gives
+            y, before = norm(y, w, before, eps), "pre_mlp_layernorm"
+        x = x + y
+        y = self.feed(norm(x, w, before, eps, plus).flatten(0, 1), w).view_as(x)
+        if "post_mlp_layernorm.weight" in w and (before != "post_attention_layernorm" or "mlp.gate.weight" in w):
+            y = norm(y, w, "post_mlp_layernorm", eps)
+        return x + y
 
     def logits(self, ids):
         w, self.tapes = self.weights, []
         x = w["model.embed_tokens.weight"][ids]
+        if getattr(self.cfg, "mup_enabled", False):
+            x = x * self.cfg.hidden_size**0.5
         for l in range(self.cfg.num_hidden_layers):
             x = self.layer(l, x)
         x = norm(x, w, "model.norm", self.cfg.rms_norm_eps, added(self.cfg))

@@ -71,11 +71,16 @@ struct fm_model_family {
     ROW(dots1)              \
     ROW(solar_open)         \
     ROW(hy_v3)              \
+    ROW(exaone_moe)         \
+    ROW(afmoe)              \
     ROW(minimax_m2)         \
     ROW(ernie4_5_moe)       \
     ROW(deepseek_v2)        \
     ROW(deepseek_v3)        \
     ROW(glm4_moe_lite)      \
+    ROW(deepseek_v32)       \
+    ROW(glm_moe_dsa)        \
+    ROW(axk1)               \
     ROW(gpt_oss)            \
     ROW(qwen3_next)         \
     ROW(qwen3_5_moe)

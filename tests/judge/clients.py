@@ -74,6 +74,16 @@ YARN = {
     "mscale_all_dim": 0.707,
     "original_max_position_embeddings": 128,
 }
+INDEXED = {  # which sees all keys of so short a sequence
+    "q_lora_rank": 96,
+    "first_k_dense_replace": 1,
+    "num_nextn_predict_layers": 0,
+    "index_topk": 128,
+    "index_n_heads": 32,
+    "index_head_dim": 128,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+}
 GATED_DELTANET = {  # every other layer, beside a shared expert
     "shared_expert_intermediate_size": 96,
     "head_dim": 32,
@@ -142,6 +152,29 @@ FAMILIES = {
         "first_k_dense_replace": 1,  # the next, too: vLLM needs it, and transformers does not know it
         "expert_hidden_dim": 192,
     },
+    "exaone_moe": {
+        "intermediate_size": 160,
+        "num_shared_experts": 1,
+        "head_dim": 32,
+        "first_k_dense_replace": 1,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+    },
+    "afmoe": {  # with the keys of the published ones that vLLM's own code reads
+        "intermediate_size": 160,
+        "num_shared_experts": 1,
+        "head_dim": 32,
+        "num_dense_layers": 1,
+        "mup_enabled": True,
+        "route_scale": 2.448,
+        "route_norm": True,
+        "score_func": "sigmoid",
+        "n_group": 1,
+        "topk_group": 1,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
     "minimax_m2": {  # with the keys of the published one that servers' own code reads
         "head_dim": 32,
         "rotary_dim": 16,
@@ -183,6 +216,16 @@ FAMILIES = {
         "scoring_func": "sigmoid",
         "topk_method": "noaux_tc",
     },
+    "glm_moe_dsa": LATENT | INDEXED,
+    "deepseek_v32": LATENT | INDEXED | {"rope_parameters": YARN},
+    "axk1": LATENT
+    | {
+        "q_lora_rank": 96,
+        "first_k_dense_replace": 1,
+        "rope_parameters": YARN,
+        "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc",
+    },
     "gpt_oss": {  # a window that closes, before a full layer and behind it
         "head_dim": 32,
         "sliding_window": 16,
@@ -215,7 +258,7 @@ CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
 ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
 STOCK = ("original", "uniform", "padded")
 DELTANETS = ("qwen3_next", "qwen3_5_moe_text")
-LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
+LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm_moe_dsa", "deepseek_v32", "axk1")
 SWITCHES = (0.0, BUDGET, 0.0)
 CAP, FURTHER = 0.35, 0.55
 SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)

@@ -136,8 +136,7 @@ static void what_is_not_computed_is_refused_by_name(void **state)
     refused(V2_LITE, "\"norm_topk_prob\":true", FM_ECONFIG, "norm_topk_prob true");
     refused(V2_LITE, "\"topk_method\":\"noaux_tc\"", FM_ECONFIG, "noaux_tc");
     refused(V2_LITE, "\"rope_scaling\":{\"type\":\"longrope\"}", FM_ECONFIG, "default, yarn");
-    refused("\"model_type\":\"deepseek_v32\"", V3, FM_ECONFIG, "'deepseek_v32' is not supported");
-    refused("\"model_type\":\"glm_moe_dsa\"", V3, FM_ECONFIG, "'glm_moe_dsa' is not supported");
+    refused("\"model_type\":\"deepseek_v32\"", V3, FM_EFORMAT, "'index_topk' is missing");
 }
 
 int main(void)

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "lib/block/gqa.h"
+#include "lib/block/mla.h"
 #include "lib/block/scored.h"
 #include "lib/family/family.h"
 #include "tests/unit/configs.h"
@@ -29,6 +30,30 @@
     "\"head_dim\":128,\"moe_intermediate_size\":1536,\"num_experts\":192,"                         \
     "\"num_experts_per_tok\":8,\"vocab_size\":120832"
 #define HY3 HY3_KEYS ",\"expert_hidden_dim\":1536"
+
+#define LATENT                                                                                     \
+    "\"vocab_size\":154880,\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"moe_intermediate_"       \
+    "size\":"                                                                                      \
+    "2048,\"n_shared_experts\":1,\"num_experts_per_tok\":8,\"first_k_dense_replace\":3"
+#define INDEXER ",\"index_topk\":2048,\"index_head_dim\":128,\"index_n_heads\":"
+#define GLM5_KEYS                                                                                  \
+    "\"model_type\":\"glm_moe_dsa\",\"hidden_size\":6144,\"intermediate_size\":12288,"             \
+    "\"num_hidden_layers\":78,\"num_attention_heads\":64,\"q_lora_rank\":2048,"                    \
+    "\"qk_nope_head_dim\":192,\"v_head_dim\":256," LATENT
+#define GLM5 GLM5_KEYS ",\"n_routed_experts\":256" INDEXER "32"
+#define V32                                                                                        \
+    "\"model_type\":\"deepseek_v32\",\"hidden_size\":7168,\"intermediate_size\":18432,"            \
+    "\"num_hidden_layers\":61,\"num_attention_heads\":128,\"q_lora_rank\":1536,"                   \
+    "\"qk_nope_head_dim\":128,\"v_head_dim\":128,\"n_routed_experts\":256," LATENT INDEXER "64"
+#define GROUPS ",\"n_group\":8,\"topk_group\":4"
+#define GROUPED                                                                                    \
+    ",\"num_attention_heads\":4,\"head_dim\":8,\"moe_intermediate_size\":6,\"num_experts\":8,"     \
+    "\"num_experts_per_tok\":2,\"vocab_size\":11,\"hidden_size\":16,\"intermediate_size\":20,"     \
+    "\"num_hidden_layers\":4"
+#define EXAONE                                                                                     \
+    "\"model_type\":\"exaone_moe\",\"num_key_value_heads\":2,\"max_position_embeddings\":"         \
+    "64" GROUPED
+#define AFMOE "\"model_type\":\"afmoe\",\"max_position_embeddings\":64" GROUPED
 
 static bool has(const struct fm_config *c, enum fm_naming naming, const char *name)
 {
@@ -147,6 +172,231 @@ static void hy3s_names_are_its_own_on_disk(void **state)
     }
 }
 
+/* ---- GLM-5 and DeepSeek-V3.2 ---- */
+
+/* Beyond it the indexer chooses, and nothing here computes that. */
+static void sequences_end_where_an_indexer_would_choose(void **state)
+{
+    (void)state;
+    struct fm_config c = must(V32 GROUPS, "\"max_position_embeddings\":163840");
+    assert_true(c.T_max == 163840 && c.T_exact == 2048);
+    assert_string_equal(c.exact, "as far as sparse attention by index_topk sees all keys");
+    c = must(V32 GROUPS, "\"max_position_embeddings\":1024");
+    assert_true(c.T_exact == 1024 && !c.exact);
+    refused(GLM5_KEYS, "\"n_routed_experts\":256", FM_EFORMAT, "key 'index_topk' is missing");
+    refused(GLM5_KEYS, "\"n_routed_experts\":256,\"index_topk\":0", FM_EFORMAT, "index_topk");
+}
+
+/* Without multi-token prediction; with it the card says 754 (40 active). */
+static void an_indexers_tensors_are_of_the_layers_that_have_one(void **state)
+{
+    (void)state;
+    struct fm_config c = must(V32 GROUPS, NULL), glm = must(GLM5, NULL);
+    assert_int_equal(fm_config_params(&glm, NULL) / 1000000000, 743);
+    for (int i = 0; i < 5; i++) {
+        static const char *const end[] = {"wq_b.weight", "wk.weight", "k_norm.weight",
+                                          "k_norm.bias", "weights_proj.weight"};
+        char name[80];
+        snprintf(name, sizeof name, "model.layers.60.self_attn.indexer.%s", end[i]);
+        assert_true(has(&c, FM_NAMING_STOCK, name) && has(&c, FM_NAMING_RAGGED, name));
+    }
+    c = must(GLM5, "\"index_topk_freq\":4,\"index_skip_topk_offset\":3");
+    for (int l = 0; l < 78; l++) { /* 0, 1, 2, 6, 10, ... */
+        assert_int_equal(fm_mla_indexed(&c, l), l < 2 || l % 4 == 2);
+        assert_true(fm_mla_indexed(&glm, l));
+    }
+    int l;
+    assert_true(fm_weights_is_off(&c, "model.layers.3.self_attn.indexer.wk.weight", &l));
+}
+
+static void which_layers_share_indices_is_said_the_same_everywhere(void **state)
+{
+    (void)state;
+    const char *glm =
+        "\"model_type\":\"glm_moe_dsa\",\"hidden_size\":8,\"intermediate_size\":5,"
+        "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"q_lora_rank\":4,"
+        "\"qk_nope_head_dim\":4,\"v_head_dim\":4,\"n_routed_experts\":16," LATENT INDEXER "1";
+    struct fm_config c = must(glm, "\"index_topk_pattern\":\"FFSS\"");
+    assert_int_equal(c.mla->indexed[0], 3);
+    c = must(glm, "\"indexer_types\":[\"full\",\"full\",\"shared\",\"shared\"],"
+                  "\"index_topk_freq\":4,\"index_skip_topk_offset\":2");
+    assert_int_equal(c.mla->indexed[0], 3);
+    refused(glm,
+            "\"index_topk_pattern\":\"FFSS\",\"index_topk_freq\":2,"
+            "\"index_skip_topk_offset\":2",
+            FM_ECONFIG, "index_topk_pattern and index_topk_freq say indexers of different layers");
+    refused(glm, "\"index_topk_freq\":4", FM_ECONFIG,
+            "index_topk_freq 4 without index_skip_topk_offset: programs differ");
+    refused(glm, "\"index_topk_pattern\":\"SFSS\"", FM_EFORMAT, "layer 0 shares the indices of no");
+    refused(glm, "\"index_topk_pattern\":\"FFS\"", FM_EFORMAT, "has 3 entries for 4 layers");
+    refused(glm, "\"index_topk_pattern\":\"FXSS\"", FM_ECONFIG, "of layer 1 is not supported");
+    refused(glm, "\"indexer_types\":7", FM_EFORMAT, "neither a list nor a string");
+    refused(glm, "\"indexer_types\":[\"full\",1,2,3]", FM_ECONFIG, "of layer 1 is not supported");
+    refused(glm, "\"index_topk_freq\":0", FM_EFORMAT, "index_topk_freq");
+}
+
+/* transformers would take one, servers another. */
+static void two_numbers_of_experts_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(must(GLM5_KEYS INDEXER "32", "\"num_experts\":64").E, 64);
+    refused(GLM5, "\"num_experts\":64", FM_ECONFIG, "num_experts 64 is not n_routed_experts 256");
+    refused(GLM5, "\"num_local_experts\":64", FM_ECONFIG, "num_local_experts 64 is not");
+}
+
+static void keys_of_indexed_families_that_transformers_does_not_read(void **state)
+{
+    (void)state;
+    struct fm_config c = must(GLM5, "\"head_dim\":192,\"indexer_rope_interleave\":true,"
+                                    "\"moe_router_dtype\":\"float32\",\"moe_layer_freq\":1");
+    assert_true(c.mla->rope.R == 64 && c.mla->rope.pairs && c.C == 256);
+    refused(GLM5, "\"rope_interleave\":false", FM_ECONFIG,
+            "rope_interleave false is not supported");
+    refused(GLM5, "\"indexer_rope_interleave\":false", FM_ECONFIG, "indexer_rope_interleave false");
+    refused(V32 GROUPS, "\"indexer_rope_interleave\":true", FM_ECONFIG, "supported: false");
+    refused(GLM5, "\"moe_router_dtype\":\"bfloat16\"", FM_ECONFIG, "supported: 'float32'");
+    refused(GLM5, "\"scoring_func\":\"softmax\"", FM_ECONFIG, "supported: sigmoid");
+    refused(V32, NULL, FM_EFORMAT, "key 'n_group' is missing");
+}
+
+static void an_indexer_needs_the_latent_of_queries(void **state)
+{
+    (void)state;
+    refused("\"model_type\":\"deepseek_v32\",\"hidden_size\":8,\"intermediate_size\":5,"
+            "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"qk_nope_head_dim\":4,"
+            "\"v_head_dim\":4,\"n_routed_experts\":16," LATENT INDEXER "1",
+            "\"n_group\":1,\"topk_group\":1,\"q_lora_rank\":null", FM_ECONFIG,
+            "q_lora_rank null is not supported with a sparse indexer");
+}
+
+/* ---- K-EXAONE ---- */
+
+static void exaones_layers_without_a_window_have_no_positions(void **state)
+{
+    (void)state;
+    struct fm_config c = must(EXAONE, "\"sliding_window\":8");
+    assert_true(c.gqa->unrotated);
+    for (int l = 0; l < 4; l++)
+        assert_int_equal(fm_gqa_window(&c, l), l == 3 ? 0 : 8);
+    c = must(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":2");
+    assert_true(fm_gqa_window(&c, 1) == 0 && fm_gqa_window(&c, 2) == 8);
+    refused(EXAONE, "\"sliding_window\":null", FM_EFORMAT, "key 'sliding_window' is missing");
+    refused(EXAONE, "\"sliding_window\":0", FM_ECONFIG, "sliding_window is null or 0, and layer 0");
+}
+
+static void exaones_pattern_of_letters_needs_layer_types(void **state)
+{
+    (void)state;
+    refused(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":\"LLLG\"", FM_ECONFIG,
+            "sliding_window_pattern 'LLLG' without layer_types is not supported");
+    must(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":\"LLLG\",\"layer_types\":"
+                 "[\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","
+                 "\"full_attention\"]");
+    refused(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":0", FM_EFORMAT,
+            "sliding_window_pattern");
+}
+
+static void the_makers_list_of_exaones_layers_says_the_same(void **state)
+{
+    (void)state;
+    struct fm_config c =
+        must(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[false,true,true,true]");
+    assert_true(c.M == 3 && c.dense == 20 && c.shared == 6);
+    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[true,true,true,true]", FM_ECONFIG,
+            "is_moe_layer of layer 0 is not false");
+    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[false]", FM_EFORMAT, "1 entries for 4");
+    refused(EXAONE, "\"sliding_window\":8,\"first_last_k_dense_replace\":2", FM_ECONFIG,
+            "first_last_k_dense_replace 2, and layer 1 is the first with experts");
+    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":1", FM_EFORMAT, "is not an array");
+    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[0,1,1,1]", FM_ECONFIG, "layer 0");
+}
+
+static void later_models_of_exaones_name_are_refused(void **state)
+{
+    (void)state;
+    refused(EXAONE, "\"sliding_window\":8,\"swiglu_limits\":[7]", FM_ECONFIG,
+            "swiglu_limits is not supported for exaone_moe");
+    refused(EXAONE, "\"sliding_window\":8,\"sliding_windows\":[8]", FM_ECONFIG, "sliding_windows");
+}
+
+static void exaones_bias_is_beside_the_router_on_disk(void **state)
+{
+    (void)state;
+    struct fm_config c = must(EXAONE, "\"sliding_window\":8");
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.mlp.e_score_correction_bias"));
+    assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.1.mlp.gate.e_score_correction_bias"));
+}
+
+/* ---- A.X-K1 ---- */
+
+/* Published checkpoints have it in dense layers, transformers writes it in the others only. */
+static void axk1s_norm_behind_the_experts_is_spare_in_dense_layers(void **state)
+{
+    (void)state;
+    const char *axk1 = "\"model_type\":\"axk1\",\"hidden_size\":8,\"intermediate_size\":5,"
+                       "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"q_lora_rank\":4,"
+                       "\"qk_nope_head_dim\":4,\"v_head_dim\":4,\"n_routed_experts\":16," LATENT;
+    struct fm_config c = must(axk1, "\"n_group\":2,\"topk_group\":1");
+    int l, e;
+    for (int i = 0; i < 4; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "model.layers.%d.post_mlp_layernorm.weight", i);
+        const struct fm_weight *w = fm_weights_find(&c, FM_NAMING_STOCK, name, &l, &e);
+        assert_int_equal(w->part, i < 3 ? FM_PART_SPARE : FM_PART_NORM);
+        assert_int_equal(fm_config_output_norms(&c, i), i < 3 ? 0 : FM_NORMS_MLP);
+    }
+    refused(axk1, NULL, FM_EFORMAT, "key 'n_group' is missing");
+    refused(axk1, "\"n_group\":2,\"topk_group\":1,\"moe_layer_freq\":2", FM_ECONFIG,
+            "moe_layer_freq 2");
+}
+
+/* ---- Trinity ---- */
+
+static void trinitys_post_attention_norm_is_of_what_attention_gives(void **state)
+{
+    (void)state;
+    struct fm_config c = must(AFMOE, NULL);
+    int l, e;
+    const struct fm_weight *after = fm_weights_find(
+        &c, FM_NAMING_STOCK, "model.layers.0.post_attention_layernorm.weight", &l, &e);
+    const struct fm_weight *before =
+        fm_weights_find(&c, FM_NAMING_STOCK, "model.layers.0.pre_mlp_layernorm.weight", &l, &e);
+    assert_int_equal(after->field, FM_LAYER_FIELD(attention_norm));
+    assert_int_equal(before->field, FM_LAYER_FIELD(post_norm));
+    assert_int_equal(fm_config_output_norms(&c, 0), FM_NORMS_ATTENTION | FM_NORMS_MLP);
+}
+
+static void trinitys_embeddings_are_scaled_where_mup_is_on(void **state)
+{
+    (void)state;
+    assert_true(must(AFMOE, NULL).embed_scale == 1);
+    assert_true(must(AFMOE, "\"mup_enabled\":true").embed_scale == 4);
+    refused(AFMOE, "\"mup_enabled\":1", FM_EFORMAT, "mup_enabled");
+}
+
+static void trinitys_router_is_what_vllm_reads(void **state)
+{
+    (void)state;
+    struct fm_config c = must(AFMOE, "\"route_scale\":2.826,\"score_func\":\"sigmoid\"");
+    assert_true(c.scored->rule.scale == 2.826F && c.scored->rule.renormalised);
+    assert_true(c.shared == 12 && c.M == 3 && c.G == 4);
+    refused(AFMOE, "\"score_func\":\"softmax\"", FM_ECONFIG, "supported: 'sigmoid'");
+    refused(AFMOE, "\"route_norm\":false", FM_ECONFIG, "route_norm false");
+    refused(AFMOE, "\"n_group\":2", FM_ECONFIG, "n_group 2 is not supported for afmoe");
+    refused(AFMOE, "\"route_scale\":0", FM_EFORMAT, "route_scale is not above 0");
+    refused(AFMOE, "\"num_dense_layers\":4", FM_ECONFIG, "(num_dense_layers 4 of 4)");
+}
+
+static void trinity_turns_heads_in_layers_with_a_window_only(void **state)
+{
+    (void)state;
+    struct fm_config c = must(AFMOE, "\"sliding_window\":8,\"global_attn_every_n_layers\":2");
+    assert_true(c.gqa->unrotated && c.gqa->gate_apart);
+    for (int l = 0; l < 4; l++)
+        assert_int_equal(fm_gqa_window(&c, l), l % 2 ? 0 : 8);
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.gate_proj.weight"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +409,22 @@ int main(void)
         cmocka_unit_test(hy3s_dense_layers_are_those_of_all_programs),
         cmocka_unit_test(hy3_without_a_shared_expert_is_refused),
         cmocka_unit_test(hy3s_names_are_its_own_on_disk),
+        cmocka_unit_test(sequences_end_where_an_indexer_would_choose),
+        cmocka_unit_test(an_indexers_tensors_are_of_the_layers_that_have_one),
+        cmocka_unit_test(which_layers_share_indices_is_said_the_same_everywhere),
+        cmocka_unit_test(two_numbers_of_experts_are_refused),
+        cmocka_unit_test(keys_of_indexed_families_that_transformers_does_not_read),
+        cmocka_unit_test(an_indexer_needs_the_latent_of_queries),
+        cmocka_unit_test(exaones_layers_without_a_window_have_no_positions),
+        cmocka_unit_test(exaones_pattern_of_letters_needs_layer_types),
+        cmocka_unit_test(the_makers_list_of_exaones_layers_says_the_same),
+        cmocka_unit_test(later_models_of_exaones_name_are_refused),
+        cmocka_unit_test(exaones_bias_is_beside_the_router_on_disk),
+        cmocka_unit_test(axk1s_norm_behind_the_experts_is_spare_in_dense_layers),
+        cmocka_unit_test(trinitys_post_attention_norm_is_of_what_attention_gives),
+        cmocka_unit_test(trinitys_embeddings_are_scaled_where_mup_is_on),
+        cmocka_unit_test(trinitys_router_is_what_vllm_reads),
+        cmocka_unit_test(trinity_turns_heads_in_layers_with_a_window_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -1,0 +1,62 @@
+/*
+ * DeepSeek-V3.2: V3 with a sparse indexer in every layer, which chooses index_topk keys for each
+ * query.  Up to that length these are all keys, so attention is V3's, and the indexer, which has no
+ * gradient at any length, is carried.  Source: transformers' modeling_deepseek_v32.py.
+ */
+#include "lib/block/mla.h"
+#include "lib/block/norm.h"
+#include "lib/family/models/deepseek.h"
+#include "lib/family/extra.h"
+#include "lib/family/family.h"
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_DECODER_WEIGHTS,
+    FM_MLA_WEIGHTS(FM_ATTENTION),
+    FM_MLA_INDEXER_WEIGHTS(FM_ATTENTION "indexer."),
+    FM_DEEPSEEK_MOE_WEIGHTS,
+    FM_DEEPSEEK_BIAS_WEIGHT,
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    static const struct fm_deepseek_layers layers = {.dense = 3, .shared = 1, .listed = true};
+    return fm_deepseek_layers(c, &layers, keys, err);
+}
+
+static const struct fm_mla_options attention = {.indexer = true,
+                                                .rope = {.theta = 1e4, .yarn = true}};
+
+static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(2.5);
+
+/* transformers reads none of them.  The indexer itself turns halves. */
+static const struct fm_keys_only only[] = {{"rope_interleave", "true"},
+                                           {"indexer_rope_interleave", "false"},
+                                           {"moe_router_dtype", "'float32'"},
+                                           {"mlp_bias", "false"},
+                                           {NULL, NULL}};
+
+const struct fm_model_family fm_deepseek_v32 = {
+    .name = "deepseek_v32",
+    .class_name = "DeepseekV32",
+    .width_key = "moe_intermediate_size",
+    .experts_key = "n_routed_experts",
+    .shared_key = "n_shared_experts",
+    .read_layers = read_layers,
+    .attention = &fm_mla,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .indexed = true,
+    .eps = 1e-6,
+    .positions = 163840,
+    .only = only,
+    .needed = "n_group topk_group", /* 8 and 4 */
+    .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS " " FM_MLA_INDEXER_KEYS,
+    .weight = weights,
+    .extra = &fm_extra_nextn,
+};

@@ -1,0 +1,46 @@
+# A sparse indexer: sequences end where it would choose, its tensors are carried byte for byte, and
+# a layer that needs one has one.
+model=$GOLDEN/odd-glm5
+echo "== as far as it sees all keys"
+fm-rank --model "$model" --tokens "$model/tokens.npy" --dry-run | grep '^longest'
+fm-rank --model "$model" --tokens "$model/tokens.npy" --dry-run --json | grep '"longest'
+fm-rank --model "$model" --tokens "$model/tokens.npy" --dry-run --seq-len 20
+echo "status $?"
+echo "== carried"
+fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |
+    fm-train -q --model "$model" --tokens "$model/tokens.npy" --eval-tokens "$model/tokens.npy" \
+        --method saliency --budget-step 0.2 2>/dev/null |
+    fm-pack -q --model "$model" -o family.fm >/dev/null
+cat >tensors.py <<'END'
+import json, struct, sys
+from pathlib import Path
+def indexers(folder):
+    out = {}
+    for path in Path(folder).glob("*.safetensors"):
+        if path.name == "golden.safetensors":
+            continue
+        data = path.read_bytes()
+        (n,) = struct.unpack("<Q", data[:8])
+        for name, t in json.loads(data[8 : 8 + n]).items():
+            if ".indexer." in name:
+                first, end = t["data_offsets"]
+                out[name] = t["dtype"], t["shape"], data[8 + n + first : 8 + n + end]
+    return out
+want = indexers(sys.argv[1])
+for folder in sys.argv[2:]:
+    have = indexers(folder)
+    print(folder, len(have), "tensors of indexers:", "the same bytes" if have == want else "others")
+END
+for layout in uniform padded ragged elastic layer; do
+    fm-pack -q --export $layout --layout $layout --budget 0.4 family.fm >/dev/null
+done
+python3 tensors.py "$model" uniform padded ragged elastic layer
+echo "== one is missing, one is too many"
+mkdir less more
+cp "$model"/* less && cp "$model"/* more
+sed -i 's/"index_topk_freq": 2/"index_topk_freq": 1/' less/config.json
+sed -i 's/"index_topk_freq": 2/"index_topk_pattern": "FSS", "index_topk_freq": null/' more/config.json
+for name in less more; do
+    fm-rank -q --model $name --tokens "$model/tokens.npy" -o refused
+    echo "status $?"
+done
