@@ -228,7 +228,7 @@ static const struct fm_cli_option own[] = {
     {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
      "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
     {"weights", 0, FM_CLI_CHOICE, &asked.weight, asked.weights,
-     "keep codes of a quantised checkpoint (the default where they can be), or not; of uniform "
+     "keep codes of a quantised checkpoint (the default where they can be), or not; of "
      "exports, round experts to a format",
      0, 0, PACK | EXPORT},
     {"export", 'x', FM_CLI_EXPORT, &asked.directory, "DIR",

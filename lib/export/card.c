@@ -351,7 +351,7 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
     const char *list, *config = p->options.quantise ? fm_quantiser_text(p->options.quantise,
                                                                         &p->from->config, &list)
                                                     : "";
-    bool package = strstr(config, "compressed-tensors") != NULL;
+    bool package = !code && strstr(config, "compressed-tensors") != NULL;
     const char *model = "AutoModelForCausalLM.from_pretrained(\".\", dtype=\"auto\"";
     fm_text_printf(t, "transformers%s:\n\n",
                    code      ? ", 5 or newer"
@@ -381,33 +381,35 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
                        "experts of several\nwidths; fm-verify(1) says whose code it is.  Its "
                        "experts are faster where the loader finds\n`libfm_clip.so.1`, which "
                        "`make install` of the fm suite puts in place (fm-clip(3)).\n\n");
-    if (code && p->codes)
+    if (code && (p->codes || p->options.quantise))
         fm_text_printf(t,
                        "Codes are decoded when an expert is loaded: in memory experts take what "
-                       "plain numbers take,\n%" PRIu64 " bytes in bfloat16.  transformers reads "
+                       "plain numbers take,\n%" PRIu64 " bytes in %s.  transformers reads "
                        "ahead, and holds codes in float32 until it comes\nto them; with "
                        "`HF_DEACTIVATE_ASYNC_LOAD=1` in the environment it reads a tensor at a "
                        "time.\n\n",
-                       fm_exportplan_channels_all(p) * fm_opened_channel_weights(p->from));
+                       fm_exportplan_channels_all(p) * fm_opened_channel_weights(p->from),
+                       fm_dtype_torch(p->from->dtype));
 }
 
 static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
     bool served = layout->split != FM_SPLIT_NONE;
+    const char *unread = p->options.quantise && !layout->code ? p->options.quantise->unread : NULL;
     fm_text_printf(t, "## Running it\n\n");
     if (served) {
         fm_text_printf(t, "The lines below are for this directory; elsewhere its path, or its name "
                           "on a hub, takes the\nplace of `.`.\n\n");
-        if (p->options.quantise && p->options.quantise->unread)
-            fm_text_printf(t, "transformers 5.23: %s.\n\n", p->options.quantise->unread);
+        if (unread)
+            fm_text_printf(t, "transformers 5.23: %s.\n\n", unread);
         else
             say_transformers(t, p);
         say_servers(t, p);
     }
     if (layout->running)
         layout->running(t, p);
-    if (served && !(p->options.quantise && p->options.quantise->unread))
+    if (served && !unread)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "

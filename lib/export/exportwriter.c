@@ -133,6 +133,11 @@ static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_plan
         const struct fm_planned_block b = {.m = t->m, .e = t->e, .part = t->part, .plane = -1};
         return piece + 2 * fm_exportplan_block_bytes(p, &b);
     }
+    if (t->blocks && p->options.quantise && p->block[t->block].plane >= 0) {
+        struct fm_planned_block b = p->block[t->block];
+        b.plane = -1;
+        return 2 * piece + 3 * fm_exportplan_block_bytes(p, &b);
+    }
     const struct fm_expert_form *form = p->from->config.expert;
     enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
     const struct fm_expert_cut cut = fm_expert_cut(form, part);

@@ -37,7 +37,7 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
     uint64_t all = fm_exportplan_block_bytes(p, b), cut = all;
     uint64_t group = (uint64_t)p->from->packed.group, unit = fm_exportplan_unit_bytes(p, b, group);
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
-    if (form.columns || all - from <= limit)
+    if (form.columns || all - from <= limit || (b->plane >= 0 && p->options.quantise))
         return all;
     if (seg->S == 0) /* nothing is checked: any channel group will do */
         return from + (limit > unit ? limit / unit : 1) * unit;
@@ -264,7 +264,7 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
     for (; t->blocks && at >= b->at + fm_exportplan_block_bytes(p, b); b++)
         ;
     const struct fm_expert_cut cut = fm_expert_cut(form, t->blocks ? b->part : t->part);
-    int part = part_of(p, cut.of, t->blocks ? b->plane : -1);
+    int part = part_of(p, cut.of, t->blocks && !p->options.quantise ? b->plane : -1);
     part = part < 0 ? part_of(p, cut.of, 0) : part;
     return fm_volumes_expert(&p->from->volumes, (int)(expert / E), part, (int)(expert % E)) +
            (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
@@ -433,12 +433,18 @@ static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_b
     return rc;
 }
 
+static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
+                       struct fm_err *err);
+
 /* Bytes [from, from + size) of a block. */
 static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
-    uint64_t group = (uint64_t)p->from->packed.group, unit = fm_exportplan_unit_bytes(p, b, group);
+    uint64_t group = (uint64_t)p->from->packed.group;
+    if (b->plane >= 0 && p->options.quantise)
+        return fill_planes(p, b, dst, err);
+    uint64_t unit = fm_exportplan_unit_bytes(p, b, group);
     assert(from % unit == 0 && size % unit == 0);
     if (cut.columns)
         return fill_columns(p, b, &cut, dst, err);
@@ -637,15 +643,47 @@ static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_t
                    p->from->bundle.file.path, p->from->config.moe[t->m], e, q->name);
 }
 
+/* A block of codes or scales as a bundle of them has it: rows of gate and up in turn, of down a
+ * group's columns for each row. */
+static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
+                       struct fm_err *err)
+{
+    const struct fm_packed_part *part = fm_packed_find(&p->packed, b->part, b->plane);
+    struct fm_planned_tensor t = {.m = b->m, .experts = 1};
+    struct fm_fill_held both = {0};
+    size_t size = (size_t)fm_exportplan_block_bytes(p, b), half = size / (size_t)part->rows;
+    int groups = (int)(fm_exportplan_stored(p, b) / (uint32_t)p->packed.group), rc = FM_OK;
+    struct fm_mark mark = fm_scratch_mark();
+    char *own = fm_scratch(size + 1);
+    t.fill = b->plane ? FM_FILL_SCALES : FM_FILL_CODES;
+    t.e = b->e;
+    t.part = b->part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
+    fm_fill_hold_add(&both, p, &t);
+    fm_fill_hold(&both);
+    for (int i = 0; i < part->rows && size > 0 && !rc; i++) {
+        t.part = b->part == FM_PART_DOWN_T ? FM_PART_DOWN : i ? FM_PART_UP : FM_PART_GATE;
+        rc = fill_rounded(p, &t, b->e, own + (size_t)i * half, err);
+    }
+    fm_fill_drop(&both);
+    if (!rc && size > 0 && b->part == FM_PART_DOWN_T)
+        fm_interleave_gather(dst, own, NULL, groups, (int)part->items, (int)part->item);
+    else if (!rc && size > 0)
+        fm_interleave_rows(dst, own, own + half, NULL, groups * (int)part->items, (int)part->item,
+                           1);
+    fm_scratch_release(mark);
+    return rc;
+}
+
 /* What the bundle has of one expert's matrices and of no channel of it. */
 static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
                       char *dst, size_t size, struct fm_err *err)
 {
     const struct fm_planned_block b = {.m = t->m, .e = e, .part = t->part};
+    enum fm_weight_part of = t->part == FM_PART_DOWN ? FM_PART_DOWN_T : FM_PART_GATE_UP;
     float factor[2];
     char *scales;
     struct fm_mark mark = fm_scratch_mark();
-    int rc = t->fill == FM_FILL_FACTOR ? read_factors(factor, p, &b, t->part, err)
+    int rc = t->fill == FM_FILL_FACTOR ? read_factors(factor, p, &b, of, err)
                                        : read_apart(&scales, p, &b, err);
     if (!rc)
         memcpy(dst, t->fill == FM_FILL_FACTOR ? (const char *)factor : scales, size);
@@ -661,8 +699,11 @@ static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_t
     int rc = FM_OK;
     for (uint64_t at = from; at < from + size && !rc; at += each) {
         int e = t->e + (int)(at / each);
-        rc = p->codes ? fill_apart(p, t, e, dst + (at - from), (size_t)each, err)
-                      : fill_rounded(p, t, e, dst + (at - from), err);
+        char *to = dst + (at - from);
+        rc = p->codes ? fill_apart(p, t, e, to, (size_t)each, err) : fill_rounded(p, t, e, to, err);
+        bool shared = !p->codes && t->fill == FM_FILL_FACTOR && each > sizeof(float);
+        if (!rc && shared) /* by gate and up */
+            memcpy(to + sizeof(float), to, sizeof(float));
     }
     return rc;
 }

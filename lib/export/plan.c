@@ -59,13 +59,14 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
 
 int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, struct fm_err *err)
 {
-    o->server = o->quantise ? server : FM_SERVER_ANY;
-    if (o->quantise || server == FM_SERVER_ANY)
+    bool widths = o->quantise && !o->layout->code;
+    o->server = widths ? server : FM_SERVER_ANY;
+    if (widths || server == FM_SERVER_ANY)
         return FM_OK;
     if (server == FM_SERVER_VLLM)
         return fm_layouts_vllm(&o->layout, err);
     return fm_fail(err, FM_EUSAGE,
-                   "--for %s is for widths of experts that --weights FORMAT rounds; omit it",
+                   "--for %s is for the width of a uniform export with --weights FORMAT; omit it",
                    fm_server_name(server));
 }
 
@@ -139,11 +140,18 @@ static int choose_format(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
     const struct fm_quantiser *q = p->options.quantise;
-    if (!layout->one_width)
-        return fm_fail(err, FM_EUSAGE,
-                       "--weights %s: layout %s has no form for codes; use --layout uniform",
-                       q->name, layout->name);
+    if (layout->plain || (!layout->one_width && !layout->code))
+        return fm_fail(err, FM_EUSAGE, "--weights %s: layout %s %s; use another layout", q->name,
+                       layout->name,
+                       layout->plain ? layout->plain : "has no form for rounded experts");
     return fm_quantiser_config(&p->rounded, q, &p->from->config, err);
+}
+
+/* What rounded experts are, where channels are whole groups. */
+static void pack_rounded(struct fm_exportplan *p)
+{
+    fm_packed_codes(&p->packed, &p->rounded, p->from->dtype,
+                    fm_quantiser_scales(p->options.quantise, p->from->dtype));
 }
 
 /* Codes of the bundle, or their values? */
@@ -163,6 +171,7 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
     if (p->options.quantise)
         return choose_format(p, err);
     p->codes = has && !layout->plain && p->options.weights != FM_WEIGHTS_BF16;
+    p->packed = p->from->packed;
     return FM_OK;
 }
 
@@ -186,6 +195,8 @@ static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
                        "--weights %s: experts have %u channels, which is no multiple of %u; choose "
                        "another format",
                        q->name, I, each);
+    if (q)
+        pack_rounded(p);
     if (n == 1)
         return FM_OK;
     part = fm_actions_both(part, each);
@@ -463,7 +474,8 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, e
     fm_checkpoint_name(name, c, p->options.layout->names, part, c->moe[m], 0);
     snprintf(whole, sizeof whole, "%s%s", name,
              fill == FM_FILL_SCALES ? FM_PACKED_SCALE : FM_PACKED_FACTOR);
-    struct fm_planned_tensor t = {.fill = fill, .m = m, .part = part, .experts = c->E};
+    struct fm_planned_tensor t = {.fill = fill, .m = m, .experts = c->E};
+    t.part = part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
     t.t =
         (struct fm_tensor){.name = whole, .dtype = dtype, .dims = 2, .shape = {(uint64_t)c->E, n}};
     return fm_exportplan_add_tensor(p, &t, err);
@@ -473,7 +485,7 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, e
  * to these is not among them. */
 static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
 {
-    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed *packed = &p->packed;
     const struct fm_config *c = &p->from->config;
     bool apart = p->options.layout->code;
     uint64_t rows = (uint64_t)fm_expert_part_rows(c->expert, of);
@@ -505,7 +517,8 @@ int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err)
     int rc = FM_OK;
     for (int i = 0; i < fm_expert_parts(p->from->config.expert) && !rc; i++) {
         enum fm_weight_part of = (enum fm_weight_part)(FM_PART_GATE_UP + i);
-        rc = p->codes && of != FM_PART_BIAS ? add_planes(p, m, of, err) : add_flat(p, m, of, err);
+        bool codes = (p->codes || p->options.quantise) && of != FM_PART_BIAS;
+        rc = codes ? add_planes(p, m, of, err) : add_flat(p, m, of, err);
     }
     return rc;
 }
@@ -975,7 +988,7 @@ uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct f
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels)
 {
-    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed *packed = &p->packed;
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
     if (b->plane < 0)
         return channels * fm_opened_channel_bytes(p->from, b->part);
@@ -985,13 +998,9 @@ uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm
 
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)
 {
-    const struct fm_packed *packed = &p->from->packed;
-    if (p->options.quantise) {
-        struct fm_packed to;
-        fm_packed_codes(&to, &p->rounded, p->from->dtype,
-                        fm_quantiser_scales(p->options.quantise, p->from->dtype));
-        return channels * fm_packed_all_bytes(&to) / (uint64_t)to.group;
-    }
+    const struct fm_packed *packed = &p->packed;
+    if (p->options.quantise)
+        return channels * fm_packed_all_bytes(packed) / (uint64_t)packed->group;
     return p->codes ? channels / (uint64_t)packed->group * fm_packed_all_bytes(packed)
                     : channels * fm_opened_channel_weights(p->from);
 }
@@ -1094,6 +1103,8 @@ uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width)
 
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p)
 {
+    if (p->options.quantise && p->options.layout->code)
+        return (uint32_t)fm_storage_group(&p->rounded);
     return p->options.quantise ? p->options.quantise->multiple[p->options.server]
            : p->codes          ? (uint32_t)p->from->packed.group
                                : 1;

@@ -126,6 +126,8 @@ struct fm_exportplan {
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
     bool codes;               /* experts are the codes and scales of the bundle */
+    struct fm_packed packed;  /* of experts that are codes: the bundle's, or with options.quantise
+                                 what they are rounded to */
     struct fm_config rounded; /* with options.quantise: the model that the export is; what it points
                                  to is borrowed */
     bool wrapped; /* the export is the multimodal checkpoint, not its text class alone */

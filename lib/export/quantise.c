@@ -96,7 +96,7 @@ static const struct fm_quantiser nvfp4 = {
     .unit_end = ".input_scale",
     .multiple = {64, 16, 64},
     .unread = "does not know ModelOpt's NVFP4, and stops",
-    .about = "NVFP4, in ModelOpt's names",
+    .about = "NVFP4, as ModelOpt scales it",
 };
 
 static const struct fm_quantiser nvfp4_ct = {
@@ -112,7 +112,7 @@ static const struct fm_quantiser nvfp4_ct = {
     .multiple = {64, 16, 64},
     .unread =
         "silently loads wrong values for these experts: it multiplies them by weight_global_scale",
-    .about = "NVFP4 of weights only, in compressed-tensors' names",
+    .about = "NVFP4, as compressed-tensors scales it",
 };
 
 static const struct fm_quantiser mxfp4 = {

@@ -213,7 +213,7 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         fm_texts_set(e, key[i], &t);
     }
     cJSON_Delete(json);
-    if (!e->rc && !p->options.quantise)
+    if (!e->rc && !(p->options.quantise && !p->options.layout->code))
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
 }
 
@@ -241,7 +241,7 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
     struct fm_text t = {0};
     const char *list;
     int n;
-    if (!p->options.quantise || e->rc)
+    if (!p->options.quantise || p->options.layout->code || e->rc)
         return;
     fm_text_printf(&t, "{%s, ", fm_quantiser_text(p->options.quantise, &p->from->config, &list));
     fm_text_printf(&t, "\"%s\": [\n    \"lm_head\"", list);
@@ -257,27 +257,32 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
 }
 
 /*
- * fm_codes: how our modelling file reads codes, and what the tools read of them, the checkpoint's
- * own quantization_config, here from `text`, of which only harmless keys are left.
+ * fm_codes: how our modelling file reads codes, and what the tools read of them, a
+ * quantization_config: the format's, or the checkpoint's own, from `text`, of which only harmless
+ * keys are left.
  */
 static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, const char *text,
                       size_t size)
 {
     static const char *const codes[] = {"E4M3", "E2M1", "INT4"}; /* enum fm_codes */
-    const struct fm_config *c = &p->from->config;
+    const struct fm_quantiser *q = p->options.quantise;
+    const struct fm_config *c = q ? &p->rounded : &p->from->config;
     cJSON *json = NULL;
     struct fm_text t = {0};
-    if (!p->codes || !p->options.layout->code || e->rc)
+    const char *list;
+    char *own = NULL;
+    if (!(p->codes || q) || !p->options.layout->code || e->rc)
         return;
-    e->rc = fm_json_tree(&json, text, size, e->err);
-    char *own =
-        cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "quantization_config"));
+    if (q && asprintf(&own, "{%s}", fm_quantiser_text(q, &p->from->config, &list)) < 0)
+        own = NULL;
+    if (!q && !(e->rc = fm_json_tree(&json, text, size, e->err)))
+        own = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, "quantization_config"));
     cJSON_Delete(json);
     t.failed = !own;
     fm_text_printf(&t, "{\n    \"code\": \"%s\", \"block\": [%d, %d], \"group\": %d, ",
-                   codes[c->storage->code], c->block_rows, c->block_columns, p->from->packed.group);
+                   codes[c->storage->code], c->block_rows, c->block_columns, p->packed.group);
     fm_text_printf(&t, "\"scales\": \"%s\", \"factor\": \"%s\",\n    \"quantization_config\": ",
-                   fm_dtype_name(p->from->packed.scales),
+                   fm_dtype_name(p->packed.scales),
                    !c->storage->factor_end ? "none"
                    : c->storage->divides   ? "divides"
                                            : "multiplies");

@@ -321,6 +321,9 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
     *bytes = fm_exportplan_block_bytes(&p->j->plan, p->b);
     const struct fm_packed *packed = &p->j->opened.packed;
     const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
+    if (p->b->plane >= 0 && p->j->options.quantise)
+        return check_filled(p, p->b->at, p->b->at + *bytes,
+                            "is not what the bundle's weights are rounded to", err);
     if (!part)
         return check_filled(p, p->b->at, p->b->at + *bytes,
                             "is not the values of the bundle's codes", err);

@@ -4,6 +4,7 @@
     rounded.py make OUT DTYPE        a small Qwen3-MoE, F32 or BF16, with blocks that are hard to round
     rounded.py compare PLAIN DIR     the export DIR has what the numbers of the export PLAIN are rounded
                                      to, and everything else as PLAIN has it
+    rounded.py flat PLAIN DIR        the same of a ragged, elastic or layer one, PLAIN with the same widths
     rounded.py integers MODEL OUT G  experts and shared experts in compressed-tensors' W4A16, groups of G
     rounded.py values MODEL DIR      gpt-oss: values of MODEL's MXFP4 blocks are those of DIR's, where these have
                                      no channels: the order of channels is another
@@ -227,6 +228,63 @@ def compare(plain, directory):
     print(f"{name}: {done} tensors are what the numbers are rounded to, {len(ignored)} modules stay")
 
 
+def joined(name, k, group, made):
+    """What a flat export has of an expert, of what its matrices became: {end of the name: bytes}."""
+    codes, scales, second = [], [], []
+    for parts in made:
+        ends = sorted(parts, key=lambda e: (e not in ("weight", "weight_packed"), "scale_2" in e or "global" in e))
+        codes.append(parts[ends[0]])
+        scales.append(next(parts[e] for e in ends if e in ("weight_scale", "weight_scale_inv")))
+        second += [parts[e][2] for e in ends if e in ("weight_scale_2", "weight_global_scale")]
+    out = {"_factor": b"".join(second)} if second else {}
+    for end, planes in ("", codes), ("_scale", scales):
+        rows_ = [[t[2][i : i + len(t[2]) // t[1][0]] for i in range(0, len(t[2]), len(t[2]) // t[1][0])] for t in planes]
+        if name == "gate_up":
+            out[end] = b"".join(g + u for g, u in zip(*rows_))
+        elif end and planes[0][1][1] == 1 and k > group:  # one for each row, of no channel
+            out[end] = planes[0][2]
+        else:
+            item = len(rows_[0][0]) * group // k
+            out[end] = b"".join(r[i : i + item] for i in range(0, len(rows_[0][0]), item) for r in rows_[0])
+    return out
+
+
+def flat(plain, directory):
+    """The same of a layout with experts one after another, beside one of numbers as wide."""
+    have, from_ = read(directory), read(plain)
+    config = json.loads((Path(directory) / "config.json").read_text())
+    export = json.loads((Path(directory) / "fm-export.json").read_text())
+    if json.loads((Path(plain) / "fm-export.json").read_text())["widths"] != export["widths"]:
+        sys.exit("the other export has other widths")
+    name, group, H, done = export["weights"], config["fm_codes"]["group"], config["hidden_size"], 0
+    for weight, tensor in from_.items():
+        part = weight.rpartition(".")[2]
+        if part not in ("gate_up", "down"):
+            if have.pop(weight) != tensor:
+                sys.exit(f"{weight} differs")
+            continue
+        values, want, at = numbers(tensor), {}, 0
+        for k in export["widths"][int(weight.split(".")[2])]:
+            w = values[at * H : (at + (2 * k if part == "gate_up" else k)) * H]
+            at += len(w) // H
+            both = max(map(abs, w))
+            if part == "gate_up":
+                rows_ = [w[i : i + H] for i in range(0, len(w), H)]
+                matrices = [([x for r in rows_[s::2] for x in r], k, H) for s in (0, 1)]
+            else:
+                matrices = [([w[c * H + r] for r in range(H) for c in range(k)], H, k)]
+            made = [quantised(name, tensor[0], m, rows, columns, both) for m, rows, columns in matrices]
+            for end, data in joined(part, k, group, made).items():
+                want[end] = want.get(end, b"") + data
+        for end, data in want.items():
+            if have.pop(weight + end)[2] != data:
+                sys.exit(f"{weight + end} differs")
+            done += 1
+    if have:
+        sys.exit(f"{sorted(have)[0]} does not belong there")
+    print(f"{export['layout']}, {name}: {done} tensors are what the numbers are rounded to")
+
+
 def integers(model, out, group):
     tensors, ignored = read(model), ["lm_head"]
     for name, (dtype, shape, data) in sorted(tensors.items()):
@@ -262,4 +320,4 @@ def values(model, directory):
 
 
 if __name__ == "__main__":
-    {"make": make, "compare": compare, "values": values, "integers": integers}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "compare": compare, "flat": flat, "values": values, "integers": integers}[sys.argv[1]](*sys.argv[2:])

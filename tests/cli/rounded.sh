@@ -30,6 +30,32 @@ for dtype in F32 F16 BF16; do
         fm-bench -q quality --eval-tokens $dtype/tokens.npy out | grep -c uniform
     done
 done
+echo "== experts one after another"
+flat() { # flat LAYOUT FORMAT: beside numbers of the same widths
+    local multiple
+    fm-pack -q -x out -b 0.5 --layout "$1" --weights "$2" -f family.fm >/dev/null
+    multiple=$(sed -n 's/.*"block".*"group": \([0-9]*\),.*/\1/p' out/config.json)
+    fm-pack -q -x plain -b 0.5 --layout "$1" --pad-multiple "$multiple" -f family.fm >/dev/null
+    python3 "$here/rounded.py" flat plain out
+    fm-verify -q -a family.fm out | sed -n 's/:.*ok/: ok/p'
+    fm-pack -q -x - -b 0.5 --layout "$1" --weights "$2" -T 1 family.fm | tar -xf - --one-top-level=stream
+    diff -r out stream && echo "a stream on one thread: same bytes"
+    rm -r stream
+    fm-bench -q quality --eval-tokens BF16/tokens.npy out >/dev/null && echo measured
+}
+for format in fp8-block fp8 w4a16 w4a16:32 nvfp4 nvfp4:ct mxfp4 mxfp8; do
+    flat ragged $format
+done
+flat elastic nvfp4
+flat layer w4a16:32
+sed -n '/^| routed/p; /^transformers/p; /fm-pack --export/p; /^Codes are/p' out/README.md
+sed -n '/"fm_codes"/,/^  }/p' out/config.json
+printf '\1' | dd of=out/model.safetensors bs=1 seek=20000 conv=notrunc status=none
+said fm-verify -q -a family.fm out
+for layout in native padded 'layer --for vllm' 'ragged --for sglang'; do
+    # shellcheck disable=SC2086 # two words
+    said fm-pack -q -x none -b 0.5 --layout $layout --weights fp8 family.fm
+done
 echo "== what is said"
 export_as nvfp4 out | grep -vE '^(weights|all)'
 export_as nvfp4 out --for vllm | grep -E '^(width|padding)'
@@ -87,8 +113,6 @@ PYTHON
 done
 said fm-verify -q --function -t BF16/tokens.npy -a family.fm out
 echo "== refused"
-said fm-pack -q -x none -b 0.5 --layout ragged --weights fp8 family.fm
-said fm-pack -q -x none -b 0.5 --weights nvfp4 --layout padded family.fm
 said fm-pack -q -m BF16 -o none.fm --weights fp8 trained
 said fm-pack -q -x none -b 0.5 --layout uniform --weights w4a16 --tp 2 family.fm
 said fm-pack -q -x none -b 0.5 --layout uniform --for sglang family.fm
@@ -108,6 +132,7 @@ PYTHON
 for format in fp8 nvfp4 mxfp4; do
     said fm-pack -q -x none -b 0.5 --layout uniform --weights $format --no-check nan.fm
 done
+said fm-pack -q -x none -b 0.5 --layout ragged --weights nvfp4 --no-check nan.fm
 for name in odd-qwen3 odd-gptoss; do
     family "$GOLDEN/$name"
     said fm-pack -q -x none -b 0.5 --layout uniform --weights fp8 family.fm
@@ -120,6 +145,9 @@ fm-pack -q -x out -b 0 --layout uniform --weights mxfp4 -f family.fm | grep -E '
 python3 "$here/rounded.py" values mxfp4 out
 grep -o '"quant_method.*' out/config.json
 fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
+fm-pack -q -x out -b 0.5 --layout ragged --weights mxfp4 -f family.fm | grep -E '^experts'
+fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
+fm-bench -q quality --eval-tokens bf16/tokens.npy out >/dev/null && echo measured
 echo "== a second time"
 family "$GOLDEN/packed/fp8-channel"
 export_as w4a16:32 out >/dev/null

@@ -141,6 +141,15 @@ def judge_loaded(judge, weights, held, out, twin, tokens):
     judge.say(good, f"{weights}: transformers loads the values of the codes{' in bfloat16' * (held == torch.bfloat16)}")
 
 
+def judge_flat(judge, weights, folder, tokens):
+    """Our modelling file and the engine decode the same export."""
+    ids, out = np.load(tokens), folder / "ragged"
+    tool("fm-pack", "--quiet", "--force", "--budget", "0.5", "--layout", "ragged", "--weights", weights, "--export",
+         out, folder / "family.fm")  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, trust_remote_code=True)
+    judge.close(f"{weights}, ragged: log-probabilities", our_logprobs(out, tokens, ids.shape[1]), logprobs(model, ids))
+
+
 def main():
     judge = Judge()
     for dtype in (torch.float32, torch.bfloat16):
@@ -160,6 +169,7 @@ def main():
                 if name == "nvfp4-modelopt" and not has_modelopt():
                     continue
                 tool(*export, "--export", folder / "out", "--weights", weights, folder / "family.fm")
+                judge_flat(judge, weights, folder, model / "tokens.npy")
                 ours = decode(folder / "out", folder / "twin", weights, model / "tokens.npy")
                 judge_format(judge, dtype, weights, name, plain, folder / "out", ours)
                 if held:
