@@ -356,10 +356,10 @@ static int ask_loop(struct fm_pytorch *p, struct fm_pytorch_row *row, struct fm_
 }
 
 int fm_pytorch_loops(struct fm_pytorch_loops *loops, const char *python, const char *model,
-                     const char *tokens, bool train, int silence, const atomic_int *stop,
-                     struct fm_err *err)
+                     const char *tokens, const char *precision, bool train, int silence,
+                     const atomic_int *stop, struct fm_err *err)
 {
-    static const char *const what[] = {"rank", "train"}, *const precision[] = {"bf16", "f32"};
+    static const char *const what[] = {"rank", "train"};
     struct fm_pytorch *p;
     *loops = (struct fm_pytorch_loops){0};
     int rc = open_program(&p, python, fm_pytorch_loops_program, silence, stop, err);
@@ -367,9 +367,9 @@ int fm_pytorch_loops(struct fm_pytorch_loops *loops, const char *python, const c
         snprintf(loops->version, sizeof loops->version, "%s", p->version);
         rc = send_place(p, model, tokens, fm_pool_threads(), err);
     }
-    for (int i = 0; i < (train ? 4 : 2) && !rc; i++) {
+    for (int i = 0; i < (train ? 2 : 1) && !rc; i++) {
         struct fm_pytorch_row *row = &loops->row[loops->rows];
-        *row = (struct fm_pytorch_row){.what = what[i / 2], .precision = precision[i % 2]};
+        *row = (struct fm_pytorch_row){.what = what[i], .precision = precision};
         rc = ask_loop(p, row, err);
         loops->rows += !rc;
     }

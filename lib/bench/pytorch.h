@@ -54,13 +54,15 @@ struct fm_pytorch_row {
 struct fm_pytorch_loops {
     char version[64];
     int rows;
-    struct fm_pytorch_row row[4];
+    struct fm_pytorch_row row[2];
 };
 
-/* Loops over the checkpoint `model` and the rows of `tokens`, a .npy, on as many threads as the
- * pool has: ranking, and, if asked to, steps of training.  Errors as in fm_pytorch_open. */
+/* Loops over the checkpoint `model` and the rows of `tokens`, a .npy, in `precision` ("bf16" or
+ * "f32"; the rows borrow it), on as many threads as the pool has: ranking, and, if asked to, steps
+ * of training.  No other precision is tried: where a CPU has no products in bfloat16, PyTorch
+ * emulates them for hours.  Errors as in fm_pytorch_open. */
 int fm_pytorch_loops(struct fm_pytorch_loops *loops, const char *python, const char *model,
-                     const char *tokens, bool train, int silence, const atomic_int *stop,
-                     struct fm_err *err);
+                     const char *tokens, const char *precision, bool train, int silence,
+                     const atomic_int *stop, struct fm_err *err);
 
 #endif
