@@ -112,7 +112,7 @@ ifndef MPI_PKG # asked at each use: on a fresh machine that is after the package
 MPI_PKG = $(firstword $(foreach p,mpi-c ompi-c mpich,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
 endif
 MPI_BUILD := $(BUILD)/mpi$(if $(filter command% environment%,$(origin MPI_PKG)),-$(MPI_PKG))
-MPI_MORE := $(MPI_BUILD)/lib/run/wire_mpi.c.o $(if $(SAN),$(MPI_BUILD)/tests/unit/keep_loaded.c.o)
+MPI_MORE := $(MPI_BUILD)/lib/comm/wire_mpi.c.o $(if $(SAN),$(MPI_BUILD)/tests/unit/keep_loaded.c.o)
 MPI_TOOLS := fm-rank fm-train fm-recover
 MPI_TESTS := test_comm test_reduction
 
@@ -120,7 +120,7 @@ TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
 # What fm-bench and the tests use, and the other tools do not, has an archive of its own.  (Every tool
 # asks plot.c which files are plots.)
 BENCH_C := $(filter-out lib/bench/plot.c,$(wildcard lib/bench/*.c lib/baseline/*.c kernels/clip/*.c))
-LIB_C := $(filter-out lib/run/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c lib/*/*/*.c formats/*/*.c kernels/*/*.c))
+LIB_C := $(filter-out lib/comm/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c lib/*/*/*.c formats/*/*.c kernels/*/*.c))
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
 LIB_O := $(LIB_C:%.c=$(BUILD)/%.c.o)
 BENCH_O := $(BENCH_C:%.c=$(BUILD)/%.c.o) $(if $(HAVE_CUDA),$(CUDA_SOURCES:%.cu=$(BUILD)/%.cu.o))
@@ -165,7 +165,7 @@ $(BUILD)/bin/fm-bench: $(BUILD)/libbench.a
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(LINK) -o $@ $< $(filter %/libcli.a %/libbench.a,$^) $(BUILD)/libfm.a $(LIBS)
-$(MPI_BUILD)/lib/run/wire_mpi.c.o: DEFINES += $(shell $(PKG_CONFIG) --cflags $(MPI_PKG))
+$(MPI_BUILD)/lib/comm/wire_mpi.c.o: DEFINES += $(shell $(PKG_CONFIG) --cflags $(MPI_PKG))
 $(MPI_BUILD)/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(call say,CC,$(@:.o=))$(COMPILE) -o $@ $<
@@ -252,7 +252,7 @@ $(PRELOADED): $(BUILD)/tests/unit/%.so: tests/unit/%.c | deps-check
 	$(call say,CC,$@)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
 $(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 .SECONDARY:
--include $(wildcard $(MPI_BUILD)/lib/run/*.d) $(LIB_O:.o=.d) $(BENCH_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
+-include $(wildcard $(MPI_BUILD)/lib/comm/*.d) $(LIB_O:.o=.d) $(BENCH_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
 
 NEEDS_MPI := $(filter 1,$(MPI))$(filter mpi mpi-check check-ranks,$(MAKECMDGOALS))
 DEPS = $(if $(NEEDS_MPI),MPI=1 MPI_PKG="$(MPI_PKG)") CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \

@@ -1,10 +1,10 @@
 /*
  * This room, lib/base: what every other room is written in: errors as sentences, checked sizes and
- * memory, number types, random numbers, threads, a clock.  It knows the C library, pthreads and
- * Random123, and includes no other room.  It is in lib/ although formats/ and kernels/ include it
- * too, because the top level of the tree is fixed.  In reading order: err, mem,
- * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for
- * debugging), isa, vector; for text: names (sorted records), printable, units.
+ * memory, number types, random numbers, threads, processes, a clock.  It knows the C library,
+ * pthreads and Random123, and includes no other room.  It is in lib/ although formats/ and kernels/
+ * include it too, because the top level of the tree is fixed.  In reading order: err, mem, dtype,
+ * scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for debugging), isa,
+ * vector; for text: names (sorted records), printable, units; process (child programs).
  *
  * Errors.  A function that can fail for an outside reason (a file, a device, an
  * option) returns an int: FM_OK or one of the codes below, and leaves one complete

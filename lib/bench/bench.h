@@ -1,7 +1,7 @@
 /*
  * This room, lib/bench: measurements, for fm-bench alone: what a family is worth (bench_quality;
  * exported for an exported directory), what files cost (bench_io), how fast the engine is
- * (bench_engine with meter and machine), and one clipped layer beside its baselines (kernelbench
+ * (bench_engine with meter and processor), and one clipped layer beside its baselines (kernelbench
  * with kerneloptions.h, kernelcase, kernelrun.c and pytorch).  synth makes models and tokens of the
  * sizes in shapes, workdir gives them a place, plot draws.  It may include all other rooms of lib,
  * and only cmd includes it.

@@ -12,7 +12,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/pool.h"
-#include "lib/bench/machine.h"
+#include "lib/bench/processor.h"
 #include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"
 #include "lib/learn/rank.h"
@@ -104,17 +104,17 @@ static int measure(struct fm_bench_engine *result, const struct place *p, int T,
     run.outputs.path = p->out;
     run.outputs.force = true;
     bool narrow = ops->operand == FM_BF16;
-    double before = fm_machine_peak(narrow);
+    double before = fm_processor_peak(narrow);
     int rc = measure_rank(&result->rank, run, ops, err);
     if (rc)
         return rc;
-    double after = fm_machine_peak(narrow);
+    double after = fm_processor_peak(narrow);
     result->rank.peak = (before + after) / 2;
     if (steps <= 0)
         return FM_OK;
     run.inputs.stream = p->stage;
     rc = measure_train(&result->train, run, ops, steps, err);
-    result->train.peak = rc ? 0 : (after + fm_machine_peak(narrow)) / 2;
+    result->train.peak = rc ? 0 : (after + fm_processor_peak(narrow)) / 2;
     return rc;
 }
 
@@ -126,7 +126,7 @@ int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engi
     *result = (struct fm_bench_engine){.threads = fm_pool_threads()};
     if (fm_synth_parse(&s, options->shape, options->layers, err))
         return err->code;
-    fm_machine_processor(result->cpu, sizeof result->cpu);
+    fm_processor_name(result->cpu, sizeof result->cpu);
     fm_ops_dnnl_version(result->dnnl, sizeof result->dnnl);
     s.dtype = strcmp(options->dtype, "f32") == 0 ? FM_F32 : FM_BF16;
     s.seed = run->inputs.seed;

@@ -14,7 +14,7 @@
 #include "lib/base/dtype.h"
 #include "lib/base/mem.h"
 #include "lib/bench/kernelcase.h"
-#include "lib/bench/machine.h"
+#include "lib/bench/processor.h"
 #include "lib/bench/pytorch.h"
 
 /* Implementations, in the order they are shown. */
@@ -182,7 +182,7 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     b->threads = c->threads;
     b->bytes = fm_kernelcase_bytes(c);
     fm_ops_dnnl_version(b->dnnl, sizeof b->dnnl);
-    fm_machine_processor(b->cpu, sizeof b->cpu);
+    fm_processor_name(b->cpu, sizeof b->cpu);
 }
 
 /* PyTorch where it is there; where it is not, that is said. */
@@ -206,7 +206,7 @@ static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
 {
     snprintf(b->path, sizeof b->path, "%s", fm_clip_name(c->clip));
     b->bandwidth = fm_kernelcase_bandwidth(c);
-    b->peak = o->peak > 0 ? o->peak : fm_machine_peak(c->layer.type == FM_CLIP_BF16);
+    b->peak = o->peak > 0 ? o->peak : fm_processor_peak(c->layer.type == FM_CLIP_BF16);
     if (c->gpu) {
         snprintf(b->gpu, sizeof b->gpu, "%s", fm_clip_gpu_name(c->gpu));
         b->gpu_bandwidth = fm_clip_gpu_bandwidth();

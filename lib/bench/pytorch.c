@@ -24,7 +24,7 @@
 #include "lib/base/pool.h"
 #include "lib/base/signals.h"
 #include "lib/bench/kernelcase.h"
-#include "lib/run/process.h"
+#include "lib/base/process.h"
 
 /* The assembler puts the programs in, so that an installed tool needs nothing beside it. */
 __asm__(".pushsection .rodata\n"

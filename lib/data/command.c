@@ -20,7 +20,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/signals.h"
-#include "lib/run/process.h"
+#include "lib/base/process.h"
 
 #define PIECE 65536 /* bytes read at a time: what a pipe holds */
 #define TICK_MS 100 /* how often *stop and the clock are looked at */

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/run/comm.h"
+#include "lib/comm/comm.h"
 
 #define MESSAGE_BYTES ((size_t)32 << 20) /* to all other ranks, or from them */
 #define GRAIN 16

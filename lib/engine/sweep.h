@@ -26,7 +26,7 @@
  * on the shapes of the micro-batches alone, visitors are committed in order of micro-batch.
  * Callers therefore cut their data into sweeps by sizes, never by memory or threads.
  *
- * Ranks (lib/run/comm.h) call fm_sweep_run with the same micro-batches.  Those that go through a
+ * Ranks (lib/comm/comm.h) call fm_sweep_run with the same micro-batches.  Those that go through a
  * layer together are a leaf, and stay together: a rank computes some leaves and nothing else, and
  * a rank without any reads no weights.  All get all measures and counts; what visitors sum goes
  * through lib/engine/reduction.h.
@@ -38,7 +38,7 @@
 
 #include "lib/engine/adapter.h"
 #include "lib/model/model.h"
-#include "lib/run/comm.h"
+#include "lib/comm/comm.h"
 
 #define FM_LANES_MAX 128
 

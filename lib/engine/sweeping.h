@@ -12,7 +12,7 @@
 
 #include "lib/engine/actcache.h"
 #include "lib/engine/layer.h"
-#include "lib/run/store.h"
+#include "lib/state/store.h"
 
 struct fm_block {
     int first, count; /* micro-batches [first, first + count) */

@@ -24,7 +24,7 @@
 #include "lib/engine/reduction.h"
 #include "lib/learn/task.h"
 #include "lib/model/packed.h"
-#include "lib/run/journal.h"
+#include "lib/state/journal.h"
 #include "lib/stage/stage.h"
 
 #define TOOL "fm-rank"

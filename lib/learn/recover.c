@@ -18,7 +18,7 @@
 #include "lib/learn/quality.h"
 #include "lib/learn/tune.h"
 #include "lib/masks/choose.h"
-#include "lib/run/journal.h"
+#include "lib/state/journal.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/stage.h"

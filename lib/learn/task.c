@@ -20,7 +20,7 @@
 #include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"
 #include "lib/model/packed.h"
-#include "lib/run/journal.h"
+#include "lib/state/journal.h"
 #include "lib/stage/stage.h"
 
 #define LOCK_SECONDS 3

@@ -21,7 +21,7 @@
 #include "lib/engine/sweep.h"
 #include "lib/learn/estimate.h"
 #include "lib/model/model.h"
-#include "lib/run/journal.h"
+#include "lib/state/journal.h"
 #include "lib/run/run.h"
 #include "lib/stage/ranking.h"
 

@@ -21,7 +21,7 @@
 #include "lib/learn/refine.h"
 #include "lib/learn/walk.h"
 #include "lib/masks/gaps.h"
-#include "lib/run/journal.h"
+#include "lib/state/journal.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
 

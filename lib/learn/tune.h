@@ -13,7 +13,7 @@
 #include "lib/learn/options.h"
 #include "lib/learn/task.h"
 #include "lib/masks/masks.h"
-#include "lib/run/store.h"
+#include "lib/state/store.h"
 
 struct fm_tune {
     struct fm_task *task; /* borrowed, as options and family */

@@ -11,7 +11,7 @@
  *     made it.
  *
  * The names come from the option table (cmd/options.c).  The content of a file says which tool made
- * it: lib/run/report.h, lib/run/journal.h, lib/bench/plot.h.
+ * it: lib/run/report.h, lib/state/journal.h, lib/bench/plot.h.
  */
 #ifndef FM_GUARD_H
 #define FM_GUARD_H
@@ -34,7 +34,7 @@ enum fm_guard_kind {
     FM_GUARD_RESULT,    /* a file; "-" is standard output, as in the next two */
     FM_GUARD_DIRECTORY, /* an export, by the rule of `directory` */
     FM_GUARD_SIDE,      /* a report or plot; its own earlier one is replaced */
-    FM_GUARD_STATE,     /* a state file, by lib/run/journal.h's own rule, and its lock beside it */
+    FM_GUARD_STATE, /* a state file, by lib/state/journal.h's own rule, and its lock beside it */
     FM_GUARD_LOCK
 };
 

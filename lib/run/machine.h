@@ -2,15 +2,15 @@
  * What a run computes with: a table of operations, memory, threads, the ranks of one job.  Only
  * device and precision shape a result.
  */
-#ifndef FM_RUN_MACHINE_H
-#define FM_RUN_MACHINE_H
+#ifndef FM_MACHINE_H
+#define FM_MACHINE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "kernels/ops/kernels.h"
 #include "lib/base/err.h"
-#include "lib/run/comm.h"
+#include "lib/comm/comm.h"
 
 struct fm_machine {
     const char *device; /* "auto", "ref", "cpu" */

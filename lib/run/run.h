@@ -1,10 +1,8 @@
 /*
- * This room, lib/run: what every long computation has, whatever it computes: its options and
- * limits, a guard over what it writes, threads that work and may be stopped, values that need not
- * fit into memory, a state file to resume from, a report.  It knows no model and no stream.  In
- * reading order: this header, inputs, machine; comm with wire.h, wire_alone.c, wire_mpi.c and ranks
- * (many processes); guard (outputs), taskgroup, store, journal, report, process (child
- * programs).
+ * This room, lib/run: what every run of a tool has, whatever it computes: its options, a guard over
+ * what it writes, tasks that may be stopped, a report.  It knows no model and no stream.  In
+ * reading order: this header, inputs, machine, ranks (the beginning of a run of many processes),
+ * guard (outputs), taskgroup, report.
  *
  * The options that every tool has, in three groups.  The command line fills them (cmd/cli.c), the
  * library reads them; a function that needs one group takes that one.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mpi-delay.sh [MICROSECONDS]: fm-rank, fm-train and fm-recover on two ranks whose every message is so much later
-# (default: 1000), by an object of lib/run/wire_mpi.c that waits: seconds, share waited, and whether
+# (default: 1000), by an object of lib/comm/wire_mpi.c that waits: seconds, share waited, and whether
 # the bytes are those of one process.  With NETWORK=1 the ranks are in two network namespaces of this
 # machine instead, joined by a link of RATE (mpi-network.sh), and messages are not delayed.  A small
 # model, whose leaves take milliseconds; MODEL, TOKENS (of 16 bits),

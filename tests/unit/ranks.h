@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "lib/run/comm.h"
+#include "lib/comm/comm.h"
 
 #define RANKS_MAX 8
 #define RANKS_CHECK(cond)                                                                          \

@@ -6,7 +6,7 @@
 #include <cmocka.h>
 
 #include "lib/base/clock.h"
-#include "lib/run/journal.h"
+#include "lib/state/journal.h"
 #include "tests/unit/scratch.h"
 
 enum { N = 1001, RECORDS = 5, RECORD = 640 };

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/run/store.h"
+#include "lib/state/store.h"
 
 enum { RECORD = 200, COUNT = 7 };
 

@@ -7,7 +7,7 @@
  * that is still at work need them.  A rank that dies takes the job with it: errors are MPI's own,
  * which end it.
  */
-#include "lib/run/wire.h"
+#include "lib/comm/wire.h"
 
 #include <mpi.h>
 #include <sched.h>

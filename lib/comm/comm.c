@@ -3,7 +3,7 @@
  * us failed?  That costs one small message per rank and call, a few calls per layer, and nobody
  * ever waits for one that has given up.
  */
-#include "lib/run/comm.h"
+#include "lib/comm/comm.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,4 +1,8 @@
 /*
+ * This room, lib/comm: many processes that make one result.  It knows bytes and errors, and not
+ * what is computed.  In reading order: this header, wire.h (what an implementation provides),
+ * comm.c, wire_alone.c (a build without MPI), wire_mpi.c.
+ *
  * Ranks: processes, on as many machines as there are, that make one result together.  Every rank
  * runs the same program on the same inputs and goes the same way through it; what differs is which
  * micro-batches of a sweep it computes (lib/engine/sweep.h) and of which values it keeps the sum
@@ -27,7 +31,7 @@
 #include <stdint.h>
 
 #include "lib/base/err.h"
-#include "lib/run/wire.h"
+#include "lib/comm/wire.h"
 
 struct fm_comm;
 

@@ -1,5 +1,5 @@
 /*
- * How bytes go from rank to rank: what an implementation of lib/run/comm.h provides, and nobody
+ * How bytes go from rank to rank: what an implementation of lib/comm/comm.h provides, and nobody
  * else sees.  There are two.  wire_alone.c has none: a process is alone.  wire_mpi.c is the one
  * place in the tree that knows MPI; a tool that is linked with it gets it instead of the other.
  *

@@ -2,7 +2,7 @@
  * A process is known to have ended before it is waited for: until then its number, which is also
  * its group's, cannot be given to another.
  */
-#include "lib/run/process.h"
+#include "lib/base/process.h"
 
 #include <errno.h>
 #include <signal.h>

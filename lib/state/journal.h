@@ -1,4 +1,7 @@
 /*
+ * This room, lib/state: arrays that leave memory.  store keeps records that need not fit into it,
+ * journal saves those of a run so that it can resume.  In reading order: store, journal.
+ *
  * State files of long runs: arrays in a safetensors file that appears whole or not at
  * all, with a digest of everything that shapes the result, and one of the arrays
  * themselves.  Killed at any moment, the same command finds the last whole state.
@@ -15,8 +18,8 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
-#include "lib/run/comm.h"
-#include "lib/run/store.h"
+#include "lib/comm/comm.h"
+#include "lib/state/store.h"
 
 #define FM_JOURNAL_ITEMS_MAX 32
 #define FM_JOURNAL_NAME 31 /* bytes of an array's name, at most */

@@ -3,7 +3,7 @@
  * counts and a thread's operands still stay in its caches; which of them is fastest differs between
  * processors and types, so all are tried.
  */
-#include "lib/bench/machine.h"
+#include "lib/bench/processor.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +19,7 @@
 #include "lib/base/pool.h"
 #include "lib/base/rng.h"
 
-void fm_machine_processor(char *text, size_t size)
+void fm_processor_name(char *text, size_t size)
 {
     snprintf(text, size, "unknown");
 #if defined(__x86_64__)
@@ -80,7 +80,7 @@ static double measure_type(bool bf16, const void *operand)
     return best;
 }
 
-double fm_machine_peak(bool bf16)
+double fm_processor_peak(bool bf16)
 {
     size_t count = (size_t)LARGEST * LARGEST;
     struct fm_mark mark = fm_scratch_mark();

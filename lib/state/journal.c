@@ -4,7 +4,7 @@
  * inputs refuse any other, and a digest of the arrays refuses a damaged file.  How often it is
  * saved follows from what saving costs (a twentieth of the time), between one second and twenty.
  */
-#include "lib/run/journal.h"
+#include "lib/state/journal.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  * says.  There is no eviction and no search: callers that know what they use most give it the low
  * numbers.
  */
-#include "lib/run/store.h"
+#include "lib/state/store.h"
 
 #include <assert.h>
 #include <stdlib.h>
