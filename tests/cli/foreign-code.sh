@@ -20,8 +20,8 @@ printf '{"framework": "pytorch", "task": "text-generation", "allow_remote": true
     >model/configuration.json
 printf '{"x": NaN, "auto_map": {}}\n' >model/broken_config.json
 printf '{"auto_map": 5, "plugins": 6}\n' >model/vocab.json
-fm-rank -q --model model --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
-fm-train -q --model model --tokens "$odd/tokens.npy" --method saliency --budget-step 0.2 -o trained \
+fm-rank -q --precision f32 --model model --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1
+fm-train -q --model model --tokens "$odd/tokens.npy" --precision f32 --method saliency --budget-step 0.2 -o trained \
     ranked >/dev/null
 fm-pack -q --model model -o family.fm trained >/dev/null
 show() {
