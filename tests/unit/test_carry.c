@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "formats/tensor/carry.h"
+#include "formats/tensor/hfcache.h"
 #include "tests/unit/scratch.h"
 
 static void link_to(const char *target, const char *dir, const char *name)
@@ -169,6 +170,39 @@ static void follows_links_inside_and_into_a_cache(void **state)
     is_refused(snapshot, NULL, FM_ENOENT, "cannot examine 'tokenizer.json'");
 }
 
+/* The name and revision are in the path of a snapshot, and in no other. */
+static void origin_is_that_of_a_snapshot(void **state)
+{
+    (void)state;
+    static const char *const made[] = {
+        "hub",
+        "hub/models--a--b--c",
+        "hub/models--a--b--c/snapshots",
+        "hub/models--a--b--c/snapshots/0123",
+        "hub/models--a--b--c/blobs",
+        "hub/models--alone",
+        "hub/models--alone/snapshots",
+        "hub/models--alone/snapshots/0123",
+    };
+    char name[8] = "n", revision[8] = "r";
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        scratch_mkdir(made[i]);
+    assert_false(
+        fm_hfcache_origin(name, 8, revision, 8, scratch("hub/models--alone/snapshots/0123")));
+    assert_false(fm_hfcache_origin(name, 8, revision, 8, scratch("hub/models--a--b--c/blobs")));
+    assert_false(fm_hfcache_origin(name, 8, revision, 8, scratch("absent")));
+    assert_false(fm_hfcache_origin(name, 8, revision, 8, "/"));
+    const char *snapshot = scratch("hub/models--a--b--c/snapshots/0123");
+    assert_false(fm_hfcache_origin(name, 6, revision, 8, snapshot));
+    assert_false(fm_hfcache_origin(name, 8, revision, 4, snapshot));
+    assert_string_equal(name, "n");
+    assert_string_equal(revision, "r");
+    link_to(snapshot, "", "current");
+    assert_true(fm_hfcache_origin(name, 7, revision, 5, scratch("current")));
+    assert_string_equal(name, "a/b--c");
+    assert_string_equal(revision, "0123");
+}
+
 /* A mode 0600 key that a link of a downloaded checkpoint names must not become part of a bundle. */
 static void refuses_links_that_lead_elsewhere(void **state)
 {
@@ -224,6 +258,7 @@ static void refuses_blobs_of_another_repository(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(origin_is_that_of_a_snapshot),
         cmocka_unit_test(carries_what_a_runtime_needs),
         cmocka_unit_test(gives_the_bytes_that_were_there),
         cmocka_unit_test(carries_so_many_and_no_more),
