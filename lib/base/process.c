@@ -1,6 +1,6 @@
 /*
- * A process is known to have ended before it is waited for: until then its number, which is also
- * its group's, cannot be given to another.
+ * The end of a process is detected before it is reaped: until then its id, which is also that of
+ * its group, cannot be reused.
  */
 #include "lib/base/process.h"
 

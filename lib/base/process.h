@@ -1,7 +1,7 @@
 /*
- * The end of a program that runs beside us and was talked to: waited for with a limit, or made.
- * Whoever starts it (each gives it other descriptors) sets pid, and `group` where the program leads
- * a group of its own: then what it started ends with it.
+ * The end of a child program: waiting for it with a time limit, or killing it.  The caller starts
+ * the program (each caller with its own descriptors) and sets pid, and `group` if the program leads
+ * a process group: then the processes that it started end with it.
  */
 #ifndef FM_PROCESS_H
 #define FM_PROCESS_H
@@ -16,18 +16,18 @@ struct fm_process {
     int status; /* of waitpid(2), once pid is 0 */
 };
 
-/* It has ended and was not waited for yet.  What its group left in the background is killed: nobody
- * waits for that, and it may hold the pipes. */
+/* Has it ended (it is not reaped yet)?  Background processes of its group are killed, because they
+ * may hold the pipes open. */
 bool fm_process_over(const struct fm_process *p);
 
-/* Wait for its end, at most so many seconds or until *stop (may be NULL).  True where pid is 0. */
+/* Wait for its end, at most that many seconds or until *stop (may be NULL).  True if pid is 0. */
 bool fm_process_wait(struct fm_process *p, double seconds, const atomic_int *stop);
 
-/* SIGTERM, and SIGKILL a second later where that was not its end; fm_process_kill at once. */
+/* Send SIGTERM, and SIGKILL a second later if it still runs; fm_process_kill sends it at once. */
 void fm_process_end(struct fm_process *p);
 void fm_process_kill(struct fm_process *p);
 
-/* Its exit status, or 128 and the signal that ended it, as a shell says it. */
+/* Its exit status, or 128 plus the signal that ended it, as in a shell. */
 int fm_process_status(const struct fm_process *p);
 
 #endif

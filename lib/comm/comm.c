@@ -1,7 +1,7 @@
 /*
- * Ranks in step.  Whatever is sent, a word of four bytes from everyone goes ahead of it: has any of
- * us failed?  That costs one small message per rank and call, a few calls per layer, and nobody
- * ever waits for one that has given up.
+ * Ranks in step.  Before any data is sent, every rank sends a word of four bytes that says whether
+ * it has failed.  That costs one small message per rank and call, a few calls per layer, and no
+ * rank ever waits for one that has stopped.
  */
 #include "lib/comm/comm.h"
 
@@ -24,15 +24,15 @@ struct fm_comm {
     char (*host)[HOST_BYTES];
     int *codes;                       /* (size) of an agreement */
     struct fm_wire_part *send, *recv; /* (size) */
-    int agreed;                       /* what the last agreement was */
-    struct fm_err over;               /* the error that ended all talk */
+    int agreed;                       /* the result of the last agreement */
+    struct fm_err over;               /* the error that ended all communication */
     struct fm_tally tally, *tallies;  /* (size), once they were shared */
 };
 
 /* ---- the launcher ---- */
 
-/* A variable that says how many processes there are, and is above 1; what is no number was not set
- * by a launcher. */
+/* A variable with the number of processes, above 1; a value that is not a number was not set by a
+ * launcher. */
 static bool is_many(const char *name)
 {
     const char *value = getenv(name);
@@ -215,7 +215,7 @@ void fm_comm_slice(const struct fm_comm *c, int rank, size_t n, size_t *first, s
 
 /* ---- agreement ---- */
 
-/* The lowest rank with an error, else the lowest that wants to stop; -1: nobody. */
+/* The lowest rank with an error, else the lowest that was asked to stop; -1: there is none. */
 static int worst_of(const struct fm_comm *c)
 {
     int worst = -1;
@@ -227,12 +227,12 @@ static int worst_of(const struct fm_comm *c)
     return worst;
 }
 
-/* Sentences of all, of which one is meant: this is not the place to save messages. */
+/* All ranks exchange their sentences and use one: errors are too rare to save messages here. */
 static int take_error(struct fm_comm *c, int from, struct fm_err *err)
 {
     struct fm_err *all = malloc((size_t)c->size * sizeof *all);
     if (!all)
-        abort(); /* the others wait for our sentence: nothing but the job's end is left */
+        abort(); /* the others wait for our sentence, so the job must end */
     c->wire->collect(all, err, sizeof *err);
     struct fm_err said = all[from];
     free(all);
@@ -318,7 +318,7 @@ int fm_comm_exchange(struct fm_comm *c, const struct fm_wire_part *send,
     return FM_OK;
 }
 
-/* Own slices go to rank 0, or to all. */
+/* Send own slices to rank 0, or to all. */
 static int send_slices(struct fm_comm *c, char *data, size_t value, size_t n, bool all,
                        struct fm_err *err)
 {
@@ -347,7 +347,7 @@ int fm_comm_spread(struct fm_comm *c, void *data, size_t value, size_t n, struct
 
 /* ---- the same on all ---- */
 
-/* Of a value of many words the one that differs, with the one before, which names it. */
+/* The first word that differs, with the word before it, which names it. */
 static void cut_to_word(char *word, const char *value, size_t differs)
 {
     const char *from = value + differs, *end = from + strcspn(from, " ");

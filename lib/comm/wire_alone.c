@@ -1,6 +1,6 @@
 /*
- * The implementation for a process that is alone.  It lies in the library, so a tool has it unless
- * it is linked with another one.
+ * The implementation for a single process.  It is in the library, so a tool uses it unless it is
+ * linked with another one.
  */
 #include "lib/comm/wire.h"
 

@@ -1,11 +1,10 @@
 /*
- * Ranks over MPI.  Only what every MPI has had for long: one collective for small records of equal
- * size, a broadcast, messages between pairs.  No sum is ever left to MPI, whose order of terms
- * depends on how many ranks there are and on their network.
+ * Ranks over MPI.  It uses only old functions of MPI: one collective for small records of equal
+ * size, a broadcast, and messages between pairs.  MPI never computes a sum, because its order of
+ * terms depends on the number of ranks and on their network.
  *
- * Waiting naps after a moment instead of spinning: ranks may share cores, and threads of a rank
- * that is still at work need them.  A rank that dies takes the job with it: errors are MPI's own,
- * which end it.
+ * A rank that waits sleeps after a moment instead of spinning, because ranks may share cores that
+ * the threads of a working rank need.  If a rank dies, MPI's own error handler ends the job.
  */
 #include "lib/comm/wire.h"
 
@@ -19,7 +18,7 @@
 #include "lib/base/fatal.h"
 
 #define PIECE ((size_t)1 << 30) /* counts of MPI are int */
-#define SPIN 0.0002             /* seconds, before naps begin */
+#define SPIN 0.0002             /* seconds of polling before it sleeps */
 #define NAP_NS 50000
 
 static int ranks, own;
@@ -87,8 +86,8 @@ static int piece_of(const struct fm_wire_part *part, size_t at)
     return (int)(left < PIECE ? left : PIECE);
 }
 
-/* Pairs in an order of their own for each rank, so that not all begin with the same one.  Pieces of
- * a pair arrive in the order they were sent. */
+/* Each rank starts with another partner, so that not all send to the same one.  Pieces between two
+ * ranks arrive in the order they were sent. */
 static void exchange(const struct fm_wire_part *send, const struct fm_wire_part *recv)
 {
     MPI_Request *request = malloc(2 * (size_t)ranks * sizeof(MPI_Request));

@@ -1,8 +1,8 @@
 /*
- * One list of what is read and one of what is written, compared each with each.  Names say little
- * (links, detours, two spellings), so files that exist are compared by device and inode, and those
- * that do not by their directory's identity and their name.  A file may replace an earlier one
- * without --force only where its content shows that the same tool made it for the same purpose.
+ * Every file that is written is compared with every file that is read.  Names are not enough
+ * (links, detours, two spellings), so existing files are compared by device and inode, and others
+ * by the identity of their directory and their name.  A file may replace an earlier one without
+ * --force only if its content shows that the same tool made it for the same purpose.
  */
 #include "lib/run/guard.h"
 
@@ -22,12 +22,12 @@
 
 #define OWN_BYTES_MAX ((size_t)64 << 20) /* of a report or plot; ours have kilobytes */
 
-/* Where a name leads. */
+/* The file that a name refers to. */
 struct spot {
     char path[PATH_MAX]; /* without slashes at its end */
     const char *name;    /* its last component; NULL: a standard stream */
     bool there;
-    struct stat st; /* where it is there, links followed; else zero */
+    struct stat st; /* if it exists, after following links; else zero */
     bool home_there;
     struct stat home; /* the directory of the name */
 };
@@ -35,7 +35,7 @@ struct spot {
 void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool weighted)
 {
     uint64_t weight;
-    struct fm_err later = {0}; /* its reader will say what is wrong with a weight */
+    struct fm_err later = {0}; /* the reader reports a wrong weight */
     if (!path)
         return;
     assert(g->reads < FM_GUARD_READS_MAX);
@@ -63,7 +63,7 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* False: the name is too long to be one. */
+/* False if the name is too long. */
 static bool locate(struct spot *s, const char *path, size_t length, const char *suffix)
 {
     char home[PATH_MAX + 2];
@@ -87,7 +87,7 @@ static bool locate_write(struct spot *s, const struct fm_guard_write *w)
     return locate(s, w->path, strlen(w->path), w->kind == FM_GUARD_LOCK ? FM_LOCK_SUFFIX : "");
 }
 
-/* A standard stream, where it is a regular file. */
+/* A standard stream, if it is a regular file. */
 static bool locate_stream(struct spot *s, int fd)
 {
     *s = (struct spot){.there = false};
@@ -99,7 +99,7 @@ static bool is_stream(const struct fm_guard_write *w)
     return strcmp(w->path, "-") == 0 && w->kind < FM_GUARD_STATE;
 }
 
-/* Two names of one file, there or not. */
+/* Do both names refer to one file, existing or not? */
 static bool is_same(const struct spot *a, const struct spot *b)
 {
     if (a->there && b->there && is_same_file(&a->st, &b->st))
@@ -133,8 +133,8 @@ static bool is_below(const struct spot *s, const struct spot *directory)
     }
 }
 
-/* An entry of the directory leads to the file: what a cache of checkpoints links to, or a second
- * name of a shard. */
+/* Does an entry of the directory refer to the file?  It may be a link of a checkpoint cache, or a
+ * second name of a shard. */
 static bool is_linked(const struct spot *s, const struct spot *directory)
 {
     struct fm_err unused = {0};
@@ -158,7 +158,7 @@ static bool is_linked(const struct spot *s, const struct spot *directory)
 
 /* ---- the rule ---- */
 
-/* The file is there and an earlier one of the tool. */
+/* The file exists and is an earlier one of the tool. */
 static bool is_own(const char *path, fm_guard_own *own, const char *tool)
 {
     struct fm_file f;
@@ -176,7 +176,7 @@ static bool is_own(const char *path, fm_guard_own *own, const char *tool)
     return is;
 }
 
-/* The other file of a pair of words and index. */
+/* The other file of a pair of token words and index. */
 static int check_beside(const struct spot *s, const char *written, const struct spot *r,
                         const char *what, struct fm_err *err)
 {
@@ -245,7 +245,7 @@ static int check_twins(const struct fm_guard *g, int write, const struct spot *s
     return FM_OK;
 }
 
-/* What is in the way. */
+/* Report the file that prevents a write. */
 static int check_target(const struct fm_guard *g, const struct fm_guard_write *w,
                         struct fm_err *err)
 {
@@ -291,7 +291,7 @@ static int check_write(const struct fm_guard *g, int write, struct fm_err *err)
     return rc ? rc : check_target(g, w, err);
 }
 
-/* What the shell opened for us can be wrong too. */
+/* Files that the shell opened for us are checked, too. */
 static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
 {
     struct spot s, other;

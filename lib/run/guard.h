@@ -1,13 +1,13 @@
 /*
- * What a run may write: one rule for every file that a tool makes, asked before hours of work and
- * again where a file appears.
+ * What a run may write: one rule for every output file, checked before hours of work and again
+ * before a file appears.
  *
- *   - Nothing that the run reads is written, and nothing twice: files are compared by device and
- *     inode, so that links and detours lead nowhere, and by directory and name where they are not
- *     there yet.  Index and words of token files belong together.
- *   - Nothing is written into a directory that is read, at any depth, and no directory is replaced
- *     that holds what is read.
- *   - Nothing that exists is replaced without --force, but a report, plot or state by the tool that
+ *   - No file that the run reads is written, and no file is written twice.  Existing files are
+ *     compared by device and inode, so links do not matter; others by directory and name.  The
+ * index and the words of a token file belong together.
+ *   - No file is written into a directory that is read, at any depth, and no directory that
+ * contains a file that is read is replaced.
+ *   - No existing file is replaced without --force, except a report, plot or state by the tool that
  *     made it.
  *
  * The names come from the option table (cmd/options.c).  The content of a file says which tool made
@@ -27,7 +27,7 @@
 /* The text (NUL-terminated) is what `tool` ("fm-rank") writes for this purpose. */
 typedef bool fm_guard_own(const char *text, size_t size, const char *tool);
 
-/* FM_ECREATE where something is in the way of a directory that is to be made. */
+/* FM_ECREATE if an existing file prevents creating a directory. */
 typedef int fm_guard_directory(const char *path, bool force, struct fm_err *err);
 
 enum fm_guard_kind {
@@ -49,11 +49,11 @@ struct fm_guard_write {
     fm_guard_own *own;
 };
 
-/* Zeroed but for tool, force, replaces and directory, then filled by the two verbs below. */
+/* Zero all but tool, force, replaces and directory, then fill by the two functions below. */
 struct fm_guard {
     const char *tool;
     bool force;
-    bool replaces; /* as with force, but the result alone */
+    bool replaces; /* as with force, but only the result */
     fm_guard_directory *directory;
     struct fm_guard_read read[FM_GUARD_READS_MAX];
     int reads;
@@ -61,25 +61,25 @@ struct fm_guard {
     int writes;
 };
 
-/* A file or directory that the run reads, "-" for standard input; NULL is nothing.  `weighted`:
- * FILE[:WEIGHT]. */
+/* Add a file or directory that the run reads, "-" for standard input; NULL adds nothing.
+ * `weighted`: FILE[:WEIGHT]. */
 void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool weighted);
 
-/* What the run writes; NULL is nothing.  `own` is for FM_GUARD_SIDE. */
+/* Add a file that the run writes; NULL adds nothing.  `own` is for FM_GUARD_SIDE. */
 void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
                      enum fm_guard_kind kind, fm_guard_own *own);
 
 /*
- * The rule, with nothing read but names and the beginnings of files.  FM_EUSAGE where the
- * command line is wrong about files: an input, a file in a directory that is read, one file twice.
- * FM_ECREATE where a file is in the way or its directory is not there, FM_EPERM where that must
- * not be written.  Standard output, where it is a regular file, is not one of the inputs either.
+ * Check the rule; reads only names and the beginnings of files.  FM_EUSAGE if the command line
+ * names an input as an output, a file in a directory that is read, or one file twice.  FM_ECREATE
+ * if a file exists or its directory does not, FM_EPERM if the directory is not writable.  Standard
+ * output, if it is a regular file, must not be one of the inputs either.
  */
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 
 /*
- * Write a report or plot, whole or not at all, by the last part of the rule.  Where that fails, its
- * own earlier one is removed: nobody shall take it for what this run found.
+ * Write a report or plot, whole or not at all, by the last part of the rule.  On failure the tool's
+ * earlier one is removed, so that it is not mistaken for the result of this run.
  */
 int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,
                   bool force, struct fm_err *err);

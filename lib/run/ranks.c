@@ -1,7 +1,7 @@
 /*
- * Launchers give standard input to one rank and bind the others as they see fit, and a machine may
- * have an older program under the same name; what every rank needs is made equal here, before
- * anything is opened.
+ * Launchers give standard input to one rank and bind the others in various ways, and a machine may
+ * have an older program under the same name.  These differences are removed or refused here, before
+ * any file is opened.
  */
 #include "lib/run/ranks.h"
 
@@ -52,7 +52,7 @@ static int same_program(struct fm_comm *comm, struct fm_err *err)
 
 /* ---- standard input ---- */
 
-/* Standard input becomes this file, from its beginning. */
+/* Replace standard input by this file, from its beginning. */
 static int put_at_0(int fd, struct fm_err *err)
 {
     return dup2(fd, STDIN_FILENO) < 0 || lseek(STDIN_FILENO, 0, SEEK_SET) != 0
@@ -110,7 +110,7 @@ bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
 
 /* ---- CPUs ---- */
 
-/* Our part of the CPUs that all ranks of this machine may use: as even as can be. */
+/* Our share of the CPUs that all ranks of this machine may use: as even as possible. */
 static void take_part(const cpu_set_t *all, int nth, int beside)
 {
     cpu_set_t own;

@@ -1,6 +1,6 @@
 /*
- * What a tool does once, as soon as it has ranks: the same program on all of them, standard input
- * for all, the threads of a machine divided among those that share it.
+ * What a tool does once, as soon as it has ranks: check that all run the same program, give
+ * standard input to all, and divide the threads of a machine among the ranks on it.
  */
 #ifndef FM_RANKS_H
 #define FM_RANKS_H
@@ -10,10 +10,10 @@
 #include "lib/run/run.h"
 
 /*
- * After fm_comm_open; nothing where alone.  Ranks of one machine that may all use the same CPUs get
- * a part each, unless run->machine.threads says how many threads they have; rank 0 warns where its
- * launcher left it less than its part.  `streams`: standard input is read by rank 0, to its end,
- * and lies before every rank as a file.  FM_ECONFIG where programs differ.
+ * Call after fm_comm_open; does nothing in a single process.  Ranks of one machine that may all use
+ * the same CPUs get a share each, unless run->machine.threads gives their number of threads; rank 0
+ * warns if its launcher left it less than its share.  `streams`: rank 0 reads standard input to its
+ * end, and every rank gets it as a file.  FM_ECONFIG if programs differ.
  */
 int fm_ranks_begin(const struct fm_run_options *run, bool streams, struct fm_err *err);
 

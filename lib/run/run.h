@@ -21,23 +21,23 @@
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
-    /* The stage that is reported next is `work` of the run, in FLOPs or the like, and `after` of it
-     * comes behind that stage. */
+    /* The stage that is reported next is `work` of the run, in FLOPs or a similar unit, and `after`
+     * of it follows that stage. */
     void (*phase)(void *self, double work, double after);
     /* One line for the user that is not an error: "fm-rank: warning: 3 experts saw no token". */
     void (*warn)(void *self, const char *text);
-    /* One that nothing is wrong with: "fm-pack: --budget 0.4: the nearest member is ...". */
+    /* A note that is not a warning: "fm-pack: --budget 0.4: the nearest member is ...". */
     void (*note)(void *self, const char *text);
     void *self;
 };
 
 /*
- * Called once, by the process that writes the result, when that is whole on the disk and has no
- * name yet, to say what it is: the report of the run is filled.  Where it fails, nothing appears
- * under the result's name, and the run can be started again as it was.
+ * Called once, by the process that writes the result, when the result is complete on the disk but
+ * has no name yet, to print the report of the run, which is filled.  If it fails, no file appears
+ * under the result's name, and the same run can be started again.
  */
 struct fm_announce {
-    int (*say)(void *self, struct fm_err *err); /* NULL: nothing is said */
+    int (*say)(void *self, struct fm_err *err); /* NULL: no messages */
     void *self;
 };
 
@@ -58,13 +58,13 @@ struct fm_run_options {
     const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
 };
 
-/* Before hours of work: FM_EUSAGE where the result would go to a terminal.  Files: lib/run/guard.h.
- */
+/* A check before hours of work: FM_EUSAGE if the result would go to a terminal.  For files see
+ * lib/run/guard.h. */
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
 
 /*
- * *free_bytes: bytes that are free where `path` will be, the file system's.  FM_ECREATE where
- * `bytes` do not fit, naming `what` ("bundle").
+ * *free_bytes: free bytes of the file system of `path`.  FM_ECREATE if `bytes` do not fit, naming
+ * `what` ("bundle").
  */
 int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *free_bytes,
                  struct fm_err *err);
@@ -72,10 +72,10 @@ int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *f
 /* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
 void fm_run_abandon(void);
 
-/* run->announce, where there is one. */
+/* Call run->announce, if it is set. */
 int fm_run_announce(const struct fm_run_options *run, struct fm_err *err);
 
-/* Nothing where the caller wants no progress. */
+/* Does nothing if the caller wants no progress. */
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
                    uint64_t total, const char *unit);
 void fm_run_phase(const struct fm_run_options *run, double work, double after);

@@ -1,7 +1,6 @@
 /*
- * Tasks cannot return: what goes wrong is kept in the group.  The first error stops the others
- * before their next piece of work, and a signal counts as an error whose name is `stopped`; so each
- * loop over tasks has one question to ask and one place to look afterwards.
+ * Tasks cannot return an error, so the group keeps it.  The first error stops the other tasks
+ * before their next piece of work, and a signal counts as an error named `stopped`.
  */
 #include "lib/run/taskgroup.h"
 

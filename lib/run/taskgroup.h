@@ -1,11 +1,13 @@
 /*
- * What tasks that run at once have in common: the first error, the bytes done so far,
- * and the wish of the user to stop.
+ * The shared state of tasks that run at the same time: the first error, the bytes done so far, and
+ * the user's request to stop.
  *
  *     struct fm_taskgroup tasks;
  *     fm_taskgroup_init(&tasks, run, "weights", total_bytes);
- *     fm_pool_for(n, task, &job);         a task begins with: if (!fm_taskgroup_going(tasks))
- * return; rc = fm_taskgroup_end(&tasks, err);
+ *     fm_pool_for(n, task, &job);
+ *     rc = fm_taskgroup_end(&tasks, err);
+ *
+ * A task returns at once if fm_taskgroup_going() is false.
  */
 #ifndef FM_TASKGROUP_H
 #define FM_TASKGROUP_H
@@ -27,13 +29,13 @@ struct fm_taskgroup {
 void fm_taskgroup_init(struct fm_taskgroup *tasks, const struct fm_run_options *run,
                        const char *stage, uint64_t total);
 
-/* False once a task failed or the user wants to stop. */
+/* False once a task has failed or the user has asked to stop. */
 bool fm_taskgroup_going(struct fm_taskgroup *tasks);
 
 /* Keep err, if it is the first. */
 void fm_taskgroup_fail(struct fm_taskgroup *tasks, const struct fm_err *err);
 
-/* `bytes` more are done: tell the user. */
+/* Report progress: `bytes` more are done. */
 void fm_taskgroup_add(struct fm_taskgroup *tasks, uint64_t bytes);
 
 /* FM_OK, the first error, or FM_ESAVED after a stop. */

@@ -1,8 +1,8 @@
 /*
- * A state file is saved as outputs are, by rename, so a run that is killed while it saves still
- * has the state before.  It is useful only to the same run: its version and a digest of options and
- * inputs refuse any other, and a digest of the arrays refuses a damaged file.  How often it is
- * saved follows from what saving costs (a twentieth of the time), between one second and twenty.
+ * A state file is saved like an output, by rename, so a run that is killed while it saves still has
+ * the previous state.  It is valid only for the same run: a version and a digest of options and
+ * inputs exclude any other, and a digest of the arrays finds damage.  The interval between saves is
+ * twenty times the cost of a save, between one second and twenty.
  */
 #include "lib/state/journal.h"
 
@@ -43,7 +43,7 @@ static uint64_t bytes_of(const struct fm_journal_item *item)
     return item->count * (uint64_t)(fm_dtype_bits(item->dtype) / 8);
 }
 
-/* Give the bytes of an item, in pieces, to `take`: to be hashed or written. */
+/* Pass the bytes of an item, in pieces, to `take`, which hashes or writes them. */
 static int each_chunk(const struct fm_journal_item *item,
                       int (*take)(void *arg, const void *src, size_t size, struct fm_err *err),
                       void *arg, struct fm_err *err)
@@ -143,7 +143,7 @@ bool fm_journal_is_own(const char *path, const char *tool)
     return own;
 }
 
-/* Over an older state, and never over another file: one that came meanwhile. */
+/* Replace an older state, but never a file that was created in the meantime. */
 static int open_state(struct fm_output *out, const char *path, const char *tool, struct fm_err *err)
 {
     struct stat st;
@@ -207,7 +207,7 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
     return FM_OK;
 }
 
-/* Lengths of the arrays, of as many as we ever write. */
+/* Lengths of the arrays; there are no more than we ever write. */
 static void list_counts(struct fm_journal *j)
 {
     for (size_t i = 0; i < j->st.count && i < FM_JOURNAL_ITEMS_MAX; i++) {
@@ -320,7 +320,7 @@ static int read_file(const struct fm_journal *j, const struct fm_journal_item *i
     return rc;
 }
 
-/* What rank 0 has in an item becomes everyone's. */
+/* Broadcast rank 0's contents of an item. */
 static int tell_store(struct fm_comm *comm, const struct fm_store *store, struct fm_err *err)
 {
     char *spare = fm_alloc(store->record, 1, "a record of state", err);

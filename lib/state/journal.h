@@ -1,10 +1,11 @@
 /*
- * This room, lib/state: arrays that leave memory.  store keeps records that need not fit into it,
- * journal saves those of a run so that it can resume.  In reading order: store, journal.
+ * This room, lib/state: arrays on disk during a run.  store keeps records that need not fit into
+ * memory, journal saves the state of a run so that it can resume.  In reading order: store,
+ * journal.
  *
- * State files of long runs: arrays in a safetensors file that appears whole or not at
- * all, with a digest of everything that shapes the result, and one of the arrays
- * themselves.  Killed at any moment, the same command finds the last whole state.
+ * State files of long runs: arrays in a safetensors file that appears whole or not at all, with a
+ * digest of everything that determines the result, and one of the arrays themselves.  After a kill
+ * at any moment, the same command resumes from the last saved state.
  */
 #ifndef FM_JOURNAL_H
 #define FM_JOURNAL_H
@@ -24,7 +25,7 @@
 #define FM_JOURNAL_ITEMS_MAX 32
 #define FM_JOURNAL_NAME 31 /* bytes of an array's name, at most */
 
-/* One array; without data it is all records of a store, one after another. */
+/* One array; if data is NULL, all records of a store, one after another. */
 struct fm_journal_item {
     const char *name;
     enum fm_dtype dtype;
@@ -33,20 +34,20 @@ struct fm_journal_item {
     const struct fm_store *store;
 };
 
-/* Digest of a text made of everything that shapes a run's result; doubles as %.17g. */
+/* Digest of a text of everything that determines a run's result; doubles as %.17g. */
 int fm_journal_params(struct fm_digest *params, struct fm_err *err, const char *fmt, ...)
     FM_PRINTF(3, 4);
 
 /* The file is a state of `tool`, of whatever options. */
 bool fm_journal_is_own(const char *path, const char *tool);
 
-/* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE where another file
- * came to have that name.  Of ranks all call it, and rank 0 writes what it has. */
+/* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE if another file has
+ * taken that name.  All ranks call it, and rank 0 writes its arrays. */
 int fm_journal_save(struct fm_comm *comm, const char *path, const char *tool,
                     const struct fm_digest *params, const struct fm_journal_item *item,
                     size_t items, struct fm_err *err);
 
-/* A state file, open for reading; at rank 0, which tells the others what it reads. */
+/* A state file, open for reading on rank 0, which broadcasts what it reads. */
 struct fm_journal {
     struct fm_comm *comm;
     struct fm_file file;
@@ -58,23 +59,23 @@ struct fm_journal {
 };
 
 /*
- * Of ranks all make these calls, to the same effect.  *found is false, with FM_OK, where there is
- * no file, or path is NULL.  FM_ECONFIG where it belongs to another tool or to other parameters;
- * FM_EFORMAT where it is not a state file.
+ * All ranks make these calls, with the same result.  *found is false, with FM_OK, if there is no
+ * file, or path is NULL.  FM_ECONFIG if it belongs to another tool or to other parameters;
+ * FM_EFORMAT if it is not a state file.
  */
 int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path, const char *tool,
                     const struct fm_digest *params, bool *found, struct fm_err *err);
 void fm_journal_close(struct fm_journal *j); /* zeroed struct is fine */
 
-/* Elements of an array; 0 where there is none of that name. */
+/* The number of elements of an array; 0 if there is none of that name. */
 uint64_t fm_journal_count(const struct fm_journal *j, const char *name);
 
-/* Read the arrays, all that the file has, in the order they were saved; dtype and count must be
- * those of the file, and the bytes those that were saved (FM_EFORMAT). */
+/* Read all arrays of the file, in the order they were saved.  FM_EFORMAT if a dtype or count
+ * differs from the file's, or the bytes from those that were saved. */
 int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
                     struct fm_err *err);
 
-/* Remove a state of `tool`; NULL, none there, or another file there, is fine. */
+/* Remove a state of `tool`; does nothing if path is NULL, does not exist, or is another file. */
 int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
 
 /*
@@ -83,10 +84,10 @@ int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
  */
 struct fm_journal_clock {
     double saved; /* end of the last save */
-    double cost;  /* what it took */
+    double cost;  /* its duration */
 };
 bool fm_journal_due(const struct fm_journal_clock *clock);
-/* To be called after a save that began at `began`. */
+/* Call after a save that began at `began`. */
 void fm_journal_saved(struct fm_journal_clock *clock, double began);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Records of one size, as many as fit into a limit in memory, the others in an unlinked
- * temporary file.  Which is which does not show: operations get a pointer.
+ * Records of one size: as many as a limit allows are in memory, the others in an unlinked temporary
+ * file.  Callers get a pointer in both cases.
  */
 #ifndef FM_STORE_H
 #define FM_STORE_H
@@ -24,18 +24,18 @@ struct fm_store {
  * contents are undefined until put.  Borrows ops.  FM_ENOMEM, FM_EIO. */
 int fm_store_init(struct fm_store *s, const struct fm_ops *ops, size_t record_bytes, size_t count,
                   uint64_t memory, struct fm_err *err);
-void fm_store_release(struct fm_store *s); /* one that init never saw must be zeroed */
+void fm_store_release(struct fm_store *s); /* a zeroed struct is fine */
 
-/* Where record i is written: in place, or `spare` (record bytes of the caller's). */
+/* The memory to write record i to: in place, or `spare` (record bytes of the caller's). */
 void *fm_store_place(const struct fm_store *s, size_t i, void *spare);
 
-/* *data: bytes [offset, offset + size) of record i as they were put, in place, or read into
- * `spare` (size bytes). */
+/* *data: bytes [offset, offset + size) of record i as written, in place, or read into `spare` (size
+ * bytes). */
 int fm_store_get(const struct fm_store *s, size_t i, size_t offset, size_t size, void **data,
                  void *spare, struct fm_err *err);
 
-/* Those bytes of record i are complete at `data`, in place or not.  Different records, and
- * different parts of one, may be used by several threads at once. */
+/* Store those bytes of record i, which are complete at `data`, in place or not.  Threads may use
+ * different records, and different parts of one, at the same time. */
 int fm_store_put(const struct fm_store *s, size_t i, size_t offset, size_t size, const void *data,
                  struct fm_err *err);
 
