@@ -173,6 +173,49 @@ static void pieces_are_parts_of_the_whole(void **unused)
     }
 }
 
+/* The layouts with our modelling file: a tensor for each plane of codes, in blocks of whole groups,
+ * and what no channel has. */
+static void rounded_experts_are_planes_of_whole_groups(void **unused)
+{
+    const struct fm_layout *const layouts[] = {&fm_layout_ragged, &fm_layout_elastic,
+                                               &fm_layout_layer};
+    int made = 0;
+    (void)unused;
+    for (int i = 0; i < 3; i++)
+        for (int q = 0; fm_quantisers[q]; q++) {
+            struct fm_exportplan p;
+            struct fm_export_options o = form_of(layouts[i]);
+            uint64_t codes = 0, apart = 0;
+            o.quantise = fm_quantisers[q];
+            struct fm_err err = {0};
+            if (fm_exportplan_begin(&p, &opened, &o, &err) == FM_ECONFIG) { /* sizes of others */
+                fm_exportplan_release(&p);
+                continue;
+            }
+            made++;
+            GIVEN_TRY(fm_exportplan_member(&p, 5, &given_err));
+            assert_true(fm_exportplan_sane(&p));
+            for (size_t k = 0; k < fm_opened_experts(&opened); k++)
+                assert_int_equal(p.widths.kept[k] % (uint32_t)p.packed.group, 0);
+            for (size_t t = 0; t < p.tensors; t++) {
+                bool scales = p.tensor[t].fill == FM_FILL_SCALES;
+                bool factor = p.tensor[t].fill == FM_FILL_FACTOR;
+                codes += p.tensor[t].blocks ? p.tensor[t].t.size : 0;
+                apart += scales || factor;
+                /* One piece for each expert, whatever the limit. */
+                assert_true(!p.tensor[t].blocks ||
+                            fm_fill_cut(&p, &p.tensor[t], 0, 1) ==
+                                fm_exportplan_block_bytes(&p, &p.block[p.tensor[t].block]));
+            }
+            assert_int_equal(codes,
+                             fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p)));
+            bool rows = p.rounded.block_columns == 0, factors = p.rounded.storage->factor_end;
+            assert_int_equal(apart, (rows + 2 * factors) * p.from->config.M);
+            fm_exportplan_release(&p);
+        }
+    assert_int_equal(made, 3); /* fp8: these sizes are no multiples of what the others need */
+}
+
 /* From the beginning of a bundle the same export is planned, and the tensors that are no experts'
  * have the same digests. */
 static void the_beginning_of_a_bundle_gives_the_same_plan(void **unused)
@@ -205,6 +248,7 @@ int main(void)
         cmocka_unit_test(a_plan_with_a_gap_is_not_sane),
         cmocka_unit_test(members_planned_one_after_another_are_as_if_planned_alone),
         cmocka_unit_test(pieces_are_parts_of_the_whole),
+        cmocka_unit_test(rounded_experts_are_planes_of_whole_groups),
         cmocka_unit_test(the_beginning_of_a_bundle_gives_the_same_plan),
     };
     return cmocka_run_group_tests(tests, open_family, close_family);
