@@ -48,8 +48,9 @@ static void take_memory(struct chunk *k, const struct fm_sweeping *r)
     k->dxn = fm_scratch_floats(h);
     k->rstd = fm_scratch_floats(n);
     for (int i = 0; i < k->n; i++) {
-        int at = k->first + i;
-        k->target[i] = at % T == T - 1 ? -1 : r->batch[k->b].ids[at + 1];
+        int at = k->first + i, t = at % T;
+        bool measured = t >= r->batch[k->b].from && t < T - 1;
+        k->target[i] = measured ? r->batch[k->b].ids[at + 1] : -1;
     }
 }
 
@@ -106,6 +107,23 @@ static void find_losses(const struct fm_sweeping *r, struct chunk *k, int lane, 
                         k->target, k->n, r->sweep->config->V, weights);
 }
 
+static void show_rows(const struct fm_sweeping *r, const struct chunk *k, int lane,
+                      const float *logits)
+{
+    const struct fm_sweep_options *options = &r->sweep->options;
+    if (!options->rows)
+        return;
+    const struct fm_head_rows rows = {.batch = r->base + k->b,
+                                      .lane = lane,
+                                      .first = k->first,
+                                      .n = k->n,
+                                      .target = k->target,
+                                      .logits = logits,
+                                      .ce = k->ce,
+                                      .kl = k->kl};
+    options->rows(options->rows_self, &rows);
+}
+
 /* Where the chunk's rows are in a record of the store, of rows of so many bytes. */
 static size_t offset_of(const struct fm_sweeping *r, const struct chunk *k, size_t row)
 {
@@ -146,6 +164,7 @@ static int head_taught(const struct fm_sweeping *r, struct chunk *k, struct fm_e
     find_logits(other, r->taught, k, x, logits);
     r->sweep->ops->loss(k->ce, k->kl, k->best, logits, NULL, k->target, k->n, V, NULL);
     k->taught = logits;
+    show_rows(r, k, -1, logits);
     return FM_OK;
 }
 
@@ -179,7 +198,10 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (tapped)
         tap_logits(r, k, logits);
     struct fm_loss_weights weights = {own->ce, own->kl, 1 / (float)(batch->S * (batch->T - 1))};
+    assert(!own->backward || batch->from == 0);
     find_losses(r, k, lane, logits, own->backward ? &weights : NULL);
+    if (!own->backward)
+        show_rows(r, k, lane, logits);
     sum_chunk(sum, k, lane, own->teacher);
     if (check_going(err))
         return err->code;

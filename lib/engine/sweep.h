@@ -46,10 +46,12 @@
  * is 512 rows an expert, where products reach their full speed. */
 #define FM_SWEEP_BLOCK_TOKENS 2048
 
-/* S sequences of T tokens; each predicts its own T - 1 next tokens.  ids are borrowed. */
+/* S sequences of T tokens; each predicts its own next tokens from position `from` on, T - 1 - from
+ * of them.  ids are borrowed. */
 struct fm_batch {
     const int32_t *ids; /* (S, T) */
     int S, T;
+    int from; /* 0 where a lane has `backward` */
 };
 
 /* One network in the sweep. */
@@ -71,7 +73,18 @@ struct fm_lane {
 struct fm_measure {
     double ce, kl; /* sums; divide by n */
     int64_t agree; /* positions whose most probable token is the teacher's */
-    int64_t n;     /* positions, S (T - 1) */
+    int64_t n;     /* positions, S (T - 1 - from) */
+};
+
+/* A few positions of a micro-batch as the LM head has them for one lane; pointers die with the
+ * call. */
+struct fm_head_rows {
+    int batch, lane;       /* lane -1: the one of options.teacher */
+    int first, n;          /* rows of the micro-batch, numbered sequence by sequence */
+    const int32_t *target; /* (n) the next token; -1: this position is not measured */
+    const float *logits;   /* (n, V) */
+    const double *ce;      /* (n) */
+    double *kl;            /* (n) from the teacher; what is written here is added up instead */
 };
 
 /* One expert of one lane and micro-batch on the way back, or forward; pointers die with the call.
@@ -144,6 +157,11 @@ struct fm_sweep_options {
                                experts, tiles of a product, heads, tensors that are read */
     struct fm_comm *comm;   /* NULL: alone */
     int cut;                /* not 0: no leaf goes across a multiple of so many micro-batches */
+    /* NULL, or called for every lane without a gradient of every row, and before them for
+     * options.teacher, by many threads at once for different rows; for one row in order of lanes.
+     */
+    void (*rows)(void *self, const struct fm_head_rows *rows);
+    void *rows_self;
     /* NULL, or a sweep of another model with as large a vocabulary, made for the same
      * micro-batches, whose last run had these and one lane, without a gradient. Lanes without a
      * teacher are compared with that lane. */

@@ -40,7 +40,7 @@ static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int micro
     if (!s->ids || !s->batch || !s->measure)
         return FM_ENOMEM;
     for (int i = 0; i < s->batches; i++)
-        s->batch[i] = (struct fm_batch){s->ids + (size_t)(i * micro) * T, micro, (int)T};
+        s->batch[i] = (struct fm_batch){s->ids + (size_t)(i * micro) * T, micro, (int)T, 0};
     int rc = fm_task_draw(p->task, s->ids, p->at, p->count, err);
     return rc ? rc : fm_task_sweep(&s->sweep, p->task, s->batches, micro * (int)T, s->lanes, err);
 }
