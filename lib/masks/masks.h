@@ -2,7 +2,8 @@
  * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
  * logits that learn them, experts that share a width.  It includes only lib/base: it knows no
  * tensors, files or models, so plain numbers test all of it.  In reading order: decimal, actions,
- * granularity, masks, choose (which mask a budget means), gaps, stepcost, logits.
+ * granularity, masks, choose (which mask a budget means), spread (how tokens differ), gaps,
+ * stepcost, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
  * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)

@@ -1,0 +1,65 @@
+/* Percentiles, intervals and agreement from numbers made by hand. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "lib/masks/spread.h"
+
+static void a_percentile_is_between_two_values(void **state)
+{
+    (void)state;
+    const float x[] = {1, 2, 4, 8, 16};
+    assert_true(fm_spread_percentile(x, 5, 0) == 1 && fm_spread_percentile(x, 5, 1) == 16);
+    assert_true(fm_spread_percentile(x, 5, 0.5) == 4);
+    assert_true(fabs(fm_spread_percentile(x, 5, 0.9) - 12.8) < 1e-6); /* 8 + 0.6 (16 - 8) */
+    assert_true(fm_spread_percentile(x, 1, 0.999) == 1);
+}
+
+/* From tables of the t distribution. */
+static void student_quantiles(void **state)
+{
+    (void)state;
+    const struct {
+        int freedom;
+        double t;
+    } want[] = {{1, 12.706}, {2, 4.303},  {10, 2.228},  {11, 2.201},   {15, 2.131},
+                {31, 2.040}, {60, 2.000}, {120, 1.980}, {1000, 1.962}, {1 << 30, 1.960}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        assert_true(fabs(fm_spread_student(want[i].freedom) - want[i].t) < 0.0006);
+    assert_true(isnan(fm_spread_student(0)));
+}
+
+/* Documents of 1, 2 and 3 tokens; sums 3, 2, 7, mean 2; off by 1, -2, 1. */
+static void an_interval_weighs_groups_by_their_tokens(void **state)
+{
+    (void)state;
+    const float ce[] = {3, 1, 1, 2, 2, 3}, kl[] = {1, 1, 1, 1, 1, 1};
+    const size_t first[] = {0, 1, 3, 6};
+    struct fm_token token[6];
+    float sorted[6];
+    struct fm_spread s;
+    for (int i = 0; i < 6; i++)
+        token[i] = (struct fm_token){ce[i], kl[i], (float)(i - 2), (uint8_t)(i % 3)};
+    fm_spread_of(&s, token, first, 3, 2, true, sorted);
+    assert_true(fabs(s.ce_half - 4.3026527 * sqrt(1.5 * 6) / 6) < 1e-6);
+    assert_true(s.kl_half == 0 && s.kl_at[0] == 1 && s.kl_at[FM_SPREAD_AT - 1] == 1);
+    assert_true(s.top5 == 0.5 && s.change == 0.5);
+    assert_true(fabs(s.change_rms - sqrt(19 / 6.0)) < 1e-12);
+    assert_true(s.change_at[FM_SPREAD_MEDIAN] == 0.5 && s.change_at[0] == -2);
+    /* One group tells nothing of others. */
+    fm_spread_of(&s, token, (const size_t[]){0, 6}, 1, 2, false, sorted);
+    assert_true(isnan(s.ce_half) && s.tokens == 6 && s.groups == 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_percentile_is_between_two_values),
+        cmocka_unit_test(student_quantiles),
+        cmocka_unit_test(an_interval_weighs_groups_by_their_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
