@@ -33,6 +33,7 @@ enum {
 struct options {
     const char *budgets, *plot;        /* quality */
     int over;                          /* quality, baselines: of --plot; 1: bytes, -1: not given */
+    int convention;                    /* quality */
     uint64_t size;                     /* io */
     int repeat;                        /* io, kernels; 0: theirs */
     const char *family, *rows;         /* kernels */
@@ -84,7 +85,8 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     if (!rc)
         rc = read_benchmark(&benchmark, o, err);
     if (!rc)
-        rc = fm_bench_exported(&cli->run, o->budgets, cli->dry_run, &e, err);
+        rc = fm_bench_exported(&cli->run, o->budgets, (enum fm_convention)o->convention,
+                               cli->dry_run, &e, err);
     if (!rc && o->record && !cli->dry_run)
         rc = record(cli, &e, &benchmark, err);
     if (!rc)
@@ -121,7 +123,8 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
         rc = fm_options_check(cli, EXPORTED, "for exported directories", err);
     for (int i = 0; i < n && !rc; i++) {
         own.run.inputs.stream = cli->operand[i + 1];
-        rc = fm_bench_exported(&own.run, NULL, cli->dry_run, &e[i], err);
+        rc = fm_bench_exported(&own.run, NULL, (enum fm_convention)o->convention, cli->dry_run,
+                               &e[i], err);
     }
     for (int i = 1; i < n && !rc; i++)
         if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0)
@@ -154,7 +157,8 @@ static int quality(const struct fm_cli *cli, const struct options *o, struct fm_
         return exported(cli, o, err);
     if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
         return err->code;
-    int rc = fm_bench_quality(&cli->run, o->budgets, cli->dry_run, &q, err);
+    int rc = fm_bench_quality(&cli->run, o->budgets, (enum fm_convention)o->convention,
+                              cli->dry_run, &q, err);
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side(
             "--plot", o->plot,
@@ -401,6 +405,9 @@ static const struct fm_cli_option own[] = {
      "quality, baselines, kernels: draw the losses, the speed-ups, as SVG", 0, 0, LOSSES | KERNELS},
     {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
      "quality, baselines: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
+    {"convention", 0, FM_CLI_CHOICE, &asked.convention, "papers|llama.cpp",
+     "quality: which tokens of which windows are predicted (default: papers)", 0, 0,
+     QUALITY | HELD | FAMILY | EXPORTED},
     {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the directory",
      0, 0, QUALITY | HELD | EXPORTED},
     {"benchmark", 0, FM_CLI_TEXT, &asked.benchmark, "ORG/NAME:TASK",

@@ -13,21 +13,133 @@
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
 
+static void print_half(FILE *out, double half)
+{
+    if (isfinite(half))
+        fprintf(out, " %7.4f", half);
+    else
+        fprintf(out, " %7s", "");
+}
+
+/* ---- what is said of tokens ---- */
+
+/* One line of a table below: "0.4016" and what cards of pruned and quantised models have. */
+static void print_kl(FILE *out, const char *name, const struct fm_spread *s)
+{
+    fprintf(out, "%-10s", name);
+    for (int i = FM_SPREAD_MEDIAN; i < FM_SPREAD_AT; i++)
+        if (fm_spread_at[i] != 0.75)
+            fprintf(out, " %7.4f", s->kl_at[i]);
+    fprintf(out, " %7.2f\n", 100 * s->top5);
+}
+
+static void print_change(FILE *out, const char *name, const struct fm_spread *s)
+{
+    fprintf(out, "%-10s %7.2f %7.2f", name, 100 * s->change, 100 * s->change_rms);
+    for (int i = 1; i < FM_SPREAD_AT - 1; i++)
+        if (fm_spread_at[i] != 0.25 && fm_spread_at[i] != 0.75)
+            fprintf(out, " %7.2f", 100 * s->change_at[i]);
+    fputc('\n', out);
+}
+
+/* Of what `spreads` gives by number. */
+static void print_spreads(FILE *out, const struct fm_spread *(*spreads)(const void *of, int i),
+                          double (*budget)(const void *of, int i), const void *of, int n)
+{
+    char name[16];
+    fprintf(out, "%-10s %7s %7s %7s %7s %7s %7s %7s\n", "KL/token", "median", "90%", "95%", "99%",
+            "99.9%", "max", "top5%");
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%.4f", budget(of, i));
+        print_kl(out, name, spreads(of, i));
+    }
+    fprintf(out, "%-10s %7s %7s %7s %7s %7s %7s %7s %7s %7s %7s %7s\n", "dp%/token", "mean", "RMS",
+            "0.1%", "1%", "5%", "10%", "median", "90%", "95%", "99%", "99.9%");
+    for (int i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%.4f", budget(of, i));
+        print_change(out, name, spreads(of, i));
+    }
+}
+
+static void add_percentiles(cJSON *o, const char *name, const double at[FM_SPREAD_AT])
+{
+    cJSON *list = fm_json_add_array(o, name);
+    for (int i = 0; i < FM_SPREAD_AT; i++)
+        fm_json_add_double(list, NULL, at[i]);
+}
+
+static void add_interval(cJSON *o, const char *name, double mean, double half)
+{
+    cJSON *list = isfinite(half) ? fm_json_add_array(o, name) : NULL;
+    if (!list)
+        return;
+    fm_json_add_double(list, NULL, mean - half);
+    fm_json_add_double(list, NULL, mean + half);
+}
+
+/* To the object of a quality. */
+static void add_spread(cJSON *o, const struct fm_quality *q, const struct fm_spread *s)
+{
+    fm_json_add_double(o, "perplexity", exp(q->ce));
+    add_interval(o, "ce_interval", q->ce, s->ce_half);
+    if (!s->compared)
+        return;
+    add_interval(o, "kl_interval", q->kl, s->kl_half);
+    fm_json_add_double(o, "agree_five", s->top5);
+    add_percentiles(o, "kl_tokens", s->kl_at);
+    fm_json_add_double(o, "dp_mean", s->change);
+    fm_json_add_double(o, "dp_rms", s->change_rms);
+    add_percentiles(o, "dp_tokens", s->change_at);
+}
+
+static void print_values(FILE *out, const char *convention, uint64_t tokens, uint64_t values)
+{
+    char bytes[32];
+    fm_units_bytes(bytes, values);
+    fprintf(out, "convention %s: %llu tokens are predicted; their values take %s of memory\n",
+            convention, (unsigned long long)tokens, bytes);
+}
+
+static void add_convention(cJSON *o, const char *convention, uint64_t tokens, uint64_t values)
+{
+    fm_json_add_string(o, "convention", convention);
+    fm_json_add_uint(o, "tokens", tokens);
+    fm_json_add_uint(o, "values_bytes", values);
+    add_percentiles(o, "percentiles", fm_spread_at);
+}
+
+/* ---- a family ---- */
+
+static const struct fm_spread *row_spread(const void *of, int i)
+{
+    return &((const struct fm_bench_quality *)of)->row[i].spread[FM_BENCH_FAMILY];
+}
+
+static double row_budget(const void *of, int i)
+{
+    return ((const struct fm_bench_quality *)of)->row[i].budget[FM_BENCH_FAMILY];
+}
+
 void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %d budgets\n", q->sequences, q->T, q->rows);
+    print_values(out, q->convention, q->tokens, q->values);
     if (q->rows == 0 || q->row[0].quality[0].positions == 0)
         return;
-    fprintf(out, "%6s  %8s %8s %7s  %16s  %8s %8s\n", "budget", "CE", "KL", "agree%", "uniform CE",
-            "layer CE", "global CE");
+    fprintf(out, "%6s  %8s %7s %8s %7s %7s  %16s  %8s %8s\n", "budget", "CE", "+-95%", "KL",
+            "+-95%", "agree%", "uniform CE", "layer CE", "global CE");
     for (int i = 0; i < q->rows; i++) {
         const struct fm_bench_row *r = &q->row[i];
         const struct fm_quality *m = r->quality;
-        fprintf(out, "%6.4f  %8.4f %8.4f %7.2f  %8.4f @ %5.3f  %8.4f  %8.4f\n",
-                r->budget[FM_BENCH_FAMILY], m[FM_BENCH_FAMILY].ce, m[FM_BENCH_FAMILY].kl,
-                100 * m[FM_BENCH_FAMILY].agree, m[FM_BENCH_UNIFORM].ce, r->budget[FM_BENCH_UNIFORM],
-                m[FM_BENCH_LAYER].ce, m[FM_BENCH_GLOBAL].ce);
+        fprintf(out, "%6.4f  %8.4f", r->budget[FM_BENCH_FAMILY], m[FM_BENCH_FAMILY].ce);
+        print_half(out, r->spread[FM_BENCH_FAMILY].ce_half);
+        fprintf(out, " %8.4f", m[FM_BENCH_FAMILY].kl);
+        print_half(out, r->spread[FM_BENCH_FAMILY].kl_half);
+        fprintf(out, " %7.2f  %8.4f @ %5.3f  %8.4f  %8.4f\n", 100 * m[FM_BENCH_FAMILY].agree,
+                m[FM_BENCH_UNIFORM].ce, r->budget[FM_BENCH_UNIFORM], m[FM_BENCH_LAYER].ce,
+                m[FM_BENCH_GLOBAL].ce);
     }
+    print_spreads(out, row_spread, row_budget, q, q->rows);
 }
 
 cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
@@ -35,12 +147,14 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
     cJSON *o = fm_report_begin("fm-bench quality");
     fm_json_add_uint(o, "sequences", (uint64_t)q->sequences);
     fm_json_add_uint(o, "seq_len", (uint64_t)q->T);
+    add_convention(o, q->convention, q->tokens, q->values);
     cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < q->rows && q->row[i].quality[0].positions > 0; i++) {
         cJSON *row = fm_json_add_object(rows, NULL);
         fm_json_add_uint(row, "mask", (uint64_t)q->row[i].mask);
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             cJSON *m = fm_show_quality(&q->row[i].quality[k]);
+            add_spread(m, &q->row[i].quality[k], &q->row[i].spread[k]);
             fm_json_add_double(m, "budget", q->row[i].budget[k]);
             fm_json_add_uint(m, "bytes", q->row[i].bytes[k]);
             fm_json_add(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
@@ -94,10 +208,25 @@ static void print_member(FILE *out, const struct fm_record *e, int i)
         fprintf(out, "%-9.4f%s", e->member[i].budget, i == e->start ? "*" : " ");
     else
         fprintf(out, "%-10s", e->layout);
-    fprintf(out, " %10.4f %12.4f", q->ce, exp(q->ce));
-    if (e->compared)
-        fprintf(out, " %8.4f %7.2f", q->kl, 100 * q->agree);
+    fprintf(out, " %10.4f", q->ce);
+    print_half(out, e->member[i].spread.ce_half);
+    fprintf(out, " %12.4f", exp(q->ce));
+    if (e->compared) {
+        fprintf(out, " %8.4f", q->kl);
+        print_half(out, e->member[i].spread.kl_half);
+        fprintf(out, " %7.2f", 100 * q->agree);
+    }
     fputc('\n', out);
+}
+
+static const struct fm_spread *member_spread(const void *of, int i)
+{
+    return &((const struct fm_record *)of)->member[i].spread;
+}
+
+static double member_budget(const void *of, int i)
+{
+    return ((const struct fm_record *)of)->member[i].budget;
 }
 
 void fm_results_exported(FILE *out, const struct fm_record *e)
@@ -107,24 +236,30 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
         fprintf(out, "%d budgets, * is the one it starts with\n", e->members);
     else
         fprintf(out, "budget %.4f\n", e->member[e->start].budget);
+    print_values(out, e->convention, e->tokens, e->values);
     if (e->member[e->start].quality.positions == 0)
         return;
-    fprintf(out, "%-10s %10s %12s", e->whole ? "budget" : "", "CE", "perplexity");
-    fprintf(out, "%s\n", e->compared ? "       KL  agree%" : "");
+    fprintf(out, "%-10s %10s %7s %12s", e->whole ? "budget" : "", "CE", "+-95%", "perplexity");
+    fprintf(out, "%s\n", e->compared ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < e->members; i++)
         print_member(out, e, i);
-    if (e->compared)
-        fprintf(out, "%-10s %10.4f %12.4f\n", "original", e->original.ce, exp(e->original.ce));
+    if (!e->compared)
+        return;
+    fprintf(out, "%-10s %10.4f", "original", e->original.ce);
+    print_half(out, e->original_spread.ce_half);
+    fprintf(out, " %12.4f\n", exp(e->original.ce));
+    print_spreads(out, member_spread, member_budget, e, e->members);
 }
 
 static void add_numbers(cJSON *o, const struct fm_record *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
     fm_json_add_double(o, "ce", q->ce);
-    if (!e->compared)
-        return;
-    fm_json_add_double(o, "kl", q->kl);
-    fm_json_add_double(o, "agree", q->agree);
+    if (e->compared) {
+        fm_json_add_double(o, "kl", q->kl);
+        fm_json_add_double(o, "agree", q->agree);
+    }
+    add_spread(o, q, &e->member[i].spread);
 }
 
 /* What fm-export.json says of them, for people. */
@@ -144,12 +279,15 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
     fm_json_add_uint(o, "seq_len", (uint64_t)e->T);
     fm_json_add_string(o, "digest", e->digest);
     fm_json_add_string(o, "precision", e->precision);
+    add_convention(o, e->convention, e->tokens, e->values);
     if (e->member[e->start].quality.positions == 0)
         return o;
     fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
     add_numbers(o, e, e->start);
     if (e->compared)
         fm_json_add_double(o, "original_ce", e->original.ce);
+    if (e->compared)
+        add_interval(o, "original_ce_interval", e->original.ce, e->original_spread.ce_half);
     cJSON *members = e->whole ? fm_json_add_array(o, "members") : NULL;
     for (int i = 0; e->whole && i < e->members; i++) {
         cJSON *member = fm_json_add_object(members, NULL);
@@ -177,9 +315,10 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
     sort_by_bytes(order, e, n);
     fprintf(out, "held out: %d sequences of %d tokens, %s; sorted by bytes of weight files\n",
             e[0].sequences, e[0].T, e[0].precision);
+    print_values(out, e[0].convention, e[0].tokens, e[0].values);
     fprintf(out, "%10s %-10s %-8s %7s", "bytes", "weights", "layout", "budget");
-    fprintf(out, "%s%s  directory\n", measured ? "         CE" : "",
-            e[0].compared && measured ? "       KL  agree%" : "");
+    fprintf(out, "%s%s  directory\n", measured ? "         CE   +-95%" : "",
+            e[0].compared && measured ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < n; i++) {
         const struct fm_record *r = &e[order[i]];
         const struct fm_quality *q = &r->member[r->start].quality;
@@ -187,10 +326,15 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
         fm_units_bytes(bytes, r->bytes);
         fprintf(out, "%10s %-10s %-8s %7.4f", bytes, weights_of(r), r->layout,
                 r->member[r->start].budget);
-        if (measured)
+        if (measured) {
             fprintf(out, " %10.4f", q->ce);
-        if (measured && r->compared)
-            fprintf(out, " %8.4f %7.2f", q->kl, 100 * q->agree);
+            print_half(out, r->member[r->start].spread.ce_half);
+        }
+        if (measured && r->compared) {
+            fprintf(out, " %8.4f", q->kl);
+            print_half(out, r->member[r->start].spread.kl_half);
+            fprintf(out, " %7.2f", 100 * q->agree);
+        }
         fprintf(out, "  %s\n", name[order[i]]);
     }
     if (e[0].compared && measured)

@@ -240,7 +240,7 @@ static int measure_row(struct match *s, struct fm_baseline_row *row, const int32
         fm_model_rank(s->model, order);
     int rc = experts ? fm_quality_measure_closed(s->quality, s->model, s->ops, &s->held, s->widths,
                                                  s->closed, s->masks, run, err)
-                     : fm_quality_measure(s->quality, s->model, s->ops, &s->held, s->widths,
+                     : fm_quality_measure(s->quality, s->model, s->ops, &s->held, NULL, s->widths,
                                           s->masks, adapter, run, err);
     if (order)
         fm_model_rank(s->model, NULL);
@@ -429,8 +429,8 @@ int fm_contest_measure(struct fm_contest *c, struct fm_err *err)
     int rc = open_match(&s, err);
     if (!rc) {
         uint32_t *full = add_mask(&s, 0);
-        rc = fm_quality_measure(&c->table->full, s.model, s.ops, &s.held, full, 1, NULL, c->run,
-                                err);
+        rc = fm_quality_measure(&c->table->full, s.model, s.ops, &s.held, NULL, full, 1, NULL,
+                                c->run, err);
     }
     for (int i = 0; !rc && i < c->table->rows; i++) {
         fm_run_report(c->run, "measure", (uint64_t)i, (uint64_t)c->table->rows, "rows");

@@ -1,10 +1,10 @@
 /*
  * This room, lib/bench: measurements, for fm-bench alone: what a family is worth (bench_quality;
- * exported for an exported directory), what files cost (bench_io), how fast the engine is
- * (bench_engine with meter and processor), and one clipped layer beside its baselines (kernelbench
- * with kerneloptions.h, kernelcase, kernelrun.c and pytorch).  synth makes models and tokens of the
- * sizes in shapes, workdir gives them a place, plot draws.  It may include all other rooms of lib,
- * and only cmd includes it.
+ * exported for an exported directory; convention for which tokens count), what files cost
+ * (bench_io), how fast the engine is (bench_engine with meter and processor), and one clipped layer
+ * beside its baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c and pytorch).
+ * synth makes models and tokens of the sizes in shapes, workdir gives them a place, plot draws.  It
+ * may include all other rooms of lib, and only cmd includes it.
  *
  * Measurements: what a family is worth (quality), what the files cost (io), and how much of the
  * machine the engine uses (engine).  Results are structs; fm-bench prints them.
@@ -14,6 +14,7 @@
 
 #include <stdint.h>
 
+#include "lib/bench/convention.h"
 #include "lib/bench/meter.h"
 #include "lib/bench/pytorch.h"
 #include "lib/masks/masks.h"
@@ -29,10 +30,13 @@ struct fm_bench_row {
     double budget[FM_BENCH_KINDS];             /* really removed; uniform may fall short */
     uint64_t bytes[FM_BENCH_KINDS];            /* of all tensors, as ragged exports have them */
     struct fm_quality quality[FM_BENCH_KINDS]; /* family, uniform, shuffle-layer, shuffle-global */
+    struct fm_spread spread[FM_BENCH_KINDS];
 };
 
 struct fm_bench_quality {
     int rows, sequences, T;
+    const char *convention;
+    uint64_t tokens, values; /* measured; bytes of memory for the values of each, at the most */
     struct fm_bench_row *row;
 };
 
@@ -44,13 +48,15 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
 
 /*
  * Measure run->inputs.stream, a bundle, or a stage stream with masks and run->inputs.model, on
- * run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of run->inputs.tokens.
+ * run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of run->inputs.tokens,
+ * by a convention.
  * budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are
  * drawn from run->inputs.seed.  KL and agreement are to the full width of what was opened.  With
  * `dry_run` rows are chosen and nothing is measured.  Release in any case.
  */
-int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool dry_run,
-                     struct fm_bench_quality *result, struct fm_err *err);
+int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
+                     enum fm_convention convention, bool dry_run, struct fm_bench_quality *result,
+                     struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
 
 /* --- io: pack, export and verify beside cp and xxhsum --- */

@@ -11,7 +11,6 @@
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
-#include "lib/data/calib.h"
 #include "lib/learn/quality.h"
 #include "lib/model/packed.h"
 #include "lib/stage/budgets.h"
@@ -34,7 +33,7 @@ struct subject {
     struct fm_adapter adapter;
     bool adapted;
     struct fm_model *model;
-    struct fm_calib train, held;
+    struct fm_bench_text text;
 };
 
 /* A bundle has its own weights, with the adapter in them; a stage stream needs --model. */
@@ -64,7 +63,8 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     return FM_OK;
 }
 
-static int open_subject(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
+static int open_subject(struct subject *s, enum fm_convention convention,
+                        const struct fm_run_options *run, struct fm_err *err)
 {
     if (fm_stage_open(&s->bundle, run->inputs.stream, FM_MEMBER_MASKS, err) ||
         fm_budgets_open(&s->budgets, &s->bundle, err) || open_model(s, run, err))
@@ -76,15 +76,12 @@ static int open_subject(struct subject *s, const struct fm_run_options *run, str
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
                        "%d and %d",
                        run->inputs.stream, f->M, f->E, f->I, config->M, config->E, config->I);
-    if (fm_inputs_evaluate(&run->inputs))
-        return fm_calib_open(&s->held, run, config, true, err);
-    return fm_quality_open(&s->train, &s->held, run, config, err);
+    return fm_bench_text_open(&s->text, convention, run, config, err);
 }
 
 static void close_subject(struct subject *s)
 {
-    fm_calib_close(&s->held);
-    fm_calib_close(&s->train);
+    fm_bench_text_close(&s->text);
     fm_model_close(s->model);
     if (s->adapted)
         fm_adapter_release(&s->adapter);
@@ -181,31 +178,41 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     size_t experts = (size_t)f->M * (size_t)f->E;
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
-    int rc = widths && quality ? fm_machine_ops(&ops, &run->machine, fm_model_dtype(s->model), err)
-                               : err->code;
+    struct fm_spread *spread = fm_alloc((size_t)masks, sizeof *spread, "measures", err);
+    s->text.detail.spread = spread;
+    int rc = widths && quality && spread
+                 ? fm_machine_ops(&ops, &run->machine, fm_model_dtype(s->model), err)
+                 : err->code;
     if (!rc)
         rc = fill_widths(widths, q, s, run->inputs.seed, err);
     if (!rc)
-        rc = fm_quality_measure(quality, s->model, ops, &s->held, widths, masks,
-                                s->adapted ? &s->adapter : NULL, run, err);
-    for (int i = 0; !rc && i < masks; i++)
+        rc = fm_quality_measure(quality, s->model, ops, &s->text.held, &s->text.detail, widths,
+                                masks, s->adapted ? &s->adapter : NULL, run, err);
+    for (int i = 0; !rc && i < masks; i++) {
         q->row[i / FM_BENCH_KINDS].quality[i % FM_BENCH_KINDS] = quality[i];
+        q->row[i / FM_BENCH_KINDS].spread[i % FM_BENCH_KINDS] = spread[i];
+    }
+    free(spread);
     free(widths);
     free(quality);
     return rc;
 }
 
-int fm_bench_quality(const struct fm_run_options *run, const char *budgets, bool dry_run,
-                     struct fm_bench_quality *result, struct fm_err *err)
+int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
+                     enum fm_convention convention, bool dry_run, struct fm_bench_quality *result,
+                     struct fm_err *err)
 {
     struct subject s = {0};
     *result = (struct fm_bench_quality){0};
-    int rc = open_subject(&s, run, err);
+    int rc = open_subject(&s, convention, run, err);
     if (!rc)
         rc = choose_rows(result, &s.budgets.masks, budgets, err);
     if (!rc) {
-        result->sequences = s.held.count;
-        result->T = s.held.T;
+        result->sequences = s.text.held.count;
+        result->T = s.text.held.T;
+        result->convention = fm_convention_name(convention);
+        result->tokens = fm_bench_text_tokens(&s.text);
+        result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
         if (!dry_run)
             rc = measure(result, &s, run, err);
     }

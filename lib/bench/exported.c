@@ -18,18 +18,16 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 #include "lib/bench/bench.h"
-#include "lib/data/calib.h"
 #include "lib/export/filetable.h"
 #include "lib/export/plan.h"
 #include "lib/export/layouts.h"
-#include "lib/learn/quality.h"
 #include "lib/masks/decimal.h"
 
 #define TEXT_BYTES_MAX ((size_t)64 << 20) /* config.json of a family of many experts is large */
 
 struct subject {
     struct fm_model *model, *original;
-    struct fm_calib train, held;
+    struct fm_bench_text text;
     uint32_t *widths; /* (members, M, E) of a layout with all members; NULL: as the files are */
 };
 
@@ -236,19 +234,11 @@ static int read_members(struct subject *s, struct fm_record *r, const char *dire
     return rc;
 }
 
-/* Sequences: with a text, the directory's own tokenizer. */
-static int open_held(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
-{
-    const struct fm_config *c = fm_model_config(s->model);
-    struct fm_run_options own = *run;
-    own.inputs.model = run->inputs.stream;
-    return fm_inputs_evaluate(&run->inputs) ? fm_calib_open(&s->held, &own, c, true, err)
-                                            : fm_quality_open(&s->train, &s->held, &own, c, err);
-}
-
 static int open_subject(struct subject *s, struct fm_record *r, const struct fm_run_options *run,
-                        const char *budgets, struct fm_err *err)
+                        const char *budgets, enum fm_convention convention, struct fm_err *err)
 {
+    struct fm_run_options own = *run;
+    own.inputs.model = run->inputs.stream; /* of a text, the directory's own tokenizer */
     uint64_t memory = fm_machine_memory(&run->machine) / 2;
     int rc = read_claim(r, run->inputs.stream, err);
     if (!rc && budgets && !r->whole)
@@ -265,51 +255,58 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
                      fm_model_config(s->model)->V);
     if (!rc && r->whole)
         rc = read_members(s, r, run->inputs.stream, budgets, err);
-    return rc ? rc : open_held(s, run, err);
+    return rc ? rc : fm_bench_text_open(&s->text, convention, &own, fm_model_config(s->model), err);
 }
 
-static int measure(struct fm_record *r, const struct subject *s, const struct fm_ops *ops,
+static int measure(struct fm_record *r, struct subject *s, const struct fm_ops *ops,
                    const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_quality_original original = {.model = s->original};
     struct fm_quality *quality = fm_alloc((size_t)r->members, sizeof *quality, "figures", err);
-    int rc = quality ? FM_OK : err->code;
+    struct fm_spread *spread = fm_alloc((size_t)r->members, sizeof *spread, "figures", err);
+    int rc = quality && spread ? FM_OK : err->code;
+    s->text.detail.spread = spread;
     if (!rc && s->original)
         rc = fm_machine_ops(&original.ops, &run->machine, fm_model_dtype(s->original), err);
     if (!rc)
-        rc = fm_quality_compare(quality, s->model, ops, &s->held, s->widths, r->members,
-                                s->original ? &original : NULL, run, err);
+        rc = fm_quality_compare(quality, s->model, ops, &s->text.held, &s->text.detail, s->widths,
+                                r->members, s->original ? &original : NULL, run, err);
     for (int i = 0; !rc && i < r->members; i++) {
         r->member[i].quality = quality[i];
+        r->member[i].spread = spread[i];
         r->member[i].quality.kl = fmax(quality[i].kl, 0); /* rounding may leave less of none */
     }
     r->original = original.quality;
+    r->original_spread = original.spread;
+    free(spread);
     free(quality);
     return rc;
 }
 
-int fm_bench_exported(const struct fm_run_options *run, const char *budgets, bool dry_run,
-                      struct fm_record *result, struct fm_err *err)
+int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
+                      enum fm_convention convention, bool dry_run, struct fm_record *result,
+                      struct fm_err *err)
 {
     struct subject s = {0};
     const struct fm_ops *ops;
-    *result = (struct fm_record){.precision = ""};
+    *result = (struct fm_record){.precision = "", .convention = fm_convention_name(convention)};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
-    int rc = result->member ? open_subject(&s, result, run, budgets, err) : err->code;
+    int rc = result->member ? open_subject(&s, result, run, budgets, convention, err) : err->code;
     if (!rc)
         rc = fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err);
     if (!rc) {
-        result->sequences = s.held.count;
-        result->T = s.held.T;
+        result->sequences = s.text.held.count;
+        result->T = s.text.held.T;
+        result->tokens = fm_bench_text_tokens(&s.text);
+        result->values = fm_bench_text_values(&s.text, result->members);
         result->precision = fm_machine_precision(ops);
         result->compared = s.original != NULL;
-        fm_digest_hex(result->digest, &s.held.digest);
+        fm_digest_hex(result->digest, &s.text.held.digest);
     }
     if (!rc && !dry_run)
         rc = measure(result, &s, ops, run, err);
     free(s.widths);
-    fm_calib_close(&s.held);
-    fm_calib_close(&s.train);
+    fm_bench_text_close(&s.text);
     fm_model_close(s.model);
     fm_model_close(s.original);
     return rc;

@@ -380,3 +380,56 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
     release(&e);
     return rc;
 }
+
+/* Whether a bundle or, without one, a model has a tokenizer of its own. */
+static int find_carried(bool *is, const char *path, struct fm_err *err)
+{
+    struct fm_bundle b;
+    *is = false;
+    if (!path || strcmp(path, "-") == 0)
+        return FM_OK;
+    int rc = fm_bundle_open(&b, path, err);
+    if (!rc) {
+        *is = fm_bundle_find(&b, FM_MEMBER_CARRIED "tokenizer.json") != NULL;
+        fm_bundle_close(&b);
+    }
+    return rc;
+}
+
+int fm_corpus_front(bool *is, int32_t *front, const struct fm_run_options *run, int V,
+                    struct fm_err *err)
+{
+    const struct fm_inputs *in = &run->inputs;
+    struct fm_tokenizer *t = NULL;
+    const int32_t *before, *after;
+    int rc, fronts, backs;
+    *is = false;
+    *front = -1;
+    if (in->tokenizer_cmd)
+        return FM_OK;
+    if (in->tokenizer || in->model) {
+        struct fm_err mine = {0};
+        rc = open_file(&t, run, &mine);
+        if (rc == FM_ENOENT && !in->tokenizer)
+            return FM_OK;
+        if (rc)
+            *err = mine;
+    } else {
+        bool carried;
+        rc = find_carried(&carried, in->stream, err);
+        if (rc || !carried)
+            return rc;
+        rc = open_carried(&t, in->stream, err);
+    }
+    if (rc)
+        return rc;
+    fm_tokenizer_template(t, &before, &fronts, &after, &backs);
+    *is = fronts > 0;
+    *front = fronts > 0 ? before[0] : -1;
+    fm_tokenizer_close(t);
+    return *front < V ? FM_OK
+                      : fm_fail(err, FM_ECONFIG,
+                                "the tokenizer begins texts with id %d, the model has a vocabulary "
+                                "of %d; give the model's tokenizer",
+                                (int)*front, V);
+}

@@ -40,4 +40,11 @@ int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,
                      struct fm_err *err);
 
+/*
+ * The first id that the template of the same tokenizer puts in front of a text, of a vocabulary of
+ * V; *is false: it puts none, or there is no tokenizer.json to say so, or a command encodes.
+ */
+int fm_corpus_front(bool *is, int32_t *front, const struct fm_run_options *run, int V,
+                    struct fm_err *err);
+
 #endif

@@ -52,9 +52,7 @@ static bool has_index(const char *front)
 
 static void say_metric(struct fm_text *t, const char *type, double value, const char *name)
 {
-    fm_text_printf(t, "    - type: %s\n      value: %.6f\n", type, value);
-    if (name)
-        fm_text_printf(t, "      name: %s\n", name);
+    fm_text_printf(t, "    - type: %s\n      value: %.6f\n      name: %s\n", type, value, name);
 }
 
 static void say_index(struct fm_text *t, const struct fm_record *r)
@@ -63,11 +61,11 @@ static void say_index(struct fm_text *t, const struct fm_record *r)
     fm_text_printf(t, "%smodel-index:\n- name: fm-%s-%.4f\n  results:\n", fm_card_index.begin,
                    r->layout, m->budget);
     fm_text_printf(t, "  - task:\n      type: text-generation\n    dataset:\n      type: custom\n");
-    fm_text_printf(t, "      name: %d held-out sequences of %d tokens, xxh3 %s\n", r->sequences,
-                   r->T, r->digest);
+    fm_text_printf(t, "      name: %d held-out sequences of %d tokens, %llu predicted, xxh3 %s\n",
+                   r->sequences, r->T, (unsigned long long)r->tokens, r->digest);
     fm_text_printf(t, "    metrics:\n");
     say_metric(t, "cross_entropy", m->quality.ce, "cross-entropy, nats per token");
-    say_metric(t, "perplexity", exp(m->quality.ce), NULL);
+    say_metric(t, "perplexity", exp(m->quality.ce), r->convention);
     if (r->compared) {
         say_metric(t, "kl_divergence", m->quality.kl,
                    "divergence from the original model, nats per token");
@@ -77,18 +75,57 @@ static void say_index(struct fm_text *t, const struct fm_record *r)
     fm_text_printf(t, "%s", fm_card_index.end);
 }
 
-static void say_row(struct fm_text *t, const struct fm_record *r, int i)
+/* "6.5740 ± 0.0312" */
+static void say_mean(struct fm_text *t, double mean, double half)
 {
-    const struct fm_quality *q = &r->member[i].quality;
+    fm_text_printf(t, "%.4f", mean);
+    if (isfinite(half))
+        fm_text_printf(t, " \u00b1 %.4f", half);
+}
+
+static void say_name(struct fm_text *t, const struct fm_record *r, int i)
+{
     if (r->whole)
-        fm_text_printf(t, "| budget %.4f%s", r->member[i].budget,
+        fm_text_printf(t, "| budget %.4f%s |", r->member[i].budget,
                        i == r->start ? ", which it starts with" : "");
     else
-        fm_text_printf(t, "| this directory");
-    fm_text_printf(t, " | %.4f | %.4f |", q->ce, exp(q->ce));
-    if (r->compared)
-        fm_text_printf(t, " %.4f | %.2f %% |", q->kl, 100 * q->agree);
+        fm_text_printf(t, "| this directory |");
+}
+
+static void say_row(struct fm_text *t, const struct fm_record *r, int i)
+{
+    const struct fm_record_member *m = &r->member[i];
+    say_name(t, r, i);
+    fm_text_printf(t, " ");
+    say_mean(t, m->quality.ce, m->spread.ce_half);
+    fm_text_printf(t, " | %.4f |", exp(m->quality.ce));
+    if (r->compared) {
+        fm_text_printf(t, " ");
+        say_mean(t, m->quality.kl, m->spread.kl_half);
+        fm_text_printf(t, " | %.2f %% | %.2f %% |", 100 * m->quality.agree, 100 * m->spread.top5);
+    }
     fm_text_printf(t, "\n");
+}
+
+/* What cards of pruned and quantised models have of single tokens. */
+static void say_tokens(struct fm_text *t, const struct fm_record *r)
+{
+    fm_text_printf(t,
+                   "\nDivergence of a token, and change in the probability of the true token:\n\n"
+                   "| | median | 90 %% | 95 %% | 99 %% | 99.9 %% | largest | mean change | RMS | "
+                   "1 %% | 99 %% |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < r->members; i++) {
+        const struct fm_spread *s = &r->member[i].spread;
+        say_name(t, r, i);
+        for (int k = FM_SPREAD_MEDIAN; k < FM_SPREAD_AT; k++)
+            if (fm_spread_at[k] != 0.75)
+                fm_text_printf(t, " %.4f |", s->kl_at[k]);
+        fm_text_printf(t, " %.2f %% | %.2f %% |", 100 * s->change, 100 * s->change_rms);
+        for (int k = 0; k < FM_SPREAD_AT; k++)
+            if (fm_spread_at[k] == 0.01 || fm_spread_at[k] == 0.99)
+                fm_text_printf(t, " %.2f %% |", 100 * s->change_at[k]);
+        fm_text_printf(t, "\n");
+    }
 }
 
 static void say_section(struct fm_text *t, const struct fm_record *r)
@@ -98,16 +135,24 @@ static void say_section(struct fm_text *t, const struct fm_record *r)
                    r->sequences);
     fm_text_printf(t, "sequences of %d tokens (xxh3 of\ntheir ids `%s`), %s", r->T, r->digest,
                    r->precision);
+    fm_text_printf(t,
+                   ";\n%llu tokens are predicted, by convention %s; \u00b1 is half of a 95 %% "
+                   "interval over sequences",
+                   (unsigned long long)r->tokens, r->convention);
     if (r->compared)
-        fm_text_printf(t, "; the divergence from the\noriginal is in nats per token");
-    fm_text_printf(t, ":\n\n| | cross-entropy | perplexity |%s\n|---|---|---|%s\n",
-                   r->compared ? " divergence | same top token |" : "",
-                   r->compared ? "---|---|" : "");
-    if (r->compared)
-        fm_text_printf(t, "| the original | %.4f | %.4f | 0 | 100 %% |\n", r->original.ce,
-                       exp(r->original.ce));
+        fm_text_printf(t, ";\nthe divergence from the original is in nats per token");
+    fm_text_printf(t, ":\n\n| | cross-entropy | perplexity (%s) |%s\n|---|---|---|%s\n",
+                   r->convention, r->compared ? " divergence | same top token | top five |" : "",
+                   r->compared ? "---|---|---|" : "");
+    if (r->compared) {
+        fm_text_printf(t, "| the original | ");
+        say_mean(t, r->original.ce, r->original_spread.ce_half);
+        fm_text_printf(t, " | %.4f | 0 | 100 %% | 100 %% |\n", exp(r->original.ce));
+    }
     for (int i = 0; i < r->members; i++)
         say_row(t, r, i);
+    if (r->compared)
+        say_tokens(t, r);
     fm_text_printf(t, "%s\n", fm_card_figures.end);
 }
 
@@ -191,13 +236,36 @@ static int record_card(const struct fm_run_options *run, const struct fm_record 
     return rc;
 }
 
+static void say_interval(struct fm_text *t, const char *key, double mean, double half)
+{
+    if (isfinite(half))
+        fm_text_printf(t, ", \"%s\": [%.17g, %.17g]", key, mean - half, mean + half);
+}
+
+static void say_percentiles(struct fm_text *t, const char *key, const double at[FM_SPREAD_AT])
+{
+    char text[FM_JSON_DOUBLE];
+    for (int i = 0; i < FM_SPREAD_AT; i++) {
+        fm_json_double(text, at[i]);
+        fm_text_printf(t, "%s%s%s", i ? ", " : key, text, i + 1 < FM_SPREAD_AT ? "" : "]");
+    }
+}
+
 /* "ce": .., and where there is an original "kl": .., "agree": .. */
 static void say_numbers(struct fm_text *t, const struct fm_record *r, int i)
 {
     const struct fm_quality *q = &r->member[i].quality;
+    const struct fm_spread *s = &r->member[i].spread;
     fm_text_printf(t, "\"ce\": %.17g", q->ce);
-    if (r->compared)
-        fm_text_printf(t, ", \"kl\": %.17g, \"agree\": %.17g", q->kl, q->agree);
+    say_interval(t, "ce_interval", q->ce, s->ce_half);
+    if (!r->compared)
+        return;
+    fm_text_printf(t, ", \"kl\": %.17g, \"agree\": %.17g, \"agree_five\": %.17g", q->kl, q->agree,
+                   s->top5);
+    say_interval(t, "kl_interval", q->kl, s->kl_half);
+    say_percentiles(t, ", \"kl_tokens\": [", s->kl_at);
+    fm_text_printf(t, ", \"dp_mean\": %.17g, \"dp_rms\": %.17g", s->change, s->change_rms);
+    say_percentiles(t, ", \"dp_tokens\": [", s->change_at);
 }
 
 static void say_json(struct fm_text *t, const struct fm_record *r)
@@ -206,10 +274,13 @@ static void say_json(struct fm_text *t, const struct fm_record *r)
     say_numbers(t, r, r->start);
     fm_text_printf(t, ", \"positions\": %lld, \"sequences\": %d, ",
                    (long long)r->member[r->start].quality.positions, r->sequences);
-    fm_text_printf(t, "\"seq_len\": %d, \"digest\": \"%s\", \"precision\": \"%s\"", r->T, r->digest,
-                   r->precision);
-    if (r->compared)
+    fm_text_printf(t, "\"seq_len\": %d, \"digest\": \"%s\", \"precision\": \"%s\", ", r->T,
+                   r->digest, r->precision);
+    fm_text_printf(t, "\"convention\": \"%s\"", r->convention);
+    if (r->compared) {
+        say_percentiles(t, ", \"percentiles\": [", fm_spread_at);
         fm_text_printf(t, ", \"original_ce\": %.17g", r->original.ce);
+    }
     for (int i = 0; r->whole && i < r->members; i++) {
         fm_text_printf(t, "%s{\"budget\": %.17g, ", i ? ", " : ", \"members\": [",
                        r->member[i].budget);
@@ -334,9 +405,9 @@ static void say_entry(struct fm_text *t, const struct fm_record_benchmark *b,
     double ce = r->member[r->start].quality.ce;
     fm_text_printf(t, "- dataset:\n    id: \"%s\"\n    task_id: \"%s\"\n", b->dataset, b->task);
     fm_text_printf(t, "  value: %.6f\n", b->perplexity ? exp(ce) : ce);
-    fm_text_printf(t, "  notes: \"%s over %lld tokens, ",
+    fm_text_printf(t, "  notes: \"%s over %lld tokens by convention %s, ",
                    b->perplexity ? "perplexity" : "cross-entropy in nats per token",
-                   (long long)r->member[r->start].quality.positions);
+                   (long long)r->member[r->start].quality.positions, r->convention);
     fm_text_printf(t, "%d sequences of %d (xxh3 of their ids %s), %s; fm-bench %s\"\n",
                    r->sequences, r->T, r->digest, r->precision, FM_VERSION);
 }

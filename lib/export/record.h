@@ -12,6 +12,7 @@
 
 #include "formats/file/digest.h"
 #include "lib/masks/masks.h"
+#include "lib/masks/spread.h"
 #include "lib/run/run.h"
 
 #define FM_EXPORT_MEASURED "measured" /* the key of fm-export.json */
@@ -21,6 +22,7 @@
 struct fm_record_member {
     double budget;
     struct fm_quality quality; /* kl and agree: of the original, where there is one */
+    struct fm_spread spread;
 };
 
 /* What was measured. */
@@ -37,6 +39,9 @@ struct fm_record {
                                    other layouts is the only one */
     struct fm_record_member *member;
     struct fm_quality original; /* ce and positions alone */
+    struct fm_spread original_spread;
+    const char *convention;  /* of the perplexity: "papers" (lib/bench/convention.h) */
+    uint64_t tokens, values; /* measured; bytes of memory for the values of each, at the most */
 };
 
 /* Write the figures into the directory run->inputs.stream, in the place of those that an earlier

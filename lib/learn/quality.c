@@ -2,10 +2,14 @@
  * Reading the layers costs as much for one mask as for many, so masks go through a sweep together,
  * each a lane beside one teacher, as many as memory has boundaries for.  Sums are over the same
  * tokens in the same order in every group, so a mask's figures do not depend on its company.
+ *
+ * Percentiles need the values of every token: 16 bytes for each token and lane of one group, which
+ * is little beside the boundary that the same token and lane have, 4 bytes for each of H.
  */
 #include "lib/learn/quality.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,30 +47,51 @@ int fm_quality_group(const struct fm_config *config, const struct fm_calib *held
     return fit >= FM_LANES_MAX ? FM_LANES_MAX - 1 : fit <= GROUP_MIN ? GROUP_MIN : (int)fit - 1;
 }
 
-/* The held-out sequences, as micro-batches of S each. */
+/* The held-out sequences, as micro-batches of S each, and where the measured tokens of each
+ * sequence and of each micro-batch are among all. */
 struct held_out {
     const struct fm_calib *calib;
+    const struct fm_quality_detail *detail; /* or NULL */
     int32_t *ids;
     struct fm_batch *batch;
-    int S, T, batches;
+    int S, T, batches, sequences;
+    size_t *sequence; /* (sequences + 1) */
+    size_t *first;    /* (batches + 1) */
 };
 
-static int read_held(struct held_out *h, const struct fm_calib *held, struct fm_err *err)
+static int read_held(struct held_out *h, const struct fm_calib *held,
+                     const struct fm_quality_detail *detail, struct fm_err *err)
 {
-    int S = fm_sweep_micro(held->count, held->T);
-    size_t ids = (size_t)S * (size_t)held->T;
-    *h = (struct held_out){.calib = held, .S = S, .T = held->T, .batches = held->count / S};
-    h->ids = fm_alloc((size_t)held->count, (size_t)held->T * sizeof *h->ids, "tokens", err);
+    int S = fm_sweep_micro(held->count, held->T), from = detail ? detail->from : 0;
+    size_t T = (size_t)held->T, ids = (size_t)S * T, count = (size_t)held->count;
+    *h = (struct held_out){.calib = held,
+                           .detail = detail,
+                           .S = S,
+                           .T = held->T,
+                           .batches = held->count / S,
+                           .sequences = held->count};
+    h->ids = fm_alloc(count, T * sizeof *h->ids, "tokens", err);
     h->batch = fm_alloc((size_t)h->batches, sizeof *h->batch, "batches", err);
-    if (!h->ids || !h->batch)
+    h->sequence = fm_alloc(count + 1, sizeof *h->sequence, "places of sequences", err);
+    h->first = fm_alloc((size_t)h->batches + 1, sizeof *h->first, "places of batches", err);
+    if (!h->ids || !h->batch || !h->sequence || !h->first)
         return err->code;
     for (int i = 0; i < h->batches; i++)
-        h->batch[i] = (struct fm_batch){h->ids + (size_t)i * ids, S, held->T};
-    return fm_calib_read(held, 0, held->count, h->ids, err);
+        h->batch[i] = (struct fm_batch){h->ids + (size_t)i * ids, S, held->T, from};
+    for (size_t i = 0; i <= count; i++)
+        h->sequence[i] = i * (T - 1 - (size_t)from);
+    for (size_t i = 0; i <= (size_t)h->batches; i++)
+        h->first[i] = h->sequence[i * (size_t)S];
+    int rc = fm_calib_read(held, 0, held->count, h->ids, err);
+    for (size_t i = 0; !rc && detail && detail->fronted && i < count; i++)
+        h->ids[i * T] = detail->front;
+    return rc;
 }
 
 static void release_held(struct held_out *h)
 {
+    free(h->sequence);
+    free(h->first);
     free(h->batch);
     free(h->ids);
 }
@@ -86,6 +111,115 @@ static void average(struct fm_quality *q, const struct fm_measure *measure, int 
     *q = (struct fm_quality){sum.ce / n, sum.kl / n, (double)sum.agree / n, sum.n, recovered};
 }
 
+/* ---- values of every token ---- */
+
+/* Slot 0 is what the others are compared with, where there is that: the full model or another. */
+struct values {
+    const struct held_out *h;
+    int slots, shift; /* a lane's slot is lane + shift */
+    bool compared;
+    int V, near;            /* most probable tokens that are looked at */
+    struct fm_token *token; /* of batch b: first[b] slots, then (slots, tokens of b) */
+    int32_t *top;           /* (tokens, FM_SPREAD_NEAR) most probable ones of slot 0 */
+    struct fm_token *one;   /* (tokens) of one slot */
+    float *sorted;          /* (tokens) */
+};
+
+uint64_t fm_quality_detail_bytes(uint64_t tokens, int masks)
+{
+    uint64_t each = sizeof(struct fm_token);
+    return tokens *
+           (each * ((uint64_t)masks + 2) + FM_SPREAD_NEAR * sizeof(int32_t) + sizeof(float));
+}
+
+static int take_values(struct values *v, const struct held_out *h, int lanes, bool taught,
+                       bool apart, int V, struct fm_err *err)
+{
+    size_t n = h->sequence[h->sequences];
+    *v = (struct values){.h = h,
+                         .slots = lanes + (apart ? 1 : 0),
+                         .shift = apart ? 1 : 0,
+                         .compared = taught || apart,
+                         .V = V,
+                         .near = V < FM_SPREAD_NEAR ? V : FM_SPREAD_NEAR};
+    v->token = fm_alloc(n, (size_t)v->slots * sizeof *v->token, "values of tokens", err);
+    v->top = fm_alloc(n, FM_SPREAD_NEAR * sizeof *v->top, "most probable tokens", err);
+    v->one = fm_alloc(n, sizeof *v->one, "values of tokens", err);
+    v->sorted = fm_alloc(n, sizeof *v->sorted, "values of tokens", err);
+    return v->token && v->top && v->one && v->sorted ? FM_OK : err->code;
+}
+
+static void release_values(struct values *v)
+{
+    free(v->token);
+    free(v->top);
+    free(v->one);
+    free(v->sorted);
+}
+
+static struct fm_token *tokens_of(const struct values *v, int batch, int slot)
+{
+    const size_t *first = v->h->first + batch;
+    return v->token + first[0] * (size_t)v->slots + (size_t)slot * (first[1] - first[0]);
+}
+
+/* The indices of the `near` largest, by falling value; of equal ones the first. */
+static void find_top(int32_t *top, const float *logits, int V, int near)
+{
+    int n = 0;
+    for (int i = 0; i < V; i++) {
+        if (n == near && !(logits[i] > logits[top[n - 1]]))
+            continue;
+        int at = n < near ? n++ : n - 1;
+        for (; at > 0 && logits[i] > logits[top[at - 1]]; at--)
+            top[at] = top[at - 1];
+        top[at] = i;
+    }
+}
+
+static uint8_t count_shared(const int32_t *a, const int32_t *b, int n)
+{
+    uint8_t shared = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++)
+            shared = (uint8_t)(shared + (a[i] == b[j]));
+    return shared;
+}
+
+static void take_rows(void *self, const struct fm_head_rows *rows)
+{
+    const struct values *v = self;
+    const struct fm_batch *batch = &v->h->batch[rows->batch];
+    int slot = rows->lane + v->shift;
+    struct fm_token *own = tokens_of(v, rows->batch, slot), *other = tokens_of(v, rows->batch, 0);
+    for (int i = 0; i < rows->n; i++) {
+        if (rows->target[i] < 0)
+            continue;
+        int at = rows->first + i, sequence = at / batch->T, t = at % batch->T - batch->from;
+        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t);
+        int32_t *top = v->top + (v->h->first[rows->batch] + place) * FM_SPREAD_NEAR;
+        int32_t mine[FM_SPREAD_NEAR];
+        own[place] = (struct fm_token){.ce = (float)rows->ce[i]};
+        if (!v->compared)
+            continue;
+        find_top(slot == 0 ? top : mine, rows->logits + (size_t)i * (size_t)v->V, v->V, v->near);
+        if (slot == 0)
+            continue;
+        own[place].kl = (float)rows->kl[i];
+        own[place].change = (float)(exp(-(double)own[place].ce) - exp(-(double)other[place].ce));
+        own[place].near = count_shared(mine, top, v->near);
+    }
+}
+
+static void sum_values(struct fm_spread *spread, const struct values *v, int slot)
+{
+    const struct held_out *h = v->h;
+    for (int b = 0; b < h->batches; b++)
+        memcpy(v->one + h->first[b], tokens_of(v, b, slot),
+               (h->first[b + 1] - h->first[b]) * sizeof *v->one);
+    fm_spread_of(spread, v->one, h->sequence, h->sequences, v->near, v->compared, v->sorted);
+}
+
 /* What is measured: a model within so many bytes, and what lanes compute with: widths, or NULL,
  * closed experts (masks, M, E), or NULL, and an adapter or NULL. */
 struct subnets {
@@ -99,9 +233,10 @@ struct subnets {
     const struct fm_sweep *teacher; /* another model's, or NULL */
 };
 
-/* One sweep of masks from `first` on. */
-static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
-                         const struct held_out *h, const struct subnets *subnets, int first,
+/* One sweep of masks from `first` on; spread (masks), where `values` are taken. */
+static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
+                         struct fm_sweep *sweep, const struct held_out *h,
+                         const struct values *values, const struct subnets *subnets, int first,
                          size_t experts, int masks, struct fm_err *err)
 {
     const struct fm_adapter *adapter = subnets->adapter;
@@ -125,6 +260,8 @@ static int measure_group(struct fm_quality *quality, struct fm_sweep *sweep,
     int rc = fm_sweep_run(sweep, h->batch, h->batches, lane, lanes, NULL, measure, NULL, err);
     for (int i = 0; !rc && i < masks; i++)
         average(&quality[i], measure, h->batches, lanes, own + i, adapter != NULL);
+    for (int i = 0; !rc && spread && i < masks; i++)
+        sum_values(&spread[i], values, own + i + values->shift);
     free(measure);
     return rc;
 }
@@ -144,17 +281,26 @@ static void watch_layers(void *self, int done, int total)
 }
 
 /* A sweep of so many lanes over all of the held-out sequences. */
-static int new_sweep(struct fm_sweep **sweep, const struct subnets *subnets,
+static int new_sweep(struct fm_sweep **sweep, struct values *values, const struct subnets *subnets,
                      const struct held_out *h, int lanes, struct watch *watch, struct fm_err *err)
 {
     int rows = h->S * h->T;
-    struct fm_sweep_options options = {
-        .memory = fm_estimate_boundaries(subnets->model, rows, subnets->memory),
-        .progress = watch_layers,
-        .progress_self = watch,
-        .stop = watch->run->stop,
-        .comm = watch->run->machine.comm,
-        .teacher = subnets->teacher};
+    uint64_t memory = fm_estimate_boundaries(subnets->model, rows, subnets->memory);
+    if (h->detail) {
+        uint64_t taken = fm_quality_detail_bytes(h->sequence[h->sequences], lanes);
+        memory = memory > taken ? memory - taken : 0;
+        if (take_values(values, h, lanes, subnets->taught, subnets->teacher != NULL,
+                        fm_model_config(subnets->model)->V, err))
+            return err->code;
+    }
+    struct fm_sweep_options options = {.memory = memory,
+                                       .rows = h->detail ? take_rows : NULL,
+                                       .rows_self = values,
+                                       .progress = watch_layers,
+                                       .progress_self = watch,
+                                       .stop = watch->run->stop,
+                                       .comm = watch->run->machine.comm,
+                                       .teacher = subnets->teacher};
     return fm_sweep_new(sweep, subnets->model, subnets->ops, h->batches, rows, h->T, lanes,
                         &options, err);
 }
@@ -168,19 +314,23 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     int group = fm_quality_group(config, h->calib, space), before = watch->group;
     size_t experts = (size_t)config->M * (size_t)config->E;
     struct fm_sweep *sweep = NULL;
+    struct values values = {0};
+    struct fm_spread *spread = h->detail ? h->detail->spread : NULL;
     group = group < masks ? group : masks;
     int rc = fm_comm_least(watch->run->machine.comm, &group, err);
     watch->groups = before + (masks + group - 1) / group;
     /* As bundles and exports have the weights; an adapter is merged before experts are rounded. */
     fm_model_round(subnets->model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     if (!rc)
-        rc = new_sweep(&sweep, subnets, h, group + 1, watch, err);
+        rc = new_sweep(&sweep, &values, subnets, h, group + (subnets->taught ? 1 : 0), watch, err);
     for (int at = 0; !rc && at < masks; at += group) {
         int n = masks - at < group ? masks - at : group;
         watch->group = before + at / group;
-        rc = measure_group(quality + at, sweep, h, subnets, at, experts, n, err);
+        rc = measure_group(quality + at, spread ? spread + at : NULL, sweep, h, &values, subnets,
+                           at, experts, n, err);
     }
     fm_model_round(subnets->model, FM_MODEL_EXACT);
+    release_values(&values);
     fm_sweep_free(sweep);
     return rc;
 }
@@ -191,24 +341,29 @@ static int measure_original(struct fm_sweep **sweep, struct fm_quality_original 
                             struct fm_err *err)
 {
     const struct subnets whole = {.model = original->model, .ops = original->ops, .memory = memory};
+    struct values values = {0};
     watch->groups = 2;
     fm_model_round(original->model, FM_MODEL_ROUND_ALL);
-    int rc = new_sweep(sweep, &whole, h, 1, watch, err);
+    int rc = new_sweep(sweep, &values, &whole, h, 1, watch, err);
     if (!rc)
-        rc = measure_group(&original->quality, *sweep, h, &whole, 0, 0, 1, err);
+        rc = measure_group(&original->quality, h->detail ? &original->spread : NULL, *sweep, h,
+                           &values, &whole, 0, 0, 1, err);
+    release_values(&values);
     watch->group = 1;
     return rc;
 }
 
 static int measure(struct fm_quality *quality, struct subnets *subnets, int masks,
-                   const struct fm_calib *held, struct fm_quality_original *original,
-                   const struct fm_run_options *run, struct fm_err *err)
+                   const struct fm_calib *held, const struct fm_quality_detail *detail,
+                   struct fm_quality_original *original, const struct fm_run_options *run,
+                   struct fm_err *err)
 {
     struct watch watch = {.run = run};
     struct held_out h;
     struct fm_sweep *teacher = NULL;
+    assert(!detail || !run->machine.comm); /* a rank has the values of its own tokens */
     subnets->memory = fm_machine_memory(&run->machine) / (original ? 2 : 1);
-    int rc = read_held(&h, held, err);
+    int rc = read_held(&h, held, detail, err);
     if (!rc && original)
         rc = measure_original(&teacher, original, subnets->memory, &h, &watch, err);
     subnets->teacher = teacher;
@@ -237,22 +392,22 @@ void fm_quality_parts_begin(struct fm_quality_parts *p, const struct fm_run_opti
 }
 
 int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
-                       const struct fm_calib *held, const uint32_t *widths, int masks,
-                       const struct fm_adapter *adapter, const struct fm_run_options *run,
-                       struct fm_err *err)
+                       const struct fm_calib *held, const struct fm_quality_detail *detail,
+                       const uint32_t *widths, int masks, const struct fm_adapter *adapter,
+                       const struct fm_run_options *run, struct fm_err *err)
 {
     struct subnets subnets = {
         .model = model, .ops = ops, .widths = widths, .adapter = adapter, .taught = true};
-    return measure(quality, &subnets, masks, held, NULL, run, err);
+    return measure(quality, &subnets, masks, held, detail, NULL, run, err);
 }
 
 int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
-                       const struct fm_calib *held, const uint32_t *widths, int masks,
-                       struct fm_quality_original *original, const struct fm_run_options *run,
-                       struct fm_err *err)
+                       const struct fm_calib *held, const struct fm_quality_detail *detail,
+                       const uint32_t *widths, int masks, struct fm_quality_original *original,
+                       const struct fm_run_options *run, struct fm_err *err)
 {
     struct subnets subnets = {.model = model, .ops = ops, .widths = widths};
-    return measure(quality, &subnets, masks, held, original, run, err);
+    return measure(quality, &subnets, masks, held, detail, original, run, err);
 }
 
 int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,
@@ -262,5 +417,5 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
 {
     struct subnets subnets = {
         .model = model, .ops = ops, .widths = widths, .closed = closed, .taught = true};
-    return measure(quality, &subnets, masks, held, NULL, run, err);
+    return measure(quality, &subnets, masks, held, NULL, NULL, run, err);
 }

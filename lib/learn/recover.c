@@ -287,8 +287,8 @@ static int measure_group(struct recovery *r, double *to, const struct fm_adapter
 {
     struct fm_task *task = &r->task;
     fm_masks_gather(widths, &r->budgets.masks, number, n);
-    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held, widths, n, adapter,
-                                run, err);
+    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held, NULL, widths, n,
+                                adapter, run, err);
     if (rc == FM_EFORMAT && adapter)
         return fm_within(err, "training diverged, use a smaller --lr");
     for (int i = 0; !rc && i < n; i++)

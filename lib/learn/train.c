@@ -525,8 +525,8 @@ static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_er
         fm_masks_gather(widths, f, number + at, n);
         rc = fm_task_stopped(&t->task, err);
         if (!rc)
-            rc = fm_quality_measure(quality, task->model, task->ops, &task->held, widths, n, NULL,
-                                    &parts.run, err);
+            rc = fm_quality_measure(quality, task->model, task->ops, &task->held, NULL, widths, n,
+                                    NULL, &parts.run, err);
         for (int i = 0; !rc && i < n; i++)
             f->mask[number[at + i]].quality = quality[i];
         if (!rc)

@@ -151,12 +151,15 @@ function legend(set) {
   return list;
 }
 
+const half = (width) => (width >= 0 ? " ± " + loss(width) : "");
+
 function numbers(set) {
   const body = el("tbody", {});
   for (const s of set.series)
     for (const p of s.points)
       body.append(el("tr", {}, el("th", { scope: "row", class: "word" }, s.name), el("td", {}, percent(p[0])),
-        el("td", {}, bytes(p[1])), el("td", {}, loss(p[2])), el("td", {}, p[3] === null ? "–" : loss(p[3])),
+        el("td", {}, bytes(p[1])), el("td", {}, loss(p[2]) + half(p[6])),
+        el("td", {}, p[3] === null ? "–" : loss(p[3]) + half(p[7])),
         el("td", {}, p[4] === null ? "–" : percent(p[4])),
         el("td", { class: "left" }, p[5] || "")));
   const heads = ["Series", "Removed", "Bytes", "Cross-entropy", "KL", "Top-1", ""];
@@ -254,6 +257,9 @@ function heldNote(set) {
   const files = set.files.flatMap((f, i) => [i ? ", " : "", el("code", { class: "word" }, f)]);
   const note = ["From ", ...files, set.files.length > 1 ? ", reports of " + set.tool : ", a report of " + set.tool];
   if (set.held) note.push("; held out: " + many(set.held[0], "sequence") + " of " + set.held[1] + " tokens");
+  if (set.convention)
+    note.push("; " + many(set.held[2], "token") + " predicted (convention ", el("span", { class: "word" }, set.convention),
+      "); ± is half of a 95 % interval over sequences");
   note.push(". Figures on other held-out tokens are not comparable.");
   return note;
 }

@@ -93,6 +93,36 @@ static cJSON *points_of(const struct reading *r, const char *name, const char *r
     return fm_json_add_array(series, "points");
 }
 
+/* Half of an interval [low, high] of that name; -1: there is none. */
+static int half_of(const struct reading *r, const cJSON *o, const char *key, double *half)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(o, key);
+    *half = -1;
+    if (!list)
+        return FM_OK;
+    const cJSON *low = cJSON_GetArrayItem(list, 0), *high = cJSON_GetArrayItem(list, 1);
+    if (cJSON_GetArraySize(list) == 2 && cJSON_IsNumber(low) && cJSON_IsNumber(high))
+        *half = (high->valuedouble - low->valuedouble) / 2;
+    return *half >= 0 && *half <= DBL_MAX
+               ? FM_OK
+               : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is no interval", key);
+}
+
+/* Behind a point's agreement: nothing more, or half widths of the means, -1 for one without. */
+static int add_halves(const struct reading *r, cJSON *point, const cJSON *quality)
+{
+    double ce, kl;
+    int rc = half_of(r, quality, "ce_interval", &ce);
+    if (!rc)
+        rc = half_of(r, quality, "kl_interval", &kl);
+    if (rc || ce < 0)
+        return rc;
+    fm_json_add_null(point, NULL);
+    fm_json_add_double(point, NULL, ce);
+    fm_json_add_double(point, NULL, kl);
+    return FM_OK;
+}
+
 /* A measured quality, with the budget in it or beside it; null and a loss that was not finite are
  * no points. */
 static int add_point(const struct reading *r, const char *name, const char *role,
@@ -121,7 +151,7 @@ static int add_point(const struct reading *r, const char *name, const char *role
     fm_json_add_double(point, NULL, ce);
     fm_json_add_double(point, NULL, kl);
     fm_json_add_double(point, NULL, agree);
-    return FM_OK;
+    return add_halves(r, point, quality);
 }
 
 /* Of an array of rows, every how manyth is taken. */
@@ -131,6 +161,12 @@ static int stride_of(const cJSON *rows)
 }
 
 /* ---- the tools' reports ---- */
+
+/* The convention by which tokens were predicted, NULL: the report does not say. */
+static const char *convention_of(const cJSON *o)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "convention"));
+}
 
 static int read_held(const struct reading *r)
 {
@@ -143,7 +179,12 @@ static int read_held(const struct reading *r)
     cJSON *held = fm_json_add_array(r->set, "held");
     fm_json_add_uint(held, NULL, (uint64_t)sequences);
     fm_json_add_uint(held, NULL, (uint64_t)tokens);
-    return FM_OK;
+    if (!convention_of(r->from))
+        return FM_OK;
+    rc = count_of(r, r->from, "tokens", INT64_MAX, &tokens);
+    fm_json_add_uint(held, NULL, (uint64_t)tokens);
+    fm_json_add_string(r->set, "convention", convention_of(r->from));
+    return rc;
 }
 
 /* Rows of {"mask", "family": {...}, "uniform": {...}, ...}. */
@@ -293,22 +334,24 @@ static int read_export(const struct reading *r)
     fm_json_add_double(point, NULL, ce);
     fm_json_add_null(point, NULL);
     fm_json_add_null(point, NULL);
-    if (!cJSON_HasObjectItem(r->from, "original_ce") || cJSON_HasObjectItem(r->set, "full"))
-        return FM_OK;
+    rc = add_halves(r, point, r->from);
+    if (rc || !cJSON_HasObjectItem(r->from, "original_ce") || cJSON_HasObjectItem(r->set, "full"))
+        return rc;
     rc = real_of(r, r->from, "original_ce", DBL_MAX, &ce);
     if (!rc)
         fm_json_add_double(r->set, "full", ce);
     return rc;
 }
 
-/* The set of directories that were measured on these tokens, or NULL. */
-static cJSON *set_of(const cJSON *sets, const char *digest)
+/* The set of directories that were measured on these tokens by this convention, or NULL. */
+static cJSON *set_of(const cJSON *sets, const char *digest, const char *convention)
 {
     cJSON *set;
     cJSON_ArrayForEach(set, sets)
     {
         const char *has = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(set, "digest"));
-        if (has && strcmp(has, digest) == 0)
+        const char *by = convention_of(set);
+        if (has && strcmp(has, digest) == 0 && strcmp(by ? by : "", convention) == 0)
             return set;
     }
     return NULL;
@@ -345,7 +388,8 @@ static int read_figures(struct reading *r, cJSON *sets, const char *tool, const 
         rc = fm_json_get_string(r->from, "digest", &digest, r->err);
     if (rc)
         return rc;
-    r->set = exported ? set_of(sets, digest) : NULL;
+    const char *by = convention_of(r->from);
+    r->set = exported ? set_of(sets, digest, by ? by : "") : NULL;
     if (!r->set) {
         r->set = fm_json_add_object(sets, NULL);
         fm_json_add_array(r->set, "files");

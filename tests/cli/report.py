@@ -111,6 +111,12 @@ def bundle_agrees(data, bundle):
     assert len(data["tokens"]) == len(data["model"]["moe_layers"]) * model["experts"]
 
 
+def halves(q):
+    """What a point has behind its agreement: null, and half of each interval."""
+    ends = [q.get(key) for key in ("ce_interval", "kl_interval")]
+    return (None, *(-1 if e is None else (e[1] - e[0]) / 2 for e in ends)) if ends[0] else ()
+
+
 def figures_agree(data, paths):
     assert len(data["figures"]) == len(paths)
     for have, path in zip(data["figures"], paths):
@@ -120,9 +126,10 @@ def figures_agree(data, paths):
             form = next(i for i, f in enumerate(data["forms"]) if f["name"] == report["layout"])
             row = next(r for r in data["budgets"] if r["budget"] == report["budget"])
             assert [s["points"] for s in have["series"]] == [
-                [[report["budget"], row["forms"][form][0], report["ce"], None, None]]]
+                [[report["budget"], row["forms"][form][0], report["ce"], None, None, *halves(report)]]]
+            assert have["held"][2] == report["tokens"] and have["convention"] == report["convention"]
             continue
-        want = sorted((q["budget"], q["ce"], q["kl"], q["agree"])
+        want = sorted((q["budget"], q["ce"], q["kl"], q["agree"], *halves(q))
                       for row in report["rows"] for q in (row.get("cells") or row.values())
                       if isinstance(q, dict))
         assert sorted((p[0], *p[2:]) for s in have["series"] for p in s["points"]) == want

@@ -42,6 +42,8 @@ sed 's/"budget": 0.[1-9][0-9]*/"budget": 0.12345/' quality.json >other.json
 page --figures other.json family.fm
 sed 's/"agree": 0.[0-9]*/"agree": 7/' quality.json >wrong.json
 page --figures wrong.json family.fm
+sed 's/"kl_interval": \[/&0.5, /' quality.json >interval.json
+page --figures interval.json family.fm
 
 echo "-- a liar"
 liar='</script><script>alert(1)</script><!-- ]]> \u2028 \u202e & <img src=x onerror=alert(1)>'

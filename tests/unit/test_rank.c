@@ -218,7 +218,7 @@ static void quality_of_the_full_model_is_the_golden_loss(void **state)
     assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
     assert_int_equal(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err), FM_OK);
     assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err), FM_OK);
-    if (fm_quality_measure(quality, model, ops, &held, widths[0], 2, NULL, &r.run, &err))
+    if (fm_quality_measure(quality, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err))
         fail_msg("%s", err.text);
     printf("loss %.7f, golden %.7f; at half width %.4f\n", quality[0].ce, *ce, quality[1].ce);
     assert_true(fabs(quality[0].ce - *ce) <= 1e-5 * *ce);
@@ -257,9 +257,9 @@ static void an_original_elsewhere_compares_as_the_full_model_does(void **state)
     assert_int_equal(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err), FM_OK);
     assert_int_equal(fm_model_open(&original.model, "golden/tiny-mixtral", 1 << 24, &err), FM_OK);
     assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err), FM_OK);
-    if (fm_quality_measure(beside, model, ops, &held, widths[0], 2, NULL, &r.run, &err) ||
-        fm_quality_compare(alone, model, ops, &held, widths[0], 2, NULL, &r.run, &err) ||
-        fm_quality_compare(apart, model, ops, &held, widths[0], 2, &original, &r.run, &err))
+    if (fm_quality_measure(beside, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err) ||
+        fm_quality_compare(alone, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err) ||
+        fm_quality_compare(apart, model, ops, &held, NULL, widths[0], 2, &original, &r.run, &err))
         fail_msg("%s", err.text);
     for (int i = 0; i < 2; i++) {
         assert_true(apart[i].ce == beside[i].ce && alone[i].ce == beside[i].ce);
@@ -268,7 +268,7 @@ static void an_original_elsewhere_compares_as_the_full_model_does(void **state)
     }
     assert_true(original.quality.ce == beside[0].ce && apart[1].kl > 0.1 && apart[1].agree < 1);
     /* As its weights are. */
-    if (fm_quality_compare(&itself, model, ops, &held, NULL, 1, &original, &r.run, &err))
+    if (fm_quality_compare(&itself, model, ops, &held, NULL, NULL, 1, &original, &r.run, &err))
         fail_msg("%s", err.text);
     assert_true(itself.ce == beside[0].ce && itself.kl == 0 && itself.agree == 1);
     fm_calib_close(&held);
@@ -282,7 +282,7 @@ static float *logits_of(struct fm_model *model, const struct fm_ops *ops, const 
     struct fm_err err = {0};
     struct fm_sweep *sweep = NULL;
     struct fm_measure measure;
-    struct fm_batch batch = {ids, 1, T};
+    struct fm_batch batch = {ids, 1, T, 0};
     struct fm_lane lane = {.teacher = -1, .ce = 1};
     struct fm_sweep_options options = {.memory = 1 << 24};
     size_t n = (size_t)T * (size_t)fm_model_config(model)->V;
@@ -335,7 +335,7 @@ static void an_original_may_be_of_another_shape(void **state)
     for (int i = 0; i < 2; i++) {
         struct fm_quality_original other = {.ops = ops, .model = model[!i]};
         double want = 0;
-        if (fm_quality_compare(&q, model[i], ops, &held, NULL, 1, &other, &r.run, &err))
+        if (fm_quality_compare(&q, model[i], ops, &held, NULL, NULL, 1, &other, &r.run, &err))
             fail_msg("%s", err.text);
         for (int t = 0; t < 7; t++)
             want += divergence(logits[i] + t * V, logits[!i] + t * V, V) / 7;
@@ -347,6 +347,170 @@ static void an_original_may_be_of_another_shape(void **state)
         fm_model_close(model[i]);
     }
     fm_calib_close(&held);
+}
+
+/* ---- of every token, against plain loops over the logits of both models ---- */
+
+struct plain {
+    double ce[64], other[64], kl[64], change[64];
+    int same, near, n;
+};
+
+/* -log softmax(logits)[at]. */
+static double loss_at(const float *logits, int V, int at)
+{
+    double all = 0;
+    for (int v = 0; v < V; v++)
+        all += exp((double)logits[v]);
+    return log(all) - logits[at];
+}
+
+/* How many logits are larger than that of `at`, or as large and of a lower index. */
+static int place_of(const float *logits, int V, int at)
+{
+    int n = 0;
+    for (int v = 0; v < V; v++)
+        n += logits[v] > logits[at] || (logits[v] == logits[at] && v < at);
+    return n;
+}
+
+static void add_plain(struct plain *p, const float *ours, const float *theirs, int V, int target)
+{
+    p->ce[p->n] = loss_at(ours, V, target);
+    p->other[p->n] = loss_at(theirs, V, target);
+    p->kl[p->n] = divergence(ours, theirs, V);
+    p->change[p->n] = exp(-p->ce[p->n]) - exp(-p->other[p->n]);
+    for (int v = 0; v < V; v++) {
+        p->same += place_of(ours, V, v) == 0 && place_of(theirs, V, v) == 0;
+        p->near += place_of(ours, V, v) < 5 && place_of(theirs, V, v) < 5;
+    }
+    p->n++;
+}
+
+static int rising(const void *a, const void *b)
+{
+    return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b;
+}
+
+static double mean_of(const double *x, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += x[i];
+    return sum / n;
+}
+
+/* Half a 95 % interval from the means of equal groups; t = Student's quantile. */
+static double half_of(const double *x, int groups, int each, double t)
+{
+    double mean = mean_of(x, groups * each), squares = 0;
+    for (int g = 0; g < groups; g++) {
+        double off = mean_of(x + g * each, each) - mean;
+        squares += off * off;
+    }
+    return t * sqrt(squares / (groups - 1) / groups);
+}
+
+static void assert_close(double a, double b)
+{
+    if (!(fabs(a - b) <= 1e-5 * fabs(b) + 2e-6))
+        fail_msg("%.9g, not %.9g", a, b);
+}
+
+/* The definition of a percentile once more: the value at rank 1 + at (n - 1). */
+static void assert_percentiles(const double at[FM_SPREAD_AT], double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, rising);
+    assert_close(at[0], x[0]);
+    assert_close(at[FM_SPREAD_AT - 1], x[n - 1]);
+    assert_close(at[FM_SPREAD_MEDIAN], n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]));
+    for (int i = 1; i < FM_SPREAD_AT - 1; i++) {
+        double rank = fm_spread_at[i] * (n - 1), whole = floor(rank);
+        int below = (int)whole;
+        assert_close(at[i], x[below] + (rank - whole) * (x[below + 1] - x[below]));
+    }
+}
+
+enum { TOKENS_T = 8, TOKENS_S = 4 };
+
+/* From position `from` on, `front` for the first ids where it is not negative, on so much memory:
+ * what two models say of each token of four sequences. */
+static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from, int front,
+                           uint64_t memory)
+{
+    struct runs r;
+    struct fm_err err = {0};
+    static const char *const path[] = {"golden/odd-mixtral", "golden/odd-glm4"};
+    struct fm_model *model[2];
+    const struct fm_ops *ops = fm_ops_ref();
+    struct fm_calib held;
+    int32_t ids[TOKENS_S][TOKENS_T];
+    struct plain p = {0};
+    runs_init(&r, NULL, "none");
+    r.run.inputs.eval_tokens = "golden/odd-mixtral/tokens.npy";
+    r.run.inputs.seq_len = TOKENS_T;
+    r.run.inputs.max_eval_tokens = TOKENS_S * TOKENS_T;
+    r.run.machine.memory = memory;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(fm_model_open(&model[i], path[i], 1 << 24, &err), FM_OK);
+    int V = fm_model_config(model[0])->V;
+    assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model[0]), true, &err), FM_OK);
+    assert_int_equal(held.count, TOKENS_S);
+    assert_int_equal(fm_calib_read(&held, 0, TOKENS_S, ids[0], &err), FM_OK);
+    for (int s = 0; s < TOKENS_S; s++) {
+        float *logits[2];
+        if (front >= 0)
+            ids[s][0] = front;
+        for (int i = 0; i < 2; i++)
+            logits[i] = logits_of(model[i], ops, ids[s], TOKENS_T);
+        for (int t = from; t < TOKENS_T - 1; t++)
+            add_plain(&p, logits[0] + t * V, logits[1] + t * V, V, ids[s][t + 1]);
+        free(logits[0]);
+        free(logits[1]);
+    }
+    struct fm_quality_original other = {.ops = ops, .model = model[1]};
+    struct fm_quality_detail detail = {
+        .from = from, .fronted = front >= 0, .front = front, .spread = got};
+    if (fm_quality_compare(q, model[0], ops, &held, &detail, NULL, 1, &other, &r.run, &err))
+        fail_msg("%s", err.text);
+    int each = TOKENS_T - 1 - from;
+    assert_int_equal(p.n, TOKENS_S * each);
+    assert_int_equal(q->positions, p.n);
+    assert_int_equal(got->tokens, p.n);
+    assert_int_equal(got->groups, TOKENS_S);
+    assert_close(q->ce, mean_of(p.ce, p.n));
+    assert_close(q->kl, mean_of(p.kl, p.n));
+    assert_close(q->agree, (double)p.same / p.n);
+    assert_close(other.quality.ce, mean_of(p.other, p.n));
+    assert_close(got->top5, p.near / 5.0 / p.n);
+    assert_true(p.near > 0 && p.near < 5 * p.n);
+    assert_close(got->ce_half, half_of(p.ce, TOKENS_S, each, 3.18245));
+    assert_close(got->kl_half, half_of(p.kl, TOKENS_S, each, 3.18245));
+    assert_close(other.spread.ce_half, half_of(p.other, TOKENS_S, each, 3.18245));
+    assert_false(other.spread.compared);
+    assert_close(got->change, mean_of(p.change, p.n));
+    double squares = 0;
+    for (int i = 0; i < p.n; i++)
+        squares += p.change[i] * p.change[i];
+    assert_close(got->change_rms, sqrt(squares / p.n));
+    assert_percentiles(got->kl_at, p.kl, p.n);
+    assert_percentiles(got->change_at, p.change, p.n);
+    fm_calib_close(&held);
+    for (int i = 0; i < 2; i++)
+        fm_model_close(model[i]);
+}
+
+static void figures_of_tokens_are_those_of_the_logits(void **state)
+{
+    (void)state;
+    struct fm_spread all, half, front, little;
+    struct fm_quality q[4];
+    compare_tokens(&all, &q[0], 0, -1, 1 << 26);
+    compare_tokens(&half, &q[1], TOKENS_T / 2, -1, 1 << 26);
+    compare_tokens(&front, &q[2], TOKENS_T / 2, 1, 1 << 26);
+    assert_true(q[1].ce != q[2].ce);
+    compare_tokens(&little, &q[3], 0, -1, 1); /* boundaries are on disk */
+    assert_memory_equal(&little, &all, sizeof all);
 }
 
 static void the_original_order_can_be_kept(void **state)
@@ -522,6 +686,7 @@ int main(void)
         cmocka_unit_test(quality_of_the_full_model_is_the_golden_loss),
         cmocka_unit_test(an_original_elsewhere_compares_as_the_full_model_does),
         cmocka_unit_test(an_original_may_be_of_another_shape),
+        cmocka_unit_test(figures_of_tokens_are_those_of_the_logits),
         cmocka_unit_test(the_original_order_can_be_kept),
         cmocka_unit_test(threads_and_memory_change_nothing),
         cmocka_unit_test(a_stopped_run_goes_on),
