@@ -242,7 +242,7 @@ FAMILIES = {
     "qwen3_next": GATED_DELTANET | {"intermediate_size": 160},
     "qwen3_5_moe_text": GATED_DELTANET,
 }
-UNFUSED = ("gpt_oss",)  # experts with biases: fm-pack has no fused layout of them
+UNFUSED = ("gpt_oss",)  # experts with biases: fm-pack has no fused layout of them, nor formats but MXFP4
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
 
 # Exports: row of the table -> options of fm-pack.  `layer fused` is the one for fused kernels.
@@ -250,10 +250,13 @@ EXPORTS = {
     "uniform": ("--layout", "uniform", "--pad-multiple", ROUND),
     "padded": ("--layout", "padded"),
     "ragged": ("--layout", "ragged"),
+    "ragged nvfp4": ("--layout", "ragged", "--weights", "nvfp4"),
+    "elastic w4a16:32": ("--layout", "elastic", "--weights", "w4a16:32"),
     "layer": ("--layout", "layer", "--pad-multiple", ROUND),
     "layer fused": ("--layout", "layer", "--pad-multiple", ROUND, "--for", "vllm"),
     "elastic": ("--layout", "elastic"),
 }
+ROUNDED = ("ragged nvfp4", "elastic w4a16:32")  # codes, which the modelling file decodes
 CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
 ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
 STOCK = ("original", "uniform", "padded")
@@ -353,9 +356,9 @@ def make_exports(family, calib, folder):
     widths = json.loads((capped / "fm-export.json").read_text())["widths"]
     family.channels = sum(map(sum, widths))
     for row, options in EXPORTS.items():
-        if row == "layer fused" and family.name in UNFUSED:
+        if row in ("layer fused", *ROUNDED) and family.name in UNFUSED:
             continue
-        family.paths[row] = export(row, 0 if row == "elastic" else BUDGET, *options)
+        family.paths[row] = export(row, 0 if row.startswith("elastic") else BUDGET, *options)
     family.paths["elastic compiled"] = family.paths[CAPPED] = family.paths["elastic"]
 
 
@@ -370,6 +373,8 @@ def measure_ours(family, folder):
     family.ours |= {"original": [full], "padded": [member], "ragged": [member]}
     if family.name not in UNFUSED:
         family.ours["layer fused"] = family.ours["layer"]
+        family.ours[ROUNDED[0]] = [logprobs(ROUNDED[0])]
+        family.ours[ROUNDED[1]] = [logprobs(ROUNDED[1])]
     family.ours["elastic"] = family.ours["elastic compiled"] = [full, member, full]
     family.ours[CAPPED] = [member, logprobs("further"), member]
 
@@ -384,6 +389,8 @@ def cells_for(family, client):
             continue
         cell = {"name": row, "path": str(family.paths[row])}
         cell["budgets"] = list(SWITCHES) if row.startswith("elastic") else None
+        if row in ROUNDED:
+            cell["budgets"] = [0.0] if row.startswith("elastic") else None
         if row == "elastic compiled":
             cell["compiled"] = True
         if client == "sglang + fm_sglang" and family.name == "gpt_oss":
@@ -401,7 +408,7 @@ def cells_for(family, client):
 def asked(name, row, client):
     """Is that cell worth a run?  Our package for SGLang is asked for what it adds, and for the
     switch; SGLang alone knows one width of fused experts for all layers."""
-    if row == "layer fused" and name in UNFUSED:
+    if row in ("layer fused", *ROUNDED) and name in UNFUSED:
         return False
     if name in DELTANETS and client != "transformers":
         return client != "sglang + fm_sglang" and row in (*STOCK, "ragged")
