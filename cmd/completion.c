@@ -198,7 +198,7 @@ static void zsh_option(FILE *out, const struct fm_cli_option *o)
     static const char *const does[] = {
         [FILES] = "_files", [DIRECTORIES] = "_files -/", [PROGRAMS] = "_command_names -e"};
     enum follows what = follows(o);
-    bool again = o->kind == FM_CLI_LIST || o->kind == FM_CLI_SOURCES;
+    bool again = o->kind == FM_CLI_LIST || o->kind == FM_CLI_SOURCES || o->kind == FM_CLI_READS;
     const char *value = what == NOTHING ? "" : "=";
     fprintf(out, "        ");
     if (o->kind == FM_CLI_HELP)

@@ -227,6 +227,9 @@ static const struct fm_cli_option own[] = {
      LIST | LIST_REPORT | EXPORT},
     {"quantum", 0, FM_CLI_INT, &asked.listing.quantum, "Q",
      "list: which layouts have widths in multiples of Q", 1, 1 << 20, LIST | LIST_REPORT},
+    {"sort", 0, FM_CLI_CHOICE, &asked.listing.sort, "budget|worst",
+     "list: by budget, or by what is lost on the worst kind of held-out text", 0, 0,
+     LIST | LIST_REPORT},
     {"weights", 0, FM_CLI_CHOICE, &asked.weight, asked.weights,
      "keep codes of a quantised checkpoint (the default where they can be), or not; of "
      "exports, round experts to a format",

@@ -4,6 +4,7 @@
  */
 #include "cmd/listing.h"
 #include "cmd/show.h"
+#include "lib/base/mem.h"
 #include "lib/base/units.h"
 
 #include <stdlib.h>
@@ -54,8 +55,26 @@ static void row_text(FILE *out, const struct fm_list *list, int row, uint64_t co
         fprintf(out, " %9s %8.4f %6.1f%s", ce, r->kl, 100 * r->agree,
                 r->recovered ? "  recovered" : "");
     }
+    for (int k = 0; r->known && k < list->texts.count; k++) {
+        int width = (int)strlen(list->texts.name[k]);
+        fprintf(out, " %*.4f", width > 8 ? width : 8, r->kind[k]);
+    }
+    if (r->worst >= 0)
+        fprintf(out, "  %+.4f %s", r->lost, list->texts.name[r->worst]);
     marks(out, list, row, context);
     fputc('\n', out);
+}
+
+/* Rows by what they lose on the worst kind of text, those without figures last. */
+static int compare_worst(const void *a, const void *b)
+{
+    const struct fm_list_row *x = *(const struct fm_list_row *const *)a,
+                             *y = *(const struct fm_list_row *const *)b;
+    if ((x->worst < 0) != (y->worst < 0))
+        return x->worst < 0 ? 1 : -1;
+    if (x->worst >= 0 && x->lost != y->lost)
+        return x->lost < y->lost ? -1 : 1;
+    return x->index - y->index;
 }
 
 /* Tensor-parallel degrees of a form: other ones for every member, or the same for all. */
@@ -211,9 +230,36 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
             (unsigned long long)context);
     fprintf(out, "%s\n",
             fm_list_knee(list) < 0 ? "" : "; knee: beyond it loss grows faster than on average");
+    if (list->texts.count)
+        fputs("then CE of each kind of held-out text, and the one that loses most over the first "
+              "row\n",
+              out);
 }
 
-static void table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
+/* The members, in the order that was asked for. */
+static int member_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o,
+                        struct fm_err *err)
+{
+    const struct fm_list_row **row = fm_alloc((size_t)list->rows, sizeof *row, "the list", err);
+    if (!row)
+        return err->code;
+    fprintf(out, "%6s  %-14s %5s %8s %5s %9s %9s %9s %9s %8s %6s", "budget", "method", "min",
+            "mean", "max", "bytes", "params", "active", "CE", "KL", "agree%");
+    for (int k = 0; k < list->texts.count; k++)
+        fprintf(out, " %8s", list->texts.name[k]);
+    fprintf(out, "%s\n", list->texts.count ? "  worst" : "");
+    for (int i = 0; i < list->rows; i++)
+        row[i] = &list->row[i];
+    if (o->sort)
+        qsort(row, (size_t)list->rows, sizeof *row, compare_worst);
+    for (int i = 0; i < list->rows; i++)
+        row_text(out, list, (int)(row[i] - list->row), o->context);
+    free(row);
+    return FM_OK;
+}
+
+static int table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o,
+                 struct fm_err *err)
 {
     uint64_t context = o->context;
     fm_cli_word(out, list->family);
@@ -236,13 +282,11 @@ static void table(FILE *out, const struct fm_list *list, const struct fm_listing
         fprintf(out, "adapter trained at budget %.4f\n", list->adapter_budget);
     if (list->rows == 0) {
         fputs("no budgets yet: fm-train makes them\n", out);
-        return;
+        return FM_OK;
     }
     legend(out, list, context);
-    fprintf(out, "%6s  %-14s %5s %8s %5s %9s %9s %9s %9s %8s %6s\n", "budget", "method", "min",
-            "mean", "max", "bytes", "params", "active", "CE", "KL", "agree%");
-    for (int i = 0; i < list->rows; i++)
-        row_text(out, list, i, context);
+    if (member_table(out, list, o, err))
+        return err->code;
     form_table(out, list);
     if (list->packed && list->storage[0])
         smaller_line(out, list);
@@ -250,6 +294,7 @@ static void table(FILE *out, const struct fm_list *list, const struct fm_listing
         format_table(out, list);
     if (o->devices || o->quantum)
         pass_table(out, list, o);
+    return FM_OK;
 }
 
 /* Sizes of cards and what passes are answers to options, so they are not in fm_list_json. */
@@ -294,8 +339,13 @@ static cJSON *list_json(const struct fm_list *list, const struct fm_listing_opti
 }
 
 /* The context to leave room for. */
-static int settle(struct fm_listing_options *o, const struct fm_list *list, struct fm_err *err)
+static int settle(struct fm_listing_options *o, const struct fm_list *list, const char *path,
+                  struct fm_err *err)
 {
+    if (o->sort && list->texts.count == 0)
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--sort worst: '%s' has losses of one text; give fm-train several --eval-text", path);
     if (list->rows > 0 && o->context > list->context)
         return fm_fail(err, FM_EUSAGE, "--context %llu: this model takes %llu tokens at the most",
                        (unsigned long long)o->context, (unsigned long long)list->context);
@@ -312,11 +362,13 @@ int fm_listing_print(const struct fm_cli *cli, const struct fm_listing_options *
     struct fm_cli_text text;
     int rc = fm_list_read(&list, cli->run.inputs.stream, true, err);
     if (!rc)
-        rc = settle(&o, &list, err);
+        rc = settle(&o, &list, cli->run.inputs.stream, err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
-    if (!rc) {
-        table(text.out, &list, &o);
+    if (!rc && table(text.out, &list, &o, err)) {
+        fm_cli_text_drop(&text);
+        rc = err->code;
+    } else if (!rc) {
         rc = fm_cli_result(cli, &text, list_json(&list, &o, err), err);
     }
     fm_list_release(&list);

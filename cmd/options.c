@@ -33,6 +33,7 @@ struct table {
 static struct {
     int device, precision, token_dtype;
     const char *tokens[FM_INPUTS_MAX + 1], *texts[FM_INPUTS_MAX + 1];
+    const char *eval_texts[FM_INPUTS_MAX + 1];
     const char *help; /* "" or "all" */
     bool version;
 } chosen;
@@ -106,8 +107,8 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
           "tokens to measure quality on", 0, 0, 0},
          0},
         {FM_CLI_EVAL,
-         {"eval-text", 0, FM_CLI_READ, &run->inputs.eval_text, "FILE", "text to measure quality on",
-          0, 0, 0},
+         {"eval-text", 0, FM_CLI_READS, chosen.eval_texts, "FILE",
+          "text to measure quality on; again: another kind of text", 0, 0, 0},
          0},
     };
     memcpy(rows, list, sizeof list);
@@ -469,14 +470,14 @@ static bool makes_file(const struct fm_cli *cli)
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
     bool tokens = chosen.tokens[0] || cli->run.inputs.eval_tokens;
-    bool text = chosen.texts[0] || cli->run.inputs.eval_text;
+    bool text = chosen.texts[0] || chosen.eval_texts[0];
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
         if (g->needs == NEEDS_RESULT && cli->guard.writes == 0 && !makes_file(cli))
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_TOKENS && !tokens)
             return refuse_idle(g, "without --tokens", err);
-        if (g->needs == NEEDS_EVAL && !fm_inputs_evaluate(&cli->run.inputs))
+        if (g->needs == NEEDS_EVAL && !cli->run.inputs.eval_tokens && !chosen.eval_texts[0])
             return refuse_idle(g, "without --eval-tokens or --eval-text", err);
         if (g->needs == NEEDS_DRY && !cli->dry_run)
             return refuse_idle(g, "without --dry-run", err);
@@ -515,6 +516,7 @@ static void settle_run(struct fm_run_options *run)
     for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)
         run->inputs.also_tokens[i] = chosen.tokens[i + 1];
     memcpy(run->inputs.texts, chosen.texts, sizeof run->inputs.texts);
+    memcpy(run->inputs.eval_texts, chosen.eval_texts, sizeof run->inputs.eval_texts);
 }
 
 /* All files that the command line names, and standard input. */

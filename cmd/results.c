@@ -12,6 +12,25 @@
 #include "lib/base/units.h"
 #include "lib/bench/plot.h"
 #include "lib/run/report.h"
+#include "lib/stage/budgets.h"
+
+/* A table of losses by kind of held-out text. */
+static void kinds_head(FILE *out, const struct fm_kinds *kinds, const char *first, int width)
+{
+    if (kinds->count)
+        fprintf(out, "CE by kind of text\n%-*s", width, first);
+    for (int k = 0; k < kinds->count; k++)
+        fprintf(out, "  %10s%s", kinds->name[k], k + 1 == kinds->count ? "\n" : "");
+}
+
+static void kinds_cells(FILE *out, const struct fm_kinds *kinds, const double *kind)
+{
+    for (int k = 0; k < kinds->count; k++) {
+        int width = (int)strlen(kinds->name[k]);
+        fprintf(out, "  %*.4f", width > 10 ? width : 10, kind[k]);
+    }
+    fputc('\n', out);
+}
 
 static void print_half(FILE *out, double half)
 {
@@ -140,6 +159,11 @@ void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
                 m[FM_BENCH_GLOBAL].ce);
     }
     print_spreads(out, row_spread, row_budget, q, q->rows);
+    kinds_head(out, &q->kinds, "budget", 6);
+    for (int i = 0; i < q->rows && q->kinds.count; i++) {
+        fprintf(out, "%6.4f", q->row[i].budget[FM_BENCH_FAMILY]);
+        kinds_cells(out, &q->kinds, q->row[i].quality[FM_BENCH_FAMILY].kind);
+    }
 }
 
 cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
@@ -153,7 +177,7 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
         cJSON *row = fm_json_add_object(rows, NULL);
         fm_json_add_uint(row, "mask", (uint64_t)q->row[i].mask);
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
-            cJSON *m = fm_show_quality(&q->row[i].quality[k]);
+            cJSON *m = fm_show_quality(&q->row[i].quality[k], &q->kinds);
             add_spread(m, &q->row[i].quality[k], &q->row[i].spread[k]);
             fm_json_add_double(m, "budget", q->row[i].budget[k]);
             fm_json_add_uint(m, "bytes", q->row[i].bytes[k]);
@@ -243,18 +267,31 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
     fprintf(out, "%s\n", e->compared ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < e->members; i++)
         print_member(out, e, i);
-    if (!e->compared)
-        return;
-    fprintf(out, "%-10s %10.4f", "original", e->original.ce);
-    print_half(out, e->original_spread.ce_half);
-    fprintf(out, " %12.4f\n", exp(e->original.ce));
-    print_spreads(out, member_spread, member_budget, e, e->members);
+    if (e->compared) {
+        fprintf(out, "%-10s %10.4f", "original", e->original.ce);
+        print_half(out, e->original_spread.ce_half);
+        fprintf(out, " %12.4f\n", exp(e->original.ce));
+        print_spreads(out, member_spread, member_budget, e, e->members);
+    }
+    kinds_head(out, &e->kinds, e->whole ? "budget" : "", 10);
+    for (int i = 0; i < e->members && e->kinds.count; i++) {
+        if (e->whole)
+            fprintf(out, "%-10.4f", e->member[i].budget);
+        else
+            fprintf(out, "%-10s", e->layout);
+        kinds_cells(out, &e->kinds, e->member[i].quality.kind);
+    }
+    if (e->compared && e->kinds.count) {
+        fprintf(out, "%-10s", "original");
+        kinds_cells(out, &e->kinds, e->original.kind);
+    }
 }
 
 static void add_numbers(cJSON *o, const struct fm_record *e, int i)
 {
     const struct fm_quality *q = &e->member[i].quality;
     fm_json_add_double(o, "ce", q->ce);
+    fm_budgets_add_kinds(o, &e->kinds, q->kind);
     if (e->compared) {
         fm_json_add_double(o, "kl", q->kl);
         fm_json_add_double(o, "agree", q->agree);

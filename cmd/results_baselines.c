@@ -137,7 +137,7 @@ static cJSON *row_json(const struct fm_baseline_table *t, const struct fm_baseli
     cJSON *cells = fm_json_add_array(o, "cells");
     for (int b = 0; b < t->budgets; b++) {
         const struct fm_baseline_cell *cell = &row->cell[b];
-        cJSON *c = fm_show_quality(&cell->quality);
+        cJSON *c = fm_show_quality(&cell->quality, NULL);
         if (cell->quality.positions > 0) {
             fm_json_add_double(c, "budget", cell->budget);
             fm_json_add_uint(c, "bytes", (uint64_t)llround(bytes_of(t, cell)));
@@ -154,7 +154,7 @@ cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
     fm_json_add_uint(o, "seq_len", (uint64_t)t->T);
     fm_json_add_uint(o, "experts", (uint64_t)t->experts);
     fm_json_add(o, "dropped", cJSON_CreateIntArray(t->dropped, t->budgets));
-    cJSON *full = fm_show_quality(&t->full);
+    cJSON *full = fm_show_quality(&t->full, NULL);
     if (t->full.positions > 0)
         fm_json_add_uint(full, "bytes", t->bytes);
     fm_json_add(o, "full", full);

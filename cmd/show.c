@@ -12,6 +12,7 @@
 #include "lib/base/mem.h"
 #include "lib/learn/forecast.h"
 #include "lib/run/report.h"
+#include "lib/stage/budgets.h"
 
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what)
 {
@@ -296,27 +297,42 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     return tool->uptodate->is && speaks ? fm_show_uptodate(cli, tool->uptodate, err) : FM_OK;
 }
 
-void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)
+/* Of all held-out text, kind -1, or of one kind. */
+static double loss_of(const struct fm_quality *q, int kind)
+{
+    return kind < 0 ? q->ce : q->kind[kind];
+}
+
+static void show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after,
+                        int kind)
 {
     int last = -1;
-    const char *begin = "held out CE ";
+    char begin[64] = "held out CE ";
+    if (kind >= 0)
+        snprintf(begin, sizeof begin, "  %s CE ", masks->kinds.name[kind]);
     for (uint64_t tenth = 0; tenth <= 8; tenth += 2) {
         struct fm_decimal at = {tenth, 10};
         int b = fm_masks_nearest(masks, &at);
         if (b <= last || masks->mask[b].quality.positions == 0)
             continue;
-        fprintf(out, "%s%.4f", begin, masks->mask[b].quality.ce);
+        fprintf(out, "%s%.4f", begin, loss_of(&masks->mask[b].quality, kind));
         if (after)
-            fprintf(out, " -> %.4f", after[b].ce);
+            fprintf(out, " -> %.4f", loss_of(&after[b], kind));
         fprintf(out, " at %.3f", fm_masks_budget(masks, b));
-        begin = ", ";
+        snprintf(begin, sizeof begin, ", ");
         last = b;
     }
     if (last >= 0)
         fputc('\n', out);
 }
 
-cJSON *fm_show_quality(const struct fm_quality *q)
+void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)
+{
+    for (int kind = -1; kind < masks->kinds.count; kind++)
+        show_losses(out, masks, after, kind);
+}
+
+cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds)
 {
     if (q->positions == 0)
         return cJSON_CreateNull();
@@ -326,6 +342,7 @@ cJSON *fm_show_quality(const struct fm_quality *q)
     fm_json_add_double(o, "agree", q->agree);
     fm_json_add_uint(o, "positions", (uint64_t)q->positions);
     fm_json_add_bool(o, "recovered", q->recovered);
+    fm_budgets_add_kinds(o, kinds, q->kind);
     return o;
 }
 
@@ -340,9 +357,9 @@ cJSON *fm_show_family(const struct fm_masks *masks, const struct fm_quality *aft
         fm_json_add_double(o, "budget", fm_masks_budget(masks, b));
         fm_json_add_string(o, "method", fm_method_name(mask->method));
         fm_json_add_uint(o, "step", (uint64_t)mask->step);
-        fm_json_add(o, "quality", fm_show_quality(&mask->quality));
+        fm_json_add(o, "quality", fm_show_quality(&mask->quality, &masks->kinds));
         if (after)
-            fm_json_add(o, "recovered", fm_show_quality(&after[b]));
+            fm_json_add(o, "recovered", fm_show_quality(&after[b], &masks->kinds));
     }
     return list;
 }

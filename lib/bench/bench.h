@@ -38,6 +38,7 @@ struct fm_bench_quality {
     const char *convention;
     uint64_t tokens, values; /* measured; bytes of memory for the values of each, at the most */
     struct fm_bench_row *row;
+    struct fm_kinds kinds; /* of held-out text, in every quality */
 };
 
 /* Where no budgets were given. */

@@ -213,6 +213,7 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
         result->convention = fm_convention_name(convention);
         result->tokens = fm_bench_text_tokens(&s.text);
         result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
+        fm_quality_kinds(&result->kinds, &s.text.held);
         if (!dry_run)
             rc = measure(result, &s, run, err);
     }

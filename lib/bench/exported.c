@@ -299,6 +299,7 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
         result->T = s.text.held.T;
         result->tokens = fm_bench_text_tokens(&s.text);
         result->values = fm_bench_text_values(&s.text, result->members);
+        fm_quality_kinds(&result->kinds, &s.text.held);
         result->precision = fm_machine_precision(ops);
         result->compared = s.original != NULL;
         fm_digest_hex(result->digest, &s.text.held.digest);

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -39,6 +40,7 @@ struct reading {
     struct fm_calib_files *files;
     struct fm_corpus corpus[FM_INPUTS_MAX];
     struct fm_hasher *hasher[FM_INPUTS_MAX], *all;
+    char kind[FM_INPUTS_MAX][FM_KIND_BYTES]; /* names, where there are several */
 };
 
 /* The option for the type of raw files does not apply to the other files of a mixture. */
@@ -67,7 +69,9 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
 static int check_standard_input(const struct fm_run_options *run, struct fm_err *err)
 {
     bool stage = run->inputs.stream && strcmp(run->inputs.stream, "-") == 0;
-    int times = run->inputs.eval_text && strcmp(run->inputs.eval_text, "-") == 0;
+    int times = 0;
+    for (int i = 0; i < FM_INPUTS_MAX && run->inputs.eval_texts[i]; i++)
+        times += strcmp(run->inputs.eval_texts[i], "-") == 0;
     for (int i = 0; i < FM_INPUTS_MAX && run->inputs.texts[i]; i++)
         times +=
             strcmp(run->inputs.texts[i], "-") == 0 || strncmp(run->inputs.texts[i], "-:", 2) == 0;
@@ -115,17 +119,46 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     return rc;
 }
 
+/* The name of a kind, of characters that tables and keys can hold. */
+static void name_kind(char name[FM_KIND_BYTES], const char *path)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *point = strrchr(base, '.');
+    int length = point && point > base ? (int)(point - base) : (int)strlen(base);
+    snprintf(name, FM_KIND_BYTES, "%.*s", length, strcmp(path, "-") == 0 ? "stdin" : base);
+    for (char *p = name; *p; p++)
+        if (!strchr("-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", *p))
+            *p = '_';
+}
+
+static int open_kinds(struct reading *r, struct fm_err *err)
+{
+    const char *const *text = r->run->inputs.eval_texts;
+    int rc = FM_OK;
+    for (int i = 0; !rc && i < FM_INPUTS_MAX && text[i]; i++) {
+        if (text[1])
+            name_kind(r->kind[i], text[i]);
+        for (int k = 0; k < i; k++)
+            if (strcmp(r->kind[k], r->kind[i]) == 0)
+                return fm_fail(err, FM_EUSAGE,
+                               "two kinds of text to measure on are called '%s'; rename one of the "
+                               "files",
+                               r->kind[i]);
+        rc = add_source(r, text[i], true, err);
+    }
+    return rc;
+}
+
 static int open_sources(struct reading *r, struct fm_err *err)
 {
     const struct fm_run_options *run = r->run;
-    if (r->eval && run->inputs.eval_tokens && run->inputs.eval_text)
+    if (r->eval && run->inputs.eval_tokens && run->inputs.eval_texts[0])
         return fm_fail(err, FM_EUSAGE,
                        "--eval-tokens and --eval-text both say what to measure on; "
                        "give one");
     if (r->eval)
-        return add_source(r,
-                          run->inputs.eval_text ? run->inputs.eval_text : run->inputs.eval_tokens,
-                          run->inputs.eval_text != NULL, err);
+        return run->inputs.eval_tokens ? add_source(r, run->inputs.eval_tokens, false, err)
+                                       : open_kinds(r, err);
     int rc = run->inputs.tokens ? add_source(r, run->inputs.tokens, false, err) : FM_OK;
     for (int i = 0; !rc && i < FM_INPUTS_MAX && run->inputs.also_tokens[i]; i++)
         rc = add_source(r, run->inputs.also_tokens[i], false, err);
@@ -228,6 +261,16 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     return FM_OK;
 }
 
+/* As many of each as the mixture has, but one kind behind the other. */
+static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
+{
+    int s = 0;
+    while (m->taken[s] == whole->taken[s])
+        s++;
+    m->taken[s]++;
+    return s;
+}
+
 /* A permutation of each input where the user asked for one, and of a mixture the order in which
  * its inputs take turns. */
 static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err *err)
@@ -251,8 +294,15 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
             fm_rng_permutation(order[s], (uint32_t)r->mix.all[s], r->run->inputs.seed,
                                FM_STREAM_SHUFFLE, (uint32_t)s);
     }
+    struct fm_mixture kinds = r->mix;
+    for (size_t i = 0; r->eval && i < n; i++)
+        fm_mixture_next(&kinds);
+    if (!rc && r->eval && n < (size_t)r->mix.inputs)
+        rc = fm_fail(err, FM_EUSAGE,
+                     "--max-eval-tokens leaves %zu of the %d kinds of text; raise it", n,
+                     r->mix.inputs);
     for (size_t i = 0; !rc && i < n; i++) {
-        int s = fm_mixture_next(&r->mix);
+        int s = r->eval ? next_kind(&r->mix, &kinds) : fm_mixture_next(&r->mix);
         uint64_t at = r->mix.taken[s] - 1;
         f->input[i] = (uint8_t)s;
         f->place[i] = order[s] ? order[s][at] : (uint32_t)at;
@@ -320,7 +370,7 @@ static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struc
 static void describe_sources(struct fm_calib *c, const struct reading *r)
 {
     c->inputs = r->mix.inputs;
-    for (int s = 0; s < c->inputs; s++)
+    for (int s = 0; s < c->inputs; s++) {
         c->input[s] = (struct fm_calib_input){.format = r->files->tokens[s].format,
                                               .rows = r->files->tokens[s].rows > 0,
                                               .weight = r->mix.weight[s],
@@ -328,6 +378,8 @@ static void describe_sources(struct fm_calib *c, const struct reading *r)
                                               .corpus = r->corpus[s],
                                               .sequences = r->mix.taken[s],
                                               .digest = fm_hasher_done(r->hasher[s])};
+        snprintf(c->input[s].kind, sizeof c->input[s].kind, "%s", r->kind[s]);
+    }
 }
 
 static int read_all(struct fm_calib *c, struct reading *r, struct fm_err *err)

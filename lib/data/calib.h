@@ -24,15 +24,18 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
+#define FM_KIND_BYTES 24 /* of a name */
+
 /* What the manifest says of an input. */
 struct fm_calib_input {
-    const char *format;      /* fm_tokens.format */
-    bool rows;               /* a sequence is a row; else documents follow one another */
-    uint64_t weight;         /* millionths */
-    uint64_t tokens;         /* in the file */
-    uint64_t sequences;      /* that were taken of it, held-out ones too */
-    struct fm_digest digest; /* of their ids as little-endian int32 */
-    struct fm_corpus corpus; /* of a text */
+    const char *format;       /* fm_tokens.format */
+    bool rows;                /* a sequence is a row; else documents follow one another */
+    uint64_t weight;          /* millionths */
+    uint64_t tokens;          /* in the file */
+    uint64_t sequences;       /* that were taken of it, held-out ones too */
+    struct fm_digest digest;  /* of their ids as little-endian int32 */
+    struct fm_corpus corpus;  /* of a text */
+    char kind[FM_KIND_BYTES]; /* of evaluation data of several kinds: the name of this one; "" */
 };
 
 struct fm_calib_files;
@@ -52,10 +55,12 @@ const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
 
 /*
  * Open run->inputs.tokens, run->inputs.also_tokens and run->inputs.texts (eval:
- * run->inputs.eval_tokens or eval_text) for a model.  T = run->inputs.seq_len or its default.
+ * run->inputs.eval_tokens or eval_texts) for a model.  T = run->inputs.seq_len or its default.
  * run->inputs.shuffle permutes all sequences of each file, then run->inputs.max_tokens keeps the
  * first whole ones of the mixture; neither touches evaluation tokens, of which
- * run->inputs.max_eval_tokens keeps the first.  FM_EFORMAT if a file has less than one sequence;
+ * run->inputs.max_eval_tokens keeps the first.  Several texts to evaluate on are kinds, of which
+ * each has as many sequences, and its own behind one another; a kind has the name of its file
+ * without folder and last extension.  FM_EFORMAT if a file has less than one sequence;
  * FM_EUSAGE if seq_len is less than 2 or more than the model's positions, a weight is invalid, or
  * max_tokens is less than a sequence.
  */

@@ -39,6 +39,8 @@ static void add_input(cJSON *sources, const struct fm_calib_input *s, int T)
     char hex[FM_DIGEST_HEX];
     cJSON *o = fm_json_add_object(sources, NULL);
     fm_digest_hex(hex, &s->digest);
+    if (s->kind[0])
+        fm_json_add_string(o, "kind", s->kind);
     fm_json_add_string(o, "format", s->format);
     fm_json_add_string(o, "packing", s->rows ? "rows" : "concatenated");
     fm_json_add_double(o, "weight", (double)s->weight / FM_WEIGHT_ONE);

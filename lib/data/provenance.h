@@ -10,7 +10,8 @@
 
 /* "tokens" of a history entry: {"digest", "sequences", "seq_len", "sources": [{"format", "packing",
  * "weight", "tokens", "used", "digest"; of a text "documents", "tokenizer", "before_each",
- * "behind_each" and "separator" (an id or null) too}]}. */
+ * "behind_each" and "separator" (an id or null) too; of several kinds of held-out text "kind"}]}.
+ */
 void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
 
 /*

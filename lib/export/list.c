@@ -39,7 +39,12 @@ static void fill_row(struct fm_list_row *row, const struct fm_budgets *b, int i)
                                 .ce = q.ce,
                                 .kl = q.kl,
                                 .agree = q.agree,
+                                .worst = -1,
                                 .recovered = q.recovered};
+    struct fm_quality full;
+    memcpy(row->kind, q.kind, sizeof row->kind);
+    if (known && fm_masks_quality(&full, &b->masks, 0))
+        row->worst = fm_masks_worst(&row->lost, &b->masks.kinds, q.kind, full.kind);
     snprintf(row->method, sizeof row->method, "%s", fm_method_name(m->method));
 }
 
@@ -181,6 +186,7 @@ static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms
     if (!list->row)
         return err->code;
     list->rows = n;
+    list->texts = o->budgets.masks.kinds;
     for (int i = 0; i < n; i++)
         fill_row(&list->row[i], &o->budgets, i);
     for (int form = 0; form < list->kinds && forms && !rc; form++)
@@ -352,7 +358,7 @@ void fm_list_release(struct fm_list *list)
     *list = (struct fm_list){0};
 }
 
-static void add_quality(cJSON *object, const struct fm_list_row *row)
+static void add_quality(cJSON *object, const struct fm_list_row *row, const struct fm_kinds *kinds)
 {
     if (!row->known) {
         fm_json_add_null(object, "quality");
@@ -364,6 +370,11 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     fm_json_add_double(quality, "agree", row->agree);
     fm_json_add_bool(quality, "recovered", row->recovered);
     fm_json_add_bool(quality, "interpolated", row->interpolated);
+    fm_budgets_add_kinds(quality, kinds, row->kind);
+    if (row->worst >= 0) {
+        fm_json_add_string(quality, "worst", kinds->name[row->worst]);
+        fm_json_add_double(quality, "worst_lost", row->lost);
+    }
 }
 
 static void add_degrees(cJSON *object, uint64_t tp_degrees)
@@ -422,7 +433,7 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
 {
     cJSON *object = fm_json_add_object(array, NULL);
     fm_list_add_member(object, row, "widths");
-    add_quality(object, row);
+    add_quality(object, row, &list->texts);
     add_forms(object, list, row);
     if (list->packed)
         add_formats(object, row);

@@ -57,7 +57,10 @@ struct fm_list_row {
     bool known;        /* the quality fields are set, */
     bool interpolated; /* not as measured, but between the nearest rows that were */
     double ce, kl, agree;
-    bool recovered;                                  /* measured on the recovered weights */
+    double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, as texts of the list */
+    int worst;                 /* of them, the one that loses most over the first row, */
+    double lost;               /* so much; -1: no kinds, or no figures in one of the rows */
+    bool recovered;            /* measured on the recovered weights */
     struct fm_list_form form[FM_LIST_FORMS_MAX];     /* as `kind` of the list */
     struct fm_list_format format[FM_QUANTISERS_MAX]; /* as fm_quantisers; of a bundle */
 };
@@ -81,6 +84,7 @@ struct fm_list {
     int kinds;
     struct fm_runtimes_cache cache; /* what a server keeps of a sequence, in 16 bits */
     uint64_t context;               /* the longest one, as the model says */
+    struct fm_kinds texts;          /* kinds of held-out text; none where it was one */
     struct fm_list_row *row;
     int rows; /* 0 before fm-train */
 };

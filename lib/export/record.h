@@ -31,6 +31,7 @@ struct fm_record {
     char weights[16];           /* of fm-export.json: "keep", "bf16", a format; "": not said */
     uint64_t bytes;             /* of the files of tensors */
     int sequences, T;           /* held out */
+    struct fm_kinds kinds;      /* of that text, in every quality */
     char digest[FM_DIGEST_HEX]; /* of their ids */
     const char *precision;      /* "f32" */
     bool whole;                 /* the layout has all members */

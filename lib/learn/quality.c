@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,8 +48,27 @@ int fm_quality_group(const struct fm_config *config, const struct fm_calib *held
     return fit >= FM_LANES_MAX ? FM_LANES_MAX - 1 : fit <= GROUP_MIN ? GROUP_MIN : (int)fit - 1;
 }
 
-/* The held-out sequences, as micro-batches of S each, and where the measured tokens of each
- * sequence and of each micro-batch are among all. */
+_Static_assert(FM_KINDS_MAX == FM_INPUTS_MAX, "a kind is an input");
+
+void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held)
+{
+    *kinds = (struct fm_kinds){0};
+    for (int s = 0; s < held->inputs && held->input[s].kind[0]; s++)
+        snprintf(kinds->name[kinds->count++], sizeof kinds->name[0], "%s", held->input[s].kind);
+}
+
+/* The most sequences that divide those of every kind. */
+static int common_count(const struct fm_calib *held)
+{
+    uint64_t a = (uint64_t)held->count;
+    for (int s = 0; s < held->inputs; s++)
+        for (uint64_t b = held->input[s].sequences, rest; b > 0; a = b, b = rest)
+            rest = a % b;
+    return (int)a;
+}
+
+/* The held-out sequences, as micro-batches of S each, none of two kinds, and where the measured
+ * tokens of each sequence and of each micro-batch are among all. */
 struct held_out {
     const struct fm_calib *calib;
     const struct fm_quality_detail *detail; /* or NULL */
@@ -62,7 +82,7 @@ struct held_out {
 static int read_held(struct held_out *h, const struct fm_calib *held,
                      const struct fm_quality_detail *detail, struct fm_err *err)
 {
-    int S = fm_sweep_micro(held->count, held->T), from = detail ? detail->from : 0;
+    int S = fm_sweep_micro(common_count(held), held->T), from = detail ? detail->from : 0;
     size_t T = (size_t)held->T, ids = (size_t)S * T, count = (size_t)held->count;
     *h = (struct held_out){.calib = held,
                            .detail = detail,
@@ -96,11 +116,11 @@ static void release_held(struct held_out *h)
     free(h->ids);
 }
 
-static void average(struct fm_quality *q, const struct fm_measure *measure, int batches, int lanes,
-                    int lane, bool recovered)
+static void average(struct fm_quality *q, const struct fm_measure *measure, int from, int batches,
+                    int lanes, int lane, bool recovered)
 {
     struct fm_measure sum = {0};
-    for (int b = 0; b < batches; b++) {
+    for (int b = from; b < from + batches; b++) {
         const struct fm_measure *m = &measure[(size_t)b * (size_t)lanes + (size_t)lane];
         sum.ce += m->ce;
         sum.kl += m->kl;
@@ -108,7 +128,21 @@ static void average(struct fm_quality *q, const struct fm_measure *measure, int 
         sum.n += m->n;
     }
     double n = (double)sum.n;
-    *q = (struct fm_quality){sum.ce / n, sum.kl / n, (double)sum.agree / n, sum.n, recovered};
+    *q = (struct fm_quality){sum.ce / n, sum.kl / n, (double)sum.agree / n, sum.n, recovered, {0}};
+}
+
+/* The loss of each kind by itself: its batches are behind one another. */
+static void average_kinds(struct fm_quality *q, const struct fm_measure *measure,
+                          const struct held_out *h, int lanes, int lane)
+{
+    const struct fm_calib_input *input = h->calib->input;
+    for (int s = 0, from = 0; s < h->calib->inputs && input[s].kind[0]; s++) {
+        int batches = (int)input[s].sequences / h->S;
+        struct fm_quality own;
+        average(&own, measure, from, batches, lanes, lane, false);
+        q->kind[s] = own.ce;
+        from += batches;
+    }
 }
 
 /* ---- values of every token ---- */
@@ -258,8 +292,10 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
     if (!measure)
         return FM_ENOMEM;
     int rc = fm_sweep_run(sweep, h->batch, h->batches, lane, lanes, NULL, measure, NULL, err);
-    for (int i = 0; !rc && i < masks; i++)
-        average(&quality[i], measure, h->batches, lanes, own + i, adapter != NULL);
+    for (int i = 0; !rc && i < masks; i++) {
+        average(&quality[i], measure, 0, h->batches, lanes, own + i, adapter != NULL);
+        average_kinds(&quality[i], measure, h, lanes, own + i);
+    }
     for (int i = 0; !rc && spread && i < masks; i++)
         sum_values(&spread[i], values, own + i + values->shift);
     free(measure);

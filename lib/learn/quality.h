@@ -80,13 +80,16 @@ void fm_quality_parts_begin(struct fm_quality_parts *p, const struct fm_run_opti
  * this many, so that state can be saved between. */
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);
 
+/* The names of the kinds that held has sequences of; none where it is one text. */
+void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held);
+
 /* Sequences that ranking and training keep aside for this without --eval-tokens or --eval-text. */
 #define FM_QUALITY_SEQUENCES 16
 
 /*
  * The sequences to work on and those to measure on: run->inputs.tokens without its last
  * FM_QUALITY_SEQUENCES and these, or all of run->inputs.tokens and run->inputs.eval_tokens or
- * eval_text.
+ * eval_texts.
  */
 int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
                     const struct fm_config *config, struct fm_err *err);

@@ -40,7 +40,7 @@ struct recovery {
     struct fm_uptodate uptodate;
 };
 
-enum { CE, KL, AGREE, POSITIONS, QUALITIES };
+enum { CE, KL, AGREE, POSITIONS, KIND, QUALITIES = KIND + FM_KINDS_MAX };
 
 void fm_recover_defaults(struct fm_recover_options *options)
 {
@@ -120,11 +120,14 @@ static void get_quality(double *to, const struct fm_quality *q)
     to[KL] = q->kl;
     to[AGREE] = q->agree;
     to[POSITIONS] = (double)q->positions;
+    memcpy(to + KIND, q->kind, sizeof q->kind);
 }
 
 static void set_quality(struct fm_quality *q, const double *from, bool recovered)
 {
-    *q = (struct fm_quality){from[CE], from[KL], from[AGREE], (int64_t)from[POSITIONS], recovered};
+    *q = (struct fm_quality){from[CE],  from[KL], from[AGREE], (int64_t)from[POSITIONS],
+                             recovered, {0}};
+    memcpy(q->kind, from + KIND, sizeof q->kind);
 }
 
 static struct fm_journal_item array(const char *name, enum fm_dtype dtype, uint64_t count,
@@ -214,8 +217,10 @@ static bool is_measured(const struct fm_task *task)
 /* Figures without the adapter, as far as the stream has them. */
 static void take_measured(struct recovery *r)
 {
-    const struct fm_masks *masks = &r->budgets.masks;
-    if (!is_measured(&r->task)) {
+    struct fm_masks *masks = &r->budgets.masks;
+    const struct fm_kinds had = masks->kinds;
+    fm_quality_kinds(&masks->kinds, &r->task.held);
+    if (!is_measured(&r->task) || memcmp(&had, &masks->kinds, sizeof had) != 0) {
         fm_run_note(r->task.run, "masks are measured without an adapter, too: the stream's losses "
                                  "are of other held-out tokens, or of an earlier recovery");
         return;
@@ -364,6 +369,7 @@ static int fill_report(struct recovery *r, struct fm_recover_report *report, str
 {
     const struct fm_masks *f = &r->budgets.masks;
     fm_masks_init(&report->masks, f->M, f->E, f->I);
+    report->masks.kinds = f->kinds;
     report->after = fm_alloc((size_t)f->count, sizeof *report->after, "quality", err);
     int rc = report->after ? FM_OK : FM_ENOMEM;
     for (int b = 0; !rc && b < f->count; b++) {

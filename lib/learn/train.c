@@ -292,7 +292,7 @@ struct packed {
     double *quality; /* (count, QUALITIES) */
 };
 
-enum { CE, KL, AGREE, POSITIONS, METHOD, QUALITIES };
+enum { CE, KL, AGREE, POSITIONS, METHOD, KIND, QUALITIES = KIND + FM_KINDS_MAX };
 
 static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err *err)
 {
@@ -309,6 +309,7 @@ static int pack_family(struct packed *p, const struct fm_masks *f, struct fm_err
         to[AGREE] = q->agree;
         to[POSITIONS] = (double)q->positions;
         to[METHOD] = f->mask[b].method;
+        memcpy(to + KIND, q->kind, sizeof q->kind);
     }
     return FM_OK;
 }
@@ -321,7 +322,8 @@ static void unpack_family(struct fm_masks *f, const struct packed *p)
         f->mask[b].method = (enum fm_method)q[METHOD];
         f->mask[b].removed = fm_masks_removed(f, fm_masks_widths(f, b));
         f->mask[b].quality =
-            (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false};
+            (struct fm_quality){q[CE], q[KL], q[AGREE], (int64_t)q[POSITIONS], false, {0}};
+        memcpy(f->mask[b].quality.kind, q + KIND, sizeof f->mask[b].quality.kind);
     }
 }
 
@@ -1129,6 +1131,7 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
 static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
 {
     report->masks = t->masks[FM_TRAIN_RESULT];
+    fm_quality_kinds(&report->masks.kinds, &t->task.held);
     t->masks[FM_TRAIN_RESULT] = (struct fm_masks){0};
     report->actions = t->actions;
     report->steps = (int)t->learn.taken;

@@ -94,7 +94,7 @@ static bool is_mask_sane(const struct fm_masks *f, int b)
     return mask->removed == fm_masks_removed(f, widths) &&
            (b == 0 || mask->removed > f->mask[b - 1].removed) && mask->method < FM_METHODS &&
            mask->step >= 0 && q->positions >= 0 && isfinite(q->ce) && isfinite(q->kl) &&
-           isfinite(q->agree);
+           isfinite(q->agree) && f->kinds.count >= 0 && f->kinds.count <= FM_KINDS_MAX;
 }
 
 void fm_masks_gather(uint32_t *widths, const struct fm_masks *f, const int *number, int n)
@@ -234,9 +234,28 @@ bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b)
         return known;
     double share = (double)(f->mask[b].removed - f->mask[low].removed) /
                    (double)(f->mask[high].removed - f->mask[low].removed);
-    *q = (struct fm_quality){between(a->ce, z->ce, share), between(a->kl, z->kl, share),
-                             between(a->agree, z->agree, share), 0, a->recovered};
+    struct fm_quality mean = {between(a->ce, z->ce, share),
+                              between(a->kl, z->kl, share),
+                              between(a->agree, z->agree, share),
+                              0,
+                              a->recovered,
+                              {0}};
+    for (int k = 0; k < f->kinds.count; k++)
+        mean.kind[k] = between(a->kind[k], z->kind[k], share);
+    *q = mean;
     return true;
+}
+
+int fm_masks_worst(double *lost, const struct fm_kinds *kinds, const double *kind,
+                   const double *full)
+{
+    int worst = -1;
+    for (int k = 0; k < kinds->count; k++)
+        if (worst < 0 || kind[k] - full[k] > *lost) {
+            *lost = kind[k] - full[k];
+            worst = k;
+        }
+    return worst;
 }
 
 void fm_masks_lost(double *lost, const struct fm_actions *actions, const double *scores,

@@ -36,12 +36,21 @@ enum fm_method {
 const char *fm_method_name(enum fm_method method);
 int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err);
 
+/* Kinds of held-out text, by name; none where there is one text. */
+#define FM_KINDS_MAX 16 /* FM_INPUTS_MAX */
+#define FM_KIND_CHARACTERS "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+struct fm_kinds {
+    int count;
+    char name[FM_KINDS_MAX][24];
+};
+
 /* How good a mask is on held-out sequences (lib/learn/quality.h measures it). */
 struct fm_quality {
-    double ce, kl;     /* means over positions, natural logarithm */
-    double agree;      /* share of positions whose top token is the full model's */
-    int64_t positions; /* 0: not measured */
-    bool recovered;    /* measured with the merged, rounded adapter */
+    double ce, kl;             /* means over positions, natural logarithm */
+    double agree;              /* share of positions whose top token is the full model's */
+    int64_t positions;         /* 0: not measured */
+    bool recovered;            /* measured with the merged, rounded adapter */
+    double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, where there are kinds */
 };
 
 struct fm_mask {
@@ -57,7 +66,12 @@ struct fm_masks {
     size_t mask_room, widths_room; /* of mask and widths, in masks */
     struct fm_mask *mask;          /* (count), removed strictly increasing */
     uint32_t *widths;              /* (count, M, E) */
+    struct fm_kinds kinds;         /* that qualities have figures of */
 };
+
+/* The kind that a quality lost most of over that of the full model, and how much; -1: no kinds. */
+int fm_masks_worst(double *lost, const struct fm_kinds *kinds, const double *kind,
+                   const double *full);
 
 void fm_masks_init(struct fm_masks *f, int M, int E, int I);
 /* Allocate room for that many masks. */

@@ -283,7 +283,7 @@ function heldOut() {
   let text = "Losses are means over held-out tokens, in nats; lower is better. ";
   if (entry) {
     const h = entry.held_out, from = h.sources;
-    const one = (s) => many(s.used, "token") + ", format " + s.format + (s.documents ? ", " + many(s.documents, "document") : "");
+    const one = (s) => (s.kind ? s.kind + ": " : "") + many(s.used, "token") + ", format " + s.format + (s.documents ? ", " + many(s.documents, "document") : "");
     text += "The bundle's own are of " + many(h.sequences, "sequence") + " of " + many(h.seq_len, "token") + " (" +
       h.positions + " predictions), " + (Array.isArray(from)
         ? "from data of their own (" + from.filter((s) => s && typeof s === "object").map(one).join("; ") + ")"

@@ -30,7 +30,7 @@ struct fm_inputs {
     const char *tokenizer_cmd;              /* a command that encodes instead, or NULL */
     const char *separator;                  /* NULL: "eos", else "none" or a token */
     const char *eval_tokens;                /* --eval-tokens FILE, or NULL */
-    const char *eval_text;                  /* --eval-text FILE, or NULL */
+    const char *eval_texts[FM_INPUTS_MAX];  /* --eval-text FILE, NULL after the last */
     enum fm_token_type token_dtype;         /* of files that are raw */
     int seq_len;                            /* 0: min(2048, max positions, columns of a 2-D file) */
     int batch;                              /* sequences per batch; 0: the tool's default */

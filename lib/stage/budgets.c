@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -60,7 +61,14 @@ static void add_actions(cJSON *manifest, const struct fm_actions *actions)
     fm_json_add_uint(object, "multiple", actions->multiple);
 }
 
-static void add_quality(cJSON *budget, const struct fm_quality *q)
+void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const double *kind)
+{
+    cJSON *o = kinds && kinds->count ? fm_json_add_object(quality, "kinds") : NULL;
+    for (int k = 0; o && k < kinds->count; k++)
+        fm_json_add_double(o, kinds->name[k], kind[k]);
+}
+
+static void add_quality(cJSON *budget, const struct fm_quality *q, const struct fm_kinds *kinds)
 {
     if (q->positions == 0) {
         fm_json_add_null(budget, "quality");
@@ -72,10 +80,11 @@ static void add_quality(cJSON *budget, const struct fm_quality *q)
     fm_json_add_double(object, "agree", q->agree);
     fm_json_add_uint(object, "positions", (uint64_t)q->positions);
     fm_json_add_bool(object, "recovered", q->recovered);
+    fm_budgets_add_kinds(object, kinds, q->kind);
 }
 
 static void add_budget(cJSON *budgets, int index, const struct fm_mask *mask,
-                       const struct fm_budget *s)
+                       const struct fm_budget *s, const struct fm_kinds *kinds)
 {
     cJSON *object = fm_json_add_object(budgets, NULL);
     fm_json_add_uint(object, "index", (uint64_t)index);
@@ -90,7 +99,7 @@ static void add_budget(cJSON *budgets, int index, const struct fm_mask *mask,
     fm_json_add_uint(object, "bytes", s->bytes);
     fm_json_add_uint(object, "params", s->params);
     fm_json_add_uint(object, "params_active", s->params_active);
-    add_quality(object, &mask->quality);
+    add_quality(object, &mask->quality, kinds);
 }
 
 int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actions,
@@ -110,7 +119,7 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
                               .params = fm_config_params(config, widths),
                               .params_active = fm_config_params_active(config, widths)};
         measure_widths(&s, widths, experts);
-        add_budget(budgets, b, &masks->mask[b], &s);
+        add_budget(budgets, b, &masks->mask[b], &s, &masks->kinds);
     }
     return fm_maskset_pack(masks->widths, (size_t)masks->count * (size_t)experts, frame, size, err);
 }
@@ -172,7 +181,41 @@ static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I
     return FM_OK;
 }
 
-static int read_quality(struct fm_quality *q, const cJSON *budget, struct fm_err *err)
+/* Losses of kinds, which are the same ones in every budget that has figures; those of the first
+ * become *kinds. */
+static int read_kinds(struct fm_kinds *kinds, bool first, struct fm_quality *q,
+                      const cJSON *quality, struct fm_err *err)
+{
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(quality, "kinds"), *item;
+    int n = 0;
+    if (first)
+        kinds->count = 0;
+    if (object && !cJSON_IsObject(object))
+        return fm_fail(err, FM_EFORMAT, "key 'kinds' is not an object");
+    cJSON_ArrayForEach(item, object)
+    {
+        size_t length = strlen(item->string);
+        if (n == FM_KINDS_MAX || length == 0 || length >= sizeof kinds->name[0] ||
+            strspn(item->string, FM_KIND_CHARACTERS) != length)
+            return fm_fail(err, FM_EFORMAT,
+                           "key 'kinds' has more than %d names, or one that is not 1 to %zu "
+                           "letters, digits, '.', '_' and '-'",
+                           FM_KINDS_MAX, sizeof kinds->name[0] - 1);
+        if (first)
+            snprintf(kinds->name[kinds->count++], sizeof kinds->name[0], "%s", item->string);
+        if (n >= kinds->count || strcmp(kinds->name[n], item->string) != 0)
+            return fm_fail(err, FM_EFORMAT, "key 'kinds' has other names than an earlier budget");
+        if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 1e6))
+            return fm_fail(err, FM_EFORMAT, "key 'kinds' has a loss that is none");
+        q->kind[n++] = item->valuedouble;
+    }
+    return n == kinds->count
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "key 'kinds' has %d names of %d", n, kinds->count);
+}
+
+static int read_quality(struct fm_masks *masks, struct fm_quality *q, const cJSON *budget,
+                        struct fm_err *err)
 {
     const cJSON *object = cJSON_GetObjectItemCaseSensitive(budget, "quality");
     *q = (struct fm_quality){.ce = NAN, .kl = NAN, .agree = NAN};
@@ -190,7 +233,10 @@ static int read_quality(struct fm_quality *q, const cJSON *budget, struct fm_err
         return err->code;
     if (isnan(q->ce) || isnan(q->kl) || isnan(q->agree))
         return fm_fail(err, FM_EFORMAT, "key 'quality' has no ce, kl or agree");
-    return FM_OK;
+    int before = 0;
+    while (before < masks->count && masks->mask[before].quality.positions == 0)
+        before++;
+    return read_kinds(&masks->kinds, before == masks->count, q, object, err);
 }
 
 static int read_sizes(struct fm_budget *s, const cJSON *budget, struct fm_err *err)
@@ -214,9 +260,10 @@ static int read_sizes(struct fm_budget *s, const cJSON *budget, struct fm_err *e
     return FM_OK;
 }
 
-static int read_mask(struct fm_mask *mask, struct fm_budget *s, const cJSON *budget, int index,
-                     uint64_t channels, struct fm_err *err)
+static int read_mask(struct fm_masks *masks, struct fm_mask *mask, struct fm_budget *s,
+                     const cJSON *budget, int index, struct fm_err *err)
 {
+    uint64_t channels = fm_masks_channels(masks);
     int64_t at = -1, removed = 0, step = 0;
     const char *method;
     if (!cJSON_IsObject(budget))
@@ -225,7 +272,7 @@ static int read_mask(struct fm_mask *mask, struct fm_budget *s, const cJSON *bud
         fm_json_get_int(budget, "removed", 0, (int64_t)channels, &removed, err) ||
         fm_json_get_int(budget, "step", 0, INT32_MAX, &step, err) ||
         fm_json_get_string(budget, "method", &method, err) || read_sizes(s, budget, err) ||
-        read_quality(&mask->quality, budget, err))
+        read_quality(masks, &mask->quality, budget, err))
         return err->code;
     if (at != index)
         return fm_fail(err, FM_EFORMAT, "index is %" PRId64, at);
@@ -373,7 +420,7 @@ static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     struct fm_budget *s = &f->budget[r->b];
     int b = r->b++, known = r->notes ? r->notes->count : 0;
     const uint32_t *widths = r->widths + (size_t)b * (size_t)masks->M * (size_t)masks->E;
-    int rc = read_mask(&mask, s, budget, b, fm_masks_channels(masks), err);
+    int rc = read_mask(masks, &mask, s, budget, b, err);
     if (rc)
         return note_fault(r->notes, b, rc, err);
     rc = note_fault(r->notes, b, check_widths(f, r->model->moe, widths, err), err);

@@ -42,6 +42,9 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err);
 
+/* The key "kinds" of a quality, losses by name; none where kinds is NULL or empty. */
+void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const double *kind);
+
 /*
  * Read them from a stream, the digest checked.  FM_EFORMAT, naming budget, layer and expert, where
  * a width is not in the action set, the widths of a budget do not add up to its "removed", budgets

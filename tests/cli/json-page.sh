@@ -35,6 +35,13 @@ fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
 fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several
 fm-bench baselines "${data[@]}" --only reap,bundle --budgets 0.4 family.fm >baselines/two
+# Of several kinds of held-out text.
+tiny=$GOLDEN/tiny-mixtral
+kinds=(-q -m "$tiny" -t "$tiny/calib.npy" --seq-len 32 --max-tokens 1024 --eval-text "$GOLDEN/README"
+    --eval-text "$GOLDEN/text/rows.jsonl" --max-eval-tokens 128 --precision f32)
+fm-rank "${kinds[@]}" -f -o ranked >/dev/null 2>&1
+fm-train "${kinds[@]}" --method uniform --budget-step 0.4 -f -o trained ranked >/dev/null
+fm-pack -q -l --json trained >list/kinds
 # Of codes: what they have beside the others.
 code=$GOLDEN/packed/fp8-channel
 fm-rank -q -m "$code" -t "$code/tokens.npy" --json -n >plan/codes
@@ -60,7 +67,8 @@ def keys(o):
     for k, v in o.items() if isinstance(o, dict) else ((None, v) for v in o) if isinstance(o, list) else ():
         if k and not (FORMS.match(k) and isinstance(v, dict) and "tensors" in v):
             yield k
-        yield from keys(v)
+        if k != "kinds":  # names of files
+            yield from keys(v)
 
 words, section = {}, ""
 for line in Path(sys.argv[1]).read_text().splitlines():

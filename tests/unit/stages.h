@@ -144,7 +144,7 @@ static inline struct fm_masks stages_family(const struct fm_actions *actions, in
     for (int b = 1; b < masks; b++) {
         widths[b * 4 % (stages_config.M * stages_config.E)] = actions->width[b % 3];
         stages_must(fm_masks_append(&f, widths, FM_METHOD_WALK, b, &err), &err);
-        f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1};
+        f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1, {0}};
     }
     return f;
 }

@@ -305,9 +305,9 @@ static void some_masks_are_measured_and_the_rest_interpolated(void **state)
         assert_int_equal(measured[b], b == 0 || b == 8);
 
     assert_false(fm_masks_quality(&q, &f, 2));
-    f.mask[3].quality = (struct fm_quality){2, 1, 0.5, 10, true};
+    f.mask[3].quality = (struct fm_quality){2, 1, 0.5, 10, true, {0}};
     assert_false(fm_masks_quality(&q, &f, 2)); /* nothing below it */
-    f.mask[0].quality = (struct fm_quality){1, 0, 1, 10, true};
+    f.mask[0].quality = (struct fm_quality){1, 0, 1, 10, true, {0}};
     assert_true(fm_masks_quality(&q, &f, 3));
     assert_true(q.ce == 2 && q.positions == 10);
     assert_true(fm_masks_quality(&q, &f, 2));
@@ -315,7 +315,7 @@ static void some_masks_are_measured_and_the_rest_interpolated(void **state)
     assert_true(fabs(q.agree - 2 / 3.) < 1e-12);
     assert_true(q.positions == 0 && q.recovered);
     assert_false(fm_masks_quality(&q, &f, 4)); /* nothing above it */
-    f.mask[6].quality = (struct fm_quality){5, 4, 0.2, 10, true};
+    f.mask[6].quality = (struct fm_quality){5, 4, 0.2, 10, true, {0}};
     assert_true(fm_masks_quality(&q, &f, 4) && fabs(q.ce - 3) < 1e-12 && fabs(q.kl - 2) < 1e-12);
     fm_masks_release(&f);
 }
