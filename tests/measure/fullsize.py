@@ -10,8 +10,8 @@ release, no weight is there.  Dry runs of fm-rank, fm-train and fm-recover are p
 time and the memory that the dry run itself took.  Needs a file system with sparse files.
 
 Without it the checkpoint is written, of --layers layers, and goes through --stages under --memory.  A
-stage gets a SIGTERM once --stop of its time is over, as the forecast has it, and runs again from its
-state where it keeps one.  A table has the forecast beside what was measured: time without the
+stage gets a SIGTERM once --stop of its time is over, as the forecast has it (of 2 seconds where there is
+none), and runs again from its state where it keeps one.  A table has the forecast beside what was measured: time without the
 interrupted part, peak memory, bytes read and written, bytes of temporary files (written beyond what is
 there at the end), and the seconds from SIGTERM to the end.  --narrow N divides the widths and keeps
 every name.  DIR (build/fullsize) is removed at the end unless --keep.  Needs Python alone."""
@@ -32,6 +32,7 @@ DRAWN = 1 << 20  # values of each kind; a tensor is a stretch of them, from anot
 SIZE = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
 BLOCK = 128  # of FP8
 GROUP = 32  # of INT4 and MXFP4
+LEAST = 2  # seconds that a stage is taken to last where no forecast says more
 
 DEEPSEEK_V3 = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280,
@@ -397,10 +398,10 @@ def plan(o, name, c, path, total, names):
 
 
 class Stage:
-    """A command of the pipeline, what it makes, and the keys of its dry run's report."""
+    """A command of the pipeline, and what it makes; dry: it has a dry run."""
 
-    def __init__(self, label, command, made=None, state=None, dry=True):
-        self.label, self.command, self.made, self.state, self.dry = label, command, made, state, dry
+    def __init__(self, label, command, made=None, dry=True):
+        self.label, self.command, self.made, self.dry = label, command, made, dry
 
     def forecast(self):
         """And what it took to make it."""
@@ -413,17 +414,17 @@ class Stage:
     def go(self, share):
         says, took = self.forecast()
         first = None
-        if share and says.get("seconds", 0) > 1:
-            first = Run(self.command, share * says["seconds"])
+        if share:
+            first = Run(self.command, share * max(says.get("seconds", 0), LEAST))
             if first.ended is None:
-                first = None
+                need(first, self.command)
             elif first.status not in (75, -signal.SIGTERM) or (self.made and os.path.exists(self.made)):
                 sys.exit(f"{self.label}: status {first.status} after SIGTERM: {first.said}")
         run = need(Run(self.command), self.command) if not first or first.status else first
         made = size_of(self.made) if self.made else 0
         read = says.get("read", says.get("bytes_in"))
         written = says.get("output", says.get("bytes_out"))
-        ended = f"{first.ended:.1f} s" if first else ""
+        ended = f"{first.ended:.1f} s" if first and first.ended else ""
         print(f"| {self.label} | forecast | {span(says['seconds']) if 'seconds' in says else ''} | "
               f"{amount(says.get('memory', says.get('bytes_memory')))} | {amount(read)} | {amount(written)} | "
               f"{amount(says.get('spill'))} | | {took} |")  # fmt: skip
