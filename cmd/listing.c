@@ -343,9 +343,10 @@ static int settle(struct fm_listing_options *o, const struct fm_list *list, cons
                   struct fm_err *err)
 {
     if (o->sort && list->texts.count == 0)
-        return fm_fail(
-            err, FM_EUSAGE,
-            "--sort worst: '%s' has losses of one text; give fm-train several --eval-text", path);
+        return fm_fail(err, FM_EUSAGE,
+                       "--sort worst: '%s' has no losses by kind of text; give fm-train several "
+                       "--eval-text",
+                       path);
     if (list->rows > 0 && o->context > list->context)
         return fm_fail(err, FM_EUSAGE, "--context %llu: this model takes %llu tokens at the most",
                        (unsigned long long)o->context, (unsigned long long)list->context);
