@@ -36,6 +36,9 @@ static int show_report(void *self, struct fm_err *err)
     if (s->cli->dry_run)
         fm_show_bytes(text.out, "export", export_most,
                       "about, at most: what one export of it takes");
+    if (r->parts > 1)
+        fprintf(text.out, "%-9s%12d  of at most %llu bytes each; give tools the first\n", "parts",
+                r->parts, (unsigned long long)r->bytes_largest);
     fm_show_extra(text.out, &r->extra, "kept as they are, ranked by no tool");
     fm_show_bytes(text.out, "memory", r->bytes_memory, "at the most");
     fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r->budgets, r->layers,
@@ -50,6 +53,8 @@ static int show_report(void *self, struct fm_err *err)
         fm_json_add_string(o, "codes_why_not", r->why_not);
     fm_json_add_uint(o, "bytes_out", r->bytes_out);
     fm_json_add_uint(o, "bytes_export", export_most);
+    fm_json_add_uint(o, "parts", (uint64_t)r->parts);
+    fm_json_add_uint(o, "bytes_largest", r->bytes_largest);
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "passes", (uint64_t)r->passes);
@@ -71,6 +76,9 @@ static int pack(const struct fm_cli *cli, const struct fm_pack_options *options,
     struct fm_run_options run = cli->run;
     if (!run.inputs.model)
         return fm_fail(err, FM_EUSAGE, "--model DIR is missing; see fm-pack --help");
+    if (options->part_bytes && strcmp(run.outputs.path, "-") == 0)
+        return fm_fail(err, FM_EUSAGE,
+                       "--part-size needs --output FILE: standard output is one stream");
     if (cli->dry_run)
         return fm_pack_plan(&run, options, &r, err) ? err->code : show_report(&shown, err);
     run.announce = (struct fm_announce){show_report, &shown};
@@ -234,6 +242,8 @@ static const struct fm_cli_option own[] = {
      "keep codes of a quantised checkpoint (the default where they can be), or not; of "
      "exports, round experts to a format",
      0, 0, PACK | EXPORT},
+    {"part-size", 0, FM_CLI_SIZE, &asked.packing.part_bytes, "SIZE",
+     "the bundle as files of at most SIZE (default: one file)", 0, 0, PACK},
     {"export", 'x', FM_CLI_EXPORT, &asked.directory, "DIR",
      "make a checkpoint of one member; - is a tar stream", 0, 0, 0},
     {"budget", 'b', FM_CLI_REAL, &asked.options.budget, "R",

@@ -38,7 +38,7 @@ _Static_assert(sizeof(struct ustar) == FM_ARCHIVE_BLOCK, "a tar header is one bl
 /* A walk over one file, whose next byte is at `at`. */
 struct walk {
     const struct fm_file *file;
-    bool prefix;
+    bool prefix, whole; /* it may be cut off; its end was found */
     uint64_t at;
     struct fm_archive_member *member;
     size_t members, capacity, limit;
@@ -337,10 +337,17 @@ static int check_end(struct walk *w, struct fm_err *err)
         return err->code;
     if (!all_zero(block, sizeof block))
         return fm_fail(err, FM_EFORMAT, "a single zero block at byte %" PRIu64, w->at);
-    if (left != FM_ARCHIVE_END_BYTES)
-        return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes after the end of the archive",
-                       left - FM_ARCHIVE_END_BYTES);
+    w->at += FM_ARCHIVE_END_BYTES;
+    w->whole = true;
     return FM_OK;
+}
+
+int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_err *err)
+{
+    if (file->size <= end)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT, "%" PRIu64 " bytes after the end of the archive",
+                   file->size - end);
 }
 
 /* One member; *end where there is none. */
@@ -392,14 +399,15 @@ static int check_distinct(const struct walk *w, struct fm_err *err)
     return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' appears twice", twin) : FM_OK;
 }
 
-int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
-                    const struct fm_file *file, bool prefix, struct fm_err *err)
+int fm_archive_list_first(struct fm_archive_member **member, size_t *members, size_t limit,
+                          const struct fm_file *file, bool prefix, uint64_t *end,
+                          struct fm_err *err)
 {
     struct walk w = {.file = file, .prefix = prefix, .limit = limit};
-    bool end = false;
+    bool ended = false;
     int rc = FM_OK;
-    while (!rc && !end)
-        rc = step(&w, &end, err);
+    while (!rc && !ended)
+        rc = step(&w, &ended, err);
     if (!rc)
         rc = check_distinct(&w, err);
     if (rc) {
@@ -407,8 +415,22 @@ int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t l
     } else {
         *member = w.member;
         *members = w.members;
+        *end = w.whole ? w.at : file->size;
     }
     return rc;
+}
+
+int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
+                    const struct fm_file *file, bool prefix, struct fm_err *err)
+{
+    uint64_t end = 0;
+    int rc = fm_archive_list_first(member, members, limit, file, prefix, &end, err);
+    if (rc || !fm_archive_check_last(file, end, err))
+        return rc;
+    fm_archive_release(*member, *members);
+    *member = NULL;
+    *members = 0;
+    return err->code;
 }
 
 void fm_archive_release(struct fm_archive_member *member, size_t members)

@@ -39,6 +39,12 @@ struct fm_archive_member {
  */
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
                     const struct fm_file *file, bool prefix, struct fm_err *err);
+/* The same where others may follow in the file: *end is where this one ends. */
+int fm_archive_list_first(struct fm_archive_member **member, size_t *members, size_t limit,
+                          const struct fm_file *file, bool prefix, uint64_t *end,
+                          struct fm_err *err);
+/* FM_EFORMAT, which is returned, where the file does not end at `end`. */
+int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_err *err);
 void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */
 
 /* True for a name that a header of ours may carry: the characters above, at most 100 bytes. */

@@ -13,11 +13,13 @@
 #include <sys/stat.h>
 
 #include "formats/bundle/archive.h"
+#include "formats/bundle/partname.h"
 #include "formats/bundle/place.h"
 #include "formats/file/carried.h"
 #include "formats/file/input.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/base/trace.h"
 
 #define CHECKSUM_PREFIX_BYTES 34 /* 32 digits and two spaces */
@@ -36,6 +38,7 @@ static const struct {
     [FM_PLACE_WEIGHTS] = {FM_MEMBER_WEIGHTS, true},
     [FM_PLACE_CHECKSUMS] = {FM_MEMBER_CHECKSUMS, false},
     [FM_PLACE_PAD] = {FM_MEMBER_PAD, true},
+    [FM_PLACE_PART_SUMS] = {FM_MEMBER_PART_SUMS, true},
 };
 
 int fm_place_of(const char *name)
@@ -57,7 +60,7 @@ bool fm_place_listed(int place)
 
 bool fm_place_summed(int place)
 {
-    return place != FM_PLACE_PAD && place != FM_PLACE_CHECKSUMS;
+    return place != FM_PLACE_PAD && place != FM_PLACE_CHECKSUMS && place != FM_PLACE_PART_SUMS;
 }
 
 /* One entry of the manifest's member list. */
@@ -82,24 +85,153 @@ const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *na
     return i < 0 ? NULL : &b->member[i];
 }
 
-static int list_members(struct fm_bundle *b, bool prefix, struct fm_err *err)
+/* The members of the archive at the beginning of `file`, whose bytes are at `base` of the bundle,
+ * after those that are listed. */
+static int list_members(struct fm_bundle *b, const struct fm_file *file, uint64_t base, bool prefix,
+                        uint64_t *end, struct fm_err *err)
 {
     struct fm_archive_member *found = NULL;
-    size_t n = 0;
-    if (fm_archive_list(&found, &n, FM_BUNDLE_MEMBERS_MAX, &b->file, prefix, err))
+    size_t n = 0, room = b->members;
+    if (fm_archive_list_first(&found, &n, FM_BUNDLE_MEMBERS_MAX - b->members, file, prefix, end,
+                              err))
         return err->code;
-    b->member = fm_alloc(n, sizeof *b->member, "bundle members", err);
-    if (!b->member) {
+    if (n && FM_GROW(b->member, room, b->members + n, "bundle members", err)) {
         fm_archive_release(found, n);
         return err->code;
     }
     for (size_t i = 0; i < n; i++)
-        b->member[i] = (struct fm_member){
-            .name = found[i].name, .size = found[i].size, .offset = found[i].offset};
-    b->members = n;
+        b->member[b->members++] = (struct fm_member){
+            .name = found[i].name, .size = found[i].size, .offset = base + found[i].offset};
     free(found); /* the names live on */
     return FM_OK;
 }
+
+/* ---- parts ---- */
+
+/* "parts" of the manifest; nothing where it has none. */
+static int read_parts(struct fm_bundle *b, struct fm_err *err)
+{
+    const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "parts"), *entry;
+    int64_t n = array ? cJSON_GetArraySize(array) : 0, size = 0, least = FM_ARCHIVE_END_BYTES;
+    if (!array)
+        return FM_OK;
+    if (!cJSON_IsArray(array) || n < 2 || n > FM_PARTS_MAX)
+        return fm_fail(err, FM_EFORMAT, "key 'parts' is not an array of 2 to %d parts",
+                       FM_PARTS_MAX);
+    b->part = fm_alloc((size_t)n, sizeof *b->part, "the list of parts", err);
+    if (!b->part)
+        return err->code;
+    cJSON_ArrayForEach(entry, array)
+    {
+        if (!cJSON_IsObject(entry) ||
+            fm_json_get_int(entry, "size", least, INT64_C(1) << 43, &size, err) ||
+            size % FM_ARCHIVE_BLOCK)
+            return fm_fail(err, FM_EFORMAT, "part %d has no size that a tar archive can have",
+                           b->parts + 1);
+        b->part[b->parts++] = (uint64_t)size;
+    }
+    return FM_OK;
+}
+
+/* What follows the first part is in the same file, or the first is all of it: *together. */
+static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err *err)
+{
+    uint64_t all = 0;
+    int number, parts;
+    for (int k = 0; k < b->parts; k++)
+        all += b->part[k];
+    *together = b->file.size == all;
+    if (*together)
+        return FM_OK;
+    if (b->file.size != b->part[0])
+        return fm_fail(err, FM_EFORMAT,
+                       "is %" PRIu64 " bytes, and its manifest says that part 1 is %" PRIu64,
+                       b->file.size, b->part[0]);
+    if (!fm_partname_parse(b->file.path, &number, &parts))
+        return fm_fail(
+            err, FM_EFORMAT,
+            "is part 1 of %d, and the others are found by the file's name, which must end "
+            "in -00001-of-%05d.fm; or give all parts one behind another",
+            b->parts, b->parts);
+    if (number != 1 || parts != b->parts)
+        return fm_fail(err, FM_EFORMAT,
+                       "is part 1 of %d by its manifest, and part %d of %d by its name", b->parts,
+                       number, parts);
+    return FM_OK;
+}
+
+/* The number that the member at the end of a part says that it is; 0: it is no such member. */
+static int number_of_name(const char *name)
+{
+    size_t len = strlen(FM_MEMBER_PART_SUMS);
+    if (strlen(name) != len + 5 || strncmp(name, FM_MEMBER_PART_SUMS, len) != 0 ||
+        strspn(name + len, "0123456789") != 5)
+        return 0;
+    return atoi(name + len);
+}
+
+/* The members of part k, from 0, in a file of its own. */
+static int list_part(struct fm_bundle *b, const struct fm_file *file, int k, uint64_t base,
+                     struct fm_err *err)
+{
+    uint64_t end = 0;
+    size_t first = b->members;
+    if (list_members(b, file, base, false, &end, err) || fm_archive_check_last(file, end, err))
+        return err->code;
+    int number = b->members > first ? number_of_name(b->member[b->members - 1].name) : 0;
+    if (!number)
+        return fm_fail(err, FM_EFORMAT, "is not part %d of a bundle: it does not end with %s%05d",
+                       k + 1, FM_MEMBER_PART_SUMS, k + 1);
+    if (number != k + 1)
+        return fm_fail(err, FM_EFORMAT, "is part %d, and part %d belongs here", number, k + 1);
+    if (file->size != b->part[k])
+        return fm_fail(err, FM_EFORMAT,
+                       "is %" PRIu64 " bytes, and the manifest in part 1 says %" PRIu64
+                       ": it is of another bundle",
+                       file->size, b->part[k]);
+    return FM_OK;
+}
+
+static int open_part(struct fm_bundle *b, int k, uint64_t base, struct fm_err *err)
+{
+    struct fm_file file = {.fd = -1};
+    char *name = fm_partname_other(b->file.path, k + 1, err);
+    if (!name)
+        return err->code;
+    int rc = fm_file_open(&file, name, err);
+    if (rc == FM_ENOENT) {
+        rc = err->code = FM_EFORMAT;
+        fm_within(err, "part %d of %d is missing", k + 1, b->parts);
+    } else if (rc) {
+        fm_within(err, "part %d of %d", k + 1, b->parts);
+    } else if ((rc = list_part(b, &file, k, base, err))) {
+        fm_within(err, "%s", name);
+    }
+    free(name);
+    if (!rc)
+        return fm_file_append(&b->file, &file, err);
+    fm_file_close(&file);
+    return rc;
+}
+
+/* All parts after the first. */
+static int list_parts(struct fm_bundle *b, struct fm_err *err)
+{
+    bool together = false;
+    uint64_t base = b->part ? b->part[0] : 0;
+    int rc = place_parts(b, &together, err);
+    for (int k = 1; k < b->parts && !rc; base += b->part[k++]) {
+        struct fm_file view = b->file;
+        view.begin += base;
+        view.size = b->part[k];
+        rc = !together ? open_part(b, k, base, err) : list_part(b, &view, k, base, err);
+        if (rc && together)
+            fm_within(err, "part %d", k + 1);
+    }
+    return rc;
+}
+
+/* ---- what the members are called ---- */
 
 /* Known names in their order; pads small, between others, and zero. */
 static int check_pad(const struct fm_bundle *b, size_t i, struct fm_err *err)
@@ -135,7 +267,7 @@ static int check_places(const struct fm_bundle *b, struct fm_err *err)
 {
     struct fm_carried_sum carried = {0};
     const struct fm_member *before = NULL;
-    int last = -1;
+    int last = -1, part = 1;
     for (size_t i = 0; i < b->members; i++) {
         int place = fm_place_of(b->member[i].name);
         if (place < 0)
@@ -143,6 +275,14 @@ static int check_places(const struct fm_bundle *b, struct fm_err *err)
         if (place == FM_PLACE_PAD) {
             if (check_pad(b, i, err))
                 return err->code;
+            continue;
+        }
+        if (place == FM_PLACE_CHECKSUMS && b->parts) /* then each part ends with its own */
+            continue;
+        if (place == FM_PLACE_PART_SUMS) {
+            if (++part > b->parts || number_of_name(b->member[i].name) != part)
+                return fm_fail(err, FM_EFORMAT, "member '%s' does not belong here",
+                               b->member[i].name);
             continue;
         }
         if (place < last)
@@ -165,6 +305,12 @@ static int check_ends(const struct fm_bundle *b, bool prefix, struct fm_err *err
     if (at > 0)
         return fm_fail(err, FM_EFORMAT, "%s is member %d of the stream; it must be the first",
                        FM_MEMBER_MANIFEST, at + 1);
+    int number = number_of_name(b->member[b->members - 1].name);
+    if (at < 0 && number)
+        return fm_fail(err, FM_EFORMAT,
+                       "is part %d of a bundle; give the first part, whose name ends in "
+                       "-00001-of-00003.fm or the like",
+                       number);
     if (at < 0)
         return fm_fail(err, FM_EFORMAT,
                        "the first member is '%s', not %s: not a stream of the fm suite",
@@ -359,40 +505,88 @@ static int read_sum(struct fm_member *m, const char **at, const char *end, struc
     return FM_OK;
 }
 
-static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *err)
+/* The checksums at member `sums`, of those from `first` on before it. */
+static int check_lines(struct fm_bundle *b, size_t first, size_t sums, struct fm_err *err)
 {
-    struct fm_member *sums = &b->member[b->members - 1];
-    if (strcmp(sums->name, FM_MEMBER_CHECKSUMS) != 0)
-        return FM_OK; /* the beginning of a stream */
+    struct fm_member *m = &b->member[sums];
     char *text;
     uint64_t limit = (uint64_t)b->members * (CHECKSUM_PREFIX_BYTES + 101);
-    if (read_text(b, sums, limit, &text, err))
+    if (read_text(b, m, limit, &text, err))
         return err->code;
-    const char *at = text, *end = text + sums->size;
+    const char *at = text, *end = text + m->size;
     int rc = FM_OK;
-    for (size_t i = 0; i + 1 < b->members && !rc; i++)
+    struct fm_digest digest = fm_digest_of(text, (size_t)m->size);
+    if (m->listed && !fm_digest_equal(&digest, &m->digest))
+        rc = fm_fail(err, FM_EFORMAT,
+                     "'%s' is not the one that the manifest in part 1 knows: the part is of "
+                     "another bundle, or damaged",
+                     m->name);
+    bool other = rc != FM_OK;
+    for (size_t i = first; i < sums && !rc; i++)
         if (fm_place_summed(fm_place_of(b->member[i].name)))
             rc = read_sum(&b->member[i], &at, end, err);
     if (!rc && at != end)
         rc = fm_fail(err, FM_EFORMAT, "has more lines than the stream has members");
-    if (rc)
-        fm_within(err, "%s", FM_MEMBER_CHECKSUMS);
+    if (rc && !other)
+        fm_within(err, "%s", m->name);
+    if (rc && b->file.mores && m->offset >= b->file.own)
+        fm_within(err, "%s", fm_file_path_at(&b->file, m->offset));
     free(text);
-    struct fm_digest digest = fm_digest_of(manifest, (size_t)b->member[0].size);
-    if (!rc && !fm_digest_equal(&digest, &b->member[0].digest))
-        rc = fm_fail(err, FM_EFORMAT, "%s does not match its digest in %s", FM_MEMBER_MANIFEST,
-                     FM_MEMBER_CHECKSUMS);
     return rc;
 }
 
-static int check_manifest(struct fm_bundle *b, char **text, bool prefix, struct fm_err *err)
+static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *err)
+{
+    int rc = FM_OK;
+    size_t first = 0;
+    for (size_t i = 0; i < b->members && !rc; i++) {
+        int place = fm_place_of(b->member[i].name);
+        if (place != FM_PLACE_CHECKSUMS && place != FM_PLACE_PART_SUMS)
+            continue;
+        rc = check_lines(b, first, i, err);
+        first = i + 1;
+        if (rc || place != FM_PLACE_CHECKSUMS)
+            continue;
+        struct fm_digest digest = fm_digest_of(manifest, (size_t)b->member[0].size);
+        if (!fm_digest_equal(&digest, &b->member[0].digest))
+            rc = fm_fail(err, FM_EFORMAT, "%s does not match its digest in %s", FM_MEMBER_MANIFEST,
+                         FM_MEMBER_CHECKSUMS);
+    }
+    return rc; /* the beginning of a stream has none */
+}
+
+/* No name is in two parts. */
+static int check_distinct(const struct fm_bundle *b, struct fm_err *err)
+{
+    const char **name = fm_alloc(b->members, sizeof *name, "member names", err);
+    if (!name)
+        return err->code;
+    for (size_t i = 0; i < b->members; i++)
+        name[i] = b->member[i].name;
+    fm_names_sort(name, b->members, sizeof *name);
+    const char *twin = fm_names_twin(name, b->members, sizeof *name);
+    free(name);
+    return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' is in two parts", twin) : FM_OK;
+}
+
+/* The manifest, and the parts that it says there are, behind the archive that ends at `end`. */
+static int check_manifest(struct fm_bundle *b, char **text, bool prefix, uint64_t end,
+                          struct fm_err *err)
 {
     if (read_text(b, &b->member[0], FM_BUNDLE_MANIFEST_BYTES_MAX, text, err))
         return err->code;
     if (fm_json_tree(&b->manifest, *text, (size_t)b->member[0].size, err) ||
-        check_title(b->manifest, err) || check_members(b, prefix, err))
+        check_title(b->manifest, err) || read_parts(b, err))
         return fm_within(err, "%s", FM_MEMBER_MANIFEST);
-    return FM_OK;
+    if (!b->parts && fm_archive_check_last(&b->file, end, err))
+        return err->code;
+    if (b->parts && end != b->part[0] && (!prefix || end < b->file.size))
+        return fm_fail(err, FM_EFORMAT,
+                       "part 1 ends at byte %" PRIu64 ", and the manifest says %" PRIu64, end,
+                       b->part[0]);
+    if (b->parts && !prefix && (list_parts(b, err) || check_distinct(b, err)))
+        return err->code;
+    return check_members(b, prefix, err) ? fm_within(err, "%s", FM_MEMBER_MANIFEST) : FM_OK;
 }
 
 bool fm_bundle_sane(const struct fm_bundle *b)
@@ -414,13 +608,14 @@ bool fm_bundle_sane(const struct fm_bundle *b)
 static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     char *text = NULL;
-    int rc = b->file.size ? list_members(b, prefix, err)
+    uint64_t end = 0;
+    int rc = b->file.size ? list_members(b, &b->file, 0, prefix, &end, err)
                           : fm_fail(err, FM_EFORMAT,
                                     "is empty; it should be what another tool of the suite wrote");
     if (!rc)
         rc = check_ends(b, prefix, err);
     if (!rc)
-        rc = check_manifest(b, &text, prefix, err);
+        rc = check_manifest(b, &text, prefix, end, err);
     if (!rc)
         rc = check_places(b, err);
     if (!rc)
@@ -499,6 +694,7 @@ void fm_bundle_close(struct fm_bundle *b)
     for (size_t i = 0; i < b->members; i++)
         free(b->member[i].name);
     free(b->member);
+    free(b->part);
     cJSON_Delete(b->manifest);
     fm_file_close(&b->file);
     *b = (struct fm_bundle){0};

@@ -1,8 +1,8 @@
 /*
  * This room, formats/bundle: the container that all stages of the pipeline share.  It knows
  * members, their order, offsets and digests; what a member says is read in lib/stage.  In reading
- * order: archive (the tar subset), place.h (the order of members), bundle.c (reading),
- * bundlewriter.c, maskset (the compressed widths).
+ * order: archive (the tar subset), place.h (the order of members), partname (names of files),
+ * bundle.c (reading), bundlewriter.c, maskset (the compressed widths).
  *
  * The bundle: one tar stream that every stage reads and writes.  Byte layout and
  * manifest in fm-bundle(5).
@@ -17,6 +17,13 @@
  * and, for all but weights, pads, itself and CHECKSUMS, its digest; CHECKSUMS is last and
  * has the digest of every member before it but pads.  A stream that ends early therefore
  * never passes for a whole one.
+ *
+ * In parts it is several files, each a tar archive, cut between members under weights/: the first
+ * ends with CHECKSUMS, which has the digests of its own members, the k-th with CHECKSUMS-0000k,
+ * which has those of its own.  The manifest has the digest of each of these and the size of each
+ * part, so that no part of another bundle can be taken for one.  Offsets count from the beginning
+ * of the first part, as if the files lay one behind another, and a file in which they do is read,
+ * too.
  */
 #ifndef FM_BUNDLE_H
 #define FM_BUNDLE_H
@@ -47,7 +54,8 @@
 #define FM_MEMBER_SEGMENTS "segments.safetensors"
 #define FM_MEMBER_WEIGHTS "weights/" /* prefix */
 #define FM_MEMBER_CHECKSUMS "CHECKSUMS"
-#define FM_MEMBER_PAD ".pad/" /* prefix */
+#define FM_MEMBER_PART_SUMS "CHECKSUMS-" /* prefix; "%05d", the part */
+#define FM_MEMBER_PAD ".pad/"            /* prefix */
 
 /* Files below weights/ of a bundle, and of a native export: of a decoder layer with experts, by its
  * number, and of all other tensors; in a bundle alone, of those of no decoder layer. */
@@ -69,6 +77,8 @@ struct fm_bundle {
     struct fm_file file;
     struct fm_member *member; /* in stream order, manifest.json first, CHECKSUMS last */
     size_t members;
+    uint64_t *part; /* (parts) bytes of each file of a bundle in parts; NULL: it is one file */
+    int parts;
     cJSON *manifest;
 };
 
@@ -76,12 +86,15 @@ struct fm_bundle {
  * Open and check the structure: the strict tar subset, manifest and members agree both ways in
  * name, order, size and offset, pads are small and zero, the stream ends as it must.  Digests are
  * checked when a member is read; weights are not touched.  "-" is standard input.
- * FM_EFORMAT says what is wrong and where.
+ * FM_EFORMAT says what is wrong and where.  `path` of a bundle in parts is the first one's; the
+ * others are found by its name, and FM_EFORMAT names one that is missing, cut off, not the one that
+ * its name says, or of another bundle.
  */
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
 /*
  * As fm_bundle_open, for a stream that may be cut off: `member` holds the members that are there
- * whole; the manifest itself must be one of them.  Enough to verify an export.
+ * whole; the manifest itself must be one of them.  Enough to verify an export.  Of a bundle in
+ * parts only the first is opened.
  */
 int fm_bundle_open_prefix(struct fm_bundle *b, const char *path, struct fm_err *err);
 /* Either of the above, of a file that is open; it stays the caller's. */
@@ -128,6 +141,15 @@ struct fm_bundle_writer;
  */
 int fm_bundle_begin(struct fm_bundle_writer **w, const char *path, bool force, cJSON *manifest,
                     const struct fm_part *part, size_t parts, struct fm_err *err);
+/*
+ * The same in parts, files of at most file_bytes under the names of partname.h, cut before members
+ * under weights/; one file called `path` where all fits into one.  All appear by fm_bundle_finish,
+ * the first one last.  FM_EUSAGE where a member does not fit, FM_ECREATE where one of the files
+ * exists and not `force`.  Not to a pipe: else assert.
+ */
+int fm_bundle_begin_parts(struct fm_bundle_writer **w, const char *path, uint64_t file_bytes,
+                          bool force, cJSON *manifest, const struct fm_part *part, size_t parts,
+                          struct fm_err *err);
 /* True where parts may be appended in any order and by several threads, each part by one. */
 bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w);
 /* The next `size` bytes of a part without data; hashed on the way.  To a pipe: part after part. */
@@ -140,8 +162,13 @@ int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err);
 int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err);
 void fm_bundle_abandon(struct fm_bundle_writer *w); /* NULL is fine */
 
-/* Bytes of the whole bundle with these parts, for plans. */
-int fm_bundle_size(uint64_t *bytes, const cJSON *manifest, const struct fm_part *part, size_t parts,
-                   struct fm_err *err);
+/* Bytes of the whole bundle with these parts, for plans; of how many files of at most file_bytes
+ * (0: one file), and the largest of them. */
+struct fm_bundle_sizes {
+    uint64_t all, largest;
+    int files;
+};
+int fm_bundle_size(struct fm_bundle_sizes *sizes, uint64_t file_bytes, const cJSON *manifest,
+                   const struct fm_part *part, size_t parts, struct fm_err *err);
 
 #endif

@@ -14,8 +14,13 @@
  *     |h| manifest |h| build  |h| carried |h| zeros |h| ranking    | ... |h| CHECKSUMS | zeros |
  *     +-+----------+-+--------+-+---------+-+-------+-+------------+     +-+-----------+-------+
  *     ^ ^                                             ^                                ^
- *     | offset                                        offset, a multiple of 4096       w->end
+ *     | offset                                        offset, a multiple of 4096       file end
  *     header
+ *
+ * In parts, several files go on counting: a file ends with its checksums and two zero blocks, and
+ * the next one begins with the header of the slot behind them.  The checksums of the first are slot
+ * w->file[0].sums, with the manifest's digest; those of the others have their digests in the
+ * manifest.
  *
  * States of a writer, and what moves it on:
  *
@@ -25,17 +30,19 @@
  *     any state  --fm_bundle_abandon-->   nothing is left of it
  *
  * Invariants, from the layout on:
- *   1. Slot 0 is the manifest, the last one CHECKSUMS.  Places never decrease from slot to slot,
- *      pads apart, and a pad stands directly before every aligned slot and nowhere else.
- *   2. Slots touch: the header of slot i + 1 begins where the padded data of slot i ends.  The data
- *      of an aligned slot begins at a multiple of FM_BUNDLE_ALIGN.
+ *   1. Slot 0 is the manifest, the last one of a file its checksums.  Places never decrease from
+ * slot to slot, pads and these apart, and a pad stands directly before every aligned slot and
+ * nowhere else.
+ *   2. Slots touch: the header of slot i + 1 begins where the padded data of slot i ends, or where
+ * the file of slot i does.  The data of an aligned slot begins at a multiple of FM_BUNDLE_ALIGN of
+ *      its file.
  *   3. The manifest has exactly slot[0].size bytes whenever it is printed, with digests or zeros:
  *      only then the offsets that it states are true.
  *   4. Pipe: bytes are written in ascending order without a gap.  Slots before `next` are written
  *      whole, and slot `next`, if it is appended to, up to `filled`.
  *   5. File: slots may be filled in any order, each from its first byte to its last.  When all are
  *      full, the digest of every slot that the manifest or CHECKSUMS lists is known.
- *   6. CHECKSUMS has the size that the names gave it at the layout.
+ *   6. Checksums have the size that the names gave them at the layout.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -45,6 +52,7 @@
 
 #include "formats/bundle/archive.h"
 #include "formats/bundle/bundle.h"
+#include "formats/bundle/partname.h"
 #include "formats/bundle/place.h"
 #include "formats/file/carried.h"
 #include "formats/json/json.h"
@@ -59,6 +67,7 @@ struct slot {
     uint64_t size;
     uint64_t header, offset;
     enum fm_member_place place;
+    size_t file; /* that it is in */
     bool aligned;
     bool known; /* digest is set */
     struct fm_digest digest;
@@ -69,23 +78,44 @@ struct slot {
     uint64_t filled;
 };
 
-struct fm_bundle_writer {
+/* One of the files. */
+struct file {
     struct fm_output out;
+    char *path;          /* in parts */
+    uint64_t begin, end; /* of its bytes among those of all; its zero blocks are the last */
+    size_t sums;         /* the slot of its checksums */
+};
+
+struct fm_bundle_writer {
+    struct file *file;
+    size_t files;
+    struct fm_outdir dir; /* in parts: where they are made */
+    bool force;
     cJSON *manifest;
     char *text; /* the manifest as laid out: slot[0].size bytes */
     struct slot *slot;
     size_t slots;
     size_t *slot_of; /* (parts) */
     size_t next;     /* first slot that is not written */
-    uint64_t end;    /* offset of the two zero blocks */
     char *copy;      /* COPY_BYTES */
     bool complete;   /* on the disk */
 };
 
+static bool is_sums(const struct slot *s)
+{
+    return s->place == FM_PLACE_CHECKSUMS || s->place == FM_PLACE_PART_SUMS;
+}
+
 static bool is_appended(const struct slot *s)
 {
-    return !s->data && !s->from && s->place != FM_PLACE_MANIFEST &&
-           s->place != FM_PLACE_CHECKSUMS && s->place != FM_PLACE_PAD;
+    return !s->data && !s->from && s->place != FM_PLACE_MANIFEST && !is_sums(s) &&
+           s->place != FM_PLACE_PAD;
+}
+
+/* In parts, or may become so. */
+static bool is_split(const struct fm_bundle_writer *w)
+{
+    return w->files > 1;
 }
 
 static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size, struct fm_err *err)
@@ -103,7 +133,8 @@ static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size,
     struct slot *s = &w->slot[w->slots];
     int place = fm_place_of(name);
     assert(place >= 0);
-    *s = (struct slot){.size = size, .place = (enum fm_member_place)place};
+    *s = (struct slot){
+        .size = size, .place = (enum fm_member_place)place, .file = w->files ? w->files - 1 : 0};
     s->name = fm_strdup(name, err);
     if (!s->name)
         return err->code;
@@ -131,15 +162,96 @@ static int bind_part(struct slot *s, const struct fm_part *part, struct fm_err *
     return FM_OK;
 }
 
+/* Bytes of a line of checksums. */
+static uint64_t line_bytes(const char *name)
+{
+    return FM_DIGEST_HEX - 1 + 2 + strlen(name) + 1;
+}
+
+static uint64_t checksums_size(const struct fm_bundle_writer *w, size_t file)
+{
+    uint64_t size = 0;
+    for (size_t i = 0; i < w->slots; i++)
+        if (w->slot[i].file == file && fm_place_summed(w->slot[i].place))
+            size += line_bytes(w->slot[i].name);
+    return size;
+}
+
+/* The checksums of the last file, which ends with them. */
+static int end_file(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    char name[32] = FM_MEMBER_CHECKSUMS;
+    if (w->files > 1)
+        snprintf(name, sizeof name, FM_MEMBER_PART_SUMS "%05zu", w->files);
+    w->file[w->files - 1].sums = w->slots;
+    return add_slot(w, name, checksums_size(w, w->files - 1), err);
+}
+
+#define ENTRY_BYTES 256 /* of a member in the manifest, more than its name; of a part, too */
+
+/* What the manifest and all before the weights take at most. */
+static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const struct fm_part *part,
+                      size_t parts, struct fm_err *err)
+{
+    char *text = fm_json_print(w->manifest);
+    if (!text)
+        return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
+    *bytes = strlen(text) + 3 * ENTRY_BYTES;
+    free(text);
+    for (size_t i = 0; i < parts; i++) /* a pad, and a part that begins */
+        *bytes += 4 * ENTRY_BYTES + strlen(part[i].name);
+    *bytes += 3 * FM_ARCHIVE_BLOCK;
+    return FM_OK;
+}
+
+/* The most that a part takes in a file, with its pad and its line of checksums. */
+static uint64_t part_bytes(const struct fm_part *part)
+{
+    return (part->aligned ? FM_ARCHIVE_BLOCK + FM_BUNDLE_ALIGN : 0) +
+           fm_archive_header_bytes(part->size) + fm_archive_padded(part->size) +
+           line_bytes(part->name);
+}
+
+/* Header, padding and zero blocks that follow the lines of checksums. */
+#define FILE_END_BYTES (2 * FM_ARCHIVE_BLOCK + FM_ARCHIVE_END_BYTES)
+
+/* Before a part: another file, where this one would become larger than `limit`.  *used are the
+ * bytes of the last file so far. */
+static int begin_file_for(struct fm_bundle_writer *w, const struct fm_part *part, uint64_t limit,
+                          uint64_t *used, struct fm_err *err)
+{
+    uint64_t needs = part_bytes(part);
+    bool weights = fm_place_of(part->name) == FM_PLACE_WEIGHTS;
+    if (limit && weights && *used + needs + FILE_END_BYTES > limit) {
+        if (w->files == FM_PARTS_MAX)
+            return fm_fail(err, FM_EUSAGE, "more than %d parts; take larger ones", FM_PARTS_MAX);
+        if (end_file(w, err))
+            return err->code;
+        w->files++;
+        *used = 0;
+    }
+    *used += needs;
+    if (!limit || *used + FILE_END_BYTES <= limit)
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "'%s' needs parts of at least %" PRIu64 " bytes, and these are to have %" PRIu64,
+                   part->name, *used + FILE_END_BYTES, limit);
+}
+
 /* A pad goes before every aligned part, so that their number does not depend on offsets. */
 static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, size_t parts,
-                     struct fm_err *err)
+                     uint64_t limit, struct fm_err *err)
 {
     struct fm_carried_sum carried = {0};
     char pad[32];
     unsigned pads = 0;
     int last = FM_PLACE_MANIFEST;
+    uint64_t used = 0;
+    if (limit && head_bytes(&used, w, part, parts, err))
+        return err->code;
     for (size_t i = 0; i < parts; i++) {
+        if (begin_file_for(w, &part[i], limit, &used, err))
+            return err->code;
         if (part[i].aligned) {
             snprintf(pad, sizeof pad, FM_MEMBER_PAD "%04u", pads++);
             if (add_slot(w, pad, 0, err))
@@ -157,37 +269,33 @@ static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, siz
             return err->code;
         last = place;
     }
-    return FM_OK;
-}
-
-static uint64_t checksums_size(const struct fm_bundle_writer *w)
-{
-    uint64_t size = 0;
-    for (size_t i = 0; i < w->slots; i++)
-        if (fm_place_summed(w->slot[i].place))
-            size += FM_DIGEST_HEX - 1 + 2 + strlen(w->slot[i].name) + 1;
-    return size;
+    return end_file(w, err);
 }
 
 /* Offsets of all slots for a manifest of this size. */
 static void place_slots(struct fm_bundle_writer *w, uint64_t manifest_size)
 {
-    uint64_t at = 0;
+    uint64_t at = 0, begin = 0;
     w->slot[0].size = manifest_size;
     for (size_t i = 0; i < w->slots; i++) {
         struct slot *s = &w->slot[i];
         if (s->place == FM_PLACE_PAD) { /* the next slot is aligned */
-            uint64_t data = at + FM_ARCHIVE_BLOCK + fm_archive_header_bytes(s[1].size);
+            uint64_t data = at - begin + FM_ARCHIVE_BLOCK + fm_archive_header_bytes(s[1].size);
             s->size = (FM_BUNDLE_ALIGN - data % FM_BUNDLE_ALIGN) % FM_BUNDLE_ALIGN;
         }
         s->header = at;
         s->offset = at + fm_archive_header_bytes(s->size);
         at = s->offset + fm_archive_padded(s->size);
-        assert(!s->aligned || s[-1].place == FM_PLACE_PAD);      /* invariant 1 */
-        assert(!s->aligned || s->offset % FM_BUNDLE_ALIGN == 0); /* invariant 2 */
-        assert(i == 0 || s->header == s[-1].offset + fm_archive_padded(s[-1].size)); /* 2 */
+        assert(!s->aligned || s[-1].place == FM_PLACE_PAD);                /* invariant 1 */
+        assert(!s->aligned || (s->offset - begin) % FM_BUNDLE_ALIGN == 0); /* invariant 2 */
+        assert(i == 0 || s->file != s[-1].file ||
+               s->header == s[-1].offset + fm_archive_padded(s[-1].size)); /* 2 */
+        if (!is_sums(s))
+            continue;
+        at += FM_ARCHIVE_END_BYTES;
+        w->file[s->file].begin = begin;
+        w->file[s->file].end = begin = at;
     }
-    w->end = at;
 }
 
 static void add_entry(cJSON *members, const struct slot *s)
@@ -206,7 +314,12 @@ static void add_entry(cJSON *members, const struct slot *s)
 /* Text of the manifest with the members as they are placed; digests not yet known are zeros. */
 static char *print_manifest(struct fm_bundle_writer *w)
 {
+    cJSON_DeleteItemFromObjectCaseSensitive(w->manifest, "parts");
     cJSON_DeleteItemFromObjectCaseSensitive(w->manifest, "members");
+    cJSON *files = is_split(w) ? fm_json_add_array(w->manifest, "parts") : NULL;
+    for (size_t i = 0; files && i < w->files; i++)
+        fm_json_add_uint(fm_json_add_object(files, NULL), "size",
+                         w->file[i].end - w->file[i].begin);
     cJSON *members = fm_json_add_array(w->manifest, "members");
     for (size_t i = 0; i < w->slots; i++)
         add_entry(members, &w->slot[i]);
@@ -236,7 +349,6 @@ static char *print_padded(struct fm_bundle_writer *w, uint64_t size)
  */
 static int lay_out(struct fm_bundle_writer *w, struct fm_err *err)
 {
-    w->slot[w->slots - 1].size = checksums_size(w);
     for (uint64_t size = 1;;) {
         place_slots(w, size);
         free(w->text);
@@ -254,34 +366,42 @@ static int lay_out(struct fm_bundle_writer *w, struct fm_err *err)
 }
 
 /* Slots and layout, nothing written.  Takes manifest over. */
-static int make_writer(struct fm_bundle_writer **out, cJSON *manifest, const struct fm_part *part,
-                       size_t parts, struct fm_err *err)
+static int make_writer(struct fm_bundle_writer **out, cJSON *manifest, uint64_t limit,
+                       const struct fm_part *part, size_t parts, struct fm_err *err)
 {
     struct fm_bundle_writer *w = fm_alloc(1, sizeof *w, "a bundle writer", err);
     if (!w) {
         cJSON_Delete(manifest);
         return err->code;
     }
+    size_t most = limit ? FM_PARTS_MAX : 1;
     w->manifest = manifest;
-    w->slot = fm_alloc(2 * parts + 2, sizeof *w->slot, "bundle members", err);
+    w->slot = fm_alloc(2 * parts + 1 + most, sizeof *w->slot, "bundle members", err);
     w->slot_of = fm_alloc(parts, sizeof *w->slot_of, "bundle members", err);
-    if (!w->slot || !w->slot_of || add_slot(w, FM_MEMBER_MANIFEST, 0, err) ||
-        add_parts(w, part, parts, err) || add_slot(w, FM_MEMBER_CHECKSUMS, 0, err) ||
-        lay_out(w, err)) {
+    w->file = fm_alloc(most, sizeof *w->file, "bundle files", err);
+    w->files = 1;
+    for (size_t i = 0; w->file && i < most; i++)
+        w->file[i].out.fd = -1;
+    if (!w->slot || !w->slot_of || !w->file || add_slot(w, FM_MEMBER_MANIFEST, 0, err) ||
+        add_parts(w, part, parts, limit, err) || lay_out(w, err)) {
         fm_bundle_abandon(w);
         return err->code;
     }
+    for (size_t i = 0; limit && i < w->files; i++)
+        assert(w->file[i].end - w->file[i].begin <= limit);
     *out = w;
     return FM_OK;
 }
 
-static int put(struct fm_bundle_writer *w, uint64_t offset, const void *src, size_t size,
-               struct fm_err *err)
+/* Slot by slot: bytes at an offset of all files are in the file of their slot. */
+static int put(struct fm_bundle_writer *w, const struct slot *s, uint64_t offset, const void *src,
+               size_t size, struct fm_err *err)
 {
-    if (w->out.seekable)
-        return fm_output_write_at(&w->out, offset, src, size, err);
-    assert(w->out.at == offset); /* invariant 4 */
-    return fm_output_write(&w->out, src, size, err);
+    struct file *f = &w->file[s->file];
+    if (f->out.seekable)
+        return fm_output_write_at(&f->out, offset - f->begin, src, size, err);
+    assert(f->out.at == offset); /* invariant 4 */
+    return fm_output_write(&f->out, src, size, err);
 }
 
 static int put_header(struct fm_bundle_writer *w, const struct slot *s, struct fm_err *err)
@@ -290,14 +410,14 @@ static int put_header(struct fm_bundle_writer *w, const struct slot *s, struct f
     size_t size;
     if (fm_archive_header(header, &size, s->name, s->size, err))
         return err->code;
-    return put(w, s->header, header, size, err);
+    return put(w, s, s->header, header, size, err);
 }
 
 static int put_padding(struct fm_bundle_writer *w, const struct slot *s, struct fm_err *err)
 {
     static const char zeros[FM_ARCHIVE_BLOCK];
     size_t pad = (size_t)(fm_archive_padded(s->size) - s->size);
-    return pad ? put(w, s->offset + s->size, zeros, pad, err) : FM_OK;
+    return pad ? put(w, s, s->offset + s->size, zeros, pad, err) : FM_OK;
 }
 
 static int copy_member(struct fm_bundle_writer *w, struct slot *s, struct fm_err *err)
@@ -312,7 +432,7 @@ static int copy_member(struct fm_bundle_writer *w, struct slot *s, struct fm_err
         if (!rc)
             fm_hasher_add(hasher, w->copy, part);
         if (!rc)
-            rc = put(w, s->offset + at, w->copy, part, err);
+            rc = put(w, s, s->offset + at, w->copy, part, err);
         at += part;
     }
     struct fm_digest digest = {{0}};
@@ -337,11 +457,11 @@ static int put_slot(struct fm_bundle_writer *w, struct slot *s, struct fm_err *e
     if (rc)
         return rc;
     if (s->place == FM_PLACE_PAD)
-        rc = put(w, s->offset, zeros, (size_t)s->size, err);
+        rc = put(w, s, s->offset, zeros, (size_t)s->size, err);
     else if (s->from)
         rc = copy_member(w, s, err);
     else
-        rc = put(w, s->offset, s->data, (size_t)s->size, err);
+        rc = put(w, s, s->offset, s->data, (size_t)s->size, err);
     return rc ? rc : put_padding(w, s, err);
 }
 
@@ -369,28 +489,50 @@ static int begin_pipe(struct fm_bundle_writer *w, struct fm_err *err)
     return go_on(w, err);
 }
 
-static int begin_file(struct fm_bundle_writer *w, struct fm_err *err)
+static int begin_files(struct fm_bundle_writer *w, struct fm_err *err)
 {
-    if (fm_output_reserve(&w->out, w->end + FM_ARCHIVE_END_BYTES, err))
-        return err->code;
-    for (size_t i = 1; i + 1 < w->slots; i++) {
+    for (size_t i = 0; i < w->files; i++)
+        if (fm_output_reserve(&w->file[i].out, w->file[i].end - w->file[i].begin, err))
+            return err->code;
+    for (size_t i = 1; i < w->slots; i++) {
         struct slot *s = &w->slot[i];
+        if (is_sums(s))
+            continue;
         if (is_appended(s) ? put_header(w, s, err) || put_padding(w, s, err) : put_slot(w, s, err))
             return err->code;
     }
     return FM_OK;
 }
 
-int fm_bundle_begin(struct fm_bundle_writer **out, const char *path, bool force, cJSON *manifest,
-                    const struct fm_part *part, size_t parts, struct fm_err *err)
+/* Outputs of all parts, in a directory that has no name yet. */
+static int open_parts(struct fm_bundle_writer *w, const char *path, bool force, struct fm_err *err)
+{
+    char *name[FM_PARTS_MAX];
+    for (size_t i = 0; i < w->files; i++)
+        if (!(name[i] = w->file[i].path = fm_partname(path, (int)i + 1, (int)w->files, err)))
+            return err->code;
+    w->force = force;
+    int rc = fm_outdir_spread_open(&w->dir, path, name, w->files, force, err);
+    for (size_t i = 0; i < w->files && !rc; i++) {
+        const char *slash = strrchr(name[i], '/');
+        rc = fm_outdir_file(&w->dir, &w->file[i].out, slash ? slash + 1 : name[i], err);
+    }
+    return rc;
+}
+
+int fm_bundle_begin_parts(struct fm_bundle_writer **out, const char *path, uint64_t file_bytes,
+                          bool force, cJSON *manifest, const struct fm_part *part, size_t parts,
+                          struct fm_err *err)
 {
     struct fm_bundle_writer *w = NULL;
     *out = NULL;
-    if (make_writer(&w, manifest, part, parts, err))
+    if (make_writer(&w, manifest, file_bytes, part, parts, err))
         return err->code;
-    int rc = fm_output_open(&w->out, path, true, force, err);
+    assert(!is_split(w) || strcmp(path, "-") != 0);
+    int rc = is_split(w) ? open_parts(w, path, force, err)
+                         : fm_output_open(&w->file[0].out, path, true, force, err);
     if (!rc)
-        rc = w->out.seekable ? begin_file(w, err) : begin_pipe(w, err);
+        rc = fm_bundle_writer_seekable(w) ? begin_files(w, err) : begin_pipe(w, err);
     if (rc)
         fm_bundle_abandon(w);
     else
@@ -398,22 +540,28 @@ int fm_bundle_begin(struct fm_bundle_writer **out, const char *path, bool force,
     return rc;
 }
 
+int fm_bundle_begin(struct fm_bundle_writer **out, const char *path, bool force, cJSON *manifest,
+                    const struct fm_part *part, size_t parts, struct fm_err *err)
+{
+    return fm_bundle_begin_parts(out, path, 0, force, manifest, part, parts, err);
+}
+
 bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w)
 {
-    return w->out.seekable;
+    return w->file[0].out.seekable;
 }
 
 int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, size_t size,
                      struct fm_err *err)
 {
     struct slot *s = &w->slot[w->slot_of[part]];
-    assert(is_appended(s) && size <= s->size - s->filled);  /* invariant 5 */
-    assert(w->out.seekable || w->slot_of[part] == w->next); /* invariant 4 */
+    assert(is_appended(s) && size <= s->size - s->filled);               /* invariant 5 */
+    assert(fm_bundle_writer_seekable(w) || w->slot_of[part] == w->next); /* invariant 4 */
     fm_hasher_add(s->hasher, src, size);
-    if (put(w, s->offset + s->filled, src, size, err))
+    if (put(w, s, s->offset + s->filled, src, size, err))
         return err->code;
     s->filled += size;
-    if (s->filled < s->size || w->out.seekable)
+    if (s->filled < s->size || fm_bundle_writer_seekable(w))
         return FM_OK;
     if (put_padding(w, s, err))
         return err->code;
@@ -421,13 +569,12 @@ int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, s
     return go_on(w, err);
 }
 
-static char *print_checksums(const struct fm_bundle_writer *w)
+static char *print_checksums(const struct fm_bundle_writer *w, const struct slot *sums)
 {
-    const struct slot *sums = &w->slot[w->slots - 1];
     char *text = malloc((size_t)sums->size + 1), *at = text;
     for (size_t i = 0; text && i < w->slots; i++) {
         const struct slot *s = &w->slot[i];
-        if (!fm_place_summed(s->place))
+        if (s->file != sums->file || !fm_place_summed(s->place))
             continue;
         assert(s->known); /* invariant 5 */
         fm_digest_hex(at, &s->digest);
@@ -458,19 +605,33 @@ static int finish_manifest(struct fm_bundle_writer *w, struct fm_err *err)
     return put_slot(w, s, err);
 }
 
-static int write_ends(struct fm_bundle_writer *w, struct fm_err *err)
+/* The checksums of a file, and its end. */
+static int write_end(struct fm_bundle_writer *w, const struct file *f, struct fm_err *err)
 {
     static const char zeros[FM_ARCHIVE_END_BYTES];
-    struct slot *sums = &w->slot[w->slots - 1];
-    if (w->out.seekable && finish_manifest(w, err))
-        return err->code;
-    char *text = print_checksums(w);
+    struct slot *sums = &w->slot[f->sums];
+    char *text = print_checksums(w, sums);
     if (!text)
         return fm_fail(err, FM_ENOMEM, "no memory for %s", FM_MEMBER_CHECKSUMS);
     sums->data = text;
+    sums->digest = fm_digest_of(text, (size_t)sums->size);
+    sums->known = true;
     int rc = put_slot(w, sums, err);
+    sums->data = NULL;
     free(text);
-    return rc ? rc : put(w, w->end, zeros, sizeof zeros, err);
+    return rc ? rc : put(w, sums, f->end - sizeof zeros, zeros, sizeof zeros, err);
+}
+
+/* The manifest has the digests of the checksums of later files, and those of the first file the
+ * manifest's. */
+static int write_ends(struct fm_bundle_writer *w, struct fm_err *err)
+{
+    int rc = FM_OK;
+    for (size_t i = 1; i < w->files && !rc; i++)
+        rc = write_end(w, &w->file[i], err);
+    if (!rc && fm_bundle_writer_seekable(w))
+        rc = finish_manifest(w, err);
+    return rc ? rc : write_end(w, &w->file[0], err);
 }
 
 int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err)
@@ -484,8 +645,8 @@ int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err)
         s->known = true;
     }
     int rc = write_ends(w, err);
-    if (!rc)
-        rc = fm_output_flush(&w->out, err);
+    for (size_t i = 0; i < w->files && !rc; i++)
+        rc = fm_output_flush(&w->file[i].out, err);
     w->complete = !rc;
     return rc;
 }
@@ -493,8 +654,14 @@ int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err)
 int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err)
 {
     int rc = w->complete ? FM_OK : fm_bundle_complete(w, err);
-    if (!rc)
-        rc = fm_output_commit(&w->out, err);
+    for (size_t i = 0; i < w->files && !rc; i++)
+        rc = fm_output_commit(&w->file[i].out, err);
+    if (!rc && is_split(w)) {
+        char *name[FM_PARTS_MAX];
+        for (size_t i = 0; i < w->files; i++)
+            name[i] = w->file[i].path;
+        rc = fm_outdir_spread(&w->dir, name, w->files, w->force, err);
+    }
     fm_bundle_abandon(w);
     return rc;
 }
@@ -503,7 +670,11 @@ void fm_bundle_abandon(struct fm_bundle_writer *w)
 {
     if (!w)
         return;
-    fm_output_abandon(&w->out);
+    for (size_t i = 0; w->file && i < w->files; i++) {
+        fm_output_abandon(&w->file[i].out);
+        free(w->file[i].path);
+    }
+    fm_outdir_abandon(&w->dir);
     for (size_t i = 0; i < w->slots; i++) {
         free(w->slot[i].name);
         fm_hasher_free(w->slot[i].hasher);
@@ -511,21 +682,27 @@ void fm_bundle_abandon(struct fm_bundle_writer *w)
     cJSON_Delete(w->manifest);
     free(w->slot);
     free(w->slot_of);
+    free(w->file);
     free(w->text);
     free(w->copy);
     free(w);
 }
 
-int fm_bundle_size(uint64_t *bytes, const cJSON *manifest, const struct fm_part *part, size_t parts,
-                   struct fm_err *err)
+int fm_bundle_size(struct fm_bundle_sizes *sizes, uint64_t file_bytes, const cJSON *manifest,
+                   const struct fm_part *part, size_t parts, struct fm_err *err)
 {
     cJSON *copy = cJSON_Duplicate(manifest, true);
     struct fm_bundle_writer *w = NULL;
     if (!copy)
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
-    if (make_writer(&w, copy, part, parts, err))
+    if (make_writer(&w, copy, file_bytes, part, parts, err))
         return err->code;
-    *bytes = w->end + FM_ARCHIVE_END_BYTES;
+    *sizes = (struct fm_bundle_sizes){.files = (int)w->files};
+    for (size_t i = 0; i < w->files; i++) {
+        uint64_t bytes = w->file[i].end - w->file[i].begin;
+        sizes->all += bytes;
+        sizes->largest = bytes > sizes->largest ? bytes : sizes->largest;
+    }
     fm_bundle_abandon(w);
     return FM_OK;
 }

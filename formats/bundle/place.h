@@ -19,6 +19,7 @@ enum fm_member_place {
     FM_PLACE_WEIGHTS,
     FM_PLACE_CHECKSUMS,
     FM_PLACE_PAD,
+    FM_PLACE_PART_SUMS, /* at the end of each part after the first */
     FM_PLACES
 };
 

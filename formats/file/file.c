@@ -127,18 +127,61 @@ int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err)
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err)
 {
     *f = *from;
+    f->more = NULL;
+    f->mores = 0;
+    f->size = from->mores ? from->own : from->size;
     f->path = fm_strdup(from->path, err);
     f->fd = f->path ? fcntl(from->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1) : -1;
     if (f->path && f->fd < 0)
         fm_fail_errno(err, "cannot open '%s' again", from->path);
-    if (f->fd >= 0)
-        return FM_OK;
-    fm_file_close(f);
-    return err->code;
+    int rc = f->fd < 0 ? err->code : FM_OK;
+    for (size_t i = 0; i < from->mores && !rc; i++) {
+        struct fm_file more;
+        rc = fm_file_share(&more, &from->more[i], err);
+        if (!rc)
+            rc = fm_file_append(f, &more, err);
+    }
+    if (rc)
+        fm_file_close(f);
+    return rc;
+}
+
+int fm_file_append(struct fm_file *f, struct fm_file *more, struct fm_err *err)
+{
+    size_t room = f->mores;
+    if (FM_GROW(f->more, room, f->mores + 1, "a list of files", err)) {
+        fm_file_close(more);
+        return err->code;
+    }
+    f->own = f->mores ? f->own : f->size;
+    f->more[f->mores++] = *more;
+    f->size += more->size;
+    *more = (struct fm_file){.fd = -1};
+    return FM_OK;
+}
+
+/* The file that has the byte at *offset, which becomes its place there. */
+static const struct fm_file *find_file(const struct fm_file *f, uint64_t *offset)
+{
+    if (!f->mores || *offset < f->own)
+        return f;
+    *offset -= f->own;
+    size_t i = 0;
+    for (; i + 1 < f->mores && *offset >= f->more[i].size; i++)
+        *offset -= f->more[i].size;
+    return &f->more[i];
+}
+
+const char *fm_file_path_at(const struct fm_file *f, uint64_t offset)
+{
+    return find_file(f, &offset)->path;
 }
 
 void fm_file_close(struct fm_file *f)
 {
+    for (size_t i = 0; i < f->mores; i++)
+        fm_file_close(&f->more[i]);
+    free(f->more);
     if (f->path && f->fd >= 0)
         close(f->fd);
     free(f->path);
@@ -162,15 +205,16 @@ static ssize_t read_fully(int fd, uint64_t offset, void *dst, size_t size)
     return (ssize_t)done;
 }
 
-int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t size,
+int fm_file_read(const struct fm_file *all, uint64_t offset, void *dst, size_t size,
                  struct fm_err *err)
 {
-    if (offset > INT64_MAX || size > INT64_MAX - offset)
+    const struct fm_file *f = find_file(all, &offset);
+    if (offset > INT64_MAX || size > INT64_MAX - offset || f->begin > INT64_MAX - offset - size)
         return fm_fail(err, FM_EFORMAT,
                        "'%s' ends at byte %" PRIu64 ", but %zu bytes at %" PRIu64 " are needed",
                        f->path, f->size, size, offset);
     FM_TRACE(FM_TRACE_IO, "read %zu bytes at %" PRIu64 " of %s", size, offset, f->path);
-    ssize_t got = read_fully(f->fd, offset, dst, size);
+    ssize_t got = read_fully(f->fd, f->begin + offset, dst, size);
     if (got < 0)
         return fm_fail_errno(err, "cannot read '%s' at byte %" PRIu64, f->path, offset);
     if ((size_t)got == size)
@@ -187,9 +231,11 @@ int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t siz
 /* Per call, Linux reads ahead at most the device's maximum request. */
 #define EXPECTED_BYTES ((uint64_t)128 << 10)
 
-void fm_file_expect(const struct fm_file *f, uint64_t offset, uint64_t size,
+void fm_file_expect(const struct fm_file *all, uint64_t offset, uint64_t size,
                     const atomic_bool *enough)
 {
+    const struct fm_file *f = find_file(all, &offset);
+    offset += f->begin;
     uint64_t end = offset + size;
     for (uint64_t at = offset; at < end && !atomic_load(enough); at += EXPECTED_BYTES)
         if (posix_fadvise(f->fd, (off_t)at, EXPECTED_BYTES, POSIX_FADV_WILLNEED) != 0)
@@ -260,14 +306,18 @@ int fm_file_unchanged(const struct fm_file *f, struct fm_err *err)
 {
     struct stat st;
     struct fm_file now = {0};
+    uint64_t size = f->mores ? f->own : f->size;
     if (fstat(f->fd, &st) != 0)
         return fm_fail_errno(err, "cannot examine '%s'", f->path);
     note_identity(&now, &st);
-    if (now.size != f->size || now.mtime_ns != f->mtime_ns)
+    if (now.size != size || now.mtime_ns != f->mtime_ns)
         return fm_fail(err, FM_EIO,
                        "'%s' was changed while it was read (%" PRIu64 " bytes, now %" PRIu64 ")",
-                       f->path, f->size, now.size);
-    return FM_OK;
+                       f->path, size, now.size);
+    int rc = FM_OK;
+    for (size_t i = 0; i < f->mores && !rc; i++)
+        rc = fm_file_unchanged(&f->more[i], err);
+    return rc;
 }
 
 const char *fm_file_temp_directory(void)

@@ -30,6 +30,11 @@ struct fm_file {
     char *path; /* as given by the user, for messages */
     uint64_t dev, ino;
     int64_t mtime_ns; /* at open; fm_file_unchanged compares */
+    uint64_t begin;   /* what is offset 0 here is at this byte of the file */
+    /* Files that go on where this one ends, owned; `own` of the bytes of `size` are its own. */
+    struct fm_file *more;
+    size_t mores;
+    uint64_t own;
 };
 
 /* FM_ENOENT, FM_EPERM, FM_EFORMAT (not a regular file).  Symlinks are followed; a FIFO or device
@@ -54,11 +59,11 @@ void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
 
 /* Read exactly size bytes at offset.  A short file is FM_EFORMAT "ends at byte ..."; FM_EIO if it
  * was longer when it was opened.  EINTR-safe. */
-int fm_file_read(const struct fm_file *f, uint64_t offset, void *dst, size_t size,
+int fm_file_read(const struct fm_file *all, uint64_t offset, void *dst, size_t size,
                  struct fm_err *err);
 /* Ask the system to read these bytes ahead.  Returns after the request, or once *enough is set;
  * where the request is not possible, it does nothing. */
-void fm_file_expect(const struct fm_file *f, uint64_t offset, uint64_t size,
+void fm_file_expect(const struct fm_file *all, uint64_t offset, uint64_t size,
                     const atomic_bool *enough);
 /* The whole file, at most `limit` bytes, NUL appended, free() it. */
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
@@ -68,6 +73,10 @@ int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **tex
                      struct fm_err *err);
 int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err);
+/* Of which file the byte at `offset` is: its path, for messages. */
+const char *fm_file_path_at(const struct fm_file *f, uint64_t offset);
+/* Read `more` as what goes on where f ends; takes it over. */
+int fm_file_append(struct fm_file *f, struct fm_file *more, struct fm_err *err);
 /* FM_EIO if size or mtime are no longer those of the open.  (A file replaced under its name does
  * not matter: the old one stays readable and whole.) */
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
@@ -145,6 +154,21 @@ int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, stru
 int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);
 int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err);
 void fm_outdir_abandon(struct fm_outdir *d);
+
+/*
+ * Files that appear together, under names of their own beside `path`: the first of them last, so
+ * that a set whose first file is there is whole.  They are made in a hidden directory that is
+ * called after `path`; what a process that was killed left of one is removed.  Then fm_outdir_file,
+ * by the last component of each name, and fm_outdir_spread instead of fm_outdir_commit.
+ *
+ * Files after the first are replaced without `force` where there is no first one: a set without it
+ * cannot be read, and is what a process leaves that is killed between two renames.  With `force`
+ * the old first file is removed before the new ones appear.
+ */
+int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *name, size_t names,
+                          bool force, struct fm_err *err);
+int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool force,
+                     struct fm_err *err);
 
 /* An unlinked temporary file in TMPDIR (or /var/tmp) for spilled data; close(2) frees it. */
 int fm_file_temp(int *fd, struct fm_err *err);

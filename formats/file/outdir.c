@@ -10,9 +10,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,13 +134,18 @@ int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, stru
     return rc;
 }
 
-static int make_directory(const struct fm_outdir *d, struct fm_err *err)
+/* The hidden directory beside d->path. */
+static int make_directory(struct fm_outdir *d, struct fm_err *err)
 {
-    if (fm_temporary_enter(err))
+    d->temp = fm_temporary_new(d->path, "partial", true, &d->slot, err);
+    if (!d->temp || fm_temporary_enter(err))
         return err->code;
     int failed = mkdir(d->temp, 0777);
     fm_temporary_leave();
-    return failed ? fm_temporary_fail(d->path, err) : FM_OK;
+    if (failed)
+        return fm_temporary_fail(d->path, err);
+    d->fd = open(d->temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return d->fd < 0 ? fm_fail_errno(err, "cannot open '%s'", d->temp) : FM_OK;
 }
 
 int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
@@ -150,12 +157,8 @@ int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir
         return err->code;
     identify(d->path, &d->dev, &d->ino);
     int rc = check_target(d->path, force, err);
-    if (!rc && !(d->temp = fm_temporary_new(d->path, "partial", true, &d->slot, err)))
-        rc = err->code;
     if (!rc)
         rc = make_directory(d, err);
-    if (!rc && (d->fd = open(d->temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-        rc = fm_fail_errno(err, "cannot open '%s'", d->temp);
     if (rc)
         fm_outdir_abandon(d);
     return rc;
@@ -261,4 +264,119 @@ void fm_outdir_abandon(struct fm_outdir *d)
     free(d->temp);
     free(d->path);
     *d = (struct fm_outdir){.fd = -1, .slot = -1};
+}
+
+/* ---- files that appear together ---- */
+
+static const char *last_component(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Remove what killed processes left that made files beside `path`: the directories that are not
+ * locked. */
+static int remove_left(const char *path, struct fm_err *err)
+{
+    int parent = -1;
+    DIR *entries = NULL;
+    char begin[NAME_MAX + 16];
+    int n = snprintf(begin, sizeof begin, ".%s.partial-", last_component(path));
+    int rc = fm_temporary_open_parent(&parent, path, err);
+    if (rc || parent < 0)
+        return rc;
+    rc = fm_file_entries(&entries, parent, err);
+    for (const struct dirent *d; !rc && (d = readdir(entries));) {
+        if (strncmp(d->d_name, begin, (size_t)n) != 0)
+            continue;
+        char *left = NULL;
+        int fd = openat(parent, d->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        bool unowned = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+        if (unowned &&
+            asprintf(&left, "%.*s%s", (int)(last_component(path) - path), path, d->d_name) >= 0) {
+            fm_temporary_rmdir(-1, left);
+            free(left);
+        }
+        if (fd >= 0)
+            close(fd);
+    }
+    if (entries)
+        closedir(entries);
+    close(parent);
+    return rc;
+}
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
+int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *name, size_t names,
+                          bool force, struct fm_err *err)
+{
+    *d = (struct fm_outdir){.fd = -1, .slot = -1};
+    int rc = FM_OK;
+    for (size_t i = 0; i < names && !rc; i++)
+        rc = fm_output_check(name[i], force || (i > 0 && !exists(name[0])), err);
+    if (!rc)
+        rc = remove_left(path, err);
+    if (!rc && !(d->path = fm_strdup(path, err)))
+        rc = err->code;
+    if (!rc)
+        rc = make_directory(d, err);
+    if (rc)
+        fm_outdir_abandon(d);
+    else
+        (void)flock(d->fd, LOCK_EX | LOCK_NB); /* until this process ends: see remove_left */
+    return rc;
+}
+
+static int rename_all(const struct fm_outdir *d, char *const *name, size_t names, bool force,
+                      struct fm_err *err)
+{
+    int rc = FM_OK;
+    size_t from = names; /* those from here on have their names */
+    bool first = exists(name[0]);
+    if (first && force && unlink(name[0]) != 0)
+        return fm_temporary_fail(name[0], err);
+    while (from > 0 && !rc) {
+        const char *to = name[from - 1];
+        char *made = fm_file_join(d->temp, last_component(to), err);
+        bool replaces = force || (from > 1 && !first);
+        if (!made)
+            rc = err->code;
+        else if (replaces ? rename(made, to) : fm_temporary_rename(made, to))
+            rc = fm_temporary_fail(to, err);
+        else
+            from--;
+        free(made);
+    }
+    for (size_t i = from; rc && i < names; i++)
+        unlink(name[i]);
+    return rc;
+}
+
+int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool force,
+                     struct fm_err *err)
+{
+    assert(d->fd >= 0);
+    int parent = -1, rc = fm_temporary_flush(d->fd, d->path, err);
+    if (!rc)
+        rc = fm_temporary_open_parent(&parent, d->path, err);
+    if (!rc)
+        rc = fm_temporary_enter(err);
+    if (!rc) {
+        rc = rename_all(d, name, names, force, err);
+        if (!rc)
+            fm_temporary_rmdir(d->slot, d->temp);
+        fm_temporary_leave();
+    }
+    if (!rc && parent >= 0 && (rc = fm_temporary_flush(parent, d->path, err)))
+        for (size_t i = 0; i < names; i++)
+            unlink(name[i]);
+    if (parent >= 0)
+        close(parent);
+    fm_outdir_abandon(d);
+    return rc;
 }

@@ -25,7 +25,7 @@ static int check_digest(const struct fm_exportplan *p, const struct fm_opened_te
     return fm_fail(err, FM_EFORMAT,
                    "%s: tensor '%s' is not that of its checksum; the bundle is damaged (fm-verify "
                    "lists all that is)",
-                   p->from->bundle.file.path, from->t.name);
+                   fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
 }
 
 /* Where a block that begins at 0 can be cut behind `from`: at the last boundary of segments within
@@ -98,11 +98,12 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
     struct fm_digest digest = fm_digest_of(bytes, size);
     if (fm_digest_equal(&digest, &fm_segments_expert(&o->seg, b->m, part, b->e)[s]))
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "%s: layer %d, expert %d: channels %d to %d are not those of their checksum; "
-                   "the bundle is damaged (fm-verify lists all that is)",
-                   o->bundle.file.path, o->config.moe[b->m], b->e, o->seg.bound[s],
-                   o->seg.bound[s + 1] - 1);
+    return fm_fail(
+        err, FM_EFORMAT,
+        "%s: layer %d, expert %d: channels %d to %d are not those of their checksum; "
+        "the bundle is damaged (fm-verify lists all that is)",
+        fm_file_path_at(&o->bundle.file, fm_volumes_expert(&o->volumes, b->m, part, b->e)),
+        o->config.moe[b->m], b->e, o->seg.bound[s], o->seg.bound[s + 1] - 1);
 }
 
 /*

@@ -16,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
+#include "lib/base/units.h"
 #include "lib/block/storage.h"
 #include "lib/stage/lorafile.h"
 
@@ -373,6 +374,15 @@ static uint64_t plan_memory(const struct fm_packing *p)
     return PROCESS_BYTES + 2 * (uint64_t)fm_pool_threads() * task + p->segments_bytes;
 }
 
+static void tell_large(const struct fm_packing *p, uint64_t largest)
+{
+    char bytes[32];
+    fm_units_bytes(bytes, largest);
+    fm_run_warn(p->run,
+                "a file of %s: hubs ask for files of at most 200 GB; --part-size 50GB makes parts",
+                bytes);
+}
+
 static int fill_report(struct fm_packing *p, struct fm_err *err)
 {
     struct fm_pack_report *r = p->report;
@@ -391,10 +401,19 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;
     cJSON *manifest = make_manifest(p);
-    int rc = fm_bundle_size(&r->bytes_out, manifest, p->parts.part, p->parts.parts, err);
+    struct fm_bundle_sizes sizes = {0};
+    int rc = fm_bundle_size(&sizes, p->options->part_bytes, manifest, p->parts.part, p->parts.parts,
+                            err);
     cJSON_Delete(manifest);
+    r->bytes_out = sizes.all;
+    r->bytes_largest = sizes.largest;
+    r->parts = sizes.files;
+    if (rc && p->options->part_bytes)
+        fm_within(err, "--part-size");
     if (rc || to_pipe(p))
         return rc;
+    if (sizes.largest > FM_PACK_FILE_BYTES)
+        tell_large(p, sizes.largest);
     return fm_run_space(p->run->outputs.path, "bundle", r->bytes_out, &r->bytes_free, err);
 }
 
@@ -426,8 +445,9 @@ static int finish_segments(struct fm_packing *p, struct fm_err *err)
 
 static int begin(struct fm_packing *p, struct fm_err *err)
 {
-    return fm_bundle_begin(&p->writer, p->run->outputs.path, p->run->outputs.force,
-                           make_manifest(p), p->parts.part, p->parts.parts, err);
+    return fm_bundle_begin_parts(&p->writer, p->run->outputs.path, p->options->part_bytes,
+                                 p->run->outputs.force, make_manifest(p), p->parts.part,
+                                 p->parts.parts, err);
 }
 
 /* The second pass read what the first did.  The reader's stream has no end where it did not. */
@@ -502,12 +522,14 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
 {
     double start = fm_clock_now();
     struct fm_packing p = {.run = run, .options = options, .report = report};
+    char parts[48];
     *report = (struct fm_pack_report){0};
     int rc = open_inputs(&p, err);
+    snprintf(parts, sizeof parts, "part-size %llu", (unsigned long long)options->part_bytes);
+    const struct fm_uptodate_inputs inputs = {
+        "fm-pack", NULL, options->part_bytes ? parts : NULL, &p.in, &p.cp.dir, false};
     if (!rc)
-        rc = fm_uptodate_check(
-            &report->uptodate, run,
-            &(struct fm_uptodate_inputs){"fm-pack", NULL, NULL, &p.in, &p.cp.dir, false}, err);
+        rc = fm_uptodate_check(&report->uptodate, run, &inputs, err);
     bool needed = !rc && !report->uptodate.is;
     if (needed)
         rc = plan(&p, err);

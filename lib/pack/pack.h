@@ -32,7 +32,12 @@
 /* What may be asked of a bundle beside what every tool is asked. */
 struct fm_pack_options {
     enum fm_weights_as weights;
+    uint64_t part_bytes; /* most bytes of a file; 0: one file */
 };
+
+/* Hubs take files of at most this many bytes gladly (the Hugging Face Hub, which refuses more than
+ * 500 GB). */
+#define FM_PACK_FILE_BYTES ((uint64_t)200 * 1000 * 1000 * 1000)
 
 /* What fm_pack would do (--dry-run) or did. */
 struct fm_pack_report {
@@ -43,6 +48,8 @@ struct fm_pack_report {
     bool kept;              /* the bundle has the codes */
     char why_not[192];      /* a sentence, where codes that the checkpoint has are not kept */
     uint64_t bytes_out;     /* the bundle */
+    uint64_t bytes_largest; /* of its files, the largest */
+    int parts;              /* how many these are */
     uint64_t bytes_memory;  /* buffers at the peak */
     uint64_t bytes_free;    /* on the output's file system; 0 for standard output */
     int passes;             /* over the checkpoint: 1, or 2 to standard output */
@@ -57,9 +64,11 @@ struct fm_pack_report {
 /*
  * Uses run->inputs.model, input (a stage stream, "-" for standard input), output, force, threads,
  * progress and stop; no tokens.
- * FM_ECONFIG where the stage stream comes from another checkpoint, and where codes are to be kept
- * and cannot be; FM_EFORMAT for broken input and for NaN or Inf in a weight, by name; FM_ECREATE
- * where the output exists or does not fit.
+ * With part_bytes the output is files of at most that many bytes, named as
+ * formats/bundle/partname.h says, unless one holds all of it; not standard output. FM_ECONFIG where
+ * the stage stream comes from another checkpoint, and where codes are to be kept and cannot be;
+ * FM_EFORMAT for broken input and for NaN or Inf in a weight, by name; FM_ECREATE where the output
+ * exists or does not fit.
  */
 int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
             struct fm_pack_report *report, struct fm_err *err);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "formats/bundle/partname.h"
 #include "formats/file/text.h"
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
@@ -31,13 +32,24 @@ static bool says(const cJSON *entry, const char *key, const char *text)
     return value && strcmp(value, text) == 0;
 }
 
+/* Open the output of an earlier run, in one file or in parts; false: there is none that can be
+ * read. */
+static bool open_output(struct fm_bundle *b, const char *path)
+{
+    struct fm_err none = {0};
+    char *first = access(path, F_OK) == 0 ? NULL : fm_partname_find(path, &none);
+    const char *there = first ? first : path;
+    *b = (struct fm_bundle){0};
+    bool open = access(there, F_OK) == 0 && !fm_stage_open(b, there, NULL, &none);
+    free(first);
+    return open;
+}
+
 bool fm_uptodate_is_own(const char *path, const char *tool)
 {
     struct fm_bundle b = {0};
-    struct fm_err none = {0};
-    bool own = path && strcmp(path, "-") != 0 && access(path, F_OK) == 0 &&
-               !fm_stage_open(&b, path, NULL, &none) && says(last_entry(&b), "tool", tool) &&
-               cJSON_HasObjectItem(last_entry(&b), KEY);
+    bool own = path && strcmp(path, "-") != 0 && open_output(&b, path) &&
+               says(last_entry(&b), "tool", tool) && cJSON_HasObjectItem(last_entry(&b), KEY);
     fm_bundle_close(&b);
     return own;
 }
@@ -121,10 +133,7 @@ static bool is_current(const struct fm_uptodate *uptodate, const struct fm_run_o
                        const struct fm_uptodate_inputs *inputs)
 {
     struct fm_bundle b = {0};
-    struct fm_err none = {0};
-    bool is = access(run->outputs.path, F_OK) == 0 &&
-              !fm_stage_open(&b, run->outputs.path, NULL, &none) &&
-              says(last_entry(&b), "tool", inputs->tool) &&
+    bool is = open_output(&b, run->outputs.path) && says(last_entry(&b), "tool", inputs->tool) &&
               says(last_entry(&b), KEY, uptodate->inputs) && same_weights(&b, run, inputs->dir);
     fm_bundle_close(&b);
     return is;

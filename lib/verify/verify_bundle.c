@@ -14,6 +14,7 @@
 static bool has_digest(const char *name)
 {
     return strcmp(name, FM_MEMBER_CHECKSUMS) != 0 &&
+           strncmp(name, FM_MEMBER_PART_SUMS, strlen(FM_MEMBER_PART_SUMS)) != 0 &&
            strncmp(name, FM_MEMBER_PAD, strlen(FM_MEMBER_PAD)) != 0;
 }
 
@@ -25,8 +26,9 @@ static void compare_member(struct fm_bundle_job *j, size_t i)
     fm_digest_hex(have, &j->have[i]);
     fm_digest_hex(want, &m->digest);
     if (!j->good[i])
-        fm_verifier_find(j->v, i, FM_EDIFF, m->name, "digest is %s, %s says %s", have,
-                         FM_MEMBER_CHECKSUMS, want);
+        fm_verifier_find(j->v, i, FM_EDIFF, m->name, "digest is %s, %s says %s%s%s", have,
+                         FM_MEMBER_CHECKSUMS, want, j->bundle.parts ? ", in " : "",
+                         j->bundle.parts ? fm_file_path_at(&j->bundle.file, m->offset) : "");
 }
 
 /* A weights member while its tensors are looked at. */

@@ -6,6 +6,7 @@
  *                              interrupt  -1 and EINTR, nothing done
  *                              short      half of what was asked for
  *                              full       statvfs sees no free byte from the first call on
+ *                              kill       the process ends as by kill -9, the call not made
  *     FM_FAULT_TOLD=FILE       at the end "hit" if it happened, then a line "CALL COUNT" for each
  *
  * Of malloc only calls of the program and of cJSON count: libarchive ends the process by itself
@@ -16,6 +17,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -49,7 +51,7 @@ static const char *const names[CALLS] = {"read",    "pread",  "write", "pwrite",
                                          "statvfs", "malloc", "thread"};
 static const int errors[CALLS] = {EIO,    EIO,    EIO,    ENOSPC, EIO,    EIO,   EACCES,
                                   EMFILE, EACCES, ENOSPC, EIO,    ENOMEM, EAGAIN};
-enum kind { FAIL, INTERRUPT, SHORT, FULL };
+enum kind { FAIL, INTERRUPT, SHORT, FULL, KILL };
 
 static atomic_long count[CALLS];
 static int chosen = -1;
@@ -68,6 +70,8 @@ static bool due(enum call call)
     if ((int)call != chosen || n != chosen_n)
         return false;
     hit = true;
+    if (chosen_kind == KILL)
+        syscall(SYS_kill, getpid(), SIGKILL);
     errno = chosen_kind == INTERRUPT ? EINTR : errors[call];
     return true;
 }
@@ -106,7 +110,11 @@ __attribute__((constructor)) static void begin(void)
     dl_iterate_phdr(note_object, NULL);
     if (!spec || sscanf(spec, "%15[a-z]:%ld:%15[a-z]", name, &chosen_n, kind) != 3)
         return;
-    chosen_kind = *kind == 'i' ? INTERRUPT : *kind == 's' ? SHORT : kind[1] == 'u' ? FULL : FAIL;
+    chosen_kind = *kind == 'i'     ? INTERRUPT
+                  : *kind == 's'   ? SHORT
+                  : *kind == 'k'   ? KILL
+                  : kind[1] == 'u' ? FULL
+                                   : FAIL;
     for (int i = 0; i < CALLS; i++)
         if (strcmp(names[i], name) == 0)
             chosen = i;

@@ -1,0 +1,95 @@
+/* "-00001-of-00003" is put before the ending ".fm", or at the end of a name without it. */
+#include "formats/bundle/partname.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "formats/file/file.h"
+#include "lib/base/mem.h"
+
+#define ENDING ".fm"
+#define INSERTED 15 /* "-00001-of-00003" */
+
+/* Length of a path without its ending. */
+static size_t stem(const char *path)
+{
+    size_t len = strlen(path), end = strlen(ENDING);
+    bool ends = len > end && strcmp(path + len - end, ENDING) == 0 && path[len - end - 1] != '/';
+    return ends ? len - end : len;
+}
+
+char *fm_partname(const char *path, int number, int parts, struct fm_err *err)
+{
+    size_t len = stem(path), size = strlen(path) + INSERTED + 1;
+    assert(number >= 1 && number <= parts && parts <= FM_PARTS_MAX);
+    char *name = fm_alloc(size, 1, "a file name", err);
+    if (name)
+        snprintf(name, size, "%.*s-%05d-of-%05d%s", (int)len, path, number, parts, path + len);
+    return name;
+}
+
+/* Five digits; -1: something else. */
+static int read_number(const char *at)
+{
+    int value = 0;
+    for (int i = 0; i < 5; i++) {
+        if (at[i] < '0' || at[i] > '9')
+            return -1;
+        value = 10 * value + (at[i] - '0');
+    }
+    return value;
+}
+
+bool fm_partname_parse(const char *path, int *number, int *parts)
+{
+    size_t len = stem(path);
+    const char *at = path + len - INSERTED;
+    if (len <= INSERTED || at[0] != '-' || strncmp(at + 6, "-of-", 4) != 0)
+        return false;
+    *number = read_number(at + 1);
+    *parts = read_number(at + 10);
+    return *number >= 1 && *parts >= 1;
+}
+
+char *fm_partname_other(const char *path, int number, struct fm_err *err)
+{
+    char *name = fm_strdup(path, err), digits[16];
+    if (!name)
+        return NULL;
+    snprintf(digits, sizeof digits, "%05d", number);
+    memcpy(name + stem(path) - INSERTED + 1, digits, 5);
+    return name;
+}
+
+char *fm_partname_find(const char *path, struct fm_err *err)
+{
+    const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
+    char *dir = slash ? strndup(path, (size_t)(last - path)) : strdup("."), *found = NULL;
+    size_t len = stem(last);
+    int fd = -1, matches = 0, number, parts;
+    struct fm_err none = {0};
+    DIR *entries = NULL;
+    if (dir && !fm_file_open_directory(&fd, dir, &none)) {
+        (void)fm_file_entries(&entries, fd, &none);
+        close(fd);
+    }
+    for (const struct dirent *d; entries && (d = readdir(entries));) {
+        if (strncmp(d->d_name, last, len) != 0 || strlen(d->d_name) != strlen(last) + INSERTED ||
+            strcmp(d->d_name + len + INSERTED, last + len) != 0 ||
+            !fm_partname_parse(d->d_name, &number, &parts) || number != 1)
+            continue;
+        size_t size = strlen(path) + INSERTED + 1;
+        free(found);
+        found = matches++ ? NULL : fm_alloc(size, 1, "a file name", err);
+        if (found)
+            snprintf(found, size, "%.*s%s", (int)(last - path), path, d->d_name);
+    }
+    if (entries)
+        closedir(entries);
+    free(dir);
+    return found ? found : fm_strdup(path, err);
+}

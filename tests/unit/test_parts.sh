@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# A bundle in parts that is interrupted, by a failing call or by kill -9: no first part under its name,
+# which would make the set look whole, unless all of it is; and the same command again makes the set,
+# and leaves nothing else.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+root=$PWD odd=$PWD/golden/odd-mixtral
+bin=$root/${BUILD:-build}/bin
+faults=$root/${BUILD:-build}/tests/unit/faults.so
+[ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
+[ -e "$faults" ] || { echo "no $faults; make tests" && exit 1; }
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0 runs=0
+"$bin/fm-rank" -q --model "$odd" --tokens "$odd/tokens.npy" -o ranked >/dev/null 2>&1 &&
+    "$bin/fm-train" -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency \
+        --budget-step 0.2 -o trained ranked >/dev/null 2>&1 || exit 1
+
+# pack FAULT OPTION...: into p, with that fault.
+pack() {
+    local fault=$1
+    shift
+    runs=$((runs + 1))
+    (LD_PRELOAD=$faults FM_FAULT=$fault FM_FAULT_TOLD=$work/told exec "$bin/fm-pack" -q -T 1 \
+        --model "$odd" --part-size 100kB -o p/family.fm "$@" trained) >/dev/null 2>said
+}
+
+complain() {
+    echo "$*: $(cat said) $(ls -A p)"
+    failures=$((failures + 1))
+}
+
+# check FAULT STATUS: what lies there after it.
+check() {
+    local first
+    for first in p/family-00001-of-*; do
+        [ ! -e "$first" ] || "$bin/fm-verify" -q "$first" >/dev/null 2>&1 ||
+            complain "$1, status $2: $first is there, and the set is not whole"
+    done
+    case $1 in
+    *:fail) [ "$2" = 0 ] || [ -z "$(ls -A p)" ] || complain "$1, status $2: something is left" ;;
+    esac
+}
+
+mkdir want p
+pack none:0:fail || exit 1
+mv p/* want
+parts=$(find want -type f | wc -l)
+[ "$parts" -ge 3 ] || { echo "$parts parts, and three are needed" && exit 1; }
+read -r renames < <(sed -n 's/^rename //p' told)
+read -r writes < <(sed -n 's/^pwrite //p' told)
+read -r flushes < <(sed -n 's/^fsync //p' told)
+echo "$parts parts, $renames renames, $writes writes, $flushes flushes"
+for kind in fail kill; do
+    for ((n = 1; n <= renames; n++)); do list+=("rename:$n:$kind"); done
+    for ((n = 1; n <= flushes; n++)); do list+=("fsync:$n:$kind"); done
+    for ((n = 1; n <= writes; n += n / 2 + 1)); do list+=("pwrite:$n:$kind"); done
+    list+=("mkdir:1:$kind" "fallocate:2:$kind")
+done
+for fault in "${list[@]}"; do
+    pack "$fault" 2>/dev/null
+    check "$fault" $?
+    if [ ! -e p/family-00001-of-0000"$parts".fm ]; then # the same command again
+        pack none:0:fail || complain "$fault, then again: fails"
+    fi
+    diff -r want p || complain "$fault, then again: another set"
+    [ "$(ls -A p)" = "$(ls -A want)" ] || complain "$fault, then again: more than the set"
+    # Over the old set, which must not be taken for whole with new parts.
+    pack "$fault" --force 2>/dev/null
+    check "$fault, over a set" $?
+    rm -rf p && mkdir p
+done
+echo "$runs runs, $failures failures"
+exit $((failures > 0))
