@@ -30,6 +30,12 @@ fm-verify -q --json ragged >verify/table
 cp -r ragged copy && touch copy/notes && rm copy/README.md && echo >>copy/config.json
 fm-verify -q --json --record copy >verify/record
 fm-verify -q --json -n ragged >verify/plan
+openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem 2>/dev/null
+openssl pkey -in key.pem -pubout -out key.pub
+fm-verify -q --json --sign key.pem copy >verify/sign
+fm-verify -q --json --trusted key.pub copy >verify/trusted
+echo >>copy/config.json
+fm-verify -q --json --record copy >verify/stale
 fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
 fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
@@ -42,6 +48,8 @@ kinds=(-q -m "$tiny" -t "$tiny/calib.npy" --seq-len 32 --max-tokens 1024 --eval-
 fm-rank "${kinds[@]}" -f -o ranked >/dev/null 2>&1
 fm-train "${kinds[@]}" --method uniform --budget-step 0.4 -f -o trained ranked >/dev/null
 fm-pack -q -l --json trained >list/kinds
+# Of attention that is whole up to a length only.
+fm-rank -q -n -m "$GOLDEN/odd-dsv32" -t "$GOLDEN/odd-dsv32/tokens.npy" --json >plan/longest
 # Of codes: what they have beside the others.
 code=$GOLDEN/packed/fp8-channel
 fm-rank -q -m "$code" -t "$code/tokens.npy" --json -n >plan/codes
