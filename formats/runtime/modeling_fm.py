@@ -67,6 +67,7 @@ ATTENTION_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
 # Latents are whole on every device, and what is made of them is split by heads.
 LATENT_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in ("q", "q_b", "kv_b")}
 LATENT_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
+GATE_PLAN = {"afmoe": {"layers.*.self_attn.gate_proj": "colwise"}}  # with the heads that it gates
 GATHERED = ("colwise_gather_output", "rowwise_split_input")
 
 
@@ -734,7 +735,7 @@ def family(directory, name, width_key="moe_intermediate_size"):
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
         "fm_biased": hasattr(base, "swiglu_limit"),
-        "base_model_tp_plan": split if attends else ATTENTION_PLAN,
+        "base_model_tp_plan": (split if attends else ATTENTION_PLAN) | GATE_PLAN.get(directory, {}),
         "base_model_ep_plan": {},
     }
     ours = make("Config", (base,), **members)

@@ -2,10 +2,10 @@
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
 python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" mxfp4
-for name in odd-qwen3 odd-dsv3; do
+for name in odd-qwen3 odd-dsv3 odd-glm5; do
     python3 "$here/codes.py" resize "$GOLDEN/$name" wide 24
     python3 "$here/fp8.py" quantise wide fp8-$name 8 4
-    [ $name = odd-qwen3 ] || python3 "$here/rounded.py" integers wide int4-$name 8
+    [ $name != odd-dsv3 ] || python3 "$here/rounded.py" integers wide int4-$name 8
     rm -r wide
 done
 # Sizes of what records measured figures differ between CPUs by some digits: they are left out.
@@ -42,7 +42,7 @@ for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8; do
     fm-pack -q -m twin -o none.fm trained 2>&1 | sed 's/has digest.*it has [0-9a-f]*;/...;/'
     rm -r twin
 done
-for model in mxfp4 fp8-odd-qwen3 int4-odd-dsv3 fp8-odd-dsv3; do
+for model in mxfp4 fp8-odd-qwen3 fp8-odd-glm5 int4-odd-dsv3 fp8-odd-dsv3; do
     echo "== $model"
     fm-rank -n -m $model -t $model/tokens.npy 2>/dev/null | grep -E '^(stored|plain|codes)'
     run $model | grep -E '^(stored|plain|codes)'
