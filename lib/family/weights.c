@@ -240,7 +240,7 @@ static uint64_t params_fixed(const struct fm_config *c)
     uint64_t sum = 0;
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
         bool end = w->part == FM_PART_NONLAYER;
-        if (!w->name[FM_NAMING_STOCK] || fm_weights_is_expert(w))
+        if (!w->name[FM_NAMING_STOCK] || fm_weights_is_expert(w) || w->part == FM_PART_SPARE)
             continue;
         for (int l = end ? -1 : 0; l < (end ? 0 : c->L); l++)
             sum += fm_weights_exists(c, w, l) ? fm_weights_count(c, w, l, 0) : 0;

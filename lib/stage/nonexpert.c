@@ -15,11 +15,14 @@ int fm_nonexpert_add(struct fm_nonexpert *o, const struct fm_config *c, const st
 {
     int l, e;
     const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
-    if (w && !fm_weights_is_expert(w)) {
+    bool spare = w && w->part == FM_PART_SPARE;
+    if (spare && fm_weights_check(c, w, t, l, 0, err))
+        return err->code;
+    if (w && !spare && !fm_weights_is_expert(w)) {
         o->elements[t->dtype] += fm_tensor_count(t);
         return fm_weights_check(c, w, t, l, 0, err);
     }
-    if (w || fm_weights_is_stray(c, t->name) || fm_weights_is_off(c, t->name, &l))
+    if (!spare && (w || fm_weights_is_stray(c, t->name) || fm_weights_is_off(c, t->name, &l)))
         return fm_fail(err, FM_EFORMAT,
                        "tensor '%s' is of a layer or expert, and none that belongs here", t->name);
     o->unread_tensors++;

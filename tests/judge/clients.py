@@ -314,7 +314,8 @@ def make_model(name, folder):
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(name, **sizes))
     for key, value in (*model.named_parameters(), *model.named_buffers()):
         if key.endswith("bias"):
-            torch.nn.init.normal_(value, std=0.02 if "correction" in key else 0.3)
+            choice = key.endswith(("correction_bias", "expert_bias"))
+            torch.nn.init.normal_(value, std=0.02 if choice else 0.3)
     model.to(torch.bfloat16).save_pretrained(folder)
     file = folder / "config.json"  # the name that the hub's checkpoint has, and servers know
     file.write_text(file.read_text().replace('"PhimoeFor', '"PhiMoEFor'))
