@@ -316,6 +316,8 @@ def make_model(name, folder):
         if key.endswith("bias"):
             choice = key.endswith(("correction_bias", "expert_bias"))
             torch.nn.init.normal_(value, std=0.02 if choice else 0.3)
+        if key.endswith("router.gate.weight"):  # zero, as transformers makes Trinity's
+            torch.nn.init.normal_(value, std=SIZES["initializer_range"])
     model.to(torch.bfloat16).save_pretrained(folder)
     file = folder / "config.json"  # the name that the hub's checkpoint has, and servers know
     file.write_text(file.read_text().replace('"PhimoeFor', '"PhiMoEFor'))
