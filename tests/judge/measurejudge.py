@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Judge what fm-bench quality prints of tokens, by transformers and numpy.  Run by `make judge`.
+
+transformers computes the logits of golden/tiny-mixtral and of a uniform export of it at half its width, in
+float32, of the held-out sequences; numpy makes every figure of them once more, in double.  By convention
+llama.cpp the figures are those of llama-perplexity's formulas, as tools/perplexity/perplexity.cpp of llama.cpp
+050fc7f3 has them, in its float32 and with its percentiles; the program itself is not run here.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
+
+from judge import CALIB, HELDOUT, MODEL, Judge, tool
+
+T, SEQUENCES = 128, 32
+AT = [0, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1]
+STUDENT = 2.0395134  # 0.975 quantile, 31 degrees of freedom
+
+
+def make_export(folder):
+    tokens = ["--model", MODEL, "--tokens", CALIB, "--seq-len", T, "--max-tokens", 4096, "--quiet"]
+    tool("fm-rank", *tokens, "-o", folder / "rank")
+    tool("fm-train", *tokens, "--method", "uniform", "-o", folder / "train", folder / "rank")
+    tool("fm-pack", "--quiet", "--model", MODEL, "-o", folder / "family.fm", folder / "train")
+    tool("fm-pack", "--quiet", "--export", folder / "out", "--budget", "0.5", "--layout", "uniform",
+         folder / "family.fm")  # fmt: skip
+    return folder / "out"
+
+
+def logits_of(path, ids):
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager",
+                                                 experts_implementation="eager")  # fmt: skip
+    with torch.no_grad():
+        return np.concatenate([model(torch.tensor(x[None])).logits.numpy() for x in ids])
+
+
+def log_softmax(logits):
+    x = logits.astype(np.float64)
+    x -= x.max(-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+def half(values):
+    """Of the 95 % interval of a mean over rows of equal length."""
+    means = values.mean(1)
+    return STUDENT * means.std(ddof=1) / np.sqrt(len(means))
+
+
+def figures(ours, theirs, target):
+    """All of them, in double, from log-probabilities (sequences, positions, V)."""
+    pick = lambda x: np.take_along_axis(x, target[..., None], -1)[..., 0]
+    five = lambda x: np.argsort(-x, axis=-1, kind="stable")[..., :5]
+    shared = (five(ours)[..., :, None] == five(theirs)[..., None, :]).sum((-1, -2))
+    ce, kl = -pick(ours), (np.exp(theirs) * (theirs - ours)).sum(-1)
+    change = np.exp(pick(ours)) - np.exp(pick(theirs))
+    return {
+        "ce": ce.mean(), "kl": kl.mean(), "original_ce": -pick(theirs).mean(), "perplexity": np.exp(ce.mean()),
+        "agree": (ours.argmax(-1) == theirs.argmax(-1)).mean(), "agree_five": shared.mean() / 5,
+        "ce_interval": [ce.mean() - half(ce), ce.mean() + half(ce)],
+        "kl_interval": [kl.mean() - half(kl), kl.mean() + half(kl)],
+        "kl_tokens": np.quantile(kl, AT), "dp_tokens": np.quantile(change, AT),
+        "dp_mean": change.mean(), "dp_rms": np.sqrt((change**2).mean()),
+    }  # fmt: skip
+
+
+def llama(ours, theirs, target):
+    """What llama-perplexity --kl-divergence prints, from raw logits: the base is kept as 16-bit numbers."""
+    f = np.float32
+    kl, change, same, nll = [], [], 0, []
+    for logits, base, t in zip(ours.reshape(-1, ours.shape[-1]), theirs.reshape(-1, ours.shape[-1]), target.ravel()):
+        most = base.max()
+        least = max(base.min(), most - f(16))
+        width = f(np.log(np.exp(base - most, dtype=f).sum(dtype=np.float64)))
+        scale = f((most - least) / f(65535))
+        codes = np.where(base > least, np.rint((base - least) * f(1 / scale)), 0).astype(np.uint16)
+        log_base = scale * codes.astype(f) + f(least - most - width)
+        norm = f(logits.max() + f(np.log(np.exp(logits - logits.max(), dtype=f).sum(dtype=np.float64))))
+        counts = log_base > f(-16)
+        kl.append((np.exp(log_base[counts]) * (log_base[counts] - logits[counts] + norm)).sum(dtype=np.float64))
+        change.append(np.exp(logits[t] - norm) - np.exp(log_base[t]))
+        nll.append(norm - logits[t])
+        same += logits.argmax() == log_base.argmax()
+    kl, change = np.sort(f(kl)), np.sort(f(change))
+    percentile = lambda x, at: x[int(at * (len(x) - 1))] + (at * (len(x) - 1) % 1) * (
+        x[min(int(at * (len(x) - 1)) + 1, len(x) - 1)] - x[int(at * (len(x) - 1))])  # fmt: skip
+    return {"ce": np.mean(nll, dtype=np.float64), "perplexity": np.exp(np.mean(nll, dtype=np.float64)),
+            "kl": kl.mean(dtype=np.float64), "agree": same / len(kl), "dp_mean": change.mean(dtype=np.float64),
+            "dp_rms": np.sqrt((change.astype(np.float64) ** 2).mean()),
+            "kl_tokens": [percentile(kl, a) for a in AT], "dp_tokens": [percentile(change, a) for a in AT]}  # fmt: skip
+
+
+def compare(judge, what, report, want, tolerance):
+    for key, value in want.items():
+        got, value = np.asarray(report[key], float), np.asarray(value, float)
+        miss = np.abs(got - value).max() / np.abs(value).max()
+        judge.say(miss <= tolerance, f"{what}: {key}: {miss:.1e} of the largest")
+
+
+def main():
+    judge = Judge()
+    ids = np.load(HELDOUT).reshape(-1)[: SEQUENCES * T].reshape(SEQUENCES, T).astype(np.int64)
+    with tempfile.TemporaryDirectory() as folder:
+        out = make_export(Path(folder))
+        front = Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode("").ids[0]
+        for convention, first in ("papers", 0), ("llama.cpp", T // 2):
+            if first:
+                ids[:, 0] = front
+            ours, theirs = logits_of(out, ids), logits_of(MODEL, ids)
+            report = Path(folder) / "report.json"
+            tool("fm-bench", "quality", "--quiet", "--model", MODEL, "--eval-tokens", HELDOUT, "--seq-len", T,
+                 "--precision", "f32", "--convention", convention, "--report", report, out)  # fmt: skip
+            got = json.loads(report.read_text())
+            target, rows = ids[:, first + 1:], (slice(None), slice(first, T - 1))
+            judge.say(got["tokens"] == target.size, f"{convention}: {got['tokens']} tokens")
+            compare(judge, convention, got, figures(log_softmax(ours[rows]), log_softmax(theirs[rows]), target), 1e-4)
+            if first:  # its base has 16 bits: each log-probability is off by up to 1.2e-4
+                compare(judge, "llama-perplexity's formulas", got, llama(ours[rows], theirs[rows], target), 5e-4)
+                wrong = figures(log_softmax(ours[:, :-1]), log_softmax(theirs[:, :-1]), ids[:, 1:])
+                judge.apart("another convention", torch.tensor(got["ce"]), torch.tensor(wrong["ce"]))
+    print(f"measurejudge.py: {judge.made} judgements, {judge.failed} failed")
+    sys.exit(judge.failed > 0)
+
+
+if __name__ == "__main__":
+    main()
