@@ -71,10 +71,11 @@ def forward_rules(model, batches):
     """REAP (M, E): mean over an expert's tokens of router weight times the norm of its output.
     Activation (M, E, I): root of the sum over batches of (mean over the expert's tokens of |h|)^2.
     Contribution: sum over batches of that mean, times the norm of the column of down.  Energy: sum
-    over tokens of (router weight h)^2 times the squared norm of the column of down."""
+    over tokens of (router weight h)^2 times the squared norm of the column of down.  Winnow: mean over
+    the expert's tokens of router weight times |h|, times the norm of the column of down."""
     M, E, I = oracle.shape_of(model)
     total, count = torch.zeros(M, E).double(), torch.zeros(M, E).double()
-    squares, means, energy = (torch.zeros(M, E, I).double() for _ in range(3))
+    squares, means, energy, winnow = (torch.zeros(M, E, I).double() for _ in range(4))
     for ids in batches:
         with torch.no_grad():
             oracle.logits_of(model, ids)
@@ -85,11 +86,13 @@ def forward_rules(model, batches):
                 squares[m, e] += mean_or_zero(h.abs()).square()
                 means[m, e] += mean_or_zero(h.abs())
                 energy[m, e] += (weight[:, None] * h).square().sum(0)
+                winnow[m, e] += (weight[:, None] * h.abs()).sum(0)
     down = [oracle.turned_down(x, x.down_proj.detach()) for x in oracle.experts_of(model)]
     columns = torch.stack([x.double().norm(dim=1) for x in down])
     return {
         "reap": total / count.clamp(min=1), "activation": squares.sqrt(),
         "contribution": means * columns, "energy": energy * columns.square(),
+        "winnow": winnow / count.clamp(min=1)[..., None] * columns,
     }  # fmt: skip
 
 

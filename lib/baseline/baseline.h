@@ -30,6 +30,7 @@ enum fm_baseline {
     FM_BASELINE_FISHER_EXPERT,
     FM_BASELINE_FISHER_LAYER,
     FM_BASELINE_FISHER_GLOBAL,
+    FM_BASELINE_WINNOW, /* of each layer, in multiples */
     /* The suite's own, by methods of fm-train. */
     FM_BASELINE_UNIFORM,
     FM_BASELINE_SALIENCY,

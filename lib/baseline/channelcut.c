@@ -46,3 +46,62 @@ int fm_channelcut_widths(uint32_t *widths, const struct fm_ranking *r, enum fm_c
     free(channel);
     return FM_OK;
 }
+
+/* The expert that is next to get a multiple: of those that stay and have room the one with the
+ * largest share still due to it. */
+static int next_due(const uint32_t *width, const int64_t *due, const bool *stays, int E, uint32_t I,
+                    uint32_t multiple)
+{
+    int best = -1;
+    for (int e = 0; e < E; e++)
+        if (stays[e] && width[e] + multiple <= I && (best < 0 || due[e] > due[best]))
+            best = e;
+    return best;
+}
+
+/* width (E) of one layer holds its shares. */
+static void round_layer(uint32_t *width, int64_t *due, bool *stays, int E, uint32_t I,
+                        uint32_t multiple, int least)
+{
+    uint64_t units = 0;
+    int alive = 0;
+    for (int e = 0; e < E; e++) {
+        units += width[e];
+        due[e] = width[e];
+        stays[e] = width[e] >= multiple;
+        alive += stays[e];
+        width[e] = 0;
+    }
+    for (; alive < least; alive++) {
+        int best = -1;
+        for (int e = 0; e < E; e++)
+            if (!stays[e] && (best < 0 || due[e] > due[best]))
+                best = e;
+        stays[best] = true;
+    }
+    units /= multiple;
+    for (int e = 0; e < E; e++) { /* what is whole of each, and one at least */
+        uint32_t whole = stays[e] ? (uint32_t)due[e] / multiple : 0;
+        width[e] = multiple * (stays[e] && whole == 0 ? 1 : whole);
+        due[e] -= (int64_t)width[e];
+        units -= width[e] / multiple < units ? width[e] / multiple : units;
+    }
+    for (int e; units > 0 && (e = next_due(width, due, stays, E, I, multiple)) >= 0; units--) {
+        width[e] += multiple;
+        due[e] -= (int64_t)multiple;
+    }
+}
+
+int fm_channelcut_multiple(uint32_t *widths, const struct fm_ranking *r, uint64_t count,
+                           uint32_t multiple, int least, struct fm_err *err)
+{
+    int64_t *due = fm_alloc((size_t)r->E, sizeof *due, "shares of experts", err);
+    bool *stays = fm_alloc((size_t)r->E, sizeof *stays, "shares of experts", err);
+    int rc = due && stays ? fm_channelcut_widths(widths, r, FM_CUT_LAYER, count, err) : FM_ENOMEM;
+    for (int m = 0; !rc && m < r->M; m++)
+        round_layer(widths + (size_t)m * (size_t)r->E, due, stays, r->E, (uint32_t)r->I, multiple,
+                    least);
+    free(due);
+    free(stays);
+    return rc;
+}

@@ -5,13 +5,24 @@
  *   layer   every layer keeps as many, the best of all its experts together (CAMERA-P, arXiv
  *           2508.02322; mode L of Fisher-MoE)
  *   global  the best of the model (mode G of Fisher-MoE)
+ *   multiple  as layer, then rounded to a multiple: fm_channelcut_multiple
  */
 #ifndef FM_CHANNELCUT_H
 #define FM_CHANNELCUT_H
 
 #include "lib/stage/ranking.h"
 
-enum fm_channelcut { FM_CUT_EXPERT, FM_CUT_LAYER, FM_CUT_GLOBAL };
+enum fm_channelcut { FM_CUT_EXPERT, FM_CUT_LAYER, FM_CUT_GLOBAL, FM_CUT_MULTIPLE };
+
+/*
+ * winnow's (hbfreed/winnow): the best channels of each layer, `count` fewer than it has, give each
+ * expert a share.  An expert whose share is under `multiple` has width 0, unless fewer than `least`
+ * experts of a layer stay, which are then those of the largest shares.  The others are rounded down
+ * to the multiple, and what is left of the layer's channels goes to the largest remainders, in
+ * whole multiples; of equal ones to the lower expert.  widths (M, E).
+ */
+int fm_channelcut_multiple(uint32_t *widths, const struct fm_ranking *ranking, uint64_t count,
+                           uint32_t multiple, int least, struct fm_err *err);
 
 /*
  * widths (M, E) without `count` of the E I channels of a layer, mean over the layers; one width for

@@ -31,6 +31,7 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline)
         {FM_CONTEST_CHANNELS, "fisher-expert", FM_CRITERION_FISHER, FM_CUT_EXPERT, 0},
         {FM_CONTEST_CHANNELS, "fisher-layer", FM_CRITERION_FISHER, FM_CUT_LAYER, 0},
         {FM_CONTEST_CHANNELS, "fisher-global", FM_CRITERION_FISHER, FM_CUT_GLOBAL, 0},
+        {FM_CONTEST_CHANNELS, "winnow", FM_CRITERION_WINNOW, FM_CUT_MULTIPLE, 0},
         {.kind = FM_CONTEST_METHOD, .name = "uniform", .method = FM_METHOD_UNIFORM},
         {.kind = FM_CONTEST_METHOD, .name = "saliency", .method = FM_METHOD_SALIENCY},
         {.kind = FM_CONTEST_METHOD, .name = "walk", .method = FM_METHOD_WALK},
@@ -269,14 +270,28 @@ static int measure_experts(struct match *s, struct fm_baseline_row *row, struct 
     return measure_row(s, row, NULL, NULL, err);
 }
 
+/* winnow's 128; of narrow experts a quarter of a width, rounded down to a power of two. */
+static uint32_t multiple_of(int I)
+{
+    uint32_t multiple = 128;
+    while (multiple > 1 && 4 * multiple > (uint32_t)I)
+        multiple /= 2;
+    return multiple;
+}
+
 static int measure_channels(struct match *s, struct fm_baseline_row *row, struct fm_err *err)
 {
     const struct fm_contest_rule *rule = fm_contest_rule(row->baseline);
     const struct fm_ranking *ranking = &s->contest->ranking[rule->criterion];
     int rc = FM_OK;
-    for (int b = 0; !rc && b < s->contest->table->budgets; b++)
-        rc = fm_channelcut_widths(add_mask(s, b), ranking, (enum fm_channelcut)rule->scope,
-                                  layer_channels(s, b), err);
+    for (int b = 0; !rc && b < s->contest->table->budgets; b++) {
+        uint32_t *w = add_mask(s, b);
+        rc = rule->scope == FM_CUT_MULTIPLE
+                 ? fm_channelcut_multiple(w, ranking, layer_channels(s, b), multiple_of(ranking->I),
+                                          s->contest->config.K, err)
+                 : fm_channelcut_widths(w, ranking, (enum fm_channelcut)rule->scope,
+                                        layer_channels(s, b), err);
+    }
     return rc ? rc : measure_row(s, row, ranking->order, NULL, err);
 }
 

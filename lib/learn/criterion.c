@@ -16,8 +16,8 @@
 #include "lib/base/pool.h"
 #include "lib/stage/stage.h"
 
-static const char *const names[FM_CRITERIA] = {"taylor", "energy", "activation", "contribution",
-                                               "fisher"};
+static const char *const names[FM_CRITERIA] = {"taylor",       "energy", "activation",
+                                               "contribution", "fisher", "winnow"};
 
 const char *fm_criterion_name(enum fm_criterion criterion)
 {
@@ -88,18 +88,19 @@ static const float *column_squares(const struct fm_criterion_adder *a,
     return squares;
 }
 
-/* sums[j] += sum over rows of (w h_j)^2, or of |h_j|. */
+/* sums[j] += sum over rows of (w h_j)^2, of w |h_j|, or of |h_j|. */
 static void add_rows(const struct fm_criterion_adder *a, double *sums,
                      const struct fm_expert_view *v)
 {
     size_t I = (size_t)a->I;
     bool energy = a->criterion == FM_CRITERION_ENERGY;
+    bool weighed = energy || a->criterion == FM_CRITERION_WINNOW;
     const float *h = widen(v->h, (size_t)v->n * I);
     const float *w = v->weight;
     for (int r = 0; r < v->n; r++)
         for (size_t j = 0; j < I; j++) {
-            double x =
-                energy ? (double)w[r] * (double)h[(size_t)r * I + j] : (double)h[(size_t)r * I + j];
+            double x = weighed ? (double)w[r] * (double)h[(size_t)r * I + j]
+                               : (double)h[(size_t)r * I + j];
             sums[j] += energy ? x * x : fabs(x);
         }
 }
@@ -115,6 +116,7 @@ static void add_forward(const struct fm_criterion_adder *a, double *sums,
     for (size_t j = 0; j < I; j++) {
         double mean = sums[j] / v->n;
         sums[j] = a->criterion == FM_CRITERION_ENERGY         ? sums[j] * (double)squares[j]
+                  : a->criterion == FM_CRITERION_WINNOW       ? sums[j] * sqrt((double)squares[j])
                   : a->criterion == FM_CRITERION_CONTRIBUTION ? mean * sqrt((double)squares[j])
                                                               : mean * mean;
     }
@@ -140,10 +142,14 @@ void fm_criterion_add(const struct fm_criterion_adder *a, double *sums,
         a->ops->bias_scores(sums, a->ones ? a->ones : v->gate_up_bias, v->dgu, v->n, a->I);
 }
 
-void fm_criterion_finish(enum fm_criterion criterion, double *scores, size_t count, int batches)
+void fm_criterion_finish(enum fm_criterion criterion, double *scores, const int64_t *tokens,
+                         size_t X, int I, int batches)
 {
-    for (size_t i = 0; i < count; i++)
-        scores[i] = fm_criterion_backward(criterion)       ? scores[i] / batches
-                    : criterion == FM_CRITERION_ACTIVATION ? sqrt(scores[i])
-                                                           : scores[i];
+    for (size_t i = 0; i < X * (size_t)I; i++) {
+        double rows = (double)tokens[i / (size_t)I];
+        scores[i] = fm_criterion_backward(criterion)               ? scores[i] / batches
+                    : criterion == FM_CRITERION_ACTIVATION         ? sqrt(scores[i])
+                    : criterion == FM_CRITERION_WINNOW && rows > 0 ? scores[i] / rows
+                                                                   : scores[i];
+    }
 }

@@ -36,6 +36,8 @@ enum fm_criterion {
      * (He et al., arXiv 2606.05538).  The code that its authors published (HectorHHZ/Less-is-MoE)
      * takes the mean of |dL/dtheta| instead, and says so. */
     FM_CRITERION_FISHER,
+    /* Mean over the expert's rows of w |h_j| |down_j|: winnow (hbfreed/winnow, "channel REAP"). */
+    FM_CRITERION_WINNOW,
     FM_CRITERIA
 };
 
@@ -67,7 +69,8 @@ void fm_criterion_end(struct fm_criterion_adder *adder); /* zeroed struct is fin
 void fm_criterion_add(const struct fm_criterion_adder *adder, double *sums,
                       const struct fm_expert_view *view);
 
-/* Sums over all batches become scores, in place. */
-void fm_criterion_finish(enum fm_criterion criterion, double *scores, size_t count, int batches);
+/* Sums over all batches become scores (X, I), in place; tokens (X) are the rows of each expert. */
+void fm_criterion_finish(enum fm_criterion criterion, double *scores, const int64_t *tokens,
+                         size_t X, int I, int batches);
 
 #endif

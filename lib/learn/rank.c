@@ -373,7 +373,8 @@ static int finish_scores(struct scorer *s, enum fm_rank_order order, int batches
                          struct fm_err *err)
 {
     struct fm_ranking *r = s->ranking;
-    fm_criterion_finish(s->criterion, r->scores, (size_t)r->M * layer_size(s), batches);
+    fm_criterion_finish(s->criterion, r->scores, r->tokens, (size_t)r->M * (size_t)r->E, r->I,
+                        batches);
     if (order == FM_ORDER_SCORE)
         return fm_ranking_sort(r, err);
     fm_ranking_original(r);

@@ -183,8 +183,8 @@ static void a_comparison_is_at_equal_bytes(void **state)
         baselines_open(&g, baselines_models[i]);
         init_run(&r, "cpu");
         struct fm_baseline_table *t =
-            compare(&r, "fisher-layer,reap,random,energy,uniform,uniform+recover", NULL);
-        assert_int_equal(t->rows, 6);
+            compare(&r, "fisher-layer,reap,random,energy,winnow,uniform,uniform+recover", NULL);
+        assert_int_equal(t->rows, 7);
         assert_int_equal(t->row[0].baseline, FM_BASELINE_REAP);
         double want = golden_loss(&g);
         printf("%s: without experts %.6f, golden %.6f\n", baselines_models[i],
@@ -233,6 +233,29 @@ static void the_figures_depend_on_nothing_else(void **state)
     golden_close(&g);
 }
 
+/* One layer of four experts of eight channels in multiples of two.  Of 32 channels 15 go: the
+ * shares of the 17 best are 8, 5, 3 and 1.  The last goes; 8 multiples: 4, 2 and 1 are whole, and
+ * the one that is left is the second's or third's, which lack one each: the lower expert's. */
+static void a_multiple_goes_to_the_largest_remainder(void **state)
+{
+    (void)state;
+    double scores[32];
+    static const int share[4] = {8, 5, 3, 1};
+    for (int i = 0; i < 32; i++)
+        scores[i] = i % 8 < share[i / 8] ? 100 - i : 1.0 / (i + 1);
+    struct fm_ranking r = {.M = 1, .E = 4, .I = 8, .scores = scores};
+    struct fm_err err = {0};
+    uint32_t w[4];
+    assert_int_equal(fm_channelcut_multiple(w, &r, 15, 2, 2, &err), FM_OK);
+    assert_memory_equal(w, ((uint32_t[]){8, 6, 2, 0}), sizeof w);
+    /* the router takes four: the last stays, with what would have been left */
+    assert_int_equal(fm_channelcut_multiple(w, &r, 15, 2, 4, &err), FM_OK);
+    assert_memory_equal(w, ((uint32_t[]){8, 4, 2, 2}), sizeof w);
+    /* nothing is removed */
+    assert_int_equal(fm_channelcut_multiple(w, &r, 0, 2, 2, &err), FM_OK);
+    assert_memory_equal(w, ((uint32_t[]){8, 8, 8, 8}), sizeof w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +264,7 @@ int main(void)
         cmocka_unit_test(as_many_stay_as_the_router_needs),
         cmocka_unit_test(draws_are_seeded_and_differ),
         cmocka_unit_test(channels_are_compared_as_far_as_the_scope_says),
+        cmocka_unit_test(a_multiple_goes_to_the_largest_remainder),
         cmocka_unit_test(a_comparison_is_at_equal_bytes),
         cmocka_unit_test(the_figures_depend_on_nothing_else),
     };
