@@ -412,21 +412,6 @@ static int measure(struct fm_quality *quality, struct subnets *subnets, int mask
     return rc;
 }
 
-static void report_part(void *self, const char *stage, uint64_t done, uint64_t total,
-                        const char *unit)
-{
-    const struct fm_quality_parts *p = self;
-    fm_run_report(p->to, stage, (uint64_t)p->part * total + done, (uint64_t)p->parts * total, unit);
-}
-
-void fm_quality_parts_begin(struct fm_quality_parts *p, const struct fm_run_options *to, int parts)
-{
-    *p = (struct fm_quality_parts){*to, to, 0, parts};
-    p->run.progress = (struct fm_progress){0};
-    p->run.progress.report = report_part;
-    p->run.progress.self = p;
-}
-
 int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const struct fm_quality_detail *detail,
                        const uint32_t *widths, int masks, const struct fm_adapter *adapter,

@@ -67,15 +67,6 @@ int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const
                        const uint32_t *widths, int masks, struct fm_quality_original *original,
                        const struct fm_run_options *run, struct fm_err *err);
 
-/* Several calls of the above that are one to who watches: they get `run`, which reports the layers
- * of all parts; `part` is the number of the one at hand. */
-struct fm_quality_parts {
-    struct fm_run_options run;
-    const struct fm_run_options *to;
-    int part, parts;
-};
-void fm_quality_parts_begin(struct fm_quality_parts *p, const struct fm_run_options *to, int parts);
-
 /* Masks that one sweep measures within `memory` bytes: a long list is best given in pieces of
  * this many, so that state can be saved between. */
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);

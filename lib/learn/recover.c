@@ -285,22 +285,6 @@ static int run_steps(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* Masks `number` (n) of the family; n fits quality and widths. */
-static int measure_group(struct recovery *r, double *to, const struct fm_adapter *adapter,
-                         const int *number, int n, struct fm_quality *quality, uint32_t *widths,
-                         const struct fm_run_options *run, struct fm_err *err)
-{
-    struct fm_task *task = &r->task;
-    fm_masks_gather(widths, &r->budgets.masks, number, n);
-    int rc = fm_quality_measure(quality, task->model, task->ops, &task->held, NULL, widths, n,
-                                adapter, run, err);
-    if (rc == FM_EFORMAT && adapter)
-        return fm_within(err, "training diverged, use a smaller --lr");
-    for (int i = 0; !rc && i < n; i++)
-        get_quality(to + (size_t)number[i] * QUALITIES, &quality[i]);
-    return rc;
-}
-
 /* Masks that have figures in the stream and none in `to` yet: their numbers. */
 static int list_unmeasured(int *number, const struct fm_masks *f, const double *to)
 {
@@ -311,37 +295,34 @@ static int list_unmeasured(int *number, const struct fm_masks *f, const double *
     return n;
 }
 
-/* What has no figures in `to` yet, without an adapter or on merged and rounded weights; in pieces
- * that can be saved. */
+/* Where figures of masks go. */
+struct figures {
+    struct recovery *r;
+    double *to;
+};
+
+static int take_figures(void *self, const int *number, const struct fm_quality *quality, int n,
+                        struct fm_err *err)
+{
+    const struct figures *x = self;
+    for (int i = 0; i < n; i++)
+        get_quality(x->to + (size_t)number[i] * QUALITIES, &quality[i]);
+    return save_if_due(x->r, err);
+}
+
+/* What has no figures in `to` yet, without an adapter or on merged and rounded weights. */
 static int run_measure(struct recovery *r, double *to, const struct fm_adapter *adapter,
                        struct fm_err *err)
 {
-    struct fm_task *task = &r->task;
     const struct fm_masks *f = &r->budgets.masks;
-    int group = fm_quality_group(task->config, &task->held, task->memory);
-    int rc = fm_comm_least(task->run->machine.comm, &group, err);
-    group = group < f->count ? group : f->count;
-    struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
-    uint32_t *widths =
-        fm_alloc((size_t)group, (size_t)f->M * (size_t)f->E * sizeof *widths, "widths", err);
-    if (!quality || !number || !widths)
-        rc = FM_ENOMEM;
-    int unmeasured = rc ? 0 : list_unmeasured(number, f, to);
-    struct fm_quality_parts parts;
-    fm_quality_parts_begin(&parts, task->run, (unmeasured + group - 1) / group);
-    for (int at = 0, n; !rc && at < unmeasured; at += n, parts.part++) {
-        n = unmeasured - at < group ? unmeasured - at : group;
-        rc = fm_task_stopped(&r->task, err);
-        if (!rc)
-            rc = measure_group(r, to, adapter, number + at, n, quality, widths, &parts.run, err);
-        if (!rc)
-            rc = save_if_due(r, err);
-    }
-    free(quality);
+    if (!number)
+        return FM_ENOMEM;
+    int rc = fm_task_measure(&r->task, f, number, list_unmeasured(number, f, to), adapter,
+                             take_figures, &(struct figures){r, to}, err);
     free(number);
-    free(widths);
-    return rc;
+    return rc == FM_EFORMAT && adapter ? fm_within(err, "training diverged, use a smaller --lr")
+                                       : rc;
 }
 
 static int run_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)

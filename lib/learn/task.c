@@ -18,7 +18,6 @@
 #include "lib/base/rng.h"
 #include "lib/data/provenance.h"
 #include "lib/learn/forecast.h"
-#include "lib/learn/quality.h"
 #include "lib/model/packed.h"
 #include "lib/state/journal.h"
 #include "lib/stage/stage.h"
@@ -277,6 +276,50 @@ int fm_task_stopped(const struct fm_task *task, struct fm_err *err)
     const atomic_int *stop = task->run->stop;
     int rc = stop && *stop ? fm_fail(err, FM_ESAVED, "stopped by a signal") : FM_OK;
     return fm_comm_agree(task->run->machine.comm, rc, err);
+}
+
+/* Pieces of a measurement, and the one at hand. */
+struct pieces {
+    const struct fm_run_options *run;
+    int at, count;
+};
+
+static void report_piece(void *self, const char *stage, uint64_t done, uint64_t total,
+                         const char *unit)
+{
+    const struct pieces *p = self;
+    fm_run_report(p->run, stage, (uint64_t)p->at * total + done, (uint64_t)p->count * total, unit);
+}
+
+int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const int *number,
+                    int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
+                    struct fm_err *err)
+{
+    int group = fm_quality_group(task->config, &task->held, task->memory);
+    int rc = fm_comm_least(task->run->machine.comm, &group, err);
+    if (rc)
+        return rc;
+    struct pieces pieces = {task->run, 0, (count + group - 1) / group};
+    struct fm_run_options run = *task->run;
+    run.progress = (struct fm_progress){.report = report_piece, .self = &pieces};
+    group = group < count ? group : count;
+    struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
+    uint32_t *widths =
+        fm_alloc((size_t)group, (size_t)f->M * (size_t)f->E * sizeof *widths, "widths", err);
+    rc = quality && widths ? FM_OK : FM_ENOMEM;
+    for (int at = 0, n; !rc && at < count; at += n, pieces.at++) {
+        n = count - at < group ? count - at : group;
+        fm_masks_gather(widths, f, number + at, n);
+        rc = fm_task_stopped(task, err);
+        if (!rc)
+            rc = fm_quality_measure(quality, task->model, task->ops, &task->held, NULL, widths, n,
+                                    adapter, &run, err);
+        if (!rc)
+            rc = took(self, number + at, quality, n, err);
+    }
+    free(quality);
+    free(widths);
+    return rc;
 }
 
 int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,

@@ -20,6 +20,7 @@
 #include "lib/data/calib.h"
 #include "lib/engine/sweep.h"
 #include "lib/learn/estimate.h"
+#include "lib/learn/quality.h"
 #include "lib/model/model.h"
 #include "lib/state/journal.h"
 #include "lib/run/run.h"
@@ -95,6 +96,18 @@ cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch);
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
 int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
                 struct fm_err *err);
+
+/*
+ * Measure masks `number` (count) of the family on the held-out sequences, without an adapter where
+ * it is NULL, in pieces that one sweep measures within the task's memory.  `took` gets the numbers
+ * and figures (n) of each piece, and may save them.  Progress is that of all pieces.  All ranks
+ * call it; FM_ESAVED where one was asked to stop.
+ */
+typedef int fm_task_took(void *self, const int *number, const struct fm_quality *quality, int n,
+                         struct fm_err *err);
+int fm_task_measure(const struct fm_task *task, const struct fm_masks *family, const int *number,
+                    int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
+                    struct fm_err *err);
 
 /* FM_ECONFIG where a rank computed with other weights than rank 0 did. */
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err);

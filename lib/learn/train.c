@@ -505,38 +505,31 @@ static int list_unmeasured(int *number, const struct fm_trainer *t, const struct
     return n;
 }
 
+/* Where figures of masks go. */
+struct figures {
+    struct fm_trainer *t;
+    struct fm_masks *f;
+};
+
+static int take_figures(void *self, const int *number, const struct fm_quality *quality, int n,
+                        struct fm_err *err)
+{
+    const struct figures *x = self;
+    for (int i = 0; i < n; i++)
+        x->f->mask[number[i]].quality = quality[i];
+    return save_if_due(x->t, err);
+}
+
 /* Measure what is not measured yet, in pieces that can be saved. */
 static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
-    struct fm_task *task = &t->task;
-    int group = fm_quality_group(task->config, &task->held, task->memory);
-    int rc = fm_comm_least(task->run->machine.comm, &group, err);
-    group = group < f->count ? group : f->count;
-    struct fm_quality_parts parts;
-    struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
-    uint32_t *widths =
-        fm_alloc((size_t)group, (size_t)f->M * (size_t)f->E * sizeof *widths, "widths", err);
-    int unmeasured = quality && number && widths ? list_unmeasured(number, t, f, err) : -1;
-    if (unmeasured < 0)
-        rc = FM_ENOMEM;
-    fm_quality_parts_begin(&parts, t->task.run, (unmeasured + group - 1) / group);
+    int unmeasured = number ? list_unmeasured(number, t, f, err) : -1, rc = FM_ENOMEM;
     fm_run_phase(t->task.run, t->work.measure, 0);
-    for (int at = 0, n; !rc && at < unmeasured; at += n, parts.part++) {
-        n = unmeasured - at < group ? unmeasured - at : group;
-        fm_masks_gather(widths, f, number + at, n);
-        rc = fm_task_stopped(&t->task, err);
-        if (!rc)
-            rc = fm_quality_measure(quality, task->model, task->ops, &task->held, NULL, widths, n,
-                                    NULL, &parts.run, err);
-        for (int i = 0; !rc && i < n; i++)
-            f->mask[number[at + i]].quality = quality[i];
-        if (!rc)
-            rc = save_if_due(t, err);
-    }
-    free(quality);
+    if (unmeasured >= 0)
+        rc = fm_task_measure(&t->task, f, number, unmeasured, NULL, take_figures,
+                             &(struct figures){t, f}, err);
     free(number);
-    free(widths);
     return rc;
 }
 
