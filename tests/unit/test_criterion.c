@@ -12,6 +12,7 @@
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/baselines.h"
+#include "tests/unit/ranked.h"
 #include "tests/unit/runs.h"
 
 static void rank_by(struct runs *r, enum fm_criterion criterion)
@@ -28,16 +29,6 @@ static void rank_by(struct runs *r, enum fm_criterion criterion)
     fm_rank_report_release(&report);
 }
 
-static void read_scores(struct fm_ranking *ranking, const char *name)
-{
-    struct fm_bundle b;
-    struct fm_err err = {0};
-    if (fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err) ||
-        fm_ranking_open(ranking, &b, &err))
-        fail_msg("%s", err.text);
-    fm_bundle_close(&b);
-}
-
 static void assert_scores(const char *model, const char *device, enum fm_criterion criterion)
 {
     struct golden g;
@@ -50,20 +41,10 @@ static void assert_scores(const char *model, const char *device, enum fm_criteri
     r.run.inputs.tokens = baselines_tokens;
     r.run.machine.device = device;
     rank_by(&r, criterion);
-    read_scores(&ranking, "baseline.fm");
-    double *want = golden_read(&g, fm_criterion_name(criterion), FM_F64, &n), worst = 0;
+    ranked_read(&ranking, "baseline.fm");
+    double *want = golden_read(&g, fm_criterion_name(criterion), FM_F64, &n);
     assert_int_equal(n, ranking.M * ranking.E * ranking.I);
-    for (int x = 0; x < ranking.M * ranking.E; x++) {
-        double most = 0, off = 0;
-        for (int i = x * ranking.I; i < (x + 1) * ranking.I; i++) {
-            double d = fabs(ranking.scores[i] - want[i]);
-            most = want[i] > most ? want[i] : most;
-            off = d > off || isnan(d) ? d : off;
-        }
-        assert_true(most > 0 || off == 0);
-        off = most > 0 ? off / most : 0;
-        worst = off > worst || isnan(off) ? off : worst;
-    }
+    double worst = ranked_error(ranking.scores, want, ranking.M * ranking.E, ranking.I);
     printf("%s, %s: %s off by %.2g\n", model, device, fm_criterion_name(criterion), worst);
     assert_true(worst <= 1e-4);
     free(want);

@@ -16,6 +16,7 @@
 #include "lib/stage/stage.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/models.h"
+#include "tests/unit/ranked.h"
 #include "tests/unit/runs.h"
 
 enum { L = 3, E = 5, I = 37, CHANNELS = L * E * I };
@@ -29,33 +30,6 @@ static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_rep
     runs_whole(r);
     if (fm_rank(&r->run, &options, report, &err))
         fail_msg("%s", err.text);
-}
-
-static void read_ranking(struct fm_ranking *ranking, const char *name)
-{
-    struct fm_bundle b;
-    struct fm_err err = {0};
-    if (fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err) ||
-        fm_ranking_open(ranking, &b, &err))
-        fail_msg("%s", err.text);
-    fm_bundle_close(&b);
-}
-
-/* Largest difference relative to the largest score of each expert of `channels`. */
-static double score_error(const double *got, const double *want, int experts, int channels)
-{
-    double worst = 0;
-    for (int x = 0; x < experts; x++) {
-        double most = 0, off = 0;
-        for (int i = x * channels; i < (x + 1) * channels; i++) {
-            most = want[i] > most ? want[i] : most;
-            double d = fabs(got[i] - want[i]);
-            off = d > off || isnan(d) ? d : off;
-        }
-        off = most > 0 ? off / most : off;
-        worst = off > worst || isnan(off) ? off : worst;
-    }
-    return worst;
 }
 
 /* Along the golden order our scores fall; where they differ by more than the tolerance, the
@@ -93,12 +67,12 @@ static void assert_golden(struct runs *r, const char *model, const char *device,
     r->run.machine.device = device;
     r->run.inputs.batch = batch;
     rank_to(r, FM_ORDER_SCORE, report);
-    read_ranking(&ranking, "golden.fm");
+    ranked_read(&ranking, "golden.fm");
     int experts = ranking.M * ranking.E;
     double *want = golden_read(&g, scores, FM_F64, NULL), ce = 0;
     double *loss = golden_read(&g, losses, FM_F64, &batches);
     int64_t *tokens = golden_read(&g, "rank.tokens", FM_I64, NULL);
-    double error = score_error(ranking.scores, want, experts, ranking.I);
+    double error = ranked_error(ranking.scores, want, experts, ranking.I);
     for (size_t b = 0; b < batches; b++)
         ce += loss[b] / (double)batches;
     printf("%s, %s, batches of %d: scores off by %.2g, loss by %.2g\n", model, device, batch, error,
@@ -177,8 +151,8 @@ static void assert_trained(int batch, const char *scores)
     r.run.machine.device = "cpu";
     r.run.inputs.batch = batch;
     rank_to(&r, FM_ORDER_SCORE, &report);
-    read_ranking(&ranking, "tiny.fm");
-    double error = score_error(ranking.scores, want, 4 * 8, 256);
+    ranked_read(&ranking, "tiny.fm");
+    double error = ranked_error(ranking.scores, want, 4 * 8, 256);
     printf("trained model, batches of %d: scores off by %.2g\n", batch, error);
     assert_true(error <= 1e-4);
     fm_rank_report_release(&report);
@@ -521,7 +495,7 @@ static void the_original_order_can_be_kept(void **state)
     struct fm_rank_report report = {0};
     runs_init(&r, NULL, "original.fm");
     rank_to(&r, FM_ORDER_ORIGINAL, &report);
-    read_ranking(&ranking, "original.fm");
+    ranked_read(&ranking, "original.fm");
     for (int i = 0; i < CHANNELS; i++)
         assert_int_equal(ranking.order[i], i % I);
     assert_true(ranking.scores[0] > 0);

@@ -1,0 +1,41 @@
+/*
+ * A ranking in the scratch directory, and how far its scores are from stored ones: for tests with
+ * cmocka, which is included before.
+ */
+#ifndef FM_TESTS_RANKED_H
+#define FM_TESTS_RANKED_H
+
+#include <math.h>
+
+#include "lib/stage/ranking.h"
+#include "lib/stage/stage.h"
+#include "tests/unit/scratch.h"
+
+static inline void ranked_read(struct fm_ranking *ranking, const char *name)
+{
+    struct fm_bundle b;
+    struct fm_err err = {0};
+    if (fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err) ||
+        fm_ranking_open(ranking, &b, &err))
+        fail_msg("%s", err.text);
+    fm_bundle_close(&b);
+}
+
+/* Largest difference relative to the largest score of each expert of `channels`. */
+static inline double ranked_error(const double *got, const double *want, int experts, int channels)
+{
+    double worst = 0;
+    for (int x = 0; x < experts; x++) {
+        double most = 0, off = 0;
+        for (int i = x * channels; i < (x + 1) * channels; i++) {
+            most = want[i] > most ? want[i] : most;
+            double d = fabs(got[i] - want[i]);
+            off = d > off || isnan(d) ? d : off;
+        }
+        off = most > 0 ? off / most : off;
+        worst = off > worst || isnan(off) ? off : worst;
+    }
+    return worst;
+}
+
+#endif
