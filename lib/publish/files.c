@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "formats/bundle/partname.h"
 #include "formats/file/file.h"
 #include "formats/sign/oms.h"
 #include "formats/tensor/hfcache.h"
@@ -162,6 +163,12 @@ int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_ru
     f->directory = S_ISDIR(st.st_mode);
     if (!f->directory && !S_ISREG(st.st_mode))
         return fm_fail(err, FM_EFORMAT, "'%s' is neither a file nor a directory", path);
+    int number, parts;
+    if (!f->directory && fm_partname_parse(path, &number, &parts) && parts > 1)
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s' is part %d of %d by its name, and one part is neither signed nor "
+                       "billed; sign the directory that has all of them",
+                       path, number, parts);
     if (!f->directory)
         return add_entry(f, FM_OMS_FILE, (uint64_t)st.st_size, err);
     if (!realpath(path, w.home))

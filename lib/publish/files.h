@@ -51,7 +51,7 @@ struct fm_files_rule {
  * List them.  `path` stays as long as f.  FM_ENOENT, FM_EPERM; FM_EFORMAT for what is neither a
  * file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files or
  * levels; FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be
- * there. Release in every case.
+ * there, and for one part of a bundle. Release in every case.
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err);

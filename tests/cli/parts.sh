@@ -66,6 +66,8 @@ fm-pack -q --model "$odd" --part-size 130kB trained >x
 echo "status $?"
 fm-pack -q --export y --budget 0.3 --part-size 130kB family.fm
 echo "status $?"
+fm-pack --bom --base-model me/mine $first 2>&1
+echo "status $?"
 touch q-00003-of-00003.fm q-00001-of-00003.fm
 fm-pack -q --model "$odd" --part-size 130kB -o q.fm trained
 echo "status $?"
