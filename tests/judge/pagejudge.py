@@ -271,8 +271,9 @@ def figures_are_those(b, listed, quality):
     assert "uniform nvfp4: not in transformers" in b.text("#programs-note"), b.text("#programs-note")
     tables = b.run("[...document.querySelectorAll('#sets details table')].map((t) => "
                    "[...t.tBodies[0].rows].map((tr) => [...tr.cells].map((c) => c.textContent)))")
-    show = lambda name, budget, q: [name, f"{100 * budget:.1f} %", f"{q['ce']:.4f}", f"{q['kl']:.4f}",
-                                    f"{100 * q['agree']:.1f} %"]
+    half = lambda q, of: f" ± {(q[of][1] - q[of][0]) / 2:.4f}" if of in q else ""
+    show = lambda name, budget, q: [name, f"{100 * budget:.1f} %", f"{q['ce']:.4f}" + half(q, "ce_interval"),
+                                    f"{q['kl']:.4f}" + half(q, "kl_interval"), f"{100 * q['agree']:.1f} %"]
     without_bytes = [[r[:2] + r[3:6] for r in rows] for rows in tables]
     measured = [r for r in listed["budgets"] if not r["quality"]["interpolated"]]
     own = [show("family", r["budget"], r["quality"]) for r in measured]
