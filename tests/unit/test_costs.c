@@ -49,6 +49,10 @@ static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_c
         for (size_t i = 0; i < dir->shard[s].st.count; i++) {
             const struct fm_tensor *t = &dir->shard[s].st.tensor[i];
             bool channels = strstr(t->name, ".experts.") && !strstr(t->name, "down_proj_bias");
+            int l, e;
+            const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
+            if (w && w->part == FM_PART_SPARE)
+                continue; /* which another checkpoint of the model may lack */
             if (!strstr(t->name, "_scale_inv") && fm_extra_layer(c, t->name) < 0)
                 *(channels ? experts : others) += fm_tensor_count(t);
         }
