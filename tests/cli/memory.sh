@@ -14,12 +14,12 @@ limited() { # limited KB COMMAND...
         exec "$@"
     )
 }
-least=60000 # where the loader finds room for the libraries (never, under sanitizers)
-until limited $least fm-rank --version >/dev/null 2>&1 || [ $least -gt 400000 ]; do
-    least=$((least + 2000))
-done
-try() { # try COMMAND...: at limits that rise
-    local kb=$least status
+try() { # try COMMAND...: at limits that rise from where the loader has room for the tool's libraries
+    local least=60000 kb status # never under sanitizers
+    until limited $least "$1" --version >/dev/null 2>&1 || [ $least -gt 400000 ]; do
+        least=$((least + 2000))
+    done
+    kb=$least
     while [ $kb -lt $((least + 78000)) ] && [ $least -lt 400000 ]; do
         limited $kb "$@" >said 2>complained
         status=$?
