@@ -412,7 +412,10 @@ static void add_files(const struct bom *b)
         cJSON *file = fm_json_add_object(list, NULL);
         fm_sha256_hex(hex, &e->digest);
         fm_json_add_string(file, "type", "file");
-        fm_json_add_string(file, "name", b->files.directory ? e->name : basename(b->files.path));
+        bool single = strcmp(e->name, FM_OMS_FILE) == 0;
+        fm_json_add_string(file, "name",
+                           b->files.directory ? e->name
+                                              : basename(single ? b->files.path : e->name));
         cJSON *hash = fm_json_add_object(fm_json_add_array(file, "hashes"), NULL);
         fm_json_add_string(hash, "alg", "SHA-256");
         fm_json_add_string(hash, "content", hex);
@@ -562,7 +565,8 @@ static int open_all(struct bom *b, const struct fm_run_options *run, struct fm_e
     if (!rc)
         rc = find_parent(b, run->inputs.model, err);
     if (!rc)
-        rc = fm_files_list(&b->files, o->target, &(struct fm_files_rule){.without = without}, err);
+        rc = fm_files_list(&b->files, o->target,
+                           &(struct fm_files_rule){.without = without, .parts = true}, err);
     return rc;
 }
 

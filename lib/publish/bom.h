@@ -37,7 +37,8 @@ struct fm_bom_report {
 
 /*
  * Write the bill: bom.cdx.json (FM_EXPORT_BOM) in the directory of an export, FILE.bom.cdx.json
- * beside a bundle.  All files are read once.  run->inputs.model, or NULL, is the parent, which the
+ * beside a bundle, or beside the first part of one in parts, which lists all parts.  All files are
+ * read once.  run->inputs.model, or NULL, is the parent, which the
  * bundle must be of.  run->outputs.force replaces an earlier bill, else that is FM_ECREATE.
  * FM_EUSAGE where the bundle of an export is not given, FM_ECONFIG where it is another's,
  * FM_EFORMAT for what is broken.

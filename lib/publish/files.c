@@ -152,6 +152,23 @@ static int walk(struct walk *w, const char *below, int level, struct fm_err *err
     return rc;
 }
 
+/* All parts of the bundle of which f->path is one, by their paths. */
+static int add_parts(struct fm_files *f, int parts, struct fm_err *err)
+{
+    for (int k = 1; k <= parts; k++) {
+        struct stat st;
+        char *path = fm_partname_other(f->path, k, err);
+        if (!path)
+            return err->code;
+        int rc = stat(path, &st) == 0 ? add_entry(f, path, (uint64_t)st.st_size, err)
+                                      : fm_fail_errno(err, "cannot examine '%s'", path);
+        free(path);
+        if (rc)
+            return rc;
+    }
+    return FM_OK;
+}
+
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err)
 {
@@ -165,10 +182,11 @@ int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_ru
         return fm_fail(err, FM_EFORMAT, "'%s' is neither a file nor a directory", path);
     int number, parts;
     if (!f->directory && fm_partname_parse(path, &number, &parts) && parts > 1)
-        return fm_fail(err, FM_EUSAGE,
-                       "'%s' is part %d of %d by its name, and one part is neither signed nor "
-                       "billed; sign the directory that has all of them",
-                       path, number, parts);
+        return rule->parts ? add_parts(f, parts, err)
+                           : fm_fail(err, FM_EUSAGE,
+                                     "'%s' is part %d of %d by its name, and one part is not "
+                                     "signed; sign the directory that has all of them",
+                                     path, number, parts);
     if (!f->directory)
         return add_entry(f, FM_OMS_FILE, (uint64_t)st.st_size, err);
     if (!realpath(path, w.home))
@@ -244,7 +262,11 @@ static void hash_file(void *arg, int i)
     if (h->f->directory && !(path = fm_file_join(h->f->path, e->name, &err)))
         rc = err.code;
     if (!rc)
-        rc = fm_file_open(&file, path ? path : h->f->path, &err);
+        rc = fm_file_open(&file,
+                          path                                ? path
+                          : strcmp(e->name, FM_OMS_FILE) == 0 ? h->f->path
+                                                              : e->name,
+                          &err);
     if (!rc) {
         e->bytes = file.size;
         rc = hash(h, e, &file, &err);

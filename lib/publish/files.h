@@ -20,7 +20,7 @@
 #include "lib/run/run.h"
 
 struct fm_files_entry {
-    char *name; /* path below the directory; "." for a file that was given itself */
+    char *name; /* path below the directory; "." for a single file; the path of a part */
     uint64_t bytes;
     struct fm_sha256 digest; /* once it was hashed */
     bool hash;               /* is to be hashed; set by fm_files_list */
@@ -45,13 +45,14 @@ struct fm_files_rule {
     const void *self;
     /* A file that must not be in the directory (a private key); 0: none. */
     uint64_t dev, ino;
+    bool parts; /* a part of a bundle stands for all parts; else it is refused */
 };
 
 /*
  * List them.  `path` stays as long as f.  FM_ENOENT, FM_EPERM; FM_EFORMAT for what is neither a
  * file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files or
  * levels; FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be
- * there, and for one part of a bundle. Release in every case.
+ * there, and for one part of a bundle unless rule->parts.  Release in every case.
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err);

@@ -60,13 +60,22 @@ ls p
 rm -r p && mkdir p
 fm-pack -q --model "$odd" --part-size 130kB -o p/family.fm trained >/dev/null
 
+echo "== a bill of all parts"
+fm-pack --bom --base-model me/mine $first | sed 's/, [0-9.]* kB,/, SIZE,/'
+grep '"name": "family' $first.bom.cdx.json
+for part in p/family-*.fm; do sha256sum <$part | cut -c1-64; done | grep -cFf - $first.bom.cdx.json
+fm-pack --bom p/family-00002-of-00003.fm
+echo "status $?"
+rm $first.bom.cdx.json
+
 echo "== not to be made"
 fm-pack -q --model "$odd" --part-size 20kB -o x.fm trained 2>&1 | sed 's/[0-9]\{5\} bytes/N bytes/'
 fm-pack -q --model "$odd" --part-size 130kB trained >x
 echo "status $?"
 fm-pack -q --export y --budget 0.3 --part-size 130kB family.fm
 echo "status $?"
-fm-pack --bom --base-model me/mine $first 2>&1
+openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem 2>/dev/null
+fm-verify --sign key.pem $first
 echo "status $?"
 touch q-00003-of-00003.fm q-00001-of-00003.fm
 fm-pack -q --model "$odd" --part-size 130kB -o q.fm trained
