@@ -1,7 +1,7 @@
 /*
- * The tensors of a checkpoint sorted into those of experts and the rest, by the family's
- * table. fm-pack moves them as bytes, so nothing here knows values; a tensor that is missing,
- * twice there or of the wrong shape is named before the first byte is moved.
+ * Sort the tensors of a checkpoint into those of experts and the rest, by the family's table.
+ * fm-pack copies them as bytes, so no values are read here.  A tensor that is missing, duplicated
+ * or of the wrong shape is reported before the first byte is copied.
  */
 #include "lib/model/checkpoint.h"
 
@@ -35,7 +35,7 @@ static bool is_row_of_experts(const struct fm_checkpoint *cp, const struct fm_we
            fm_weights_is_expert(w);
 }
 
-/* Which of an expert's tensors the row is. */
+/* The index of row w among an expert's tensors. */
 static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
 {
     int place = 0;
@@ -44,7 +44,7 @@ static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
     return place;
 }
 
-/* A tensor that an expert's row of the table describes. */
+/* Store a tensor that an expert's row of the table describes. */
 static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int l, int e,
                        const struct fm_stored *at, struct fm_err *err)
 {
@@ -73,8 +73,8 @@ static const struct fm_tensor *find_tensor(const void *in, const char *name,
     return fm_hfdir_find(in, name, file);
 }
 
-/* A tensor goes to its expert or to the rest, and its scales with it; or it is of no decoder layer,
- * and stays as it is. */
+/* Assign a tensor, with its scales, to its expert or to the rest; a tensor of no decoder layer is
+ * kept as it is. */
 static int sort_tensor(struct fm_checkpoint *cp, struct fm_stored *at, struct fm_err *err)
 {
     int l, e;

@@ -1,5 +1,5 @@
-/* Each entry of the list is compared with the module of every tensor of codes: entries are few
- * patterns, or as many names as there are modules. */
+/* Each entry of the list is compared with the module of every tensor of codes.  The list has either
+ * a few patterns, or as many names as there are modules. */
 #include "lib/model/ignored.h"
 
 #include <fnmatch.h>
@@ -11,15 +11,14 @@
 #include "lib/block/storage.h"
 #include "lib/model/stored.h"
 
-/* An entry of the list. */
 struct entry {
     const char *text;
     size_t length;
-    bool pattern, expression; /* `*` in it; after "re:" */
+    bool pattern, expression; /* contains `*`; starts with "re:" */
     regex_t regex;
 };
 
-/* The module itself, or one that it is a part of. */
+/* Whether the entry matches the module or a module that contains it. */
 static bool names(const struct entry *e, const char *module)
 {
     char part[FM_ST_NAME_BYTES_MAX + 1];

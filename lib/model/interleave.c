@@ -1,8 +1,8 @@
 /*
- * The same rearrangement as lib/model/loading.c makes, but of bytes: what fm-pack stores and what
- * an export takes back are the checkpoint's own elements, so nothing here knows a number, only its
- * size. Transposition is by tiles in vector registers; it is what packing spends its time on. Items
- * of codes have other sizes, and are few or long.
+ * The same rearrangement as in lib/model/loading.c, but of bytes: fm-pack stores, and an export
+ * restores, the checkpoint's own elements, so only the size of an element matters here.  Matrices
+ * are transposed by tiles in vector registers, because packing spends most of its time there.
+ * Elements of codes have other sizes; they are few or long, and are copied one by one.
  */
 #include "lib/model/interleave.h"
 
@@ -10,7 +10,7 @@
 
 #include "lib/base/pool.h"
 
-/* A tile of 64 x 64 halves is two times 8 KiB: source and destination stay in the first cache. */
+/* Tiles of 64 x 64 halves, 8 KiB each for source and destination: both fit into the L1 cache. */
 #define TILE 64
 
 void fm_interleave_spread(void *to, size_t step, const void *from, const int32_t *order, int n,
@@ -51,7 +51,7 @@ typedef uint32_t word4 __attribute__((vector_size(16)));
 #define LOW4(a, b) __builtin_shufflevector(a, b, 0, 4, 1, 5)
 #define HIGH4(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
 
-/* Eight rows of eight: interleaving rows i and i + 4 three times transposes. */
+/* Transpose eight rows of eight by interleaving rows i and i + 4 three times. */
 static void turn8(half8 row[8])
 {
     for (int step = 0; step < 3; step++) {
@@ -78,8 +78,8 @@ static void turn4(word4 row[4])
 
 /*
  * Transpose a tile: column j of `from` becomes row place[j] of `to` (place NULL: row j).  Whole
- * tiles go through buffers, because the rows of a matrix whose width is a power of two all fall
- * into the same cache set; sizes known to the compiler make its copies fast.
+ * tiles are copied through buffers, because the rows of a matrix whose width is a power of two all
+ * fall into the same cache set; with constant sizes the compiler makes these copies fast.
  */
 #define DEFINE_TRANSPOSE(name, type, vector, lanes, turn)                                          \
     static void name##_tile(type *to, size_t to_row, const int32_t *place, const type *from,       \
@@ -116,7 +116,7 @@ static void turn4(word4 row[4])
 DEFINE_TRANSPOSE(transpose2, uint16_t, half8, 8, turn8)
 DEFINE_TRANSPOSE(transpose4, uint32_t, word4, 4, turn4)
 
-/* The same of elements of any size. */
+/* The same for elements of any size. */
 static void transpose_any(char *to, size_t to_row, const int32_t *place, const char *from,
                           size_t from_row, int rows, int columns, size_t element)
 {

@@ -1,8 +1,8 @@
 /*
- * A layer is read by the pool, a tensor or an expert's share of one at a time, and turned into what
- * products take while it lies in the cache; the bytes of the next one are asked for meanwhile
- * (prefetch.c).  Layers that fit into memory keep a slot of their own, the others share one; a
- * caller that asks for a layer does not see which.
+ * The pool reads a layer, a tensor or an expert's share of a tensor at a time, and converts it to
+ * the type that products take while it is in the cache.  Meanwhile the bytes of the next layer are
+ * prefetched (prefetch.c).  Layers that fit into memory keep a slot of their own, the others share
+ * one; callers of fm_model_layer need not distinguish the two.
  *
  * From piece to target.  A piece is what one task reads: a tensor, or expert e of a tensor that
  * holds all of them.  A piece of an expert consists of cuts, one for each part of memory that it
@@ -60,17 +60,18 @@ struct conversion {
     struct fm_model *m;
     struct fm_layer_tensors *layer;
     struct fm_layer_slot *slot;
-    int l, pieces; /* tasks of a tensor: E where one holds all experts of a layer */
+    int l, pieces; /* tasks per tensor: E if it holds all experts of a layer */
     pthread_mutex_t lock;
     int failed; /* lowest task that failed, INT_MAX: none */
     struct fm_err err;
-    bool unread; /* the bytes of some task could not be read */
+    bool unread; /* a task could not read its bytes */
     bool summing;
-    struct fm_digest *shares;            /* (places, 2) of tensors that hold all experts: codes or
-                                            values, scales */
-    const struct fm_model_tensor *whole; /* outside the layers: one tensor, cut into pieces */
+    struct fm_digest *shares; /* (places, 2) of tensors that hold all experts: codes or
+                                 values, scales */
+    const struct fm_model_tensor
+        *whole; /* outside the layers: the one tensor that is cut into pieces */
     struct fm_out dst;
-    struct fm_scales scales; /* scale NULL: its tensor holds values */
+    struct fm_scales scales; /* scale is NULL if the tensor holds values */
     struct fm_digest sum;    /* of the pieces; of the layer */
 };
 
@@ -85,15 +86,15 @@ static void fail_piece(struct conversion *v, int i, const struct fm_err *err, bo
     pthread_mutex_unlock(&v->lock);
 }
 
-/* Are the tensor's values rounded to what is written of them? */
+/* Whether the tensor's values are rounded to the dtype in which they are written. */
 static bool is_rounded(const struct fm_model *m, const struct fm_model_tensor *p)
 {
     return m->rounding == FM_MODEL_ROUND_ALL ||
            (m->rounding == FM_MODEL_ROUND_REST && !fm_weights_is_expert(p->weight));
 }
 
-/* The scales of a tensor of codes, or of share e of `shares`, from their bytes, into scratch;
- * scales->scale stays NULL where the tensor holds values. */
+/* Convert the scales of a tensor of codes, or of share e of `shares`, from their bytes into
+ * scratch; scales->scale stays NULL if the tensor holds values. */
 static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
                         const struct fm_model_tensor *p, int e, int shares, const void *raw,
                         float factor, struct fm_err *err)
@@ -109,7 +110,7 @@ static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
     return FM_OK;
 }
 
-/* The sum of what was just read at place l; FM_ECONFIG where other weights are wanted. */
+/* Record the sum of what was just read at place l.  FM_ECONFIG if other weights are wanted. */
 static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, struct fm_err *err)
 {
     if (m->summed[l])
@@ -121,7 +122,7 @@ static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, stru
     return fm_within(err, "%s", m->path);
 }
 
-/* The run that reads is to end: then task i is left out, and has failed. */
+/* If the run is about to end, skip task i and mark it as failed. */
 static bool is_ending(struct conversion *v, int i)
 {
     struct fm_err err = {0};
@@ -132,7 +133,7 @@ static bool is_ending(struct conversion *v, int i)
     return true;
 }
 
-/* Piece i of an end, FM_WEIGHTSUM_PIECE bytes of the file. */
+/* Read piece i of a tensor outside the layers, FM_WEIGHTSUM_PIECE bytes of the file. */
 static void end_task(void *arg, int i)
 {
     struct conversion *v = arg;
@@ -163,7 +164,7 @@ static void end_task(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* The scales of an end, into scratch; adds their digest to *sum. */
+/* Read the scales of a tensor outside the layers into scratch; add their digest to *sum. */
 static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct fm_err *err)
 {
     const struct fm_stored *at = &v->whole->at;
@@ -185,7 +186,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
     return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, factor, err);
 }
 
-/* The end that a tensor becomes, where it carries its type. */
+/* The field that the tensor fills, if it is one that carries its type; else NULL. */
 static struct fm_in *end_with_type(struct fm_model *m, const struct fm_model_tensor *p)
 {
     return p->weight->field == offsetof(struct fm_nonlayer, embed)     ? &m->nonlayer.embed
@@ -193,7 +194,7 @@ static struct fm_in *end_with_type(struct fm_model *m, const struct fm_model_ten
                                                                        : NULL;
 }
 
-/* Adds the tensor's digest to *sum. */
+/* Read a tensor outside the layers; add its digest to *sum. */
 static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct fm_digest *sum,
                     struct fm_err *err)
 {
@@ -233,7 +234,7 @@ static int read_end(struct fm_model *m, const struct fm_model_tensor *p, struct 
 static int load_ends(struct fm_model *m, struct fm_err *err)
 {
     struct fm_digest sum = {{0}};
-    bool all = true; /* are read by this call */
+    bool all = true; /* all tensors are read by this call */
     for (int i = 0; i < m->nonlayer_count; i++) {
         const void *have = *(void **)((char *)&m->nonlayer + m->nonlayer_tensor[i].weight->field);
         int rc = have ? FM_OK : read_end(m, &m->nonlayer_tensor[i], &sum, err);
@@ -254,7 +255,7 @@ int fm_model_nonlayer(struct fm_model *m, const struct fm_nonlayer **nonlayer, s
     return rc;
 }
 
-/* Does it hold all experts of a layer? */
+/* Whether the tensor holds all experts of a layer. */
 static bool is_fused(const struct fm_model_tensor *p)
 {
     return p->expert < 0 && fm_weights_is_expert(p->weight);
@@ -265,16 +266,17 @@ static struct fm_layer_slot *slot_of(struct fm_model *m, int l)
     return &m->slot[l < m->pinned ? l : m->pinned];
 }
 
-/* A tensor of a layer, or an expert's share of one that holds all of them. */
+/* A tensor of a layer, or an expert's share of a tensor that holds all of them. */
 struct piece {
     const struct fm_model_tensor *tensor;
-    int e;                   /* -1: not one expert's */
+    int e;                   /* -1: not of one expert */
     size_t first, n;         /* its elements in the tensor */
     const void *raw, *scale; /* their bytes, and those of their scales */
-    float factor[2];         /* of these; of codes of a bundle for each of the rows of a channel */
+    float factor[2]; /* multipliers of the scales; for codes of a bundle, one for each row of a
+                        channel */
 };
 
-/* Where a piece goes: its rows, or its columns as rows, `stride` elements apart. */
+/* Destination of a piece: its rows, or its columns as rows, `stride` elements apart. */
 struct target {
     struct fm_out to;
     size_t stride, width; /* a row of the piece has `width` elements */
@@ -282,8 +284,8 @@ struct target {
     bool columns;
 };
 
-/* Piece i % pieces of tensor i / pieces; false: that tensor is one piece alone, and it is not it.
- */
+/* Find piece i % pieces of tensor i / pieces.  Return false if that tensor is a single piece and
+ * this is not it. */
 static bool find_piece(struct piece *x, const struct conversion *v, int i)
 {
     const struct fm_config *c = &v->m->config;
@@ -302,8 +304,8 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     return true;
 }
 
-/* Channels of the file at each rank, for a piece of an expert of a checkpoint that is read ranked.
- */
+/* Channels of the file in ranked order, for a piece of an expert of a checkpoint that is read
+ * ranked; else NULL. */
 static const int32_t *order_of(const struct conversion *v, const struct piece *x)
 {
     const struct fm_config *c = &v->m->config;
@@ -313,7 +315,7 @@ static const int32_t *order_of(const struct conversion *v, const struct piece *x
     return v->m->order + expert * (size_t)c->I;
 }
 
-/* Of a tensor that every token meets: a field of the layer, or of its MLP. */
+/* Target of a tensor that all tokens use: a field of the layer, or of its MLP. */
 static struct target target_in_layer(const struct conversion *v, const struct piece *x)
 {
     const struct fm_layer_slot *y = v->slot;
@@ -337,8 +339,8 @@ static struct target target_in_layer(const struct conversion *v, const struct pi
     }
 }
 
-/* Rows of the file for those in memory, in scratch, where the attention block has an order of its
- * own; else NULL. */
+/* For each row in memory, its row in the file, in scratch; NULL if the attention block does not
+ * reorder rows. */
 static const int32_t *head_rows(const struct conversion *v, const struct piece *x)
 {
     const struct fm_config *c = &v->m->config;
@@ -349,7 +351,7 @@ static const int32_t *head_rows(const struct conversion *v, const struct piece *
     return order;
 }
 
-/* Where a cut of an expert goes. */
+/* Target of a cut of an expert. */
 static struct target target_of_cut(const struct conversion *v, int e,
                                    const struct fm_expert_cut *cut)
 {
@@ -369,7 +371,8 @@ static struct target target_of_cut(const struct conversion *v, int e,
     return (struct target){to, channel, (size_t)cut->rows * row, cap, false};
 }
 
-/* Channels as rows of a part: `order` (cap) of channels, or that of their rows, into scratch. */
+/* Rows of a part in channel order: `order` (cap) itself, or expanded to the rows of each channel,
+ * in scratch. */
 static const int32_t *order_rows(const int32_t *order, int rows, int cap)
 {
     if (!order || rows == 1)
@@ -380,7 +383,8 @@ static const int32_t *order_rows(const int32_t *order, int rows, int cap)
     return all;
 }
 
-/* The target from x, of whose rows or columns number j is order[j], or j where order is NULL. */
+/* Convert x to the target; its row or column j is row or column order[j] of x, or j if order is
+ * NULL. */
 static void convert_to(const struct conversion *v, struct target t, struct fm_in x,
                        const int32_t *order)
 {
@@ -390,7 +394,7 @@ static void convert_to(const struct conversion *v, struct target t, struct fm_in
         v->m->ops->convert(t.to, (int64_t)t.stride, x, order, t.rows, (int64_t)t.width);
 }
 
-/* The values of an expert's share, cut by cut. */
+/* Convert the values of an expert's share, cut by cut. */
 static void convert_share(const struct conversion *v, const struct piece *x, struct fm_in src)
 {
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -410,8 +414,8 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     assert(left == 0); /* invariant 4 */
 }
 
-/* Adds to the layer's sum the `size` bytes of a tensor, of its scales where `second`; those of an
- * expert's `share`, unless that is -1, wait for the other experts'. */
+/* Add `size` bytes of a tensor, or of its scales if `second`, to the layer's sum.  Those of an
+ * expert's `share` (not -1) are kept until those of the other experts are there. */
 static void note_bytes(struct conversion *v, const struct piece *x, bool second, int share,
                        const void *bytes, size_t size)
 {
@@ -426,7 +430,7 @@ static void note_bytes(struct conversion *v, const struct piece *x, bool second,
     pthread_mutex_unlock(&v->lock);
 }
 
-/* What was summed by shares, to the sum of the layer. */
+/* Add what was summed by shares to the sum of the layer. */
 static void join_shares(struct conversion *v)
 {
     for (size_t i = 0; v->summing && i < 2 * v->layer->places; i++) {
@@ -439,7 +443,7 @@ static void join_shares(struct conversion *v)
     }
 }
 
-/* `size` bytes of a file from `offset` on, into scratch. */
+/* Read `size` bytes of a tensor, from `offset` on, into scratch. */
 static int read_bytes(const void **bytes, const struct fm_tensor *t, const struct fm_file *file,
                       uint64_t offset, size_t size, struct fm_err *err)
 {
@@ -450,7 +454,7 @@ static int read_bytes(const void **bytes, const struct fm_tensor *t, const struc
     return FM_OK;
 }
 
-/* What the scales are multiplied by, where there is such a number; it counts in the layer's sum. */
+/* Read the number that multiplies the scales, if there is one; it is part of the layer's sum. */
 static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
@@ -466,10 +470,10 @@ static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err
 }
 
 /*
- * The tensor with what belongs to an expert's matrix and to no channel of it: its own, under the
- * checkpoint's name with the end `end`; or, in an export with our modelling file, one of all
- * experts, `own` after the name of the codes, of which one has `n` elements.  The sentence of an
- * error names it.
+ * Find a tensor with one value per matrix of an expert and none per channel: a tensor of the
+ * expert, with the checkpoint's name and the end `end`; or, in an export with our modelling file, a
+ * tensor of all experts, `own` after the name of the codes, with `n` elements per expert.  Errors
+ * name the tensor.
  */
 static int find_apart(struct fm_tensor *found, const struct fm_file **file,
                       const struct conversion *v, const struct piece *x, enum fm_weight_part part,
@@ -499,7 +503,7 @@ static int find_apart(struct fm_tensor *found, const struct fm_file **file,
     return FM_OK;
 }
 
-/* The same of codes of a bundle or an export. */
+/* The same for codes of a bundle or an export. */
 static int read_factors(const struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_config *c = &v->m->config;
@@ -521,7 +525,7 @@ static int read_factors(const struct conversion *v, struct piece *x, struct fm_e
     return FM_OK;
 }
 
-/* The same of codes of a bundle or an export: of as many channels as are wanted. */
+/* Read codes of a bundle or an export: as many channels as are wanted. */
 static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
@@ -552,7 +556,7 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
     return read_bytes(&x->scale, &t, file, 0, (size_t)t.size, err);
 }
 
-/* The bytes of a piece, and of its scales. */
+/* Read the bytes of a piece and of its scales. */
 static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
@@ -575,7 +579,7 @@ static int read_piece(struct conversion *v, struct piece *x, struct fm_err *err)
     return rc ? rc : read_factor(v, x, err);
 }
 
-/* Codes of a bundle. */
+/* Convert codes of a bundle or an export. */
 static int convert_packed(const struct conversion *v, const struct piece *x, struct fm_err *err)
 {
     const struct fm_config *c = &v->m->config;
@@ -592,7 +596,7 @@ static int convert_packed(const struct conversion *v, const struct piece *x, str
     return FM_OK;
 }
 
-/* Values of a piece to its target; the first time only if all are finite. */
+/* Convert the values of a piece to its target.  The first time, fail unless all are finite. */
 static int convert_piece(const struct conversion *v, const struct piece *x, struct fm_err *err)
 {
     const struct fm_model_tensor *p = x->tensor;
@@ -631,7 +635,7 @@ static void convert_task(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* No file that the layer was read from was changed meanwhile. */
+/* Check that no file of the layer has changed since it was opened. */
 static int check_unchanged(const struct fm_layer_tensors *layer, struct fm_err *err)
 {
     const struct fm_file *last = NULL, *last_scale = NULL;
@@ -672,7 +676,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     join_shares(&v);
     fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
-    /* Of other weights that is to be said first, and not what is wrong with them. */
+    /* If these are other weights, report that first, rather than an error in their values. */
     if (!v.unread && note_sum(m, l, &v.sum, err))
         return err->code;
     if (v.failed != INT_MAX) {

@@ -1,7 +1,8 @@
 /*
- * Opening a model decides everything before a weight is read: where each tensor lies, that each
- * has its shape, which are strays that no table knows, and how many layers memory can keep.  After
- * that, reading a layer cannot fail but for the disk and for values that are not finite.
+ * Opening a model decides everything before a weight is read: the place of each tensor, that each
+ * has its shape, which tensors are strays that the family's table lacks, and how many layers fit
+ * into memory.  After that, reading a layer fails only on disk errors, changed files and values
+ * that are not finite.
  */
 #include "lib/model/model.h"
 
@@ -19,8 +20,8 @@
 #include "lib/model/ignored.h"
 #include "lib/model/loading.h"
 
-/* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or none where it
- * is dense. */
+/* (M, E) widths from a JSON array of arrays, one for each decoder layer: E widths, or an empty
+ * array if it is dense. */
 static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
@@ -48,7 +49,7 @@ static int read_caps(struct fm_model *m, const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* Widths on disk: an export says them, everything else is full. */
+/* Read the widths of an export; everything else has full width. */
 static int find_caps(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_tensors *t = &m->tensors;
@@ -71,7 +72,7 @@ static int find_caps(struct fm_model *m, struct fm_err *err)
     return rc;
 }
 
-/* An export whose config.json says how its codes are stored. */
+/* Find the tensors of codes of an export whose config.json names a storage. */
 static int find_codes(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
@@ -87,7 +88,7 @@ static int find_codes(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* Experts of codes have whole channel groups. */
+/* Check that experts of codes have whole channel groups. */
 static int check_groups(const struct fm_model *m, struct fm_err *err)
 {
     uint32_t group = m->packed.storage ? (uint32_t)m->packed.group : 1;
@@ -99,7 +100,7 @@ static int check_groups(const struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* A checkpoint as transformers 5 keeps it in memory. */
+/* Whether this is a checkpoint as transformers 5 keeps it in memory. */
 static bool has_fused(const struct fm_tensors *t)
 {
     for (size_t i = 0; i < t->files; i++)
@@ -115,8 +116,8 @@ static const struct fm_tensor *find_tensor(const void *in, const char *name,
     return fm_source_find(in, name, file);
 }
 
-/* A tensor of a layer's experts that are codes: of a bundle, or of the channels that an export has.
- */
+/* Check the shape of a tensor of codes of a layer's experts: of a bundle, or with the channels that
+ * an export has. */
 static int check_packed(const struct fm_model *m, const struct fm_packed_part *part, int l,
                         const struct fm_tensor *t, struct fm_err *err)
 {
@@ -124,7 +125,7 @@ static int check_packed(const struct fm_model *m, const struct fm_packed_part *p
     return fm_packed_check(m->tensors.bundle.file.path ? part : &flat, t, err);
 }
 
-/* Codes of a bundle or an export, and their scales. */
+/* Find codes of a bundle or an export, and their scales. */
 static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
                        int l, struct fm_err *err)
 {
@@ -182,7 +183,7 @@ static int compare_places(const void *a, const void *b)
     return (a_at > b_at) - (a_at < b_at);
 }
 
-/* Experts share one dtype: what merged weights are rounded to, and what a bundle stores. */
+/* All experts must share one dtype: merged weights are rounded to it, and a bundle stores it. */
 static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, bool first,
                        struct fm_err *err)
 {
@@ -204,7 +205,7 @@ static uint64_t place_bytes(const struct fm_stored *at)
     return at->tensor->size + (at->scale ? at->scale->size : 0);
 }
 
-/* What the layer's tensors would take, and a task's share of one takes, on the way into memory:
+/* Count the bytes that the layer's tensors, and one task's share of them, need while they are read:
  * bytes of the file, and scales as floats. */
 static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer)
 {
@@ -224,7 +225,8 @@ static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer
     }
 }
 
-/* Of a tensor that no tool computes with: it is there, of the right shape, if it must be. */
+/* Check a tensor that no tool computes with: if it is required, it is there and has the right
+ * shape. */
 static int check_carried(struct fm_model *m, const struct fm_weight *w, int l, struct fm_err *err)
 {
     struct fm_model_tensor found = {0};
@@ -279,7 +281,8 @@ static int find_nonlayer(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* The tensor by which servers switch the budget of an elastic export: no weight. */
+/* Whether the tensor is the one by which servers switch the budget of an elastic export; it is not
+ * a weight. */
 static bool is_switch(const struct fm_model *m, const char *name)
 {
     static const char end[] = ".experts.budget";
@@ -287,7 +290,7 @@ static bool is_switch(const struct fm_model *m, const char *name)
     return m->tensors.naming == FM_NAMING_RAGGED && len > n && strcmp(name + len - n, end) == 0;
 }
 
-/* Of a tensor that nothing is computed with: fm-pack writes it as values, so that codes need their
+/* Check a tensor that nothing is computed with: fm-pack writes it as values, so codes need their
  * scales. */
 static int check_unread(const struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
@@ -296,8 +299,8 @@ static int check_unread(const struct fm_model *m, const struct fm_tensor *t, str
     return fm_stored_check(&at, &m->config, err);
 }
 
-/* Scales that a bundle or an export has of codes, beside these or, of no channel, among other
- * tensors; and their factors. */
+/* Whether the name is that of scales of codes in a bundle or an export, in the same file or, if
+ * they have no channels, among the other tensors; or of their factors. */
 static bool is_packed_scale(const struct fm_model *m, const char *name)
 {
     int l, e;
@@ -320,13 +323,13 @@ static bool is_packed_scale(const struct fm_model *m, const char *name)
     return w && fm_weights_is_expert(w);
 }
 
-/* Tensors that the model does not use (old buffers, heads of other tasks) are fine; strays are not,
- * nor what config.json switches off. */
+/* Unused tensors of the model (old buffers, heads of other tasks) are accepted; strays, and tensors
+ * that config.json switches off, are refused. */
 static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
     int l, e;
     char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
-    const char *of = t->name; /* scales belong where their weight does */
+    const char *of = t->name; /* scales belong to the same place as their weight */
     const struct fm_file *file;
     if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of) ||
         is_packed_scale(m, of))
@@ -388,7 +391,7 @@ uint64_t fm_model_layer_bytes(const struct fm_model *m)
     return most;
 }
 
-/* What threads have in hand while they read a layer. */
+/* Bytes that threads hold while they read a layer. */
 static uint64_t pieces_bytes(const struct fm_model *m)
 {
     uint64_t most = 0, threads = (uint64_t)fm_pool_threads();
@@ -409,8 +412,8 @@ uint64_t fm_model_resident_bytes(const struct fm_model *m)
     return nonlayer_bytes(m) + layers;
 }
 
-/* How many layers stay: all, if they fit beside the other weights, else what fits beside a slot for
- * the others and the bytes on their way into it. */
+/* Set how many layers stay in memory: all, if they fit in addition to the other weights; else as
+ * many as fit in addition to a slot for the others and the bytes being read into it. */
 static void count_pinned(struct fm_model *m)
 {
     uint64_t layer = fm_model_layer_bytes(m), nonlayer = nonlayer_bytes(m), raw = pieces_bytes(m);
@@ -434,7 +437,7 @@ static int plan_slots(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* Which of two ways a checkpoint of a family that has both lies in. */
+/* Whether a checkpoint has fused experts, for a family that allows both forms. */
 static bool is_fused(const struct fm_model *m)
 {
     char name[FM_WEIGHT_NAME_BYTES];
@@ -443,7 +446,7 @@ static bool is_fused(const struct fm_model *m)
            fm_source_find(&m->tensors, name, &file);
 }
 
-/* What is at `path`, or in `dir` where that is open. */
+/* Open the model at `path`, or in `dir` if that is open. */
 static int open_model(struct fm_model **model, const char *path, const struct fm_hfdir *dir,
                       uint64_t memory, struct fm_err *err)
 {
@@ -469,7 +472,8 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
         rc = find_codes(m, err);
     m->keeps = m->packed.storage != NULL;
     if (m->tensors.naming != FM_NAMING_STOCK && !m->keeps)
-        m->config.storage = NULL; /* what is carried of the checkpoint says how that was stored */
+        m->config.storage =
+            NULL; /* the config of the source checkpoint describes how that was stored */
     if (!rc)
         rc = find_caps(m, err);
     if (!rc)
@@ -492,7 +496,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     return rc;
 }
 
-/* Give back the weights that are resident. */
+/* Free the resident weights. */
 static void drop_weights(struct fm_model *m)
 {
     for (int i = 0; m->slot && i <= m->config.L; i++) {

@@ -1,24 +1,24 @@
 /*
- * This room, lib/model: where the weights of a model lie, and how a layer of them comes into
- * memory.  It knows files, by way of lib/family's tables, and no operation: it computes nothing.
- * In reading order: this header, source and stored (where a weight is on disk), model.c with
- * loading.c, prefetch.c and slots.c (opening, reading, memory), ignored (what config.json says of
- * codes), packed and interleave (what a bundle has, and its order), checkpoint and weightsum (for
- * stages that move or know a checkpoint by its bytes).
+ * This room, lib/model: where the weights of a model are stored, and how a layer of them is read
+ * into memory.  It finds tensors in files by lib/family's tables, and does not compute.  In reading
+ * order: this header, source and stored (where a weight is on disk), model.c with loading.c,
+ * prefetch.c and slots.c (opening, reading, memory), ignored (modules that config.json lists as not
+ * quantised), packed and interleave (the tensors of a bundle, and their order), checkpoint and
+ * weightsum (for stages that copy or identify a checkpoint by its bytes).
  *
- * A model that is open: its sizes (lib/block/block.h), and its weights, layer by layer.
+ * An open model: its sizes (lib/block/block.h), and its weights, layer by layer.
  *
- * Weights live in float32 in the online layout (kernels/ops/kernels.h) whatever the file holds; but
- * what the products of the table in use would round to bfloat16 is that in memory: projections and
- * the LM head, and the matrices of experts, MLPs and the embedding where they are that on disk. One
- * layer is resident at a time, and the system is asked to have the next one ready; where all of
- * them fit into --memory they stay.
+ * Weights are float32 in the online layout (kernels/ops/kernels.h) whatever the file holds.  If the
+ * products of the table in use would round them to bfloat16, they are bfloat16 in memory:
+ * projections and the LM head always, the matrices of experts and MLPs and the embedding if they
+ * are bfloat16 on disk.  One layer is resident at a time while the next one is prefetched; if all
+ * layers fit into --memory, all stay.
  *
  * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
  *     by a permutation given with fm_model_rank),
  *   - a bundle, or a `native` or `ragged` export (already ranked, maybe clipped).
- * The rest of the suite does not see which.
+ * The rest of the suite need not distinguish these.
  */
 #ifndef FM_MODEL_H
 #define FM_MODEL_H
@@ -39,84 +39,85 @@
 struct fm_model;
 
 /*
- * Open a checkpoint directory, a native or ragged export, or a bundle file (told apart by what
- * is there).  Headers only; no weight is read.  `memory` bytes decide how many layers stay.
- * Errors name the file and the tensor.
+ * Open a checkpoint directory, a native or ragged export, or a bundle file (detected by its
+ * contents).  Headers only; no weight is read.  As many layers stay in memory as fit into `memory`
+ * bytes.  Errors name the file and the tensor.
  */
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
-/* The same of a checkpoint or ragged export whose directory is open already, so that all that is
- * said of it comes from one opening.  Borrows dir until close. */
+/* The same for a checkpoint or ragged export whose directory is already open, so that everything
+ * reported about it comes from one opening.  Borrows dir until close. */
 int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
                       struct fm_err *err);
 void fm_model_close(struct fm_model *model); /* NULL is fine */
 
 const struct fm_config *fm_model_config(const struct fm_model *model);
 
-/* Tensors of no decoder layer that lie where it was opened. */
+/* Tensors of no decoder layer in the files of the model. */
 const struct fm_extra *fm_model_extra(const struct fm_model *model);
 
-/* Dtype of the expert weights on disk: what merged weights are rounded to.  Of a storage of codes,
- * what their values are written as. */
+/* Dtype of the expert weights on disk, to which merged weights are rounded.  If they are stored as
+ * codes, the dtype in which their values are written. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);
 
-/* Bytes that one direction of one sweep reads where no layer stays, and those outside the layers.
- */
+/* Bytes that one direction of a sweep reads if no layer stays in memory, and bytes outside the
+ * layers. */
 void fm_model_read_bytes(const struct fm_model *model, uint64_t *layers, uint64_t *nonlayer);
 
-/* Bytes of all tensors as they are stored, and as bundles and exports have them. */
+/* Bytes of all tensors as they are stored, and as bundles and exports store them. */
 void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *written);
 
-/* Channels each expert has on disk, (M, E); I everywhere in a full model. Borrowed. */
+/* Channels each expert has on disk, (M, E); I for all experts of a full model. Borrowed. */
 const uint32_t *fm_model_caps(const struct fm_model *model);
 
 /* Read experts in ranked order from now on: channel j in memory is channel order[(l E + e) I + j]
- * of the file.  Borrows `order` (M, E, I), checked to be permutations by the caller; NULL: the
- * file's order again.  For stock checkpoints alone: all others are ranked already. */
+ * of the file.  Borrows `order` (M, E, I), checked to be permutations by the caller; NULL restores
+ * the file's order.  Only for stock checkpoints: all others are already ranked. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
-/* `ops` convert the weights from now on, to the type its products take; weights in memory that have
- * another type are read again.  How many layers stay follows.  Borrows ops. */
+/* From now on `ops` convert the weights, to the type that its products take; weights in memory that
+ * have another type are read again, and the number of layers that stay is recomputed.  Borrows ops.
+ */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
-/* Embedding, last norm, LM head: read at the first call, resident until close.  FM_ESAVED where the
- * calling thread's run is to end (fm_pool_heed), as fm_model_layer. */
+/* Embedding, last norm, LM head: read at the first call, resident until close.  FM_ESAVED if the
+ * calling thread's run is about to end (fm_pool_heed), as in fm_model_layer. */
 int fm_model_nonlayer(struct fm_model *model, const struct fm_nonlayer **nonlayer,
                       struct fm_err *err);
 
 /*
- * Layer l, resident until the next call of fm_model_layer; the system is asked to have `next` (or
- * -1) ready.  FM_EFORMAT names the tensor that holds NaN or Inf.
+ * Layer l, resident until the next call of fm_model_layer; layer `next` (-1: none) is prefetched.
+ * FM_EFORMAT, naming the tensor, if it holds NaN or Inf.
  */
 int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_layer **layer,
                    struct fm_err *err);
 
 /*
- * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32; a
- * bundle keeps them in fm_model_dtype, or keeps the codes.  From now on they are read as they will
- * be there: all of them, or all but the experts', for merging an adapter into those and rounding
- * afterwards.  Plain weights are the same in any case.  What a caller has of weights is gone.
+ * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32.  A
+ * bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as the bundle
+ * will have them: all, or all but the experts', which are rounded after an adapter was merged into
+ * them.  Plain weights are not changed.  Pointers to weights become invalid.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
 
-/* Will the bundle keep the codes?  Then FM_MODEL_ROUND_ALL rounds nothing.  At first that is so of
- * a bundle that has codes, and not of a checkpoint. */
+/* Set whether the bundle will keep the codes; if so, FM_MODEL_ROUND_ALL rounds nothing.  The
+ * default is true for a bundle of codes and false for a checkpoint. */
 void fm_model_keep_codes(struct fm_model *model, bool keep);
 
-/* Every layer and the nonlayer, as they are read, must have these sums (lib/model/weightsum.h),
- * else reading ends with FM_ECONFIG.  Borrows wanted. */
+/* Require these sums (lib/model/weightsum.h) of every layer and the nonlayer as they are read;
+ * other weights fail with FM_ECONFIG.  Borrows wanted. */
 void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
 
-/* The sums of the checkpoint; what was not read so far is read, until *stop (NULL: no stop) is not
- * 0: then FM_ESAVED. */
+/* The sums of the checkpoint.  Layers not yet read are read now; FM_ESAVED once *stop (NULL: never)
+ * is nonzero. */
 int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, const atomic_int *stop,
                   struct fm_err *err);
 /* The sums of the checkpoint in `dir`, which is read once, layer by layer. */
 int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, const atomic_int *stop,
                      struct fm_err *err);
 
-/* Bytes that one resident layer takes; and that the model holds once a sweep went through it: the
- * nonlayer, the layers that stay, the slot of the others and what is on its way into it. */
+/* Bytes of one resident layer; and bytes that the model holds after a sweep: the nonlayer, the
+ * layers that stay, the slot for the others and the buffers for reading it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
 uint64_t fm_model_resident_bytes(const struct fm_model *model);
 

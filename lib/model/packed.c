@@ -1,6 +1,6 @@
 /*
- * Shapes follow from the planes of the storage and the sizes of the model, so that a bundle says no
- * more of its codes than which storage and which type of scales.
+ * All shapes follow from the planes of the storage and the sizes of the model, so a bundle records
+ * only which storage it has and the dtype of its scales.
  */
 #include "lib/model/packed.h"
 
@@ -32,7 +32,7 @@ static struct fm_packed_part *add_part(struct fm_packed *p, const struct fm_conf
     return part;
 }
 
-/* Numbers: all of a plain bundle, and biases. */
+/* Add a part of plain numbers: all parts of a plain bundle, and biases. */
 static void add_plain(struct fm_packed *p, const struct fm_config *c, enum fm_weight_part of,
                       enum fm_dtype dtype)
 {
@@ -44,7 +44,7 @@ static void add_plain(struct fm_packed *p, const struct fm_config *c, enum fm_we
     part->items = columns ? (uint64_t)c->H : (uint64_t)p->group;
 }
 
-/* Rows of elements for channels, interleaved. */
+/* Shape of elements that are rows of channels, interleaved. */
 static void shape_rows(struct fm_packed_part *part, const struct fm_packed *p,
                        const struct fm_config *c, const struct fm_plane *plane, int bits)
 {
@@ -58,7 +58,8 @@ static void shape_rows(struct fm_packed_part *part, const struct fm_packed *p,
     part->shape[2] = part->item * 8 / (uint64_t)element;
 }
 
-/* Columns of elements for channels, a group of them beside each other for each row. */
+/* Shape of elements that are columns of channels: for each row, the elements of a channel group are
+ * adjacent. */
 static void shape_columns(struct fm_packed_part *part, const struct fm_packed *p,
                           const struct fm_config *c, const struct fm_plane *plane, int bits)
 {
@@ -115,7 +116,7 @@ static bool can_scale(const struct fm_storage *storage, enum fm_dtype dtype)
     return storage->scale_dtypes & 1u << dtype;
 }
 
-/* Those of the config's storage, where they can be; biases are of `dtype`. */
+/* Add the parts of the config's storage, if it can be kept; biases are of `dtype`. */
 static int set_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
                      enum fm_dtype scales, struct fm_err *err)
 {
@@ -226,7 +227,7 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
     return NULL;
 }
 
-/* Rows of channels: each has its own scales, or those of its block of rows. */
+/* Decode rows of channels: each has its own scales, or those of its block of rows. */
 static void decode_rows(char *rows, enum fm_dtype dtype, const struct fm_packed_part *part,
                         const struct fm_plane *plane, struct fm_scales s, uint64_t channels,
                         const char *codes)
@@ -242,7 +243,7 @@ static void decode_rows(char *rows, enum fm_dtype dtype, const struct fm_packed_
     }
 }
 
-/* Channel groups as columns: a matrix of H rows each, which becomes rows. */
+/* Decode channel groups that are columns: each group is a matrix of H rows, which is transposed. */
 static void decode_columns(char *rows, enum fm_dtype dtype, const struct fm_packed_part *part,
                            const struct fm_packed_part *scales, struct fm_scales s, int H,
                            uint64_t groups, const char *codes)

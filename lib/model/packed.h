@@ -1,20 +1,21 @@
 /*
- * How a bundle has the experts of a layer: which tensors, and what each has of a channel.
+ * How a bundle stores the experts of a layer: which tensors, and the share of each channel in them.
  *
  * Plain numbers have one tensor for each part of the online layout (lib/block/experts.h).  Codes
- * are kept as the checkpoint has them, so each part of them has one for each plane of the storage
- * (lib/block/storage.h), and channels come in groups that the blocks of no plane cut:
+ * are stored as in the checkpoint, so each part has one tensor for each plane of the storage
+ * (lib/block/storage.h), and channels come in groups that no block of a plane crosses:
  *
  *     gate_up        (E, r I, bytes of a row of codes)          r rows of a channel, interleaved
  *     gate_up_scale  (E, r I / rows of a block, H / columns of a block)
  *     down           (E, I / G, H, bytes of G codes)
  *     down_scale     (E, I / G, H / rows of a block, G / columns of a block)
  *
- * A member keeps the first groups of each expert in all of them.  A plane that has no channels
- * there, a scale for each row of down, is among the tensors that are no experts'.
+ * A member keeps the first groups of each expert in all of them.  A plane without a channel
+ * dimension, such as one scale for each row of down, is stored among the tensors outside the
+ * experts.
  *
- * Moving channels moves items: a row of elements of gate_up; of down, what one row of elements has
- * of a group.
+ * The item that is copied when channels are reordered: in gate_up, a row of elements; in down, the
+ * elements of a group in one row.
  */
 #ifndef FM_PACKED_H
 #define FM_PACKED_H
@@ -30,11 +31,11 @@
 #include "lib/block/experts.h"
 #include "lib/block/storage.h"
 
-/* What is asked for of weights that the checkpoint stores as codes. */
+/* How weights that the checkpoint stores as codes are to be written. */
 enum fm_weights_as {
-    FM_WEIGHTS_DEFAULT, /* codes where they can be */
-    FM_WEIGHTS_KEEP,    /* codes, or an error that says why they cannot be */
-    FM_WEIGHTS_BF16     /* their values */
+    FM_WEIGHTS_DEFAULT, /* codes if possible */
+    FM_WEIGHTS_KEEP,    /* codes, or an error that says why this is not possible */
+    FM_WEIGHTS_BF16     /* values */
 };
 
 /* A tensor of a layer. */
@@ -45,63 +46,63 @@ struct fm_packed_part {
     enum fm_dtype dtype;
     int dims;
     uint64_t shape[FM_ST_DIMS_MAX]; /* all channels of all experts */
-    int rows;                       /* items of a channel group that lie interleaved: r, or 1 */
-    uint64_t items;                 /* of a channel group, for each of these */
-    size_t item;                    /* bytes of one */
+    int rows;                       /* rows of a channel group that are interleaved: r, or 1 */
+    uint64_t items;                 /* items of a channel group in each of these rows */
+    size_t item;                    /* bytes of one item */
 };
 
 #define FM_PACKED_PARTS_MAX 5
 
-/* In flat exports, after a tensor's name: its scales, and what these are multiplied by. */
+/* Suffixes of a tensor's name in flat exports: its scales, and the factor of these. */
 #define FM_PACKED_SCALE "_scale"
 #define FM_PACKED_FACTOR "_factor"
 
 struct fm_packed {
     const struct fm_storage *storage; /* NULL: plain numbers */
-    enum fm_dtype scales;             /* with it: of their tensors in the checkpoint */
-    int group;                        /* channels that lie together; 1: plain numbers */
+    enum fm_dtype scales;             /* with it: dtype of the scales in the checkpoint */
+    int group;                        /* channels stored together; 1 for plain numbers */
     int parts;
     struct fm_packed_part part[FM_PACKED_PARTS_MAX];
 };
 
-/* The tensors of a layer of plain numbers of that type. */
+/* The tensors of a layer of plain numbers of that dtype. */
 void fm_packed_plain(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype dtype);
 
-/* The same of codes of the config's storage, whose group divides I, with scales of that type;
+/* The same for codes of the config's storage, whose group divides I, with scales of that dtype;
  * biases are of `dtype`. */
 void fm_packed_codes(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype dtype,
                      enum fm_dtype scales);
 
-/* Can codes of the config's storage stay what they are where channels leave in groups of that size?
- * Also false for plain weights. */
+/* Whether codes of the config's storage can be kept if channels are removed in groups of that size.
+ * False for plain weights. */
 bool fm_packed_can_keep(const struct fm_config *config, int group);
 
-/* Does the bundle say that experts are codes? */
+/* Whether the bundle's experts are codes. */
 bool fm_packed_in(const struct fm_bundle *bundle);
 
-/* Those of an open bundle, by its manifest; FM_EFORMAT where that says what config.json or the
- * ranking's channel group contradicts.  Of a stage stream: plain numbers. */
+/* Those of an open bundle, by its manifest; FM_EFORMAT if it contradicts config.json or the
+ * ranking's channel group.  A stage stream has plain numbers. */
 int fm_packed_read(struct fm_packed *packed, const struct fm_bundle *bundle,
                    const struct fm_config *config, struct fm_err *err);
 
-/* Those of an export whose config.json has a storage, with scales of that type; FM_EFORMAT where
- * that cannot be. */
+/* Those of an export whose config.json names a storage, with scales of that dtype; FM_EFORMAT if
+ * this is not possible. */
 int fm_packed_of(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype scales,
                  struct fm_err *err);
 
-/* A part as exports have it: experts of `channels` channels in all, one after another, in the place
- * of two dimensions. */
+/* A part as exports store it: the experts, `channels` channels in total, are concatenated, and one
+ * dimension replaces two. */
 struct fm_packed_part fm_packed_flat(const struct fm_packed *packed,
                                      const struct fm_packed_part *part, uint64_t channels);
 
-/* To the manifest's "model"; nothing where they are plain numbers. */
+/* Write them to the manifest's "model"; nothing for plain numbers. */
 void fm_packed_json(cJSON *model, const struct fm_packed *packed);
 
 /* FM_EFORMAT unless a tensor has the type and shape of a part. */
 int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *tensor,
                     struct fm_err *err);
 
-/* Of a part with one plane; NULL: there is no such tensor. */
+/* The tensor of plane `plane` of part `of`, or NULL. */
 const struct fm_packed_part *fm_packed_find(const struct fm_packed *packed, enum fm_weight_part of,
                                             int plane);
 
@@ -111,7 +112,7 @@ static inline size_t fm_packed_group_bytes(const struct fm_packed_part *part)
     return (size_t)part->rows * (size_t)part->items * part->item;
 }
 
-/* Of `channels` channels, whole groups. */
+/* Bytes of `channels` channels, which are whole groups. */
 static inline uint64_t fm_packed_bytes(const struct fm_packed *packed,
                                        const struct fm_packed_part *part, uint64_t channels)
 {
@@ -119,16 +120,16 @@ static inline uint64_t fm_packed_bytes(const struct fm_packed *packed,
 }
 
 /*
- * Values of `channels` channels, whole groups, of a part of an expert that is codes: rows of the
- * online layout, rounded once to `dtype`.  `codes` and `scales` are what the tensors of the part
- * have of these channels; where no tensor has scales of channels, all of the expert's scales.
- * `factor` has what scales of each row of a channel are multiplied or divided by.
+ * Values of `channels` channels, whole groups, of a part of an expert that is stored as codes: rows
+ * of the online layout, rounded once to `dtype`.  `codes` and `scales` are the bytes of these
+ * channels in the tensors of the part; if no tensor has scales per channel, all scales of the
+ * expert.  `factor` multiplies or divides the scales of each row of a channel.
  */
 void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,
                       const struct fm_config *config, enum fm_weight_part of, uint64_t channels,
                       const void *codes, const void *scales, const float *factor);
 
-/* Of a channel in all tensors that have one, times the group: the bytes of a channel group. */
+/* Bytes of a channel group in all tensors that have channels. */
 uint64_t fm_packed_all_bytes(const struct fm_packed *packed);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * While a layer is computed with, a thread of its own asks the system to have the bytes of the next
- * one ready: a disk is read meanwhile, and no memory of ours is taken for it.
+ * While a layer is computed, a separate thread asks the kernel to read ahead the bytes of the next
+ * one.  The disk works in parallel, and the process needs no extra memory.
  */
 #include "lib/base/signals.h"
 #include "lib/model/loading.h"

@@ -1,7 +1,6 @@
 /*
- * A slot is one block of memory in which the arrays of a layer lie behind each other, so that a
- * layer of any family is taken and given back at once, and its size is known from shapes and types
- * alone.
+ * A slot is one block of memory that holds the arrays of a layer one after another, so that a layer
+ * of any family is allocated and freed at once, and its size follows from shapes and types.
  */
 #include <assert.h>
 #include <stddef.h>
@@ -58,7 +57,7 @@ static struct fm_out carve(char **at, uint64_t n, enum fm_dtype dtype)
     return y;
 }
 
-/* Memory of a slot; the largest layer fits into the shared slot. */
+/* Allocate the memory of a slot; the shared slot is large enough for the largest layer. */
 static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     size_t E = (size_t)m->config.E;
@@ -69,7 +68,7 @@ static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, s
     return s->block && s->row0 && s->cap ? FM_OK : err->code;
 }
 
-/* The arrays of layer l one behind another in the slot's block. */
+/* Place the arrays of layer l one after another in the slot's block. */
 static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int l)
 {
     const struct fm_config *c = &m->config;

@@ -1,7 +1,6 @@
 /*
- * Four kinds of files hold the same model.  Each is opened into one sorted list of names, each
- * with its file and offset; which kind it was matters afterwards only for the names that are
- * looked for.
+ * Four kinds of files can hold a model.  Each is opened into one sorted list of names, each with
+ * its file and offset; after that the kind affects only the names that are searched.
  */
 #include "lib/model/source.h"
 
@@ -95,7 +94,8 @@ static int open_own(struct fm_tensors *t, const char *name, struct fm_err *err)
     return rc;
 }
 
-/* layers-00000.safetensors and so on, one for each layer that has widths, and rest.safetensors. */
+/* Open layers-00000.safetensors and so on, one for each layer that has widths, and
+ * rest.safetensors. */
 static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err *err)
 {
     int rc = fm_file_slurp_in(t->path, "config.json", CONFIG_BYTES_MAX, &t->config,
@@ -117,7 +117,7 @@ static int open_native(struct fm_tensors *t, const cJSON *widths, struct fm_err 
     return rc ? rc : open_own(t, FM_WEIGHTS_REST, err);
 }
 
-/* The list of widths of a native export; NULL: it is none. */
+/* The list of widths of a native export, or NULL if it is not one. */
 static const cJSON *native_widths(const cJSON *json)
 {
     const cJSON *layout = cJSON_GetObjectItemCaseSensitive(json, "layout");
@@ -126,10 +126,11 @@ static const cJSON *native_widths(const cJSON *json)
     return native && cJSON_GetArraySize(widths) > 0 ? widths : NULL;
 }
 
-/* FM_NAMING_RAGGED where config.json has widths; experts of three dimensions are refused. */
+/* Set FM_NAMING_RAGGED if config.json has widths; refuse an export with three-dimensional experts.
+ */
 static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
-    struct fm_err unread = {0}; /* a broken config.json is reported when it is parsed whole */
+    struct fm_err unread = {0}; /* a broken config.json is reported when it is parsed fully */
     cJSON *json = NULL;
     bool has = !fm_json_tree(&json, t->config, t->config_bytes, &unread) &&
                cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
@@ -143,8 +144,8 @@ static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
                  : FM_OK;
 }
 
-/* A directory: a native export where fm-export.json says so, else files of the Hugging Face kind.
- */
+/* Open a directory: a native export if fm-export.json says so, else a directory in Hugging Face
+ * format. */
 static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
 {
     cJSON *json = NULL;
@@ -169,8 +170,8 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
     return rc;
 }
 
-/* A checkpoint has up to some hundred thousand names in some dozen files, and each is looked for a
- * few times: numbers are compared, and names only where these are equal. */
+/* A checkpoint has up to some hundred thousand names in a few dozen files, and each is searched a
+ * few times.  Hashes are compared first, and names only if these are equal. */
 struct fm_source_name {
     uint64_t hash;
     const struct fm_tensor *tensor;
@@ -185,7 +186,7 @@ static uint64_t hash_of(const char *name)
     return hash;
 }
 
-/* Of two names that are the same, that of the first file comes first. */
+/* Order by hash, then name, then file. */
 static int compare_names(const void *a, const void *b)
 {
     const struct fm_source_name *x = a, *y = b;

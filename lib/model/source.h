@@ -1,6 +1,6 @@
 /*
- * Where a model's tensors lie: a checkpoint directory, a bundle's members, or an
- * export, behind one search by name.  Knows files and names, not layers or shapes.
+ * The tensors of a model in a checkpoint directory, a bundle's members, or an export, with one
+ * search by name.  Handles files and names, not layers or shapes.
  */
 #ifndef FM_SOURCE_H
 #define FM_SOURCE_H
@@ -9,7 +9,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/family/family.h"
 
-/* What says that a directory is an export, and which; lib/export writes it. */
+/* The file that marks a directory as an export and gives its kind; lib/export writes it. */
 #define FM_EXPORT_JSON "fm-export.json"
 
 /* One safetensors file or member. */
@@ -27,24 +27,24 @@ struct fm_tensors {
     size_t export_bytes;
     struct fm_source_file *file;
     size_t files;
-    struct fm_source_name *name; /* of all tensors of all files, to be searched */
+    struct fm_source_name *name; /* all tensors of all files, sorted for the search */
     size_t names;
-    /* What of these is open depends on which it is. */
-    struct fm_hfdir dir; /* its own; empty where the caller's was given */
+    /* Which of the following are open depends on the kind of source. */
+    struct fm_hfdir dir; /* opened here; empty if the caller passed one */
     struct fm_bundle bundle;
     struct fm_shard *own;
     size_t owns;
 };
 
 /*
- * Open what is at `path`: headers only.  A bundle is a regular file; a native export a directory
- * whose fm-export.json says so; a ragged, elastic or layer one has fm_widths in config.json.
- * A struct that failed to open is released already; release() takes a zeroed struct too.
+ * Open what is at `path`: headers only.  A bundle is a regular file; a native export is a directory
+ * whose fm-export.json says so; a ragged, elastic or layer export has fm_widths in config.json.  On
+ * failure *t is already closed; closing a zeroed struct is fine.
  */
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
 void fm_source_close(struct fm_tensors *t);
 
-/* The same of a directory of the Hugging Face kind that is open, and stays so until close. */
+/* The same for an open directory in Hugging Face format, which must stay open until close. */
 int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err);
 
 /* The tensor of that name and the file that has it, or NULL. */

@@ -1,7 +1,8 @@
 /*
- * Scales follow their weight by name alone: every tensor whose name ends as the storage says scales
- * belong to the tensor in front of that.  A weight that lacks its scales, or scales that lack their
- * weight, are a checkpoint that was damaged or renamed, and would be read wrong without a word.
+ * Scales are matched to their weight by name only: a tensor whose name has the storage's suffix for
+ * scales belongs to the tensor with the rest of the name.  A weight without its scales, or scales
+ * without their weight, mean that the checkpoint was damaged or renamed; it would silently be read
+ * wrong.
  */
 #include "lib/model/stored.h"
 
@@ -19,8 +20,8 @@ static bool is_codes(const struct fm_config *c, const struct fm_tensor *t)
     return s && t->dtype == s->codes && fm_ends_with(t->name, s->codes_end);
 }
 
-/* `name` with the end `to` instead of `from`, which it has; "" where no tensor has a name as long
- * as that. */
+/* Copy `name` with its suffix `from` replaced by `to`; "" if the result is longer than any tensor's
+ * name. */
 static void turn(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name, const char *from,
                  const char *to)
 {
@@ -57,7 +58,7 @@ void fm_stored_complete(struct fm_stored *s, const struct fm_config *c, fm_store
     }
 }
 
-/* The end of a tensor's name that says that it belongs to codes; NULL: none does. */
+/* The suffix that marks a tensor as belonging to codes, or NULL. */
 static const char *end_of(const struct fm_storage *s, const char *name)
 {
     const char *const ends[] = {s->scale_end, s->factor_end, s->shape_end};
@@ -136,7 +137,7 @@ static uint64_t blocks(uint64_t size, int block)
     return block ? (size + (uint64_t)block - 1) / (uint64_t)block : 1;
 }
 
-/* FM_EFORMAT unless the tensor has that shape; `who` wants it, "config.json wants". */
+/* FM_EFORMAT unless the tensor has that shape; `who` requires it, as in "config.json wants". */
 static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims, const char *who,
                        struct fm_err *err)
 {
@@ -151,7 +152,7 @@ static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims
     return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, %s %s", t->name, has, who, needs);
 }
 
-/* FM_ECONFIG, with a list, unless scales may be of that dtype. */
+/* FM_ECONFIG, with a list of dtypes, unless scales may have that dtype. */
 static int check_scale_dtype(const struct fm_storage *s, const struct fm_tensor *t,
                              struct fm_err *err)
 {
@@ -174,7 +175,7 @@ static int check_scale_dtype(const struct fm_storage *s, const struct fm_tensor 
                    fm_dtype_name(t->dtype), list);
 }
 
-/* FM_EFORMAT unless what a matrix has one of is there. */
+/* FM_EFORMAT unless the tensors with one value per matrix are there. */
 static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_storage *storage = c->storage;
@@ -231,7 +232,7 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     return check_shape(s->scale, want, 2, who, err);
 }
 
-/* The part that a weight's codes are, which lie transposed; -1: none that we know. */
+/* The part that a weight's codes are if they are stored transposed; -1 if unknown. */
 static int turned(enum fm_weight_part part)
 {
     return part == FM_PART_GATE_UP_T ? (int)FM_PART_GATE_UP
@@ -239,13 +240,13 @@ static int turned(enum fm_weight_part part)
                                      : -1;
 }
 
-/* FM_EFORMAT unless a row of so many values is whole blocks. */
+/* FM_EFORMAT unless a row of that many values is a whole number of blocks. */
 static int check_whole(const struct fm_tensor *t, const struct fm_config *c, uint64_t columns,
                        struct fm_err *err)
 {
     int block = c->block_columns, unit = fm_dtype_bits(t->dtype) / fm_storage_bits(c->storage);
     block = block > 0 ? block : 1;
-    block = block % unit == 0 ? block : unit; /* whole words, too */
+    block = block % unit == 0 ? block : unit; /* a whole number of words, too */
     if (!c->storage->whole || columns % (uint64_t)block == 0)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
@@ -365,7 +366,7 @@ int fm_stored_finite(const struct fm_stored *s, const struct fm_config *c, const
 {
     enum fm_dtype dtype = s->tensor->dtype;
     if (is_codes(c, s->tensor) && fm_stored_bits(c, s->tensor) < 8)
-        return FM_OK; /* every code is a number */
+        return FM_OK; /* every code is a finite number */
     size_t bad = fm_dtype_nonfinite(raw, dtype, n);
     if (bad == n)
         return FM_OK;

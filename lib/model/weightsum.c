@@ -1,7 +1,6 @@
 /*
- * Names, shapes and config.json are the same in every fine-tune of a model, and so are the sizes of
- * its files: only the weights tell them apart.  A stage reads them all in any case, so they are
- * hashed as they pass.
+ * All fine-tunes of a model have the same names, shapes, config.json and file sizes; only the
+ * weights differ.  A stage reads all weights anyway, so they are hashed while they are read.
  */
 #include "lib/model/weightsum.h"
 

@@ -1,11 +1,11 @@
 /*
- * What the weights of a checkpoint are, in one digest for each decoder layer and one for the rest:
- * by it a stage knows the checkpoint that the stage before it read, a fine-tune from its original.
+ * Digests of the weights of a checkpoint, one for each decoder layer and one for the rest.  A stage
+ * uses them to recognise the checkpoint that the previous stage read, and to distinguish a
+ * fine-tune from the original.
  *
- * Sums are exclusive ors, so that what is summed may come in any order and from many threads: of
- * the pieces of a tensor, each hashed with its index, and of the
- * tensors of a layer, each hashed with its name, dtype and shape.  Tensors that the model does not
- * use do not count.
+ * Sums are exclusive ors, so that digests can be added in any order and by many threads: of the
+ * pieces of a tensor, each hashed with its index, and of the tensors of a layer, each hashed with
+ * its name, dtype and shape.  Tensors that the model does not use are not included.
  */
 #ifndef FM_WEIGHTSUM_H
 #define FM_WEIGHTSUM_H
@@ -17,8 +17,8 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/family/family.h"
 
-/* Bytes of a piece; the last one of a tensor may be shorter.  Of a tensor of a checkpoint that
- * holds all experts of a layer a piece is one expert's share. */
+/* Bytes of a piece; the last one of a tensor may be shorter.  If a tensor of a checkpoint holds all
+ * experts of a layer, a piece is one expert's share. */
 #define FM_WEIGHTSUM_PIECE ((size_t)4 << 20)
 
 /* Sums of a model: layer l < L at [l], the rest at [L]. */
@@ -30,19 +30,19 @@ struct fm_weightsum {
 /* The digest of piece `index` of a tensor. */
 struct fm_digest fm_weightsum_piece(size_t index, const void *bytes, size_t size);
 
-/* The digest of a tensor: from the sum of its pieces, or from all its bytes; `shares`: of so many
- * experts, 0: of none. */
+/* The digest of a tensor: from the sum of its pieces, or from all its bytes; `shares` is the number
+ * of experts whose shares it holds, or 0. */
 struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces);
 struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *bytes, size_t shares);
 
 /* Add a digest to a sum, which begins with zeros. */
 void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest);
 
-/* Where the tensor `name` of a stock checkpoint counts, scales where their weight does: [0, L], or
- * -1: nowhere. */
+/* The place in [0, L] where the tensor `name` of a stock checkpoint is summed, scales with their
+ * weight; -1 if it is not. */
 int fm_weightsum_place(const struct fm_config *config, const char *name);
 
-/* FM_ECONFIG, naming the layer, where `sum` at place l of [0, L] is not that of `wanted`. */
+/* FM_ECONFIG, naming the layer, if `sum` at place l of [0, L] differs from `wanted`. */
 int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm_digest *sum,
                        struct fm_err *err);
 
