@@ -1,7 +1,8 @@
 /*
- * Where inner values of a layer lie between its forward and its backward.  Whatever memory the
- * boundaries leave is cut into records; the last layers of the model, whose backward comes first,
- * get theirs first.  No record: the backward computes the values again, to the same bytes.
+ * Memory for inner values of a layer between its forward and its backward.  Memory that the
+ * boundaries leave is cut into records.  The last layers of the model get records first, because
+ * their backward comes first.  Without a record the backward computes the values again, to the same
+ * bytes.
  */
 #include "lib/engine/actcache.h"
 
@@ -23,7 +24,7 @@ bool fm_actcache_gu(const struct fm_sweeping *r, int lane)
     return !r->lane[lane].widths || !r->visitor || !r->visitor->expert;
 }
 
-/* Bytes of one record, whichever lane it is for. */
+/* Bytes of one record, for any lane. */
 static size_t record_bytes(const struct fm_sweeping *r)
 {
     const struct fm_sweep *s = r->sweep;
@@ -34,7 +35,7 @@ static size_t record_bytes(const struct fm_sweeping *r)
     return (bytes + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
 
-/* Room for `count` records; without it they are computed again. */
+/* Allocate `count` records; if this fails, inner values are computed again. */
 static void take_block(struct fm_actcache *k, size_t count)
 {
     struct fm_err unused = {0};
@@ -49,7 +50,7 @@ void fm_actcache_prepare(struct fm_sweeping *r)
     struct fm_actcache *k = &r->sweep->cache;
     const struct fm_store *store = &r->sweep->store;
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
-    /* With an adapter that memory has its merged copies, gradients and moments. */
+    /* With an adapter, that memory holds its merged copies, gradients and moments. */
     size_t want = r->sweep->merges > 0 ? 0 : (size_t)r->blocks * (size_t)r->backs;
     want *= (size_t)(r->sweep->config->L - r->lowest);
     size_t record = record_bytes(r);

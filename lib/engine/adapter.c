@@ -1,6 +1,7 @@
 /*
- * An adapter is one block of floats: experts one after another, six thin matrices each.  Gradients
- * and moments are blocks of the same layout, so one pointer difference finds a part in any of them.
+ * An adapter is one block of floats: experts one after another, with six thin matrices each.
+ * Gradients and moments are blocks of the same layout, so the same offset finds a part in each of
+ * them.
  */
 #include "lib/engine/adapter.h"
 
@@ -120,7 +121,7 @@ void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, floa
     const float *up_B = fm_adapter_part(a, a->values, m, e, FM_UP_B);
     const float *down_A = fm_adapter_part(a, a->values, m, e, FM_DOWN_A);
     const float *down_B = fm_adapter_part(a, a->values, m, e, FM_DOWN_B);
-    /* Gate rows are every other row: a leading dimension of two rows picks them. */
+    /* Gate rows are every second row: a leading dimension of two rows selects them. */
     if (gate_up) {
         ops->gemm(false, false, k, H, r, s, fm_f32(gate_B), r, fm_f32(gate_A), H, 1, gate_up,
                   2 * H);

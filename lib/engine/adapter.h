@@ -28,20 +28,21 @@ struct fm_adapter {
     float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora */
 };
 
-/* Sizes from widths (M, E), copied; values zero.  release() takes a zeroed struct too. */
+/* Compute sizes from widths (M, E), which are copied; set values to zero.  release() takes a zeroed
+ * struct too. */
 int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
                     const uint32_t *widths, struct fm_err *err);
 void fm_adapter_release(struct fm_adapter *a);
 
-/* Start values: A normal with standard deviation 1/r, B zero; a function of seed only. */
+/* Initial values, which depend only on the seed: A normal with standard deviation 1/r, B zero. */
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
 
-/* A part of expert e of the m-th layer of experts, inside a block laid out as `values` (so
- * gradients and moments too) */
+/* A part of expert e of the m-th layer with experts, inside a block with the layout of `values`:
+ * values, gradients or moments. */
 float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, enum fm_lora part);
 
 /* Add the adapter of that expert to gate_up (2 cap, H) and down (cap, H), which the caller copied
- * from the base; rows [width, cap) are not touched.  Either may be NULL: not wanted. */
+ * from the base; rows [width, cap) are not changed.  Either may be NULL. */
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
                       float *down, int m, int e);
 

@@ -1,8 +1,8 @@
 /*
- * One layer of the model in order: attention, second norm, routing, experts, the MLP beside them;
- * and the same way back.  What the forward computed inside, the backward computes again with the
- * same functions from the same input, or finds where it was kept: same bytes either way.  Experts
- * are tasks of the pool, the largest first, each on the rows that chose it.
+ * One layer of the model in order: attention, second norm, routing, experts and the MLP parallel to
+ * them; then the backward.  The backward computes the forward's inner values again with the same
+ * functions from the same input, or uses those that were kept; the bytes are the same.  Experts are
+ * tasks of the pool, largest first, each on the rows that were routed to it.
  *
  * N tokens, K experts chosen for each, R = N K rows, expert e with n rows of width k:
  *
@@ -14,12 +14,12 @@
  *                                                              down     z    (n,H)
  *     y (N,H) = x1 + combine(weights, z) + mlp(xm)
  *
- * A family may have a norm of what attention gives, and one of what experts and MLP give together,
- * before it is added: then that sum is an array of its own, o_a or o_m.
+ * A family may normalise the output of attention, and the sum of experts and MLP, before the
+ * residual addition; then that sum is a separate array, o_a or o_m.
  *
- * The way back has dy in dx (N,H) and goes from the end to the beginning:
+ * The backward starts with dy in dx (N,H) and goes from the end to the beginning:
  *
- *     give_back      dy becomes the gradient at o_m, where there is such a norm
+ *     give_back      dy becomes the gradient at o_m, if there is such a norm
  *     back_experts   dy rows times their weight w: dy' (n,H); dh = dy' down^T (n,full);
  *                    dgu (n, r k); rows of dz (n,H); dweights (R) = <dy', z> / w
  *                    router and combine: dxm (N,H) += from dweights and dz
@@ -28,13 +28,13 @@
  *     attend_back        dx  += through attention and the first norm: now the gradient at x
  *
  * Invariants:
- *   1. first (E P + 1) rises from 0 to R: each row belongs to one expert and one micro-batch.
+ *   1. first (E P + 1) increases from 0 to R: each row belongs to one expert and one micro-batch.
  *   2. The task of expert e writes rows [first(e), first(e + 1)) of z, gu and dweights and nothing
  *      else that is shared, so tasks need no lock and their order does not matter.
  *   3. k = width <= cap, the channels in memory; the products of the backward have `full` columns,
- *      k or cap.  Channels from k on have a dh (masks learn from it) and no dgu.
- *   4. The spans of an expert are its micro-batches [0, P) in order, none twice.
- *   5. With a cache, inner values are those that the forward left there; without, the backward
+ *      k or cap.  Channels from k on have a dh (masks learn from it) but no dgu.
+ *   4. The spans of an expert are its micro-batches [0, P) in order, each once.
+ *   5. With a cache, inner values are those that the forward stored there; without, the backward
  *      computes them by the same functions from the same x: the same bits.
  */
 #include "lib/engine/layer.h"
@@ -46,22 +46,22 @@
 #include "lib/base/trace.h"
 #include "lib/block/mlp.h"
 
-/* N tokens' inner values of a layer, in scratch or where the pass keeps them.  What
- * the layer does not need is NULL. */
+/* Inner values of a layer for N tokens, in scratch or in the pass's cache.  Pointers that the layer
+ * does not need are NULL. */
 struct inner {
-    float *x1;             /* (N, H); of a forward, only where it is kept */
-    float *gu;             /* (R, r I): products of gate_up, rows of an expert at their width;
-                              NULL: not kept */
-    float *mlp_gu;         /* (N, 2 D): the same of the MLP that all tokens go through */
-    float *o_a, *rstd_o_a; /* (N, H), (N): what attention gives, where that is normalised */
-    float *o_m, *rstd_o_m; /* the same of experts and MLP */
+    float *x1; /* (N, H); in a forward, only if it is kept */
+    float *gu; /* (R, r I): products of gate_up, rows of an expert with stride r times its width;
+                  NULL: not kept */
+    float *mlp_gu;         /* (N, 2 D): the same for the MLP that all tokens go through */
+    float *o_a, *rstd_o_a; /* (N, H), (N): output of attention, if that is normalised */
+    float *o_m, *rstd_o_m; /* the same for experts and MLP */
     float *xn, *rstd;      /* (N, H), (N): first norm */
-    float *attention;      /* the block's */
+    float *attention;      /* inner values of the attention block */
     float *xm, *rstd_m;    /* (N, H), (N): second norm */
     int32_t *ids;          /* (N, K) chosen experts; NULL: a dense layer */
     float *weights;        /* (N, K) */
-    float *p;              /* (N, E): what the router's backward needs of all experts */
-    /* Rows sorted by expert, ascending tokens in each; R = N K of them. */
+    float *p;              /* (N, E): values of all experts for the router's backward */
+    /* Rows sorted by expert, tokens ascending for each expert; R = N K of them. */
     int32_t *rows;  /* (R): token of a row */
     float *scale;   /* (R): its router weight */
     int32_t *where; /* (N, K): row of a choice */
@@ -69,7 +69,7 @@ struct inner {
                        micro-batches one after another */
 };
 
-/* What only a layer of experts has. */
+/* Allocate the arrays that only a layer with experts has. */
 static void take_choices(struct inner *a, const struct fm_config *c, size_t n, bool gu,
                          struct fm_arena *arena)
 {
@@ -83,8 +83,8 @@ static void take_choices(struct inner *a, const struct fm_config *c, size_t n, b
     a->where = fm_arena_alloc(arena, r);
 }
 
-/* Inner values of layer l for N tokens; gu: with products of gate_up, which is for those that are
- * kept. */
+/* Allocate inner values of layer l for N tokens; gu: including products of gate_up, which only
+ * cached values have. */
 static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
                                struct fm_arena *arena)
 {
@@ -119,7 +119,7 @@ size_t fm_layer_cache_bytes(const struct fm_config *c, int N, bool gu)
     return most;
 }
 
-/* The pass's inner values: where it keeps them, or in scratch. */
+/* The pass's inner values: in its cache, or in scratch. */
 static struct inner inner_of(const struct fm_pass *p)
 {
     struct fm_arena arena = {.at = p->cached};
@@ -131,14 +131,15 @@ static struct inner inner_of(const struct fm_pass *p)
     return a;
 }
 
-/* Micro-batches [part, end) of those that go through the layer together. */
+/* Micro-batches [part, end) of those in the pass. */
 struct span {
     int part, end;
 };
 
 #define SPAN_ROWS 512
 
-/* Rows of expert e: where those of micro-batch `part` begin; where all do, how many there are. */
+/* First row of expert e for micro-batch `part`; the expert's first row of all; its number of rows.
+ */
 static int part_row(const struct fm_pass *p, const struct inner *a, int e, int part)
 {
     return a->first[e * p->parts + part];
@@ -154,8 +155,8 @@ static int count_rows(const struct fm_pass *p, const struct inner *a, int e)
     return first_row(p, a, e + 1) - first_row(p, a, e);
 }
 
-/* Experts with the most rows first (E), so that the pool ends evenly; in scratch.
- * Insertion: ties stay in the order of experts. */
+/* Experts (E) with the most rows first, so that the threads of the pool finish at about the same
+ * time; in scratch.  Insertion sort: ties stay in the order of experts. */
 static const int32_t *order_experts(const struct fm_pass *p, const struct inner *a)
 {
     int32_t *order = fm_scratch((size_t)p->config->E * sizeof *order);
@@ -179,7 +180,7 @@ static void sort_rows(const struct fm_pass *p, struct inner *a)
         assert(a->first[i] <= a->first[i + 1]);
 }
 
-/* x1 (N, H) -> second norm, and the choices of a layer of experts. */
+/* Second norm of x1 (N, H), and the routing of a layer with experts. */
 static void enter(const struct fm_pass *p, struct inner *a, const float *x1)
 {
     const struct fm_config *c = p->config;
@@ -192,7 +193,7 @@ static void enter(const struct fm_pass *p, struct inner *a, const float *x1)
     sort_rows(p, a);
 }
 
-/* y (N, H) += norm of o (N, H), with weights w. */
+/* y (N, H) += norm of o (N, H) with weights w. */
 static void add_normed(const struct fm_pass *p, float *y, const float *o, float *rstd,
                        const float *w)
 {
@@ -205,7 +206,8 @@ static void add_normed(const struct fm_pass *p, float *y, const float *o, float 
     fm_scratch_release(mark);
 }
 
-/* In scratch, the gradient at o from dy, the one at its norm; without a norm, dy. */
+/* The gradient at o, in scratch, from dy, the gradient at its norm; dy itself if there is no norm.
+ */
 static const float *normed_back(const struct fm_pass *p, const float *dy, const float *o,
                                 const float *rstd, const float *w)
 {
@@ -220,7 +222,7 @@ static const float *normed_back(const struct fm_pass *p, const float *dy, const 
     return d_o;
 }
 
-/* x1 (N, H), which holds x, += attention of its norm. */
+/* x1 (N, H), which initially holds x, += attention of its norm. */
 static void attend(const struct fm_pass *p, struct inner *a, float *x1)
 {
     const struct fm_config *c = p->config;
@@ -254,16 +256,16 @@ static void attend_back(const struct fm_pass *p, const struct inner *a, float *d
 struct experts {
     const struct fm_pass *pass;
     const struct inner *inner;
-    const int32_t *order; /* (E): whose turn it is */
+    const int32_t *order; /* (E): order in which experts are processed */
     float *z;             /* (R, H): output rows forward, input gradient rows backward */
     const float *dy;
     float *dweights; /* (R): gradient at the router weight of a row */
     const struct fm_visitor *visitor;
     const struct fm_expert_view *where;
-    bool wanted; /* somebody reads the gradient at x */
+    bool wanted; /* the gradient at x is wanted */
 };
 
-/* Expert `e` of the pass: rows, widths and weights; false where it got no rows. */
+/* Fill in rows, widths and weights of expert `e`; false if it has no rows. */
 static bool rows_of(struct fm_expert_rows *r, const struct experts *x, int e)
 {
     const struct fm_pass *p = x->pass;
@@ -284,8 +286,8 @@ static bool rows_of(struct fm_expert_rows *r, const struct experts *x, int e)
     return r->n > 0;
 }
 
-/* Products of gate_up of an expert's rows from row `first` of all on, (n, r width): kept ones, or
- * slots for them in scratch. */
+/* Products of gate_up (n, r width) of an expert's rows, which start at row `first` of all: cached
+ * ones, or memory for them in scratch. */
 static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, int first, int width)
 {
     const struct fm_config *c = x->pass->config;
@@ -295,8 +297,8 @@ static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, i
     return fm_scratch_floats((size_t)r->n * rows * (size_t)width);
 }
 
-/* A view of micro-batch `part` of an expert's rows, of which `all` has those from micro-batch
- * `from` on; the view's are from row *n of these on. */
+/* A view of micro-batch `part` of an expert's rows.  `all` has the rows of the micro-batches from
+ * `from` on; those of the view start at row *n of these. */
 static struct fm_expert_view view_part(const struct experts *x, const struct fm_expert_view *all,
                                        int from, int part, size_t *n)
 {
@@ -356,7 +358,7 @@ static void forward_expert(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* y (N, H) += the chosen experts' outputs, weighted. */
+/* y (N, H) += weighted outputs of the chosen experts. */
 static void add_experts(const struct fm_pass *p, const struct inner *a, float *y, int64_t *counts,
                         const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
@@ -375,7 +377,7 @@ static void add_experts(const struct fm_pass *p, const struct inner *a, float *y
         counts[i] = count_rows(p, a, i);
 }
 
-/* o (N, H) += experts and MLP of a->xm. */
+/* o (N, H) += experts and MLP applied to a->xm. */
 static void feed(const struct fm_pass *p, const struct inner *a, float *o, int64_t *counts,
                  const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
@@ -384,7 +386,7 @@ static void feed(const struct fm_pass *p, const struct inner *a, float *o, int64
     fm_mlp_forward(p, a->mlp_gu, o, a->xm);
 }
 
-/* a->o_m = experts and MLP of a->xm. */
+/* a->o_m = experts and MLP applied to a->xm. */
 static void feed_apart(const struct fm_pass *p, const struct inner *a, int64_t *counts,
                        const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
@@ -415,7 +417,7 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
 }
 
 /* Call the visitor for each micro-batch of the span that has rows of this expert; `all` has the
- * rows of all of them. */
+ * rows of the whole span. */
 static void show(const struct experts *x, const struct fm_expert_view *all, struct span s)
 {
     const struct fm_pass *p = x->pass;
@@ -441,9 +443,9 @@ static void show(const struct experts *x, const struct fm_expert_view *all, stru
 }
 
 /*
- * With w the router weight of a row and dy' = w dy:  dh = dy' down^T is the gradient at the
- * masked h, taken before any mask because masks learn from it; only channels below the width go
- * on.  The router's gradient is <dy, expert(x)> = <dy', expert(x)> / w.
+ * With w the router weight of a row and dy' = w dy:  dh = dy' down^T is the gradient at the masked
+ * h, for all channels because masks learn from it; only channels below the width are used further.
+ * The router's gradient is <dy, expert(x)> = <dy', expert(x)> / w.
  */
 static void backward_rows(const struct experts *x, struct fm_expert_rows r, struct span s)
 {
@@ -471,7 +473,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
     p->ops->gather(rows, fm_f32(a->xm), a->rows + first, NULL, r.n, c->H);
     p->ops->gather(dy, fm_f32(x->dy), a->rows + first, a->scale + first, r.n, c->H);
     c->expert->backward(p, &r, &b);
-    /* A weight that underflowed to 0 has no gradient either: its softmax is flat. */
+    /* A weight that underflowed to 0 has gradient 0: its softmax is flat. */
     if (x->wanted)
         p->ops->divide(b.dot, a->scale + first, r.n);
     if (seen)
@@ -495,9 +497,9 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
 }
 
 /*
- * In float32 all of an expert's rows together.  With narrow operands as many micro-batches as have
- * SPAN_ROWS rows, at which products are fast: weights take half the memory there, and the rows'
- * gate and up, which are float32 in any case, would take more than they.
+ * In float32, all rows of an expert together.  With bfloat16 operands, as many micro-batches as
+ * have SPAN_ROWS rows, enough for fast products: weights take half the memory then, and gate and up
+ * of all rows, which are always float32, would take more than the weights.
  */
 static struct span next_span(const struct experts *x, int e, int part)
 {
@@ -527,8 +529,8 @@ static void backward_expert(void *arg, int i)
     }
 }
 
-/* dxm (N, H) receives the gradient at a->xm that comes through the experts, if it is wanted; dy is
- * the one at y. */
+/* dxm (N, H) receives the gradient at a->xm through the experts, if it is wanted; dy is the
+ * gradient at y. */
 static void back_experts(const struct fm_pass *p, const struct inner *a, float *dxm,
                          const float *dy, bool wanted, const struct fm_visitor *visitor,
                          const struct fm_expert_view *where)
@@ -556,7 +558,8 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     fm_scratch_release(mark);
 }
 
-/* What the norm of experts and MLP was made of, for its gradient: the experts go forward again. */
+/* Compute the input of the norm of experts and MLP again, for its gradient: the experts run forward
+ * again. */
 static void remake_norm(const struct fm_pass *p, const struct inner *a)
 {
     size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;

@@ -1,7 +1,7 @@
 /*
- * What comes behind the last layer, in chunks of rows so that logits of a large vocabulary need
- * little memory.  Lanes of a chunk are done in order: a teacher's logits wait for those that learn
- * from them.  Losses of rows are added chunk by chunk, in order.
+ * The final norm, the LM head and the losses, in chunks of rows so that logits of a large
+ * vocabulary need little memory.  Lanes of a chunk are processed in order: a teacher's logits are
+ * kept for the lanes that learn from them.  Losses of rows are added chunk by chunk, in order.
  */
 #include "lib/engine/sweeping.h"
 
@@ -11,16 +11,16 @@
 
 #include "lib/base/pool.h"
 
-/* What the LM head saves of the lanes of one chunk of rows. */
+/* Memory of the LM head for the lanes of one chunk of rows. */
 struct chunk {
-    int b, first, n; /* batch, first row, rows */
-    int32_t *target; /* (n) */
-    float **saved;   /* (lanes): logits of a teacher */
-    int32_t **top;   /* (lanes): its most probable tokens */
-    double *ce, *kl; /* (n) */
-    float *taught;   /* logits of the other sweep that teaches; NULL: there is none, or not yet */
-    int32_t *best;   /* (n): its most probable tokens */
-    float *logits;   /* (n, V) of a lane that nobody learns from */
+    int b, first, n;      /* batch, first row, rows */
+    int32_t *target;      /* (n) */
+    float **saved;        /* (lanes): logits of a lane that is a teacher */
+    int32_t **top;        /* (lanes): its most probable tokens */
+    double *ce, *kl;      /* (n) */
+    float *taught;        /* logits of the teaching sweep; NULL: none, or not computed yet */
+    int32_t *best;        /* (n): its most probable tokens */
+    float *logits;        /* (n, V) of a lane that is not a teacher */
     float *x, *xn, *rstd; /* (n, H), (n, H), (n) */
     float *dx, *dxn;      /* (n, H) */
 };
@@ -73,8 +73,8 @@ static void tap_logprob(const struct fm_sweeping *r, const struct chunk *k)
     }
 }
 
-/* What the lane is compared with: a teacher's logits, and its most probable tokens; NULL: nothing.
- */
+/* The logits that the lane is compared with: its teacher's, or those of the teaching sweep; NULL:
+ * none. */
 static const float *taught_logits(const struct chunk *k, int teacher)
 {
     return teacher >= 0 ? k->saved[teacher] : k->taught;
@@ -124,16 +124,16 @@ static void show_rows(const struct fm_sweeping *r, const struct chunk *k, int la
     options->rows(options->rows_self, &rows);
 }
 
-/* Where the chunk's rows are in a record of the store, of rows of so many bytes. */
+/* Offset of the chunk's rows in a record of the store whose rows have `row` bytes. */
 static size_t offset_of(const struct fm_sweeping *r, const struct chunk *k, size_t row)
 {
     const struct fm_batch *batch = &r->batch[k->b];
     const struct fm_block *block = &r->sweep->block[r->sweep->block_of[k->b]];
-    int before = (k->b - block->first) * batch->S * batch->T; /* rows of older batches */
+    int before = (k->b - block->first) * batch->S * batch->T; /* rows of earlier batches */
     return (size_t)(before + k->first) * row;
 }
 
-/* Logits (n, V) of the boundary x (n, H): final norm and LM head of the model of `s`. */
+/* Compute logits (n, V) of the boundary x (n, H): final norm and LM head of the model of `s`. */
 static void find_logits(const struct fm_sweep *s, const struct fm_nonlayer *nonlayer,
                         const struct chunk *k, const float *x, float *logits)
 {
@@ -146,7 +146,7 @@ static void find_logits(const struct fm_sweep *s, const struct fm_nonlayer *nonl
         s->ops->add_rows(logits, nonlayer->lm_head_bias, k->n, c->V);
 }
 
-/* Logits and most probable tokens of the other sweep that teaches. */
+/* Compute logits and most probable tokens of the teaching sweep. */
 static int head_taught(const struct fm_sweeping *r, struct chunk *k, struct fm_err *err)
 {
     const struct fm_sweep *other = r->sweep->options.teacher;
@@ -168,13 +168,13 @@ static int head_taught(const struct fm_sweeping *r, struct chunk *k, struct fm_e
     return FM_OK;
 }
 
-/* Once the run is to end products leave out what they can. */
+/* FM_ESAVED if the run is about to end: then products may be incomplete. */
 static int check_going(struct fm_err *err)
 {
     return fm_pool_ending() ? fm_fail(err, FM_ESAVED, "interrupted in the LM head") : FM_OK;
 }
 
-/* Final norm, logits and losses of one lane; its gradient at boundary L where it has one. */
+/* Final norm, logits and losses of one lane; its gradient at boundary L if it has one. */
 static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, struct fm_measure *sum,
                      struct fm_err *err)
 {
@@ -192,7 +192,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
         return rc;
     float *logits = k->saved[lane] ? k->saved[lane] : k->logits;
     find_logits(s, r->nonlayer, k, x, logits);
-    if (own->backward && k->saved[lane]) /* the gradient may not overwrite what others learn from */
+    if (own->backward &&
+        k->saved[lane]) /* the gradient must not overwrite logits that other lanes learn from */
         s->ops->copy(logits = k->logits, k->saved[lane],
                      (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (tapped)

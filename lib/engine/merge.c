@@ -1,5 +1,5 @@
 /*
- * Weights of experts with an adapter in them.  Every lane that names the same adapter computes with
+ * Weights of experts with an adapter merged into them.  All lanes that name the same adapter use
  * one copy of the resident layer's experts, made when the sweep enters the layer.
  */
 #include "lib/engine/sweeping.h"
@@ -65,10 +65,10 @@ static void merge_task(void *arg, int i)
                     fm_element(r->layer->gate_up, up * first), NULL, 1, (int64_t)(up * down_count));
     s->ops->convert(fm_to_f32(down), (int64_t)down_count, fm_element(r->layer->down, first), NULL,
                     1, (int64_t)down_count);
-    /* In float32, whatever the products of activations round. */
+    /* In float32, whatever type the operands of other products have. */
     fm_adapter_merge(m->adapter, s->ops->f32, gate_up, down, r->m, e);
     if (m->round) {
-        /* What the adapter does not reach is rounded already, but where weights are codes. */
+        /* Channels without an adapter are already rounded, unless weights are codes. */
         size_t k = c->storage ? (size_t)r->layer->cap[e]
                               : m->adapter->widths[(size_t)r->m * (size_t)c->E + (size_t)e];
         s->ops->round_to(gate_up, fm_model_dtype(s->model), (int64_t)(up * k * H));

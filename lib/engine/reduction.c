@@ -1,8 +1,8 @@
 /*
- * Contributions of a rank lie one after another as they were committed, so those of all ranks, rank
- * after rank, are in the order of the whole sweep: ranks have consecutive micro-batches.  Columns
- * of them travel, a few megabytes at a time, so that what is received needs little memory however
- * many ranks there are.
+ * The contributions of a rank are stored in the order in which they were committed.  Ranks have
+ * consecutive micro-batches, so the contributions of all ranks, rank after rank, are in the order
+ * of the whole sweep.  They are sent in columns of a few megabytes, so that receiving needs little
+ * memory however many ranks there are.
  */
 #include "lib/engine/reduction.h"
 
@@ -25,7 +25,7 @@ static struct fm_comm *comm_of(const struct fm_reduction *f)
     return fm_sweep_comm(f->sweep);
 }
 
-/* Contributions of a rank to all sums, in the run at hand; and the most that one may have. */
+/* Contributions of a rank to all sums in the current run; and the largest number in any run. */
 static size_t kept_by(const struct fm_reduction *f, int rank)
 {
     return (size_t)fm_sweep_own(f->sweep, rank) * (size_t)f->lanes;
@@ -36,7 +36,7 @@ static size_t kept_most(const struct fm_reduction *f)
     return (size_t)fm_sweep_own_most(f->sweep) * (size_t)f->lanes;
 }
 
-/* Columns of one message, no more than a rank owns: all ranks find the same. */
+/* Columns of one message, at most those that a rank owns; the result is the same on all ranks. */
 static size_t columns(const struct fm_reduction *f)
 {
     struct fm_comm *comm = comm_of(f);
@@ -118,7 +118,7 @@ void fm_reduction_add(struct fm_reduction *f, void *slot, size_t at, size_t n)
     f->ops->zero(slot, bytes_of(f, n));
 }
 
-/* Columns [*from, *from + result) of the n: the piece at hand of what a rank owns. */
+/* Columns [*from, *from + result) of the n: the current piece of a rank's slice. */
 static size_t piece_of(const struct fm_reduction *f, int rank, size_t n, size_t done, size_t *from)
 {
     size_t first, count, wide = columns(f);
@@ -128,7 +128,7 @@ static size_t piece_of(const struct fm_reduction *f, int rank, size_t n, size_t 
     return left < wide ? left : wide;
 }
 
-/* Their pieces of our contributions to the other ranks, our piece of theirs from them. */
+/* Send the other ranks their pieces of our contributions, and receive our piece of theirs. */
 static int swap(struct fm_reduction *f, size_t n, size_t done, struct fm_err *err)
 {
     struct fm_comm *comm = comm_of(f);
@@ -146,7 +146,7 @@ static int swap(struct fm_reduction *f, size_t n, size_t done, struct fm_err *er
     return fm_comm_exchange(comm, f->send, f->recv, err);
 }
 
-/* Our piece of every contribution, in order, to our slice of the sums. */
+/* Add our piece of every contribution, in order, to our slice of the sums. */
 static void add_piece(struct fm_reduction *f, size_t n, size_t done)
 {
     struct fm_comm *comm = comm_of(f);
@@ -166,7 +166,7 @@ int fm_reduction_end(struct fm_reduction *f, size_t n, struct fm_err *err)
     if (!comm)
         return FM_OK;
     wide = columns(f);
-    fm_comm_slice(comm, 0, n, &first, &widest); /* no other's is wider */
+    fm_comm_slice(comm, 0, n, &first, &widest); /* the first slice is the widest */
     for (size_t done = 0; done < widest; done += wide) {
         int rc = swap(f, n, done, err);
         if (rc)

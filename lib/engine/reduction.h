@@ -1,15 +1,16 @@
 /*
- * Sums over the micro-batches of a sweep: the one place where such a sum is made.
+ * Sums over the micro-batches of a sweep.  All such sums are made here.
  *
- * The rule.  A sum begins at what its memory holds and takes the micro-batches' contributions one
- * after another, left to right, each multiplied by `share`: total = (((start + share c0) + share
- * c1) + ...), value by value, in the order in which the sweep commits them (by micro-batch, then by
- * lane).  That order is the same for any number of threads and of ranks, and so is every byte.
+ * The rule.  A sum starts with the value in its memory and adds the micro-batches' contributions
+ * one after another, left to right, each multiplied by `share`: total = (((start + share c0) +
+ * share c1) + ...), value by value, in the order in which the sweep commits them (by micro-batch,
+ * then by lane).  That order is the same for any number of threads and of ranks, and so is every
+ * byte.
  *
  * One process adds a contribution as it is committed.  Ranks keep theirs until fm_reduction_end,
- * where each gets from all others what these have for its slice of the values (fm_comm_slice), and
- * adds it up; then the owner alone has the sum of its slice, and fm_reduction_whole gives it to
- * all.
+ * where each receives the contributions of all others to its slice of the values (fm_comm_slice),
+ * and adds them.  Then only the owner has the sum of its slice; fm_reduction_whole distributes it
+ * to all.
  *
  *     fm_reduction_init(&f, sweep, ops, FM_F64, sums, values, lanes, err);
  *     for every sweep, or every layer of it:
@@ -18,8 +19,8 @@
  *         fm_reduction_add(&f, slot, at, n);   its commit
  *         fm_reduction_end(&f, n, err);        its layer_end, or its end: all ranks together
  *
- * Whoever adds a visitor that sums over micro-batches goes through here, whatever adds up measures
- * of micro-batches may do so on its own: fm_sweep_run gives every rank those of all.
+ * Every visitor that sums over micro-batches must use this.  Code that adds up measures of
+ * micro-batches need not: fm_sweep_run gives every rank the measures of all.
  */
 #ifndef FM_REDUCTION_H
 #define FM_REDUCTION_H
@@ -28,8 +29,8 @@
 #include "lib/engine/sweep.h"
 
 struct fm_reduction {
-    /* (sums, values); between ranks, after the end, the own slice of each sum
-     * is the total, and the rest is what it was. */
+    /* (sums, values); with several ranks, after the end only this rank's slice of each sum is the
+     * total, and the rest is unchanged. */
     void *sum;
     /* Private. */
     const struct fm_sweep *sweep;
@@ -38,35 +39,35 @@ struct fm_reduction {
     int sums, lanes;
     size_t values;
     double share;
-    int turn;                         /* of the next contribution */
+    int turn;                         /* index of the next contribution */
     char *kept;                       /* (contributions of this rank, values) */
-    char *out, *in;                   /* a message each */
+    char *out, *in;                   /* one message each */
     struct fm_wire_part *send, *recv; /* (ranks) */
 };
 
 /*
- * `sums` sums of at most `values` values of F32 or F64 each.  `lanes` go back in the sweep; the
- * i-th contribution of a layer belongs to sum i mod `sums`, so that there are as many sums as
- * lanes, or one.  Borrows sweep and ops.  FM_ENOMEM.
+ * `sums` sums of at most `values` values of F32 or F64 each.  `lanes` lanes of the sweep have
+ * gradients; the i-th contribution of a layer belongs to sum i mod `sums`, so there is one sum, or
+ * one for each lane.  Borrows sweep and ops.  FM_ENOMEM.
  */
 int fm_reduction_init(struct fm_reduction *f, const struct fm_sweep *sweep,
                       const struct fm_ops *ops, enum fm_dtype dtype, int sums, size_t values,
                       int lanes, struct fm_err *err);
 void fm_reduction_release(struct fm_reduction *f); /* zeroed struct is fine */
 
-/* New contributions follow. */
+/* Start new sums: each contribution will be multiplied by `share`. */
 void fm_reduction_begin(struct fm_reduction *f, double share);
 
-/* A layer begins: the next contribution is the first micro-batch's. */
+/* Start a layer: the next contribution is that of the first micro-batch. */
 void fm_reduction_layer(struct fm_reduction *f);
 
-/* The next contribution to values [at, at + n) of its sum; slot (n) is zero then. */
+/* Add the next contribution to values [at, at + n) of its sum, and set slot (n) to zero. */
 void fm_reduction_add(struct fm_reduction *f, void *slot, size_t at, size_t n);
 
-/* The first n values of all sums are complete, each at its owner.  All ranks call it. */
+/* Complete the first n values of all sums, each on its owner.  All ranks must call it. */
 int fm_reduction_end(struct fm_reduction *f, size_t n, struct fm_err *err);
 
-/* After it: they are everyone's.  All ranks call it. */
+/* After fm_reduction_end: distribute the sums to all ranks.  All ranks must call it. */
 int fm_reduction_whole(struct fm_reduction *f, size_t n, struct fm_err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Which micro-batches go through a layer together, and which rank they are of.  Products of other
- * shapes have other last bits, so what one process takes together a rank takes together, and ranks
- * get whole blocks: consecutive ones, so that the order of ranks is that of micro-batches.
+ * Which micro-batches go through a layer together, and on which rank.  Products of other shapes
+ * have different last bits, so micro-batches that one process computes together stay together on a
+ * rank.  Ranks get whole, consecutive blocks, so the order of ranks is that of micro-batches.
  */
 #include <assert.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ int fm_sweep_leaves(int batches, int rows, int cut)
     return batches / part * ((part + together - 1) / together) + (rest + together - 1) / together;
 }
 
-/* Of all micro-batches: `together` at most, of one shape, not across a cut. */
+/* Cut all micro-batches into blocks: at most `together`, of one shape, not across a cut. */
 static void cut_blocks(struct fm_sweeping *r)
 {
     struct fm_sweep *s = r->sweep;
@@ -81,7 +81,7 @@ int fm_sweep_own_most(const struct fm_sweep *s)
 {
     int leaves = fm_sweep_leaves(s->batches, s->rows, s->options.cut);
     int first, most;
-    fm_comm_share(s->options.comm, 0, leaves, &first, &most); /* nobody has more */
+    fm_comm_share(s->options.comm, 0, leaves, &first, &most); /* no rank has more than rank 0 */
     return most * s->together < s->batches ? most * s->together : s->batches;
 }
 
@@ -107,7 +107,7 @@ static int collect_measures(const struct fm_sweeping *r, struct fm_measure *meas
     return rc;
 }
 
-/* Whole numbers: their sum is the same in any order. */
+/* Counts are integers: their sum does not depend on the order. */
 static int add_counts(const struct fm_sweeping *r, int64_t *counts, struct fm_err *err)
 {
     struct fm_comm *comm = r->sweep->options.comm;

@@ -1,10 +1,10 @@
 /*
  * The sweep: a loop over layers, and in each a pool task for every block of micro-batches and lane.
- * Between layers an activation is a record of the store, so that memory bounds speed and not what
- * can be computed.
+ * Between layers an activation is a record of the store, so that too little memory costs time but
+ * never prevents a run.
  *
- * On the way back the tasks of a layer finish in any order, but what visitors sum must not depend
- * on that order.  So each micro-batch of each lane with a gradient has a turn, numbered by
+ * In the backward the tasks of a layer finish in any order, but the sums of visitors must not
+ * depend on that order.  So each micro-batch of each lane with a gradient has a turn, numbered by
  * micro-batch, then lane.  A turn is computed into a slot of the visitor's scratch and committed
  * from it, and commits happen one at a time in the order of turns.  There are fewer slots than
  * turns: turn i uses slot i % slots, after turn i - slots was committed.
@@ -16,9 +16,10 @@
  *     c: computed, waits for its commit;  .: being computed, or not begun
  *
  * A turn goes from waiting (wait_for_slot) to computing (backward_one) to computed (commit_ready,
- * on entry) to committed (the loop in commit_ready, by whichever thread found nobody committing).
+ * on entry) to committed (the loop in commit_ready, by a thread that found no other thread
+ * committing).
  *
- * Invariants, in every layer of the way back:
+ * Invariants, in every layer of the backward:
  *   1. Turns [0, commits) are committed, each once, in this order; no other turn is.
  *   2. A turn that is computing or computed is in [commits, commits + slots), so no two of them
  *      share a slot.
@@ -73,7 +74,7 @@ int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err)
     return err->code;
 }
 
-/* What is used most often has the lowest numbers and stays in memory. */
+/* The records that are used most often have the lowest numbers and stay in memory. */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l)
 {
     int L = r->sweep->config->L, nth = r->nth[lane];
@@ -84,7 +85,7 @@ size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int 
     return (size_t)r->blocks * (size_t)r->lanes + above * (size_t)r->backs + (size_t)nth;
 }
 
-/* Floats of one micro-batch's boundary. */
+/* Floats of one micro-batch at a boundary. */
 static size_t boundary_count(const struct fm_sweeping *r, int b)
 {
     return (size_t)r->batch[b].S * (size_t)r->batch[b].T * (size_t)r->sweep->config->H;
@@ -113,8 +114,8 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
     return pass;
 }
 
-/* Once the run is to end, tasks leave out what they can: FM_ESAVED, before somebody looks at values
- * that nobody made. */
+/* FM_ESAVED if the run is about to end: then tasks may have skipped values, which must not be used.
+ */
 static int check_going(const struct fm_sweeping *r, struct fm_err *err)
 {
     return fm_pool_ending() ? fm_fail(err, FM_ESAVED, "interrupted in layer %d", r->l) : FM_OK;
@@ -151,7 +152,7 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
     }
 }
 
-/* Where the views of a block and lane belong, on the way forward. */
+/* Fill in the places of the views of a block and lane, for the forward. */
 static void place_forward(const struct fm_sweeping *r, int block, int lane,
                           struct fm_expert_view *where)
 {
@@ -163,13 +164,13 @@ static void place_forward(const struct fm_sweeping *r, int block, int lane,
                                            .slot = (k->first + i) * r->lanes + lane};
 }
 
-/* The layer's experts are seen by this visitor, or by none. */
+/* The visitor that is called for the layer's experts in the forward, or NULL. */
 static const struct fm_visitor *forward_visitor(const struct fm_sweeping *r)
 {
     return r->visitor && r->visitor->forward && r->m >= 0 ? r->visitor : NULL;
 }
 
-/* where (micro-batches of a block) is memory for the views' places. */
+/* Forward of a block and lane; where (micro-batches of a block) is memory for the views' places. */
 static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_view *where,
                        struct fm_err *err)
 {
@@ -213,14 +214,14 @@ static void forward_task(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* Place of a batch and the nth lane with a gradient in the order of commits. */
+/* Turn of batch b and the nth lane with a gradient: its place in the order of commits. */
 static int turn_of(const struct fm_sweeping *r, int b, int nth)
 {
     return b * r->backs + nth;
 }
 
-/* The way back of a block and lane through the layer; where (micro-batches of a block) is memory
- * for the views' places. */
+/* Backward of a block and lane through the layer; where (micro-batches of a block) is memory for
+ * the views' places. */
 static int backward_one(const struct fm_sweeping *r, int block, int lane,
                         struct fm_expert_view *where, struct fm_err *err)
 {
@@ -246,7 +247,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
                                     .slot = turn_of(r, k->first + i, r->nth[lane]) % s->slots};
     float *tap = block == 0 && s->taps.lane == lane ? s->taps.dx : NULL;
     if (r->l == s->config->L - 1) {
-        if (s->scale[lane] != 1) /* as the visitor wants it */
+        if (s->scale[lane] != 1) /* set by the visitor */
             s->ops->scale(dx, s->scale[lane], (int64_t)count);
         if (tap)
             memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
@@ -262,9 +263,9 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
 }
 
 /*
- * Turn i may use its slot once the turn that had it before is committed.  That one and all older
- * turns belong to tasks that other threads took earlier, or to this task's lane and block, for all
- * of which there are slots; so waiting ends.
+ * Turn i may use its slot after the previous turn of that slot was committed.  That turn and all
+ * older ones belong to tasks that other threads took earlier, or to this task, and all of these
+ * have slots; so the wait ends.
  */
 static void wait_for_slot(struct fm_sweeping *r, int i)
 {
@@ -275,8 +276,8 @@ static void wait_for_slot(struct fm_sweeping *r, int i)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* The block's turns are computed: commit what is next in order, one at a time, without holding
- * the lock. */
+/* The block's turns are computed: commit what is next in order, one at a time, without holding the
+ * lock. */
 static void commit_ready(struct fm_sweeping *r, const struct fm_block *k, int nth)
 {
     struct fm_sweep *s = r->sweep;
@@ -319,7 +320,7 @@ static void backward_task(void *arg, int i)
     commit_ready(r, k, nth);
 }
 
-/* The next layer of a direction is resident, with every adapter's copy. */
+/* Make layer l resident, with the merged copies of all adapters; `next` is the following one. */
 static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
@@ -349,7 +350,7 @@ static void leave_layer(struct fm_sweeping *r)
         o->progress(o->progress_self, r->done, r->total);
 }
 
-/* All tasks of the layer are done: what the visitor kept of them, in order. */
+/* All tasks of the layer are done: commit the visitor's slots in order. */
 static int commit_forward(struct fm_sweeping *r, const struct fm_visitor *v, struct fm_err *err)
 {
     for (int b = 0; v->commit && b < r->batches; b++)
@@ -413,7 +414,7 @@ static int run_backward(struct fm_sweeping *r, struct fm_err *err)
     return v && v->end ? v->end(v->self, err) : FM_OK;
 }
 
-/* Which lanes go back, which teach. */
+/* Find the lanes with a gradient and the lanes that are teachers. */
 static void sort_lanes(struct fm_sweeping *r)
 {
     for (int i = 0; i < r->lanes; i++) {
@@ -428,7 +429,8 @@ static void sort_lanes(struct fm_sweeping *r)
     }
 }
 
-/* Records for the boundaries of this run; the store of the last run is kept where it is enough. */
+/* Set up records for the boundaries of this run; reuse the store of the last run if it is large
+ * enough. */
 static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
@@ -443,12 +445,12 @@ static int prepare_store(struct fm_sweeping *r, struct fm_err *err)
     return fm_store_init(&s->store, s->ops, bytes, want, s->options.memory, err);
 }
 
-/* This rank's blocks forward, and their losses. */
+/* Forward and losses of this rank's blocks. */
 static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_t *counts,
                        struct fm_err *err)
 {
     struct fm_comm *comm = r->sweep->options.comm;
-    if (r->blocks == 0) /* nothing but what a visitor does with the other ranks */
+    if (r->blocks == 0) /* only the visitor's calls that involve all ranks */
         return r->visitor && r->visitor->forward ? run_forward(r, counts, err) : FM_OK;
     int rc = fm_merge_prepare(r, err);
     if (!rc)
@@ -466,7 +468,7 @@ static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_
     return rc ? rc : fm_lm_head_run(r, measure, err);
 }
 
-/* Computing is what is left of a run besides waiting for ranks and weights. */
+/* Count as computing the time that was spent neither waiting for ranks nor reading weights. */
 static void tally(const struct fm_sweeping *r, double seconds, const struct fm_tally *before)
 {
     struct fm_tally *t = fm_comm_tally(r->sweep->options.comm);
@@ -500,7 +502,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
         memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
         s->scale[i] = 1;
-    bool waits = visitor && visitor->losses; /* else ranks meet behind the way back */
+    bool waits = visitor && visitor->losses; /* else ranks meet after the backward */
     const atomic_int *heeded = fm_pool_heed(s->options.stop);
     int rc = measure_own(&r, measure + (size_t)r.base * (size_t)lanes, counts, err);
     if (!rc && waits)
@@ -519,7 +521,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     return rc;
 }
 
-/* Turns in flight: of one block in every lane, and of as many more as other threads may take. */
+/* Turns in flight: those of one block in every lane, and as many more as other threads may take. */
 static int count_slots(const struct fm_sweep *s)
 {
     size_t pairs = (size_t)s->batches * (size_t)s->lanes;
@@ -548,7 +550,7 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
     return all ? FM_OK : err->code;
 }
 
-/* The rotary angles of every position. */
+/* Compute the rotary angles of all positions. */
 static int take_angles(struct fm_sweep *s, struct fm_err *err)
 {
     const struct fm_attention *attention = s->config->attention;

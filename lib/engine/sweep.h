@@ -1,35 +1,34 @@
 /*
  * This room, lib/engine: forward and backward through a model that need not fit into memory, one
- * layer at a time, for the full model and subnets of it together.  It knows one decoder
- * layer (layer, which calls the blocks of lib/block), the way through all of them (sweep with
- * lm_head, keep and merge), and adapters.  What is done with a gradient is the visitor's business,
- * in lib/learn.  In reading order: layer.h, layer.c; then this header, sweeping.h (what the parts
- * of the sweep share), sweep.c, share.c (micro-batches of each rank), lm_head.c, actcache,
- * reduction, merge.c, adapter.
+ * layer at a time, for the full model and subnets of it together.  It has one decoder layer (layer,
+ * which calls the blocks of lib/block), the loop over all layers (sweep with lm_head, actcache and
+ * merge), and adapters.  Gradients are used by visitors, in lib/learn.  In reading order: layer.h,
+ * layer.c; then this header, sweeping.h (what the parts of the sweep share), sweep.c, share.c
+ * (micro-batches of each rank), lm_head.c, actcache, reduction, merge.c, adapter.
  *
- * The one sweep: micro-batches go through the model one layer at a time, forward,
- * then backward with recomputation from the stored layer boundaries.  Each layer's
- * weights are read once per direction whatever the number of micro-batches.
+ * A sweep: micro-batches go through the model one layer at a time, forward, then backward with
+ * recomputation from the stored layer boundaries.  Each layer's weights are read once per direction
+ * whatever the number of micro-batches.
  *
- * Several networks ride in one sweep, as lanes over the same weights: the full
- * model (the teacher), subnets of it (students: a width per expert), a subnet with
- * an adapter.  Rank, train, walk, recover and quality are visitors of this sweep;
- * they see each expert's rows on the way back and know nothing about layers.
+ * A sweep can compute several networks at once, as lanes over the same weights: the full model (the
+ * teacher), subnets of it (students: a width per expert), a subnet with an adapter.  Rank, train,
+ * walk, recover and quality are visitors of a sweep; they are called with each expert's rows in the
+ * backward, and do not depend on how layers are computed.
  *
- * Memory: two layers of weights, one boundary (N, H) per lane and micro-batch, and
- * for lanes with a gradient one per layer; the last go to an unlinked temporary file
- * beyond `memory`.  For every adapter among the lanes, its merged copy of one layer's experts.
- * What the boundaries leave of `memory` keeps inner values of the last layers, which the backward
- * then need not compute again, unless a lane has an adapter.
+ * Memory: two layers of weights, one boundary (N, H) per lane and micro-batch, and for lanes with a
+ * gradient one per layer; those that exceed `memory` go to an unlinked temporary file.  For every
+ * adapter among the lanes, a merged copy of one layer's experts.  Unless a lane has an adapter, the
+ * rest of `memory` holds inner values of the last layers, which the backward then need not compute
+ * again.
  *
- * Same bytes for any thread count and memory: what goes through a layer together depends
- * on the shapes of the micro-batches alone, visitors are committed in order of micro-batch.
- * Callers therefore cut their data into sweeps by sizes, never by memory or threads.
+ * Same bytes for any thread count and memory: which micro-batches go through a layer together
+ * depends only on their shapes, and visitors are committed in order of micro-batch.  Callers
+ * therefore cut their data into sweeps by sizes, never by memory or threads.
  *
  * Ranks (lib/comm/comm.h) call fm_sweep_run with the same micro-batches.  Those that go through a
- * layer together are a leaf, and stay together: a rank computes some leaves and nothing else, and
- * a rank without any reads no weights.  All get all measures and counts; what visitors sum goes
- * through lib/engine/reduction.h.
+ * layer together are a leaf, and stay together: a rank computes only whole leaves, and a rank
+ * without a leaf reads no weights.  All ranks get all measures and counts; visitors sum by
+ * lib/engine/reduction.h.
  */
 #ifndef FM_SWEEP_H
 #define FM_SWEEP_H
@@ -42,109 +41,109 @@
 
 #define FM_LANES_MAX 128
 
-/* Micro-batches go through a layer together up to this many tokens: with top-2 of 8 experts that
- * is 512 rows an expert, where products reach their full speed. */
+/* Up to this many tokens go through a layer together: with top-2 of 8 experts that is 512 rows per
+ * expert, enough for products to reach their full speed. */
 #define FM_SWEEP_BLOCK_TOKENS 2048
 
 /* S sequences of T tokens; each predicts its own next tokens from position `from` on, T - 1 - from
- * of them.  ids are borrowed. */
+ * predictions.  ids are borrowed. */
 struct fm_batch {
     const int32_t *ids; /* (S, T) */
     int S, T;
-    int from; /* 0 where a lane has `backward` */
+    int from; /* must be 0 if a lane has `backward` */
 };
 
 /* One network in the sweep. */
 struct fm_lane {
     const uint32_t *widths; /* (M, E), NULL: every channel the model has */
     const struct fm_adapter
-        *adapter;        /* NULL: none; merged into the weights on the fly, in float32 */
-    bool round;          /* merged weights rounded to the stored dtype */
-    const float *closed; /* (M, E) 0, or FM_PASS_CLOSED for experts that no token gets,
-                            as if router and layer had none of them; NULL: all are
-                            open */
+        *adapter;        /* NULL: none; merged into a copy of the weights, in float32 */
+    bool round;          /* merged weights are rounded to the stored dtype */
+    const float *closed; /* (M, E) 0, or FM_PASS_CLOSED for experts that get no tokens, as if router
+                            and layer did not have them; NULL: all are open */
     bool backward;       /* gradients wanted */
-    int teacher;         /* lane whose logits the KL compares with, a lower index than
-                            this lane's; -1: none, or the sweep's options.teacher */
-    float ce, kl;        /* loss = ce * CE + kl * KL, means over the micro-batch */
+    int teacher; /* lane whose logits the KL compares with, with a lower index than this lane's; -1:
+                    the sweep's options.teacher, if any */
+    float ce, kl; /* loss = ce * CE + kl * KL, means over the micro-batch */
 };
 
-/* What the LM head measured for one lane on one micro-batch; sums over its positions. */
+/* Measures of one lane on one micro-batch; sums over its positions. */
 struct fm_measure {
     double ce, kl; /* sums; divide by n */
     int64_t agree; /* positions whose most probable token is the teacher's */
     int64_t n;     /* positions, S (T - 1 - from) */
 };
 
-/* A few positions of a micro-batch as the LM head has them for one lane; pointers die with the
+/* Some positions of a micro-batch in the LM head, for one lane; pointers are valid only during the
  * call. */
 struct fm_head_rows {
-    int batch, lane;       /* lane -1: the one of options.teacher */
+    int batch, lane;       /* -1: the lane of options.teacher */
     int first, n;          /* rows of the micro-batch, numbered sequence by sequence */
-    const int32_t *target; /* (n) the next token; -1: this position is not measured */
+    const int32_t *target; /* (n) the next token; -1: position not measured */
     const float *logits;   /* (n, V) */
     const double *ce;      /* (n) */
-    double *kl;            /* (n) from the teacher; what is written here is added up instead */
+    double *kl; /* (n) from the teacher; may be overwritten: these values are then summed */
 };
 
-/* One expert of one lane and micro-batch on the way back, or forward; pointers die with the call.
- */
+/* One expert of one lane and micro-batch in the backward or forward; pointers are valid only during
+ * the call. */
 struct fm_expert_view {
-    int layer; /* the m-th of those that have experts */
+    int layer; /* the m-th layer with experts */
     int expert, lane, batch;
-    int slot;                   /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
-    int n;                      /* rows routed here, > 0 */
-    int parts;                  /* of a visitor with `spans`: micro-batches from `batch` on, whose
-                                   rows these are; others: 0 */
-    const int32_t *first;       /* (parts + 1): where their rows begin, less first[0] */
-    const int32_t *rows;        /* (n) token index among the micro-batches that go through the layer
-                                   together, ascending */
-    int width, cap;             /* channels the lane uses, channels in memory */
-    int full;                   /* channels of h and dh: cap; width on the way forward, and where a
-                                   visitor with `narrow` sees bfloat16 products */
+    int slot;  /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
+    int n;     /* rows routed to the expert, > 0 */
+    int parts; /* for a visitor with `spans`: number of micro-batches from `batch` on whose rows
+                  these are; else 0 */
+    const int32_t *first; /* (parts + 1): first row of each, relative to first[0] */
+    const int32_t *rows;  /* (n) token index within the micro-batches that go through the layer
+                             together, ascending */
+    int width, cap;       /* channels the lane uses, channels in memory */
+    int full; /* channels of h and dh: cap; width in the forward, and in bfloat16 products for a
+                 visitor with `narrow` */
     struct fm_in gate_up, down; /* (2 cap, H), (cap, H): with the adapter merged, if any */
-    const float *gate_up_bias;  /* (2 cap); NULL: the experts have none */
+    const float *gate_up_bias;  /* (2 cap); NULL if experts have no bias */
     struct fm_in x;             /* (n, H) input of the expert */
-    struct fm_in h;             /* (n, full) what down is applied to */
-    struct fm_in dy;            /* (n, H) gradient at the expert's output, router weight in it */
-    const float *dh;            /* (n, full) dy down^T: gradient at the masked h */
-    struct fm_in dgu;           /* (n, 2 width) gradient at gate and up of the kept channels */
-    /* On the way forward there are no gradients, h is `width` wide, and there are: */
+    struct fm_in h;             /* (n, full) input of down */
+    struct fm_in dy;  /* (n, H) gradient at the expert's output, times the router weight */
+    const float *dh;  /* (n, full) dy down^T: gradient at the masked h */
+    struct fm_in dgu; /* (n, 2 width) gradient at gate and up of the kept channels */
+    /* In the forward there are no gradients, h is `width` wide, and these are set: */
     const float *y;      /* (n, H) output of the expert */
     const float *weight; /* (n) the router's weight of each row */
 };
 
 struct fm_visitor {
     void *self;
-    /* The visitor is called on the way forward instead, with every lane; no lane has `backward`. */
+    /* Call the visitor in the forward instead, for every lane; no lane has `backward`. */
     bool forward;
-    /* Of several micro-batches that go back together `expert` sees all rows at once, and puts what
-     * it keeps of them into the slot of the first. */
+    /* If several micro-batches go back together, `expert` gets all their rows at once and puts its
+     * results into the slot of the first. */
     bool spans;
-    /* `expert` reads no channels behind the lane's width.  Products in bfloat16 then end there; in
-     * float32 they do not, where sums have other last bits in a product of another width. */
+    /* `expert` reads no channels at or after the lane's width.  Products in bfloat16 then end
+     * there; in float32 they do not, because products of another width have other last bits. */
     bool narrow;
     /*
-     * All losses of the sweep are known: measure is (batches, lanes).  May set
-     * scale (lanes), 1 before, which multiplies that lane's gradient.  NULL: not wanted.
+     * Called when all losses of the sweep are known: measure is (batches, lanes).  May set scale
+     * (lanes), initially 1, which multiplies that lane's gradient.  May be NULL.
      */
     void (*losses)(void *self, const struct fm_measure *measure, float *scale);
-    /* The sweep comes to the m-th layer of experts; the last call before these. */
+    /* Called when the sweep comes to the m-th layer with experts, before the calls below. */
     int (*layer_begin)(void *self, int m, struct fm_err *err);
-    /* Called by many threads at once for different experts, batches and lanes; heavy work here.
-     * Writes only to what belongs to (view->slot, view->expert). */
+    /* Called by many threads at once for different experts, batches and lanes; the expensive work
+     * belongs here.  May write only what belongs to (view->slot, view->expert). */
     void (*expert)(void *self, const struct fm_expert_view *view);
     /* After all experts of (m, batch, lane), one call at a time, in order of batch then lane:
      * add the slot to the total and clear the slot. */
     void (*commit)(void *self, int m, int batch, int lane, int slot);
     int (*layer_end)(void *self, int m, struct fm_err *err);
-    /* All layers have been gone back through.  Of ranks, all call layer_begin, layer_end and this,
-     * and only those with a leaf the others; so reductions end here or in layer_end. */
+    /* Called after the backward of all layers.  All ranks call layer_begin, layer_end and this;
+     * only ranks with a leaf call the others.  So reductions end here or in layer_end. */
     int (*end)(void *self, struct fm_err *err);
 };
 
-/* Sequences in one micro-batch when `batch` are in a step: the largest divisor of batch that keeps
- * a micro-batch within 1024 tokens, else 1.  Depends on nothing else, since it shapes the bytes. */
+/* Sequences of one micro-batch for steps of `batch` sequences: the largest divisor of batch that
+ * keeps a micro-batch within 1024 tokens, else 1.  It depends on nothing else, because it affects
+ * the bytes of results. */
 int fm_sweep_micro(int batch, int T);
 
 struct fm_sweep;
@@ -153,18 +152,19 @@ struct fm_sweep_options {
     uint64_t memory;                                   /* bytes for boundaries, then inner values */
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
     void *progress_self;
-    const atomic_int *stop; /* not NULL: nonzero ends with FM_ESAVED, within a layer too: between
-                               experts, tiles of a product, heads, tensors that are read */
-    struct fm_comm *comm;   /* NULL: alone */
-    int cut;                /* not 0: no leaf goes across a multiple of so many micro-batches */
-    /* NULL, or called for every lane without a gradient of every row, and before them for
-     * options.teacher, by many threads at once for different rows; for one row in order of lanes.
+    const atomic_int
+        *stop; /* if not NULL: nonzero ends the run with FM_ESAVED, also within a layer: between
+                  experts, tiles of a product, heads, tensors that are read */
+    struct fm_comm *comm; /* NULL: a single process */
+    int cut;              /* if nonzero, leaves do not cross multiples of this many micro-batches */
+    /* If not NULL, called for every row of every lane without a gradient, and before them of
+     * options.teacher; by many threads at once for different rows, for one row in order of lanes.
      */
     void (*rows)(void *self, const struct fm_head_rows *rows);
     void *rows_self;
-    /* NULL, or a sweep of another model with as large a vocabulary, made for the same
-     * micro-batches, whose last run had these and one lane, without a gradient. Lanes without a
-     * teacher are compared with that lane. */
+    /* NULL, or a sweep of another model with the same vocabulary size, made for the same
+     * micro-batches, whose last run had the same micro-batches and one lane, without a gradient.
+     * Lanes without a teacher are compared with that lane. */
     const struct fm_sweep *teacher;
 };
 
@@ -175,26 +175,25 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                  struct fm_err *err);
 void fm_sweep_free(struct fm_sweep *sweep);
 
-/* Slots that visitors need scratch for: constant over the life of the sweep.  And those of visitors
- * on the way forward: one for every micro-batch and lane. */
+/* Slots for which visitors need scratch: constant for the life of the sweep; and the same for
+ * visitors in the forward: one for every micro-batch and lane. */
 int fm_sweep_slots(const struct fm_sweep *sweep);
 int fm_sweep_slots_forward(const struct fm_sweep *sweep);
 
-/* For reductions: its communicator; micro-batches of a rank in the run at hand; the most that one
- * may have in any run, where all have one shape. */
+/* For reductions: the sweep's communicator; the micro-batches of a rank in the current run; the
+ * most that a rank may have in any run whose micro-batches have one shape. */
 struct fm_comm *fm_sweep_comm(const struct fm_sweep *sweep);
 int fm_sweep_own(const struct fm_sweep *sweep, int rank);
 int fm_sweep_own_most(const struct fm_sweep *sweep);
 
-/* Leaves of a run of so many micro-batches of so many tokens. */
+/* Leaves of a run of `batches` micro-batches of `rows` tokens. */
 int fm_sweep_leaves(int batches, int rows, int cut);
 
 /*
- * Run.  measure (batches, lanes) is filled.  counts (lanes, M, E), where not NULL, receives the
- * token slots routed to each expert, summed over batches.  Without a lane that has `backward`
- * only the forward runs.  visitor may be NULL.
- * FM_EFORMAT where an activation or loss is not finite: the sentence names layer and lane.
- * Ranks end with the same code.
+ * Run.  measure (batches, lanes) is filled.  counts (lanes, M, E), if not NULL, receives the token
+ * slots routed to each expert, summed over batches.  Without a lane that has `backward` only the
+ * forward runs.  visitor may be NULL. FM_EFORMAT, naming layer and lane, if an activation or loss
+ * is not finite.  All ranks return the same code.
  */
 int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batches,
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,

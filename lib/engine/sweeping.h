@@ -1,9 +1,9 @@
 /*
- * What the parts of the sweep share; private to lib/engine/sweep.c, lib/engine/share.c,
+ * Structures shared by the parts of the sweep; private to lib/engine/sweep.c, lib/engine/share.c,
  * lib/engine/actcache.c, lib/engine/lm_head.c and lib/engine/merge.c.
  *
- * A block is a few consecutive micro-batches of one shape that go through a layer together,
- * because products with more rows run faster.  How many depends on sizes alone.
+ * A block is a few consecutive micro-batches of one shape that go through a layer together, because
+ * products with more rows run faster.  Their number depends only on sizes.
  */
 #ifndef FM_SWEEPING_H
 #define FM_SWEEPING_H
@@ -18,7 +18,7 @@ struct fm_block {
     int first, count; /* micro-batches [first, first + count) */
 };
 
-/* A layer whose experts hold an adapter, shared by all lanes that name it. */
+/* A layer whose experts have an adapter merged in, shared by all lanes that name it. */
 struct fm_merged {
     const struct fm_adapter *adapter;
     bool round;
@@ -33,7 +33,7 @@ struct fm_sweep {
     struct fm_sweep_options options;
     struct fm_sweep_taps taps;
     int batches, rows, T, lanes, slots;
-    int together;     /* micro-batches of a block at most */
+    int together;     /* largest number of micro-batches in a block */
     float *cos, *sin; /* (T, angles) */
     struct fm_store store;
     struct fm_actcache cache;
@@ -43,7 +43,7 @@ struct fm_sweep {
     int64_t *routed;            /* (blocks, lanes, E) of one layer */
     struct fm_measure *partial; /* (batches, chunks, lanes) */
     float *scale;               /* (lanes) */
-    bool *computed;             /* (batches, lanes): waiting for their commit */
+    bool *computed;             /* (batches, lanes): computed and waiting for the commit */
     struct fm_merged *merged;   /* (lanes) */
     int merges;
 };
@@ -51,21 +51,21 @@ struct fm_sweep {
 /* One fm_sweep_run, shared by all its tasks. */
 struct fm_sweeping {
     struct fm_sweep *sweep;
-    const struct fm_batch *batch; /* this rank's, and how many blocks they are */
+    const struct fm_batch *batch; /* this rank's, and the number of their blocks */
     int batches, blocks;
     int base; /* micro-batches of lower ranks, before these */
     const struct fm_lane *lane;
     int lanes;
     const struct fm_visitor *visitor;
-    const struct fm_nonlayer *nonlayer, *taught; /* ours; that of options.teacher */
+    const struct fm_nonlayer *nonlayer, *taught; /* of this model; of that of options.teacher */
     const struct fm_layer *layer;
-    int l, m;   /* the layer at hand, its place among those with experts or -1 */
-    int lowest; /* the backward ends with this layer: below it nobody reads gradients */
+    int l, m;   /* the current layer; its place among those with experts, or -1 */
+    int lowest; /* last layer of the backward: gradients below it are not needed */
     int done, total;
     int chunks;                 /* of the largest batch */
     int back[FM_LANES_MAX];     /* lanes with a gradient */
     int nth[FM_LANES_MAX];      /* index of a lane in back, or -1 */
-    bool teaches[FM_LANES_MAX]; /* some other lane names it */
+    bool teaches[FM_LANES_MAX]; /* another lane names it as teacher */
     int backs;
     pthread_mutex_t lock;
     pthread_cond_t committed;
@@ -75,48 +75,49 @@ struct fm_sweeping {
     struct fm_err err;
 };
 
-/* Rows of one task of the LM head: fixed, so that results depend on nothing else. */
+/* Rows of one task of the LM head: constant, so that results depend on nothing else. */
 #define FM_HEAD_ROWS 128
 
-/* Micro-batches of a block at most, of so many that a sweep has, of so many rows. */
+/* Largest number of micro-batches in a block, for a sweep of `batches` micro-batches of `rows`
+ * rows. */
 int fm_sweeping_together(int batches, int rows, int cut);
 
 /*
- * Cut r->batch into blocks, consecutive micro-batches of one shape, and leave of all that only what
- * is this rank's; then its micro-batches have numbers from 0, for all but the visitor.
+ * Cut r->batch into blocks, consecutive micro-batches of one shape, and keep only this rank's.  Its
+ * micro-batches are then numbered from 0, except for the visitor.
  */
 void fm_sweeping_share(struct fm_sweeping *r);
 
-/* Everyone gets the measures (all micro-batches, lanes) of all ranks, and the sum of their counts
+/* Give all ranks the measures (all micro-batches, lanes) of all ranks, and the sum of their counts
  * (may be NULL). */
 int fm_sweeping_collect(struct fm_sweeping *r, struct fm_measure *measure, int64_t *counts,
                         struct fm_err *err);
 
-/* Keep the error of the lowest task; afterwards, it or FM_OK. */
+/* Record the error of a task, keeping that of the lowest; afterwards, return it or FM_OK. */
 void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err);
 int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
 
 /*
  * Record of boundary l (the input of layer l; L: of the LM head) of a block and lane, rows of its
- * micro-batches one after another.  Lanes without a gradient need the newest alone.  The gradient
- * of the others takes the place of boundary L.
+ * micro-batches one after another.  Lanes without a gradient need only the newest boundary.  For
+ * the others, the gradient replaces boundary L.
  */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l);
 
-/* Memory for inner values of this run, in what the boundaries leave; and the place of those of a
- * block and lane in the layer at hand, for a pass that has none where they are not kept. */
+/* Allocate memory for inner values of this run, in the memory that the boundaries leave; and find
+ * the record of a block and lane in the current layer (none if they are not kept). */
 void fm_actcache_prepare(struct fm_sweeping *r);
 void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
-/* Does this lane keep gate and up of its experts?  Only where the backward reads no channels that
+/* Whether gate and up of this lane's experts are kept: only if the backward reads no channels that
  * the forward did not compute. */
 bool fm_actcache_gu(const struct fm_sweeping *r, int lane);
 
-/* Final norm, logits and losses of every batch and lane; gradients at boundary L in its place. */
+/* Final norm, logits and losses of every batch and lane; gradients replace boundary L. */
 int fm_lm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);
 
-/* Memory for one merged copy per adapter and rounding that the lanes name; it stays for the next
- * run.  Then the copies of the resident layer; and the layer that a lane computes with. */
+/* Allocate one merged copy for each adapter and rounding that the lanes name, to be reused by the
+ * next run.  Then merge the resident layer's; and find the layer that a lane computes with. */
 int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err);
 void fm_merge_layer(struct fm_sweeping *r);
 const struct fm_layer *fm_merge_find(const struct fm_sweeping *r, int lane);
