@@ -147,8 +147,10 @@ static void experts_have_the_familys_keys_or_the_usual_ones(void **state)
     (void)state;
     struct fm_config c = must(ERNIE, "\"num_experts\":32,\"num_experts_per_tok\":4");
     assert_true(c.E == 32 && c.K == 4);
-    c = must(ERNIE_EXPERTS, "\"num_experts\":32,\"num_experts_per_tok\":4");
+    c = must(ERNIE_EXPERTS, "\"num_experts\":64,\"num_experts_per_tok\":4");
     assert_true(c.E == 64 && c.K == 6);
+    refused(ERNIE_EXPERTS, "\"num_experts\":32", FM_ECONFIG,
+            "num_experts 32 is not moe_num_experts 64, and programs read one or the other");
     refused(ERNIE, "\"moe_num_experts\":4,\"moe_k\":6", FM_EFORMAT,
             "moe_k 6 is more than moe_num_experts 4");
     refused(ERNIE, "\"moe_k\":6", FM_EFORMAT, "moe_num_experts");
