@@ -21,7 +21,8 @@ static inline void ranked_read(struct fm_ranking *ranking, const char *name)
     fm_bundle_close(&b);
 }
 
-/* Largest difference relative to the largest score of each expert of `channels`. */
+/* Largest difference relative to the largest score of each expert of `channels`.  Where all of an
+ * expert's stored scores are 0, any difference counts as infinite. */
 static inline double ranked_error(const double *got, const double *want, int experts, int channels)
 {
     double worst = 0;
@@ -32,7 +33,7 @@ static inline double ranked_error(const double *got, const double *want, int exp
             double d = fabs(got[i] - want[i]);
             off = d > off || isnan(d) ? d : off;
         }
-        off = most > 0 ? off / most : off;
+        off = off > 0 && most <= 0 ? INFINITY : off > 0 ? off / most : off;
         worst = off > worst || isnan(off) ? off : worst;
     }
     return worst;
