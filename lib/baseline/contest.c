@@ -43,18 +43,21 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline)
     return &rule[baseline];
 }
 
-enum fm_method fm_contest_method(const struct fm_contest_rule *rule)
+/* The method of a rule that has one. */
+static enum fm_method method_of(const struct fm_contest_rule *rule)
 {
     return rule->method == FM_METHODS ? fm_methods_usual() : rule->method;
 }
 
-const char *fm_contest_ranking(const struct fm_contest *c, enum fm_criterion criterion, char *path)
+/* A stream in the working directory, into path (4096 bytes), which is returned: the ranking, or
+ * masks of a method, recovered or not. */
+static const char *ranking_at(const struct fm_contest *c, enum fm_criterion criterion, char *path)
 {
     return fm_workdir_at(&c->work, fm_criterion_name(criterion), path);
 }
 
-const char *fm_contest_masks(const struct fm_contest *c, enum fm_method method, bool recovered,
-                             char *path)
+static const char *masks_at(const struct fm_contest *c, enum fm_method method, bool recovered,
+                            char *path)
 {
     char name[64];
     snprintf(name, sizeof name, "masks-%s%s", fm_method_name(method),
@@ -80,7 +83,7 @@ static int rank_by(struct fm_contest *c, enum fm_criterion criterion, struct fm_
 {
     char path[4096];
     struct fm_bundle b = {0};
-    fm_contest_ranking(c, criterion, path);
+    ranking_at(c, criterion, path);
     if (c->ranked[criterion].seconds > 0)
         return FM_OK;
     int rc = fm_methods_rank(run_of(c), path, criterion, &c->ranked[criterion], err);
@@ -99,9 +102,9 @@ static int train_by(struct fm_contest *c, enum fm_method method, struct fm_err *
         return FM_OK;
     int rc = rank_by(c, FM_CRITERION_TAYLOR, err);
     if (!rc)
-        rc = fm_methods_train(run_of(c), fm_contest_ranking(c, FM_CRITERION_TAYLOR, from),
-                              fm_contest_masks(c, method, false, to), method, c->until,
-                              c->options->steps, &c->trained[method], err);
+        rc = fm_methods_train(run_of(c), ranking_at(c, FM_CRITERION_TAYLOR, from),
+                              masks_at(c, method, false, to), method, c->until, c->options->steps,
+                              &c->trained[method], err);
     fm_spent_add(&c->trained[method], &c->ranked[FM_CRITERION_TAYLOR]);
     return rc;
 }
@@ -111,8 +114,8 @@ static int recover_by(struct fm_contest *c, enum fm_method method, struct fm_err
     char from[4096], to[4096];
     int rc = train_by(c, method, err);
     if (!rc)
-        rc = fm_methods_recover(run_of(c), fm_contest_masks(c, method, false, from),
-                                fm_contest_masks(c, method, true, to), c->options->steps,
+        rc = fm_methods_recover(run_of(c), masks_at(c, method, false, from),
+                                masks_at(c, method, true, to), c->options->steps,
                                 &c->recovered[method], err);
     fm_spent_add(&c->recovered[method], &c->trained[method]);
     return rc;
@@ -145,11 +148,11 @@ static int calibrate_row(struct fm_contest *c, struct fm_baseline_row *row, stru
         rc = rank_by(c, rule->criterion, err);
         spent = c->ranked[rule->criterion];
     } else if (row->recovered) {
-        rc = recover_by(c, fm_contest_method(rule), err);
-        spent = c->recovered[fm_contest_method(rule)];
+        rc = recover_by(c, method_of(rule), err);
+        spent = c->recovered[method_of(rule)];
     } else {
-        rc = train_by(c, fm_contest_method(rule), err);
-        spent = c->trained[fm_contest_method(rule)];
+        rc = train_by(c, method_of(rule), err);
+        spent = c->trained[method_of(rule)];
     }
     row->seconds = spent.seconds;
     row->memory = spent.memory;
@@ -413,9 +416,8 @@ static int measure_any(struct match *s, struct fm_baseline_row *row, struct fm_e
     case FM_CONTEST_CHANNELS:
         return measure_channels(s, row, err);
     case FM_CONTEST_METHOD:
-        return measure_file(
-            s, row, fm_contest_masks(s->contest, fm_contest_method(rule), row->recovered, path),
-            err);
+        return measure_file(s, row, masks_at(s->contest, method_of(rule), row->recovered, path),
+                            err);
     default:
         return measure_file(s, row, s->contest->run->inputs.stream, err);
     }

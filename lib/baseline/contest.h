@@ -25,8 +25,6 @@ struct fm_contest_rule {
     enum fm_method method;       /* FM_METHODS: the default */
 };
 const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline);
-/* The method of a rule that has one. */
-enum fm_method fm_contest_method(const struct fm_contest_rule *rule);
 
 struct fm_contest {
     const struct fm_run_options *run;
@@ -42,13 +40,6 @@ struct fm_contest {
     struct fm_spent ranked[FM_CRITERIA]; /* seconds 0: not yet */
     struct fm_spent trained[FM_METHODS], recovered[FM_METHODS];
 };
-
-/* A stream in the working directory, into path (4096 bytes), which is returned: the ranking, or
- * masks of a method, recovered or not. */
-const char *fm_contest_ranking(const struct fm_contest *contest, enum fm_criterion criterion,
-                               char *path);
-const char *fm_contest_masks(const struct fm_contest *contest, enum fm_method method,
-                             bool recovered, char *path);
 
 /* run->inputs.stream, where there is one, has masks of this model: before anything long begins. */
 int fm_contest_check(const struct fm_contest *contest, struct fm_err *err);

@@ -287,8 +287,8 @@ static int ask(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *
     return receive_all(p, c->out, (size_t)rows * (size_t)c->layer.H * size, err);
 }
 
-double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
-                      int tokens)
+static double run_kernel(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
+                         int tokens)
 {
     struct fm_err err = {0};
     double seconds = 0;
@@ -304,12 +304,12 @@ double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const
 
 double fm_pytorch_loop(struct fm_kernelcase *c, int tokens)
 {
-    return fm_pytorch_run(c->torch, c, "torch-loop", tokens);
+    return run_kernel(c->torch, c, "torch-loop", tokens);
 }
 
 double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens)
 {
-    return fm_pytorch_run(c->torch, c, "torch-grouped", tokens);
+    return run_kernel(c->torch, c, "torch-grouped", tokens);
 }
 
 /* --- autograd loops over a checkpoint --- */

@@ -31,12 +31,9 @@ void fm_pytorch_close(struct fm_pytorch *p); /* NULL is fine; ends the process *
 /* "2.15.0" */
 const char *fm_pytorch_version(const struct fm_pytorch *p);
 
-/* Seconds of one run of "torch-loop" or "torch-grouped" at c->budget, with the caches taken there,
- * too; the first rows of c->out are its result.  0: it cannot, or could not before. */
-double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
-                      int tokens);
-
-/* Rows of a measurement: c->torch runs "torch-loop" or "torch-grouped". */
+/* Rows of a measurement: seconds of one run of c->torch's "torch-loop" or "torch-grouped" at
+ * c->budget, with the caches taken there, too; the first rows of c->out are its result.  0: it
+ * cannot, or could not before. */
 double fm_pytorch_loop(struct fm_kernelcase *c, int tokens);
 double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
 

@@ -19,7 +19,9 @@ void fm_actcache_release(struct fm_actcache *cache)
     *cache = (struct fm_actcache){0};
 }
 
-bool fm_actcache_gu(const struct fm_sweeping *r, int lane)
+/* Whether gate and up of this lane's experts are kept: only if the backward reads no channels that
+ * the forward did not compute. */
+static bool keeps_gu(const struct fm_sweeping *r, int lane)
 {
     return !r->lane[lane].widths || !r->visitor || !r->visitor->expert;
 }
@@ -30,7 +32,7 @@ static size_t record_bytes(const struct fm_sweeping *r)
     const struct fm_sweep *s = r->sweep;
     bool gu = false;
     for (int i = 0; i < r->backs; i++)
-        gu = gu || fm_actcache_gu(r, r->back[i]);
+        gu = gu || keeps_gu(r, r->back[i]);
     size_t bytes = fm_layer_cache_bytes(s->config, s->together * s->rows, gu);
     return (bytes + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;
 }
@@ -78,5 +80,5 @@ void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct f
         return;
     pass->cached = k->block + i * k->record;
     pass->cached_first = k->first + i * k->firsts;
-    pass->cached_gu = fm_actcache_gu(r, lane);
+    pass->cached_gu = keeps_gu(r, lane);
 }

@@ -109,10 +109,6 @@ size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int 
 void fm_actcache_prepare(struct fm_sweeping *r);
 void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
-/* Whether gate and up of this lane's experts are kept: only if the backward reads no channels that
- * the forward did not compute. */
-bool fm_actcache_gu(const struct fm_sweeping *r, int lane);
-
 /* Final norm, logits and losses of every batch and lane; gradients replace boundary L. */
 int fm_lm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);
 

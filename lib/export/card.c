@@ -19,7 +19,8 @@
 
 /* ---- parts between marks ---- */
 
-const struct fm_card_marks fm_card_generated = {
+/* What fm-pack generates, and fm-verify compares. */
+static const struct fm_card_marks generated = {
     "<!-- fm-pack: begin; fm-verify compares what is between, so write above or below -->\n",
     "<!-- fm-pack: end -->\n"};
 const struct fm_card_marks fm_card_figures = {
@@ -63,12 +64,12 @@ const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, 
 int fm_card_compared(char **text, const char *card, struct fm_err *err)
 {
     struct fm_text t = {0};
-    const char *end, *at = fm_card_marked(card, &fm_card_generated, &end), *begin, *next, *more;
-    if (!at || fm_card_marked(end, &fm_card_generated, &more))
+    const char *end, *at = fm_card_marked(card, &generated, &end), *begin, *next, *more;
+    if (!at || fm_card_marked(end, &generated, &more))
         return fm_fail(err, FM_EFORMAT,
                        "must have the lines '%.20s ... -->' and '%.21s' once each, as fm-pack "
                        "wrote between them",
-                       fm_card_generated.begin, fm_card_generated.end);
+                       generated.begin, generated.end);
     at = fm_card_next(at);
     while ((begin = fm_card_marked(at, &fm_card_figures, &next)) && next <= end) {
         fm_text_add(&t, at, (size_t)(begin - at));
@@ -509,7 +510,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_budget *b = p->from->budgets.budget;
     struct fm_text t = {0};
     say_front_matter(&t, p);
-    fm_text_printf(&t, "\n%s", fm_card_generated.begin);
+    fm_text_printf(&t, "\n%s", generated.begin);
     if (layout->all_members)
         fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets %.4g to %.4f\n\n",
                        b[p->first].budget, b[p->last].budget);
@@ -531,6 +532,6 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     say_data(&t, p);
     say_command(&t, p);
     say_code(&t, p);
-    fm_text_printf(&t, "\n%s", fm_card_generated.end);
+    fm_text_printf(&t, "\n%s", generated.end);
     return fm_texts_add(p, FM_EXPORT_CARD, &t, err);
 }

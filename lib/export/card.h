@@ -12,8 +12,6 @@ struct fm_card_marks {
     const char *begin, *end;
 };
 
-/* What fm-pack generates, and fm-verify compares; the rest of a card is its owner's to write. */
-extern const struct fm_card_marks fm_card_generated;
 /* Figures of fm-bench quality --record: its section of the text, and model-index of the front
  * matter. */
 extern const struct fm_card_marks fm_card_figures, fm_card_index;
@@ -26,8 +24,9 @@ const char *fm_card_next(const char *line);
  * its other one marks nothing. */
 const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, const char **end);
 
-/* *text (free()) = what a card has between the marks of fm_card_generated, without recorded
- * figures. FM_EFORMAT where it has not such a part, or has two; FM_ENOMEM. */
+/* *text (free()) = what fm-pack generates of a card, and fm-verify compares, without recorded
+ * figures; the rest is its owner's to write.  FM_EFORMAT where it has not such a part, or has two;
+ * FM_ENOMEM. */
 int fm_card_compared(char **text, const char *card, struct fm_err *err);
 
 #endif

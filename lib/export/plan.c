@@ -313,8 +313,9 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     return FM_OK;
 }
 
-int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
-                            int plane, struct fm_err *err)
+/* Add a block after those of the tensor added last. */
+static int add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part, int plane,
+                     struct fm_err *err)
 {
     struct fm_planned_tensor *t = &p->tensor[p->tensors - 1];
     int rc = FM_GROW(p->block, p->block_room, p->blocks ? p->blocks + 1 : most_parts(p),
@@ -451,16 +452,25 @@ static int add_tensor(struct fm_exportplan *p, int m, int e, enum fm_weight_part
     return fm_exportplan_add_tensor(p, &t, err);
 }
 
+/* Channels that files can hold of the m-th layer of experts. */
+static uint64_t layer_channels(const struct fm_exportplan *p, int m)
+{
+    uint64_t sum = 0;
+    for (int e = 0; e < p->from->config.E; e++)
+        sum += p->widths.stored[(size_t)m * (size_t)p->from->config.E + (size_t)e];
+    return sum;
+}
+
 /* One part of every expert, one after another. */
 static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, struct fm_err *err)
 {
     int per = fm_expert_part_rows(p->from->config.expert, part);
-    uint64_t rows = fm_exportplan_channels(p, m) * (uint64_t)per;
+    uint64_t rows = layer_channels(p, m) * (uint64_t)per;
     const struct fm_tensor shape = {.dims = part == FM_PART_BIAS ? 1 : 2,
                                     .shape = {rows, (uint64_t)p->from->config.H}};
     int rc = add_tensor(p, m, 0, part, "", &shape, err);
     for (int e = 0; e < p->from->config.E && !rc; e++)
-        rc = fm_exportplan_add_block(p, m, e, part, -1, err);
+        rc = add_block(p, m, e, part, -1, err);
     return rc;
 }
 
@@ -499,13 +509,13 @@ static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, st
         char name[FM_WEIGHT_NAME_BYTES], whole[FM_WEIGHT_NAME_BYTES + 8];
         fm_checkpoint_name(name, c, p->options.layout->names, of, c->moe[m], 0);
         snprintf(whole, sizeof whole, "%s%s", name, plane ? FM_PACKED_SCALE : "");
-        struct fm_packed_part flat = fm_packed_flat(packed, part, fm_exportplan_channels(p, m));
+        struct fm_packed_part flat = fm_packed_flat(packed, part, layer_channels(p, m));
         struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
         t.t = (struct fm_tensor){.name = whole, .dtype = flat.dtype, .dims = flat.dims};
         memcpy(t.t.shape, flat.shape, sizeof flat.shape);
         rc = fm_exportplan_add_tensor(p, &t, err);
         for (int e = 0; e < c->E && !rc; e++)
-            rc = fm_exportplan_add_block(p, m, e, of, plane, err);
+            rc = add_block(p, m, e, of, plane, err);
     }
     if (!rc && apart && packed->storage->factor_end)
         rc = add_apart(p, m, of, FM_FILL_FACTOR, FM_F32, rows, err);
@@ -537,13 +547,12 @@ int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
     if (add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err))
         return err->code;
     for (int e = 0; e < p->from->config.E; e++)
-        if (fm_exportplan_add_block(p, m, e, FM_PART_GATE, -1, err) ||
-            fm_exportplan_add_block(p, m, e, FM_PART_UP, -1, err))
+        if (add_block(p, m, e, FM_PART_GATE, -1, err) || add_block(p, m, e, FM_PART_UP, -1, err))
             return err->code;
     if (add_tensor(p, m, 0, FM_PART_DOWN_T, "_proj", &down, err))
         return err->code;
     for (int e = 0; e < p->from->config.E; e++)
-        if (fm_exportplan_add_block(p, m, e, FM_PART_DOWN, -1, err))
+        if (add_block(p, m, e, FM_PART_DOWN, -1, err))
             return err->code;
     return FM_OK;
 }
@@ -572,7 +581,7 @@ static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     const struct fm_tensor shape = stock_shape(c, w, k);
     int rc = add_tensor(p, m, first, w->part, "", &shape, err);
     for (int i = 0; i < n * cuts && !rc; i++)
-        rc = fm_exportplan_add_block(p, m, first + i / cuts, cut[i % cuts].part, -1, err);
+        rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, -1, err);
     return rc;
 }
 
@@ -599,7 +608,7 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
         t.t.dims = fm_stored_shape(t.t.shape, c, &plain, plane);
         rc = fm_exportplan_add_tensor(p, &t, err);
         for (int i = 0; i < n * cuts && !rc; i++)
-            rc = fm_exportplan_add_block(p, m, first + i / cuts, cut[i % cuts].part, plane, err);
+            rc = add_block(p, m, first + i / cuts, cut[i % cuts].part, plane, err);
     }
     return rc;
 }
@@ -1039,19 +1048,11 @@ int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_b
     return b->plane == 0 ? fm_code_zero(p->from->packed.storage->code) : 0;
 }
 
-uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m)
-{
-    uint64_t sum = 0;
-    for (int e = 0; e < p->from->config.E; e++)
-        sum += p->widths.stored[(size_t)m * (size_t)p->from->config.E + (size_t)e];
-    return sum;
-}
-
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)
 {
     uint64_t sum = 0;
     for (int m = 0; m < p->from->config.M; m++)
-        sum += fm_exportplan_channels(p, m);
+        sum += layer_channels(p, m);
     return sum;
 }
 

@@ -185,8 +185,7 @@ uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_plann
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* Each byte of the channels of a block that are stored and not kept. */
 int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b);
-/* Channels that files can hold: of the m-th layer of experts; of all. */
-uint64_t fm_exportplan_channels(const struct fm_exportplan *p, int m);
+/* Channels that files can hold. */
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
 /* Channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
@@ -237,9 +236,6 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 /* Add a tensor; `like` is copied, its name too.  Dtype, shape, fill and m are set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err);
-/* Add a block after those of the tensor added last. */
-int fm_exportplan_add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
-                            int plane, struct fm_err *err);
 /* Add a file; takes header over, in failure too. */
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
                            uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);

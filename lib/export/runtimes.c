@@ -187,14 +187,15 @@ const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
     return NULL;
 }
 
-bool fm_runtimes_sinks(const struct fm_config *c)
+/* Has attention sinks?  vLLM's backend knows them, that of SGLang 0.5.23 leaves them out. */
+static bool has_sinks(const struct fm_config *c)
 {
     return c->attention == &fm_gqa && c->gqa->sinks;
 }
 
 bool fm_runtimes_package(const struct fm_config *c, const struct fm_layout *layout)
 {
-    return c->head_bias || (layout->code && (layout->sglang_package || fm_runtimes_sinks(c)));
+    return c->head_bias || (layout->code && (layout->sglang_package || has_sinks(c)));
 }
 
 /* ---- tensor parallelism ---- */
@@ -213,7 +214,7 @@ uint64_t fm_runtimes_tp_degrees(const struct fm_config *c, const struct fm_layou
 {
     bool stock = !layout->code;
     int shared = fm_layouts_shared(layout, c, stored[0]);
-    int most = stock || (fm_runtimes_modeling(c) && !fm_runtimes_sinks(c)) ? FM_TP_DEGREES_MAX : 1;
+    int most = stock || (fm_runtimes_modeling(c) && !has_sinks(c)) ? FM_TP_DEGREES_MAX : 1;
     const struct attention *a = find_attention(c->attention);
     uint64_t tp_degrees = 0;
     if (layout->split == FM_SPLIT_NONE)

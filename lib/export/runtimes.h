@@ -87,9 +87,6 @@ const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
  * of the head, for sinks beside our modelling file? */
 bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout *layout);
 
-/* Has attention sinks?  vLLM's backend knows them, that of SGLang 0.5.23 leaves them out. */
-bool fm_runtimes_sinks(const struct fm_config *config);
-
 /* The architecture by which servers know the family, where transformers 5 saves class_name
  * ForCausalLM and they do not know that; NULL: they do. */
 const char *fm_runtimes_architecture(const struct fm_model_family *family);

@@ -86,13 +86,9 @@ size_t fm_loading_channels(const struct fm_model *m, int l);
 void fm_prefetch_begin(struct fm_model *m, int l);
 void fm_prefetch_end(struct fm_model *m);
 
-/* Type of the matrices of experts and MLPs in memory: bfloat16 if they have that type on disk and
- * products would round them to it, else float32. */
-enum fm_dtype fm_slots_held(const struct fm_model *m);
-
-/* The same for a field of a layer: projections have the operand type of products whatever their
- * type on disk.  And for a tensor outside the layers: the embedding is also looked up, so it keeps
- * its values. */
+/* Type of a field of a layer in memory: projections have the operand type of products whatever
+ * their type on disk.  And of a tensor outside the layers: the embedding is also looked up, so it
+ * keeps its values. */
 enum fm_dtype fm_slots_field(const struct fm_model *m, const struct fm_weight *w);
 enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
 

@@ -8,7 +8,9 @@
 #include "lib/block/storage.h"
 #include "lib/model/loading.h"
 
-enum fm_dtype fm_slots_held(const struct fm_model *m)
+/* Type of the matrices of experts and MLPs in memory: bfloat16 if they have that type on disk and
+ * products would round them to it, else float32. */
+static enum fm_dtype held_as(const struct fm_model *m)
 {
     const struct fm_storage *storage = m->config.storage;
     bool same = m->dtype == FM_BF16 && (!storage || storage->exact);
@@ -37,7 +39,7 @@ static bool is_mlp(const struct fm_weight *w)
 size_t fm_slots_bytes(const struct fm_model *m, int l)
 {
     const struct fm_config *c = &m->config;
-    enum fm_dtype held = fm_slots_held(m);
+    enum fm_dtype held = held_as(m);
     uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
     size_t sum = fm_slots_size((uint64_t)c->expert->rows * channels * H, held) +
                  fm_slots_size(channels * H, held);
@@ -72,7 +74,7 @@ static int take_slot(const struct fm_model *m, struct fm_layer_slot *s, int l, s
 static void place_arrays(const struct fm_model *m, struct fm_layer_slot *s, int l)
 {
     const struct fm_config *c = &m->config;
-    enum fm_dtype held = fm_slots_held(m);
+    enum fm_dtype held = held_as(m);
     uint64_t H = (uint64_t)c->H, channels = fm_loading_channels(m, l);
     uint64_t mlp = (uint64_t)fm_config_mlp(c, l);
     char *at = s->block;
