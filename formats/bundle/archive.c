@@ -399,9 +399,8 @@ static int check_distinct(const struct walk *w, struct fm_err *err)
     return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' appears twice", twin) : FM_OK;
 }
 
-int fm_archive_list_first(struct fm_archive_member **member, size_t *members, size_t limit,
-                          const struct fm_file *file, bool prefix, uint64_t *end,
-                          struct fm_err *err)
+int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
+                    const struct fm_file *file, bool prefix, uint64_t *end, struct fm_err *err)
 {
     struct walk w = {.file = file, .prefix = prefix, .limit = limit};
     bool ended = false;
@@ -418,19 +417,6 @@ int fm_archive_list_first(struct fm_archive_member **member, size_t *members, si
         *end = w.whole ? w.at : file->size;
     }
     return rc;
-}
-
-int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
-                    const struct fm_file *file, bool prefix, struct fm_err *err)
-{
-    uint64_t end = 0;
-    int rc = fm_archive_list_first(member, members, limit, file, prefix, &end, err);
-    if (rc || !fm_archive_check_last(file, end, err))
-        return rc;
-    fm_archive_release(*member, *members);
-    *member = NULL;
-    *members = 0;
-    return err->code;
 }
 
 void fm_archive_release(struct fm_archive_member *member, size_t members)

@@ -35,14 +35,11 @@ struct fm_archive_member {
 /*
  * List the members of a tar file in stream order, at most `limit`; free with fm_archive_release.
  * Reads headers and padding, not data.  FM_EFORMAT says which member and what about it.  With
- * `prefix` the file may be cut off anywhere: the members that are there whole are listed.
+ * `prefix` the file may be cut off anywhere: the members that are there whole are listed.  *end is
+ * where the archive ends; another may follow in the file.
  */
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
-                    const struct fm_file *file, bool prefix, struct fm_err *err);
-/* The same where others may follow in the file: *end is where this one ends. */
-int fm_archive_list_first(struct fm_archive_member **member, size_t *members, size_t limit,
-                          const struct fm_file *file, bool prefix, uint64_t *end,
-                          struct fm_err *err);
+                    const struct fm_file *file, bool prefix, uint64_t *end, struct fm_err *err);
 /* FM_EFORMAT, which is returned, where the file does not end at `end`. */
 int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_err *err);
 void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */

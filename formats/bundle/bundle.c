@@ -92,8 +92,7 @@ static int list_members(struct fm_bundle *b, const struct fm_file *file, uint64_
 {
     struct fm_archive_member *found = NULL;
     size_t n = 0, room = b->members;
-    if (fm_archive_list_first(&found, &n, FM_BUNDLE_MEMBERS_MAX - b->members, file, prefix, end,
-                              err))
+    if (fm_archive_list(&found, &n, FM_BUNDLE_MEMBERS_MAX - b->members, file, prefix, end, err))
         return err->code;
     if (n && FM_GROW(b->member, room, b->members + n, "bundle members", err)) {
         fm_archive_release(found, n);

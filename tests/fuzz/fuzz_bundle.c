@@ -100,12 +100,13 @@ static void read_signed(const char *from)
     struct fm_file file;
     struct fm_archive_member *m = NULL;
     size_t members = 0;
+    uint64_t end;
     struct fm_err err = {0};
     struct fm_bundle b;
     snprintf(again, sizeof again, "%s-signed", from);
     if (fm_file_open(&file, from, &err))
         abort();
-    if (fm_archive_list(&m, &members, 64, &file, true, &err) == FM_OK && members > 0 &&
+    if (fm_archive_list(&m, &members, 64, &file, true, &end, &err) == FM_OK && members > 0 &&
         sign(again, &file, m, members) == FM_OK) {
         if (fm_stage_open(&b, again, NULL, &err) == FM_OK)
             read_typed(&b);

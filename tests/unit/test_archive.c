@@ -106,14 +106,26 @@ static void expect_agreement(const struct fm_file *file, const struct fm_archive
     archive_read_free(tar);
 }
 
+/* All of a file that one archive fills. */
+static int list_file(struct fm_archive_member **member, size_t *members, size_t limit,
+                     const struct fm_file *file, bool prefix, struct fm_err *err)
+{
+    uint64_t end;
+    *member = NULL;
+    *members = 0;
+    int rc = fm_archive_list(member, members, limit, file, prefix, &end, err);
+    if (rc || !(rc = fm_archive_check_last(file, end, err)))
+        return rc;
+    fm_archive_release(*member, *members);
+    return rc;
+}
+
 static int list(const struct tar *t, bool prefix, size_t limit, struct fm_archive_member **member,
                 size_t *members, struct fm_err *err)
 {
     struct fm_file file;
     FILE *f = spill(t, &file);
-    *member = NULL;
-    *members = 0;
-    int code = fm_archive_list(member, members, limit, &file, prefix, err);
+    int code = list_file(member, members, limit, &file, prefix, err);
     if (!code && !prefix)
         expect_agreement(&file, *member, *members);
     fclose(f);
@@ -369,11 +381,11 @@ static void members_of_eight_gigabytes_have_a_pax_size(void **unused)
                                      FM_ARCHIVE_SIZE_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         struct fm_file file;
-        struct fm_archive_member *member = NULL;
-        size_t members = 0;
+        struct fm_archive_member *member;
+        size_t members;
         struct fm_err err = {0};
         FILE *f = big_file(&file, sizes[i], NULL, 0);
-        if (fm_archive_list(&member, &members, 10, &file, false, &err))
+        if (list_file(&member, &members, 10, &file, false, &err))
             fail_msg("%s", err.text);
         assert_int_equal(members, 1);
         assert_true(member[0].size == sizes[i]);
@@ -406,11 +418,11 @@ static void other_pax_records_are_refused(void **unused)
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct fm_file file;
-        struct fm_archive_member *member = NULL;
-        size_t members = 0;
+        struct fm_archive_member *member;
+        size_t members;
         struct fm_err err = {0};
         FILE *f = big_file(&file, FM_ARCHIVE_PLAIN_MAX + 1, cases[i].edit, cases[i].at);
-        int code = fm_archive_list(&member, &members, 10, &file, false, &err);
+        int code = list_file(&member, &members, 10, &file, false, &err);
         if (code != FM_EFORMAT || !strstr(err.text, cases[i].why))
             fail_msg("'%s': %d %s", cases[i].edit, code, err.text);
         fclose(f);
