@@ -96,7 +96,9 @@ PKG_LIBS = $(eval PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PKGS)))$(PKG_LIBS)
 DEFINES := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DFM_VERSION='"$(VERSION)"' $(if $(filter 1,$(DEBUG)),-DFM_DEBUG)
 COMPILE = $(CC) -I. $(DEFINES) $(DNNL_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(FLAGS) -MMD -MP -c
 LINK = $(CC) $(SANFLAGS) $(LDFLAGS)
-LIBS = $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) $(CUDA_LIBS) -lm -lpthread
+# A tool depends on the libraries that it calls: most compilers do so by themselves, but not all, nor
+# with SAN.
+LIBS = -Wl,--as-needed $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) $(CUDA_LIBS) -lm -lpthread
 
 # The GPU side: code for sm_80 and sm_90, PTX for what comes later, and Hopper's own instructions in
 # a file of their own.  CUDA's runtime is linked in and the driver and cuBLAS are found at run time,

@@ -83,6 +83,8 @@ int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
 
 /* dir/name; free() it.  NULL: FM_ENOMEM. */
 char *fm_file_join(const char *dir, const char *name, struct fm_err *err);
+/* The directory has an entry of that name, whatever it is; false too where memory is short. */
+bool fm_file_is_in(const char *dir, const char *name);
 
 /* An output file that does not exist under its name yet. */
 struct fm_output {

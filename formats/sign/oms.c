@@ -9,11 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <openssl/evp.h>
 
-#include "formats/file/file.h"
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
@@ -26,16 +24,6 @@
 #define PAE_BYTES_MAX 64 /* of what comes before the payload */
 
 /* ---- both ways ---- */
-
-bool fm_oms_is_in(const char *directory)
-{
-    struct fm_err unused = {0};
-    struct stat st;
-    char *path = fm_file_join(directory, FM_OMS_NAME, &unused);
-    bool there = path && lstat(path, &st) == 0;
-    free(path);
-    return there;
-}
 
 void fm_oms_release(struct fm_oms *m)
 {

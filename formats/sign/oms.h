@@ -40,9 +40,6 @@
 #define FM_OMS_NAME "model.sig" /* of the signature in its directory; that of FILE is FILE.sig */
 #define FM_OMS_FILE "." /* the name of a file that is signed for itself, without a directory */
 
-/* The directory has a signature, whatever it is worth. */
-bool fm_oms_is_in(const char *directory);
-
 struct fm_oms_resource {
     char *name; /* a path below the directory, '/' between its parts */
     struct fm_sha256 digest;

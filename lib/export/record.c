@@ -356,7 +356,7 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
     int rc = record_card(run, result, &card, err);
     if (!rc)
         rc = record_json(run->inputs.stream, card, result, err);
-    if (!rc && fm_oms_is_in(run->inputs.stream))
+    if (!rc && fm_file_is_in(run->inputs.stream, FM_OMS_NAME))
         fm_run_note(run, "signature now stale, sign again: %s/" FM_OMS_NAME, run->inputs.stream);
     free(card);
     return rc;

@@ -589,7 +589,7 @@ int fm_bom_write(const struct fm_run_options *run, const struct fm_bom_options *
         rc = print(&text, &b, err);
     if (!rc)
         rc = fm_output_text(r->path, text, run->outputs.force, err);
-    if (!rc && b.files.directory && fm_oms_is_in(options->target))
+    if (!rc && b.files.directory && fm_file_is_in(options->target, FM_OMS_NAME))
         fm_run_note(run, "signature now stale, sign again: %s/" FM_OMS_NAME, options->target);
     r->files = b.files.entries;
     r->bytes = fm_files_bytes(&b.files);

@@ -192,7 +192,7 @@ static int record(struct job *j, struct fm_err *err)
     for (size_t i = 0; i < n && !rc; i++)
         if (!is_same(j, i))
             say(j, j->gone[i] ? FM_VERIFY_DROPPED : FM_VERIFY_RECORDED, j->table.entry[i].name);
-    if (!rc && same < n && fm_oms_is_in(j->v->options->target))
+    if (!rc && same < n && fm_file_is_in(j->v->options->target, FM_OMS_NAME))
         say(j, FM_VERIFY_STALE, FM_OMS_NAME);
     fm_filetable_release(&made);
     return rc;
