@@ -63,7 +63,7 @@ fm-pack -q --model "$odd" --part-size 130kB -o p/family.fm trained >/dev/null
 echo "== a bill of all parts"
 fm-pack --bom --base-model me/mine $first | sed 's/, [0-9.]* kB,/, SIZE,/'
 grep '"name": "family' $first.bom.cdx.json
-for part in p/family-*.fm; do sha256sum <$part | cut -c1-64; done | grep -cFf - $first.bom.cdx.json
+for part in p/family-*.fm; do sha256sum <"$part" | cut -c1-64; done | grep -cFf - "$first".bom.cdx.json
 fm-pack --bom p/family-00002-of-00003.fm
 echo "status $?"
 rm $first.bom.cdx.json
