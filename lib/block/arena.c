@@ -1,6 +1,6 @@
 /*
- * Memory for inner values.  A layer's values are listed once, in one order; code that counts them,
- * that keeps them and that computes them again walks through the same list.
+ * Memory for inner values.  A layer's values are listed once, in one order; the code that counts
+ * them, keeps them or computes them again uses the same list.
  */
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"

@@ -1,8 +1,7 @@
 /*
  * Experts with biases and a clamped activation.  Products and their order are those of plain
- * SwiGLU; what is added to them, the biases, is added where the products are made, so that whoever
- * looks at an expert's rows sees the activation's own input, and rows of experts without channels
- * get down's bias.
+ * SwiGLU.  Biases are added directly after the products, so that visitors of an expert's rows see
+ * the input of the activation, and rows of experts without channels get down's bias.
  */
 #include "lib/block/clamped.h"
 
@@ -56,8 +55,8 @@ static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, flo
     op->add_rows(z, r->down_bias, n, H);
 }
 
-/* dx and dot, from dgu and from h and dh; <dy, expert(x)> is dot(h, dh) over the channels in use,
- * and <dy, down's bias>. */
+/* dx and dot, from dgu, h and dh; <dy, expert(x)> is dot(h, dh) over the channels in use, plus <dy,
+ * down's bias>. */
 static void backward_rows(const struct fm_pass *p, const struct fm_expert_rows *r,
                           const struct fm_expert_back *b)
 {

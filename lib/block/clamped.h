@@ -1,13 +1,13 @@
 /*
  * Expert form "swiglu-clamped", gpt-oss's:
  *
- *     g = min(gate x + its bias, limit),  u = up x + its bias into [-limit, limit]
+ *     g = min(gate x + its bias, limit),  u = up x + its bias, clamped to [-limit, limit]
  *     h = (u + 1) g sigmoid(alpha g),  y = down h + its bias
  *
- * with alpha 1.702 and limit 7 where config.json has no swiglu_alpha, swiglu_limit.
- * A channel is a row of gate and one of up with a bias each, and a column of down.  One whose
- * weights are zero is not there only if its gate's bias is zero, too: (0 + 1) 0 sigmoid(0) = 0.
- * Down's bias is the expert's, at every width, also at 0.
+ * with alpha 1.702 and limit 7 unless config.json has swiglu_alpha, swiglu_limit.  A channel is a
+ * row of gate and one of up with a bias each, and a column of down.  A channel with zero weights
+ * contributes nothing only if its gate's bias is zero, too: (0 + 1) 0 sigmoid(0) = 0. Down's bias
+ * belongs to the expert, at every width, also at 0.
  *
  * Source: transformers' models/gpt_oss/modeling_gpt_oss.py (GptOssExperts).
  */

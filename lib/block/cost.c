@@ -1,13 +1,13 @@
 /*
  * Sums over a layer's blocks.  A product of (N, K) and (K, M) is counted as 2 N K M operations, so
- * that plans can be compared with what fm-bench's meter counts.
+ * that plans can be compared with the counts of fm-bench's meter.
  */
 #include "lib/block/cost.h"
 
 #include "lib/block/experts.h"
 #include "lib/block/mlp.h"
 
-/* Forward or back; a dense layer has none. */
+/* The router's products, forward or backward; 0 for a dense layer. */
 static double router(const struct fm_config *c, int l)
 {
     return fm_config_moe(c, l) < 0 ? 0 : c->router->flops(c);
@@ -30,8 +30,7 @@ double fm_cost_lm_head(const struct fm_config *c)
     return 2.0 * c->H * c->V;
 }
 
-/* Boundaries, norms and their gradients are 8 of H; norms of what parts of the layer give, 4; the
- * rows of K experts. */
+/* Boundaries, norms and their gradients take 8 H; output norms 4 H; and the rows of K experts. */
 uint64_t fm_cost_token_floats(const struct fm_config *c)
 {
     uint64_t H = (uint64_t)c->H, mlp = (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
@@ -39,7 +38,8 @@ uint64_t fm_cost_token_floats(const struct fm_config *c)
            (uint64_t)c->K * H;
 }
 
-/* Its input, output and gradient; every row of gate_up and the channel, with their gradients. */
+/* Input, output and gradient of the row; every row of gate_up and the channel, with their
+ * gradients. */
 uint64_t fm_cost_row_floats(const struct fm_config *c)
 {
     return 3 * (uint64_t)c->H + 2 * ((uint64_t)c->expert->rows + 1) * (uint64_t)c->I;

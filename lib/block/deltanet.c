@@ -1,14 +1,14 @@
 /*
- * Gated DeltaNet beside gated attention: what config.json says of them, their tensors, forward,
- * backward and cost.
+ * Gated DeltaNet, in models that also have layers of gated attention: keys of config.json, tensors,
+ * forward, backward and cost.
  *
  *     [q k v] = silu(conv(W_qkv x)), z = W_z x, beta = sigmoid(W_b x)
  *     g = -exp(A_log) softplus(W_a x + dt_bias)
  *     y = W_out (norm(delta_rule(q, k, v, g, beta)) * silu(z))
  *
- * A layer is one or the other; what is said of layers with full attention is gqa's, which gates and
- * norms as the family asks it to.  In files the rows that make heads lie head by head, in memory
- * part by part, so that each part is one product and its result a packed array.
+ * A layer is one or the other; layers with full attention use gqa, with the gate and the norms of
+ * the family's options.  In packed files the rows are stored head by head, in memory part by part,
+ * so that each part is one product whose result is a packed array.
  */
 #include "lib/block/deltanet.h"
 
@@ -27,7 +27,7 @@ static void set_linear(struct fm_deltanet *m, int l)
 
 /* ---- config.json ---- */
 
-/* Without a list every interval-th layer has full attention. */
+/* Without a list, every interval-th layer has full attention. */
 static int read_interval(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     int interval = 4;
@@ -89,7 +89,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_deltanet_options *o = options;
-    int width = 0; /* gqa reads it; its own usual one is another */
+    int width = 0; /* read by gqa, which has another default */
     c->deltanet = fm_alloc(1, sizeof *c->deltanet, "what attention reads of config.json", err);
     if (!c->deltanet)
         return err->code;
@@ -106,7 +106,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 
 /* ---- tensors ---- */
 
-/* Columns that the convolution goes over, and those of values. */
+/* Width of the convolution's input, and of values. */
 static int conv_width(const struct fm_deltanet *m)
 {
     return 2 * m->G * m->C + m->Q * m->D;
@@ -149,7 +149,8 @@ static unsigned has(const struct fm_config *c, int l)
                                    : FM_DELTANET_FULL | fm_gqa.has(c, l);
 }
 
-/* Files have `groups` groups of rows, parts of `width` rows in each; memory has part after part. */
+/* Files have `groups` groups of rows, each with parts of `width` rows; in memory each part is
+ * contiguous. */
 static void take_apart(int32_t *order, int groups, const int *width, int parts)
 {
     int all = 0, before = 0;
@@ -182,13 +183,13 @@ static void order_rows(int32_t *order, const struct fm_config *c, const struct f
 
 /* Inner values of N tokens of a DeltaNet layer. */
 struct inner {
-    float *m, *x;        /* (N, 2 G C + Q D): before and behind the convolution */
+    float *m, *x;        /* (N, 2 G C + Q D): before and after the convolution */
     float *a, *g, *beta; /* (N, Q) */
     float *z, *o;        /* (N, Q D) */
     float *rstd;         /* (N Q) */
 };
 
-/* Divide the memory of an arena; a counting one says how much that takes. */
+/* Divide the memory of an arena; a counting arena only adds up its size. */
 static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
     const struct fm_deltanet *m = c->deltanet;
@@ -221,7 +222,7 @@ static struct inner inner_in(const struct fm_pass *p, float *memory)
     return take(p->config, fm_pass_rows(p), &arena);
 }
 
-/* The weights of z and a, which in packed files are the ends of others. */
+/* The weights of z and a, which in packed files are at the end of qkv and b. */
 static const void *weights_z(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
@@ -255,7 +256,7 @@ static void project_back(const struct fm_pass *p, float *dx, const float *dy, co
                  add, dx, H);
 }
 
-/* n (N, Q D): every head of o normalised. */
+/* n (N, Q D): o with every head normalised. */
 static void normalise(const struct fm_pass *p, const struct inner *a, float *n)
 {
     const struct fm_deltanet *m = p->config->deltanet;
@@ -359,8 +360,8 @@ static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T
 
 /* ---- cost ---- */
 
-/* Every matrix once; the convolution; each head goes through its state four times, to read for k,
- * to decay, to add and to read for q. */
+/* Every matrix once; the convolution; each head uses its state four times: to read for k, to decay,
+ * to add and to read for q. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     const struct fm_deltanet *m = c->deltanet;
@@ -371,7 +372,7 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
                              .others = 2 * wide * m->W + 8.0 * m->Q * m->C * m->D};
 }
 
-/* Inner values and their gradients; n and dn besides. */
+/* Inner values and their gradients, and n and dn. */
 static uint64_t scratch(const struct fm_config *c)
 {
     const struct fm_deltanet *m = c->deltanet;

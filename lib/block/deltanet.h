@@ -1,7 +1,7 @@
 /*
- * Attention block "deltanet", of Qwen3-Next and those after it: Gated DeltaNet in most layers
- * (arXiv 2412.06464), whose state does not grow with the sequence, and grouped-query attention with
- * a gate behind it in the others.  Tensors have the names of transformers.
+ * Attention block "deltanet", of Qwen3-Next and its successors: Gated DeltaNet in most layers
+ * (arXiv 2412.06464), whose state does not grow with the sequence, and gated grouped-query
+ * attention in the others.  Tensors have the names of transformers.
  */
 #ifndef FM_DELTANET_H
 #define FM_DELTANET_H
@@ -9,25 +9,25 @@
 #include "lib/block/block.h"
 #include "lib/block/gqa.h"
 
-/* What a family says of it. */
+/* Options of a family. */
 struct fm_deltanet_options {
     struct fm_gqa_options full;
-    bool packed; /* one tensor makes q, k, v and z, one b and a, key head by key head; else each of
-                    [q k v], z, b, a has its own */
+    bool packed; /* q, k, v and z have one tensor, and so have b and a, key head by key head; else
+                    [q k v], z, b and a have one each */
 };
 
-/* What config.json says of it; of its layers with full attention struct fm_gqa does. */
+/* Values read from config.json; struct fm_gqa has those of the layers with full attention. */
 struct fm_deltanet {
     uint64_t linear[FM_LAYERS_MAX / 64]; /* bit l: layer l is a DeltaNet */
     int G, Q;                            /* heads of queries and of keys; of values */
-    int C, D;                            /* widths of these */
-    int W;                               /* tokens that the convolution sees */
+    int C, D;                            /* widths of a head of queries and keys; of values */
+    int W;                               /* width of the convolution, in tokens */
     bool packed;
 };
 
 extern const struct fm_attention fm_deltanet;
 
-/* Of a model whose attention is this block or another: is layer l a DeltaNet? */
+/* Whether layer l is a DeltaNet; false if the model has another attention block. */
 static inline bool fm_deltanet_layer(const struct fm_config *config, int l)
 {
     return config->attention == &fm_deltanet && config->deltanet->linear[l / 64] >> l % 64 & 1;

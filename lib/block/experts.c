@@ -1,7 +1,7 @@
 /*
- * The list of ways in which experts lie in tensors, and sizes that follow from it.  Whatever a
- * checkpoint does, a channel is the same numbers: `rows` rows of gate_up, one of down, a bias for
- * each of the first where the form has them.
+ * The list of ways in which experts are stored in tensors, and the sizes that follow from it.  A
+ * channel always has the same numbers: `rows` rows of gate_up, one row of down, and a bias for each
+ * row of gate_up if the form has biases.
  */
 #include "lib/block/experts.h"
 

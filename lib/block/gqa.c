@@ -1,8 +1,8 @@
 /*
- * Grouped-query attention: what config.json says of it, its tensors, forward, backward and cost.  G
- * heads of keys and values serve Q heads of queries; everything that families do between the
- * projections and the scores (biases, norms, clamping, rotation) is a switch here, because it costs
- * next to nothing and is combined in every way.
+ * Grouped-query attention: keys of config.json, tensors, forward, backward and cost.  Q heads of
+ * queries share G heads of keys and values.  Everything that families do between the projections
+ * and the scores (biases, norms, clamping, rotation) is an option here, because it costs little and
+ * occurs in every combination.
  */
 #include "lib/block/gqa.h"
 
@@ -31,7 +31,8 @@ int fm_gqa_window(const struct fm_config *c, int l)
     return is_full(c->gqa, l) ? 0 : c->gqa->window;
 }
 
-/* layer_types: full attention, and sliding_attention where the family has layers of both. */
+/* Read layer_types: full_attention, and sliding_attention if the family has both kinds of layers.
+ */
 static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
                             const struct fm_gqa_options *o, const cJSON *json, struct fm_err *err)
 {
@@ -62,7 +63,7 @@ static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
     return rc;
 }
 
-/* With layers of both kinds no window at all is nothing that programs agree on. */
+/* Refuse a missing window if some layers are sliding: programs disagree about its meaning. */
 static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64_t window,
                         struct fm_err *err)
 {
@@ -76,7 +77,8 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
     return FM_OK;
 }
 
-/* null, 0 and `use_sliding_window: false` all mean none; a window over all positions is none. */
+/* null, 0 and `use_sliding_window: false` all mean no window; a window as long as all positions has
+ * no effect. */
 static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct fm_gqa_options *o,
                        const struct fm_keys *keys, struct fm_err *err)
 {
@@ -101,7 +103,7 @@ static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct
     return FM_OK;
 }
 
-/* Biases of q, k, v, and of o where the family has that too. */
+/* Read whether q, k and v have biases, and o if the family allows that. */
 static int read_biases(struct fm_gqa *g, const struct fm_gqa_options *o, const struct fm_keys *keys,
                        struct fm_err *err)
 {
@@ -228,17 +230,17 @@ static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T
     fm_rope_fill(cos, sin, &c->gqa->rope, T);
 }
 
-/* Inner values of N tokens; NULL where they are not needed. */
+/* Inner values of N tokens; NULL if not needed. */
 struct inner {
-    float *q, *k, *v;       /* (N, Q C), (N, G C) twice: as attention sees them */
+    float *q, *k, *v;       /* (N, Q C), (N, G C) twice: inputs of the attention operation */
     float *q_raw, *k_raw;   /* as q, k: before their norms */
     float *v_raw;           /* as v: before it is clamped */
     float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
     float *o;               /* (N, Q C) */
-    float *gate;            /* as o: what it is gated by, before the sigmoid */
+    float *gate;            /* as o: input of the sigmoid that gates it */
 };
 
-/* Divide the memory of an arena; a counting one says how much that takes. */
+/* Divide the memory of an arena; a counting arena only adds up its size. */
 static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
     const struct fm_gqa *g = c->gqa;
@@ -274,7 +276,8 @@ static struct inner inner_in(const struct fm_pass *p, float *memory)
     return take(p->config, fm_pass_rows(p), &arena);
 }
 
-/* Rows and their width as the norm of q or k sees N vectors of `heads` heads. */
+/* Number and width of the rows that the norm of q or k normalises, for N vectors of `heads` heads.
+ */
 static int norm_rows(const struct fm_config *c, int N, int heads)
 {
     return each_head(c) ? N * heads : N;
@@ -285,7 +288,7 @@ static int norm_width(const struct fm_config *c, int heads)
     return each_head(c) ? c->C : heads * c->C;
 }
 
-/* y (N, heads C) = x W^T, and its bias where there is one. */
+/* y (N, heads C) = x W^T, plus the bias if there is one. */
 static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
                     const float *bias, int heads)
 {
@@ -296,7 +299,7 @@ static void project(const struct fm_pass *p, float *y, const float *x, const voi
         p->ops->add_rows(y, bias, N, width);
 }
 
-/* The rotation of y (N, heads C), sign 1, or its way back, -1. */
+/* Rotate y (N, heads C): sign 1 forward, -1 backward. */
 static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 {
     const struct fm_gqa *g = p->config->gqa;
@@ -307,7 +310,7 @@ static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
                  sign);
 }
 
-/* q or k: projected into raw where it is normalised then, clamped, rotated. */
+/* Compute q or k: project (into raw if it is normalised next), normalise, clamp, rotate. */
 static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, const float *x,
                  const void *w, const float *bias, const float *norm, int heads)
 {
@@ -323,7 +326,7 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
     rotate(p, y, heads, 1);
 }
 
-/* The gate's own tensor, or its rows of w->q. */
+/* The weights of the gate: its own tensor, or its rows of w->q. */
 static struct fm_in gate_weights(const struct fm_pass *p)
 {
     const struct fm_config *c = p->config;
@@ -332,7 +335,7 @@ static struct fm_in gate_weights(const struct fm_pass *p)
     return fm_pass_projection(p, p->layer->gqa.q, heads_width(c, c->Q) * (size_t)c->H);
 }
 
-/* y (N, H) += the last product of o, gated where the block is. */
+/* y (N, H) += output projection of o, which is gated if the block has a gate. */
 static void give_output(const struct fm_pass *p, const struct inner *a, float *y, const float *x)
 {
     const struct fm_config *c = p->config;
@@ -373,7 +376,7 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
     give_output(p, a, y, x);
 }
 
-/* dy (N, heads C), the gradient behind turn(), becomes the one at the projection. */
+/* dy (N, heads C), the gradient at the result of turn(), becomes the gradient at the projection. */
 static void turn_back(const struct fm_pass *p, float *dy, const float *raw, const float *rstd,
                       const float *norm, int heads)
 {
@@ -397,7 +400,7 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     fm_scratch_release(mark);
 }
 
-/* d_o (N, Q C) holds the gradient behind the gate and receives the one before it; dx (N, H) = the
+/* d_o (N, Q C) holds the gradient after the gate and receives the one before it; dx (N, H) = the
  * gradient through the gate. */
 static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx, float *d_o)
 {
@@ -442,7 +445,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 
 /* ---- cost ---- */
 
-/* q, k, v and o, and the gate; a query sees half of T keys on average, in two products of C each.
+/* q, k, v and o, and the gate; a query attends to T / 2 keys on average, in two products of C each.
  */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
@@ -451,8 +454,8 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
     return (struct fm_flops){.products = 2.0 * c->H * c->C * rows, .others = 2.0 * c->Q * c->C * T};
 }
 
-/* q, k, v, o, their gradients; q and k again where they are normalised; the gate, what it gives and
- * its gradient. */
+/* q, k, v, o and their gradients; q and k again if they are normalised; the gate, the gated output
+ * and its gradient. */
 static uint64_t scratch(const struct fm_config *c)
 {
     uint64_t all = 2 * heads_width(c, c->Q + c->G);

@@ -1,7 +1,6 @@
 /*
- * Attention block "gqa": grouped-query attention with rotary positions, as most families have it;
- * biases, norms of q and k, clamping, a sliding window and a gate behind it are variants that a
- * family switches on.
+ * Attention block "gqa": grouped-query attention with rotary positions, which most families have.
+ * Biases, norms of q and k, clamping, a sliding window and an output gate are options of a family.
  * Tensors have the names of transformers.
  */
 #ifndef FM_GQA_H
@@ -10,42 +9,42 @@
 #include "lib/block/block.h"
 #include "lib/block/rope.h"
 
-/* What q and k go through between their projections and the rotation. */
+/* Norm of q and k between their projections and the rotation. */
 enum fm_qk_norm {
     FM_QK_NORM_NONE,
-    FM_QK_NORM_HEAD, /* each head normalised, one weight (C) for all */
-    FM_QK_NORM_FULL  /* all heads together, weights (Q C) and (G C) */
+    FM_QK_NORM_HEAD, /* each head normalised, one weight (C) for all heads */
+    FM_QK_NORM_FULL  /* all heads normalised together, weights (Q C) and (G C) */
 };
 
-/* What a family says of its attention. */
+/* Options of a family. */
 struct fm_gqa_options {
-    const char *bias_key;  /* of config.json; NULL: the family has no biases */
-    bool bias;             /* bias_key where config.json lacks it */
-    bool o_bias;           /* o_proj obeys it as well */
-    bool window;           /* sliding_window is obeyed; else refused where it is switched on */
-    bool alternates;       /* in the layers that layer_types says, else every other one, the first
-                              with it; nothing else switches it */
-    const char *every_key; /* without layer_types every so-manieth layer is without a window, and no
-                              other; NULL: every other one */
-    int every;             /* where config.json has no such key */
-    bool unrotated;        /* layers without a window have no positions at all */
-    int usual_window;      /* where config.json has no sliding_window; 0: none */
-    bool sinks;            /* every query head has one more score, whose value is zero */
-    bool clip;             /* clip_qkv */
-    bool gated;            /* a product beside q's, as wide, gates what attention gives */
-    bool gate_apart;       /* it has a tensor of its own; else its rows are between q's */
-    bool other_layers;     /* layer_types has other values, which somebody else reads */
+    const char *bias_key; /* key in config.json; NULL: the family has no biases */
+    bool bias;            /* value of bias_key if config.json lacks it */
+    bool o_bias;          /* bias_key also applies to o_proj */
+    bool window;          /* sliding_window is supported; else refused if it is switched on */
+    bool alternates; /* only the sliding layers of layer_types have a window; without layer_types
+                        every second layer, the first one included; no other key switches it */
+    const char *every_key; /* key of an interval: without layer_types, every layer at that interval
+                              has no window and all others have one; NULL: interval 2 */
+    int every;             /* the interval if config.json has no such key */
+    bool unrotated;        /* layers without a window have no positional encoding */
+    int usual_window;      /* window if config.json has no sliding_window; 0: none */
+    bool sinks;            /* every query head has an additional score, whose value is zero */
+    bool clip;             /* clip_qkv is supported */
+    bool gated;            /* the output is gated by a projection as wide as q */
+    bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
+    bool other_layers;     /* layer_types may have other values, which another block reads */
     enum fm_qk_norm qk_norm;
-    const char *qk_norm_key; /* of config.json, which must say true for it; NULL: always */
+    const char *qk_norm_key; /* key in config.json that must be true for qk_norm; NULL: always on */
     struct fm_rope_options rope;
 };
 
-/* What config.json says of it. */
+/* Values read from config.json. */
 struct fm_gqa {
     int window;            /* sliding window, 0: none */
-    bool sinks;            /* there are such */
-    float clip;            /* q, k, v are clamped to +-clip; 0: not */
-    bool qkv_bias, o_bias; /* there are such */
+    bool sinks;            /* as in the options */
+    float clip;            /* clamp q, k, v to +-clip; 0: no clamping */
+    bool qkv_bias, o_bias; /* as in the options */
     bool gated, gate_apart;
     bool unrotated;
     enum fm_qk_norm qk_norm;
@@ -55,7 +54,7 @@ struct fm_gqa {
 
 extern const struct fm_attention fm_gqa;
 
-/* Positions that a query of layer l sees; 0: all before it. */
+/* Number of positions that a query of layer l attends to; 0: all positions up to its own. */
 int fm_gqa_window(const struct fm_config *config, int l);
 
 enum {

@@ -1,5 +1,5 @@
-/* Sizes from config.json.  What cannot be a size is a broken file; what is too large is refused as
- * a model that is not supported, which is another exit status. */
+/* Sizes from config.json.  A value that cannot be a size is an error in the file; one that is too
+ * large is refused as an unsupported model, which has another exit status. */
 #include "lib/block/keys.h"
 
 #include <inttypes.h>
@@ -26,7 +26,7 @@ int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
     return !value || cJSON_IsNull(value) ? FM_OK : fm_keys_size(size, object, key, limit, err);
 }
 
-/* As a list of fm_keys_only writes it; of a long string the beginning. */
+/* Print a value in the notation of fm_keys_only's lists; long strings are truncated. */
 static void print_value(char *text, size_t size, const cJSON *value)
 {
     if (cJSON_IsBool(value))

@@ -1,7 +1,6 @@
 /*
  * config.json as blocks read it: its tree, and the family's name for messages.  Sizes are checked
- * against named limits: a model beyond those is a broken file, or one that nobody has thought
- * about.
+ * against named limits; a larger model is an error in the file, or was never considered.
  */
 #ifndef FM_KEYS_H
 #define FM_KEYS_H
@@ -21,24 +20,24 @@ struct fm_keys {
 #define FM_VOCABULARY_MAX (1 << 23)
 #define FM_POSITIONS_MAX (1 << 28)
 
-/* A size from 1 to `limit`; one that is larger is not a broken file but a model we do not take
- * (FM_ECONFIG).  A refused number is not stored: callers may calculate with *size before they look
- * at the status. */
+/* Read a size from 1 to `limit`; a larger one means an unsupported model (FM_ECONFIG), not a broken
+ * file.  *size is not changed on failure, so callers may calculate with it before they check the
+ * status. */
 int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err);
 
-/* The same for a key that may be absent or null: *size stays. */
+/* The same for a key that may be absent or null: then *size is not changed. */
 int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
                      struct fm_err *err);
 
-/* A key whose value is one that we compute wherever it is there and not null; lists end with a row
- * without a key. */
+/* A key that must have this value if it is present and not null; lists end with a row without a
+ * key. */
 struct fm_keys_only {
     const char *key;
     const char *value; /* "true", "1", "'sigmoid'" */
 };
 
-/* FM_ECONFIG, with the key, its value and the one that is supported, where the value of one of the
- * keys is another. */
+/* FM_ECONFIG, with the key, its value and the supported one, if one of the keys has another value.
+ */
 int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, struct fm_err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Multi-head latent attention: what config.json says of it, its tensors, forward, backward and
- * cost. Keys and values are expanded from the latent for all heads and attended to as any others:
- * that is how the model is trained, and what transformers computes.  (Servers fold W_kvb into the
- * queries to cache the latent alone; the function is the same.)
+ * Multi-head latent attention: keys of config.json, tensors, forward, backward and cost.  Keys and
+ * values are expanded from the latent for all heads and then used as in other attention, as in
+ * training and in transformers.  (Servers fold W_kvb into the queries and cache only the latent;
+ * the function is the same.)
  */
 #include "lib/block/mla.h"
 
@@ -13,10 +13,10 @@
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
-/* Of the latents' norms, whatever rms_norm_eps says: transformers gives them none. */
+/* Epsilon of the latents' norms, whatever rms_norm_eps is: transformers uses the default there. */
 #define LATENT_EPS 1e-6F
 
-/* q_lora_rank may be null, but must be there: families have different defaults. */
+/* q_lora_rank may be null, but must be present, because families have different defaults. */
 static int read_ranks(struct fm_mla *m, const cJSON *json, struct fm_err *err)
 {
     if (!cJSON_GetObjectItemCaseSensitive(json, "q_lora_rank"))
@@ -54,8 +54,8 @@ bool fm_mla_indexed(const struct fm_config *c, int l)
     return c->mla->indexed[l / 8] >> l % 8 & 1;
 }
 
-/* One spelling of which layers have an indexer of their own; another spelling may only say the
- * same: programs read one or the other. */
+/* Set which layers have an indexer of their own, from one of several keys.  Keys that disagree are
+ * refused, because programs differ in which of them they read. */
 static int set_indexed(struct fm_mla *m, const bool *full, int L, const char *key,
                        const char **said, struct fm_err *err)
 {
@@ -72,7 +72,7 @@ static int set_indexed(struct fm_mla *m, const bool *full, int L, const char *ke
     return FM_OK;
 }
 
-/* "full" or "shared" for each layer, or a string of F and S. */
+/* Read "full" or "shared" for each layer, or a string of F and S. */
 static int read_full(bool *full, int L, const cJSON *value, const char *key, struct fm_err *err)
 {
     const char *text = cJSON_GetStringValue(value);
@@ -99,8 +99,8 @@ static int read_full(bool *full, int L, const cJSON *value, const char *key, str
     return FM_OK;
 }
 
-/* From layer `offset` - 1 on every freq-th; transformers and the makers' code have different
- * offsets where config.json has none. */
+/* Every freq-th layer, from layer `offset` - 1 on.  If config.json has no offset, transformers and
+ * the model's own code assume different ones. */
 static int read_frequency(bool *full, int L, const cJSON *json, struct fm_err *err)
 {
     static const char offset_key[] = "index_skip_topk_offset";
@@ -120,8 +120,8 @@ static int read_frequency(bool *full, int L, const cJSON *json, struct fm_err *e
     return rc;
 }
 
-/* indexer_types, index_topk_pattern, or index_topk_freq; without any, every layer has an indexer.
- */
+/* Read indexer_types, index_topk_pattern, or index_topk_freq; without any of them, every layer has
+ * an indexer. */
 static int read_shared(struct fm_mla *m, const struct fm_config *c, const cJSON *json,
                        struct fm_err *err)
 {
@@ -143,7 +143,7 @@ static int read_shared(struct fm_mla *m, const struct fm_config *c, const cJSON 
     return rc ? rc : set_indexed(m, full, c->L, "index_topk_freq", &said, err);
 }
 
-/* The indexer, and how far attention to all keys is what it chooses. */
+/* Read the indexer, and set the length up to which it chooses all keys. */
 static int read_indexer(struct fm_config *c, const struct fm_mla_options *o, const cJSON *json,
                         struct fm_err *err)
 {
@@ -243,22 +243,22 @@ static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T
     fm_rope_fill(cos, sin, &c->mla->rope, T);
 }
 
-/* What scores are divided by. */
+/* The divisor of the scores. */
 static double root(const struct fm_config *c)
 {
     double m = c->mla->rope.m;
     return sqrt(c->C) / (m * m);
 }
 
-/* Inner values of N tokens; NULL where they are not needed. */
+/* Inner values of N tokens; NULL if not needed. */
 struct inner {
-    float *q, *k;        /* (N, Q C): as attention sees them */
+    float *q, *k;        /* (N, Q C): inputs of the attention operation */
     float *v, *o;        /* (N, Q D) */
     float *q_a, *q_rstd; /* (N, q_rank), (N): the queries' latent before its norm */
-    float *c, *c_rstd;   /* (N, c_rank), (N): the same of keys and values */
+    float *c, *c_rstd;   /* (N, c_rank), (N): the same for keys and values */
 };
 
-/* Divide the memory of an arena; a counting one says how much that takes. */
+/* Divide the memory of an arena; a counting arena only adds up its size. */
 static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
     const struct fm_mla *m = c->mla;
@@ -290,7 +290,7 @@ static struct inner inner_in(const struct fm_pass *p, float *memory)
     return take(p->config, fm_pass_rows(p), &arena);
 }
 
-/* y (N, width) = x W^T, x (N, terms), and its bias where there is one. */
+/* y (N, width) = x W^T, x (N, terms), plus the bias if there is one. */
 static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
                     const float *bias, int width, int terms)
 {
@@ -301,7 +301,7 @@ static void project(const struct fm_pass *p, float *y, const float *x, const voi
         p->ops->add_rows(y, bias, N, width);
 }
 
-/* dx (N, terms) = dy W, dy (N, width), or added to it. */
+/* dx (N, terms) = dy W, dy (N, width); with `add`, dx += dy W. */
 static void project_back(const struct fm_pass *p, float *dx, const float *dy, const void *w,
                          int width, int terms, bool add)
 {
@@ -309,7 +309,7 @@ static void project_back(const struct fm_pass *p, float *dx, const float *dy, co
                  fm_pass_projection(p, w, 0), terms, add, dx, terms);
 }
 
-/* The last R of each of x's heads (N, heads, width) turned, sign 1, or turned back, -1. */
+/* Rotate the last R elements of each head of x (N, heads, width): sign 1 forward, -1 backward. */
 static void rotate(const struct fm_pass *p, float *x, int heads, int width, float sign)
 {
     const struct fm_rope *r = &p->config->mla->rope;
@@ -370,8 +370,9 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
         p->ops->add_rows(y, w->o_bias, N, c->H);
 }
 
-/* dx += the gradient at x that comes through a latent (N, rank) and its norm: down (rank, H) makes
- * the latent, up (width, rank) what dy (N, width) is the gradient at. */
+/* A latent (N, rank) and its norm, for the gradient that comes through them: down (rank, H)
+ * computes the latent from x, and dy (N, width) is the gradient at the product of up (width, rank).
+ */
 struct latent {
     const void *down, *up; /* projections */
     const float *norm;
@@ -392,7 +393,7 @@ static void latent_back(const struct fm_pass *p, const struct latent *z, float *
     fm_scratch_release(mark);
 }
 
-/* dx = the gradient at x through queries, from dq, which is turned back. */
+/* dx = the gradient at x through queries, from dq, whose rotation is undone. */
 static void queries_back(const struct fm_pass *p, const struct inner *a, float *dx, float *dq)
 {
     const struct fm_config *c = p->config;
@@ -460,7 +461,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 
 /* ---- cost ---- */
 
-/* Every matrix once; a query sees half of T keys on average, in products of C and of D. */
+/* Every matrix once; a query attends to T / 2 keys on average, in products of C and of D. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     const struct fm_mla *m = c->mla;
@@ -472,8 +473,8 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
                              .others = Q * (c->C + m->D) * T};
 }
 
-/* q, k, v, o and their gradients; what keys and values are joined from, and its gradient; latents
- * before and behind their norms, and theirs. */
+/* q, k, v, o and their gradients; the expanded keys and values before they are joined with the
+ * rotated part, and their gradient; latents before and after their norms, and their gradients. */
 static uint64_t scratch(const struct fm_config *c)
 {
     uint64_t heads = 2 * (size_of(c, 'q') + size_of(c, 'v')) + size_of(c, 'b');

@@ -1,9 +1,8 @@
 /*
  * Attention block "mla": multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1).  Keys
  * and values of all heads come from one latent vector c per token, as wide as kv_lora_rank; queries
- * may come from one of their own.  A head's query and key are A elements without position and R
- * that are rotated; the key's R are the same for all heads.  With C = A + R, and D the width of
- * values:
+ * may come from another latent.  A head's query and key are A elements without position and R that
+ * are rotated; the key's R are the same for all heads.  With C = A + R, and D the width of values:
  *
  *     q (Q, C) = W_q x, or W_qb rms(W_qa x)       its last R of each head rotated
  *     [c | r]  = W_kva x                          r (R) rotated
@@ -18,17 +17,17 @@
 #include "lib/block/block.h"
 #include "lib/block/rope.h"
 
-/* What a family says of it. */
+/* Options of a family. */
 struct fm_mla_options {
-    bool interleave_key; /* rope_interleave of config.json says whether neighbours turn together;
-                            else they do */
-    bool indexer;        /* a sparse indexer chooses index_topk keys: up to that length all of them,
-                            and it has no gradient, so that its tensors are carried */
-    bool shares_indices; /* in layers that indexer_types and its relatives say */
+    bool interleave_key; /* rope_interleave of config.json says whether adjacent elements are
+                            rotated as pairs; else they are */
+    bool indexer; /* a sparse indexer chooses index_topk keys: all keys up to that length.  It has
+                     no gradient, so its tensors are only carried along */
+    bool shares_indices; /* layers may share indices, as set by indexer_types and similar keys */
     struct fm_rope_options rope;
 };
 
-/* Its keys, for .keys of struct fm_model_family. */
+/* Keys that it reads, for .keys of struct fm_model_family. */
 #define FM_MLA_KEYS                                                                                \
     "kv_lora_rank mlp_bias q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim "             \
     "rope_interleave v_head_dim"
@@ -37,17 +36,17 @@ struct fm_mla_options {
     "index_head_dim index_n_heads index_topk index_topk_freq index_topk_pattern "                  \
     "index_skip_topk_offset indexer_rope_interleave indexer_types moe_router_dtype"
 
-/* What config.json says of it. */
+/* Values read from config.json. */
 struct fm_mla {
     int A, R, D;        /* qk_nope_head_dim, qk_rope_head_dim, v_head_dim */
     int q_rank, c_rank; /* q_lora_rank, 0: queries have no latent; kv_lora_rank */
     bool bias;          /* q_a, kv_a and o have biases */
     struct fm_rope rope;
-    int index_heads, index_width;       /* index_n_heads, index_head_dim; 0: there is no indexer */
-    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has one of its own */
+    int index_heads, index_width;       /* index_n_heads, index_head_dim; 0: no indexer */
+    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has its own indexer */
 };
 
-/* Does layer l have an indexer? */
+/* Whether layer l has its own indexer. */
 bool fm_mla_indexed(const struct fm_config *config, int l);
 
 extern const struct fm_attention fm_mla;
@@ -59,8 +58,8 @@ enum {
     FM_MLA_INDEXER = FM_OWN << 3
 };
 
-/* Letters: q = Q C, r = q_rank, k = c_rank + R, c = c_rank, b = Q (A + D), v = Q D; of the indexer
- * n = its heads, w their width, i = n w. */
+/* Letters: q = Q C, r = q_rank, k = c_rank + R, c = c_rank, b = Q (A + D), v = Q D; for the indexer
+ * n = heads, w = their width, i = n w. */
 /* clang-format off */
 #define FM_MLA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \

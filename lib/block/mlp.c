@@ -1,7 +1,6 @@
 /*
  * The MLP that every token of a layer goes through.  It is never pruned and its weights get no
- * gradient; beside chosen experts, its output may be weighted by a sigmoid of the
- * token.
+ * gradient; in a layer with experts, its output may be weighted by a sigmoid of the token.
  */
 #include "lib/block/mlp.h"
 
@@ -11,7 +10,7 @@ static void multiply(const struct fm_pass *p, float *gu, const float *x, int D)
     p->ops->gemm(false, true, N, 2 * D, H, 1, fm_f32(x), H, p->layer->mlp_gate_up, H, 0, gu, 2 * D);
 }
 
-/* h (N, D) from gu, every row times its token's share s (N) where there is one. */
+/* h (N, D) from gu, every row times its token's weight s (N) if there is one. */
 static void middle(const struct fm_pass *p, float *h, float *s, const float *gu, const float *x,
                    int D)
 {
@@ -69,7 +68,7 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
 
 /* ---- cost ---- */
 
-/* The product that a shared expert's share begins with. */
+/* The product for the weight of the shared expert. */
 static double mix(const struct fm_config *c, int l)
 {
     return fm_config_moe(c, l) >= 0 && c->shared_mix ? 2.0 * c->H : 0;

@@ -1,38 +1,38 @@
 /*
- * The MLP that every token of a layer goes through: a dense layer's own, or the shared expert
- * beside the chosen ones, whose share may be a sigmoid of the token.  SwiGLU, never pruned.
+ * The MLP that every token of a layer goes through: that of a dense layer, or the shared expert in
+ * a layer with experts, whose weight may be a sigmoid of the token.  SwiGLU, never pruned.
  */
 #ifndef FM_MLP_H
 #define FM_MLP_H
 
 #include "lib/block/pass.h"
 
-/* y (N, H) += MLP of x (N, H).  kept (N, 2 D), gate and up, goes to the backward; NULL: they are
- * made again. */
+/* y (N, H) += MLP of x (N, H).  kept (N, 2 D), gate and up, is kept for the backward; NULL: they
+ * are computed again. */
 void fm_mlp_forward(const struct fm_pass *pass, float *kept, float *y, const float *x);
 /* Adds into dx (N, H), the gradient at x, from dy (N, H). */
 void fm_mlp_backward(const struct fm_pass *pass, float *kept, float *dx, const float *dy,
                      const float *x);
 
-/* Of one token of layer l, forward. */
+/* Products for one token of layer l, forward. */
 double fm_mlp_flops(const struct fm_config *config, int l);
 
-/* Floats per token that forward and backward have in use, D channels wide: gate, up, what lies
- * between them and down, and the gradients. */
+/* Floats per token that forward and backward use, with D channels: gate, up, the activation, and
+ * their gradients. */
 static inline uint64_t fm_mlp_floats(uint64_t D)
 {
     return 6 * D;
 }
 
-/* Parameters of one channel of it. */
+/* Parameters of one channel. */
 static inline uint64_t fm_mlp_channel_params(int H)
 {
     return 3 * (uint64_t)H;
 }
 
-/* Its three matrices, (D, H), (D, H), (H, D), in layers that `when` says, in checkpoints and
- * bundles, and in ragged exports, which follow transformers' classes; and the weight of the shared
- * expert's share, sigmoid(w x). */
+/* Its three matrices, (D, H), (D, H), (H, D), in layers selected by `when`: names in checkpoints
+ * and bundles, and in ragged exports, which follow transformers' classes; and the weight w of the
+ * shared expert's weight sigmoid(w x). */
 /* clang-format off */
 #define FM_MLP_NAMED(stock, ragged, part, shape, when)                                             \
     {{stock ".weight", stock ".weight", ragged ".weight"}, part, 0, shape, when}

@@ -1,6 +1,6 @@
 /*
- * The norms.  One operation computes all, and tells them apart by the bias; the blocks are several,
- * so that a family says which it has and a checkpoint's biases follow from that.
+ * The norms.  One operation computes all of them, and distinguishes them by the bias.  There are
+ * several blocks, so that the family determines whether a checkpoint has biases.
  */
 #include "lib/block/norm.h"
 
@@ -32,7 +32,7 @@ static void layer_back(const struct fm_ops *ops, float *dx, const float *dy, con
     ops->norm_back(dx, dy, x, w, b, rstd, N, H);
 }
 
-/* The weights that are meant, in scratch. */
+/* w + 1, in scratch. */
 static float *plus_one(const struct fm_ops *ops, const float *w, int H)
 {
     float *sum = fm_scratch((size_t)H * sizeof *sum);

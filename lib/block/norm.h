@@ -1,5 +1,6 @@
 /*
- * Norm blocks: RMSNorm, also with weights that are 1 + what is stored, and LayerNorm with a bias.
+ * Norm blocks: RMSNorm, RMSNorm with weights stored as differences from 1, and LayerNorm with a
+ * bias.
  */
 #ifndef FM_NORM_H
 #define FM_NORM_H

@@ -1,9 +1,9 @@
 /*
- * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, 5 writes
- * rope_parameters; checkpoints of both are about, and some have both.  Everything becomes one
- * frequency per pair of a head: theta^(2 i / R) times a factor, and a scale of cos and sin, where R
- * of the head's elements are rotated.  Types other than "default" make those factors: longrope
- * lists them, YaRN has a formula.
+ * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters;
+ * checkpoints of both exist, and some have both keys.  All are converted to one frequency per pair
+ * of a head: theta^(2 i / R) times a factor, and a scale of cos and sin, where R of the head's
+ * elements are rotated.  Types other than "default" make those factors: longrope lists them, YaRN
+ * has a formula.
  */
 #include "lib/block/rope.h"
 
@@ -11,15 +11,15 @@
 #include <math.h>
 #include <string.h>
 
-/* The type, and the object that says it. */
+/* The type, and the object that specifies it. */
 enum type { UNSAID, DEFAULT, LONGROPE, YARN };
 struct stated {
     enum type type;
     const cJSON *object;
 };
 
-/* `type` or `rope_type` of an object, where there is one, must be "default", or one that the family
- * knows, and the same wherever it is said. */
+/* Read `type` or `rope_type` of an object.  If present it must be "default" or a type that the
+ * family supports, and the same in all places. */
 static int read_type(struct stated *stated, const struct fm_rope_options *options,
                      const cJSON *object, const char *where, const char *family, struct fm_err *err)
 {
@@ -47,8 +47,8 @@ static int read_type(struct stated *stated, const struct fm_rope_options *option
     return FM_OK;
 }
 
-/* Positions that the model was first trained on: the model's own key, else that of `rope`, else
- * all. */
+/* Read the number of positions that the model was first trained on: the model's own key, else that
+ * of `rope`, else all positions. */
 static int read_original(int *original, const cJSON *json, const cJSON *rope, struct fm_err *err)
 {
     const char *key = "original_max_position_embeddings";
@@ -56,8 +56,8 @@ static int read_original(int *original, const cJSON *json, const cJSON *rope, st
     return rc ? rc : fm_keys_size_opt(original, json, key, FM_POSITIONS_MAX, err);
 }
 
-/* The factors and the scale of short sequences, and as far as they go: a longer one would take
- * others from its first token on. */
+/* Read the factors and the scale for short sequences, and the length up to which they apply: a
+ * longer sequence would use other factors from its first token on. */
 static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *json,
                          const cJSON *rope, struct fm_err *err)
 {
@@ -88,16 +88,16 @@ static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *js
     return FM_OK;
 }
 
-/* The pair that turns `turns` times in `original` positions, as a number with a fraction. */
+/* The pair that makes `turns` full turns in `original` positions, as a fractional number. */
 static double pair_of(const struct fm_rope *r, int original, double turns)
 {
     const double two_pi = 6.283185307179586;
     return r->R * log(original / (turns * two_pi)) / (2 * log(r->theta));
 }
 
-/* Pairs before `low` turn as they did, those from `high` on `factor` times slower, and those
- * between them by a ramp; low and high are where beta_fast and beta_slow turns fill the positions.
- */
+/* Pairs before `low` keep their frequency, those from `high` on turn `factor` times slower, and
+ * those between are interpolated linearly; low and high are the pairs that make beta_fast and
+ * beta_slow turns in the original positions. */
 static void ramp(struct fm_rope *r, double factor, double low, double high)
 {
     low = fmax(low, 0);
@@ -116,7 +116,7 @@ static double attention_of(double factor, double mscale)
 }
 
 /* YaRN (arXiv 2309.00071) with DeepSeek's mscale and mscale_all_dim, as transformers reads it: 0
- * means that it is not said. */
+ * means not set. */
 static int read_yarn(struct fm_rope *r, const struct fm_config *c, const cJSON *json,
                      const cJSON *rope, struct fm_err *err)
 {
@@ -160,8 +160,8 @@ void fm_rope_plain(struct fm_rope *r, double theta, int R)
         r->factor[i] = 1;
 }
 
-/* R = partial_rotary_factor of `width`, rounded down as transformers does: rope_parameters' own,
- * else that of the model, else what dims_key makes it, else the family's. */
+/* R = partial_rotary_factor of `width`, rounded down as in transformers: the factor is that of
+ * rope_parameters, else that of the model, else the value of dims_key, else the family's. */
 static int read_partial(struct fm_rope *r, int width, const struct fm_rope_options *options,
                         const cJSON *json, struct fm_err *err)
 {
@@ -203,7 +203,7 @@ int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err)
     return rc ? rc : check_whole(rope, err);
 }
 
-/* transformers 4: rope_theta and rope_scaling; 5: rope_parameters, which wins. */
+/* transformers 4 has rope_theta and rope_scaling; 5 has rope_parameters, which takes precedence. */
 int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err)

@@ -1,48 +1,47 @@
 /*
- * Rotary angles: what config.json says of them, in either spelling, and what they are.
+ * Rotary angles: reading their parameters from config.json, in either spelling, and computing them.
  */
 #ifndef FM_ROPE_H
 #define FM_ROPE_H
 
 #include "lib/block/block.h"
 
-/* Where config.json says nothing, and what the family has. */
+/* Defaults for missing keys, and variants that a family supports. */
 struct fm_rope_options {
     double theta;
-    bool longrope;  /* besides the type "default" */
-    bool yarn;      /* the same */
-    double partial; /* partial_rotary_factor where config.json has none; 0: it is not read, and
-                       all elements are rotated */
-    const char *dims_key; /* key of the number of rotated elements that replaces that factor;
-                             NULL: there is none */
+    bool longrope;  /* supported in addition to the type "default" */
+    bool yarn;      /* also supported */
+    double partial; /* partial_rotary_factor if config.json has none; 0: it is not read, and all
+                       elements are rotated */
+    const char *dims_key; /* key of the number of rotated elements, used instead of that factor;
+                             NULL: none */
     bool pairs;
 };
 
 struct fm_rope {
     double theta;
-    int R;                             /* elements of a head that are rotated, even */
-    bool pairs;                        /* (2 i, 2 i + 1) turn together; else (i, i + R/2) */
-    float scale;                       /* of cos and sin */
-    double m;                          /* YaRN's mscale_all_dim: blocks that obey it multiply scores
-                                          with m^2; else 1 */
-    float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) what divides each frequency */
+    int R;       /* elements of a head that are rotated, even */
+    bool pairs;  /* elements 2 i and 2 i + 1 form a pair; else i and i + R/2 */
+    float scale; /* factor of cos and sin */
+    double m;    /* YaRN's mscale_all_dim: blocks that support it multiply scores by m^2; else 1 */
+    float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) factor by which each frequency is divided */
 };
 
-/* The default rotation, of R elements, by halves. */
+/* The default rotation of R elements, in halves. */
 void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
-/* Heads, or what of each is rotated where the block says so, are `width` wide, at most
- * FM_HEAD_DIM_MAX.  Where longrope ends earlier, T_max is that, and config->exact says it. */
+/* `width` is the width of a head, or of its rotated part for blocks that have one, at most
+ * FM_HEAD_DIM_MAX.  If longrope ends earlier than the positions, T_max is its end, and
+ * config->exact gives the reason. */
 int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);
 
-/* FM_ECONFIG where partial_rotary_factor says less than 1, in config.json or in rope_parameters, of
- * a model whose code in transformers stops there. */
+/* FM_ECONFIG if partial_rotary_factor, in config.json or in rope_parameters, is less than 1, for a
+ * model whose code in transformers does not support that. */
 int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err);
 
-/* cos, sin (T, R/2) of the angles, computed as transformers does: frequency and angle in float32.
- */
+/* Fill cos and sin (T, R/2), computed as in transformers: frequency and angle in float32. */
 void fm_rope_fill(float *cos, float *sin, const struct fm_rope *rope, int T);
 
 #endif

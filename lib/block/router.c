@@ -1,4 +1,4 @@
-/* The product that every router begins with, and its way back. */
+/* The product that every router starts with, and its gradient. */
 #include "lib/block/router.h"
 
 #include "lib/block/pass.h"

@@ -1,13 +1,13 @@
 /*
- * What routers share: logits of all experts, by one product.
+ * Shared by all routers: logits of all experts, by one product.
  */
 #ifndef FM_ROUTER_H
 #define FM_ROUTER_H
 
 #include "lib/block/block.h"
 
-/* logits (N, E) = x w^T + bias, plus the pass's `closed`; dx (N, H) = dlogits w; and their cost for
- * one token. */
+/* logits (N, E) = x w^T + bias, plus the pass's `closed`; dx (N, H) = dlogits w; and their
+ * operations for one token. */
 void fm_router_logits(const struct fm_pass *pass, float *logits, const float *x);
 void fm_router_logits_back(const struct fm_pass *pass, float *dx, const float *dlogits);
 double fm_router_logits_flops(const struct fm_config *config);

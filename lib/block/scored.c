@@ -1,7 +1,7 @@
 /*
- * Routers that choose by score.  What is computed is one operation and its gradient
- * (kernels/ops/scored.c); what config.json says of it comes in several spellings, and a rule that
- * is none of ours is refused by its name: an expert more or less is another model.
+ * Routers that choose by score.  kernels/ops/scored.c computes the choice and its gradient.
+ * config.json describes the rule in several spellings; unsupported rules are refused by name,
+ * because choosing other experts would compute another model.
  */
 #include "lib/block/scored.h"
 
@@ -12,8 +12,8 @@
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"
 
-/* The string of a key must be one of `known`, NULL-terminated; *which of them it is, unchanged
- * where there is no such key. */
+/* Read the string of a key, which must be one of `known`, NULL-terminated; *which is its index,
+ * unchanged if there is no such key. */
 static int read_name(int *which, const cJSON *json, const char *key, const char *const *known,
                      const char *family, struct fm_err *err)
 {
@@ -41,7 +41,7 @@ static int read_score(const struct fm_scored_options *o, const struct fm_keys *k
     return read_name(&which, keys->json, "scoring_func", known, keys->family, err);
 }
 
-/* n_group groups of the E experts, topk_group of which are kept. */
+/* Read n_group groups of the E experts, of which topk_group are kept. */
 static int read_sizes(struct fm_route_rule *r, const struct fm_config *c, const cJSON *json,
                       struct fm_err *err)
 {
@@ -119,7 +119,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     return rc ? rc : read_weighing(&s->rule, o, keys, err);
 }
 
-/* The same pass with products of float32. */
+/* The same pass with float32 products. */
 static struct fm_pass exact(const struct fm_pass *p)
 {
     struct fm_pass same = *p;
@@ -127,8 +127,8 @@ static struct fm_pass exact(const struct fm_pass *p)
     return same;
 }
 
-/* The bias that the choice is made with, in scratch where the pass closes experts: a score alone
- * would leave a closed one with a large bias in the choice. */
+/* The bias for the choice, in scratch if the pass closes experts: it includes `closed`, because a
+ * closed expert's score of 0 plus a large bias could still be chosen. */
 static const float *choice_bias(const struct fm_pass *p, const float *bias)
 {
     if (!p->closed)
@@ -140,7 +140,7 @@ static const float *choice_bias(const struct fm_pass *p, const float *bias)
     return both;
 }
 
-/* `scores` (N, E) holds the logits, then the scores. */
+/* `scores` (N, E) receives the logits, then the scores. */
 static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float *scores,
                     const float *x)
 {

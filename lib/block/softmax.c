@@ -1,7 +1,6 @@
 /*
- * Routers by softmax.  Renormalised, a weight depends on the chosen logits alone, and so does its
- * gradient; as it is, a probability moves with every expert's logit, which is why that one keeps
- * the probabilities of all.
+ * Routers by softmax.  A renormalised weight and its gradient depend only on the chosen logits.  A
+ * raw probability depends on every expert's logit, so that router keeps the probabilities of all.
  */
 #include "lib/block/softmax.h"
 
@@ -43,7 +42,7 @@ static void backward(const struct fm_pass *p, float *dx, const float *dweights, 
     fm_scratch_release(mark);
 }
 
-/* `all` (N, E) holds the logits, then the probabilities. */
+/* `all` (N, E) receives the logits, then the probabilities. */
 static void forward_raw(const struct fm_pass *p, int32_t *ids, float *weights, float *all,
                         const float *x)
 {

@@ -1,19 +1,19 @@
 /*
  * Router blocks "softmax" and "softmax-raw": the K largest of a softmax over all experts, with
- * their probabilities as weights; renormalised to sum 1, or as they are.
+ * their probabilities as weights; renormalised to sum 1, or raw.
  */
 #ifndef FM_SOFTMAX_H
 #define FM_SOFTMAX_H
 
 #include "lib/block/router.h"
 
-/* What a family says of it. */
+/* Options of a family. */
 struct fm_softmax_options {
-    bool renormalised; /* where config.json does not say */
-    bool key;          /* norm_topk_prob of config.json says */
+    bool renormalised; /* default */
+    bool key;          /* norm_topk_prob of config.json replaces it */
 };
 
-/* A family names the first; its `read` sets the one that the weights are. */
+/* A family names the first; its `read` installs the one that config.json selects. */
 extern const struct fm_router fm_softmax, fm_softmax_raw;
 
 #endif

@@ -1,13 +1,13 @@
 /*
- * Router block "sparsemixer", PhiMoE's: two experts, each the largest of those left, weighted by a
- * softmax over those that come near it.
+ * Router block "sparsemixer", of PhiMoE: two experts, each the largest of those left, weighted by a
+ * softmax over those whose logits are close to it.
  */
 #ifndef FM_SPARSEMIX_H
 #define FM_SPARSEMIX_H
 
 #include "lib/block/router.h"
 
-/* What config.json says of it. */
+/* Values read from config.json. */
 struct fm_sparsemix {
     float threshold; /* 2 router_jitter_noise */
 };

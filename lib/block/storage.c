@@ -1,12 +1,12 @@
 /*
- * A channel group is a common multiple, so that no block of any plane, and no byte of codes, is of
- * channels that stay and of channels that leave.
+ * A channel group is a common multiple of the block sizes, so that no block of a plane, and no byte
+ * of codes, contains both channels that are kept and channels that are removed.
  */
 #include "lib/block/storage.h"
 
 #include "lib/block/block.h"
 
-/* The least common multiple of a and b, at most FM_CHANNELS_MAX + 1; b 0: a. */
+/* The least common multiple of a and b, at most FM_CHANNELS_MAX + 1; a if b is 0. */
 static int64_t both(int64_t a, int64_t b)
 {
     int64_t x = a, y = b;

@@ -1,5 +1,5 @@
 /*
- * SwiGLU experts.  Their rows lie interleaved in memory and in bundles (gate 0, up 0, gate 1, ...),
+ * SwiGLU experts.  Their rows are interleaved in memory and in bundles (gate 0, up 0, gate 1, ...),
  * so that a narrower expert is a prefix.
  */
 #include "lib/block/swiglu.h"
@@ -38,7 +38,7 @@ static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, flo
     fm_scratch_release(mark);
 }
 
-/* dx and dot, from dgu and from h and dh. */
+/* dx and dot, from dgu, h and dh. */
 static void backward_rows(const struct fm_pass *p, const struct fm_expert_rows *r,
                           const struct fm_expert_back *b)
 {

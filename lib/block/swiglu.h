@@ -1,7 +1,6 @@
 /*
  * Expert form "swiglu": h = silu(gate x) * (up x), y = down h.  A channel is a row of gate, one of
- * up, a column of down; without biases, so that a channel whose weights are zero is one that is
- * not there.
+ * up, a column of down; there are no biases, so a channel with zero weights contributes nothing.
  */
 #ifndef FM_SWIGLU_H
 #define FM_SWIGLU_H
@@ -23,7 +22,8 @@ extern const struct fm_expert_form fm_swiglu;
      "SH", FM_MOE},                                                                                \
     {{NULL, "layers.{l}.down", "model.layers.{l}.mlp.experts.down"}, FM_PART_DOWN_T, 0, "sH",      \
      FM_MOE}
-/* Of a family whose checkpoints have them so or fused, gate and up one after the other, E in front. */
+/* The same for a family whose checkpoints have either these or fused tensors, (E, ...), gate
+ * followed by up. */
 #define FM_SWIGLU_EITHER_WEIGHTS(prefix)                                                           \
     {FM_STOCK(prefix "experts.{e}.gate_proj.weight"), FM_PART_GATE, 0, "IH", FM_MOE | FM_EACH},    \
     {FM_STOCK(prefix "experts.{e}.up_proj.weight"), FM_PART_UP, 0, "IH", FM_MOE | FM_EACH},        \

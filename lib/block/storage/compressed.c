@@ -13,7 +13,7 @@
  *     mxfp8-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale U8 (N, K / 32)
  *
  * A value is its code times its scale.  Zero points, activation order and schemes that differ
- * between groups are refused.  What is in `ignore` only says again what the tensors say.
+ * between groups are refused.  `ignore` adds nothing to what the tensors' names and dtypes say.
  *
  * Source: compressed_tensors 0.20, compressors/ and quantization/lifecycle/forward_helpers.py.
  */
@@ -27,7 +27,7 @@
 
 static const char *const activations[] = {".input_scale", ".input_global_scale", NULL};
 
-/* What all of them have. */
+/* Common to all schemes. */
 #define SCHEME(label, kind, type, end)                                                             \
     .name = label, .code = kind, .codes = type, .codes_end = end, .written = FM_BF16,              \
     .weight = ".weight", .scale_end = ".weight_scale", .carried = activations
@@ -56,7 +56,7 @@ static const struct fm_storage mxfp4 = {
 static const struct fm_storage mxfp8 = {SCHEME("mxfp8", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
                                         .exact = true, .whole = true, .scale_dtypes = POWERS};
 
-/* How each is said: `size` 0 is any; of blocks the sizes are in block_structure. */
+/* How config.json describes each scheme: `size` 0 means any; block sizes are in block_structure. */
 static const struct {
     const char *format, *type, *strategy;
     int bits, size;
@@ -112,7 +112,7 @@ static int read_sizes(struct fm_config *c, const cJSON *weights, const struct fm
     return FM_OK;
 }
 
-/* One of config_groups: its storage and sizes into the config. */
+/* Read one of config_groups: set its storage and sizes in the config. */
 static int read_group(struct fm_config *c, const cJSON *quantization, const cJSON *group,
                       struct fm_err *err)
 {

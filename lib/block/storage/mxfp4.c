@@ -1,21 +1,21 @@
 /*
  * MXFP4 of gpt-oss: `X_blocks` U8 (E, R, C / 32, 16) and `X_scales` U8 (E, R, C / 32) for a weight
- * `X` whose own shape is (E, C, R): codes lie transposed.  A block is 32 codes E2M1 of a row; its
- * scale is 2^(byte - 127).
+ * `X` whose own shape is (E, C, R): codes are stored transposed.  A block is 32 codes E2M1 of a
+ * row; its scale is 2^(byte - 127).
  *
- * Every value has at most two digits and is exactly a bfloat16, so that codes are read as what
- * bundles hold.  A scale of 255 is NaN, and with one above 2^125 a value could be beyond bfloat16:
- * both are refused.  modules_to_not_convert only says again what the tensors' own names say.
+ * Every value has at most two significant bits and is exactly representable in bfloat16, so reading
+ * codes gives the values that bundles hold.  A scale of 255 is NaN, and a scale above 2^125 could
+ * exceed bfloat16: both are refused.  modules_to_not_convert adds nothing to the tensors' names.
  *
  * Source: OCP Microscaling Formats 1.0, and transformers' integrations/mxfp4.py, which does not
- * look for NaN.
+ * check for NaN.
  */
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
 
 #define BLOCK 32
 
-/* The scales of transformers and of the format, and nothing that says another. */
+/* Accept only the block size of the format and of transformers. */
 static int read_mxfp4(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     double block = BLOCK;
