@@ -35,7 +35,7 @@ int fm_bench_text_open(struct fm_bench_text *t, enum fm_convention convention,
     struct fm_run_options own = *run;
     *t = (struct fm_bench_text){.convention = convention};
     if (convention == FM_CONVENTION_LLAMA && !own.inputs.seq_len)
-        own.inputs.seq_len = config->T_max < LLAMA_WINDOW ? config->T_max : LLAMA_WINDOW;
+        own.inputs.seq_len = config->T_exact < LLAMA_WINDOW ? config->T_exact : LLAMA_WINDOW;
     int rc = open_windows(t, &own, config, err);
     if (rc)
         fm_bench_text_close(t);

@@ -231,7 +231,12 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
         if (m->taken[s] == m->all[s])
             ended = r->files->tokens[s].file.path;
     }
-    if (m->inputs > 1 && ended && n < all / 2)
+    if (m->inputs > 1 && ended && n < all / 2 && r->eval)
+        fm_run_warn(r->run,
+                    "'%s' is short: each kind of text has as many sequences as the shortest, so "
+                    "%" PRIu64 " of %" PRIu64 " are used",
+                    ended, n, all);
+    else if (m->inputs > 1 && ended && n < all / 2)
         fm_run_warn(r->run,
                     "the mixture ends with '%s': %" PRIu64 " of %" PRIu64
                     " sequences are used; its weight may be too large",
@@ -255,13 +260,15 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     }
     while (n < most && fm_mixture_next(&dry) >= 0)
         n++;
+    if (r->eval && n > (uint64_t)dry.inputs)
+        n -= n % (uint64_t)dry.inputs; /* as many of each kind */
     c->count = (int)n;
     if (n < most)
         warn_of_rest(r, &dry, n);
     return FM_OK;
 }
 
-/* As many of each as the mixture has, but one kind behind the other. */
+/* As many of each as the mixture has, but one kind after the other. */
 static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
 {
     int s = 0;

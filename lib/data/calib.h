@@ -58,9 +58,9 @@ const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
  * run->inputs.eval_tokens or eval_texts) for a model.  T = run->inputs.seq_len or its default.
  * run->inputs.shuffle permutes all sequences of each file, then run->inputs.max_tokens keeps the
  * first whole ones of the mixture; neither touches evaluation tokens, of which
- * run->inputs.max_eval_tokens keeps the first.  Several texts to evaluate on are kinds, of which
- * each has as many sequences, and its own behind one another; a kind has the name of its file
- * without folder and last extension.  FM_EFORMAT if a file has less than one sequence;
+ * run->inputs.max_eval_tokens keeps the first.  Several texts to evaluate on are kinds.  All kinds
+ * have the same number of sequences, and those of a kind are contiguous; a kind has the name of its
+ * file without folder and last extension.  FM_EFORMAT if a file has less than one sequence;
  * FM_EUSAGE if seq_len is less than 2 or more than the model's positions, a weight is invalid, or
  * max_tokens is less than a sequence.
  */

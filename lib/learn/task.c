@@ -384,9 +384,14 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                    struct fm_err *err)
 {
     char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
+    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = ""; /* each has as many sequences */
     const struct fm_corpus *encoded = encoded_text(task);
     if (encoded)
         snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);
+    for (int i = 0; i < task->held.inputs && task->held.input[i].kind[0]; i++) {
+        strcat(kinds, " ");
+        strcat(kinds, task->held.input[i].kind);
+    }
     fm_digest_hex(hex[0], &task->identity);
     fm_digest_hex(hex[1], &task->calib.digest);
     fm_digest_hex(hex[2], &task->held.digest);
@@ -399,11 +404,11 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
     int rc = same_for_ranks(task, hex, text, err);
     return rc ? rc
               : fm_journal_params(params, err,
-                                  "%s model %s tokens %s %d %d%s held %s %d %d ranking %s masks %s "
-                                  "seed %llu shuffle %d device %s %s; %s",
+                                  "%s model %s tokens %s %d %d%s held %s %d %d%s ranking %s masks "
+                                  "%s seed %llu shuffle %d device %s %s; %s",
                                   FM_VERSION, hex[0], hex[1], task->calib.count, task->calib.T,
-                                  separator, hex[2], task->held.count, task->held.T, hex[3], hex[4],
-                                  (unsigned long long)task->run->inputs.seed,
+                                  separator, hex[2], task->held.count, task->held.T, kinds, hex[3],
+                                  hex[4], (unsigned long long)task->run->inputs.seed,
                                   task->run->inputs.shuffle, task->ops->name,
                                   fm_machine_precision(task->ops), text);
 }
