@@ -1,6 +1,6 @@
 /*
- * Names of tensors that nearly all decoders in transformers share: what lies outside the layers,
- * the two norms of a layer, the attention's and the MLP's place.
+ * Names of tensors that nearly all decoders in transformers share: those outside the layers, the
+ * two norms of a layer, and the prefixes of attention and MLP.
  */
 #ifndef FM_DECODER_H
 #define FM_DECODER_H
@@ -19,7 +19,7 @@
         FM_SAME(n), FM_PART_NORM, FM_LAYER_FIELD(f), "H", when                                     \
     }
 
-/* What lies outside the layers. */
+/* Tensors outside the layers. */
 #define FM_DECODER_ENDS                                                                            \
     FM_NONLAYER("model.embed_tokens.weight", embed, "VH", FM_ALWAYS),                              \
         FM_NONLAYER("model.norm.weight", norm, "H", FM_ALWAYS),                                    \

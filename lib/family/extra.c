@@ -1,7 +1,7 @@
 /*
- * A name decides what is extra, and a mark whether the layer is what it seems: a config.json whose
- * num_hidden_layers was cut must not turn the last decoder layers into something that nobody
- * ranks.
+ * The name of a tensor decides whether it is extra, and a mark whether its layer really is: if
+ * num_hidden_layers in a config.json was reduced, the last decoder layers must not be taken for
+ * extra ones and left out of the ranking.
  */
 #include "lib/family/extra.h"
 
@@ -35,7 +35,7 @@ static bool is_named(const struct fm_extra_form *form)
     return !strchr(form->name[0], '{');
 }
 
-/* How many there can be: layers, or names. */
+/* The largest possible number of layers, or of names. */
 static int most_of(const struct fm_extra_form *form)
 {
     int n = 0;
@@ -68,8 +68,8 @@ int fm_extra_read(struct fm_config *c, const struct fm_keys *keys, struct fm_err
     return rc;
 }
 
-/* Does the name begin with the pattern, or equal it where `whole`?  Which layer it is of, where the
- * pattern has a number. */
+/* Whether the name begins with the pattern, or equals it if `whole`.  Sets *layer if the pattern
+ * has a number. */
 static bool match(const struct fm_config *c, const char *pattern, const char *name, bool whole,
                   int *layer)
 {

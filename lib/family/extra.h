@@ -1,13 +1,13 @@
 /*
- * Tensors that come with a checkpoint and belong to no decoder layer of it: layers for multi-token
- * prediction, which guess the token behind the next one, and parts of a multimodal model that no
- * text meets.  No tool computes with them, so nothing
- * of them is ranked, masked or trained, and no loss counts theirs.  A bundle keeps them byte for
- * byte as they are stored, exports leave them out unless --keep-extra is given.
+ * Tensors of a checkpoint that belong to no decoder layer: layers for multi-token prediction, which
+ * predict the token after the next one, and parts of a multimodal model that text does not use.  No
+ * tool computes with them, so they are not ranked, masked or trained, and no loss includes theirs.
+ * A bundle keeps them byte for byte as they are stored; exports leave them out unless --keep-extra
+ * is given.
  *
- * A family says how its own are named; a tensor is one of them by its name alone, whatever number
- * of layers config.json speaks of.  Sparse indexers are refused but in families whose attention
- * without them is the same as far as sequences go (FM_PART_CARRIED).
+ * A family defines their names; a tensor is extra by its name only, whatever number of layers
+ * config.json has.  Sparse indexers are refused, except in families whose attention is the same
+ * without them up to the supported sequence length (FM_PART_CARRIED).
  */
 #ifndef FM_EXTRA_H
 #define FM_EXTRA_H
@@ -20,78 +20,78 @@
 #include "lib/base/err.h"
 #include "lib/block/block.h"
 
-/* Layers for multi-token prediction of one model. */
+/* Largest number of layers for multi-token prediction of a model. */
 #define FM_EXTRA_LAYERS_MAX 16
 
-/* What a family says of them; lists end with NULL. */
+/* Extra tensors of a family; lists end with NULL. */
 struct fm_extra_form {
-    const char *const *name;  /* how their names begin; {x} is the number of the layer,
-                                 where that is not said, of the name in this list */
-    const char *mark;         /* the one tensor that every such layer has and no decoder layer;
-                                 NULL: names say enough */
-    bool behind;              /* numbers go on from num_hidden_layers; else from 0 */
-    const char *const *count; /* keys of config.json that say how many, the usual one first; NULL:
-                                 none does */
-    const char *flag;         /* key that says whether there are any; NULL: none */
+    const char *const *name; /* prefixes of their names; {x} is the number of the layer; without it,
+                                the number is the index of the name in this list */
+    const char *mark; /* the tensor that every such layer has and no decoder layer has; NULL: names
+                         suffice */
+    bool behind;      /* numbers continue from num_hidden_layers; else they start at 0 */
+    const char *const
+        *count;       /* keys of config.json with their number, the usual one first; NULL: none */
+    const char *flag; /* key that says whether there are any; NULL: none */
 };
 
-/* Names of layers that are numbered on behind the last decoder layer; the product that joins what
- * is known of two tokens marks one. */
+/* Names of layers that are numbered after the last decoder layer.  They are recognised by the
+ * projection that combines two tokens. */
 #define FM_EXTRA_BEHIND "model.layers.{x}."
 #define FM_EXTRA_BEHIND_MARK FM_EXTRA_BEHIND "eh_proj.weight"
 
-/* As DeepSeek-V3 has them, and those after its pattern: layers behind the last. */
+/* Layers after the last decoder layer, as in DeepSeek-V3 and similar families. */
 extern const struct fm_extra_form fm_extra_nextn;
 
-/* As Qwen3-Next has them, and those after it: one set, of which config.json says nothing. */
+/* One set without a key in config.json, as in Qwen3-Next and its successors. */
 extern const struct fm_extra_form fm_extra_mtp;
 
-/* Those of a model, counted. */
+/* The extra tensors of a model, counted. */
 struct fm_extra {
-    const struct fm_extra_form *form; /* the family's, where there are any */
+    const struct fm_extra_form *form; /* the family's, if there are any */
     uint64_t tensors, bytes;
-    int first;             /* the number of the 0th layer in names */
-    unsigned seen, marked; /* bit i: the i-th layer has a tensor; has the mark */
+    int first;             /* number of the first layer in names */
+    unsigned seen, marked; /* bit i: layer i has a tensor; layer i has the mark */
 };
 
-/* config->extra_layers: how many config.json says there are.  FM_ECONFIG beyond the limit. */
+/* Set config->extra_layers, the number in config.json.  FM_ECONFIG beyond the limit. */
 int fm_extra_read(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
-/* Which of the layers a tensor of that name is in, from 0; -1: in none. */
+/* Index of the layer that has the tensor of that name, from 0; -1: none. */
 int fm_extra_layer(const struct fm_config *config, const char *name);
 
-/* Count it; false where it is in none of them. */
+/* Count the tensor; false if it is not extra. */
 bool fm_extra_add(struct fm_extra *extra, const struct fm_config *config,
                   const struct fm_tensor *tensor);
 
-/* Once all are counted: FM_EFORMAT where a layer has not its mark, so that it may be a decoder
+/* After all tensors are counted: FM_EFORMAT if a layer lacks its mark, because it may be a decoder
  * layer that config.json does not count. */
 int fm_extra_check(const struct fm_extra *extra, const struct fm_config *config,
                    struct fm_err *err);
 
-/* Layers that have a tensor. */
+/* Number of layers that have a tensor. */
 int fm_extra_layers(const struct fm_extra *extra);
 
-/* Of a layer with that number in names, from 0; -1: there can be none. */
+/* Index, from 0, of the layer with that number in names; -1 if there can be no such layer. */
 int fm_extra_index(const struct fm_config *config, int64_t number);
 
-/* Are they told apart by names, so that they may be something else than layers? */
+/* Whether they are distinguished by names, and so may be parts other than layers. */
 bool fm_extra_named(const struct fm_extra *extra);
 
-/* "46", "61, 62": their numbers; "mtp., model.visual.": how their names begin. */
+/* "46", "61, 62": their numbers; "mtp., model.visual.": the prefixes of their names. */
 #define FM_EXTRA_TEXT 128
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
 
-/* Where there are any, a key of an object: "extra": {"layers": [46], "tensors", "bytes"}. */
+/* If there are any, add a key to an object: "extra": {"layers": [46], "tensors", "bytes"}. */
 void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 
-/* A sentence for the user where config.json says another number of layers than there are; else
+/* A sentence for the user if config.json has another number of layers than the checkpoint; else
  * text[0] is 0. */
 #define FM_EXTRA_NOTE 128
 void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *extra,
                    const struct fm_config *config);
 
-/* FM_ECONFIG for a tensor of a sparse indexer, by name, in a family that has none. */
+/* FM_ECONFIG for a tensor of a sparse indexer, by name, in a family that does not support one. */
 int fm_extra_refuse(const struct fm_config *config, const char *name, struct fm_err *err);
 
 #endif

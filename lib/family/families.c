@@ -1,8 +1,8 @@
 /*
- * The list of families: how a name finds its own.
+ * The list of families, and lookup by name.
  *
- * To add a family:
- *  1. its file in lib/family/models: the keys of config.json that no block reads, and the names of
+ * To add a family:  1. its file in lib/family/models: the keys of config.json that no block reads,
+ * and the names of
  *     all that its checkpoints have (.keys: exports with our modelling file keep no other), its
  *     tensors as a table made of its blocks' rows, and which blocks it is made of; and its row in
  *     family.h;
@@ -36,7 +36,7 @@ const struct fm_model_family *fm_families_find(const char *name)
     return NULL;
 }
 
-/* Keys that every family may have: of transformers' base class, and what most of the families' own
+/* Keys that any family may have: those of transformers' base class, and those that most families'
  * classes share. */
 static const char usual_keys[] =
     "architectures attention_bias attention_dropout bos_token_id chunk_size_feed_forward "
@@ -50,7 +50,7 @@ static const char usual_keys[] =
     "sliding_window tie_word_embeddings torch_dtype transformers_version use_cache "
     "use_sliding_window vocab_size";
 
-/* Is `key` one of the words of a list? */
+/* Whether `key` is one of the words of a list. */
 static bool has_word(const char *list, const char *key)
 {
     size_t n = strlen(key);

@@ -1,8 +1,7 @@
 /*
- * config.json to sizes.  What all families spell alike is read here; the rest is read by the
- * family's blocks, which its file names.  Every number is checked, and what we do not compute is
- * refused by name rather than ignored: a model that is nearly right gives scores that are nearly
- * worthless.
+ * Read sizes from config.json.  Keys that all families share are read here; the family's blocks
+ * read the rest.  Every number is checked, and unsupported features are refused by name rather than
+ * ignored, because scores of a model that is computed slightly wrong are useless.
  */
 #include "lib/family/family.h"
 
@@ -17,7 +16,8 @@
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"
 
-/* Another family's name for the same code is accepted where architectures says that it is. */
+/* Accept another family's name for the same code only if `architectures` names this family's class.
+ */
 static int check_alias(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "architectures");
@@ -38,7 +38,7 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
     int rc = fm_json_get_string(json, "model_type", &type, err);
     if (rc)
         return rc;
-    /* A ragged export renames the type, so that nobody reads it as the stock model. */
+    /* A ragged export has another model_type, so that it is not read as the stock model. */
     bool ours = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
     c->family = fm_families_find(ours ? type + 3 : type);
     if (c->family) {
@@ -52,7 +52,7 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
                    known);
 }
 
-/* What is read beside plain numbers. */
+/* Storages other than plain numbers. */
 #define POINT(name) &fm_##name,
 static const struct fm_storage *const storages[] = {FM_STORAGE_ROWS(POINT)};
 
@@ -94,7 +94,7 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
     return FM_OK;
 }
 
-/* Attention to the tokens that a second, small attention chooses (DeepSeek-V3.2, GLM-5). */
+/* Refuse attention to tokens chosen by a second, small attention (DeepSeek-V3.2, GLM-5). */
 static int refuse_indexer(const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"index_topk", "index_n_heads", "index_head_dim"};
@@ -107,7 +107,7 @@ static int refuse_indexer(const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* Every layer has experts but where the family's keys say otherwise. */
+/* Every layer has experts unless the family's keys say otherwise. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     int rc = fm_keys_size(&c->L, keys->json, "num_hidden_layers", FM_LAYERS_MAX, err);
@@ -118,7 +118,7 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return c->family->read_layers ? c->family->read_layers(c, keys, err) : FM_OK;
 }
 
-/* The first of the keys that config.json has, else the one that most files have. */
+/* The first of the keys that config.json has, else the most common one. */
 static const char *first_key(const cJSON *json, const char *own, const char *usual,
                              const char *other)
 {
@@ -142,7 +142,7 @@ static int need_keys(const char *needed, const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* Another key for the experts' width. */
+/* Check that the other key of the experts' width agrees. */
 static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const struct fm_model_family *f = c->family;
@@ -155,8 +155,8 @@ static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_er
                          f->width_twin, twin, f->width_key, c->I);
 }
 
-/* Where several keys say how many experts there are, transformers takes one and servers take
- * another. */
+/* Check that all keys of the number of experts agree, because transformers reads one and servers
+ * read another. */
 static int check_experts(const struct fm_config *c, const char *read, const cJSON *json,
                          struct fm_err *err)
 {
@@ -173,7 +173,7 @@ static int check_experts(const struct fm_config *c, const char *read, const cJSO
     return FM_OK;
 }
 
-/* Qwen and OLMoE say num_experts; transformers 5 may store either name, or the family's own. */
+/* Qwen and OLMoE use num_experts; transformers 5 may save either name, or the family's own. */
 static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *json = keys->json;
@@ -196,7 +196,7 @@ static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct 
     return rc;
 }
 
-/* The whole model in float32 must be a number of bytes that a size_t holds. */
+/* Check that the size in bytes of the whole model in float32 fits into a size_t. */
 static int check_products(const struct fm_config *c, struct fm_err *err)
 {
     size_t layer = 0, plain = 0, all = 0, table = 0;

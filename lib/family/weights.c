@@ -1,7 +1,7 @@
 /*
- * Tables of tensors: from a name to its row and back, shapes, and how many parameters they make
- * together.  Names are matched as patterns, so that a table has some thirty rows however many
- * layers and experts the model has.
+ * Tables of tensors: from a name to its row and back, shapes, and numbers of parameters.  Names are
+ * matched as patterns, so a table has about thirty rows however many layers and experts the model
+ * has.
  */
 #include "lib/family/family.h"
 
@@ -43,8 +43,8 @@ bool fm_weights_number(int *value, const char **name, int limit)
     return n < limit && (*p < '0' || *p > '9');
 }
 
-/* Whether the name, which ends at `end`, ends as the pattern does after its last number.  Nearly
- * all patterns begin alike, so this tells most of them apart. */
+/* Whether the name, which ends at `end`, has the pattern's text after the last number.  Most
+ * patterns differ only in their ends, so this rejects most mismatches early. */
 static bool match_end(const char *pattern, const char *name, const char *end)
 {
     const char *p = pattern + strlen(pattern);
@@ -71,7 +71,7 @@ static bool match(const char *pattern, const char *name, const struct fm_config 
     return *name == '\0';
 }
 
-/* What layer l (-1: the ends) of the model has. */
+/* Features of layer l (-1: outside the layers) as bits of enum fm_weight_when. */
 static unsigned features(const struct fm_config *c, int l)
 {
     bool moe = l >= 0 && fm_config_moe(c, l) >= 0, dense = l >= 0 && !moe;
@@ -213,7 +213,7 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
     bool same = t->dims == dims;
     for (int d = 0; same && d < dims; d++)
         same = t->shape[d] == want[d];
-    /* A bundle's experts are all of one width and have a dimension of their own. */
+    /* A bundle's experts all have the same width and a dimension of their own. */
     if (w->part >= FM_PART_GATE_UP && t->dims == dims + 1)
         same = t->shape[0] == (uint64_t)c->E && t->shape[1] == want[0] / (uint64_t)c->E &&
                want[0] % (uint64_t)c->E == 0 && (dims == 1 || t->shape[2] == want[1]);
@@ -234,7 +234,7 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
 
 /* ---- parameters ---- */
 
-/* All that is not an expert. */
+/* Parameters outside the experts. */
 static uint64_t params_fixed(const struct fm_config *c)
 {
     uint64_t sum = 0;

@@ -1,8 +1,8 @@
 /*
- * Trinity (AFMoE): DeepSeek-V3's experts without groups under grouped attention that is gated by a
- * product of its own; norms of what attention and MLP give, so that post_attention_layernorm is not
- * the norm before the MLP; a sliding window in most layers, and no positions in the others;
- * embeddings times the root of H.  Source: transformers' modular_afmoe.py.
+ * Trinity (AFMoE): DeepSeek-V3's experts without groups; grouped attention gated by a separate
+ * projection; norms of the outputs of attention and MLP, so that post_attention_layernorm is not
+ * the norm before the MLP; a sliding window in most layers, and no positional encoding in the
+ * others; embeddings multiplied by the square root of H.  Source: transformers' modular_afmoe.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -58,7 +58,7 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
 static const struct fm_scored_options router = {
     .sigmoid = true, .renormalised = true, .eps = 1e-20, .scale_key = "route_scale", .scale = 1};
 
-/* vLLM reads them, transformers does not. */
+/* vLLM reads these keys, transformers does not. */
 static const struct fm_keys_only only[] = {
     {"score_func", "'sigmoid'"}, {"route_norm", "true"},      {"n_group", "1"}, {"topk_group", "1"},
     {"num_expert_groups", "1"},  {"num_limited_groups", "1"}, {NULL, NULL}};

@@ -1,7 +1,7 @@
 /*
- * The layers of DeepSeek's models and of those after their pattern: some are dense, by a number or
- * by a list, all others have experts, and beside them one MLP that every token goes through, as
- * wide as several experts.
+ * The layers of DeepSeek's models and similar ones: some are dense, by a number or by a list; all
+ * others have experts, and in addition one MLP that every token goes through, as wide as several
+ * experts.
  */
 #include "lib/family/models/deepseek.h"
 
@@ -9,7 +9,7 @@
 
 #include "lib/family/family.h"
 
-/* A number from 0 to `limit`; absent or null: as it was. */
+/* Read a number from 0 to `limit`; absent or null: *count is not changed. */
 static int read_count(int *count, const cJSON *json, const char *key, int limit, struct fm_err *err)
 {
     int64_t value = *count;
@@ -24,7 +24,7 @@ static bool is_said(const cJSON *json, const char *key)
     return value && !cJSON_IsNull(value);
 }
 
-/* mlp_layer_types, "dense" or "sparse" for each layer. */
+/* Read mlp_layer_types, "dense" or "sparse" for each layer. */
 static int read_list(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "mlp_layer_types"), *type;
@@ -50,7 +50,7 @@ static int read_list(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return FM_OK;
 }
 
-/* The first so many layers are dense. */
+/* Read a key that makes the first layers dense. */
 static int read_first(struct fm_config *c, int *dense, const char *key, const cJSON *json,
                       struct fm_err *err)
 {
@@ -65,8 +65,8 @@ static int read_first(struct fm_config *c, int *dense, const char *key, const cJ
     return FM_OK;
 }
 
-/* The list says it where the family has one; the number may only say the same beside it, and where
- * transformers does not read that, without it nothing but the default. */
+/* If the family has a list, it decides.  A number in addition must agree with it; without a list, a
+ * number that transformers does not read must be the default. */
 static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
                       const struct fm_keys *keys, struct fm_err *err)
 {
@@ -91,7 +91,8 @@ static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
                : FM_OK;
 }
 
-/* Which transformers does not read: with another, every so-manieth layer alone has experts. */
+/* transformers does not read this key; with another value, only every moe_layer_freq-th layer would
+ * have experts. */
 static const struct fm_keys_only every[] = {{"moe_layer_freq", "1"}, {NULL, NULL}};
 
 int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *o,

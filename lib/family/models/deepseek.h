@@ -1,6 +1,6 @@
 /*
- * What DeepSeek's families and those after their pattern share: dense layers first, a shared expert
- * without a share, a bias for the choice, and the names of tensors.
+ * Shared by DeepSeek's families and similar ones: dense layers first, a shared expert that is not
+ * weighted, a bias for the choice, and the names of tensors.
  */
 #ifndef FM_DEEPSEEK_H
 #define FM_DEEPSEEK_H
@@ -8,37 +8,37 @@
 #include "lib/block/scored.h"
 #include "lib/family/models/qwen.h"
 
-/* What a family says of its layers. */
+/* Options of a family's layers. */
 struct fm_deepseek_layers {
-    int dense;  /* that many layers before those with experts, where config.json says nothing */
-    int shared; /* the shared expert is so many times as wide as one expert (shared_key of the
-                   family), where it says nothing */
-    const char *dense_key; /* of that many; NULL: first_k_dense_replace */
-    bool listed;           /* mlp_layer_types says it for each layer, where it is there */
+    int dense;  /* default number of dense layers before those with experts */
+    int shared; /* default width of the shared expert in multiples of an expert's (shared_key of the
+                   family) */
+    const char *dense_key; /* key of the number of dense layers; NULL: first_k_dense_replace */
+    bool listed;           /* mlp_layer_types, if present, has the type of each layer */
     bool unread;           /* transformers does not read dense_key */
 };
 
-/* Those keys, intermediate_size where some layers are dense, and moe_intermediate_size.
- * FM_ECONFIG where no layer has experts, where list and number say different layers, or where
- * programs would read the number differently. */
+/* Read these keys, intermediate_size if some layers are dense, and moe_intermediate_size.
+ * FM_ECONFIG if no layer has experts, if list and number disagree, or if programs would interpret
+ * the number differently. */
 int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *options,
                        const struct fm_keys *keys, struct fm_err *err);
 
-/* V3's rule: experts chosen by sigmoid and a bias, from the best groups where there are groups;
- * their weights divided by their sum, times `by` where config.json has no routed_scaling_factor. */
+/* V3's rule: experts chosen by sigmoid and bias, from the best groups if there are groups; their
+ * weights divided by their sum, times `by` if config.json has no routed_scaling_factor. */
 #define FM_DEEPSEEK_V3_ROUTER(by)                                                                  \
     {                                                                                              \
         .sigmoid = true, .groups = FM_GROUPS_NOAUX, .renormalised = true, .norm_key = true,        \
         .eps = 1e-20, .scale = by                                                                  \
     }
 
-/* .keys of struct fm_model_family. */
+/* For .keys of struct fm_model_family. */
 #define FM_DEEPSEEK_KEYS                                                                           \
     "aux_loss_alpha ep_size first_k_dense_replace mlp_layer_types moe_layer_freq n_group "         \
     "n_shared_experts num_mtp_layers routed_scaling_factor scoring_func seq_aux topk_group "       \
     "topk_method"
 
-/* The MLPs, the router and the experts of a layer; and the bias, where the family has it. */
+/* The MLPs, the router and the experts of a layer; and the bias, if the family has it. */
 #define FM_DEEPSEEK_MOE_WEIGHTS                                                                    \
     FM_MLP_WEIGHTS(FM_MLP, FM_DENSE), FM_MLP_WEIGHTS(FM_MLP "shared_experts.", FM_SHARED),         \
         FM_QWEN_MOE_WEIGHTS

@@ -1,5 +1,5 @@
-/* DeepSeek-V2, V2-Lite and Coder-V2-Lite: latent attention, probabilities as weights, the best
- * groups of experts by their best one where topk_method says so. */
+/* DeepSeek-V2, V2-Lite and Coder-V2-Lite: latent attention, probabilities as weights; if
+ * topk_method says so, the groups with the best experts. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"
@@ -14,8 +14,8 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* mlp_bias would put biases into every MLP; norm_topk_prob is obeyed by the makers' own code and by
- * vLLM, and not by transformers, so that a model with it has no one function. */
+/* mlp_bias would add biases to every MLP.  norm_topk_prob is applied by the model's own code and by
+ * vLLM, but not by transformers, so a model with it is ambiguous. */
 static int refuse_switches(const struct fm_keys *keys, struct fm_err *err)
 {
     const char *const off[] = {"mlp_bias", "norm_topk_prob"};

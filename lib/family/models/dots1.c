@@ -1,4 +1,4 @@
-/* dots.llm1: DeepSeek-V3's experts without groups under grouped attention, norms of every head of q
+/* dots.llm1: DeepSeek-V3's experts without groups, grouped attention with norms of every head of q
  * and k.  Source: transformers' modeling_dots1.py. */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -16,7 +16,7 @@ static const struct fm_weight weights[] = {
 /* clang-format on */
 
 /* Without layer_types, layers from max_window_layers on have a window unless sliding_window is
- * null; those of layer_types are refused by lib/block/gqa.c. */
+ * null.  Windows in layer_types are refused by lib/block/gqa.c. */
 static int refuse_windows(const struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(keys->json, "layer_types");

@@ -1,6 +1,6 @@
 /*
- * K-EXAONE: DeepSeek-V3's experts under grouped attention with norms of every head of q and k; a
- * sliding window in most layers, and no positions at all in the others.  Source: transformers'
+ * K-EXAONE: DeepSeek-V3's experts, grouped attention with norms of every head of q and k; a sliding
+ * window in most layers, and no positional encoding in the others.  Source: transformers'
  * modular_exaone_moe.py.
  */
 #include "lib/block/gqa.h"
@@ -20,7 +20,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* The makers' list of which layers have experts, which transformers does not read. */
+/* Check the model's own list of layers with experts, which transformers does not read. */
 static int check_list(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "is_moe_layer"), *entry;
@@ -42,7 +42,7 @@ static int check_list(const struct fm_config *c, const cJSON *json, struct fm_er
                : fm_fail(err, FM_EFORMAT, "is_moe_layer has %d entries for %d layers", l, c->L);
 }
 
-/* Another number of dense layers of the makers, which transformers does not read. */
+/* Check the model's own number of dense layers, which transformers does not read. */
 static int check_first(const struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     int64_t first = c->moe[0];
@@ -56,7 +56,7 @@ static int check_first(const struct fm_config *c, const struct fm_keys *keys, st
                          (int)first, c->moe[0]);
 }
 
-/* transformers takes a pattern by letters only beside layer_types. */
+/* transformers accepts a pattern of letters only together with layer_types. */
 static int check_pattern(const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(keys->json, "layer_types");
@@ -70,7 +70,7 @@ static int check_pattern(const struct fm_keys *keys, struct fm_err *err)
         pattern->valuestring, keys->family);
 }
 
-/* Later models say more by keys that transformers does not read. */
+/* Refuse keys of later models that transformers does not read. */
 static int refuse_later(const struct fm_keys *keys, struct fm_err *err)
 {
     const char *later[] = {"sliding_windows", "swiglu_limits"};
@@ -123,7 +123,7 @@ const struct fm_model_family fm_exaone_moe = {
     .router_options = &router,
     .eps = 1e-5,
     .positions = 2048,
-    .needed = "num_key_value_heads sliding_window", /* 32 and 4096; null stops transformers */
+    .needed = "num_key_value_heads sliding_window", /* 32 and 4096; transformers fails on null */
     .keys = "first_k_dense_replace first_last_k_dense_replace is_moe_layer mlp_layer_types "
             "moe_layer_freq n_group routed_scaling_factor scoring_func sliding_window_pattern "
             "topk_group topk_method",

@@ -1,4 +1,4 @@
-/* GLM-4.7-Flash: DeepSeek-V3's layers, and a list that says which of them are dense. */
+/* GLM-4.7-Flash: DeepSeek-V3's layers, and a list of those that are dense. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"

@@ -1,6 +1,6 @@
 /*
- * GLM-5, 5.1 and 5.2: DeepSeek-V3's layers with a sparse indexer (deepseek_v32.c), in GLM-5.2 in
- * some layers only, whose indices the layers after them share.  Source: transformers'
+ * GLM-5, 5.1 and 5.2: DeepSeek-V3's layers with a sparse indexer (deepseek_v32.c), which in GLM-5.2
+ * only some layers have; the layers after them share its indices.  Source: transformers'
  * modeling_glm_moe_dsa.py.
  */
 #include "lib/block/mla.h"
@@ -31,7 +31,7 @@ static const struct fm_mla_options attention = {
 
 static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(2.5);
 
-/* transformers reads none of them. */
+/* transformers reads none of these. */
 static const struct fm_keys_only only[] = {{"rope_interleave", "true"},
                                            {"indexer_rope_interleave", "true"},
                                            {"moe_router_dtype", "'float32'"},

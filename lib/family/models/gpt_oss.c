@@ -1,7 +1,7 @@
 /*
- * gpt-oss-20b and -120b: experts with biases and a clamped activation, sinks in the attention of
- * every head, every other layer behind a sliding window.  In checkpoints the experts of a layer are
- * fused, in the makers' own also MXFP4 (lib/block/storage/mxfp4.c).
+ * gpt-oss-20b and -120b: experts with biases and a clamped activation, attention sinks in every
+ * head, a sliding window in every second layer.  In checkpoints the experts of a layer are fused;
+ * in OpenAI's they are also MXFP4 (lib/block/storage/mxfp4.c).
  */
 #include "lib/block/clamped.h"
 #include "lib/block/gqa.h"
@@ -22,8 +22,8 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Where config.json says nothing of rotation, or nothing in rope_scaling, transformers rotates by a
- * YaRN of its own. */
+/* If config.json has no rotation keys, or none in rope_scaling, transformers uses its own YaRN
+ * parameters. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_scaling");

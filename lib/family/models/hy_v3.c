@@ -1,8 +1,8 @@
 /*
- * Hy3: DeepSeek-V3's experts without groups, always renormalised, under grouped attention with
- * norms of every head of q and k; names of its own.  transformers takes the experts' width, and
- * with it the shared one's, from moe_intermediate_size, vLLM from expert_hidden_dim.  Source:
- * transformers' modular_hy_v3.py.
+ * Hy3: DeepSeek-V3's experts without groups, always renormalised, grouped attention with norms of
+ * every head of q and k; different tensor names.  transformers reads the width of experts and
+ * shared expert from moe_intermediate_size, vLLM from expert_hidden_dim.  Source: transformers'
+ * modular_hy_v3.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -23,7 +23,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Without a shared expert transformers would make one as wide as a dense layer. */
+/* Without a shared expert, transformers would create one as wide as a dense layer. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     static const struct fm_deepseek_layers layers = {

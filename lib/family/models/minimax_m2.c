@@ -1,8 +1,8 @@
 /*
- * MiniMax-M2: Mixtral's experts by the hundred, chosen by sigmoid and bias; q and k normalised
- * whole, half of each head rotated, by rotary_dim.  The makers' config.json has switches for what
- * the published models do; transformers reads none of them, so that what they switch elsewhere is
- * refused.
+ * MiniMax-M2: Mixtral's experts, but hundreds of them, chosen by sigmoid and bias; q and k
+ * normalised over all heads; half of each head rotated, by rotary_dim.  Its config.json has
+ * switches for features of the published models; transformers reads none of them, so other values
+ * are refused.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -25,7 +25,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Lightning attention of older models is 0 in this list. */
+/* Refuse the lightning attention of older models, 0 in this list. */
 static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "attn_type_list"), *type;
@@ -49,7 +49,7 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return refuse_attention_types(keys, err);
 }
 
-/* What the makers' config.json switches; transformers reads none of them. */
+/* Switches that transformers does not read. */
 static const struct fm_keys_only only[] = {{"use_qk_norm", "true"},
                                            {"use_routing_bias", "true"},
                                            {"qk_norm_type", "'per_layer'"},
@@ -61,7 +61,7 @@ static const struct fm_gqa_options attention = {
 
 static const struct fm_scored_options router = {.sigmoid = true, .renormalised = true};
 
-/* The published models' config.json counts three, and their weights have none. */
+/* The published config.json counts three such layers, but the checkpoints have none. */
 static const char *const extra_names[] = {FM_EXTRA_BEHIND, NULL};
 static const char *const extra_counts[] = {"num_mtp_modules", "num_nextn_predict_layers", NULL};
 static const struct fm_extra_form extra = {.name = extra_names,
@@ -72,7 +72,7 @@ static const struct fm_extra_form extra = {.name = extra_names,
 
 const struct fm_model_family fm_minimax_m2 = {
     .name = "minimax_m2",
-    .alias = "minimax", /* as the first checkpoint said it, which is an older model's name */
+    .alias = "minimax", /* used by the first checkpoint; it is the name of an older model */
     .class_name = "MiniMaxM2",
     .width_key = "intermediate_size",
     .read_layers = read_layers,

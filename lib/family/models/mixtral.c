@@ -1,4 +1,4 @@
-/* Mixtral 8x7B and 8x22B: the plainest of the families, and the one others are described by. */
+/* Mixtral 8x7B and 8x22B: the simplest family, with which the others are compared. */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/block/softmax.h"

@@ -1,4 +1,5 @@
-/* OLMoE 1B-7B: Qwen's tensors; q and k normalised whole, q, k and v clamped where clip_qkv says. */
+/* OLMoE 1B-7B: Qwen's tensors; q and k normalised over all heads; q, k and v clamped if clip_qkv is
+ * set. */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/block/softmax.h"

@@ -1,6 +1,6 @@
 /*
- * Phi-3.5-MoE: Mixtral's tensors, but LayerNorms and biases everywhere, longrope, and a router of
- * its own.  Servers know its class under another spelling than transformers 5 saves.
+ * Phi-3.5-MoE: Mixtral's tensors, but LayerNorms and biases everywhere, longrope, and its own
+ * router.  Servers spell its class differently from transformers 5.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"

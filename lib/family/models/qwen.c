@@ -1,12 +1,12 @@
 /*
  * The layers of Qwen's models.  Their config.json can make any layer dense, by a step and by a
- * list; published models use neither, but checkpoints that people made do.
+ * list; published models use neither, but derived checkpoints do.
  */
 #include "lib/family/models/qwen.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
 
-/* dense (FM_LAYERS_MAX): the layers that mlp_only_layers names. */
+/* Set dense (FM_LAYERS_MAX) for the layers in mlp_only_layers. */
 static int read_list(bool *dense, const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "mlp_only_layers"), *entry;

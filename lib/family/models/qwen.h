@@ -1,6 +1,5 @@
 /*
- * What Qwen's families and those after their pattern share: which layers have experts, and the
- * names of tensors.
+ * Shared by Qwen's families and similar ones: which layers have experts, and the names of tensors.
  */
 #ifndef FM_QWEN_H
 #define FM_QWEN_H
@@ -11,13 +10,13 @@
 #include "lib/block/swiglu.h"
 #include "lib/family/decoder.h"
 
-/* decoder_sparse_step and mlp_only_layers; intermediate_size where some layers are dense. */
+/* Read decoder_sparse_step and mlp_only_layers, and intermediate_size if some layers are dense. */
 int fm_qwen_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
-/* The same, and a shared expert with a share of its own: shared_expert_intermediate_size. */
+/* The same, and a weighted shared expert: shared_expert_intermediate_size. */
 int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
-/* .keys of struct fm_model_family. */
+/* For .keys of struct fm_model_family. */
 #define FM_QWEN_KEYS "decoder_sparse_step mlp_only_layers shared_expert_intermediate_size"
 #define FM_QWEN_DELTANET_KEYS                                                                      \
     FM_QWEN_KEYS " attn_output_gate full_attention_interval linear_conv_kernel_dim "               \
@@ -29,7 +28,7 @@ int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, 
         FM_SWIGLU_WEIGHTS(FM_MLP, "gate_proj", "up_proj", "down_proj")
 
 /* clang-format off */
-/* All but dense layers and experts of the families with Gated DeltaNets. */
+/* All tensors of the families with Gated DeltaNets, except dense layers and experts. */
 #define FM_QWEN_DELTANET_WEIGHTS                                                                   \
     FM_DECODER_WEIGHTS,                                                                            \
     FM_DELTANET_WEIGHTS(FM_ATTENTION, "model.layers.{l}.linear_attn."),                            \
@@ -37,7 +36,7 @@ int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, 
     FM_MLP_MIX_WEIGHT(FM_MLP "shared_expert_gate.weight"),                                         \
     FM_ROUTER_WEIGHT(FM_MLP "gate.weight", FM_MLP "gate.weight")
 
-/* What these say of their layers with full attention. */
+/* Options of their layers with full attention. */
 #define FM_QWEN_GATED_ATTENTION                                                                    \
     {.gated = true, .other_layers = true, .qk_norm = FM_QK_NORM_HEAD,                              \
      .rope = {.theta = 1e4, .partial = 0.25}}

@@ -1,4 +1,5 @@
-/* Qwen1.5-MoE and Qwen2-57B: a shared expert beside the chosen ones, biases on q, k and v. */
+/* Qwen1.5-MoE and Qwen2-57B: a shared expert in addition to the chosen ones, biases on q, k and v.
+ */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/block/softmax.h"

@@ -1,7 +1,7 @@
 /*
- * Qwen3.5 and Qwen3.6, the text part, which in multimodal checkpoints is all that is pruned
- * (formats/tensor/hftext.h): Qwen3-Next's layers, each product of a DeltaNet a tensor of its own;
- * experts fused as the makers publish them, or one by one as transformers saves them.
+ * Qwen3.5 and Qwen3.6, only the text part, which is all that is pruned in multimodal checkpoints
+ * (formats/tensor/hftext.h): Qwen3-Next's layers, with a separate tensor for each projection of a
+ * DeltaNet; experts fused as published, or separate as transformers saves them.
  */
 #include "lib/block/norm.h"
 #include "lib/block/softmax.h"
@@ -17,7 +17,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Every layer has experts, and a shared one. */
+/* Every layer has experts and a shared expert. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     c->shared_mix = true;

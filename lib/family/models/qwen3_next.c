@@ -1,6 +1,6 @@
 /*
  * Qwen3-Next and Qwen3-Coder-Next: three of four layers are Gated DeltaNets, norms multiply by 1 +
- * w, and a shared expert has a share of its own.
+ * w, and the shared expert is weighted.
  */
 #include "lib/block/norm.h"
 #include "lib/block/softmax.h"
