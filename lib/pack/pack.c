@@ -1,9 +1,9 @@
 /*
- * Everything but the weights' bytes is planned first: which members, of what size, at which
- * boundaries digests are taken.  Then the weights pass.  The digests of all segments come before
- * the weights in the stream: a file gets them written in afterwards, a pipe has the checkpoint
- * read twice, and the two readings are compared, because a checkpoint that changes in between must
- * not become a bundle.
+ * Everything but the weights' bytes is planned first: the members, their sizes, and the boundaries
+ * at which digests are taken.  Then the weights are copied.  The digests of all segments come
+ * before the weights in the stream.  In a file they are filled in afterwards.  For a pipe the
+ * checkpoint is read twice and the two passes are compared, because a checkpoint that changes in
+ * between must not become a bundle.
  */
 #include "lib/pack/packing.h"
 
@@ -36,7 +36,7 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* config.json says another number of layers than the checkpoint keeps there. */
+/* Tell the user if config.json has another number of extra layers than the checkpoint. */
 static void tell_extra(const struct fm_packing *p)
 {
     char note[FM_EXTRA_NOTE];
@@ -73,7 +73,8 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
 
 /* ---- codes, or their values ---- */
 
-/* Every tensor of the experts' channels is of codes, with scales of one type; why not, else. */
+/* Whether every tensor of the experts' channels is of codes, with scales of one type; if not, `why`
+ * says why. */
 static bool is_all_codes(enum fm_dtype *scales, const struct fm_packing *p, char why[192])
 {
     const struct fm_checkpoint *cp = &p->cp;
@@ -96,7 +97,7 @@ static bool is_all_codes(enum fm_dtype *scales, const struct fm_packing *p, char
     return true;
 }
 
-/* Can codes stay what they are in this order of channels? */
+/* Whether codes can be kept in this order of channels. */
 static bool can_keep(enum fm_dtype *scales, const struct fm_packing *p, char why[192])
 {
     const struct fm_config *c = &p->cp.config;
@@ -117,7 +118,7 @@ static bool can_keep(enum fm_dtype *scales, const struct fm_packing *p, char why
     return is_all_codes(scales, p, why);
 }
 
-/* Which tensors a layer will have. */
+/* Choose the tensors of a layer. */
 static int choose_form(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
@@ -163,7 +164,8 @@ static int compare_stored(const void *a, const void *b)
                   ((const struct fm_stored *)b)->tensor->name);
 }
 
-/* Is it of experts' scales that have channels, and so in the tensors of a layer? */
+/* Whether the tensor has experts' scales with channels, and so is part of the tensors of a layer.
+ */
 static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
 {
     int l, e;
@@ -178,8 +180,8 @@ static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
     return fm_packed_find(&p->packed, cut[0].of, 1) != NULL;
 }
 
-/* Tensors that are no experts'; where codes are kept, with what
- * belongs to them and has no channels. */
+/* List the tensors outside the experts; if codes are kept, also those that belong to them and have
+ * no channels. */
 static int list_rest(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_checkpoint *cp = &p->cp;
@@ -219,7 +221,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
             rest[p->rests + i] = *p->cp.extra[i].tensor;
         rc = fm_segments_init(&p->seg, c, &p->packed, p->cp.dtype, width, n, rest, rests, err);
     }
-    /* Its size is that of the finished member: all digests are still zero. */
+    /* The size is that of the finished member, although all digests are still zero. */
     if (!rc)
         rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
     free(width);
@@ -249,7 +251,7 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
     return v->tensor ? FM_OK : err->code;
 }
 
-/* Tensors that are no experts'. */
+/* Plan a member of tensors outside the experts. */
 static int plan_others(struct fm_packing_volume *v, const struct fm_packing *p, const char *name,
                        const struct fm_stored *from, size_t tensors, struct fm_err *err)
 {
@@ -290,7 +292,7 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
     return rc;
 }
 
-/* Members in bundle order; the segments with their bytes where those are final. */
+/* List the members in bundle order; the segments with their bytes if these are `final`. */
 static int plan_parts(struct fm_packing *p, bool final, struct fm_err *err)
 {
     fm_stage_parts_release(&p->parts);
@@ -329,7 +331,7 @@ static bool to_pipe(const struct fm_packing *p)
     return strcmp(p->run->outputs.path, "-") == 0;
 }
 
-/* Weights that the adapter reaches. */
+/* Weights that the adapter changes. */
 static uint64_t count_merged(const struct fm_packing *p)
 {
     uint64_t channels = 0;
@@ -338,7 +340,7 @@ static uint64_t count_merged(const struct fm_packing *p)
     return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
 }
 
-/* What codes take beside that: the bytes of a tensor or of a piece of one, and its scales as they
+/* Additional memory for codes: the bytes of a tensor or of a piece of one, and its scales as they
  * are stored and as floats. */
 static uint64_t plan_codes(const struct fm_packing *p)
 {
@@ -359,9 +361,9 @@ static uint64_t plan_codes(const struct fm_packing *p)
 
 #define PROCESS_BYTES ((uint64_t)8 << 20) /* the program, its libraries, the file headers */
 
-/* Source and destination of the largest item, its channels in float32 where an adapter is
- * merged, for every task at once; scratch grows in chunks that double, so that a thread may come
- * to hold twice what it needs. */
+/* Source and destination of the largest item, and its channels in float32 if an adapter is merged,
+ * for all tasks at once.  Scratch grows in chunks of doubling size, so a thread may hold twice what
+ * it needs. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
     uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
@@ -450,7 +452,8 @@ static int begin(struct fm_packing *p, struct fm_err *err)
                                  p->parts.parts, err);
 }
 
-/* The second pass read what the first did.  The reader's stream has no end where it did not. */
+/* Check that the second pass read what the first did.  If not, the reader of the pipe gets a stream
+ * without an end. */
 static int compare_passes(const struct fm_packing *p, struct fm_err *err)
 {
     void *segments = NULL;
@@ -464,7 +467,7 @@ static int compare_passes(const struct fm_packing *p, struct fm_err *err)
     return rc;
 }
 
-/* Digests first, then everything in order. */
+/* Write digests first, then everything in order. */
 static int write_pipe(struct fm_packing *p, struct fm_err *err)
 {
     int rc = fm_packing_pass(p, "digests", err);
@@ -481,7 +484,7 @@ static int write_pipe(struct fm_packing *p, struct fm_err *err)
     return rc ? rc : compare_passes(p, err);
 }
 
-/* Everything once; the digests go where space was reserved for them. */
+/* Write everything once; the digests go to the space reserved for them. */
 static int write_file(struct fm_packing *p, struct fm_err *err)
 {
     int rc = begin(p, err);
@@ -562,7 +565,7 @@ int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options 
 
 /* ---- again ---- */
 
-/* Experts of a tensor of a layer whose digests are others. */
+/* Compare the experts of a tensor of a layer, and report those whose digests differ. */
 static void compare_part(const struct fm_packing *p, const struct fm_segments *said, int m,
                          int part, struct fm_pack_compared *out)
 {

@@ -1,6 +1,6 @@
 /*
- * A bundle in the making: what lib/pack/pack.c, which plans it and writes its members, and
- * lib/pack/packweights.c, which carries the weights from the checkpoint into it, share.
+ * State of packing, shared by lib/pack/pack.c, which plans the bundle and writes its members, and
+ * lib/pack/packweights.c, which copies the weights from the checkpoint.
  */
 #ifndef FM_PACKING_H
 #define FM_PACKING_H
@@ -21,7 +21,7 @@
 #include "lib/stage/stage.h"
 #include "lib/stage/volumes.h"
 
-/* Tensors that are not experts' are copied in pieces of this size. */
+/* Tensors outside the experts are copied in pieces of this size. */
 #define FM_PACKING_PIECE_BYTES FM_WEIGHTSUM_PIECE
 
 /* A member under weights/: its header, and its tensors in file order. */
@@ -31,10 +31,11 @@ struct fm_packing_volume {
     uint64_t header_bytes, file_bytes;
     struct fm_tensor *tensor;
     size_t tensors;
-    const char *name_of[FM_PACKED_PARTS_MAX]; /* the names in `tensor` of the parts of experts */
-    int layer;                                /* -1: tensors that are no experts' */
-    const struct fm_stored *from;             /* (tensors) these, sorted by name */
-    bool extra; /* they are of no decoder layer: values are not looked at */
+    const char
+        *name_of[FM_PACKED_PARTS_MAX]; /* names of the parts of experts, which `tensor` points to */
+    int layer;                         /* -1: tensors outside the experts */
+    const struct fm_stored *from;      /* (tensors) their sources, sorted by name */
+    bool extra; /* tensors of no decoder layer: their values are not checked */
     size_t part;
 };
 
@@ -49,36 +50,37 @@ struct fm_packing {
     struct fm_adapter adapter;
     const struct fm_ops *ops; /* NULL: no adapter */
     struct fm_packed packed;  /* the tensors of a layer */
-    struct fm_stored *rest;   /* (rests) tensors that are no experts', sorted by name; where codes
-                                 are kept, scales are some of them */
+    struct fm_stored *rest;   /* (rests) tensors outside the experts, sorted by name; if codes are
+                                 kept, some of them are scales */
     size_t rests;
     struct fm_segments seg;
-    struct fm_packing_volume *volume; /* layers, the rest, tensors of no layer */
+    struct fm_packing_volume *volume; /* layers, the other tensors, tensors of no decoder layer */
     int volumes;
     struct fm_stage_parts parts;
-    void *segments; /* the member, once its digests are known */
+    void *segments; /* the member, after its digests are known */
     size_t segments_bytes;
-    struct fm_bundle_writer *writer;  /* NULL: the pass that only takes digests */
-    int at_once;                      /* experts of one volume in work at once */
-    struct fm_weightsum wanted, sums; /* of the checkpoint: that was ranked, and that passes */
-    pthread_mutex_t lock;             /* on sums */
+    struct fm_bundle_writer *writer; /* NULL: a pass that only computes digests */
+    int at_once;                     /* experts of one volume that are made at once */
+    struct fm_weightsum wanted,
+        sums;             /* sums of the checkpoint that was ranked, and of the one that is read */
+    pthread_mutex_t lock; /* on sums */
     struct fm_taskgroup tasks;
 };
 
-/* Dtype in which an expert is put in order: the bundle's, but float32 where an adapter is merged
- * into values of codes, which are rounded with it, once. */
+/* Dtype in which an expert is reordered: the bundle's, or float32 if an adapter is merged into
+ * values of codes; these are rounded once, after the merge. */
 static inline enum fm_dtype fm_packing_made_as(const struct fm_packing *p)
 {
     return p->cp.config.storage && p->ops ? FM_F32 : p->cp.dtype;
 }
 
 /*
- * All weights once: into the digests of p->seg, and appended where there is a writer.  To a file,
- * members are made side by side; to a pipe, one after another and the experts of each side by side.
- * `stage` is the name under which progress is reported.
+ * Pass over all weights once: compute the digests of p->seg, and append the weights if there is a
+ * writer.  For a file, members are made in parallel; for a pipe, one after another, with the
+ * experts of each in parallel.  `stage` is the name in progress reports.
  */
 int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err);
-/* After a pass: FM_ECONFIG where a layer is not the one that was ranked. */
+/* After a pass: FM_ECONFIG if a layer differs from the one that was ranked. */
 int fm_packing_check_sums(const struct fm_packing *p, struct fm_err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * Experts are made a batch at a time, one on each thread, and appended in order: the stream's
- * order is fixed, and memory is a few experts.  Rows are moved as bytes in their own dtype; only
- * channels under the adapter become float32, and are rounded once, as are the values of codes.
- * Digests and the search for NaN and Inf happen while an expert is in the cache.
+ * Experts are made in batches, one per thread, and appended in order: the order of the stream is
+ * fixed, and only a few experts are in memory.  Rows are copied as bytes in their own dtype; only
+ * channels that the adapter changes are converted to float32 and rounded once, as are the values of
+ * codes.  Digests and checks for NaN and Inf are made while an expert is in the cache.
  */
 #include "lib/pack/packing.h"
 
@@ -14,7 +14,7 @@
 #include "lib/block/storage.h"
 #include "lib/model/interleave.h"
 
-/* A tensor of the checkpoint has passed. */
+/* Add the digest of a tensor of the checkpoint to the sums. */
 static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struct fm_digest *digest)
 {
     int l = fm_weightsum_place(&p->cp.config, t->name);
@@ -25,13 +25,13 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A run of experts of one tensor, made at once and appended in order. */
+/* A range of experts of one tensor, made at once and appended in order. */
 struct run {
     struct fm_packing *p;
     int layer, first, part; /* tensor of a layer, in p->packed */
     char *rows;             /* one after another */
     size_t bytes;
-    /* Of tensors that hold all experts, and of their scales: the sums of their shares. */
+    /* For tensors that hold all experts, and their scales: the sums of the shares' digests. */
     struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][2];
 };
 
@@ -40,7 +40,7 @@ static const struct fm_packed_part *part_of(const struct run *w)
     return &w->p->packed.part[w->part];
 }
 
-/* All bytes of a tensor of the checkpoint, or one expert's share of it, whose digest is added to
+/* Read all bytes of a tensor of the checkpoint, or expert e's share of it, whose digest is added to
  * `pieces`. */
 static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const struct fm_file *file,
                        int e, struct fm_digest *pieces, void *dst, struct fm_err *err)
@@ -61,7 +61,7 @@ static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const st
     return FM_OK;
 }
 
-/* The tensor of a share that a plane of it is. */
+/* The tensor of a share that has the given plane. */
 static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
                                         const struct fm_file **file)
 {
@@ -69,11 +69,11 @@ static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
     return plane > 0 ? at->scale : at->tensor;
 }
 
-/* The shares of all experts have passed. */
+/* Add the sums of the shares, after those of all experts were read. */
 static void join_sums(const struct run *w)
 {
     const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
-    int plane = part_of(w)->plane; /* -1: both, where there are two */
+    int plane = part_of(w)->plane; /* -1: both, if there are two */
     for (int i = 0; i < w->p->cp.tensors; i++) {
         const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -87,7 +87,7 @@ static void join_sums(const struct run *w)
     }
 }
 
-/* What scales are multiplied by; where codes are kept it passes as a tensor of its own, too. */
+/* Read the multiplier of the scales.  If codes are kept, it is also copied as a separate tensor. */
 static int read_factor(struct fm_packing *p, const struct fm_stored *place, float *factor,
                        struct fm_err *err)
 {
@@ -100,9 +100,9 @@ static int read_factor(struct fm_packing *p, const struct fm_stored *place, floa
     return FM_OK;
 }
 
-/* The scales of a tensor of codes, or of one expert's share where there are `pieces`, into scratch;
- * scales->scale is NULL where it holds values.  Where codes are kept, scales pass as tensors of
- * their own, and count there. */
+/* Read the scales of a tensor of codes, or of one expert's share if there are `pieces`, into
+ * scratch; scales->scale is NULL if the tensor holds values.  If codes are kept, scales are copied
+ * as separate tensors and summed there. */
 static int read_scales(struct fm_packing *p, const struct fm_stored *place, int e,
                        struct fm_digest *pieces, struct fm_scales *scales, struct fm_err *err)
 {
@@ -127,7 +127,8 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place, int 
     return rc;
 }
 
-/* Expert e's share number i of a tensor of the checkpoint as `dtype`, every value finite. */
+/* Read expert e's share number i of a tensor of the checkpoint as `dtype`, and check that every
+ * value is finite. */
 static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtype,
                       struct fm_err *err)
 {
@@ -152,8 +153,8 @@ static int read_share(struct run *w, int e, int i, void *dst, enum fm_dtype dtyp
     return rc;
 }
 
-/* FM_EFORMAT where a share of codes, its bytes as they are kept, has a value that is not finite, or
- * scales that cannot be. */
+/* FM_EFORMAT if a share of codes, given as stored bytes, has a value that is not finite, or invalid
+ * scales. */
 static int check_codes(struct run *w, int e, int i, const void *codes, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
@@ -170,7 +171,7 @@ static int check_codes(struct run *w, int e, int i, const void *codes, struct fm
     return rc;
 }
 
-/* Items of a cut of a plane to their places in a part of an expert, by channel groups. */
+/* Copy items of a cut of a plane to their places in a part of an expert, by channel groups. */
 static void place_items(const struct fm_packing *p, const struct fm_packed_part *part,
                         const struct fm_expert_cut *cut, char *rows, const char *from,
                         const int32_t *order)
@@ -188,7 +189,7 @@ static void place_items(const struct fm_packing *p, const struct fm_packed_part 
                              (size_t)cut->rows * part->item);
 }
 
-/* One plane of a part of one expert: codes or scales as the checkpoint has them. */
+/* Make one plane of a part of one expert: codes or scales as in the checkpoint. */
 static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
@@ -197,7 +198,7 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
     const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
     const int32_t *order =
         p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
-    size_t row = w->bytes / (size_t)part->rows; /* of a cut of one row of every channel */
+    size_t row = w->bytes / (size_t)part->rows; /* for a cut of one row of every channel */
     int rc = FM_OK;
     for (int i = 0; i < p->cp.tensors && !rc; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -220,17 +221,18 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
     return rc;
 }
 
-/* Channels of expert e that the adapter reaches. */
+/* Channels of expert e that the adapter changes. */
 static size_t merged_width(const struct fm_packing *p, int m, int e)
 {
     return p->adapter.widths[(size_t)m * (size_t)p->adapter.E + (size_t)e];
 }
 
-/* The first n elements of a part of an expert from float32, with the adapter, rounded once. */
+/* Add the adapter to the first n elements of a part of an expert in float32, and round them once.
+ */
 static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
                  float *wide, size_t n, struct fm_err *err)
 {
-    /* The other part is not there, and stays as it is. */
+    /* The other part is NULL, and is not changed. */
     if (merged_width(p, m, e) > 0)
         fm_adapter_merge(&p->adapter, p->ops, part == FM_PART_GATE_UP ? wide : NULL,
                          part == FM_PART_DOWN_T ? wide : NULL, m, e);
@@ -243,7 +245,7 @@ static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, in
     return FM_OK;
 }
 
-/* The channels of a cut to their places in a part of an expert. */
+/* Copy the channels of a cut to their places in a part of an expert. */
 static void place_cut(const struct fm_packing *p, const struct fm_expert_cut *cut, char *rows,
                       const char *from, const int32_t *order, size_t element)
 {
@@ -262,7 +264,7 @@ static void place_cut(const struct fm_packing *p, const struct fm_expert_cut *cu
     fm_interleave_gather(rows, from, all, n, c->H, (int)element);
 }
 
-/* One part of one expert in the online layout. */
+/* Make one part of one expert in the online layout. */
 static int order_part(struct run *w, int e, void *rows, enum fm_dtype dtype, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
@@ -290,7 +292,7 @@ static int order_part(struct run *w, int e, void *rows, enum fm_dtype dtype, str
     return rc;
 }
 
-/* One part of one expert, `bytes` of it, as stored. */
+/* Make one part of one expert, `bytes` long, as stored in the bundle. */
 static int make_part(struct run *w, int e, void *rows, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
@@ -339,7 +341,7 @@ static int append(struct fm_packing *p, const struct fm_packing_volume *v, const
     return p->writer ? fm_bundle_append(p->writer, v->part, src, size, err) : FM_OK;
 }
 
-/* All experts of one tensor of a layer. */
+/* Copy all experts of one tensor of a layer. */
 static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
                        const struct fm_tensor *t, struct fm_err *err)
 {
@@ -381,18 +383,18 @@ static const struct fm_stored *find_place(const struct fm_packing_volume *v, con
     return NULL;
 }
 
-/* A tensor that is not an expert's, on its way in pieces. */
+/* A tensor outside the experts that is being copied in pieces. */
 struct other {
     const struct fm_packing_volume *v;
     const struct fm_tensor *t; /* in the bundle */
     const struct fm_stored *place;
     struct fm_scales scales;
-    char *raw, *written; /* a piece: the same bytes where values stay as they are */
+    char *raw, *written; /* a piece: the same buffer if values are not converted */
     struct fm_hasher *hasher;
-    struct fm_digest pieces; /* the sum of theirs */
+    struct fm_digest pieces; /* sum of the pieces' digests */
 };
 
-/* Piece `index`, n bytes of the file. */
+/* Copy piece `index`, n bytes of the file. */
 static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_t n,
                       struct fm_err *err)
 {
@@ -420,8 +422,8 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
     return rc;
 }
 
-/* One tensor that is not an expert's: byte for byte, or the values of its codes, rounded once,
- * where these are not kept. */
+/* Copy one tensor outside the experts: byte for byte, or, if codes are not kept, the values of its
+ * codes, rounded once. */
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
@@ -431,7 +433,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     if (p->packed.storage)
-        o.scales.scale = NULL; /* they were to be checked */
+        o.scales.scale = NULL; /* they were read only to be checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);
     if (o.scales.scale)
         o.written = fm_scratch(FM_PACKING_PIECE_BYTES * fm_storage_growth(p->cp.config.storage));
