@@ -1,7 +1,7 @@
 /*
- * Criteria with gradients are one operation of the table: Fisher's is the suite's own score of a
- * model whose parameters are all 1.  Those without look at h, a small part of what an expert
- * computes, so plain loops are enough, in double and in order of rows.
+ * Criteria with gradients use one operation of the table: Fisher's is the suite's own score of a
+ * model whose parameters are all 1.  Those without gradients use h, a small part of an expert's
+ * work, so plain loops suffice, in double and in order of rows.
  */
 #include "lib/learn/criterion.h"
 
@@ -69,7 +69,7 @@ void fm_criterion_end(struct fm_criterion_adder *a)
     a->ones = NULL;
 }
 
-/* n elements of an array as floats, in scratch where they have another type. */
+/* n elements of an array as floats, in scratch if they have another type. */
 static const float *widen(struct fm_in x, size_t n)
 {
     if (x.dtype == FM_F32)

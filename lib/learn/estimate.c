@@ -1,8 +1,8 @@
 /*
- * --dry-run answers from shapes alone: bytes of the checkpoint that will be read, sweeps, FLOPs by
- * what masks can change and what they cannot, memory and temporary disk.  Only the guess of the
- * time touches the machine (forecast.c).  A run makes the same estimate first, and refuses what
- * does not fit on the disk before it begins.
+ * --dry-run computes its answer from shapes: bytes of the checkpoint to be read, sweeps, FLOPs that
+ * masks can change and that they cannot, memory and temporary disk.  Only the forecast of the time
+ * measures the machine (forecast.c).  A run makes the same estimate first, and fails before it
+ * starts if the disk is too small.
  */
 #include "lib/learn/estimate.h"
 
@@ -20,10 +20,10 @@
 #include "lib/block/storage.h"
 #include "lib/engine/layer.h"
 
-#define PROCESS_BYTES ((uint64_t)16 << 20) /* the program, its libraries and what these keep */
+#define PROCESS_BYTES ((uint64_t)16 << 20) /* the program, its libraries and their allocations */
 
-/* Scratch of one thread that takes a block of micro-batches through a layer: inner values and
- * their gradients, the rows of all experts, one expert with twice its even share of rows. */
+/* Scratch of one thread that computes a block of micro-batches in a layer: inner values and their
+ * gradients, the rows of all experts, and one expert with twice its even share of rows. */
 static uint64_t scratch_bytes(const struct fm_config *c, int rows)
 {
     uint64_t block = (uint64_t)(rows > FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS);
@@ -39,8 +39,8 @@ uint64_t fm_estimate_boundaries(const struct fm_model *model, int rows, uint64_t
     return memory > taken ? memory - taken : 0;
 }
 
-/* Multiplications and additions of one token's forward through all layers, by where they happen:
- * what no mask changes (attention, routers, dense layers, shared experts), and the experts. */
+/* Multiplications and additions of one token's forward through all layers: of the parts that no
+ * mask changes (attention, routers, dense layers, shared experts), and of the experts. */
 static double fixed_flops(const struct fm_config *c, int T)
 {
     double sum = 0;
@@ -57,8 +57,9 @@ static double expert_flops(const struct fm_config *c)
 }
 
 /*
- * A lane forward costs one pass.  Backward makes the activation gradients, of the experts at full
- * width: another; scores need the weight gradients too.  `again`: and it recomputes the forward.
+ * A lane forward costs one pass.  The backward computes the activation gradients, with experts at
+ * full width: another pass; scores also need the weight gradients.  With `again` it also recomputes
+ * the forward.
  */
 static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool again)
 {
@@ -72,7 +73,7 @@ static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sw
     return (forward + back) * (double)s->rows;
 }
 
-/* Bytes of inner values of all lanes that go back, in blocks of `rows` tokens. */
+/* Bytes of inner values of all lanes with gradients, in blocks of `rows` tokens. */
 static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_sweep *s, int rows)
 {
     uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
@@ -80,8 +81,8 @@ static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_
            fm_layer_cache_bytes(c, rows, s->scores);
 }
 
-/* Work that keeping all inner values saves: what no mask changes, and the rows of gate_up of full
- * experts. */
+/* FLOPs saved by keeping all inner values: the parts that no mask changes, and the rows of gate_up
+ * of full experts. */
 static double kept_flops(const struct fm_config *c, const struct fm_estimate_sweep *s)
 {
     double rows = c->expert->rows, gate_up = expert_flops(c) * rows / (rows + 1);

@@ -1,10 +1,10 @@
 /*
- * The probe is a product that fits the cache, on all threads at once, in slices: of float32 a small
- * one, which is as fast as the engine's; of narrow operands, which lie ready as the engine's do,
- * one with the rows and widths of an expert's, because packing them takes its share.  A shared
- * machine gives each slice another rate, and the slowest and fastest bound what is said.  What
- * would halve the time is tried in the estimate's order: another precision of the same work first,
- * then less work.
+ * The probe is a product that fits into the cache, on all threads at once, in slices.  In float32
+ * it is a small one, which is as fast as the engine's products.  With bfloat16 operands, which are
+ * stored as the engine's are, it has the rows and widths of an expert, because packing them takes
+ * part of the time.  On a shared machine slices have different rates; the slowest and the fastest
+ * give the bounds of the forecast.  Changes that could halve the time are tried in the estimate's
+ * order: first another precision for the same work, then less work.
  */
 #include "lib/learn/forecast.h"
 
@@ -18,14 +18,14 @@
 
 #define SLICES 4
 #define SLICE_SECONDS 0.02
-#define OTHERS (4.0 / 3) /* of a run beside its products */
-#define HALF 0.55        /* what people would call half */
+#define OTHERS (4.0 / 3) /* ratio of a run's time to that of its products */
+#define HALF 0.55        /* counts as half the time */
 
 struct probe {
     const struct fm_ops *ops;
     int M, N, K;
     struct fm_in a, b;
-    float *c; /* one for each task */
+    float *c; /* one per task */
 };
 
 static double flops_of(const struct probe *p)
@@ -52,8 +52,8 @@ static double slice_rate(struct probe *probe)
     return flops / spent;
 }
 
-/* Operands of n small integers, exact in every type, after probe->c, of which there is one for
- * each thread; probe->c is the block. */
+/* Fill operands with n small integers, exact in every type, in the block that starts with the `c`
+ * arrays, one per thread. */
 static int fill_probe(struct probe *p, struct fm_err *err)
 {
     enum fm_dtype dtype = p->ops->operand;
@@ -72,7 +72,7 @@ static int fill_probe(struct probe *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* FLOP/s of products by `ops`: of the slowest slice and of the fastest. */
+/* FLOP/s of products by `ops`: of the slowest and of the fastest slice. */
 static int probe_rate(double *least, double *most, const struct fm_ops *ops, struct fm_err *err)
 {
     bool narrow = ops->operand != FM_F32;
@@ -80,7 +80,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
                                 : (struct probe){.ops = ops, .M = 384, .N = 384, .K = 384};
     if (fill_probe(&probe, err))
         return err->code;
-    /* The first product makes the library's estimate. */
+    /* The first call includes the library's initialisation. */
     multiply(&probe, 0);
     *least = INFINITY;
     *most = 0;
@@ -93,7 +93,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
     return FM_OK;
 }
 
-/* The same work in bfloat16, where this machine multiplies it that much faster. */
+/* Try the same work in bfloat16, if this machine multiplies it that much faster. */
 static int try_precision(struct fm_forecast *f, const struct fm_estimate *estimate,
                          const struct fm_run_options *run, const struct fm_ops *now,
                          struct fm_err *err)
@@ -127,7 +127,7 @@ static void try_changes(struct fm_forecast *f, const struct fm_estimate *estimat
     }
 }
 
-/* The share of the work that the busiest of so many ranks has. */
+/* The share of the work of the busiest of `ranks` ranks. */
 static double share_of(const struct fm_estimate *estimate, int ranks)
 {
     double part = 0;
@@ -138,7 +138,7 @@ static double share_of(const struct fm_estimate *estimate, int ranks)
     return estimate->flops > 0 ? part / estimate->flops : 1;
 }
 
-/* How many have work in the sweeps that cost most. */
+/* Number of ranks that have work in the most expensive kind of sweep. */
 static int working_ranks(const struct fm_estimate *estimate, int ranks)
 {
     double most = 0;

@@ -1,8 +1,8 @@
 /*
- * How long a planned run takes: its floating-point operations over the rate of matrix products,
- * probed here for some tens of milliseconds or assumed for a machine that is not this one, plus a
- * third for all that is not a product.  A forecast for choosing a machine, not a promise: reading
- * from a slow disk is not in it.
+ * The time of a planned run: its floating-point operations divided by the rate of matrix products,
+ * which is measured here for some tens of milliseconds or assumed for another machine, plus a third
+ * for all other operations.  It is meant for choosing a machine and is not a guarantee: reading
+ * from a slow disk is not included.
  */
 #ifndef FM_FORECAST_H
 #define FM_FORECAST_H
@@ -11,7 +11,7 @@
 
 /*
  * Fill estimate->forecast.  The probe of bfloat16 products decides whether --precision bf16 is
- * suggested as a change.  Codes of run->machine.ops' device.
+ * suggested as a change.  Errors are those of run->machine.ops' device.
  */
 int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
                      const struct fm_ops *ops, struct fm_err *err);
@@ -19,7 +19,7 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
 /* Seconds on a machine with `cores` cores of the probe's kind. */
 double fm_forecast_cores(const struct fm_forecast *forecast, int cores);
 
-/* Seconds of so many ranks on machines like this one, which share a sweep's leaves. */
+/* Seconds for `ranks` ranks, on machines like this one, that share a sweep's leaves. */
 double fm_forecast_ranks(const struct fm_estimate *estimate, int ranks);
 
 #endif

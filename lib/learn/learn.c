@@ -1,10 +1,9 @@
 /*
  * A step: draw widths for every student from the logits, run them with the teacher through one
- * sweep, turn what the visitor summed into gradients of the logits, take a step of Adam, and move
- * lambda so that the expected budget stays on its line.  Widths that the most probable actions
- * are appended to the masks, one change of an expert at a time, so that no budget is jumped
- * over.  Draws are a function of (seed, step, student, expert), so nothing random needs to be
- * saved.
+ * sweep, turn the visitor's sums into gradients of the logits, take a step of Adam, and change
+ * lambda so that the expected budget follows its line.  The widths of the most probable actions are
+ * appended to the masks, one change of an expert at a time, so that no budget is skipped.  Draws
+ * are a function of (seed, step, student, expert), so no random state needs to be saved.
  */
 #include "lib/learn/learn.h"
 
@@ -91,7 +90,7 @@ static size_t experts_of(const struct fm_learn *n)
     return (size_t)n->logits.X * (size_t)n->size;
 }
 
-/* Draw subnet s: its widths (L, E), the same for experts that share them. */
+/* Draw subnet s: its widths (L, E), equal for experts that share a width. */
 static void sample(struct fm_learn *n, int s)
 {
     int samples = n->options->samples;
@@ -107,7 +106,7 @@ static void harden(const struct fm_learn *n, uint32_t *widths)
     fm_granularity_spread(widths, experts_of(n), n->size);
 }
 
-/* Sampled subnets through the model: fills grad.total and counts. */
+/* Run the sampled subnets through the model; fills grad.total and counts. */
 static int run_students(struct fm_learn *n, struct fm_err *err)
 {
     int samples = n->options->samples, T = n->task->calib.T;
@@ -153,7 +152,7 @@ static void update_logits(struct fm_learn *n)
     fm_logits_clear(z);
     for (int s = 0; s < o->samples; s++) {
         double *dz = n->grad.total + (size_t)s * experts_of(n) * (size_t)z->A;
-        /* Drawn again, since soft holds one sample. */
+        /* Drawn again, because soft holds only one sample. */
         sample(n, s);
         fm_granularity_sum(dz, dz, experts_of(n), n->size, z->A);
         fm_logits_back_sample(z, dz, tau_of(n), 1.0 / o->samples);
@@ -167,12 +166,12 @@ static void update_logits(struct fm_learn *n)
                                    as_double(&n->until), fm_logits_expected(z));
 }
 
-/* An expert, or a group of tied ones, whose hardened width a step changed. */
+/* An expert, or a group of tied experts, whose hardened width a step changed. */
 struct flip {
     int x;
     uint32_t to;
     bool wider;
-    double margin; /* of the new action's logit over the old one's */
+    double margin; /* of the new action's logit over the old action's */
 };
 
 static int compare_flips(const void *pa, const void *pb)
@@ -202,9 +201,9 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
 }
 
 /*
- * Append the masks on the way from one hardened mask to the next, flip by flip: where several
- * experts flip in one step, the family still has a mask at every budget step.  What grows wider
- * goes first, then what is decided most clearly.  `from` becomes `to`.
+ * Append the masks between one hardened mask and the next, flip by flip: if several experts flip in
+ * one step, the family still has a mask at every budget step.  Flips to a wider width come first,
+ * then those with the largest margin.  `from` becomes `to`.
  */
 static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *from,
                         const uint32_t *to, struct fm_err *err)

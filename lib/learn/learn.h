@@ -1,7 +1,7 @@
 /*
- * learned: one step after another of training logits by sampled subnets, under a
- * controller that paces the budget (fm-method(7)).  Everything a step changes is in
- * struct fm_learn and its family, so that a run can be saved between any two.
+ * Method `learned`: train logits by sampled subnets, step by step, with a controller of the budget
+ * (fm-method(7)).  All state that a step changes is in struct fm_learn and its family, so a run can
+ * be saved between any two steps.
  */
 #ifndef FM_LEARN_H
 #define FM_LEARN_H
@@ -18,7 +18,7 @@ struct fm_learn {
     const struct fm_actions *actions;
     struct fm_decimal step, until;
     int batch; /* sequences in a step */
-    int size;  /* experts that share a width, and logits */
+    int size;  /* experts that share a width and logits */
     /* State. */
     struct fm_logits logits;
     double *q;        /* (M, E) running load */
@@ -34,21 +34,21 @@ struct fm_learn {
     int64_t *counts;  /* (1 + samples, M, E) */
 };
 
-/* Task, options, actions, step, until and batch are set by the caller; logits start from the
+/* The caller sets task, options, actions, step, until and batch; logits are initialised from the
  * task's ranking. */
 int fm_learn_init(struct fm_learn *learn, struct fm_err *err);
 void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
 
 /*
- * One step; the hardened mask is appended to the family, and those between it and the one before,
- * flip by flip.  *done is set, and no step taken, where
- * the family has arrived at `until`, or steps have run out: options->steps and as many again for
- * the hardened budget to catch up.  The last mask is in the family then.
+ * Take one step: append the hardened mask to the family, after those between it and the previous
+ * one, flip by flip.  *done is set, and no step is taken, if the family has reached `until`, or
+ * steps have run out: options->steps, and as many again for the hardened budget to catch up.  Then
+ * the last mask is in the family.
  */
 int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, struct fm_err *err);
 
-/* Channels that the hardened logits remove: how far learning has come, whatever fills the family
- * behind its last mask. */
+/* Channels that the hardened logits remove: the progress of learning, whatever fills the family
+ * after its last mask. */
 uint64_t fm_learn_removed(const struct fm_learn *learn, const struct fm_masks *masks);
 
 #endif

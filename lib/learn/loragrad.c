@@ -1,6 +1,6 @@
 /*
- * The gradient of an adapter from what the sweep knows of one expert on its way back: two thin
- * products for each of A and B, never the gradient of a whole weight matrix.
+ * The gradient of an adapter from the view of one expert in the backward: two thin products for
+ * each of A and B, never the gradient of a whole weight matrix.
  */
 #include "lib/learn/loragrad.h"
 
@@ -19,7 +19,8 @@ static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const f
     fm_scratch_release(mark);
 }
 
-/* The same for down: y = h (W + s (B A))^T, A (r, k), B (H, r); h (n, full) is read up to kk. */
+/* The same for down: y = h (W + s (B A))^T, A (r, k), B (H, r); only kk channels of h (n, full) are
+ * read. */
 static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, const float *A,
                               const float *B, const struct fm_expert_view *v, int kk, int k, int H,
                               int r, float s)

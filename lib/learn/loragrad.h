@@ -6,9 +6,9 @@
 #include "lib/engine/sweep.h"
 
 /*
- * Adds to `gradient`, laid out as the parts of one expert are in `values` (offset[i + 1] -
- * offset[i] floats), the loss's gradient at the adapter of (view->layer, view->expert).  The
- * view's weights hold the merged adapter; its lane may be narrower than the adapter, or wider.
+ * Add to `gradient` the gradient of the loss at the adapter of (view->layer, view->expert).  It is
+ * laid out as the parts of one expert in `values` (offset[i + 1] - offset[i] floats).  The view's
+ * weights include the adapter; its lane may be narrower or wider than the adapter.
  */
 void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
                      const struct fm_expert_view *view);

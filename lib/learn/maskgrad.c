@@ -1,6 +1,6 @@
 /*
- * Expert by expert c is summed over rows, and over the channels of each action; g->total gets the
- * sums of all layers, once all micro-batches are in them.
+ * For each expert, c is summed over rows, and over the channels of each action; g->total receives
+ * the sums of all layers after all micro-batches were added.
  */
 #include "lib/learn/maskgrad.h"
 
@@ -15,7 +15,7 @@ static size_t layer_size(const struct fm_maskgrad *g)
     return (size_t)g->E * (size_t)g->parts * (size_t)g->actions->count;
 }
 
-/* Values of one student's sum. */
+/* Values of one student's sums. */
 static size_t total_size(const struct fm_maskgrad *g)
 {
     return (size_t)g->M * layer_size(g);

@@ -1,4 +1,4 @@
-/* What fm-train and fm-recover let the user choose, and the constants that they do not. */
+/* Options of fm-train and fm-recover, and constants that are not options. */
 #ifndef FM_LEARN_OPTIONS_H
 #define FM_LEARN_OPTIONS_H
 
@@ -7,7 +7,7 @@
 
 #include "lib/masks/masks.h"
 
-/* Limits of what follows; the library and the command line refuse what lies outside them. */
+/* Limits of the options; the library and the command line refuse values outside them. */
 #define FM_TRAIN_STEPS_MAX 1000000
 #define FM_TRAIN_SAMPLES_MAX 64 /* with the teacher, lanes of one sweep */
 #define FM_TRAIN_PRIOR_MAX 1000
@@ -27,54 +27,53 @@ enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
 
 struct fm_train_options {
     enum fm_method method;
-    enum fm_granularity granularity; /* experts that share a width; not of the shuffles */
-    const char *actions;             /* "0.1,0.4,0.7,1"; NULL: ten, 0.1 to 1, and for exchange
-                                        twenty, 0.05 to 1 */
-    uint32_t width_multiple;         /* 0: the ranking's channel group */
-    const char *budget_step;         /* "0.01" */
-    const char *until;               /* "0.80" */
-    const char *measure_step;        /* "0.05": masks nearest to its multiples are measured */
-    int refine;                      /* rounds of exchange at a fixed budget; 0: none */
-    bool nested;                     /* widths never grow with the budget */
-    int steps;                       /* 500 */
-    int samples;                     /* subnets per batch, 1 */
-    double prior;                    /* eta, 4: start from the scores; 0: the paper's start.  On the
-                                        small trained model, over three seeds, 4 loses 0.002 less
-                                        than 2 at a budget of 0.4, 0.001 less at 0.2 and 0.001 more
-                                        at 0.6 */
+    enum fm_granularity granularity; /* experts that share a width; not for the shuffles */
+    const char *actions;     /* "0.1,0.4,0.7,1"; NULL: ten, from 0.1 to 1; for exchange twenty, from
+                                0.05 to 1 */
+    uint32_t width_multiple; /* 0: the ranking's channel group */
+    const char *budget_step; /* "0.01" */
+    const char *until;       /* "0.80" */
+    const char *measure_step; /* "0.05": the masks nearest to its multiples are measured */
+    int refine;               /* rounds of exchange at a fixed budget; 0: none */
+    bool nested;              /* widths never grow with the budget */
+    int steps;                /* 500 */
+    int samples;              /* subnets per batch, 1 */
+    double prior; /* eta, 4: start from the scores; 0: the paper's start.  On the small trained
+                     model, over three seeds, the loss with 4 is 0.002 lower than with 2 at a budget
+                     of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6 */
     enum fm_lambda_schedule schedule;
-    /* Constants that have no option of their own. */
+    /* Constants without an option. */
     double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */
     double tau_first, tau_last;         /* temperature: 2 0.5 */
     double entropy_first, entropy_last; /* weight of the entropy: 0.02 0 */
-    double gain;                        /* of the controller: 400, over steps; at 200 a start
-                                           of eta 4 is often held below `until` */
-    double lambda_last;                 /* where the linear schedule ends */
-    int walk_sequences;                 /* a budget of walk looks at: 32 */
-    int around_sequences;               /* a sweep of exchange, or a round of --refine, at least:
-                                           8, and as many as */
-    int around_tokens;                  /* 2560 tokens take */
-    int refine_sequences;               /* the losses of --refine are measured on: 64 */
+    double gain; /* of the controller: 400, over steps; at 200 a start with eta 4 often stays below
+                    `until` */
+    double lambda_last;   /* end of the linear schedule */
+    int walk_sequences;   /* sequences per budget of walk: 32 */
+    int around_sequences; /* minimum sequences per sweep of exchange, or round of --refine: 8, */
+    int around_tokens;    /* or as many as have 2560 tokens */
+    int refine_sequences; /* sequences on which --refine measures losses: 64 */
 };
 
 enum fm_recover_strategy {
     FM_RECOVER_SINGLE, /* one mask, teacher without adapter */
-    FM_RECOVER_CROSS   /* sandwich: full model, smallest mask, random masks between */
+    FM_RECOVER_CROSS   /* sandwich rule: full model, smallest mask, random masks between */
 };
 
 struct fm_recover_options {
-    const char *budget; /* "0.40": lib/masks/choose.h says which mask; NULL: the one nearest to
-                           FM_RECOVER_BUDGET, wherever the family ends */
-    bool exact;         /* no other mask than one of that budget */
+    const char
+        *budget; /* "0.40": lib/masks/choose.h describes the choice of the mask; NULL: the mask
+                    nearest to FM_RECOVER_BUDGET, whatever the last budget of the family */
+    bool exact;  /* only a mask of exactly that budget */
     enum fm_recover_strategy strategy;
-    int rank;            /* 16 */
-    double alpha;        /* 32 */
-    int steps;           /* 200 */
-    double lr;           /* of AdamW, 1e-4.  On the small trained model, over three seeds, it lowers
-                            the held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the
-                            adapter fits the calibration text */
+    int rank;     /* 16 */
+    double alpha; /* 32 */
+    int steps;    /* 200 */
+    double lr;    /* of AdamW, 1e-4.  On the small trained model, over three seeds, it lowers the
+                     held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the adapter
+                     overfits the calibration text */
     double w_task, w_kl; /* 1 1 */
-    /* Constants that have no option of their own. */
+    /* Constants without an option. */
     double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
     int middle;                      /* random masks of a cross step: 2 */
     double balance_eps;              /* cross: |L_full| / (|L_sub| + eps), 1e-6 */

@@ -1,6 +1,6 @@
 /*
- * Gradients are summed over one sequence at a time, because their squares are; losses go through
- * in micro-batches as large as a sweep takes them.
+ * Gradients are summed over one sequence at a time, because the sums are squared per sequence;
+ * losses are computed in the largest micro-batches that a sweep takes.
  */
 #include "lib/learn/probe.h"
 
@@ -9,7 +9,7 @@
 
 #include "lib/base/mem.h"
 
-/* What one sweep of a probe needs. */
+/* Memory of one sweep of a probe. */
 struct sweeping {
     int batches, lanes;
     int32_t *ids;
@@ -26,7 +26,7 @@ static void close_sweeping(struct sweeping *s)
     free(s->measure);
 }
 
-/* In micro-batches of `micro` sequences. */
+/* Open a sweep with micro-batches of `micro` sequences. */
 static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int micro, int masks,
                          struct fm_err *err)
 {
@@ -45,7 +45,7 @@ static int open_sweeping(struct sweeping *s, const struct fm_probe *p, int micro
     return rc ? rc : fm_task_sweep(&s->sweep, p->task, s->batches, micro * (int)T, s->lanes, err);
 }
 
-/* The teacher, and a lane for each mask. */
+/* Fill the lanes: the teacher, and one lane for each mask. */
 static void fill_lanes(struct fm_lane *lane, const struct fm_probe *p, const uint32_t *widths,
                        int masks, bool backward)
 {

@@ -1,6 +1,6 @@
 /*
- * One sweep that says what masks are worth: their losses, or the gradients of their channels
- * (fm-method(7)).  The full model rides along as the teacher; the loss is ce * CE + KL.
+ * One sweep that measures masks: their losses, or the gradients of their channels (fm-method(7)).
+ * The full model is the teacher lane; the loss is ce * CE + KL.
  */
 #ifndef FM_PROBE_H
 #define FM_PROBE_H
@@ -8,7 +8,7 @@
 #include "lib/learn/maskgrad.h"
 #include "lib/learn/task.h"
 
-/* Which sequences: `count` of the task's endless stream (fm_task_draw), from `at` on. */
+/* The sequences: `count` of the task's endless stream (fm_task_draw), from `at` on. */
 struct fm_probe {
     struct fm_task *task;
     int count;
@@ -16,13 +16,13 @@ struct fm_probe {
     float ce; /* weight of the cross-entropy */
 };
 
-/* Sums of sequence after sequence at widths (masks, M, E) into grad->total; the caller releases
- * grad, also after an error. */
+/* Sum sequence after sequence at widths (masks, M, E) into grad->total; the caller releases grad,
+ * also after an error. */
 int fm_probe_gradients(const struct fm_probe *probe, const struct fm_actions *actions,
                        enum fm_mask_sums sums, const uint32_t *widths, int masks,
                        struct fm_maskgrad *grad, struct fm_err *err);
 
-/* loss (masks) of widths (masks, M, E), a mean over positions. */
+/* loss (masks) of widths (masks, M, E): means over positions. */
 int fm_probe_losses(const struct fm_probe *probe, const uint32_t *widths, int masks, double *loss,
                     struct fm_err *err);
 

@@ -1,10 +1,11 @@
 /*
- * Reading the layers costs as much for one mask as for many, so masks go through a sweep together,
- * each a lane beside one teacher, as many as memory has boundaries for.  Sums are over the same
- * tokens in the same order in every group, so a mask's figures do not depend on its company.
+ * Reading the layers costs the same for one mask as for many, so masks are measured together in one
+ * sweep, each as a lane next to one teacher; their number is limited by the memory for boundaries.
+ * Sums are over the same tokens in the same order in every group, so a mask's figures do not depend
+ * on the other masks of its group.
  *
  * Percentiles need the values of every token: 16 bytes for each token and lane of one group, which
- * is little beside the boundary that the same token and lane have, 4 bytes for each of H.
+ * is little compared with the boundary of that token and lane, 4 H bytes.
  */
 #include "lib/learn/quality.h"
 
@@ -36,13 +37,13 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
     return rc;
 }
 
-/* Fewer masks than this would make the teacher, and reading the layers, the main work; their
- * boundaries are spilled where they do not fit into memory. */
+/* With fewer masks the teacher and reading the layers would dominate the time; boundaries of this
+ * many masks are spilled if they do not fit into memory. */
 #define GROUP_MIN 16
 
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory)
 {
-    /* A lane keeps one boundary of every sequence; one is the teacher's. */
+    /* A lane keeps one boundary of every sequence; one lane is the teacher's. */
     uint64_t lane = (uint64_t)held->count * (uint64_t)held->T * (uint64_t)config->H * sizeof(float);
     uint64_t fit = memory / (lane ? lane : 1);
     return fit >= FM_LANES_MAX ? FM_LANES_MAX - 1 : fit <= GROUP_MIN ? GROUP_MIN : (int)fit - 1;
@@ -57,7 +58,7 @@ void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held)
         snprintf(kinds->name[kinds->count++], sizeof kinds->name[0], "%s", held->input[s].kind);
 }
 
-/* The most sequences that divide those of every kind. */
+/* The largest number of sequences that divides that of every kind. */
 static int common_count(const struct fm_calib *held)
 {
     uint64_t a = (uint64_t)held->count;
@@ -67,8 +68,8 @@ static int common_count(const struct fm_calib *held)
     return (int)a;
 }
 
-/* The held-out sequences, as micro-batches of S each, none of two kinds, and where the measured
- * tokens of each sequence and of each micro-batch are among all. */
+/* The held-out sequences, as micro-batches of S sequences of one kind, and the offsets of the
+ * measured tokens of each sequence and of each micro-batch among all measured tokens. */
 struct held_out {
     const struct fm_calib *calib;
     const struct fm_quality_detail *detail; /* or NULL */
@@ -131,7 +132,7 @@ static void average(struct fm_quality *q, const struct fm_measure *measure, int 
     *q = (struct fm_quality){sum.ce / n, sum.kl / n, (double)sum.agree / n, sum.n, recovered, {0}};
 }
 
-/* The loss of each kind by itself: its batches are behind one another. */
+/* The loss of each kind; its batches are consecutive. */
 static void average_kinds(struct fm_quality *q, const struct fm_measure *measure,
                           const struct held_out *h, int lanes, int lane)
 {
@@ -147,12 +148,13 @@ static void average_kinds(struct fm_quality *q, const struct fm_measure *measure
 
 /* ---- values of every token ---- */
 
-/* Slot 0 is what the others are compared with, where there is that: the full model or another. */
+/* Slot 0 has what the others are compared with, if there is such a model: the full model or
+ * another. */
 struct values {
     const struct held_out *h;
     int slots, shift; /* a lane's slot is lane + shift */
     bool compared;
-    int V, near;            /* most probable tokens that are looked at */
+    int V, near;            /* number of most probable tokens that are compared */
     struct fm_token *token; /* of batch b: first[b] slots, then (slots, tokens of b) */
     int32_t *top;           /* (tokens, FM_SPREAD_NEAR) most probable ones of slot 0 */
     struct fm_token *one;   /* (tokens) of one slot */
@@ -197,7 +199,7 @@ static struct fm_token *tokens_of(const struct values *v, int batch, int slot)
     return v->token + first[0] * (size_t)v->slots + (size_t)slot * (first[1] - first[0]);
 }
 
-/* The indices of the `near` largest, by falling value; of equal ones the first. */
+/* The indices of the `near` largest values, in descending order; of equal values the first. */
 static void find_top(int32_t *top, const float *logits, int V, int near)
 {
     int n = 0;
@@ -254,8 +256,8 @@ static void sum_values(struct fm_spread *spread, const struct values *v, int slo
     fm_spread_of(spread, v->one, h->sequence, h->sequences, v->near, v->compared, v->sorted);
 }
 
-/* What is measured: a model within so many bytes, and what lanes compute with: widths, or NULL,
- * closed experts (masks, M, E), or NULL, and an adapter or NULL. */
+/* What is measured: a model and its memory in bytes; and for the lanes widths (masks, M, E) or
+ * NULL, closed experts (masks, M, E) or NULL, and an adapter or NULL. */
 struct subnets {
     struct fm_model *model;
     const struct fm_ops *ops;
@@ -263,11 +265,11 @@ struct subnets {
     const uint32_t *widths;
     const float *closed;
     const struct fm_adapter *adapter;
-    bool taught;                    /* the full model is lane 0, and the teacher */
-    const struct fm_sweep *teacher; /* another model's, or NULL */
+    bool taught;                    /* the full model is lane 0 and the teacher */
+    const struct fm_sweep *teacher; /* of another model, or NULL */
 };
 
-/* One sweep of masks from `first` on; spread (masks), where `values` are taken. */
+/* One sweep over the masks from `first` on; fills spread (masks) if `values` are collected. */
 static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
                          struct fm_sweep *sweep, const struct held_out *h,
                          const struct values *values, const struct subnets *subnets, int first,
@@ -302,8 +304,8 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
     return rc;
 }
 
-/* How far the measuring is: layers of the original, where there is one, and of all groups of
- * masks. */
+/* Progress of measuring: the layers of the original, if there is one, and of all groups of masks.
+ */
 struct watch {
     const struct fm_run_options *run;
     int group, groups;
@@ -316,7 +318,7 @@ static void watch_layers(void *self, int done, int total)
                   (uint64_t)w->groups * (uint64_t)total, "layers");
 }
 
-/* A sweep of so many lanes over all of the held-out sequences. */
+/* A sweep of `lanes` lanes over all held-out sequences. */
 static int new_sweep(struct fm_sweep **sweep, struct values *values, const struct subnets *subnets,
                      const struct held_out *h, int lanes, struct watch *watch, struct fm_err *err)
 {
@@ -341,7 +343,7 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
                         &options, err);
 }
 
-/* Masks, in groups. */
+/* Measure masks in groups. */
 static int measure_masks(struct fm_quality *quality, const struct subnets *subnets, int masks,
                          const struct held_out *h, struct watch *watch, struct fm_err *err)
 {
@@ -355,7 +357,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     group = group < masks ? group : masks;
     int rc = fm_comm_least(watch->run->machine.comm, &group, err);
     watch->groups = before + (masks + group - 1) / group;
-    /* As bundles and exports have the weights; an adapter is merged before experts are rounded. */
+    /* As weights are in bundles and exports; an adapter is merged before experts are rounded. */
     fm_model_round(subnets->model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     if (!rc)
         rc = new_sweep(&sweep, &values, subnets, h, group + (subnets->taught ? 1 : 0), watch, err);
@@ -371,7 +373,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     return rc;
 }
 
-/* The original by itself; its sweep stays, for what is compared with it. */
+/* Measure the original alone; its sweep is kept for comparisons with it. */
 static int measure_original(struct fm_sweep **sweep, struct fm_quality_original *original,
                             uint64_t memory, const struct held_out *h, struct watch *watch,
                             struct fm_err *err)

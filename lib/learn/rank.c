@@ -1,10 +1,11 @@
 /*
  * fm-rank: squared first-order scores of every channel (fm-method(7)), or those of another
- * criterion, summed batch by batch.  The experts of a batch are scored into a slot, and slots
- * are added to the sums of the layer in order of batch; the ranking has the sums of all layers
- * between two groups of batches.  Of ranks, each has those of its slice of all layers, or
- * of every layer, until they are saved or the run ends: they meet once a group where they can keep
- * what all layers contribute, as each meeting lasts until the slowest is there, else once a layer.
+ * criterion, summed batch by batch.  The experts of a batch are scored into a slot, and slots are
+ * added to the sums of the layer in order of batch.  Between two groups of batches the ranking has
+ * the sums of all layers.  Each MPI rank owns a slice of the sums, of all layers or of every layer,
+ * until they are saved or the run ends.  Ranks exchange contributions once per group if they have
+ * memory for those of all layers, because each exchange waits for the slowest rank; else once per
+ * layer.
  */
 #include "lib/learn/rank.h"
 
@@ -29,25 +30,26 @@
 
 #define TOOL "fm-rank"
 #define GROUP_BATCHES 16
-#define KEPT_PART 16 /* of the memory, for scores of batches that ranks exchange later */
+#define KEPT_PART 16 /* share of the memory for scores of batches that ranks exchange later */
 #define GROUP_BYTES                                                                                \
-    ((uint64_t)64 << 30) /* of boundaries: beyond it the spill file outgrows disks */
+    ((uint64_t)64                                                                                  \
+     << 30) /* of boundaries: more would make the spill file too large for common disks */
 
-/* The run: sums over the batches so far, and the slots of those on their way. */
+/* The run: sums over the batches so far, and the slots of those being scored. */
 struct scorer {
     struct fm_task *task;
     struct fm_ranking *ranking; /* scores hold sums until the end */
     enum fm_criterion criterion;
     struct fm_criterion_adder adder;
     double *slot;                  /* (slots, E, I) */
-    struct fm_reduction reduction; /* of the layer at hand, or of all */
-    bool whole;                    /* of all: ranks exchange scores once per group */
-    double *before;                /* (M, E, I) the sums when the group began */
+    struct fm_reduction reduction; /* of the current layer, or of all layers */
+    bool whole;                    /* of all layers: ranks exchange scores once per group */
+    double *before;                /* (M, E, I) the sums at the start of the group */
     int32_t *ids;                  /* of the group */
     struct fm_batch *batch;        /* of the group */
     struct fm_measure *measure;    /* of the group */
     double ce;                     /* sum over batches of the mean loss */
-    int64_t next;                  /* batch */
+    int64_t next;                  /* next batch */
     struct fm_digest params;
     struct fm_journal_clock clock;
 };
@@ -88,13 +90,13 @@ static void score_expert(void *self, const struct fm_expert_view *v)
                      s->slot + (size_t)v->slot * layer_size(s) + (size_t)v->expert * (size_t)I, v);
 }
 
-/* Scores that are added up together. */
+/* Scores that one reduction adds up. */
 static size_t reduction_size(const struct scorer *s)
 {
     return s->whole ? (size_t)s->ranking->M * layer_size(s) : layer_size(s);
 }
 
-/* The layer that a sweep comes to first, or last. */
+/* Whether m is the first layer of a sweep, or the last. */
 static bool is_end(const struct scorer *s, int m, bool last)
 {
     return m == (fm_criterion_backward(s->criterion) == last ? 0 : s->ranking->M - 1);
@@ -119,7 +121,7 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     fm_reduction_add(&s->reduction, s->slot + (size_t)slot * n, s->whole ? (size_t)m * n : 0, n);
 }
 
-/* The sums of layers from m on. */
+/* Check the sums of layers from m on. */
 static int check_sums(const struct scorer *s, int m, const double *sums, size_t n,
                       struct fm_err *err)
 {
@@ -165,7 +167,7 @@ static size_t list_state(struct fm_journal_item *item, struct scorer *s)
     return 4;
 }
 
-/* The sums of all slices to rank 0. */
+/* Gather the sums of all slices on rank 0. */
 static int gather(struct scorer *s, struct fm_err *err)
 {
     size_t n = reduction_size(s), all = (size_t)s->ranking->M * layer_size(s);
@@ -205,7 +207,7 @@ static int resume(struct scorer *s, int batches, struct fm_err *err)
     return rc;
 }
 
-/* Batches that share one reading of the weights in one process. */
+/* Batches that one process computes with one reading of the weights. */
 static int group_of(const struct fm_task *task, int batch, int batches)
 {
     uint64_t one = ((uint64_t)task->config->L + 1) * (uint64_t)batch * (uint64_t)task->calib.T *
@@ -215,8 +217,8 @@ static int group_of(const struct fm_task *task, int batch, int batches)
     return group > (uint64_t)batches ? batches : (int)group;
 }
 
-/* Those that ranks take together: whole groups of one process, cut into leaves as there, and as
- * many that half a group's leaves are each rank's. */
+/* Batches that ranks compute together: whole groups of one process, cut into the same leaves, and
+ * enough that each rank has the leaves of half a group. */
 static int groups_of(const struct fm_task *task, int batch, int batches)
 {
     int group = group_of(task, batch, batches), ranks = fm_comm_size(task->run->machine.comm);
@@ -235,7 +237,7 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
         s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T, 0};
     bool backward = fm_criterion_backward(s->criterion);
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
-    /* In float32 every batch's scores are added by themselves, and biases' in any case. */
+    /* In float32 every batch's scores are added separately, and those of biases always are. */
     bool spans = backward && s->task->ops->operand != FM_F32 && !s->task->config->expert->bias;
     struct fm_visitor visitor = {.self = s,
                                  .forward = !backward,
@@ -265,8 +267,8 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     return rc;
 }
 
-/* Sums, the sums before a group, and those of the batches on their way: they grow with the layers,
- * so that what is left to the sweep does not. */
+/* Bytes of the sums, of the sums before a group, and of those of the batches being scored.  They
+ * grow with the layers, so they reduce what is left for the sweep. */
 static uint64_t sums_bytes(const struct fm_task *task, int group)
 {
     const struct fm_config *c = task->config;
@@ -274,8 +276,8 @@ static uint64_t sums_bytes(const struct fm_task *task, int group)
     return layers * (uint64_t)c->E * (uint64_t)c->I * sizeof(double);
 }
 
-/* What a rank keeps of its batches where it keeps all layers'; 0 where that is too much for one of
- * them, or a process is alone: then layers are added up one by one. */
+/* Bytes that a rank keeps of its batches if it keeps those of all layers.  0 if a single one is too
+ * large, or if there is only one process: then layers are added up one by one. */
 static int kept_bytes(uint64_t *bytes, const struct fm_task *task, int batch, int batches,
                       struct fm_err *err)
 {
@@ -427,7 +429,8 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     return rc;
 }
 
-/* Whole batches of the calibration data; the mean over batches has no place for part of one. */
+/* Count whole batches of the calibration data; the mean over batches cannot include a partial
+ * batch. */
 static int count_batches(int *batches, const struct fm_task *task, struct fm_err *err)
 {
     int batch = batch_of(task->run), count = task->calib.count;
@@ -441,7 +444,7 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     return FM_OK;
 }
 
-/* What was asked for; else what keeps the checkpoint's codes, or 1. */
+/* The group that was asked for; else the smallest that keeps the checkpoint's codes, or 1. */
 static int choose_group(int *group, int asked, const struct fm_config *c, struct fm_err *err)
 {
     int own = fm_storage_group(c);
@@ -454,7 +457,7 @@ static int choose_group(int *group, int asked, const struct fm_config *c, struct
                    asked, c->I);
 }
 
-/* What that means for the codes of the checkpoint; "" for plain weights. */
+/* Say what that means for the codes of the checkpoint; "" for plain weights. */
 static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_config *c)
 {
     int own = fm_storage_group(c);
@@ -473,7 +476,7 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_c
                  fm_dtype_name(c->storage->written), group, own);
 }
 
-/* The files that will travel along, by name. */
+/* List the files that will be copied along, by name. */
 static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir *dir)
 {
     for (size_t i = 0; i < dir->carried_count; i++) {
@@ -510,11 +513,12 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
 }
 
 /*
- * What tokens reached: an expert that saw none, or few, has scores that say nothing about it, and
- * the user gets a warning.
+ * Coverage: an expert that got no tokens, or few, has meaningless scores, and the user gets a
+ * warning.
  */
 
-/* Whose scores rest on little: a tenth of an even share of the layer's tokens, or less. */
+/* Count experts whose scores rest on few tokens: at most a tenth of an even share of the layer's
+ * tokens. */
 static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
                           const struct fm_task *task)
 {
@@ -539,8 +543,8 @@ static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
                     y->starved, (long long)fewest, task->config->moe[worst / r->E], worst % r->E);
 }
 
-/* Experts that no token reached are listed, in memory that the caller frees, and counted in a
- * warning; those that few reached in another. */
+/* List experts without tokens, in memory that the caller frees, and count them in a warning; count
+ * those with few tokens in another. */
 static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
                         const struct fm_task *task, struct fm_err *err)
 {
@@ -565,7 +569,7 @@ static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
     return FM_OK;
 }
 
-/* The result, from all sums. */
+/* Compute the result from all sums. */
 static int finish(struct scorer *s, enum fm_rank_order order, int batch,
                   struct fm_rank_report *report, struct fm_err *err)
 {
@@ -644,14 +648,15 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     return rc;
 }
 
-/* The checkpoint's files that are copied along, those of --carry among them. */
+/* Find the checkpoint's files that are copied along, including those of --carry. */
 static int find_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
 {
     int rc = fm_carry_list(&task->dir, pattern, err);
     return rc == FM_EUSAGE ? fm_within(err, "--carry") : rc;
 }
 
-/* The files to carry, which all ranks were told alike; rank 0 writes those that it has. */
+/* List the files to carry, for which all ranks have the same patterns; rank 0 writes those that it
+ * has. */
 static int list_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
 {
     struct fm_text given = {0};
@@ -713,7 +718,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
         rc = count_batches(&batches, &task, err);
     if (!rc) {
         estimate_scores(estimate, &task, options->criterion, batches);
-        int half = batches / 2; /* one batch has none */
+        int half = batches / 2; /* a single batch cannot be halved */
         if (half)
             fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
                                 estimate->used / (uint64_t)batches * (uint64_t)half);

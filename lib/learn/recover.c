@@ -1,8 +1,8 @@
 /*
- * fm-recover: steps of training, then every mask measured again on merged and rounded weights, and
- * before that without the adapter where the stream's figures are of other held-out tokens: what is
- * compared is of the same tokens.  All of it can stop between any two steps or groups of masks and
- * go on from the state file.
+ * fm-recover: train steps, then measure every mask again on merged and rounded weights.  If the
+ * stream's figures are of other held-out tokens, first measure the masks without the adapter, so
+ * that both sets of figures are of the same tokens.  The run can stop between any two steps or
+ * groups of masks and resume from the state file.
  */
 #include "lib/learn/recover.h"
 
@@ -185,7 +185,7 @@ static int resume(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* The mask to recover at. */
+/* Choose the mask to recover at. */
 static int choose(int *mask, const struct recovery *r, struct fm_err *err)
 {
     const struct fm_masks *masks = &r->budgets.masks;
@@ -204,8 +204,8 @@ static int choose(int *mask, const struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* The stream's figures are without an adapter, and of the tokens that this run measures on; so it
- * is taken to be where there is no stream to ask. */
+/* Whether the stream has figures without an adapter for the tokens that this run measures on;
+ * assumed if there is no stream. */
 static bool is_measured(const struct fm_task *task)
 {
     const struct fm_bundle *in = &task->in;
@@ -214,7 +214,7 @@ static bool is_measured(const struct fm_task *task)
             fm_provenance_is_held_out(fm_stage_history_of(in, "fm-train"), &task->held));
 }
 
-/* Figures without the adapter, as far as the stream has them. */
+/* Take the figures without the adapter from the stream, as far as it has them. */
 static void take_measured(struct recovery *r)
 {
     struct fm_masks *masks = &r->budgets.masks;
@@ -285,7 +285,7 @@ static int run_steps(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* Masks that have figures in the stream and none in `to` yet: their numbers. */
+/* List the masks that have figures in the stream but none in `to` yet. */
 static int list_unmeasured(int *number, const struct fm_masks *f, const double *to)
 {
     int n = 0;
@@ -295,7 +295,7 @@ static int list_unmeasured(int *number, const struct fm_masks *f, const double *
     return n;
 }
 
-/* Where figures of masks go. */
+/* Destination of the figures of masks. */
 struct figures {
     struct recovery *r;
     double *to;
@@ -310,7 +310,8 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
     return save_if_due(x->r, err);
 }
 
-/* What has no figures in `to` yet, without an adapter or on merged and rounded weights. */
+/* Measure the masks without figures in `to`, without an adapter or on merged and rounded weights.
+ */
 static int run_measure(struct recovery *r, double *to, const struct fm_adapter *adapter,
                        struct fm_err *err)
 {
@@ -463,7 +464,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
                                       .merged = 1,
                                       .kept = cross ? 0.6 : kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    /* The family is in the stream; one of the default steps has 17 measured masks. */
+    /* The stream is not read here; a family with the default steps has 17 measured masks. */
     sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.lanes = group + 1;

@@ -1,6 +1,6 @@
 /*
- * fm-recover: low-rank adapters trained on one mask of the family, for all of them
- * (fm-method(7)).  The ranked weights stay frozen; channels beyond the mask are not touched.
+ * fm-recover: low-rank adapters trained on one mask of the family, for all of them (fm-method(7)).
+ * The ranked weights stay frozen; channels beyond the mask are not changed.
  */
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H
@@ -12,13 +12,14 @@
 #include "lib/stage/uptodate.h"
 
 struct fm_recover_report {
-    struct fm_masks masks;    /* quality before, as the stream had it */
+    struct fm_masks masks;    /* with the stream's quality figures, before recovery */
     struct fm_quality *after; /* (family.count) on merged, rounded weights */
-    int mask;                 /* the one recovered at */
+    int mask;                 /* the mask that was recovered */
     int steps, resumed;
     double loss_first, loss_last; /* training loss of the first and the last step */
     double seconds, seconds_step;
-    struct fm_uptodate uptodate; /* of --if-changed; where it is, nothing else is filled in */
+    struct fm_uptodate
+        uptodate; /* result of --if-changed; if up to date, nothing else is filled in */
 };
 
 void fm_recover_defaults(struct fm_recover_options *options);

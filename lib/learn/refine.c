@@ -1,8 +1,8 @@
 /*
- * Gradients are right about most steps and wrong about some, and exchanges that are good alone may
- * not be good together.  So a round tries the best pairs one by one and in growing sets, all in
- * one forward sweep on the same sequences as every other round, and takes the set with the lowest
- * loss, if that is lower than the mask's own.  A round can only lower the loss on those sequences.
+ * Gradients predict most steps correctly and some wrongly, and exchanges that are good separately
+ * may not be good together.  So a round tries the best pairs one by one and in growing sets, all in
+ * one forward sweep on the same sequences in every round, and takes the set with the lowest loss,
+ * if that is lower than the mask's own.  A round can only lower the loss on those sequences.
  */
 #include "lib/learn/refine.h"
 
@@ -12,16 +12,16 @@
 
 #include "lib/base/mem.h"
 
-/* Losses decide, so pairs are tried whose gain is in doubt. */
+/* Losses decide, so pairs with a doubtful gain are also tried. */
 #define MARGIN 0.7
 
-/* Sets of pairs: first that many of the best, then single ones. */
+/* Sets of pairs: first several of the best, then single ones. */
 static const struct {
     int from, count;
 } sets[FM_REFINE_SETS] = {{0, 1},  {0, 2},  {0, 3}, {0, 4}, {0, 6}, {0, 8},
                           {0, 12}, {0, 16}, {1, 1}, {2, 1}, {3, 1}};
 
-/* widths (1 + sets, M, E): the mask, then what each set makes of it; returns how many. */
+/* Fill widths (1 + sets, M, E) with the mask and the result of each set; return their number. */
 static int make_sets(const struct fm_refine *r, uint32_t *widths, const struct fm_masks *f, int b,
                      uint64_t least, const struct fm_stepcost_pair *pair, int pairs)
 {

@@ -1,8 +1,8 @@
 /*
- * What must be right before a long run begins is checked here, once for all three tools: the model
- * opens, the stream belongs to it, the tokens are in its vocabulary, the output can be created, no
- * other run holds the state file.  The parameters of a run are one digest over everything that
- * shapes its result; a state file is taken up only under the same digest.
+ * Checks before a long run, shared by all three tools: the model opens, the stream belongs to it,
+ * the tokens are in its vocabulary, the output can be created, no other run holds the state file.
+ * The parameters of a run are one digest of everything that affects its result; a state file is
+ * resumed only if its digest is equal.
  */
 #include "lib/learn/task.h"
 
@@ -24,8 +24,8 @@
 
 #define LOCK_SECONDS 3
 
-/* The lock of the state.  Who started a run again may be quicker than the end of the last one:
- * ranks that are killed end after their launcher, so that is waited for, if not for long. */
+/* Lock the state.  A run that is restarted immediately may meet the end of the previous one,
+ * because killed ranks end after their launcher; so wait for the lock, but not for long. */
 static int lock_state(struct fm_lock *lock, const struct fm_run_options *run, struct fm_err *err)
 {
     const struct timespec nap = {.tv_nsec = 50000000};
@@ -39,7 +39,8 @@ static int lock_state(struct fm_lock *lock, const struct fm_run_options *run, st
     return rc;
 }
 
-/* A terminal, a missing directory, a file in the way: now, not after a day of work. */
+/* Check the output (terminal, missing directory, existing file) now rather than after a long run.
+ */
 static int try_output(const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_output out;
@@ -66,7 +67,7 @@ static int digest_identity(struct fm_task *task, struct fm_err *err)
     return rc;
 }
 
-/* A ragged or native export is a model too, but its experts have lost channels. */
+/* Refuse a ragged or native export: it is a model, but its experts lack channels. */
 static int check_whole(const struct fm_task *task, struct fm_err *err)
 {
     const struct fm_config *c = task->config;
@@ -129,7 +130,7 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
     return FM_OK;
 }
 
-/* Losses are to be of tokens that nothing was chosen by. */
+/* Warn if losses would be measured on tokens that the ranking was made from. */
 static void warn_ranked_on(const struct fm_task *task)
 {
     const struct fm_run_options *run = task->run;
@@ -166,7 +167,8 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     return fm_comm_agree(run->machine.comm, rc, err);
 }
 
-/* One of the texts that we encode, all of them with one separator; NULL: there is no text. */
+/* One of the texts that the suite encodes, which all have the same separator; NULL if there is no
+ * text. */
 static const struct fm_corpus *encoded_text(const struct fm_task *task)
 {
     const struct fm_corpus *text = fm_calib_text(&task->calib);
@@ -185,7 +187,7 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
     estimate->text = text != NULL;
     if (text)
         estimate->separator = text->separator;
-    estimate->disk += task->in.file.size; /* what it has goes on; 0 for a pipe */
+    estimate->disk += task->in.file.size; /* its contents are copied; 0 for a pipe */
     if (file && fm_estimate_check(estimate, task->run, 0, err))
         return err->code;
     if (!file)
@@ -278,7 +280,7 @@ int fm_task_stopped(const struct fm_task *task, struct fm_err *err)
     return fm_comm_agree(task->run->machine.comm, rc, err);
 }
 
-/* Pieces of a measurement, and the one at hand. */
+/* Pieces of a measurement, and the current one. */
 struct pieces {
     const struct fm_run_options *run;
     int at, count;
@@ -335,7 +337,7 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
     struct fm_comm *comm = task->run->machine.comm;
     struct fm_weightsum sums;
     struct fm_digest first, own = {{0}};
-    bool read = fm_comm_tally(comm)->leaves > 0; /* else there is nothing that it computed with */
+    bool read = fm_comm_tally(comm)->leaves > 0; /* else it computed nothing */
     if (!comm)
         return FM_OK;
     int rc = read ? fm_model_sums(task->model, &sums, task->run->stop, err) : FM_OK;
@@ -352,8 +354,8 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
     return fm_comm_agree(comm, rc, err);
 }
 
-/* What shapes the result, and what can change its last bits; in the order in which people look for
- * a difference. */
+/* Values that affect the result, and those that can change its last bits; in the order in which
+ * users would look for a difference. */
 static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX], const char *text,
                           struct fm_err *err)
 {

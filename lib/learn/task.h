@@ -1,13 +1,12 @@
 /*
  * This room, lib/learn: the three tools that compute: scores (rank), masks (train) and adapters
  * (recover).  Each is a visitor of the sweep of lib/engine and a loop around it that can be saved
- * and resumed.  It does not know how a layer is computed or how a member lies in a file.  In
- * reading order: this header, criterion, rank; maskgrad, learn, probe, walk, refine, quality,
- * train; loragrad, tune, recover; estimate and forecast (what a run will cost).
+ * and resumed.  The computation of layers and the format of members are elsewhere.  In reading
+ * order: this header, criterion, rank; maskgrad, learn, probe, walk, refine, quality, train;
+ * loragrad, tune, recover; estimate and forecast (what a run will cost).
  *
- * What rank, train and recover have in common: everything a run works on, opened and
- * checked against each other, in one place; how sequences are drawn; and the options
- * that every history entry records.
+ * Shared by rank, train and recover: opening all inputs of a run and checking them against each
+ * other; drawing sequences; and the options that every history entry records.
  */
 #ifndef FM_TASK_H
 #define FM_TASK_H
@@ -32,52 +31,52 @@ struct fm_task {
     struct fm_hfdir dir;
     struct fm_model *model;
     const struct fm_config *config;
-    struct fm_calib calib, held; /* to work on, to measure on */
-    struct fm_bundle in;         /* the stage stream, where there is one */
-    struct fm_ranking ranking;   /* of the stream; the model is read in its order */
+    struct fm_calib calib, held; /* to work on; to measure on */
+    struct fm_bundle in;         /* the stage stream, if there is one */
+    struct fm_ranking ranking;   /* of the stream; the model is read in this order */
     struct fm_digest identity;   /* of the manifest's "model" */
     struct fm_weightsum wanted;  /* the weights that the stream was made from */
     struct fm_lock lock;         /* on run->outputs.state */
-    uint64_t memory;             /* bytes of it all; layers that stay take half at the most */
+    uint64_t memory;             /* bytes for everything; layers that stay take at most half */
     int cut;                     /* of its sweeps (struct fm_sweep_options) */
     double began;                /* fm_clock_now() at open */
-    /* The epoch whose order is at hand. */
+    /* The current epoch, and its order. */
     uint32_t *epoch;
     int64_t epoch_number;
 };
 
 /*
- * Open run->inputs.model, tokens with those to measure on (fm_quality_open) and, where `needs`
- * names the member that the tool builds on, the stream run->inputs.stream with its ranking.  A
- * warning where that may be made from what is held out here.  The output is tried before anything
- * long begins.  FM_ELOCKED where another run has the state file.
+ * Open run->inputs.model, tokens with those to measure on (fm_quality_open) and, if `needs` names
+ * the member that the tool requires, the stream run->inputs.stream with its ranking.  Warns if that
+ * may have been made from the tokens held out here.  The output is checked before any long work.
+ * FM_ELOCKED if another run has the state file.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);
-/* The result is there: remove the state of `tool`.  That it cannot be is a warning, since the same
- * command would now find an output that exists. */
+/* The result was written: remove the state of `tool`.  Failure is only a warning, because the
+ * output exists already. */
 void fm_task_forget(const struct fm_task *task, const char *tool);
 
 void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 
-/* The part that needs no stream and no output: model, tokens (held out too where `hold`). */
+/* The part that needs no stream and no output: model, and tokens (also held-out ones if `hold`). */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
 
-/* Of a --dry-run, after it: the stream too, where run->inputs.stream names a file and is not the
- * standard input, which the run itself may want to read. */
+/* For a --dry-run, afterwards: open the stream too, if run->inputs.stream names a file other than
+ * standard input, which the run itself may need to read. */
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err);
 
-/* The end of a --dry-run: an output that is named could be written, *estimate is affordable, and
- * how long it would take. */
+/* The end of a --dry-run: check that a named output can be written and that *estimate is feasible,
+ * and forecast the time. */
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
                          struct fm_err *err);
 
-/* A sweep in what the layers leave of the task's memory, with its stop flag. */
+/* A sweep in the task's memory that the layers leave, with its stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err);
 
-/* Says where the batch of a step has fewer leaves (lib/engine/sweep.h) than there are ranks. */
+/* Warn if the batch of a step has fewer leaves (lib/engine/sweep.h) than there are ranks. */
 void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
 
 /*
@@ -90,18 +89,18 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
 cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch);
 
 /*
- * Between two steps, of ranks by all of them: FM_ESAVED where one was asked to stop; and whether it
- * is time to save, which rank 0's clock says, and never where there is no state.
+ * Called between two steps, by all ranks: FM_ESAVED if one of them was asked to stop; and whether
+ * to save now, which rank 0's clock decides; never without a state file.
  */
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
 int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
                 struct fm_err *err);
 
 /*
- * Measure masks `number` (count) of the family on the held-out sequences, without an adapter where
- * it is NULL, in pieces that one sweep measures within the task's memory.  `took` gets the numbers
+ * Measure masks `number` (count) of the family on the held-out sequences, without an adapter if it
+ * is NULL, in pieces that one sweep measures within the task's memory.  `took` receives the numbers
  * and figures (n) of each piece, and may save them.  Progress is that of all pieces.  All ranks
- * call it; FM_ESAVED where one was asked to stop.
+ * must call it; FM_ESAVED if one of them was asked to stop.
  */
 typedef int fm_task_took(void *self, const int *number, const struct fm_quality *quality, int n,
                          struct fm_err *err);
@@ -109,10 +108,10 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *family, c
                     int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
                     struct fm_err *err);
 
-/* FM_ECONFIG where a rank computed with other weights than rank 0 did. */
+/* FM_ECONFIG if a rank computed with other weights than rank 0. */
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err);
 
-/* Digest of what every tool's result hangs on, with a text of the tool's own.  FM_ECONFIG where
+/* Digest of everything that affects every tool's result, and of a text of the tool.  FM_ECONFIG if
  * ranks differ in any of that, or in what they compute with. */
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
                    struct fm_err *err);

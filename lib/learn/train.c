@@ -1,7 +1,7 @@
 /*
- * Methods differ in how a family comes about: at once from scores, or step by step by gradients
- * (learned, walk, exchange).  Around them everything is the same: check the options, take up the
- * state, make the family, finish it, write the stream.
+ * Methods differ in how they make a family: at once from scores, or step by step by gradients
+ * (learned, walk, exchange).  The rest is the same for all: check the options, resume the state,
+ * make the family, finish it, write the stream.
  */
 #include "lib/learn/train.h"
 
@@ -29,8 +29,8 @@
 #define BATCH 8
 
 enum {
-    FM_TRAIN_MADE,   /* what the method makes */
-    FM_TRAIN_RESULT, /* what the stream gets: that, filled, refined and measured */
+    FM_TRAIN_MADE,   /* the family that the method makes */
+    FM_TRAIN_RESULT, /* the family of the output: filled, refined and measured */
     FM_TRAIN_FAMILIES
 };
 
@@ -45,23 +45,23 @@ struct fm_trainer {
     struct fm_actions actions;
     struct range range;
     const struct method *method;
-    struct fm_learn learn;    /* of learned */
-    struct fm_walk walk;      /* of walk and exchange */
-    struct fm_stepcost worth; /* of exchange, then of --refine */
-    struct fm_budgets input;  /* of the shuffles: the family of the stream */
-    int64_t idle;             /* of the mask at hand, the last rounds that found nothing */
-    int64_t refined;          /* rounds of --refine; -1: gaps are filled since */
+    struct fm_learn learn;    /* for learned */
+    struct fm_walk walk;      /* for walk and exchange */
+    struct fm_stepcost worth; /* for exchange, then for --refine */
+    struct fm_budgets input;  /* for the shuffles: the family of the stream */
+    int64_t idle;             /* consecutive rounds without improvement on the current mask */
+    int64_t refined;          /* rounds of --refine; -1: gaps were filled since */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
     struct {
         double make, refine, measure;
-    } work;      /* of each part, in FLOPs, as estimated */
-    bool warned; /* that the method came short of `until` */
-    int resumed; /* steps and budgets that came from the state file */
+    } work;      /* FLOPs of each part, as estimated */
+    bool warned; /* the user was warned that the method ended before `until` */
+    int resumed; /* steps and budgets read from the state file */
 };
 
-/* What the sweeps of a method are planned from, before anything is opened but the inputs. */
+/* Inputs for planning the sweeps of a method, before anything but the inputs is opened. */
 struct plan {
     const struct fm_train_options *options;
     const struct fm_task *task;
@@ -69,33 +69,34 @@ struct plan {
     uint64_t targets; /* budgets */
 };
 
-/* A method: what it has, needs, makes, costs and saves.  Functions may be NULL: nothing to do. */
+/* A method: its features, and functions that begin, make, cost and save it.  A NULL function has
+ * nothing to do. */
 struct method {
     int has;           /* fm_train_methods */
-    const char *needs; /* a member of the input stream */
-    /* Whether it compares experts by their scores, which only those of taylor can. */
+    const char *needs; /* a required member of the input stream */
+    /* Whether it compares experts by their scores, which is valid only for taylor. */
     bool (*weighs)(const struct fm_train_options *o);
-    /* Its action set, t->actions. */
+    /* Set its action set, t->actions. */
     int (*choose)(struct fm_trainer *t, struct fm_err *err);
-    /* t->masks[FM_TRAIN_MADE]: the whole family, or what the first step begins with. */
+    /* Set t->masks[FM_TRAIN_MADE]: the whole family, or the start of the first step. */
     int (*begin)(struct fm_trainer *t, struct fm_err *err);
-    /* The steps, from where begin or a state file left it; FM_ESAVED when stopped. */
+    /* Take the steps, continuing after begin or a state file; FM_ESAVED when stopped. */
     int (*make)(struct fm_trainer *t, struct fm_err *err);
-    int (*taken)(const struct fm_trainer *t); /* steps so far */
-    /* Channels that the steps removed; NULL: all that the family lacks. */
+    int (*taken)(const struct fm_trainer *t); /* number of steps so far */
+    /* Channels removed by the steps; NULL: all that the family removes. */
     uint64_t (*removed)(const struct fm_trainer *t, const struct fm_masks *f);
-    /* The sweeps of all steps; T and kept of *sweep are set. */
+    /* Set the sweeps of all steps; T and kept of *sweep are already set. */
     void (*cost)(struct fm_estimate_sweep *sweep, const struct plan *plan);
-    /* Its options, for the manifest. */
+    /* Add its options to the manifest. */
     void (*record)(cJSON *options, const struct fm_trainer *t);
-    /* Arrays of the state file beside the families. */
+    /* Add its arrays to the state file, in addition to the families. */
     void (*save)(struct fm_journal_item *item, size_t *items, struct fm_trainer *t);
-    void (*resumed)(struct fm_trainer *t); /* those arrays were read */
+    void (*resumed)(struct fm_trainer *t); /* called after those arrays were read */
 };
 
 static const struct method methods[FM_METHODS];
 
-/* Whether gaps between its masks are filled, and they may be refined and nested. */
+/* Whether gaps between its masks are filled, and --refine and --nested apply. */
 static bool is_shaped(const struct fm_trainer *t)
 {
     return t->method->has & FM_TRAIN_WIDTHS;
@@ -176,22 +177,22 @@ static int check_options(const struct fm_train_options *o, struct range *range, 
     return FM_OK;
 }
 
-/* ---- what it costs: the sweeps of each method, and how many sequences they read ---- */
+/* ---- cost: the sweeps of each method, and the number of sequences they read ---- */
 
-/* So many sequences, or all there are. */
+/* `want` sequences, or all if there are fewer. */
 static int clip_sequences(const struct fm_calib *calib, int want)
 {
     return want < calib->count ? want : calib->count;
 }
 
-/* Sequences of a budget of exchange, or of a round of --refine. */
+/* Sequences per budget of exchange, or per round of --refine. */
 static int sequences_around(const struct fm_calib *calib, const struct fm_train_options *o)
 {
     int take = (o->around_tokens + calib->T - 1) / calib->T;
     return clip_sequences(calib, take > o->around_sequences ? take : o->around_sequences);
 }
 
-/* Sequences of a step of learning. */
+/* Sequences per step of learning. */
 static int batch_of(const struct fm_run_options *run)
 {
     return run->inputs.batch > 0 ? run->inputs.batch : BATCH;
@@ -238,11 +239,11 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    /* Widths compress well, so this is what they are at the most. */
+    /* Widths compress well, so this is an upper bound. */
     estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
 }
 
-/* Suggest what would take less: fewer steps, or a method that takes none. */
+/* Suggest cheaper runs: fewer steps, or a method without steps. */
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task, const struct range *range)
 {
@@ -261,7 +262,7 @@ static void suggest_less(struct fm_estimate *estimate, const struct fm_train_opt
     }
 }
 
-/* The trainer's shares of an estimate, in the order in which estimate_run added them. */
+/* Copy the trainer's shares from an estimate, in the order in which estimate_run added them. */
 static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 {
     int at = 0;
@@ -274,9 +275,9 @@ static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 /* ---- the state file ---- */
 
 /*
- * Families grow during a run, so the state file's arrays say how long they were, and
- * reading allocates them first.  Widths from the file are checked to be actions: the file is ours,
- * but a disk is not to be trusted with an index into an array.
+ * Families grow during a run, so reading takes the lengths from the state file's arrays and
+ * allocates the families first.  Widths from the file are checked to be actions: a damaged file
+ * must not yield an index out of range.
  */
 
 static void add_item(struct fm_journal_item *item, size_t *items, const char *name,
@@ -286,7 +287,7 @@ static void add_item(struct fm_journal_item *item, size_t *items, const char *na
         (struct fm_journal_item){.name = name, .dtype = dtype, .count = count, .data = data};
 }
 
-/* The arrays of one family as the state file has them. */
+/* The arrays of one family in the state file. */
 struct packed {
     int64_t *steps;  /* (count) */
     double *quality; /* (count, QUALITIES) */
@@ -388,20 +389,20 @@ static int save_if_due(struct fm_trainer *t, struct fm_err *err)
     return !rc && due ? save_state(t, err) : rc;
 }
 
-/* Grow the families to hold what the state file has. */
+/* Grow the families to the sizes in the state file. */
 static int size_families(struct fm_trainer *t, const struct fm_journal *j, struct fm_err *err)
 {
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         struct fm_masks *f = &t->masks[i];
         uint64_t count = fm_journal_count(j, steps_items[i]);
-        /* The result comes last. */
+        /* The result is made last. */
         bool expected = i == FM_TRAIN_RESULT ? count > 0 : f->count > 0;
         if ((count > 0) != expected || count > FM_BUDGETS_MAX)
             return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks",
                            t->task.run->outputs.state, (unsigned long long)count);
         if (count == 0)
             continue;
-        /* Copies of the full mask make space for the arrays that are read. */
+        /* Copies of the full mask reserve space for the arrays that are read. */
         struct fm_mask full = f->count ? f->mask[0] : (struct fm_mask){0};
         if (fm_masks_reserve(f, (size_t)count, err))
             return err->code;
@@ -465,8 +466,8 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
     return FM_OK;
 }
 
-/* Read run->outputs.state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG
- * where it belongs to another run. */
+/* Read run->outputs.state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG if
+ * it belongs to another run. */
 static int resume(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal j;
@@ -481,15 +482,15 @@ static int resume(struct fm_trainer *t, struct fm_err *err)
     return rc;
 }
 
-/* ---- what every family goes through once its method has made it ---- */
+/* ---- finishing a family, for all methods ---- */
 
 /*
- * The result is a family of its own beside that of the method, so that a state file between any
- * two masks says how far it came.  One width for all has a mask at every width it may have, and a
- * shuffle one for each it was made from: these two stay as they are.
+ * The result is kept separately from the family of the method, so that a state file written between
+ * any two masks records the progress.  The uniform family has a mask at every allowed width, and a
+ * shuffle one for each mask that it was made from: these two are not filled.
  */
 
-/* Masks that are to have figures and have none yet: their numbers. */
+/* List the masks that are to be measured and have no figures yet. */
 static int list_unmeasured(int *number, const struct fm_trainer *t, const struct fm_masks *f,
                            struct fm_err *err)
 {
@@ -505,7 +506,7 @@ static int list_unmeasured(int *number, const struct fm_trainer *t, const struct
     return n;
 }
 
-/* Where figures of masks go. */
+/* Destination of the figures of masks. */
 struct figures {
     struct fm_trainer *t;
     struct fm_masks *f;
@@ -520,7 +521,7 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
     return save_if_due(x->t, err);
 }
 
-/* Measure what is not measured yet, in pieces that can be saved. */
+/* Measure what is not measured yet, in pieces between which state can be saved. */
 static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
@@ -546,7 +547,7 @@ static struct fm_gaps gaps_of(const struct fm_trainer *t, double *lost)
 typedef int change_fn(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                       struct fm_err *err);
 
-/* *f becomes what `change` makes of it. */
+/* Replace *f by the result of `change`. */
 static int change_family(struct fm_trainer *t, struct fm_masks *f, change_fn *change,
                          struct fm_err *err)
 {
@@ -575,7 +576,8 @@ static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint6
            fm_decimal_floor(&t->range.until, channels);
 }
 
-/* Only learning ends where its steps do; the others go on while an expert can be narrowed. */
+/* Only `learned` can end because its steps run out; the others continue while an expert can be
+ * narrowed. */
 static void warn_learned(struct fm_trainer *t, double budget)
 {
     const struct fm_train_options *o = t->options;
@@ -589,7 +591,7 @@ static void warn_learned(struct fm_trainer *t, double budget)
                 budget, 2 * o->steps, o->steps, o->until);
 }
 
-/* A family that is filled stays as it is, so this may be done again after a resume. */
+/* Filling a filled family does not change it, so this may be repeated after a resume. */
 static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     if (f->count == 0 || !is_shaped(t))
@@ -603,7 +605,7 @@ static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *
     return rc;
 }
 
-/* What the method made, filled. */
+/* The family that the method made, filled. */
 static int take_family(struct fm_trainer *t, struct fm_masks *result, struct fm_err *err)
 {
     struct fm_masks *made = &t->masks[FM_TRAIN_MADE];
@@ -613,7 +615,8 @@ static int take_family(struct fm_trainer *t, struct fm_masks *result, struct fm_
     return rc;
 }
 
-/* Of the filled family, the masks that are refined; the others come between them again. */
+/* Keep only the masks of the filled family that are refined; the others are filled in again later.
+ */
 static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     struct fm_masks chosen;
@@ -629,7 +632,7 @@ static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_er
     return rc;
 }
 
-/* Channels that mask b of those that are refined must remove at the least: its budget's. */
+/* Channels that refined mask b must remove at least, by its budget. */
 static uint64_t least_of(const struct fm_trainer *t, const struct fm_masks *f, int b)
 {
     uint64_t n = fm_masks_channels(f),
@@ -643,7 +646,8 @@ static uint64_t least_of(const struct fm_trainer *t, const struct fm_masks *f, i
     return least;
 }
 
-/* Rounds that are left out count as done: draws of the next mask do not hang on this one. */
+/* Rounds that are skipped count as done, so that draws of the next mask do not depend on this one.
+ */
 static void count_round(struct fm_trainer *t, int64_t rounds, bool found)
 {
     int64_t next = (t->refined / rounds + 1) * rounds;
@@ -655,7 +659,7 @@ static void count_round(struct fm_trainer *t, int64_t rounds, bool found)
         t->idle = 0;
 }
 
-/* Rounds are counted over all masks, so that a run that goes on does so in the middle of one. */
+/* Rounds are counted over all masks, so that a run can resume in the middle of a mask. */
 static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
@@ -684,7 +688,7 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
     return rc;
 }
 
-/* Gaps filled again, and nested: once. */
+/* Fill gaps again, and make the family nested; once. */
 static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     int rc = t->options->refine > 0 ? fill_family(t, f, err) : FM_OK;
@@ -693,8 +697,8 @@ static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err 
     return rc;
 }
 
-/* From t->masks[FM_TRAIN_MADE] make t->masks[FM_TRAIN_RESULT], measured; goes on where a state
- * file had part of it.  FM_ESAVED when stopped, and then t can be saved. */
+/* Make t->masks[FM_TRAIN_RESULT] from t->masks[FM_TRAIN_MADE] and measure it; continues from a
+ * state file.  FM_ESAVED when stopped, and then t can be saved. */
 static int finish_family(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *result = &t->masks[FM_TRAIN_RESULT];
@@ -711,8 +715,8 @@ static int finish_family(struct fm_trainer *t, struct fm_err *err)
     return rc ? rc : measure_family(t, result, err);
 }
 
-/* Whether the method came to less than a step from `until` by itself, *came_to the budget that it
- * came to; where not, a warning says why and what to raise.  f is the result. */
+/* Whether the method by itself came within a step of `until`; *came_to is its last budget.  If not,
+ * warn with the reason and the option to raise.  f is the result. */
 static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *came_to)
 {
     const struct fm_train_options *o = t->options;
@@ -773,8 +777,8 @@ static int choose_tenths(struct fm_trainer *t, struct fm_err *err)
     return parse_actions(t, FM_ACTIONS_TEN, err);
 }
 
-/* Finer than the others: its steps are measured one by one, and what a logit has to learn grows
- * with their number. */
+/* A finer action set than that of other methods: steps are measured one by one here, while logits
+ * have more to learn with more actions. */
 static int choose_twentieths(struct fm_trainer *t, struct fm_err *err)
 {
     return parse_actions(t, FM_ACTIONS_TWENTY, err);
@@ -802,7 +806,7 @@ static bool weighs_always(const struct fm_train_options *o)
     return true;
 }
 
-/* learned: logits over the action set for every expert. */
+/* learned: logits over the action set of every expert. */
 
 static bool weighs_prior(const struct fm_train_options *o)
 {
@@ -891,7 +895,7 @@ static void resumed_learned(struct fm_trainer *t)
     fm_logits_refresh(&t->learn.logits);
 }
 
-/* walk, and exchange, which measures masks around the present one. */
+/* walk; and exchange, which measures masks around the current one. */
 
 static int begin_walk_with(struct fm_trainer *t, struct fm_stepcost *worth, int sequences,
                            struct fm_err *err)
@@ -970,7 +974,7 @@ static void record_walk(cJSON *to, const struct fm_trainer *t)
     fm_json_add_uint(to, "walk_sequences", (uint64_t)t->walk.sequences);
 }
 
-/* Those that need no gradient: begin makes the whole family. */
+/* Methods without gradients: begin makes the whole family. */
 
 static int begin_saliency(struct fm_trainer *t, struct fm_err *err)
 {
@@ -1050,7 +1054,7 @@ int fm_train_methods(int has)
 
 /* ---- a run ---- */
 
-/* The parts of options that shape the result, for the state file. */
+/* Digest of the options that affect the result, for the state file. */
 static int digest_params(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
@@ -1120,7 +1124,7 @@ static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct 
 
 /* ---- the stream ---- */
 
-/* The result's arrays move to the report. */
+/* Move the result's arrays to the report. */
 static void fill_report(struct fm_train_report *report, struct fm_trainer *t)
 {
     report->masks = t->masks[FM_TRAIN_RESULT];
@@ -1228,9 +1232,9 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
 }
 
 /*
- * Scores of taylor are squares of estimated changes of the loss and compare channels of all
- * experts; those of other criteria order channels inside an expert, so a method that weighs experts
- * by their scores is refused (FM_ECONFIG).
+ * Scores of taylor are squared estimates of changes of the loss and comparable between experts.
+ * Those of other criteria only order the channels of an expert, so methods that compare experts by
+ * their scores are refused (FM_ECONFIG).
  */
 static int check_criterion(const struct fm_train_options *o, const struct fm_task *task,
                            struct fm_err *err)
@@ -1252,7 +1256,7 @@ static int check_criterion(const struct fm_train_options *o, const struct fm_tas
                    prior[0] ? "" : "learned with ");
 }
 
-/* Widths cut no channel group: the multiple is that of the ranking where none was given. */
+/* Widths must not split a channel group: by default the multiple is the ranking's group. */
 static int choose_multiple(struct fm_train_options *o, const struct fm_task *task,
                            struct fm_err *err)
 {

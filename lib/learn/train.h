@@ -1,11 +1,10 @@
 /*
  * fm-train: a family of masks, one for every budget (fm-method(7)).
  *
- * `learned` keeps logits over the action set for every expert and trains them by
- * straight-through Gumbel-softmax while a controller lowers the expected width along a
- * line; the hardened masks that it passes are the family.  `walk` lowers the cheapest
- * expert by measured gradients, and so does `exchange`, by better ones.  The rest need no
- * gradient: lib/masks/masks.h.
+ * `learned` has logits over the action set for every expert and trains them by straight-through
+ * Gumbel-softmax while a controller lowers the expected width along a line; the hardened masks on
+ * the way are the family.  `walk` narrows the cheapest expert by measured gradients, and so does
+ * `exchange`, by better estimates.  The other methods need no gradient: lib/masks/masks.h.
  */
 #ifndef FM_TRAIN_H
 #define FM_TRAIN_H
@@ -18,24 +17,25 @@
 
 struct fm_train_report {
     struct fm_actions actions;
-    struct fm_masks masks;       /* with quality; what the stream now has */
-    int steps;                   /* taken by learned, also those after the last planned one */
-    int resumed;                 /* steps that came from the state file */
-    bool reached;                /* the method came to less than a step from `until`, by itself */
-    double came_to;              /* the budget that it came to */
-    double seconds;              /* all of it */
-    struct fm_uptodate uptodate; /* of --if-changed; where it is, nothing else is filled in */
-    double seconds_step;         /* mean of a training step or walk budget; 0: there were none */
+    struct fm_masks masks; /* with quality; as in the output stream */
+    int steps;             /* taken by learned, including those after the last planned one */
+    int resumed;           /* steps read from the state file */
+    bool reached;          /* the method by itself came within a step of `until` */
+    double came_to;        /* last budget of the method */
+    double seconds;        /* of the whole run */
+    struct fm_uptodate
+        uptodate;        /* result of --if-changed; if up to date, nothing else is filled in */
+    double seconds_step; /* mean of a training step or walk budget; 0: no steps */
 };
 
-/* What a method has, for what may be asked of it. */
+/* Features of a method, which decide the options that apply to it. */
 enum {
     FM_TRAIN_STEPS = 1,  /* steps of training on batches, with the options of these */
     FM_TRAIN_WIDTHS = 2, /* a width for each expert: granularity, --refine, --nested, no gaps */
     FM_TRAIN_ENDS = 4,   /* a family from an action set up to --until */
     FM_TRAIN_AROUND = 8  /* measures masks around the present one */
 };
-/* 1 << method of all methods that have all of this. */
+/* Bits 1 << method of all methods that have all of these features. */
 int fm_train_methods(int has);
 
 void fm_train_defaults(struct fm_train_options *options);
@@ -44,8 +44,8 @@ void fm_train_report_release(struct fm_train_report *report); /* zeroed struct i
 /*
  * Read the stage stream run->inputs.stream (it has a ranking; for the shuffles also masks), make
  * the family, measure it, write the stream to run->outputs.path.  run->inputs.batch sequences per
- * step, 0: 8. FM_EUSAGE for options that make no sense, FM_ECONFIG where the stream belongs to
- * another model, FM_ESAVED when stopped with run->outputs.state.  *report as for fm_rank.
+ * step, 0: 8. FM_EUSAGE for invalid options, FM_ECONFIG if the stream belongs to another model,
+ * FM_ESAVED when stopped with run->outputs.state.  *report as for fm_rank.
  */
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_train_report *report, struct fm_err *err);

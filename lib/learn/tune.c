@@ -1,6 +1,6 @@
 /*
- * A step of recovery: one sweep leaves the gradient of the adapter, layer by layer, and AdamW takes
- * it layer by layer.
+ * A step of recovery: one sweep computes the gradient of the adapter, layer by layer, and AdamW
+ * applies it layer by layer.
  */
 #include "lib/learn/tune.h"
 
@@ -17,7 +17,8 @@ static bool is_cross(const struct fm_tune *t)
     return t->options->strategy == FM_RECOVER_CROSS;
 }
 
-/* Floats before the m-th layer of experts in the values of the adapter, and of that layer. */
+/* Floats before the m-th layer with experts in the values of the adapter, and floats of that layer.
+ */
 static size_t layer_at(const struct fm_adapter *a, int m)
 {
     return a->offset[(size_t)m * (size_t)a->E];
@@ -28,7 +29,7 @@ static size_t layer_floats(const struct fm_adapter *a, int m)
     return layer_at(a, m + 1) - layer_at(a, m);
 }
 
-/* single: the channels that the mask keeps; cross: all. */
+/* The adapter's widths: for single, the channels that the mask keeps; for cross, all. */
 static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
@@ -48,7 +49,7 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
 static int start_moments(struct fm_tune *t, struct fm_err *err)
 {
     size_t M = (size_t)t->task->config->M, record = 2 * t->floats * sizeof(float);
-    /* What the sweep keeps of a few sequences is small beside them. */
+    /* A sweep over a few sequences needs little memory in comparison. */
     int rc = fm_store_init(&t->moments, t->task->ops, record, M, t->task->memory / 2, err);
     if (!rc)
         rc = fm_store_init(&t->gradients, t->task->ops, record / 2, M, t->task->memory / 4, err);
@@ -160,7 +161,7 @@ static void mean_losses(const struct fm_tune *t, const struct fm_measure *measur
     *kl /= (double)n;
 }
 
-/* The loss of the step; for cross, each subnet weighed so that none drowns the others. */
+/* The loss of the step; for cross, each subnet is weighted so that none dominates. */
 static void weigh_lanes(void *self, const struct fm_measure *measure, float *scale)
 {
     struct fm_tune *t = self;
@@ -237,7 +238,7 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
     return rc;
 }
 
-/* A step of our slice of a layer; then all have the others'. */
+/* Update this rank's slice of a layer, then exchange slices with the other ranks. */
 static int update_layer(struct fm_tune *t, int m, struct fm_err *err)
 {
     const struct fm_recover_options *o = t->options;
@@ -288,7 +289,8 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         rc = sweep_once(t, err);
     if (rc) {
         t->loss = before;
-        /* At the first step the adapter is nothing yet, and what is not finite is the model. */
+        /* At the first step the adapter is still zero, so a value that is not finite comes from the
+         * model. */
         return rc == FM_EFORMAT && t->taken > 0
                    ? fm_within(err, "step %lld of training diverged, use a smaller --lr",
                                (long long)t->taken + 1)

@@ -1,9 +1,9 @@
 /*
- * Training of adapters, step by step (fm-method(7)): lanes of one sweep, gradients of the
- * adapter from its expert views, AdamW.  Gradients and moments of layers are records of
- * stores, so that beyond --memory they lie in a temporary file; the adapter itself stays.
- * Of ranks, all have the adapter; each keeps the gradients and moments of its slice of every layer,
- * moves that, and gets the others' from their owners.
+ * Training of adapters, step by step (fm-method(7)): lanes of one sweep, gradients of the adapter
+ * from its expert views, AdamW.  Gradients and moments of layers are records of stores, so that
+ * beyond --memory they are in a temporary file; the adapter itself stays in memory.  All ranks have
+ * the whole adapter; each has the gradients and moments of its slice of every layer, updates that
+ * slice, and receives the others from their owners.
  */
 #ifndef FM_TUNE_H
 #define FM_TUNE_H
@@ -37,14 +37,15 @@ struct fm_tune {
     int32_t *ids;
 };
 
-/* Task, options, family, mask and batch are set by the caller; the adapter starts from the seed. */
+/* The caller sets task, options, masks, mask and batch; the adapter is initialised from the seed.
+ */
 int fm_tune_init(struct fm_tune *tune, struct fm_err *err);
 void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */
 
-/* One step.  After FM_ESAVED the state is that before it. */
+/* Take one step.  After FM_ESAVED the state is unchanged. */
 int fm_tune_step(struct fm_tune *tune, struct fm_err *err);
 
-/* Between steps: rank 0 has the moments of all, to save them. */
+/* Between steps: gather the moments of all ranks on rank 0, to save them. */
 int fm_tune_gather(struct fm_tune *tune, struct fm_err *err);
 
 #endif

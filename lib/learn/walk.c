@@ -1,15 +1,15 @@
 /*
- * Greedy, by measurement: the cost of lowering an expert is the sum over the channels it would
- * lose of the mean square of what each is worth to the loss.  Signed sums would cancel, squares do
- * not.  Costs are measured again at every budget, because what a channel is worth changes as
- * others go; between two budgets the cheapest moves per channel are taken first.
+ * Greedy by measurement: the cost of narrowing an expert is the sum, over the channels it would
+ * lose, of the mean square of each channel's effect on the loss.  Signed sums would cancel, squares
+ * do not.  Costs are measured again at every budget, because they change as other channels are
+ * removed; between two budgets the moves with the lowest cost per channel are taken first.
  *
- * exchange goes the same way by a better measure: what steps are worth by gradients at masks around
- * the present one (lib/masks/stepcost.h).  With it an expert may also be widened again for another.
- * It visits fewer budgets, about a twelfth of the remaining channels apart: experts are narrowed
- * by what is known, then two rounds of measuring and exchanging correct the mask.  Its loss is the
- * divergence from the full model without the cross-entropy: that has the noise of single next
- * tokens, and fits what is particular to the calibration text.
+ * exchange works the same way with a better measure: the worth of steps by gradients at masks
+ * around the current one (lib/masks/stepcost.h).  It may also widen an expert again in exchange for
+ * another.  It visits fewer budgets, about a twelfth of the remaining channels apart: experts are
+ * narrowed by what was measured before, then two rounds of measuring and exchanging correct the
+ * mask.  Its loss is only the divergence from the full model: the cross-entropy has the noise of
+ * single next tokens, and fits peculiarities of the calibration text.
  */
 #include "lib/learn/walk.h"
 
@@ -20,16 +20,17 @@
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
 
-/* A step up must be worth more than the step down it is paid with; and at most this part of the
- * experts is in an exchange at once, since what steps are worth holds near the present mask. */
+/* A step up must be worth more than the step down that it is exchanged for; and at most this part
+ * of the experts is exchanged at once, because the worth of steps is valid only near the current
+ * mask. */
 #define MARGIN 1
 #define PART 4
-#define ROUNDS 2 /* of exchanges at a mask */
+#define ROUNDS 2 /* rounds of exchanges per mask */
 #define PART_LEFT 12
 
-/* The cheapest way down for one expert: to which action, at what cost per channel. */
+/* The cheapest way to narrow one expert: the action, and its cost per channel. */
 struct move {
-    int from, to; /* actions; to < 0: none left */
+    int from, to; /* actions; to < 0: no narrower one */
     double cost;
 };
 
@@ -46,7 +47,7 @@ static struct move cheapest_move(const double *squares, const struct fm_actions 
     return best;
 }
 
-/* Apply the cheapest moves, one by one, ties to the first expert. */
+/* Apply the cheapest moves one by one; ties go to the first expert. */
 static void apply_moves(uint32_t *widths, struct move *move, const double *squares,
                         const struct fm_actions *actions, int X, uint64_t removed, uint64_t target)
 {
@@ -84,7 +85,7 @@ int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actio
     return FM_OK;
 }
 
-/* Groups of tied experts are lowered as one expert with the sum of their costs. */
+/* Groups of tied experts are narrowed as one expert with the sum of their costs. */
 static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squares,
                         const struct fm_masks *masks, uint64_t target, struct fm_err *err)
 {
@@ -97,7 +98,7 @@ static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squar
     return rc;
 }
 
-/* By squares at the mask itself. */
+/* Narrow by squares at the mask itself. */
 static int lower_by_squares(const struct fm_walk *w, uint32_t *widths, const struct fm_probe *probe,
                             const struct fm_masks *masks, uint64_t target, struct fm_err *err)
 {
@@ -137,7 +138,7 @@ int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, cons
     return rc;
 }
 
-/* One sweep around widths, then the pairs of steps that it proposes. */
+/* Make one sweep around widths, then exchange the pairs of steps that it proposes. */
 static int exchange_round(const struct fm_walk *w, uint32_t *widths, size_t X, int size,
                           uint64_t sweep, uint64_t target, struct fm_err *err)
 {
@@ -154,14 +155,14 @@ static int exchange_round(const struct fm_walk *w, uint32_t *widths, size_t X, i
     int most = (int)X / size / PART + 1;
     for (int i = 0; i < pairs && i < most; i++)
         fm_stepcost_exchange(w->worth, widths, &pair[i]);
-    /* Steps are not all of one size. */
+    /* Steps have different sizes, so the target may have been missed. */
     fm_stepcost_lower(w->worth, widths, target);
     fm_granularity_spread(widths, X, size);
     free(pair);
     return pairs < 0 ? FM_ENOMEM : FM_OK;
 }
 
-/* By what steps are worth: lowered by what is known, then measured there and exchanged. */
+/* Narrow by the worth of steps: first by what is already measured, then measure and exchange. */
 static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struct fm_masks *masks,
                           uint64_t target, struct fm_err *err)
 {
@@ -183,9 +184,9 @@ static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struc
     return rc;
 }
 
-/* The budget after `removed` of n channels: its number, above the last where there is none.  What
- * steps are worth holds near the mask where it was measured, so exchange goes as far as PART_LEFT
- * of the channels that are left, and at least to the next budget. */
+/* The number of the budget after `removed` of n channels; larger than the last if there is none.
+ * The worth of steps is valid near the mask where it was measured, so exchange advances by 1 /
+ * PART_LEFT of the remaining channels, and at least to the next budget. */
 static uint64_t next_budget(const struct fm_decimal *step, const struct fm_decimal *until,
                             bool every, uint64_t removed, uint64_t n)
 {

@@ -1,11 +1,10 @@
 /*
- * walk: at every budget step, measure at the current masks what each expert's channels
- * carry, and lower the experts whose channels cost least, until the budget is met
- * (fm-method(7)).  The family is all the state it has.
- * exchange: the same, by what steps are worth around the current masks, and experts whose steps
- * are worth less than another's are narrowed to widen that one; its state is struct fm_stepcost.
- * It visits every seventh budget of a percent at first and every one at the end; the budgets
- * between two masks are filled afterwards (lib/masks/gaps.h).
+ * walk: at every budget step, measure the effect of each expert's channels at the current masks,
+ * and narrow the experts whose channels cost least, until the budget is met (fm-method(7)).  Its
+ * only state is the family.  exchange: the same, by the worth of steps around the current masks;
+ * experts whose steps are worth less than another's are narrowed to widen that one.  Its state is
+ * struct fm_stepcost.  It visits every seventh budget of a percent at first and every one at the
+ * end; the budgets between two masks are filled afterwards (lib/masks/gaps.h).
  */
 #ifndef FM_WALK_H
 #define FM_WALK_H
@@ -20,30 +19,30 @@ struct fm_walk {
     struct fm_task *task; /* borrowed, as all that follows */
     const struct fm_actions *actions;
     const struct fm_decimal *step, *until;
-    int sequences; /* of a sweep */
+    int sequences; /* sequences per sweep */
     enum fm_granularity granularity;
-    struct fm_stepcost *worth; /* exchange; NULL: walk */
+    struct fm_stepcost *worth; /* for exchange; NULL for walk */
 };
 
 /* Sweeps of exchange from the full mask, of n channels, to `until`. */
 uint64_t fm_walk_sweeps(const struct fm_decimal *step, const struct fm_decimal *until, uint64_t n);
 
 /*
- * Take the family, which has at least the full mask, one mask further.  *done is set instead where
- * `until` is met or every expert is as narrow as it can be.
+ * Extend the family, which has at least the full mask, by one mask.  *done is set instead if
+ * `until` is met or every expert has its narrowest width.
  */
 int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
                  struct fm_err *err);
 
 /*
- * The choice alone: lower widths (X) until they remove `target` channels.  squares (X, A): mean
- * c^2 summed over the channels between action a - 1 and action a.  Where they cannot, every expert
- * ends at its narrowest.
+ * Only the choice: narrow widths (X) until they remove `target` channels.  squares (X, A): mean c^2
+ * summed over the channels between action a - 1 and action a.  If that is not possible, every
+ * expert gets its narrowest width.
  */
 int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actions *actions, int X,
                   uint64_t target, struct fm_err *err);
 
-/* One sweep at masks around widths (M, E), drawn for `sweep`, taken into `worth`, whose x are
+/* One sweep at masks around widths (M, E), drawn for `sweep`, added to `worth`, whose X items are
  * groups of `size` experts. */
 int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, const uint32_t *widths,
                    int size, uint64_t sweep, struct fm_err *err);
