@@ -1,6 +1,5 @@
 /*
- * From options to the table: which rows, at which budgets, and what a budget is here.  The work is
- * contest.c's.
+ * From options to the table: the rows and the budgets.  contest.c calibrates and measures.
  */
 #include "lib/baseline/baseline.h"
 
@@ -36,7 +35,8 @@ static void add_row(struct fm_baseline_table *t, enum fm_baseline baseline, bool
                                           rule->method == fm_methods_usual()};
 }
 
-/* The row of the default: one of the methods that have a row, or its own. */
+/* The row of fm-train's default method: that of the method if it has one, else the default's own.
+ */
 static enum fm_baseline usual_row(void)
 {
     int i = FM_BASELINE_UNIFORM;
@@ -46,7 +46,7 @@ static enum fm_baseline usual_row(void)
     return (enum fm_baseline)i;
 }
 
-/* What a word of --only names; false where that is nothing. */
+/* Find the row that a word of --only names; false if there is none. */
 static bool find_row(const char *word, size_t len, enum fm_baseline *baseline, bool *recovered)
 {
     size_t tail = strlen(RECOVERED);
@@ -95,8 +95,8 @@ static int choose_rows(struct fm_baseline_table *t, const struct fm_run_options 
 
 /* --- budgets --- */
 
-/* Append the number of experts nearest to a budget, once; out of reach: an error, or, where nobody
- * asked for it, nothing. */
+/* Append the number of experts nearest to a budget, unless it is already there.  A budget out of
+ * reach is an error if the user asked for it, else it is left out. */
 static int add_budget(struct fm_baseline_table *t, const struct fm_config *c, const char *text,
                       size_t len, bool asked, struct fm_err *err)
 {
@@ -141,7 +141,7 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
             return rc;
         at += len + (at[len] == ',');
     }
-    if (t->budgets == 0 && !budgets) /* few experts: all that can be removed */
+    if (t->budgets == 0 && !budgets) /* few experts: all numbers that can be removed */
         for (int count = step; count <= most && t->budgets < FM_BASELINE_BUDGETS_MAX; count += step)
             t->dropped[t->budgets++] = count;
     return t->budgets ? FM_OK : fm_fail(err, FM_EUSAGE, "--budgets names none");
@@ -149,13 +149,13 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
 
 /* --- the run --- */
 
-/* The model, which must be whole, and all tokens are opened once before anything long begins. */
+/* Open the model, which must be complete, and all tokens once before any long work. */
 static int open_config(struct fm_contest *c, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_calib held = {0};
     int rc = fm_task_open_inputs(&task, c->run, false, err);
-    if (!rc) /* not the model's, which ends with the task */
+    if (!rc) /* parsed again, because that of the task's model is freed with the task */
         rc = fm_config_parse(&c->config, task.dir.config, task.dir.config_bytes, err);
     if (!rc) {
         rc = fm_calib_open(&held, c->run, &c->config, true, err);
@@ -181,7 +181,8 @@ static void release(struct fm_contest *c)
     fm_config_release(&c->config);
 }
 
-/* Families end where their masks are wanted, and where fm-train's own do if that is further. */
+/* Set the last budget of families: the largest that is compared, or fm-train's own if that is
+ * larger. */
 static void choose_until(struct fm_contest *c)
 {
     double last = (double)c->table->dropped[c->table->budgets - 1] / c->table->experts + 0.01;

@@ -1,13 +1,13 @@
 /*
- * This room, lib/baseline: the suite's masks beside what other pruners do, on the same model,
- * tokens and bytes.  It may include all other rooms of lib, and only cmd includes it.  In reading
- * order: this header; expertdrop (rules that remove whole experts), channelcut (how a score becomes
- * widths), methods (the suite's own, by its own tools), spent (time and memory), contest
- * (everything measured side by side), baseline.c (from options to the table).
+ * This room, lib/baseline: compares the suite's masks with other pruners, on the same model, tokens
+ * and bytes.  It may include all other rooms of lib, and only cmd includes it.  In reading order:
+ * this header; expertdrop (rules that remove whole experts), channelcut (how a score becomes
+ * widths), methods (the suite's own, by its own tools), spent (time and memory), contest (measuring
+ * all of them), baseline.c (from options to the table).
  *
- * A budget is a number of experts of every layer, k of E: what a rule that removes experts can
- * reach.  Everybody else removes at least as many channels, so nobody keeps more bytes of expert
- * weights than the rule that removed the experts.
+ * A budget is a number of experts of every layer, k of E, so that rules that remove experts can
+ * reach it.  All other baselines remove at least as many channels, so they keep at most as many
+ * bytes of expert weights as a rule that removes experts.
  */
 #ifndef FM_BASELINE_H
 #define FM_BASELINE_H
@@ -18,7 +18,7 @@
 #include "lib/run/run.h"
 
 enum fm_baseline {
-    /* Whole experts, the same number in every layer; the router chooses among the others. */
+    /* Whole experts, the same number in every layer; the router chooses among the rest. */
     FM_BASELINE_REAP,      /* lowest mean of router weight times norm of the output */
     FM_BASELINE_FREQUENCY, /* fewest tokens */
     FM_BASELINE_RANDOM,    /* mean of FM_BASELINE_DRAWS draws */
@@ -26,19 +26,19 @@ enum fm_baseline {
      * layer, or the best of the model (lib/baseline/channelcut.h). */
     FM_BASELINE_ACTIVATION,
     FM_BASELINE_CONTRIBUTION,
-    FM_BASELINE_ENERGY, /* of each layer */
+    FM_BASELINE_ENERGY, /* per layer */
     FM_BASELINE_FISHER_EXPERT,
     FM_BASELINE_FISHER_LAYER,
     FM_BASELINE_FISHER_GLOBAL,
-    FM_BASELINE_WINNOW, /* of each layer, in multiples */
-    /* The suite's own, by methods of fm-train. */
+    FM_BASELINE_WINNOW, /* per layer, in multiples */
+    /* The suite's own masks, by methods of fm-train. */
     FM_BASELINE_UNIFORM,
     FM_BASELINE_SALIENCY,
     FM_BASELINE_WALK,
     FM_BASELINE_EXCHANGE,
     FM_BASELINE_LEARNED,
-    FM_BASELINE_DEFAULT, /* fm-train's default method, where it is not one of these */
-    FM_BASELINE_BUNDLE,  /* the family that was given */
+    FM_BASELINE_DEFAULT, /* fm-train's default method, if it is not one of these */
+    FM_BASELINE_BUNDLE,  /* the family of a given bundle or stream */
     FM_BASELINES
 };
 
@@ -49,43 +49,43 @@ enum fm_baseline {
 const char *fm_baseline_name(enum fm_baseline baseline);
 
 struct fm_baseline_cell {
-    double budget;             /* channels really removed; experts: their channels */
-    struct fm_quality quality; /* positions 0: the baseline has nothing that small */
+    double budget; /* share of channels actually removed; for rules that remove experts, of their
+                      channels */
+    struct fm_quality quality; /* positions 0: the baseline has no mask that small */
 };
 
 struct fm_baseline_row {
     enum fm_baseline baseline;
     bool recovered;  /* with an adapter of fm-recover */
-    bool usual;      /* what fm-train does unless told otherwise */
-    bool measured;   /* the next two are known: not of random, nor of a bundle */
+    bool usual;      /* fm-train's default method */
+    bool measured;   /* the next two are known; not so for random and bundles */
     double seconds;  /* of calibration: rank, train, recover */
-    uint64_t memory; /* bytes of the process at the most meanwhile; 0: unknown */
+    uint64_t memory; /* peak bytes of the process during calibration; 0: unknown */
     struct fm_baseline_cell cell[FM_BASELINE_BUDGETS_MAX];
 };
 
 struct fm_baseline_table {
     int budgets, rows, sequences, T;
     int experts;                   /* E */
-    uint64_t bytes, bytes_experts; /* of all tensors, and of channels of experts among them */
+    uint64_t bytes, bytes_experts; /* of all tensors, and of the experts' channels among them */
     int dropped[FM_BASELINE_BUDGETS_MAX]; /* (budgets) experts of every layer, increasing */
-    struct fm_quality full;               /* positions 0: a plan, nothing was measured */
+    struct fm_quality full;               /* positions 0: only a plan, nothing was measured */
     struct fm_baseline_row row[2 * FM_BASELINES];
 };
 
 struct fm_baseline_options {
-    const char *budgets; /* "0.25,0.5": to the nearest number of experts; NULL: five, as far as the
-                            router allows */
+    const char *budgets; /* "0.25,0.5": rounded to the nearest number of experts; NULL: five, as far
+                            as the router allows */
     const char *only;    /* "reap,learned,learned+recover": these rows; NULL: all */
-    int steps;           /* of learned and of recovery; 0: theirs */
-    const char *dir;     /* for streams meanwhile; NULL: TMPDIR or /var/tmp */
+    int steps;           /* of learned and of recovery; 0: their defaults */
+    const char *dir;     /* for temporary streams; NULL: TMPDIR or /var/tmp */
 };
 
 /*
  * Calibrate every baseline on run->inputs.tokens and measure all on run->inputs.eval_tokens or
- * eval_text, which no baseline has seen.  run->inputs.stream: a bundle or a stage stream with masks
- * to compare with, or NULL. With `plan` budgets and rows are chosen and nothing is computed.
- * FM_EUSAGE for budgets that a router cannot do with, or unknown names.  Same figures for any
- * threads and memory.
+ * eval_text, which no baseline uses.  run->inputs.stream: a bundle or a stage stream with masks to
+ * compare with, or NULL. With `plan`, only budgets and rows are chosen.  FM_EUSAGE for budgets that
+ * the router does not allow, or unknown names.  Same figures for any threads and memory.
  */
 int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_options *options,
                     bool plan, struct fm_baseline_table *table, struct fm_err *err);

@@ -1,4 +1,5 @@
-/* One sort of the channels that are compared, and a count of those that stay. */
+/* The channels that are compared are sorted once, and those that stay are counted for each expert.
+ */
 #include "lib/baseline/channelcut.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 
 struct channel {
     double score;
-    uint64_t at; /* place among all */
+    uint64_t at; /* index among all channels */
 };
 
 static int compare(const void *a, const void *b)
@@ -18,7 +19,7 @@ static int compare(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* The best `kept` of `count` channels from `first` on, counted for their experts. */
+/* Count the best `kept` of `count` channels, from `first` on, for their experts. */
 static void keep_best(uint32_t *widths, const struct fm_ranking *r, struct channel *channel,
                       uint64_t first, uint64_t count, uint64_t kept)
 {
@@ -47,8 +48,8 @@ int fm_channelcut_widths(uint32_t *widths, const struct fm_ranking *r, enum fm_c
     return FM_OK;
 }
 
-/* The expert that is next to get a multiple: of those that stay and have room the one with the
- * largest share still due to it. */
+/* The expert that gets the next multiple: the one with the largest remainder, among those that stay
+ * and have room. */
 static int next_due(const uint32_t *width, const int64_t *due, const bool *stays, int E, uint32_t I,
                     uint32_t multiple)
 {
@@ -59,7 +60,7 @@ static int next_due(const uint32_t *width, const int64_t *due, const bool *stays
     return best;
 }
 
-/* width (E) of one layer holds its shares. */
+/* Round the widths (E) of one layer, which hold its shares. */
 static void round_layer(uint32_t *width, int64_t *due, bool *stays, int E, uint32_t I,
                         uint32_t multiple, int least)
 {
@@ -80,7 +81,7 @@ static void round_layer(uint32_t *width, int64_t *due, bool *stays, int E, uint3
         stays[best] = true;
     }
     units /= multiple;
-    for (int e = 0; e < E; e++) { /* what is whole of each, and one at least */
+    for (int e = 0; e < E; e++) { /* whole multiples of each share, at least one */
         uint32_t whole = stays[e] ? (uint32_t)due[e] / multiple : 0;
         width[e] = multiple * (stays[e] && whole == 0 ? 1 : whole);
         due[e] -= (int64_t)width[e];

@@ -1,5 +1,6 @@
 /*
- * How scores of channels become a width for every expert: whole experts are compared or not.
+ * From scores of channels to a width for every expert; the scopes differ in the channels that are
+ * compared:
  *
  *   expert  every expert keeps as many (Minitron; mode E of Fisher-MoE, arXiv 2606.05538)
  *   layer   every layer keeps as many, the best of all its experts together (CAMERA-P, arXiv
@@ -15,19 +16,19 @@
 enum fm_channelcut { FM_CUT_EXPERT, FM_CUT_LAYER, FM_CUT_GLOBAL, FM_CUT_MULTIPLE };
 
 /*
- * winnow's (hbfreed/winnow): the best channels of each layer, `count` fewer than it has, give each
- * expert a share.  An expert whose share is under `multiple` has width 0, unless fewer than `least`
- * experts of a layer stay, which are then those of the largest shares.  The others are rounded down
- * to the multiple, and what is left of the layer's channels goes to the largest remainders, in
- * whole multiples; of equal ones to the lower expert.  widths (M, E).
+ * winnow's rule (hbfreed/winnow): the best channels of each layer, `count` fewer than it has, give
+ * each expert a share.  An expert whose share is under `multiple` has width 0, unless fewer than
+ * `least` experts of a layer would stay: then the `least` largest shares stay.  Shares of experts
+ * that stay are rounded down to the multiple, and the layer's remaining channels go to the largest
+ * remainders, in whole multiples; ties go to the lower expert.  widths (M, E).
  */
 int fm_channelcut_multiple(uint32_t *widths, const struct fm_ranking *ranking, uint64_t count,
                            uint32_t multiple, int least, struct fm_err *err);
 
 /*
- * widths (M, E) without `count` of the E I channels of a layer, mean over the layers; one width for
- * all is rounded down.  Ties go to the lower expert and channel, so a width is a prefix of the
- * ranking.
+ * Set widths (M, E) that lack `count` of the E I channels of a layer, on average over the layers;
+ * one width for all is rounded down.  Ties go to the lower expert and channel, so a width is a
+ * prefix of the ranking.
  */
 int fm_channelcut_widths(uint32_t *widths, const struct fm_ranking *ranking,
                          enum fm_channelcut scope, uint64_t count, struct fm_err *err);

@@ -1,8 +1,8 @@
 /*
- * The two halves of a comparison.  Calibrations run one after another with nothing else in memory,
- * so that the time and the peak of each is its own.  Then one model is open, and every baseline's
- * masks are measured on the same tokens beside the same full model: channels in the baseline's own
- * order, experts by closing them to the router.
+ * The two parts of a comparison.  First calibrations run one after another with nothing else in
+ * memory, so that time and peak memory are measured for each.  Then one model is open, and every
+ * baseline's masks are measured on the same tokens against the same full model: channels in the
+ * baseline's own order, experts by closing them in the router.
  */
 #include "lib/baseline/contest.h"
 
@@ -43,13 +43,13 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline)
     return &rule[baseline];
 }
 
-/* The method of a rule that has one. */
+/* The method of a rule that uses one. */
 static enum fm_method method_of(const struct fm_contest_rule *rule)
 {
     return rule->method == FM_METHODS ? fm_methods_usual() : rule->method;
 }
 
-/* A stream in the working directory, into path (4096 bytes), which is returned: the ranking, or
+/* Set path (4096 bytes) to a stream in the working directory and return it: the ranking, or the
  * masks of a method, recovered or not. */
 static const char *ranking_at(const struct fm_contest *c, enum fm_criterion criterion, char *path)
 {
@@ -78,7 +78,8 @@ static const struct fm_run_options *run_of(struct fm_contest *c)
     return run;
 }
 
-/* The stream by a criterion is there; and its ranking in memory, for baselines that cut by it. */
+/* Make the stream ranked by a criterion, if it does not exist, and read its ranking for baselines
+ * that cut by it. */
 static int rank_by(struct fm_contest *c, enum fm_criterion criterion, struct fm_err *err)
 {
     char path[4096];
@@ -172,16 +173,16 @@ int fm_contest_calibrate(struct fm_contest *c, struct fm_err *err)
 
 /* --- figures --- */
 
-/* What is measured with: the model at hand, and masks of one row that wait for it. */
+/* State of measuring: the current model, and masks of one row that are to be measured. */
 struct match {
     struct fm_contest *contest;
     struct fm_model *model;
     const struct fm_ops *ops;
     struct fm_calib held;
-    int masks;        /* of the row at hand */
-    int *cell;        /* (budgets FM_BASELINE_DRAWS) whose each is */
-    uint32_t *widths; /* (as many, M, E) */
-    float *closed;    /* as many */
+    int masks;        /* of the current row */
+    int *cell;        /* (budgets FM_BASELINE_DRAWS) the cell of each mask */
+    uint32_t *widths; /* (as many masks, M, E) */
+    float *closed;    /* (as many masks, M, E) */
     struct fm_quality *quality;
 };
 
@@ -190,13 +191,13 @@ static size_t experts_of(const struct match *s)
     return (size_t)s->contest->config.M * (size_t)s->contest->config.E;
 }
 
-/* Channels that a layer of k dropped experts lacks, and all of them. */
+/* Channels removed in a layer by dropping k experts; and in all layers. */
 static uint64_t layer_channels(const struct match *s, int cell)
 {
     return (uint64_t)s->contest->table->dropped[cell] * (uint64_t)s->contest->config.I;
 }
 
-/* The next mask of the row, at full width; its place. */
+/* Append a mask at full width to the row; return its widths. */
 static uint32_t *add_mask(struct match *s, int cell)
 {
     uint32_t *w = s->widths + (size_t)s->masks * experts_of(s);
@@ -214,7 +215,7 @@ static double budget_of(const struct match *s, const uint32_t *widths)
     return 1 - (double)kept / ((double)experts_of(s) * s->contest->config.I);
 }
 
-/* Means over the masks of each cell. */
+/* Average over the masks of each cell. */
 static void settle(struct match *s, struct fm_baseline_row *row, bool experts)
 {
     const struct fm_baseline_table *t = s->contest->table;
@@ -232,7 +233,7 @@ static void settle(struct match *s, struct fm_baseline_row *row, bool experts)
     }
 }
 
-/* Measure the masks that were added, in this order of channels (NULL: the file's). */
+/* Measure the masks that were added, in this order of channels (NULL: that of the file). */
 static int measure_row(struct match *s, struct fm_baseline_row *row, const int32_t *order,
                        const struct fm_adapter *adapter, struct fm_err *err)
 {
@@ -273,7 +274,8 @@ static int measure_experts(struct match *s, struct fm_baseline_row *row, struct 
     return measure_row(s, row, NULL, NULL, err);
 }
 
-/* winnow's 128; of narrow experts a quarter of a width, rounded down to a power of two. */
+/* winnow's multiple is 128; for narrow experts a quarter of the width, rounded down to a power of
+ * two. */
 static uint32_t multiple_of(int I)
 {
     uint32_t multiple = 128;
@@ -298,7 +300,7 @@ static int measure_channels(struct match *s, struct fm_baseline_row *row, struct
     return rc ? rc : measure_row(s, row, ranking->order, NULL, err);
 }
 
-/* Of a family the first mask that removes at least as much, where it has one. */
+/* For each budget add the family's first mask that removes at least as much, if there is one. */
 static void add_family(struct match *s, const struct fm_masks *f)
 {
     for (int b = 0; b < s->contest->table->budgets; b++) {
@@ -324,7 +326,7 @@ static int check_family(const struct fm_contest *contest, const struct fm_masks 
                          path, f->M, f->E, f->I, contest->run->inputs.model, c->M, c->E, c->I);
 }
 
-/* A stream with masks: in its ranking's order, with its adapter if it has one. */
+/* Measure a stream with masks: in its ranking's order, with its adapter if it has one. */
 static int measure_stream(struct match *s, struct fm_baseline_row *row, const struct fm_bundle *b,
                           const struct fm_masks *family, struct fm_err *err)
 {
@@ -343,7 +345,7 @@ static int measure_stream(struct match *s, struct fm_baseline_row *row, const st
     return rc;
 }
 
-/* A bundle has weights of its own, in order, with the adapter in them. */
+/* Measure a bundle, whose weights are ranked and include the adapter. */
 static int measure_packed(struct match *s, struct fm_baseline_row *row, const char *path,
                           const struct fm_masks *family, struct fm_err *err)
 {
@@ -357,7 +359,7 @@ static int measure_packed(struct match *s, struct fm_baseline_row *row, const ch
     return rc;
 }
 
-/* Masks of the model at hand, from a file; the caller releases both, in failure too. */
+/* Open a file with masks of the current model; the caller releases both, also after a failure. */
 static int open_file(struct fm_bundle *b, struct fm_budgets *budgets, const struct fm_contest *c,
                      const char *path, struct fm_err *err)
 {

@@ -1,4 +1,4 @@
-/* What the parts of a comparison share; private to lib/baseline. */
+/* Shared by the parts of a comparison; private to lib/baseline. */
 #ifndef FM_CONTEST_H
 #define FM_CONTEST_H
 
@@ -11,7 +11,7 @@
 #include "lib/baseline/spent.h"
 #include "lib/stage/ranking.h"
 
-/* Where a baseline's cuts come from; methods of fm-train and bundles have none. */
+/* How a baseline cuts; not used by methods of fm-train and bundles. */
 struct fm_contest_rule {
     enum fm_contest_kind {
         FM_CONTEST_EXPERTS,
@@ -28,23 +28,23 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline);
 
 struct fm_contest {
     const struct fm_run_options *run;
-    struct fm_run_options quiet; /* of calibrations after the first: warnings were given */
+    struct fm_run_options quiet; /* for calibrations after the first, to give warnings only once */
     const struct fm_baseline_options *options;
     struct fm_baseline_table *table;
     struct fm_config config; /* of the checkpoint */
     struct fm_workdir work;
     char until[16]; /* highest budget of families */
-    /* What calibrations gave. */
+    /* Results of calibrations. */
     double *score[FM_BASELINE_RANDOM]; /* (M, E) of reap and frequency */
     struct fm_ranking ranking[FM_CRITERIA];
-    struct fm_spent ranked[FM_CRITERIA]; /* seconds 0: not yet */
+    struct fm_spent ranked[FM_CRITERIA]; /* seconds 0: not done yet */
     struct fm_spent trained[FM_METHODS], recovered[FM_METHODS];
 };
 
-/* run->inputs.stream, where there is one, has masks of this model: before anything long begins. */
+/* Check, before any long work, that run->inputs.stream, if given, has masks of this model. */
 int fm_contest_check(const struct fm_contest *contest, struct fm_err *err);
 
-/* All rows of the table: first what they are made of, with its cost; then their figures. */
+/* Compute all rows of the table: first calibrate, recording the cost; then measure. */
 int fm_contest_calibrate(struct fm_contest *contest, struct fm_err *err);
 int fm_contest_measure(struct fm_contest *contest, struct fm_err *err);
 

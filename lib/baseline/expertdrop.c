@@ -1,6 +1,6 @@
 /*
- * A visitor of the sweep on its way forward adds up what REAP says of a micro-batch in a slot of
- * its own; slots are added in order, so threads change no bit.
+ * A visitor of the forward sweep sums REAP's score of each micro-batch in its own slot; slots are
+ * added in order, so the number of threads does not change the result.
  */
 #include "lib/baseline/expertdrop.h"
 
@@ -15,7 +15,7 @@
 #include "lib/block/scored.h"
 #include "lib/learn/task.h"
 
-#define GROUP_BATCHES 16 /* sequences that share one reading of the weights */
+#define GROUP_BATCHES 16 /* sequences that are computed with one reading of the weights */
 
 struct norms {
     const struct fm_task *task;
@@ -49,7 +49,7 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     }
 }
 
-/* Sequences [at, at + n): their sums, and counts (M, E). */
+/* Sum over sequences [at, at + n), with counts (M, E). */
 static int run_group(struct norms *s, struct fm_sweep *sweep, int32_t *ids, int at, int n,
                      bool outputs, int64_t *counts, struct fm_err *err)
 {
@@ -137,7 +137,7 @@ static struct fm_route_rule groups_of(const struct fm_config *c)
     return c->router == &fm_scored ? c->scored->rule : one;
 }
 
-/* Each group that a token keeps must have enough experts, and enough to be compared by. */
+/* Each group that a token keeps must retain enough experts to choose from, and for its score. */
 int fm_expertdrop_most(const struct fm_config *c, int *step)
 {
     const struct fm_route_rule r = groups_of(c);

@@ -1,12 +1,15 @@
 /*
- * Rules that remove whole experts: a score for every expert, and the lowest of each layer go.
+ * Rules that remove whole experts: every expert has a score, and the lowest of each layer are
+ * removed.
  *
  *   reap       S_e = mean over the tokens that the router sends to e of g_e(x) |f_e(x)|_2, g the
  *              router's weight as the model uses it, f the expert's output (Lasby et al., ICLR
- * 2026, arXiv 2510.13999) frequency  tokens that the router sends to e random     a draw
+ *              2026, arXiv 2510.13999)
+ *   frequency  number of tokens that the router sends to e
+ *   random     a draw
  *
- * Where a router has groups of experts, each of them loses as many: a checkpoint with fewer experts
- * needs groups of one size.
+ * If a router has groups of experts, each group loses the same number, because groups of a
+ * checkpoint must have one size.
  */
 #ifndef FM_EXPERTDROP_H
 #define FM_EXPERTDROP_H
@@ -14,19 +17,19 @@
 #include "lib/block/block.h"
 #include "lib/run/run.h"
 
-/* score (M, E) of the model run->inputs.model on run->inputs.tokens by one sweep forward;
- * `outputs`: reap, else frequency.  FM_EFORMAT where a score is not finite. */
+/* Compute score (M, E) of the model run->inputs.model on run->inputs.tokens by one forward sweep;
+ * `outputs`: reap, else frequency.  FM_EFORMAT if a score is not finite. */
 int fm_expertdrop_score(double *score, const struct fm_run_options *run, bool outputs,
                         struct fm_err *err);
 
 /* The n-th draw of scores. */
 void fm_expertdrop_draw(double *score, const struct fm_config *config, uint64_t seed, int n);
 
-/* Experts that each layer may lose at the most, and in steps of how many. */
+/* Largest number of experts that each layer may lose, and the step of that number. */
 int fm_expertdrop_most(const struct fm_config *config, int *step);
 
-/* closed (M, E): FM_PASS_CLOSED for the `count` lowest of each layer, of equal ones the last, and 0
- * for the others; count is a multiple of the step. */
+/* closed (M, E): FM_PASS_CLOSED for the `count` lowest of each layer (ties: the last), 0 for the
+ * others; count is a multiple of the step. */
 void fm_expertdrop_close(float *closed, const double *score, const struct fm_config *config,
                          int count);
 

@@ -1,4 +1,4 @@
-/* Options are the tools' defaults but for what the comparison fixes. */
+/* Options are the tools' defaults, except those that the comparison fixes. */
 #include "lib/baseline/methods.h"
 
 #include "lib/learn/rank.h"

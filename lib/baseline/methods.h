@@ -1,6 +1,6 @@
 /*
- * The suite's own rows: what a user would do, by the functions behind the tools, from stream to
- * stream in a working directory.  None of them sees the tokens that quality is measured on.
+ * The suite's own rows: the steps of a user, by the functions of the tools, from stream to stream
+ * in a working directory.  None of them uses the tokens on which quality is measured.
  */
 #ifndef FM_METHODS_H
 #define FM_METHODS_H
@@ -10,7 +10,7 @@
 #include "lib/baseline/spent.h"
 #include "lib/run/run.h"
 
-/* Each writes the stream `to`, which is replaced; *spent is what it took.  steps 0: the default. */
+/* Each writes the stream `to`, replacing it; *spent receives its cost.  steps 0: the default. */
 int fm_methods_rank(const struct fm_run_options *run, const char *to, enum fm_criterion criterion,
                     struct fm_spent *spent, struct fm_err *err);
 int fm_methods_train(const struct fm_run_options *run, const char *from, const char *to,
@@ -19,7 +19,7 @@ int fm_methods_train(const struct fm_run_options *run, const char *from, const c
 int fm_methods_recover(const struct fm_run_options *run, const char *from, const char *to,
                        int steps, struct fm_spent *spent, struct fm_err *err);
 
-/* What fm-train does unless told otherwise. */
+/* fm-train's default method. */
 enum fm_method fm_methods_usual(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* Time from the clock, memory from the kernel's own high-water mark of the process. */
+/* Time from the clock, memory from the kernel's high-water mark of the process. */
 #include "lib/baseline/spent.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 void fm_spent_begin(struct fm_spent *spent)
 {
     *spent = (struct fm_spent){0};
-    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: forget the peak */
+    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: reset the peak */
     if (f) {
         fputs("5\n", f);
         fclose(f);

@@ -1,4 +1,4 @@
-/* What a calibration took: time, and the largest resident size of this process meanwhile. */
+/* Cost of a calibration: time, and the largest resident size of this process. */
 #ifndef FM_SPENT_H
 #define FM_SPENT_H
 
@@ -6,15 +6,15 @@
 
 struct fm_spent {
     double began, seconds;
-    uint64_t memory; /* bytes; 0: this system does not say */
+    uint64_t memory; /* bytes; 0: not available on this system */
 };
 
-/* The peak is forgotten here (Linux: /proc/self/clear_refs), so what earlier work left allocated
- * counts, and nothing else of it. */
+/* The peak is reset here (Linux: /proc/self/clear_refs), so of earlier work only memory that is
+ * still allocated counts. */
 void fm_spent_begin(struct fm_spent *spent);
 void fm_spent_end(struct fm_spent *spent);
 
-/* One calibration that needs another before it: seconds add up, the larger peak stays. */
+/* For a calibration that needs another one first: seconds are added, the larger peak is kept. */
 void fm_spent_add(struct fm_spent *to, const struct fm_spent *more);
 
 #endif
