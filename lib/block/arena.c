@@ -17,3 +17,10 @@ void *fm_arena_alloc_if(bool wanted, struct fm_arena *r, size_t n)
 {
     return wanted ? fm_arena_alloc(r, n) : NULL;
 }
+
+size_t fm_attention_floats(const struct fm_config *c, int l, int N)
+{
+    struct fm_arena count = {.counting = true};
+    c->attention->inner(c, l, N, &count);
+    return count.bytes / sizeof(float);
+}

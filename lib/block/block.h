@@ -117,6 +117,7 @@ struct fm_flops {
 };
 
 struct fm_pass;
+struct fm_arena;
 
 /*
  * Attention of a normalised layer input.  `options` are the family's options for the block: a
@@ -142,9 +143,9 @@ struct fm_attention {
     int (*angles)(const struct fm_config *config);
     void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
 
-    /* Floats of memory for the inner values of N tokens of layer l, which the forward keeps for the
-     * backward; the block divides that memory among its arrays. */
-    size_t (*inner)(const struct fm_config *config, int l, int N);
+    /* Count the inner values of N tokens of layer l, which the forward keeps for the backward, in a
+     * counting arena; the block divides that memory among its arrays. */
+    void (*inner)(const struct fm_config *config, int l, int N, struct fm_arena *count);
     /* y (N, H) += attention of x (N, H). */
     void (*forward)(const struct fm_pass *pass, float *inner, float *y, const float *x);
     /* dx (N, H), the gradient at x, from dy (N, H). */

@@ -206,20 +206,12 @@ static struct inner take(const struct fm_config *c, int N, struct fm_arena *aren
     };
 }
 
-static size_t inner_floats(const struct fm_config *c, int l, int N)
+static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena *count)
 {
-    struct fm_arena count = {.counting = true};
-    if (!fm_deltanet_layer(c, l))
-        return fm_gqa.inner(c, l, N);
-    take(c, N, &count);
-    return count.bytes / sizeof(float);
-}
-
-/* The inner values of the pass's tokens, in memory of inner_floats. */
-static struct inner inner_in(const struct fm_pass *p, float *memory)
-{
-    struct fm_arena arena = {.at = (char *)memory};
-    return take(p->config, fm_pass_rows(p), &arena);
+    if (fm_deltanet_layer(c, l))
+        take(c, N, count);
+    else
+        fm_gqa.inner(c, l, N, count);
 }
 
 /* The weights of z and a, which in packed files are at the end of qkv and b. */
@@ -266,7 +258,7 @@ static void normalise(const struct fm_pass *p, const struct inner *a, float *n)
 
 static void linear_forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
-    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct inner all = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     const struct fm_deltanet *m = p->config->deltanet;
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_ops *op = p->ops;
@@ -308,7 +300,7 @@ static void output_back(const struct fm_pass *p, const struct inner *a, float *d
 
 static void linear_backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
-    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct inner all = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     const struct fm_deltanet *m = p->config->deltanet;
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
     const struct fm_ops *op = p->ops;
@@ -389,7 +381,7 @@ const struct fm_attention fm_deltanet = {.name = "deltanet",
                                          .order = order_rows,
                                          .angles = angles,
                                          .fill_angles = fill_angles,
-                                         .inner = inner_floats,
+                                         .inner = count_inner,
                                          .forward = forward,
                                          .backward = backward,
                                          .flops = flops,

@@ -261,19 +261,10 @@ static struct inner take(const struct fm_config *c, int N, struct fm_arena *aren
     };
 }
 
-static size_t inner_floats(const struct fm_config *c, int l, int N)
+static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena *count)
 {
-    struct fm_arena count = {.counting = true};
     (void)l;
-    take(c, N, &count);
-    return count.bytes / sizeof(float);
-}
-
-/* The inner values of the pass's tokens, in memory of inner_floats. */
-static struct inner inner_in(const struct fm_pass *p, float *memory)
-{
-    struct fm_arena arena = {.at = (char *)memory};
-    return take(p->config, fm_pass_rows(p), &arena);
+    take(c, N, count);
 }
 
 /* Number and width of the rows that the norm of q or k normalises, for N vectors of `heads` heads.
@@ -362,7 +353,7 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
     const struct fm_gqa *g = c->gqa;
     const struct fm_ops *op = p->ops;
     const struct fm_gqa_weights *w = &p->layer->gqa;
-    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct inner all = take(c, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     int N = fm_pass_rows(p), GC = c->G * c->C;
     turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, c->Q);
     turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, c->G);
@@ -418,7 +409,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     const struct fm_gqa *g = c->gqa;
     const struct fm_ops *op = p->ops;
     const struct fm_gqa_weights *w = &p->layer->gqa;
-    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct inner all = take(c, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
     size_t n = (size_t)N;
     struct fm_mark mark = fm_scratch_mark();
@@ -469,7 +460,7 @@ const struct fm_attention fm_gqa = {.name = "gqa",
                                     .has = has,
                                     .angles = angles,
                                     .fill_angles = fill_angles,
-                                    .inner = inner_floats,
+                                    .inner = count_inner,
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,

@@ -275,19 +275,10 @@ static struct inner take(const struct fm_config *c, int N, struct fm_arena *aren
     };
 }
 
-static size_t inner_floats(const struct fm_config *c, int l, int N)
+static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena *count)
 {
-    struct fm_arena count = {.counting = true};
     (void)l;
-    take(c, N, &count);
-    return count.bytes / sizeof(float);
-}
-
-/* The inner values of the pass's tokens, in memory of inner_floats. */
-static struct inner inner_in(const struct fm_pass *p, float *memory)
-{
-    struct fm_arena arena = {.at = (char *)memory};
-    return take(p->config, fm_pass_rows(p), &arena);
+    take(c, N, count);
 }
 
 /* y (N, width) = x W^T, x (N, terms), plus the bias if there is one. */
@@ -359,7 +350,7 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
 {
     const struct fm_config *c = p->config;
     const struct fm_mla_weights *w = &p->layer->mla;
-    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct inner all = take(c, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     int N = fm_pass_rows(p), D = c->mla->D, QD = c->Q * D;
     find_queries(p, a, x);
     find_keys(p, a, x);
@@ -445,7 +436,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 {
     const struct fm_config *c = p->config;
     const struct fm_mla_weights *w = &p->layer->mla;
-    const struct inner all = inner_in(p, inner), *a = &all;
+    const struct inner all = take(c, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     int N = fm_pass_rows(p), D = c->mla->D;
     size_t qc = (size_t)N * (size_t)size_of(c, 'q'), qd = (size_t)N * (size_t)size_of(c, 'v');
     struct fm_mark mark = fm_scratch_mark();
@@ -487,7 +478,7 @@ const struct fm_attention fm_mla = {.name = "mla",
                                     .has = has,
                                     .angles = angles,
                                     .fill_angles = fill_angles,
-                                    .inner = inner_floats,
+                                    .inner = count_inner,
                                     .forward = forward,
                                     .backward = backward,
                                     .flops = flops,

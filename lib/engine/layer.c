@@ -102,7 +102,7 @@ static struct inner take_inner(const struct fm_config *c, int l, int N, bool gu,
     a.rstd_o_a = fm_arena_alloc_if(norms & FM_NORMS_ATTENTION, arena, n);
     a.o_m = fm_arena_alloc_if(norms & FM_NORMS_MLP, arena, n * h);
     a.rstd_o_m = fm_arena_alloc_if(norms & FM_NORMS_MLP, arena, n);
-    a.attention = fm_arena_alloc(arena, c->attention->inner(c, l, N));
+    a.attention = fm_arena_alloc(arena, fm_attention_floats(c, l, N));
     if (fm_config_moe(c, l) >= 0)
         take_choices(&a, c, n, gu, arena);
     return a;

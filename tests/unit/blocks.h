@@ -66,7 +66,7 @@ static inline void block_compute(struct block *b, const struct fm_ops *ops, floa
     const struct fm_attention *attention = b->c.attention;
     struct fm_pass pass = block_pass(b, ops);
     struct fm_mark mark = fm_scratch_mark();
-    size_t floats = attention->inner(&b->c, b->l, N);
+    size_t floats = fm_attention_floats(&b->c, b->l, N);
     float *inner = fm_scratch_floats(floats + GUARD);
     memset(inner + floats, 0xAB, GUARD * sizeof *inner);
     memcpy(y, x, FLOATS * sizeof *y);

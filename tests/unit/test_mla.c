@@ -192,7 +192,7 @@ static void latents_have_an_eps_of_their_own(void **state)
     open_block(&b, HEADS ",\"q_lora_rank\":7");
     const struct fm_mla *m = b.c.mla;
     struct fm_pass pass = block_pass(&b, fm_ops_ref());
-    size_t floats = fm_mla.inner(&b.c, 0, N);
+    size_t floats = fm_attention_floats(&b.c, 0, N);
     int found = 0;
     b.c.eps = 0.25f;
     memset(b.layer.mla.q_a, 0, (size_t)(m->q_rank * H) * sizeof(float));
