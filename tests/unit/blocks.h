@@ -7,11 +7,13 @@
 #define FM_TESTS_BLOCKS_H
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/rng.h"
 #include "lib/block/pass.h"
+#include "tests/unit/owned.h"
 
 enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H, GUARD = 64 };
 
@@ -23,6 +25,42 @@ struct block {
     float *drawn[16]; /* the weights */
     int count;
 };
+
+/* *c = `sizes`, and what its attention reads from keys of config.json. */
+static inline int block_read(struct fm_config *c, const struct fm_config *sizes,
+                             const void *options, const char *keys, struct fm_err *err)
+{
+    char text[1024];
+    cJSON *json = NULL;
+    *c = *sizes;
+    snprintf(text, sizeof text, "{%s}", keys);
+    assert_int_equal(fm_json_tree(&json, text, strlen(text), err), FM_OK);
+    const struct fm_keys k = {.json = json, .family = "test"};
+    int rc = c->attention->read(c, options, &k, err);
+    cJSON_Delete(json);
+    return rc;
+}
+
+static inline struct fm_config block_must(const struct fm_config *sizes, const void *options,
+                                          const char *keys)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    if (block_read(&c, sizes, options, keys, &err))
+        fail_msg("%s: %s", keys, err.text);
+    return owned_config(&c);
+}
+
+static inline void block_expect(const struct fm_config *sizes, const void *options,
+                                const char *keys, int code, const char *part)
+{
+    struct fm_config c;
+    struct fm_err err = {0};
+    int rc = block_read(&c, sizes, options, keys, &err);
+    fm_config_release(&c);
+    if (rc != code || !strstr(err.text, part))
+        fail_msg("%s: status %d, \"%s\"", keys, rc, err.text);
+}
 
 static inline float *draw(size_t n, float size)
 {

@@ -17,7 +17,6 @@
 #include "lib/block/deltanet.h"
 #include "lib/block/norm.h"
 #include "tests/unit/blocks.h"
-#include "tests/unit/owned.h"
 
 enum { L = 6 };
 
@@ -27,22 +26,8 @@ static const struct fm_deltanet_options packed = {.full = {.gated = true,
                                                            .rope = {.theta = 1e4, .partial = 0.25}},
                                                   .packed = true};
 
-static int parse(struct fm_config *c, const struct fm_deltanet_options *o, const char *keys,
-                 struct fm_err *err)
-{
-    cJSON *json = NULL;
-    *c = (struct fm_config){.attention = &fm_deltanet,
-                            .norm = &fm_rmsnorm_plus,
-                            .H = H,
-                            .L = L,
-                            .T_max = 64,
-                            .eps = 1e-6f};
-    assert_int_equal(fm_json_tree(&json, keys, strlen(keys), err), FM_OK);
-    const struct fm_keys k = {.json = json, .family = "test"};
-    int rc = fm_deltanet.read(c, o, &k, err);
-    cJSON_Delete(json);
-    return rc;
-}
+static const struct fm_config sizes = {
+    .attention = &fm_deltanet, .norm = &fm_rmsnorm_plus, .H = H, .L = L, .T_max = 64, .eps = 1e-6f};
 
 #define FULL "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8"
 #define LINEAR                                                                                     \
@@ -52,27 +37,14 @@ static int parse(struct fm_config *c, const struct fm_deltanet_options *o, const
 
 static struct fm_config must(const char *keys, bool apart)
 {
-    char text[1024];
-    struct fm_config c;
-    struct fm_err err = {0};
     struct fm_deltanet_options o = packed;
     o.packed = !apart;
-    snprintf(text, sizeof text, "{%s}", keys);
-    if (parse(&c, &o, text, &err))
-        fail_msg("%s: %s", text, err.text);
-    return owned_config(&c);
+    return block_must(&sizes, &o, keys);
 }
 
 static void expect(const char *keys, int code, const char *part)
 {
-    char text[1024];
-    struct fm_config c;
-    struct fm_err err = {0};
-    snprintf(text, sizeof text, "{%s}", keys);
-    int rc = parse(&c, &packed, text, &err);
-    fm_config_release(&c);
-    if (rc != code || !strstr(err.text, part))
-        fail_msg("%s: status %d, \"%s\"", text, rc, err.text);
+    block_expect(&sizes, &packed, keys, code, part);
 }
 
 static void layers_alternate_as_config_json_says(void **state)

@@ -16,22 +16,11 @@
 #include "lib/base/pool.h"
 #include "lib/block/mla.h"
 #include "tests/unit/blocks.h"
-#include "tests/unit/owned.h"
 
 static const struct fm_mla_options options = {.interleave_key = true,
                                               .rope = {.theta = 1e4, .yarn = true}};
 
-static int parse(struct fm_config *c, const struct fm_mla_options *o, const char *keys,
-                 struct fm_err *err)
-{
-    cJSON *json = NULL;
-    *c = (struct fm_config){.attention = &fm_mla, .H = H, .T_max = 2560};
-    assert_int_equal(fm_json_tree(&json, keys, strlen(keys), err), FM_OK);
-    const struct fm_keys k = {.json = json, .family = "test"};
-    int rc = fm_mla.read(c, o, &k, err);
-    cJSON_Delete(json);
-    return rc;
-}
+static const struct fm_config sizes = {.attention = &fm_mla, .H = H, .T_max = 2560};
 
 #define HEADS                                                                                      \
     "\"num_attention_heads\":3,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":12,\"v_head_dim\":5,"   \
@@ -40,25 +29,12 @@ static int parse(struct fm_config *c, const struct fm_mla_options *o, const char
 
 static struct fm_config must(const char *keys)
 {
-    char text[1024];
-    struct fm_config c;
-    struct fm_err err = {0};
-    snprintf(text, sizeof text, "{%s}", keys);
-    if (parse(&c, &options, text, &err))
-        fail_msg("%s: %s", text, err.text);
-    return owned_config(&c);
+    return block_must(&sizes, &options, keys);
 }
 
 static void expect(const char *keys, int code, const char *part)
 {
-    char text[1024];
-    struct fm_config c;
-    struct fm_err err = {0};
-    snprintf(text, sizeof text, "{%s}", keys);
-    int rc = parse(&c, &options, text, &err);
-    fm_config_release(&c);
-    if (rc != code || !strstr(err.text, part))
-        fail_msg("%s: status %d, \"%s\"", text, rc, err.text);
+    block_expect(&sizes, &options, keys, code, part);
 }
 
 static void heads_have_two_parts_and_values_a_width_of_their_own(void **state)
