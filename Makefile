@@ -151,7 +151,7 @@ $(BUILD)/kernels/clip/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled
 $(BUILD)/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
 $(filter %.c.o,$(CLIP_O)): FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
-$(BUILD)/lib/bench/pytorch.c.o: formats/runtime/torch_experts.py formats/runtime/torch_loops.py
+$(BUILD)/lib/bench/pytorch.c.o: $(wildcard formats/runtime/torch_*.py)
 PAGE_SCRIPT := lib/page/page.js lib/page/charts.js lib/page/maps.js
 # Digests as a page's policy has them: SHA-256 in base64.
 digest_of = $(shell cat $(1) | sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64)

@@ -39,8 +39,7 @@ install: all $(COMPLETIONS)
 		$(INSTALL) -d $${to%/*} && sed -E $(AS_INSTALLED) $$h >$$to || exit 1; done
 	for m in $(MAN); do $(INSTALL) -m 644 $$m $(DESTDIR)$(MANDIR)/man$${m##*.} || exit 1; done
 	$(INSTALL) -d $(DESTDIR)$(DATADIR)/fm_sglang $(DESTDIR)$(DATADIR)/fm_clip
-	$(INSTALL) -m 644 formats/runtime/modeling_fm.py \
-		$(addprefix formats/runtime/,torch_experts.py torch_loops.py) $(DESTDIR)$(DATADIR)
+	$(INSTALL) -m 644 formats/runtime/modeling_fm.py $(DESTDIR)$(DATADIR)
 	$(INSTALL) -m 644 formats/runtime/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
 	$(INSTALL) -m 644 formats/runtime/fm_clip/*.py formats/runtime/fm_clip/py.typed $(DESTDIR)$(DATADIR)/fm_clip
 
@@ -51,7 +50,7 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(CLIP_SO) libfm_clip.so libfm.a pkgconfig/fm_clip.pc pkgconfig/fm.pc)
 	rm -f $(DESTDIR)$(INCLUDEDIR)/fm_clip.h
 	rm -rf $(addprefix $(DESTDIR),$(INCLUDEDIR)/fm $(DATADIR)/fm_sglang $(DATADIR)/fm_clip)
-	rm -f $(addprefix $(DESTDIR)$(DATADIR)/,modeling_fm.py torch_experts.py torch_loops.py)
+	rm -f $(DESTDIR)$(DATADIR)/modeling_fm.py
 	[ ! -d $(DESTDIR)$(DATADIR) ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(DATADIR)
 	rm -f $(TOOLS:%=$(DESTDIR)$(BASHDIR)/%) $(TOOLS:%=$(DESTDIR)$(ZSHDIR)/_%)
 	for m in $(notdir $(MAN)); do rm -f $(DESTDIR)$(MANDIR)/man$${m##*.}/$$m; done

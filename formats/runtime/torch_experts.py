@@ -1,7 +1,6 @@
 """PyTorch's side of `fm-bench kernels`: one layer of experts, as a loop and as grouped products.
 
-fm-bench starts this program (`python3 -c`, it is built in) with a socket as standard input and
-talks to it in lines:
+fm-bench starts it with torch_channel.py before it, and they talk in lines:
 
     here        torch VERSION                   or: error SENTENCE
     fm-bench    H I E K B N TYPE THREADS        then raw: for each expert gate and up rows in turn
@@ -16,14 +15,8 @@ Both kernels do what transformers does with whole experts, on the first channels
 and down are (E, I, H), so that a narrower expert is a slice.
 """
 
-import sys
-
-sys.path[:] = [folder for folder in sys.path if folder]  # what lies where fm-bench runs is not asked
-
-import ctypes  # noqa: E402
-import signal  # noqa: E402
-import socket  # noqa: E402
-import time  # noqa: E402
+import ctypes
+import time
 
 TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 OTHER_BYTES = 128 << 20  # written between two runs, as fm-bench does, so that no cache helps
@@ -113,44 +106,17 @@ def measure(torch, layer, request):
     return time.perf_counter() - begin, out
 
 
-def sentence(error):
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-
-
 def serve(torch, channel):
-    def say(text, raw=b""):
-        channel.write(text.encode() + b"\n")
-        channel.write(raw)
-        channel.flush()
-
-    say(f"torch {torch.__version__}")
+    say(channel, f"torch {torch.__version__}")
     layer = Layer(torch, channel)
-    say("ready")
-    for line in channel:
+
+    def reply(line):
         request = line.split()
-        try:
-            with torch.inference_mode():
-                seconds, out = measure(torch, layer, request)
-            say(f"{seconds:.9f}", bytes(memory(out[: int(request[3])].contiguous())))
-        except Exception as error:
-            say(f"cannot {sentence(error)}")
+        with torch.inference_mode():
+            seconds, out = measure(torch, layer, request)
+        return f"{seconds:.9f}", bytes(memory(out[: int(request[3])].contiguous()))
+
+    answer(channel, reply)
 
 
-def main():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # fm-bench decides, and then hangs up
-    channel = socket.socket(fileno=0).makefile("rwb")
-    try:
-        import torch
-
-        serve(torch, channel)
-    except (EOFError, BrokenPipeError):
-        sys.exit(0)
-    except Exception as error:
-        channel.write(f"error {sentence(error)}\n".encode())
-        channel.flush()
-        while channel.read(1 << 20):  # fm-bench reads that when it has sent what it is sending
-            pass
-
-
-if __name__ == "__main__":
-    main()
+main(serve)

@@ -1,7 +1,6 @@
 """PyTorch's side of `fm-bench engine`: autograd loops over transformers' model of a checkpoint.
 
-fm-bench starts this program (`python3 -c`, it is built in) with a socket as standard input and
-talks to it in lines:
+fm-bench starts it with torch_channel.py before it, and they talk in lines:
 
     here        torch VERSION                   or: error SENTENCE
     fm-bench    the checkpoint's directory; a file of tokens, rows of a .npy; THREADS
@@ -19,13 +18,7 @@ sequence warms up, the next one chooses among them, and those behind it are the 
 none of them.
 """
 
-import sys
-
-sys.path[:] = [folder for folder in sys.path if folder]  # what lies where fm-bench runs is not asked
-
-import signal  # noqa: E402
-import socket  # noqa: E402
-import time  # noqa: E402
+import time
 
 TYPES = {"f32": "float32", "bf16": "bfloat16"}
 EXPERTS = ("grouped_mm", "batched_mm", "eager")
@@ -135,47 +128,21 @@ def measure(torch, checkpoint, tokens, what, precision):
     return best[1], TIMED * row[0].numel() / seconds(best[2], row[2:])
 
 
-def sentence(error):
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
-
-
 def serve(torch, channel):
-    def say(text):
-        channel.write(text.encode() + b"\n")
-        channel.flush()
-
     import numpy
     import transformers
 
     transformers.logging.set_verbosity_error()
-    say(f"torch {torch.__version__}")
+    say(channel, f"torch {torch.__version__}")
     checkpoint, tokens, threads = (channel.readline().decode().rstrip("\n") for _ in range(3))
     torch.set_num_threads(int(threads))
     tokens = torch.from_numpy(numpy.load(tokens).astype(numpy.int64))
-    say("ready")
-    for line in channel:
-        try:
-            experts, rate = measure(torch, checkpoint, tokens, *line.decode().split())
-            say(f"{experts} {rate:.6g}")
-        except Exception as error:
-            say(f"cannot {sentence(error)}")
+
+    def reply(line):
+        experts, rate = measure(torch, checkpoint, tokens, *line.decode().split())
+        return (f"{experts} {rate:.6g}",)
+
+    answer(channel, reply)
 
 
-def main():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # fm-bench decides, and then hangs up
-    channel = socket.socket(fileno=0).makefile("rwb")
-    try:
-        import torch
-
-        serve(torch, channel)
-    except (EOFError, BrokenPipeError):
-        sys.exit(0)
-    except Exception as error:
-        channel.write(f"error {sentence(error)}\n".encode())
-        channel.flush()
-        while channel.read(1 << 20):  # fm-bench reads that when it has sent what it is sending
-            pass
-
-
-if __name__ == "__main__":
-    main()
+main(serve)

@@ -29,10 +29,12 @@
 /* The assembler puts the programs in, so that an installed tool needs nothing beside it. */
 __asm__(".pushsection .rodata\n"
         ".globl fm_pytorch_program\n"
-        "fm_pytorch_program: .incbin \"formats/runtime/torch_experts.py\"\n"
+        "fm_pytorch_program: .incbin \"formats/runtime/torch_channel.py\"\n"
+        ".incbin \"formats/runtime/torch_experts.py\"\n"
         ".byte 0\n"
         ".globl fm_pytorch_loops_program\n"
-        "fm_pytorch_loops_program: .incbin \"formats/runtime/torch_loops.py\"\n"
+        "fm_pytorch_loops_program: .incbin \"formats/runtime/torch_channel.py\"\n"
+        ".incbin \"formats/runtime/torch_loops.py\"\n"
         ".byte 0\n"
         ".popsection\n");
 
