@@ -38,8 +38,8 @@ static int first_key(int t, int window)
     return window > 0 && t >= window ? t - window + 1 : 0;
 }
 
-/* p[j], j in [j0, t]: softmax over the visible keys of q . k_j / root, and over the sink where
- * there is one. Rows of k are `step` apart. */
+/* p[j], j in [j0, t]: softmax over the visible keys of q . k_j / root, and over the sink if there
+ * is one.  Rows of k are `step` apart. */
 static void softmax_row(double *p, const float *q, const float *k, size_t step, int j0, int t,
                         int C, double root, const float *sink)
 {
@@ -87,7 +87,7 @@ void ref_attention(float *o, const float *q, const float *k, const float *v, con
     fm_scratch_release(mark);
 }
 
-/* One key head of one sequence: pointers at its row 0, sums of dk (T, C) and dv (T, D) in double.
+/* One key head of one sequence: pointers to its row 0, sums of dk (T, C) and dv (T, D) in double.
  */
 struct head_back {
     float *dq;
@@ -123,7 +123,7 @@ static void add_query(const struct head_back *b, int t)
     }
 }
 
-/* x, rows `step` apart, from sum (T, W). */
+/* Copy sum (T, W) to x, whose rows are `step` apart. */
 static void put_sum(float *x, size_t step, const double *sum, int T, int W)
 {
     for (int t = 0; t < T; t++)
@@ -135,7 +135,7 @@ void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
                         const float *q, const float *k, const float *v, const float *sinks, int S,
                         int T, int Q, int G, int C, int D, double root, int window)
 {
-    (void)o; /* the faster tables take sum_j p dp from it */
+    (void)o; /* the faster tables compute sum_j p dp from it */
     struct fm_mark mark = fm_scratch_mark();
     size_t nk = (size_t)T * C * sizeof(double), nv = (size_t)T * D * sizeof(double);
     struct head_back b = {.T = T, .C = C, .D = D, .root = root, .window = window};

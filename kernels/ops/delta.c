@@ -1,10 +1,10 @@
 /*
  * Gated DeltaNet: short convolution, gates, the delta rule.  The definitions.
  *
- * The rule is a recurrence, and its backward goes through the states in reverse, which nobody can
- * compute from the last one without dividing by what was forgotten.  So the forward is run again:
- * first to keep the state before every segment of some sqrt(T) tokens, then segment by segment,
- * from the last, to keep the state before each of its tokens.
+ * The rule is a recurrence, and its backward needs the states in reverse order.  They cannot be
+ * computed from the last state without dividing by decay factors that may be almost zero.  So the
+ * forward is run again: first to store the state before every segment of about sqrt(T) tokens,
+ * then, from the last segment to the first, to store the state before each of its tokens.
  */
 #include "kernels/ops/ops.h"
 
@@ -20,7 +20,7 @@ static double sigmoid(double z)
 
 /* ---- convolution ---- */
 
-/* The sum at token t of column h; x and w at theirs. */
+/* The convolution at token t of column h; x and w point to that column. */
 static double convolved(const float *x, const float *w, int t, int H, int W)
 {
     double sum = 0;
@@ -103,7 +103,8 @@ struct rule {
     int T, G, Q, C, D, width; /* of a row of x */
 };
 
-/* One head of one sequence: where its numbers of token 0 are, and what a token makes of them. */
+/* One head of one sequence: offsets of its values at token 0, and intermediate values of a token.
+ */
 struct head {
     const struct rule *r;
     int64_t q, k, v; /* in x */
@@ -125,7 +126,7 @@ static void find_head(struct head *a, const struct rule *r, int s, int h)
     a->o = row0 * r->Q * r->D + (int64_t)h * r->D;
 }
 
-/* y (C) = x / sqrt(|x|^2 + eps); that root. */
+/* y (C) = x / sqrt(|x|^2 + eps); returns that root. */
 static double normalise(double *y, const float *x, int C)
 {
     double sum = 0;
@@ -137,7 +138,8 @@ static double normalise(double *y, const float *x, int C)
     return root;
 }
 
-/* z (C, D) from before token t to behind it; qn, kn, and d before beta. */
+/* Update z (C, D) from the state before token t to the one after it; sets qn, kn, and d before
+ * beta. */
 static void step(struct head *a, double *z, int t)
 {
     const struct rule *r = a->r;
@@ -199,7 +201,7 @@ void ref_delta_rule(float *o, const float *x, const float *g, const float *beta,
     fm_scratch_release(mark);
 }
 
-/* Adds to dx (C) the gradient at x from dy, the one at y = x / root. */
+/* Add to dx (C) the gradient at x from dy, the gradient at y = x / root. */
 static void normalise_back(float *dx, const double *dy, const double *y, double root, int C)
 {
     double along = 0;
@@ -209,8 +211,8 @@ static void normalise_back(float *dx, const double *dy, const double *y, double 
         dx[i] = (float)(dx[i] + (dy[i] - y[i] * along) / root);
 }
 
-/* What goes back through one token.  z is the state behind it, z0 the one before; dz the gradient
- * behind, and then before.  With u = v - (e^g z0)^T k, d = beta u:
+/* The backward through one token.  z is the state after it, z0 the one before; dz is the gradient
+ * after it, and receives the one before.  With u = v - (e^g z0)^T k, d = beta u:
  *     dq = z do, dz += q do^T;  dd = dz^T k, dv = beta dd, dbeta = u.dd, du = -dv
  *     dk = dz d + e^g z0 du;  dz += k du^T;  dg = <e^g z0, dz>;  dz *= e^g */
 static void step_back(struct head *a, const double *z, const double *z0, double *dz,
@@ -252,8 +254,8 @@ static void step_back(struct head *a, const double *z, const double *z0, double 
     normalise_back(r->dx + row + a->k, dk, a->kn, a->k_root, C);
 }
 
-/* States kept: before each segment of `length` tokens, and before each token of one and behind it.
- */
+/* Stored states: before each segment of `length` tokens; before each token of one segment, and
+ * after its last. */
 struct states {
     double *before, *inside, *dz, *scratch;
     int length;

@@ -1,6 +1,6 @@
 /*
- * What happens to the rows of an expert: gathered, through its gate, up and down, scored, and
- * combined again.  The definitions.
+ * Operations on the rows of an expert: gather, activation, scores, and combination.  The
+ * definitions.
  */
 #include "kernels/ops/ops.h"
 

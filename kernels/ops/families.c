@@ -88,7 +88,7 @@ void ref_gate(float *y, const float *x, const float *z, bool silu, int64_t count
         y[i] = (float)(x[i] * sigmoid(z[i]) * (silu ? z[i] : 1));
 }
 
-/* f' is s + z s (1 - s) of silu, s (1 - s) of the sigmoid s. */
+/* f' is s + z s (1 - s) for silu, s (1 - s) for the sigmoid s. */
 void ref_gate_back(float *dx, float *dz, const float *dy, const float *x, const float *z, bool silu,
                    int64_t count)
 {

@@ -1,9 +1,9 @@
-/* The one matrix product: the definition. */
+/* The matrix product: the definition. */
 #include "kernels/ops/ops.h"
 
 #include "lib/base/pool.h"
 
-/* Where op(A)[i, l] and op(B)[l, j] lie. */
+/* op(A)[i, l] and op(B)[l, j]. */
 static double read_op(bool transposed, const float *a, int ld, int row, int col)
 {
     return transposed ? a[(size_t)col * ld + row] : a[(size_t)row * ld + col];

@@ -1,5 +1,5 @@
 /*
- * What moves numbers without computing: copies, and conversions between types.  The definitions.
+ * Operations that copy numbers, or convert between types.  The definitions.
  */
 #include "kernels/ops/ops.h"
 
@@ -43,7 +43,7 @@ void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n)
         fm_dtype_to_f32(to, fm_element(x, at).data, x.dtype, n);
 }
 
-/* Elements [at, at + n) of y from floats. */
+/* Write elements [at, at + n) of y from floats. */
 static void write_row(struct fm_out y, size_t at, const float *row, size_t n)
 {
     fm_dtype_from_f32(fm_element_out(y, at).data, row, y.dtype, n);

@@ -1,9 +1,9 @@
-/* RMSNorm, and LayerNorm where there is a bias: the definitions. */
+/* RMSNorm, and LayerNorm if there is a bias: the definitions. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>
 
-/* What is taken from every x: their mean where there is a bias. */
+/* The mean of x for LayerNorm (b != NULL), 0 for RMSNorm. */
 static double centre(const float *x, const float *b, int H)
 {
     double sum = 0;
@@ -33,8 +33,8 @@ void ref_norm(struct fm_out y, float *rstd, const float *x, const float *w, cons
     fm_scratch_release(mark);
 }
 
-/* dx += rstd (w dy) - x rstd^3 / H sum(w dy x): the second term is the gradient through rstd.
- * Where x was centred, so is w dy: the gradient through the mean. */
+/* dx += rstd (w dy) - x rstd^3 / H sum(w dy x): the second term is the gradient through rstd.  If x
+ * was centred, w dy is centred too, by the gradient through the mean. */
 void ref_norm_back(float *dx, const float *dy, const float *x, const float *w, const float *b,
                    const float *rstd, int N, int H)
 {

@@ -1,7 +1,7 @@
 /*
- * Private to kernels/: the entries of the tables.  ref_* are the definitions, one
- * file per subject (memory gemm norm attention route expert sums vocab optim); cpu_* are the
- * fast ones in kernels/cpu.  Contracts are in kernels.h, operations in kernels.def.
+ * Private to kernels/: the entries of the tables.  ref_* are the definitions, one file per subject
+ * (memory gemm norm attention route expert sums vocab optim); cpu_* are the fast versions in
+ * kernels/cpu.  Contracts are in kernels.h, operations in kernels.def.
  */
 #ifndef FM_KERNELS_OPS_H
 #define FM_KERNELS_OPS_H
@@ -16,24 +16,25 @@
 #include "kernels/ops/kernels.def"
 #undef FM_OP
 
-/* Elements [at, at + n) of x, values or codes with scales, as floats. */
+/* Convert elements [at, at + n) of x, values or codes with scales, to floats. */
 void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n);
 
 /*
- * Arrays of another type than float32 go through scratch: n elements to be read as floats, memory
- * for n floats to be written, and those written where they belong.  Nothing happens to float32.
+ * Access to arrays that may not be float32, through scratch: n elements to be read as floats;
+ * memory for n floats to be written; and the conversion of those to the array.  For float32 they
+ * use the array itself.
  */
 const float *fm_widen(struct fm_in x, size_t n);
 float *fm_wide(struct fm_out y, size_t n);
 void fm_narrow(struct fm_out y, const float *wide, size_t n);
 
-/* The largest of x (E) whose index is not among ids[0..n), n < E; the lower index on ties. */
+/* The index of the largest of x (E) that is not among ids[0..n), n < E; the lower index on ties. */
 int32_t fm_largest_left(const float *x, const int32_t *ids, int n, int E);
 
-/* The entries of cpu whose products have bfloat16 operands. */
+/* Entries of the cpu table whose products have bfloat16 operands. */
 void cpu_bf16_gemm(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                    struct fm_in B, int ldb, float beta, float *C, int ldc);
-/* With matrix registers alone (kernels/cpu/cpu_amx.h). */
+/* Only with AMX matrix registers (kernels/cpu/cpu_amx.h). */
 void cpu_bf16_attention(float *o, const float *q, const float *k, const float *v,
                         const float *sinks, int S, int T, int Q, int G, int C, int D, double root,
                         int window);
@@ -41,7 +42,7 @@ void cpu_bf16_attention_back(float *dq, float *dk, float *dv, const float *d_o, 
                              const float *q, const float *k, const float *v, const float *sinks,
                              int S, int T, int Q, int G, int C, int D, double root, int window);
 
-/* channel_scores of one table; channel_scores_each by it, batch by batch. */
+/* channel_scores of one table; and channel_scores_each, which calls it batch by batch. */
 typedef void fm_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
                        struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H);
 void fm_scores_each(fm_scores *scores, double *s, struct fm_in gate_up, struct fm_in down,
@@ -54,8 +55,8 @@ void cpu_bf16_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in 
 void cpu_bf16_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
                              struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H);
 
-/* The table that fm_ops_cpu gives for BF16, also where the CPU has no such instructions (oneDNN
- * emulates them on AVX-512): for tests. */
+/* The table of fm_ops_cpu for BF16, even if the CPU has no such instructions (oneDNN emulates them
+ * on AVX-512): for tests. */
 const struct fm_ops *fm_ops_cpu_bf16(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* The table of the definitions: plain loops, sums in double, one body for every line of the list.
- */
+/* The table of the definitions: plain loops, sums in double; one function for every line of the
+ * list. */
 #include "kernels/ops/ops.h"
 
 static const struct fm_ops ref = {

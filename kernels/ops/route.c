@@ -1,6 +1,6 @@
 /*
- * Routers that choose by softmax, and the sorting of what was chosen: experts work on rows of their
- * own, one behind another.  The definitions.
+ * Routers that choose by softmax, and sorting of the choices: the rows of an expert are contiguous,
+ * one expert after another.  The definitions.
  */
 #include "kernels/ops/ops.h"
 
@@ -27,8 +27,8 @@ int32_t fm_largest_left(const float *x, const int32_t *ids, int n, int E)
 }
 
 /*
- * p = softmax(logits); w_i = p_i / sum over the chosen of p.  The sum over all E cancels, and
- * is kept so that a NaN in any logit shows in the weights.
+ * p = softmax(logits); w_i = p_i / sum over the chosen of p.  The sum over all E cancels; it is
+ * computed so that a NaN in any logit appears in the weights.
  */
 void ref_route(int32_t *ids, float *weights, const float *logits, int N, int E, int K)
 {
@@ -64,7 +64,7 @@ void ref_route_back(float *dlogits, const float *dweights, const int32_t *ids, c
     }
 }
 
-/* A counting sort: first[b] counts bucket b - 1, then is where bucket b begins. */
+/* A counting sort: first[b] counts bucket b - 1, then is the start of bucket b. */
 void ref_sort_rows(int32_t *first, int32_t *rows, float *scale, int32_t *where, const int32_t *ids,
                    const float *weights, int N, int E, int K, int P)
 {

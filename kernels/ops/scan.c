@@ -1,7 +1,7 @@
 /*
- * Wrappers generated from the list of operations.  A function of C does not know which table it was
- * called through, so each table that is scanned takes a set of wrappers: there are as many sets as
- * tables in a process, the definition and the fast one of either precision.
+ * Wrappers generated from the list of operations.  A C function cannot tell through which table it
+ * was called, so each scanned table needs its own set of wrappers.  There are as many sets as
+ * tables in a process: the definition, and the fast one in either precision.
  */
 #include "kernels/ops/scan.h"
 
@@ -22,7 +22,7 @@ void fm_scan_layer(int l)
     layer = l;
 }
 
-/* The least i < count for which x[i] is NaN or Inf, or count. */
+/* The smallest i < count for which x[i] is NaN or Inf, or count. */
 static int64_t find_nonfinite(struct fm_in x, int64_t count)
 {
     const double *wide = x.data;
@@ -34,12 +34,12 @@ static int64_t find_nonfinite(struct fm_in x, int64_t count)
     return i;
 }
 
-/* y (rows, columns), rows ld elements apart; NULL: nothing was written. */
+/* Check y (rows, columns), rows ld elements apart; NULL: nothing was written. */
 static void check_written(const char *op, const char *array, struct fm_in y, int64_t rows,
                           int64_t columns, int64_t ld)
 {
     char where[32] = "outside the layers";
-    if (fm_pool_ending()) /* perhaps nobody wrote it */
+    if (fm_pool_ending()) /* possibly not written */
         return;
     for (int64_t row = 0; y.data && row < rows; row++) {
         int64_t column = find_nonfinite(fm_element(y, (size_t)(row * ld)), columns);

@@ -1,24 +1,24 @@
 /*
- * For debugging: a table of operations that calls another one and then looks at all that was
- * written.  The first NaN or Inf ends the process with the operation and the layer, where it is
- * made and not where it is noticed:
+ * For debugging: a table of operations that calls another table and then checks everything that was
+ * written.  The first NaN or Inf ends the process and reports the operation and the layer that
+ * produced it:
  *
  *     fm-rank: layer 3: swiglu wrote a value that is not finite (h, row 5, column 17)
  *
- * Rows and columns are those of FM_WRITES in kernels/ops/kernels.def.  fm_machine_ops gives such a
- * table in the tools of `make DEBUG=1` and nowhere else.
+ * Rows and columns are those of FM_WRITES in kernels/ops/kernels.def.  fm_machine_ops returns such
+ * a table only in the tools of `make DEBUG=1`.
  */
 #ifndef FM_SCAN_H
 #define FM_SCAN_H
 
 #include "kernels/ops/kernels.h"
 
-/* The table that scans what `base` writes, of the same name and precision; the same one for the
- * same base.  Not for several threads at once. */
+/* A table that checks the output of `base`, with its name and precision; the same table for the
+ * same base.  Not thread-safe. */
 const struct fm_ops *fm_ops_scanned(const struct fm_ops *base);
 
-/* The decoder layer that operations belong to from here on, whatever thread calls them; -1: none.
- * While no operation runs. */
+/* Set the decoder layer of the following operations, in any thread; -1: none.  Must not be called
+ * while an operation runs. */
 void fm_scan_layer(int l);
 
 #endif

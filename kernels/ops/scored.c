@@ -1,8 +1,8 @@
 /*
  * Routers that choose by score: the definition.  Every expert has a score, the sigmoid of its logit
- * or its probability; a bias that training keeps beside the model moves the choice, never the
- * weights, and groups of experts can be left out as a whole.  DeepSeek-V3 brought the rule in, and
- * the variants of others are fields of struct fm_route_rule.
+ * or its probability; a trained bias affects only the choice, not the weights, and whole groups of
+ * experts can be left out.  DeepSeek-V3 introduced the rule; the variants of other models are
+ * fields of struct fm_route_rule.
  */
 #include "kernels/ops/ops.h"
 
@@ -10,7 +10,7 @@
 
 #include "lib/base/pool.h"
 
-/* A row's scores, in place of its logits. */
+/* Replace the logits of a row by its scores. */
 static void make_scores(float *s, bool sigmoid, int E)
 {
     float largest = s[0];
@@ -31,7 +31,7 @@ static float group_score(const float *c, int n, int count)
     return count == 1 ? c[best] : c[best] + c[fm_largest_left(c, &best, 1, n)];
 }
 
-/* What the experts of a row are chosen by: -Inf in groups that are left out. */
+/* Set the choice scores of a row to -Inf in groups that are left out. */
 static void leave_groups_out(float *c, const struct fm_route_rule *rule, int E)
 {
     struct fm_mark mark = fm_scratch_mark();
@@ -51,7 +51,7 @@ static void leave_groups_out(float *c, const struct fm_route_rule *rule, int E)
     fm_scratch_release(mark);
 }
 
-/* What weights are divided by, from the sum of the chosen scores. */
+/* The divisor of the weights, from the sum of the chosen scores. */
 static double divisor(const struct fm_route_rule *rule, double sum)
 {
     double by = sum + (double)rule->eps;
@@ -78,15 +78,15 @@ void ref_route_scored(int32_t *ids, float *weights, float *s, const float *bias,
             id[i] = fm_largest_left(c, id, i, E);
             chosen += row[id[i]];
         }
-        double nothing = all - all; /* NaN where a logit is, so that it shows */
+        double nothing = all - all; /* NaN if a logit is NaN, to propagate it */
         for (int i = 0; i < K; i++)
             w[i] = (float)(row[id[i]] * (double)rule->scale / divisor(rule, chosen) + nothing);
     }
     fm_scratch_release(mark);
 }
 
-/* With w_i = scale s_i / d the gradient at a chosen score is scale / d (g_i - sum_j g_j s_j / d),
- * without the sum where d does not move; what is chosen does not. */
+/* With w_i = scale s_i / d, the gradient at a chosen score is scale / d (g_i - sum_j g_j s_j / d),
+ * without the sum if d is constant.  The choice is constant. */
 void ref_route_scored_back(float *dlogits, const float *dweights, const int32_t *ids,
                            const float *s, const struct fm_route_rule *rule, int N, int E, int K)
 {

@@ -1,20 +1,20 @@
 /*
- * PhiMoE's router.  Two passes choose an expert each, the second among what the first left; a
- * pass keeps the experts whose logits are near its largest, and the weight of the chosen one is
- * its share in the softmax over those.  The two weights do not sum to 1.
+ * PhiMoE's router.  Two passes choose one expert each, the second among those that the first left.
+ * A pass keeps the experts whose logits are close to its largest; the weight of the chosen expert
+ * is its share of the softmax over those.  The two weights do not sum to 1.
  */
 #include "kernels/ops/ops.h"
 
 #include <math.h>
 
-/* Does a pass whose largest logit is `top` keep expert e?  Decided by this quotient in float32, as
- * transformers does; 0/0 is kept. */
+/* Whether a pass whose largest logit is `top` keeps expert e.  Decided by this quotient in float32,
+ * as in transformers; 0/0 is kept. */
 static bool is_near(const float *logits, int e, float top, float threshold)
 {
     return !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > threshold);
 }
 
-/* The largest logit but that of `gone`, the lower index on ties. */
+/* The largest logit except that of `gone`; the lower index on ties. */
 static int largest_but(const float *logits, int gone, int E)
 {
     int best = gone == 0;
@@ -39,8 +39,8 @@ void ref_sparsemixer(int32_t *ids, float *weights, const float *logits, int N, i
     }
 }
 
-/* Each pass is a softmax p over what it keeps, w = p of the chosen: dlogits += w g (chosen - p),
- * for what is kept and chosen does not change. */
+/* Each pass is a softmax p over the experts it keeps, w = p of the chosen one: dlogits += w g
+ * (chosen - p).  The kept and the chosen experts are constant. */
 void ref_sparsemixer_back(float *dlogits, const float *dweights, const int32_t *ids,
                           const float *weights, const float *logits, int N, int E, float threshold)
 {

@@ -1,6 +1,7 @@
 /*
- * Sums that what learns takes of an expert's rows, and how the sums of micro-batches are added: in
- * an order that the caller fixes, so that no number of threads shows.  The definitions.
+ * Sums over an expert's rows for learning, and addition of the sums of micro-batches in an order
+ * that the caller fixes, so that the result does not depend on the number of threads.  The
+ * definitions.
  */
 #include "kernels/ops/ops.h"
 
