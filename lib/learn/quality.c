@@ -355,6 +355,9 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     struct values values = {0};
     struct fm_spread *spread = h->detail ? h->detail->spread : NULL;
     group = group < masks ? group : masks;
+    while (h->detail && group > 1 && /* values of tokens take at most half of the memory */
+           fm_quality_detail_bytes(h->sequence[h->sequences], group + 1) > space / 2)
+        group--;
     int rc = fm_comm_least(watch->run->machine.comm, &group, err);
     watch->groups = before + (masks + group - 1) / group;
     /* As weights are in bundles and exports; an adapter is merged before experts are rounded. */
