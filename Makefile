@@ -18,7 +18,7 @@
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
-#   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.*
+#   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.json
 #   study      the paper's ablations on small trained models, into tests/measure/study.md: hours, goes on
 #              where it was stopped (STUDY: its options; tests/judge/judge.sh --golden trained comes first)
 #   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin; check-ranks tests them

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make bench-kernels`: measure clipped layers on this machine, which should do nothing else, and
-# put the result where it is shown: tests/measure/kernels.json and .svg, and the table of fm-bench(1) between
-# the two lines that name it.  tests/unit/test_benchpage.c holds the table to the JSON.
+# put the result into tests/measure/kernels.json, and its table into fm-bench(1) between the two lines
+# that name it.  tests/unit/test_benchpage.c holds the table to the JSON.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -11,7 +11,7 @@ venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # of make judge, 
 [ -x "$venv" ] || venv=none
 "$BUILD/bin/fm-bench" kernels --python "${FM_BENCH_PYTHON:-$venv}" --dtype "${FM_BENCH_DTYPE:-f32}" \
     --rows "${FM_BENCH_ROWS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \
-    --report tests/measure/kernels.json --plot tests/measure/kernels.svg --force >"$table"
+    --report tests/measure/kernels.json --force >"$table"
 awk -v table="$table" '
     /^\.\\" kernels$/ { print; while ((getline line < table) > 0) print line; skip = 1 }
     /^\.\\" end of kernels$/ { skip = 0 }
