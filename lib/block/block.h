@@ -11,10 +11,11 @@
  * its cost in bytes and in floating-point operations.  Other sizes are derived from the blocks:
  * those of budgets and bundles from the parameters of a channel, plans from the operations.
  *
- * This header has the sizes of a model (struct fm_config), which all blocks share with the weights
- * of a layer in memory (struct fm_layer, in layerweights.h), and the descriptor of each kind of
- * block.  Blocks do not read weight files and do not pass values between layers: lib/model reads
- * the tensors that their tables list, and lib/engine calls them in model order (lib/block/pass.h).
+ * All blocks share the sizes of a model (struct fm_config, in this header) and the weights of a
+ * layer in memory (struct fm_layer, in layerweights.h).  This header also has the descriptor of
+ * each kind of block.  Blocks do not read weight files and do not pass values between layers:
+ * lib/model reads the tensors that their tables list, and lib/engine calls them in model order
+ * (lib/block/pass.h).
  *
  * In reading order: this header, layerweights.h (weights in memory), weight.h and pass.h (the
  * arguments of a block), keys and config.c (sizes from config.json), arena.c; norm; attention: gqa
