@@ -1,6 +1,6 @@
 /*
- * The fast tables.  They differ from each other in the products alone: norms, softmax and sums keep
- * float32 inside whatever the precision of products is.
+ * The fast tables.  They differ only in their products: norms, softmax and sums use float32 in
+ * every precision.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
@@ -29,7 +29,7 @@ static void fill_bf16(void)
     cpu_bf16.gemm = cpu_bf16_gemm;
     cpu_bf16.channel_scores = cpu_bf16_channel_scores;
     cpu_bf16.channel_scores_each = cpu_bf16_channel_scores_each;
-    if (fm_isa_amx()) { /* by oneDNN such small products are not faster than in float32 */
+    if (fm_isa_amx()) { /* oneDNN does not compute such small products faster than in float32 */
         cpu_bf16.attention = cpu_bf16_attention;
         cpu_bf16.attention_back = cpu_bf16_attention_back;
     }

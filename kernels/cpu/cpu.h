@@ -1,20 +1,19 @@
 /*
- * This room, kernels/cpu: the operations of kernels/ops again, fast: products by oneDNN, loops
- * over rows on all cores.  A file here has the name of the definition that it must agree with, and
- * tests/unit/test_kernels_cpu.c holds the two together.  The rest of the suite gets
- * the table through kernels/ops/kernels.h.  In reading order: cpu.c (the
- * table), cpu_rows, cpu_norm, dnnl, cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta,
- * cpu_route, cpu_expert, cpu_clamped, cpu_scores with cpu_tile and cpu_amx_scores, cpu_sums,
- * cpu_vocab, cpu_optim, cpu_families, cpu_memory.
+ * This room, kernels/cpu: fast versions of the operations of kernels/ops: products by oneDNN, loops
+ * over rows on all cores.  Each file is named after the definition that it must agree with;
+ * tests/unit/test_kernels_cpu.c compares the two.  The rest of the suite gets the table through
+ * kernels/ops/kernels.h.  In reading order: cpu.c (the table), cpu_rows, cpu_norm, dnnl, cpu_amx,
+ * cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta, cpu_route, cpu_expert, cpu_clamped,
+ * cpu_scores with cpu_tile and cpu_amx_scores, cpu_sums, cpu_vocab, cpu_optim, cpu_families,
+ * cpu_memory.
  *
- * Private to kernels/cpu: what the fast loops share.  One binary serves every
- * x86-64: hot loops are compiled for AVX-512, AVX2 and the baseline (vector.h), with
- * the same bits.  Products have other last bits on another level of lib/base/isa.h,
- * and with caches of another size, so the same-bytes promise holds for one machine type.
+ * Private to kernels/cpu: shared code of the fast loops.  One binary runs on every x86-64: hot
+ * loops are compiled for AVX-512, AVX2 and the baseline (vector.h), with the same bits.  The last
+ * bits of products depend on the level of lib/base/isa.h and on the sizes of caches, so results are
+ * only reproducible on one type of machine.
  *
- * Sums are made in FM_LANES float lanes over a block, in a fixed order, and the
- * lanes are added in double, so that compilers may use vectors of any width and
- * still give the same bytes.
+ * Sums are made in FM_LANES float lanes over a block, in a fixed order, and the lanes are added in
+ * double, so that compilers may use vectors of any width and still give the same bytes.
  */
 #ifndef FM_KERNELS_CPU_H
 #define FM_KERNELS_CPU_H
@@ -27,12 +26,12 @@
 
 #define FM_LANES 32
 
-/* A product on the calling thread: of float32 operands, or of bfloat16 ones. */
+/* A product on the calling thread, of float32 or of bfloat16 operands. */
 typedef void fm_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                         struct fm_in B, int ldb, float beta, float *C, int ldc);
 fm_product fm_cpu_f32_product, fm_cpu_bf16_product;
 
-/* x, n elements, as `dtype`: where it lies, or rounded in scratch. */
+/* The n elements of x as `dtype`: x itself, or rounded in scratch. */
 struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n);
 
 /* run(args, first, last) for blocks of rows that cover [0, n), in parallel; `work` is the number
@@ -40,7 +39,7 @@ struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n);
 void fm_cpu_rows(int64_t n, int64_t work,
                  void (*run)(const void *args, int64_t first, int64_t last), const void *args);
 
-/* The lanes of a sum, added in order. */
+/* Add the lanes of a sum, in order. */
 FM_INLINE double fm_add_lanes(const float *lane)
 {
     double sum = 0;
@@ -74,7 +73,7 @@ FM_INLINE double fm_sum(const float *a, int n)
     return fm_add_lanes(lane);
 }
 
-/* The largest of a[0..n), n > 0; NaN are passed over, except in a[0]. */
+/* The largest of a[0..n), n > 0; NaNs are ignored, except in a[0]. */
 FM_INLINE float fm_max(const float *a, int n)
 {
     float lane[FM_LANES], max;

@@ -1,12 +1,11 @@
 /*
- * Matrix registers: how operands are packed for them, and a block of 32 x 32 sums in four of them.
- * Each of the four loads of a step serves two multiplications; more sums than that there are no
- * registers for.
+ * AMX matrix registers: packing of operands, and a block of 32 x 32 sums in four registers.  Each
+ * of the four loads of a step serves two multiplications; there are no registers for more sums.
  *
- * The pieces, as the instruction wants them, k a pair of terms:
+ * The pieces in the layout of the instruction, k being a pair of terms:
  *     left:   piece[c][k] = (row c at 2 k, row c at 2 k + 1)
  *     right:  piece[k][c] = (column c at 2 k, column c at 2 k + 1)
- * One of the two is how sixteen loads of an operand find it, the other its transpose.
+ * Sixteen row loads of an operand give one of the two layouts; the other is its transpose.
  *
  * The instruction takes denormal operands for 0.
  */
@@ -21,16 +20,16 @@ enum { TILE = FM_AMX_TILE, STEP = FM_AMX_STEP, PIECE = FM_AMX_PIECE };
 
 /* ---- operands ---- */
 
-enum { AHEAD = 2 * STEP, AHEAD_WIDE = 6 }; /* rows, of a few columns and of many */
+enum { AHEAD = 2 * STEP, AHEAD_WIDE = 6 }; /* rows to prefetch, of a few columns and of many */
 
-/* The first `count` of 32. */
+/* A mask of the first `count` of 32 elements. */
 static inline __mmask32 mask_of(int count)
 {
     return count >= STEP ? ~0u : count <= 0 ? 0 : (1u << count) - 1;
 }
 
-/* v[0], v[1] = pairs (x[c], x[ld + c]) of sixteen columns each of those in `mask`, of the first `n`
- * of the two rows. */
+/* v[0], v[1] = pairs (x[c], x[ld + c]) for sixteen columns each, of those in `mask`; only the first
+ * `n` of the two rows are read. */
 TARGET static inline void pair_rows(__m512i v[2], const uint16_t *x, int64_t ld, int n,
                                     __mmask32 mask)
 {
@@ -41,8 +40,9 @@ TARGET static inline void pair_rows(__m512i v[2], const uint16_t *x, int64_t ld,
     v[1] = _mm512_permutex2var_epi64(low, _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4), high);
 }
 
-/* The next row.  The compiler is not to see that rows are as far apart in every piece: it would
- * keep the address of each through the loop over pieces, and has no registers for so many. */
+/* Advance to the next row.  This hides from the compiler that rows have the same distance in every
+ * piece: it would keep the address of each row through the loop over pieces, and has too few
+ * registers for that. */
 static inline const uint16_t *step_down(const uint16_t *x, int64_t ld)
 {
     x += ld;
@@ -52,8 +52,8 @@ static inline const uint16_t *step_down(const uint16_t *x, int64_t ld)
     return x;
 }
 
-/* The first `count` rows of x, of the terms in `mask`, as the rows of a piece.  The rows of the
- * next block are asked for. */
+/* Copy the first `count` rows of x, of the terms in `mask`, to the rows of a piece, and prefetch
+ * the rows of the next block. */
 TARGET static inline void copy_rows(uint16_t *to, const uint16_t *x, int64_t ld, int count,
                                     __mmask32 mask)
 {
@@ -63,7 +63,7 @@ TARGET static inline void copy_rows(uint16_t *to, const uint16_t *x, int64_t ld,
     }
 }
 
-/* Pair k of row c to row k, place c: first pairs of rows, then fours, eights, all. */
+/* Move pair k of row c to row k, place c: first pairs of rows, then fours, eights, all. */
 TARGET static inline void transpose(uint16_t *to, const __m512i x[TILE])
 {
     __m512i t[TILE], u[TILE], v[TILE];
@@ -87,7 +87,7 @@ TARGET static inline void transpose(uint16_t *to, const __m512i x[TILE])
     }
 }
 
-/* The same rows as the columns of a piece. */
+/* Copy the same rows to the columns of a piece. */
 TARGET static inline void turn_rows(uint16_t *to, const uint16_t *x, int64_t ld, int count,
                                     __mmask32 mask)
 {
@@ -99,7 +99,7 @@ TARGET static inline void turn_rows(uint16_t *to, const uint16_t *x, int64_t ld,
     transpose(to, v);
 }
 
-/* Rows that come later are asked for: they are too far apart for the CPU to foresee. */
+/* Later rows are prefetched: they are too far apart for the hardware prefetcher. */
 TARGET void fm_amx_pack_columns(uint16_t *to, const uint16_t *x, int64_t ld, int count, int n)
 {
     const size_t panel = (size_t)fm_amx_steps(n) * PIECE;
@@ -163,8 +163,8 @@ TARGET void fm_amx_begin(void)
         c.bytes[i] = STEP * sizeof(uint16_t);
         c.rows[i] = TILE;
     }
-    /* gcc 12 takes the instruction for one that reads eight bytes, and the loads of registers for
-     * such that read no memory: what was stored so far must be there for both. */
+    /* gcc 12 assumes that the instruction reads only eight bytes, and that loads of registers read
+     * no memory; this barrier makes all earlier stores visible to both. */
     __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }

@@ -1,11 +1,11 @@
 /*
- * Products by matrix registers.  A task makes a block of columns of C: it packs a stretch of that
- * part of B, which its second-level cache then keeps, and goes down the rows of A, 32 at a time,
- * which the first-level cache keeps while the columns go by.  Sums of one stretch go on in the next
- * from C, so every sum is made in float32 in the order of K, however the product is cut.
+ * Products by matrix registers.  A task computes a block of columns of C.  It packs a stretch of
+ * that part of B, which stays in the L2 cache, and processes the rows of A, 32 at a time, which
+ * stay in the L1 cache for all columns.  The sums of one stretch are continued from C in the next
+ * one, so every sum is made in float32 in the order of K, however the product is cut.
  *
- * oneDNN (2.6) is as fast where it may choose B's layout itself and C is packed; with B as it
- * comes, or C in wider rows, it does a third of that.
+ * oneDNN (2.6) is as fast if it may choose B's layout and C is packed; with B in its given layout,
+ * or C in wider rows, it reaches a third of that speed.
  */
 #include "kernels/cpu/cpu_amx.h"
 
@@ -21,8 +21,8 @@ enum {
     STRETCH = 512,   /* terms of the sum: 32 KiB of A */
     TASK_COLS = 512, /* 512 KiB of B */
     TASK_ROWS = 1024,
-    PACK_ROWS = 256, /* of A, of a task that packs them for all */
-    PACK_ONCE = 3,   /* tasks side by side that then read A packed */
+    PACK_ROWS = 256, /* rows of A that one task packs for all */
+    PACK_ONCE = 3,   /* number of tasks next to each other from which on A is packed once */
 };
 
 #define TARGET __attribute__((target("avx512f")))
@@ -35,8 +35,8 @@ struct product {
     bool add;
     float *C;
     int ldc;
-    int rows, cols, across; /* of a task; tasks side by side */
-    uint16_t *left;         /* all of A packed, a stretch after another; NULL: tasks do that */
+    int rows, cols, across; /* size of a task; tasks next to each other */
+    uint16_t *left; /* all of A packed, stretch after stretch; NULL: tasks pack it themselves */
 };
 
 static int at_most(int n, int most)
@@ -44,7 +44,7 @@ static int at_most(int n, int most)
     return n < 0 ? 0 : n < most ? n : most;
 }
 
-/* Length of equal parts of n, none longer than `most`, multiples of BLOCK. */
+/* Length of equal parts of n, at most `most`, a multiple of BLOCK. */
 static int cut_evenly(int n, int most)
 {
     int parts = (n + most - 1) / most;
@@ -52,8 +52,7 @@ static int cut_evenly(int n, int most)
     return (length + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* Panels that cover `count` columns of B or rows of A, whole blocks of them, over the n terms from
- * k on. */
+/* Pack panels of `count` columns of B or rows of A, in whole blocks, over the n terms from k on. */
 static void pack_panels(uint16_t *to, const struct product *p, bool right, int first, int count,
                         int k, int n)
 {
@@ -72,7 +71,7 @@ static void pack_panels(uint16_t *to, const struct product *p, bool right, int f
     }
 }
 
-/* c (rows, cols), rows ldc floats apart, from d (rows of BLOCK floats), or the other way. */
+/* Copy c (rows, cols), rows ldc floats apart, from d (rows of BLOCK floats), or the other way. */
 TARGET static void copy_block(float *to, int ldto, const float *from, int ldfrom, int rows,
                               int cols)
 {
@@ -84,7 +83,7 @@ TARGET static void copy_block(float *to, int ldto, const float *from, int ldfrom
     }
 }
 
-/* The block of C at (i, j), as far as it is there. */
+/* Compute the block of C at (i, j), or the part of it that exists. */
 static void make_block(const struct product *p, int i, int j, bool add, const uint16_t *left,
                        const uint16_t *right, int steps)
 {
@@ -103,7 +102,7 @@ static void make_block(const struct product *p, int i, int j, bool add, const ui
     copy_block(c, p->ldc, d, BLOCK, rows, cols);
 }
 
-/* Where the packed panels of A's rows from i on begin, of the stretch from k on, `panel` numbers
+/* Start of the packed panels of A's rows from i on, for the stretch from k on, with `panel` numbers
  * each; i is a multiple of BLOCK. */
 static uint16_t *left_at(const struct product *p, int k, int i, size_t panel)
 {

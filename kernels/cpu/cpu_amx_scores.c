@@ -1,13 +1,12 @@
 /*
- * dW = a^T b in blocks of 32 x 32 values, summed over all rows of a batch, so that a block goes to
- * memory once, to be squared against W.  oneDNN has nothing like it: its products end in an array
- * as large as the weights, and making and reading that takes longer than the product.
+ * dW = a^T b in blocks of 32 x 32 values, summed over all rows of a batch, so that a block is
+ * written to memory only once, to be squared with W.  oneDNN cannot do this: its products end in an
+ * array as large as the weights, and writing and reading that takes longer than the product.
  *
- * Of many small experts a batch has few rows, and reading W takes longer than the product, so that
- * blocks of several batches are made before W is looked at.
+ * With many small experts a batch has few rows, and reading W takes longer than the product, so
+ * blocks of several batches are computed before W is read.
  *
- * As in cpu_scores.c, W is taken 2^32 times as large, so that squares of small gradients do not
- * underflow.
+ * As in cpu_scores.c, W is multiplied by 2^32, so that squares of small gradients do not underflow.
  */
 #include "kernels/cpu/cpu_amx.h"
 
@@ -22,9 +21,10 @@ enum {
     BLOCK = FM_AMX_BLOCK,
     TASK_ROWS = 8 * BLOCK,
     PACK_COLS = 8 * BLOCK,
-    AHEAD = 2 * BLOCK,     /* columns */
-    AT_ONCE = 4,           /* batches whose blocks the first-level cache keeps */
-    CACHE_BYTES = 1 << 20, /* of b that a second-level cache keeps while panels of a go by */
+    AHEAD = 2 * BLOCK, /* columns */
+    AT_ONCE = 4,       /* batches whose blocks fit into the L1 cache */
+    CACHE_BYTES =
+        1 << 20, /* bytes of b that stay in the L2 cache while panels of a are processed */
 };
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl")))
@@ -37,8 +37,8 @@ struct amx {
     const int32_t *first; /* (parts + 1) rows of batches, from first[0] on */
     int parts;
     int rows, I, H;   /* rows of W: per I */
-    size_t panel;     /* numbers of a panel of each batch, one batch after another, */
-    size_t *at;       /* (parts + 1) where a batch's panels begin: of one column or row tile */
+    size_t panel;     /* numbers per panel of all batches, one batch after another */
+    size_t *at;       /* (parts + 1) start of each batch's panels of one column or row tile */
     uint16_t *packed; /* b: batch p's panel j at tiles at[p] + j (at[p + 1] - at[p]) */
     size_t tiles;     /* of b */
 };
@@ -53,13 +53,13 @@ static int rows_of(const struct amx *x, int p)
     return x->first[p + 1] - x->first[p];
 }
 
-/* Numbers of a panel of batch p. */
+/* Numbers per panel of batch p. */
 static size_t panel_of(const struct amx *x, int p)
 {
     return x->at[p + 1] - x->at[p];
 }
 
-/* PACK_COLS columns of b. */
+/* Pack PACK_COLS columns of b. */
 static void pack_columns(void *arg, int index)
 {
     const struct amx *x = arg;
@@ -71,8 +71,8 @@ static void pack_columns(void *arg, int index)
     }
 }
 
-/* Rows of W that a task has, and their columns of a: batch p's panel r at tiles at[p] + r
- * (at[p + 1] - at[p]). */
+/* Rows of W of a task, and their columns of a: batch p's panel r is at tiles at[p] + r (at[p + 1] -
+ * at[p]). */
 struct strip {
     int first, rows;
     uint16_t *a;
@@ -89,7 +89,7 @@ static void pack_rows(const struct strip *s, const struct amx *x)
     }
 }
 
-/* The first `count` of 16. */
+/* A mask of the first `count` of 16 elements. */
 static inline __mmask16 mask_of(int count)
 {
     return (__mmask16)((1u << at_most(count, TILE)) - 1);
@@ -103,7 +103,7 @@ TARGET static inline __m512 load_weights(struct fm_in W, size_t at, __mmask16 ma
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(w), 16));
 }
 
-/* lane (rows, TILE) += (W d)^2 of `count` blocks d, of `rows` rows of W from `row` on, columns
+/* lane (rows, TILE) += (W d)^2 for `count` blocks d, for `rows` rows of W from `row` on, columns
  * [j, j + BLOCK). */
 TARGET static void square(float *lane, const struct amx *x, const float *d, int count, int row,
                           int rows, int j)
@@ -124,8 +124,8 @@ TARGET static void square(float *lane, const struct amx *x, const float *d, int 
     }
 }
 
-/* Asks memory for the weights that the block at (row, j), or after the row's last one its
- * successor, will be squared against: rows are too far apart for the CPU to foresee them. */
+/* Prefetch the weights for the block at (row, j), or after the row's last block for the next row:
+ * rows are too far apart for the hardware prefetcher. */
 static void fetch_weights(const struct amx *x, int row, int j)
 {
     size_t step = (size_t)(fm_dtype_bits(x->W.dtype) / 8), line = 64;
@@ -138,14 +138,15 @@ static void fetch_weights(const struct amx *x, int row, int j)
             __builtin_prefetch((const char *)x->W.data + ((size_t)i * x->H + j) * step + at);
 }
 
-/* Columns of dW whose part of b the cache keeps: a multiple of BLOCK. */
+/* Columns of dW for which b's part stays in the cache: a multiple of BLOCK. */
 static int find_columns(const struct amx *x)
 {
     int cols = CACHE_BYTES / ((int)(x->panel / TILE * sizeof(uint16_t))) / BLOCK * BLOCK;
     return cols > 0 ? cols : BLOCK;
 }
 
-/* The block at row r of the strip and column j: as many batches at a time as the cache keeps. */
+/* Compute the block at row r of the strip and column j, for as many batches at a time as fit into
+ * the cache. */
 static void score_block(float *lane, const struct amx *x, const struct strip *s, int r, int j)
 {
     float d[AT_ONCE * BLOCK * BLOCK];
@@ -164,7 +165,7 @@ static void score_block(float *lane, const struct amx *x, const struct strip *s,
     }
 }
 
-/* TASK_ROWS rows of W. */
+/* Score TASK_ROWS rows of W. */
 static void score_rows(void *arg, int index)
 {
     const struct amx *x = arg;

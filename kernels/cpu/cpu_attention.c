@@ -1,8 +1,8 @@
 /*
- * Rotation, and keys of latent attention, on blocks of rows; attention by tiles of queries, one
- * head of one sequence a task.  Where the CPU has matrix registers, the bfloat16 table's products
- * of attention are made by them, of operands rounded once a head; what is between two products
- * stays float32.
+ * Rotation and keys of latent attention on blocks of rows; attention by tiles of queries, with one
+ * head of one sequence as a task.  If the CPU has matrix registers, they compute the bfloat16
+ * table's products of attention, from operands that are rounded once per head; values between two
+ * products stay float32.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
@@ -65,9 +65,10 @@ void cpu_rope(float *x, const float *cos, const float *sin, int N, int T, int he
 }
 
 /*
- * Attention goes by tiles of TILE query rows against the keys they can see, [first, last): keys
- * wholly above the diagonal or before the window are not touched, and memory is TILE x T.
- * A NaN in a value that the tile reads and a row does not see shows in that row too.
+ * Attention is computed for tiles of TILE query rows and the keys that are visible to them, [first,
+ * last).  Keys entirely above the diagonal or before the window are not read, and memory is TILE x
+ * T.  A NaN in a value that the tile reads also appears in rows of the tile to which it is not
+ * visible.
  */
 enum { TILE = 64 };
 
@@ -76,10 +77,10 @@ struct attention {
     const float *d_o, *q, *k, *v, *sinks;
     int T, Q, G, C, D, window;
     float scale;         /* of scores: */
-    float before, after; /* by their product, and behind it */
+    float before, after; /* factors before and after the product */
     int q_step, o_step, k_step, v_step;
     fm_product *product;
-    enum fm_dtype operand; /* of products */
+    enum fm_dtype operand; /* type of the products' operands */
 };
 
 /* A product by matrix registers. */
@@ -119,16 +120,16 @@ static struct attention narrow(struct attention a)
     return a;
 }
 
-/* Rows of one head of one sequence as products take them. */
+/* Rows of one head of one sequence, as operands of products. */
 struct rows {
     struct fm_in x;
     int ld;
 };
 
-enum { LINE = 16, AHEAD = 8 }; /* floats of a cache line; rows */
+enum { LINE = 16, AHEAD = 8 }; /* floats of a cache line; rows to prefetch */
 
-/* x (T, width), rows ld floats apart: where it lies, or rounded in scratch.  Rows that come later
- * are asked for: they are too far apart for the CPU to foresee. */
+/* x (T, width), rows ld floats apart: x itself, or rounded in scratch.  Later rows are prefetched:
+ * they are too far apart for the hardware prefetcher. */
 static struct rows take_rows(const struct attention *a, const float *x, int ld, int width)
 {
     if (a->operand == FM_F32)
@@ -144,13 +145,13 @@ static struct rows take_rows(const struct attention *a, const float *x, int ld, 
     return (struct rows){fm_written(to), width};
 }
 
-/* From row t on. */
+/* The rows from t on. */
 static struct fm_in row_of(const struct rows *r, int t)
 {
     return fm_element(r->x, (size_t)t * (size_t)r->ld);
 }
 
-/* The same of a tile's values, n of them, rounded to `to`. */
+/* The same for n values of a tile, rounded to `to`. */
 static struct fm_in take_tile(const struct attention *a, const float *p, size_t n, void *to)
 {
     if (a->operand == FM_F32)
@@ -159,7 +160,7 @@ static struct fm_in take_tile(const struct attention *a, const float *p, size_t 
     return (struct fm_in){to, a->operand, NULL};
 }
 
-/* Where query head h of a sequence begins, and the key head that it reads; row0: the sequence's. */
+/* Offsets of query head h of a sequence, and of its key head; row0 is the sequence's first row. */
 struct head {
     int64_t q, o, k, v;
     const float *sink; /* NULL: none */
@@ -177,7 +178,7 @@ static struct head find_head(const struct attention *a, int64_t row0, int h)
 
 struct span {
     int row, rows;   /* queries */
-    int first, keys; /* keys that some of them see */
+    int first, keys; /* keys that are visible to some of them */
 };
 
 static struct span find_span(const struct attention *a, int row)
@@ -189,8 +190,8 @@ static struct span find_span(const struct attention *a, int row)
     return s;
 }
 
-/* Rows of p (rows, keys), scores over `after` before, become probabilities; keys a row does not see
- * get 0.  The sink takes what is left of 1. */
+/* Turn rows of p (rows, keys), scores divided by `after`, into probabilities; keys that are not
+ * visible to a row get 0.  The sink takes the rest of 1. */
 FM_CLONES(void, softmax_rows,
           (float *p, const struct span *s, int window, float after, const float *sink),
           (p, s, window, after, sink))
@@ -225,7 +226,7 @@ static void find_probabilities(float *p, const struct attention *a, const struct
     softmax_rows(p, s, a->window, a->after, sink);
 }
 
-/* Task: one query head of one sequence. */
+/* Task: attention of one query head of one sequence. */
 static void attend_head(void *arg, int index)
 {
     const struct attention *a = arg;
@@ -269,8 +270,8 @@ void cpu_bf16_attention(float *o, const float *q, const float *k, const float *v
     attend(narrow(size_attention(T, Q, G, C, D, root, window)), S, o, q, k, v, sinks);
 }
 
-/* dp (rows, keys) becomes ds = scale p (dp - sum_j p dp); the sum is d_o . o, but of rounded
- * operands it is made of what dp is, so that ds has no sum of its own. */
+/* dp (rows, keys) becomes ds = scale p (dp - sum_j p dp).  The sum equals d_o . o, but with rounded
+ * operands it is computed from dp, so that the sum of ds is 0. */
 FM_CLONES(void, softmax_back_rows,
           (float *dp, const float *p, const float *d_o, const float *o, const struct attention *a,
            const struct span *s),
@@ -288,7 +289,7 @@ FM_CLONES(void, softmax_back_rows,
     }
 }
 
-/* What one head's tiles work on. */
+/* Arrays for the backward of one head's tiles. */
 struct back {
     struct head at;
     struct rows q, k, v, d_o;
@@ -296,7 +297,7 @@ struct back {
     void *rounded; /* (TILE, T) of the operands' type */
 };
 
-/* One tile of queries of one head: its dq, and its part of dk and dv added. */
+/* Backward of one tile of queries of one head: its dq, and its contribution to dk and dv. */
 static void back_tile(const struct attention *a, const struct span *s, const struct back *b)
 {
     int C = a->C, D = a->D;
@@ -319,7 +320,7 @@ static void back_tile(const struct attention *a, const struct span *s, const str
                a->dk + k, a->k_step);
 }
 
-/* Task: one key head of one sequence, with the query heads that read it, in order. */
+/* Task: backward of one key head of one sequence and its query heads, in order. */
 static void back_head(void *arg, int index)
 {
     const struct attention *a = arg;
@@ -377,7 +378,7 @@ void cpu_bf16_attention_back(float *dq, float *dk, float *dv, const float *d_o, 
     attend_back(a, S, dq, dk, dv);
 }
 
-/* Keys of latent attention: what is joined, and what it becomes; or their gradients. */
+/* Keys of latent attention: inputs and results of joining them, or their gradients. */
 struct keys {
     float *kv, *r, *k, *v;
     int Q, A, R, D;

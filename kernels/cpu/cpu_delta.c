@@ -1,15 +1,15 @@
 /*
- * Gated DeltaNet, fast.  The delta rule goes by chunks of CHUNK tokens, one head of one sequence a
- * task, so that nearly all of it is products.  With c[i] the sum of g up to token i of a chunk, Z
- * the state before it, and L[i,j] = exp(c[i] - c[j]):
+ * Gated DeltaNet, fast.  The delta rule is computed in chunks of CHUNK tokens, with one head of one
+ * sequence as a task, so that almost all of the work is products.  With c[i] the sum of g up to
+ * token i of a chunk, Z the state before it, and L[i,j] = exp(c[i] - c[j]):
  *
  *     A[i,j] = L[i,j] k_i.k_j, j < i      P[i,j] = L[i,j] q_i.k_j, j <= i
  *     u = v - exp(c) K Z - A d            d = beta u: row after row
  *     o = exp(c) Q Z + P d                Z' = exp(c_last) Z + (exp(c_last - c) K)^T d
  *
- * and the backward is that of these lines.  Differences of c are made in double: a head that has
- * forgotten much would lose what it still knows.  States are computed again as the definition does
- * (kernels/ops/delta.c), by segments of chunks instead of tokens.
+ * and the backward is that of these lines.  Differences of c are computed in double, because after
+ * a strong decay c is large and float would lose the differences.  States are computed again as in
+ * the definition (kernels/ops/delta.c), by segments of chunks instead of tokens.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -29,17 +29,18 @@ struct rule {
     int x_step, o_step; /* rows of x and of o */
 };
 
-/* What a task has of one chunk of n tokens: rows packed, q and k normalised, q over sqrt(C) too. */
+/* State of a task for one chunk of n tokens: rows are packed, q and k normalised, q also divided by
+ * sqrt(C). */
 struct chunk {
     const struct rule *r;
-    int64_t q, k, v, gate, o; /* where the head's numbers of the chunk's first token are */
+    int64_t q, k, v, gate, o; /* offsets of the head's values at the chunk's first token */
     int n;
     float *q_rows, *k_rows;  /* (n, C) */
-    float *q_root, *k_root;  /* (n): what they were divided by, without sqrt(C) */
+    float *q_root, *k_root;  /* (n): their divisors, without sqrt(C) */
     float *u, *d;            /* (n, D) */
-    float *A, *P, *L;        /* (n, n), 0 where the sums do not go; L full */
+    float *A, *P, *L;        /* (n, n), 0 outside the sums; L is full */
     float *grown, *left;     /* (n): exp(c), exp(c_last - c) */
-    float *one;              /* (n, max(C, D)): for a moment */
+    float *one;              /* (n, max(C, D)): temporary */
     double *c;               /* (n) */
     float *dq, *dk, *x, *z;  /* (n, C) twice, (n, D) twice: gradients at q, k, d; beta x */
     float *square, *square2; /* (n, n) */
@@ -71,7 +72,7 @@ static struct chunk take_chunk(const struct rule *r, bool back)
     return y;
 }
 
-/* Chunk `index` of head h of sequence s. */
+/* Set up chunk `index` of head h of sequence s. */
 static void find_chunk(struct chunk *y, int s, int h, int index)
 {
     const struct rule *r = y->r;
@@ -102,7 +103,8 @@ FM_CLONES(void, normalise_rows,
     }
 }
 
-/* c, L and what a state keeps up to each token and from each on. */
+/* Compute c, L, and the decay of the state from the chunk's start to each token and from each token
+ * to its end. */
 FM_CLONES(void, find_decays, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
@@ -121,7 +123,7 @@ FM_CLONES(void, find_decays, (const struct chunk *y), (y))
     }
 }
 
-/* m (n, n) *= L, and its diagonal is 0 where it is not wanted. */
+/* m (n, n) *= L; without `diagonal`, the diagonal is set to 0. */
 FM_CLONES(void, decay_square, (float *m, const float *L, int n, bool diagonal), (m, L, n, diagonal))
 {
     for (int i = 0; i < n * n; i++)
@@ -139,7 +141,7 @@ FM_CLONES(void, scale_rows, (float *y, const float *x, const float *by, int n, i
             y[(int64_t)t * W + i] = x[(int64_t)t * W + i] * by[t];
 }
 
-/* u holds K Z: u = v - grown u - A d, d = beta u, row after row. */
+/* u holds K Z: compute u = v - grown u - A d, d = beta u, row by row. */
 FM_CLONES(void, solve, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
@@ -161,7 +163,7 @@ FM_CLONES(void, solve, (const struct chunk *y), (y))
     }
 }
 
-/* All of the chunk's inner values, from the state Z (C, D) before it. */
+/* Compute the chunk's inner values, from the state Z (C, D) before it. */
 static void enter_chunk(const struct chunk *y, const float *Z)
 {
     const struct rule *r = y->r;
@@ -175,7 +177,7 @@ static void enter_chunk(const struct chunk *y, const float *Z)
     solve(y);
 }
 
-/* P, which the states do not need. */
+/* Compute P, which states do not need. */
 static void find_scores(const struct chunk *y)
 {
     int n = y->n, C = y->r->C;
@@ -189,7 +191,7 @@ FM_CLONES(void, scale, (float *x, float by, int64_t n), (x, by, n))
         x[i] *= by;
 }
 
-/* Z to the state behind the chunk. */
+/* Advance Z to the state after the chunk. */
 static void pass_state(const struct chunk *y, float *Z)
 {
     int n = y->n, C = y->r->C, D = y->r->D;
@@ -213,7 +215,7 @@ static int count_chunks(const struct rule *r)
     return (r->T + CHUNK - 1) / CHUNK;
 }
 
-/* Task: one head of one sequence. */
+/* Task: forward of one head of one sequence. */
 static void run_head(void *arg, int index)
 {
     const struct rule *r = arg;
@@ -249,8 +251,8 @@ void cpu_delta_rule(float *o, const float *x, const float *g, const float *beta,
 
 /* ---- its backward ---- */
 
-/* x holds the gradient at d but for what goes on inside the chunk: from the last row, x -= A^T z, z
- * = beta x, which is the gradient at u and v; dbeta = u.x. */
+/* x holds the gradient at d except for the part inside the chunk: from the last row on, x -= A^T z,
+ * z = beta x, which is the gradient at u and v; dbeta = u.x. */
 FM_CLONES(void, solve_back, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
@@ -271,8 +273,8 @@ FM_CLONES(void, solve_back, (const struct chunk *y), (y))
     }
 }
 
-/* dc from what L is in A and P, whose gradients are -dA and dP; these become those at the plain
- * products k.k and q.k. */
+/* dc from L's part in A and P, whose gradients are -dA and dP; these become the gradients at the
+ * plain products k.k and q.k. */
 FM_CLONES(void, decays_back, (const struct chunk *y, float *dA, float *dP), (y, dA, dP))
 {
     int n = y->n;
@@ -296,7 +298,7 @@ FM_CLONES(void, decays_back, (const struct chunk *y, float *dA, float *dP), (y, 
         dA[(int64_t)i * n + i] = 0;
 }
 
-/* to (n, W) += by rows, and dc (n) += sign rows.(by rows); their sum. */
+/* to (n, W) += by rows, and dc (n) += sign rows.(by rows); returns the sum of the latter. */
 FM_CLONES(double, add_scaled,
           (float *to, const float *rows, const float *by, float sign, const float *with, double *dc,
            double dc_sign, int n, int W),
@@ -316,7 +318,7 @@ FM_CLONES(double, add_scaled,
     return all;
 }
 
-/* dq, dk (n, C) of normalised rows, but for dZ's part of dk; Z is the state before the chunk. */
+/* dq, dk (n, C) of normalised rows, except for dZ's part of dk; Z is the state before the chunk. */
 static void products_back(const struct chunk *y, const float *Z)
 {
     const struct rule *r = y->r;
@@ -336,7 +338,8 @@ static void products_back(const struct chunk *y, const float *Z)
     add_scaled(y->dk, y->one, y->grown, -1, y->k_rows, y->dc, 1, n, C);
 }
 
-/* dx (n, C), rows `step` apart, += the gradient at x from dy, the one at y = scale x / root. */
+/* dx (n, C), rows `step` apart, += the gradient at x from dy, the gradient at y = scale x / root.
+ */
 FM_CLONES(void, normalise_back_rows,
           (float *dx, const float *dy, const float *y, const float *root, int n, int C, int step,
            float scale),
@@ -351,7 +354,7 @@ FM_CLONES(void, normalise_back_rows,
     }
 }
 
-/* dg, the sums of dc from each token to the chunk's last. */
+/* Set dg, the sums of dc from each token to the chunk's last. */
 static void give_decays(const struct chunk *y)
 {
     double sum = 0;
@@ -364,7 +367,7 @@ FM_CLONES(double, dot, (const float *a, const float *b, int n), (a, b, n))
     return fm_dot(a, b, n);
 }
 
-/* dZ from the gradient behind the chunk to the one before it; Z is the state before it. */
+/* Turn dZ from the gradient after the chunk into the one before it; Z is the state before it. */
 static void chunk_back(const struct chunk *y, const float *Z, float *dZ)
 {
     const struct rule *r = y->r;
@@ -391,7 +394,7 @@ static void chunk_back(const struct chunk *y, const float *Z, float *dZ)
     fm_dnnl_sgemm(true, false, C, D, n, -1, y->one, C, y->z, D, 1, dZ, D);
 }
 
-/* States before each segment of `length` chunks, and before each chunk of one. */
+/* States before each segment of `length` chunks, and before each chunk of one segment. */
 struct states {
     float *before, *inside, *dZ;
     int length;
@@ -409,7 +412,7 @@ static struct states take_states(const struct rule *r)
                            .size = size};
 }
 
-/* Z (C, D) to the state behind chunk `index`. */
+/* Advance Z (C, D) to the state after chunk `index`. */
 static void walk(struct chunk *y, float *Z, int s, int h, int index)
 {
     find_chunk(y, s, h, index);
@@ -445,7 +448,7 @@ static void head_back(struct chunk *y, const struct states *k, int s, int h)
     }
 }
 
-/* Task: one key head of one sequence, with the value heads that read it, in order. */
+/* Task: backward of one key head of one sequence and its value heads, in order. */
 static void run_head_back(void *arg, int index)
 {
     const struct rule *r = arg;

@@ -1,6 +1,6 @@
 /*
- * What happens to the rows of an expert, on blocks of rows; sums over rows on blocks of columns, so
- * that each goes over its rows in order.
+ * Operations on the rows of an expert, on blocks of rows; sums over rows on blocks of columns, so
+ * that each sum adds its rows in order.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -95,7 +95,7 @@ FM_CLONES(void, swiglu_rows, (const void *args, int64_t first, int64_t last), (a
     fm_scratch_release(mark);
 }
 
-/* Elementwise, so rows and columns are one long row. */
+/* Elementwise, so all rows are treated as one long row. */
 void cpu_swiglu(struct fm_out h, const float *gu, int n, int I)
 {
     fm_cpu_rows((int64_t)n * I, 4, swiglu_rows, &(struct swiglu){.out = h, .gu = gu});
@@ -151,7 +151,7 @@ void cpu_dot_rows(float *g, struct fm_in a, struct fm_in b, int n, int I, int k)
     fm_cpu_rows(n, 2 * (int64_t)k, dot_each, &(struct dot_rows){g, a, b, I, k});
 }
 
-/* Columns are the tasks here, in blocks of SUMS_COLS; rows are added in order. */
+/* Tasks are blocks of SUMS_COLS columns; rows are added in order. */
 enum { SUMS_COLS = 512 };
 
 struct sums {

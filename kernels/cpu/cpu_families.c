@@ -8,7 +8,7 @@
 #include "lib/base/pool.h"
 
 struct rows {
-    float *x, *y; /* written */
+    float *x, *y; /* outputs */
     const float *a, *b;
     const int32_t *ids;
     int32_t *chosen;
@@ -175,9 +175,9 @@ void cpu_shift(float *y, const float *x, float by, int64_t count)
     fm_cpu_rows(count, 1, shift, &(struct gating){.y = y, .x = x, .by = by});
 }
 
-/* ---- what Gated DeltaNet does before its rule: short convolution, gates ---- */
+/* ---- operations of Gated DeltaNet before its rule: short convolution, gates ---- */
 
-/* Columns of a task; a row of them is some cache lines. */
+/* Columns of a task; a row of them is several cache lines. */
 enum { COLUMNS = 256 };
 
 struct convolution {
@@ -199,7 +199,7 @@ FM_INLINE void convolve_row(float *restrict a, const float *restrict x, const fl
     }
 }
 
-/* The weights of the task's columns, one tap after another. */
+/* Copy the weights of the task's columns, one tap after another. */
 static int take_taps(float *w, int64_t *at, const struct convolution *c, int index)
 {
     int first = index % c->blocks * COLUMNS, n = c->H - first;
@@ -224,7 +224,7 @@ FM_CLONES(void, convolve_columns, (const struct convolution *c, float *w, int in
     }
 }
 
-/* da of the W tokens from t on lie in a ring; behind the sequence they are 0. */
+/* da of the W tokens from t on is kept in a ring buffer; after the sequence it is 0. */
 FM_CLONES(void, convolve_back_columns,
           (const struct convolution *c, float *w, float *ring, int index), (c, w, ring, index))
 {

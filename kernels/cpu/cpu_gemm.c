@@ -1,7 +1,7 @@
 /*
- * Matrix products: tiles of the result are tasks, each a product of oneDNN on its thread.  The cut
- * depends on sizes alone, because oneDNN gives other bits for another cut.  Where the CPU has
- * matrix registers, bfloat16 products are made by kernels/cpu/cpu_amx_gemm.c.
+ * Matrix products: tiles of the result are tasks, each a product of oneDNN on its thread.  The
+ * tiles depend only on sizes, because oneDNN gives other bits for other tiles.  If the CPU has
+ * matrix registers, kernels/cpu/cpu_amx_gemm.c computes bfloat16 products.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
@@ -12,8 +12,8 @@
 #include "lib/base/pool.h"
 
 /*
- * Measured for oneDNN 2.6.3 on AVX-512: 512 x 1024 tiles run within 5 % of one call for the
- * whole product at every shape of an expert; smaller ones pay for packing an operand again.
+ * Measured for oneDNN 2.6.3 on AVX-512: 512 x 1024 tiles run within 5 % of one call for the whole
+ * product at every shape of an expert; smaller ones take longer because an operand is packed again.
  */
 enum { TILE_ROWS = 512, TILE_COLS = 1024, TILE_STEP = 16 };
 
@@ -29,10 +29,10 @@ struct gemm {
     float beta;
     float *C;
     int ldc;
-    int rows, cols, across; /* of a tile; tiles side by side */
+    int rows, cols, across; /* of a tile; tiles next to each other */
 };
 
-/* Length of equal parts of n, none longer than `most`, multiples of TILE_STEP. */
+/* Length of equal parts of n, at most `most`, a multiple of TILE_STEP. */
 static int cut_evenly(int n, int most)
 {
     int parts = (n + most - 1) / most;
@@ -78,13 +78,13 @@ struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n)
     return fm_written(y);
 }
 
-/* Elements that `rows` rows span. */
+/* Elements from the first of `rows` rows to the end of the last. */
 static size_t span(int rows, int cols, int ld)
 {
     return rows > 0 ? (size_t)(rows - 1) * ld + cols : 0;
 }
 
-/* The product of g, whose operands are of any type, by one of operands of `dtype`. */
+/* Compute product g, whose operands have any type, by a product with operands of `dtype`. */
 static void multiply(struct gemm g, fm_product *product, enum fm_dtype dtype)
 {
     struct fm_mark mark = fm_scratch_mark();

@@ -1,6 +1,6 @@
 /*
- * Copies and conversions on blocks of rows, so that all threads that are free share what one
- * thread asked for.  Elements do not touch each other: any cut gives the same bytes.
+ * Copies and conversions on blocks of rows, so that all free threads share the work of one call.
+ * Elements are independent: any cut gives the same bytes.
  */
 #include <string.h>
 #if defined(__SSE2__)
@@ -46,14 +46,14 @@ struct convert {
     int H, I;
 };
 
-/* Numbers of one type: nothing is rounded. */
+/* Both have the same type: nothing is rounded. */
 static bool is_copy(struct fm_out y, struct fm_in x)
 {
     return y.dtype == x.dtype && !x.scales;
 }
 
-/* Elements [at, at + n) of y from x's at `from`: as they are, or through floats, in place where y
- * holds floats. */
+/* Convert elements of x, from `from` on, to elements [at, at + n) of y: copied, or through floats,
+ * directly if y holds floats. */
 static void convert_some(struct fm_out y, size_t at, struct fm_in x, size_t from, size_t n)
 {
     if (is_copy(y, x)) {
@@ -96,10 +96,10 @@ void cpu_convert(struct fm_out y, int64_t ldy, struct fm_in x, const int32_t *or
         fm_cpu_rows(n, H, convert_rows, &a);
 }
 
-/* A tile is read along I and written along H: one cache line of floats at a time. */
+/* A tile is read along I and written along H, one cache line of floats at a time. */
 enum { TILE_H = 16, TILE_I = 256 };
 
-/* tile (h, i) -> rows place[0..i) of y, columns from h0. */
+/* Write tile (h, i) to rows place[0..i) of y, columns from h0 on. */
 static void scatter(struct fm_out y, float tile[TILE_H][TILE_I], const int32_t *place, int h, int i,
                     int h0, int H)
 {
@@ -113,11 +113,12 @@ static void scatter(struct fm_out y, float tile[TILE_H][TILE_I], const int32_t *
     }
 }
 
-/* The same of numbers of 16 bits, which stay as they are: a cache line of y is twice as many. */
+/* The same for unconverted 16-bit numbers: a cache line of y has twice as many. */
 enum { SHORTS_H = 2 * TILE_H };
 
 #if defined(__SSE2__)
-/* Of eight rows of eight numbers, `stride` apart, the columns, to at[0..8): pairs, fours, all. */
+/* Write the columns of eight rows of eight numbers, `stride` apart, to at[0..8): by pairs, fours,
+ * all. */
 static inline void turn_eight(uint16_t *const at[8], const uint16_t *x, size_t stride)
 {
     __m128i v[8], u[8];
@@ -138,7 +139,7 @@ static inline void turn_eight(uint16_t *const at[8], const uint16_t *x, size_t s
     }
 }
 
-/* tile (SHORTS_H, eight of TILE_I) as rows of y. */
+/* Write tile (SHORTS_H, eight of TILE_I) as rows of y. */
 static void turn_columns(uint16_t *y, const uint16_t *tile, const int32_t *place, size_t H)
 {
     uint16_t *at[8];
@@ -173,7 +174,7 @@ static void transpose_shorts(void *arg, int index)
     }
 }
 
-/* Rows [TILE_H index, ...) of x become columns of y. */
+/* Copy rows [TILE_H index, ...) of x to columns of y. */
 static void transpose_strip(void *arg, int index)
 {
     const struct convert *a = arg;

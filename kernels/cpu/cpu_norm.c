@@ -14,7 +14,7 @@ struct norm {
     float eps;
 };
 
-/* What is taken from every x: their mean where there is a bias. */
+/* The mean of x for LayerNorm (b != NULL), 0 for RMSNorm. */
 FM_INLINE float centre(const float *x, const float *b, int H)
 {
     return b ? (float)(fm_sum(x, H) / H) : 0;

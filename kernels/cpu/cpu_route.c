@@ -1,4 +1,5 @@
-/* Routing on blocks of rows: a few exponentials a token, so the bodies are the definitions'. */
+/* Routing on blocks of rows: a token needs only a few exponentials, so the loop bodies are those of
+ * the definitions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
@@ -111,7 +112,7 @@ void cpu_sparsemixer_back(float *dlogits, const float *dweights, const int32_t *
                                 .threshold = threshold});
 }
 
-/* A counting sort of N K small numbers: no work for more than one thread. */
+/* A counting sort of N K small numbers: not enough work for several threads. */
 void cpu_sort_rows(int32_t *first, int32_t *rows, float *scale, int32_t *where, const int32_t *ids,
                    const float *weights, int N, int E, int K, int P)
 {

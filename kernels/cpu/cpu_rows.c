@@ -1,8 +1,9 @@
-/* The one way in which elementwise work is cut: blocks whose size depends on the shapes alone. */
+/* Elementwise work is always cut here: into blocks whose size depends only on the shapes. */
 #include "kernels/cpu/cpu.h"
 #include "lib/base/pool.h"
 
-/* Elements of one block: large beside the cost of a task, small beside a core's cache. */
+/* Elements of a block: large compared with the cost of a task, small compared with a core's cache.
+ */
 enum { BLOCK_WORK = 1 << 16 };
 
 struct blocks {

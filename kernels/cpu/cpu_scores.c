@@ -1,13 +1,13 @@
 /*
- * channel_scores makes dW = a^T b for gate_up (a = dgu, b = x) and for down (a = h, b = dy), and
+ * channel_scores computes dW = a^T b for gate_up (a = dgu, b = x) and for down (a = h, b = dy), and
  * adds (W dW)^2 to the channel that a row of W belongs to.  Two ways:
  *   - tiles of dW that live in registers and a few cache lines (kernels/cpu/cpu_tile.h), with b
  *     packed once, in columns as wide as a tile, and W fetched ahead;
  *   - tiles of dW made by a product: for bfloat16 where the CPU has no matrix registers
  *     (kernels/cpu/cpu_amx.h), and CPUs without fused multiply-add.
  *
- * W is taken 2^32 times as large, which is exact, so that squares of small gradients do not
- * underflow in float: |theta dtheta| may lie anywhere in 1e-28 .. 4e9.
+ * W is multiplied by 2^32, which is exact, so that squares of small gradients do not underflow in
+ * float: |theta dtheta| may be anywhere in 1e-28 .. 4e9.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
@@ -29,14 +29,14 @@ struct scores {
     int n, I, H;
     fm_product *product;
     const struct fm_cpu_tile *tile;
-    float *packed; /* b, column block after column block, the last one filled up with zeros */
+    float *packed; /* b, column block after column block, the last one padded with zeros */
 };
 
-/* Channels of a task: with products large enough for oneDNN, with tiles a common multiple of
+/* Channels of a task: for products enough for oneDNN to be fast, for tiles a common multiple of
  * their rows. */
 enum { PRODUCT_CHANNELS = 128, PRODUCT_COLS = 1024, TILE_CHANNELS = 84 };
 
-/* 512 KiB, half of a second-level cache. */
+/* 512 KiB, half of an L2 cache. */
 enum { CACHE_FLOATS = 1 << 17 };
 
 static void pack_columns(void *arg, int index)
@@ -48,15 +48,15 @@ static void pack_columns(void *arg, int index)
     if (cols < FM_TILE_COLS)
         memset(to, 0, (size_t)t->n * FM_TILE_COLS * sizeof *to);
     for (int r = 0; r < t->n; r++, to += FM_TILE_COLS, from += t->H) {
-        if (cols == FM_TILE_COLS) /* a size that the compiler knows */
+        if (cols == FM_TILE_COLS) /* a size that is known at compile time */
             memcpy(to, from, FM_TILE_COLS * sizeof *to);
         else
             memcpy(to, from, (size_t)cols * sizeof *to);
     }
 }
 
-/* Floats of one panel of a.  Rows are copied COPY floats at a time, more than a tile has: what is
- * too much goes where the next row will come, or behind the panel. */
+/* Floats of one panel of a.  Rows are copied COPY floats at a time, more than a tile has; the
+ * excess is overwritten by the next row, or is after the panel. */
 enum { COPY = 16, ROWS_AHEAD = 8 };
 
 static size_t count_panel(const struct scores *t)
@@ -64,7 +64,7 @@ static size_t count_panel(const struct scores *t)
     return (size_t)t->n * t->tile->rows + COPY;
 }
 
-/* Columns [i, i + rows) of a, in panels as wide as a tile has rows, filled up with zeros. */
+/* Pack columns [i, i + rows) of a in panels as wide as a tile has rows, padded with zeros. */
 FM_CLONES(void, pack_rows, (float *to, const struct scores *t, int i, int rows), (to, t, i, rows))
 {
     int width = t->tile->rows;
@@ -111,7 +111,7 @@ FM_CLONES(void, add_lanes, (double *sum, float *lane, int rows), (sum, lane, row
     }
 }
 
-/* Asks memory for the columns of W that the next tile needs while this one is made. */
+/* Prefetch the columns of W for the next tile while this one is computed. */
 static void fetch_weights(const float *w, int ld, int rows)
 {
     for (int i = 0; i < rows; i++) {
@@ -120,7 +120,7 @@ static void fetch_weights(const float *w, int ld, int rows)
     }
 }
 
-/* lane += squares of columns [from, to) of `rows` rows of W, at most as many as a tile has. */
+/* lane += squares of columns [from, to) of `rows` rows of W, at most the rows of a tile. */
 static void score_panel(const struct scores *t, float *lane, const float *W, const float *panel,
                         int rows, int from, int to)
 {
@@ -133,7 +133,7 @@ static void score_panel(const struct scores *t, float *lane, const float *W, con
     }
 }
 
-/* Columns of b that the second-level cache keeps while panels of a go by: a multiple of a tile's.
+/* Columns of b that stay in the L2 cache while panels of a are processed: a multiple of a tile's.
  */
 static int find_columns(int n)
 {
@@ -227,8 +227,8 @@ static void score_matrix(struct scores t)
     fm_scratch_release(mark);
 }
 
-/* The scores of one matrix W (per I, H), whose gradient is A^T B.  Products have operands of one
- * type; squares and tiles want floats. */
+/* The scores of one matrix W (per I, H), whose gradient is A^T B.  Products need operands of one
+ * type; squares and tiles need floats. */
 static void score(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B, int n, int I,
                   int H, fm_product *product, const struct fm_cpu_tile *tile)
 {
@@ -268,7 +268,7 @@ void cpu_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down,
     fm_scores_each(cpu_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I, H);
 }
 
-/* By matrix registers, of batches each by itself. */
+/* Scores by matrix registers, for each batch separately. */
 static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B,
                       const int32_t *first, int parts, int I, int H)
 {

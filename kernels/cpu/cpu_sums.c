@@ -1,8 +1,8 @@
-/* Sums of what learns, on blocks: elements are added as the definitions add them. */
+/* Sums for learning, on blocks: elements are added in the order of the definitions. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
-/* Short, and in order. */
+/* Little work, and in order. */
 void cpu_width_sums(double *sum, const double *c, const uint32_t *width, int A, bool squares)
 {
     ref_width_sums(sum, c, width, A, squares);

@@ -1,6 +1,6 @@
 /*
- * Inner loops of tiles whose result is used at once, one for each set of vector instructions: as
- * many sums as registers hold, so that every load of a feeds two multiplications.
+ * Inner loops of tiles whose result is used at once, one for each vector instruction set: with as
+ * many sums as fit into registers, so that every load of a serves two multiplications.
  */
 #include "kernels/cpu/cpu_tile.h"
 
@@ -11,7 +11,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* As many sums as registers hold beside two vectors of b and one element of a. */
+/* As many sums as registers hold in addition to two vectors of b and one element of a. */
 enum { WIDE_ROWS = 14, NARROW_ROWS = 6, NARROW_COLS = 16, STEP = FM_TILE_COLS };
 
 __attribute__((target("avx512f"))) static void run_wide(float *d, const float *a, const float *b,
@@ -37,7 +37,7 @@ __attribute__((target("avx512f"))) static void run_wide(float *d, const float *a
     }
 }
 
-/* Half of the columns. */
+/* Computes half of the columns. */
 __attribute__((target("avx2,fma"))) static void run_half(float *d, const float *a, const float *b,
                                                          int n)
 {

@@ -1,7 +1,7 @@
 /*
- * Private to kernels/: the inner loop of a product whose result is used at once and
- * dropped, so that it never goes through memory.  oneDNN has nothing like it: its products
- * end in an array, and reading that back beside the weights costs a fifth of the time.
+ * Private to kernels/: the inner loop of a product whose result is used at once and not stored, so
+ * that it is never written to memory.  oneDNN cannot do this: its products end in an array, and
+ * reading that together with the weights costs a fifth of the time.
  */
 #ifndef FM_KERNELS_CPU_TILE_H
 #define FM_KERNELS_CPU_TILE_H
@@ -10,8 +10,8 @@
 
 enum { FM_TILE_COLS = 32, FM_TILE_ROWS_MAX = 14 };
 
-/* run: d (rows, FM_TILE_COLS) = a^T b, a (n, rows), b (n, FM_TILE_COLS), all packed.  A sum goes
- * over n in order, in float32, fused. */
+/* run: d (rows, FM_TILE_COLS) = a^T b, a (n, rows), b (n, FM_TILE_COLS), all packed.  A sum is made
+ * over n in order, in float32, with fused multiply-add. */
 struct fm_cpu_tile {
     int rows;
     void (*run)(float *d, const float *a, const float *b, int n);
@@ -20,7 +20,7 @@ struct fm_cpu_tile {
 /* The index-th tile at the level of lib/base/isa.h, fastest first; NULL after the last. */
 const struct fm_cpu_tile *fm_cpu_tile_get(int index);
 
-/* channel_scores of the table by that tile, or by float32 products where it is NULL. */
+/* channel_scores of the table by that tile, or by float32 products if it is NULL. */
 void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, struct fm_in gate_up,
                         struct fm_in down, struct fm_in dgu, struct fm_in x, struct fm_in h,
                         struct fm_in dy, int n, int I, int H);

@@ -43,8 +43,8 @@ FM_INLINE void exp_row(float *restrict e, const float *restrict l, float max, in
 
 /*
  * The row is read from memory once and from the cache after that.  With eq = exp(teacher - its
- * max), zq its sum: kl = sum eq (t - s) / zq - log zq + log zp, differences taken between logits
- * less their maxima, so that it is exact where teacher and student agree.
+ * max), zq its sum: kl = sum eq (t - s) / zq - log zq + log zp, with differences of logits minus
+ * their maxima, so that it is exact if teacher and student agree.
  */
 FM_INLINE double sum_kl(const float *eq, const float *t, const float *l, float max_t, float max_l,
                         int V)

@@ -1,6 +1,6 @@
 /*
- * oneDNN behind two functions: sgemm, and a matmul of bfloat16 operands through descriptors whose
- * names differ between its versions 2 and 3.
+ * Two functions on top of oneDNN: sgemm, and a matmul of bfloat16 operands through descriptors
+ * whose names differ between its versions 2 and 3.
  */
 #include "kernels/cpu/dnnl.h"
 
@@ -18,16 +18,16 @@
 #error "oneDNN must be built with OpenMP or sequential: other runtimes choose threads by themselves"
 #endif
 
-#define PROBE_BYTES ((size_t)16 << 20) /* what compiling takes, several times */
-#define LARGE 128                      /* a product in which operands are packed */
+#define PROBE_BYTES ((size_t)16 << 20) /* several times the memory that compilation needs */
+#define LARGE 128                      /* size of a product whose operands are packed */
 
 /* From libgomp, declared here because omp.h is not in every compiler's path. */
 extern void omp_set_num_threads(int threads);
 
 static dnnl_status_t limited = dnnl_success;
 
-/* FM_ISA counts for oneDNN too, which takes the limit before its first use only.  Without it
- * ONEDNN_MAX_CPU_ISA keeps its effect. */
+/* FM_ISA also applies to oneDNN, which accepts the limit only before its first use.  Without
+ * FM_ISA, ONEDNN_MAX_CPU_ISA is in effect. */
 static void limit_isa(void)
 {
 #if defined(__x86_64__)
@@ -39,7 +39,7 @@ static void limit_isa(void)
 #endif
 }
 
-/* Before every use.  The number of OpenMP threads is a setting of each thread. */
+/* Call before every use.  The number of OpenMP threads is a per-thread setting. */
 static void begin_use(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -63,7 +63,7 @@ void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const flo
                    const float *B, int ldb, float beta, float *C, int ldc)
 {
     begin_use();
-    if (K == 0) { /* oneDNN leaves C alone then; beta is 0 or 1 */
+    if (K == 0) { /* oneDNN does not write C then; beta is 0 or 1 */
         for (int i = 0; i < M && beta == 0; i++)
             memset(C + (size_t)i * ldc, 0, (size_t)N * sizeof *C);
         return;
@@ -76,11 +76,11 @@ void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const flo
 }
 
 /*
- * oneDNN compiles its float32 kernels at the first product that needs them, and does not look
- * whether there was memory for that: it writes through null pointers, and what it throws nobody
- * catches.  So all of them are compiled early, on one thread, once it is known that there is enough
- * memory. From then on a product takes memory for packed operands alone, and says so where it
- * cannot. (bfloat16 products are compiled for each shape; lib/base/fatal.h watches those.)
+ * oneDNN compiles its float32 kernels at the first product that needs them, without checking that
+ * memory was allocated: it writes through null pointers, and its exceptions are not caught.  So all
+ * kernels are compiled early, on one thread, after checking that there is enough memory.  After
+ * that a product only allocates memory for packed operands, and reports failure.  (bfloat16
+ * products are compiled for each shape; lib/base/fatal.h handles failures there.)
  */
 static void compile_kernels(void)
 {
@@ -123,7 +123,7 @@ static void make_engine(void)
     expect(dnnl_engine_create(&engine, dnnl_cpu, 0), "engine", 0, 0, 0);
 }
 
-/* One operand: its shape and where its rows and columns lie. */
+/* One operand: its shape, and the strides of its rows and columns. */
 struct matrix {
     dnnl_dims_t dims, strides;
     dnnl_data_type_t type;
@@ -137,7 +137,7 @@ static struct matrix describe(bool transposed, int rows, int cols, int ld, dnnl_
     return m;
 }
 
-/* The matmul descriptor and the descriptors of its three operands, made and freed together. */
+/* The matmul descriptor and the descriptors of its three operands, created and freed together. */
 #if DNNL_VERSION_MAJOR >= 3
 struct product {
     dnnl_memory_desc_t memory[3];
@@ -203,7 +203,7 @@ static void free_product(struct product *p)
 }
 #endif
 
-/* oneDNN keeps compiled primitives in a cache of its own, so making one again is cheap. */
+/* oneDNN caches compiled primitives, so creating one again is cheap. */
 static dnnl_status_t run_product(struct product *p, void *const data[3])
 {
     static const int names[3] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};

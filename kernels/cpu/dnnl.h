@@ -1,15 +1,15 @@
 /*
- * Products on the calling thread alone, through oneDNN.  Private to kernels/, and the only place
- * that knows oneDNN; it builds against the C API of 2.x and 3.x.
+ * Products on the calling thread by oneDNN.  Private to kernels/, and the only file that uses
+ * oneDNN; it builds with the C API of 2.x and 3.x.
  *
  * oneDNN gives other bits for another number of threads, and for another split of the rows, so
- * every call here uses one thread and callers cut products by their sizes alone.  The bits do not
+ * every call here uses one thread and callers cut products only by their sizes.  The bits do not
  * depend on the alignment of the operands (checked in tests/unit/test_cpu_products.c).
  *
  * The kernel tests were run with 2.6.3 (Debian 12) and with 3.2.0 (PyPI: onednn-cpu-gomp and
- * onednn-devel-cpu-gomp 2023.2.0, unpacked; the Makefile says how to build against it).  A oneDNN
- * on TBB or SYCL, as in PyPI's onednn 2026, is refused when compiled: it would not stay on one
- * thread.
+ * onednn-devel-cpu-gomp 2023.2.0, unpacked; the Makefile describes how to build with it).  A oneDNN
+ * built with TBB or SYCL, as PyPI's onednn 2026, is refused at compile time: it would not stay on
+ * one thread.
  */
 #ifndef FM_KERNELS_DNNL_H
 #define FM_KERNELS_DNNL_H
@@ -19,12 +19,12 @@
 
 #include "lib/base/err.h"
 
-/* Before the first product, on a thread beside which no other takes memory: what oneDNN makes once
- * and cannot fail at.  FM_ENOMEM. */
+/* Call before the first product, while no other thread allocates memory: creates the objects that
+ * oneDNN needs once and cannot report failures of.  FM_ENOMEM. */
 int fm_dnnl_prepare(struct fm_err *err);
 
-/* C (M, N) = alpha op(A) op(B) + beta C as in kernels.h.  A call that oneDNN refuses, which means
- * that it has no memory, ends the process with FM_ENOMEM and one sentence. */
+/* C (M, N) = alpha op(A) op(B) + beta C as in kernels.h.  If oneDNN refuses a call, which means
+ * that it is out of memory, the process ends with FM_ENOMEM and a message. */
 void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
                    const float *B, int ldb, float beta, float *C, int ldc);
 
