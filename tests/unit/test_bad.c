@@ -23,6 +23,7 @@
 #include "formats/sign/oms.h"
 #include "formats/tensor/hfdir.h"
 #include "formats/tensor/safetensors.h"
+#include "formats/text/klbase.h"
 #include "formats/text/tokenizer.h"
 #include "formats/text/tokens.h"
 #include "lib/data/corpus.h"
@@ -196,6 +197,24 @@ static int read_signature(const char *path, struct fm_err *err)
     return rc;
 }
 
+/* A base-logits file, all of it: of short chunks and few words. */
+static int read_kl_base(const char *path, struct fm_err *err)
+{
+    struct fm_klbase b;
+    int32_t ids[8];
+    float logprob[8], row[8];
+    int rc = fm_klbase_open(&b, path, err);
+    if (rc == FM_OK)
+        assert_true(b.shape.n_ctx <= 8 && b.shape.vocabulary <= 8);
+    for (int32_t c = 0; rc == FM_OK && c < b.shape.chunks; c++) {
+        rc = fm_klbase_tokens(&b, c, ids, err);
+        for (int i = 0; rc == FM_OK && i < fm_klbase_rows(b.shape.n_ctx); i++)
+            rc = fm_klbase_logprobs(&b, c, i, logprob, row, err);
+    }
+    fm_klbase_close(&b);
+    return rc;
+}
+
 static const struct {
     const char *name;
     int (*read)(const char *path, struct fm_err *err);
@@ -213,6 +232,7 @@ static const struct {
     {"stream", read_stream},
     {"masks", read_masks},
     {"signature", read_signature},
+    {"kl-base", read_kl_base},
 };
 
 static int read_by(const char *reader, const char *path, struct fm_err *err)
