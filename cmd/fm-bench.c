@@ -24,6 +24,7 @@ enum {
     FAMILY = 64,    /* quality of a bundle or stream */
     EXPORTED = 128, /* quality of an exported directory */
     REPORT = 256,
+    BASED = 512,                                               /* quality with --kl-base */
     MEASURES = QUALITY | HELD | BASELINES | FAMILY | EXPORTED, /* losses of a model on tokens */
     CALIBRATED =
         QUALITY | BASELINES | FAMILY | EXPORTED, /* without data of its own to measure on */
@@ -33,7 +34,8 @@ enum {
 struct options {
     const char *budgets, *plot;        /* quality */
     int over;                          /* quality, baselines: of --plot; 1: bytes, -1: not given */
-    int convention;                    /* quality */
+    int convention;                    /* quality; -1: not given */
+    struct fm_bench_how how;           /* quality */
     uint64_t size;                     /* io */
     int repeat;                        /* io, kernels; 0: theirs */
     const char *family, *rows;         /* kernels */
@@ -85,8 +87,7 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     if (!rc)
         rc = read_benchmark(&benchmark, o, err);
     if (!rc)
-        rc = fm_bench_exported(&cli->run, o->budgets, (enum fm_convention)o->convention,
-                               cli->dry_run, &e, err);
+        rc = fm_bench_exported(&cli->run, o->budgets, &o->how, cli->dry_run, &e, err);
     if (!rc && o->record && !cli->dry_run)
         rc = record(cli, &e, &benchmark, err);
     if (!rc)
@@ -116,15 +117,16 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
                          "measured alone",
                          own.run.inputs.stream);
     }
-    if (!rc && (o->record || o->budgets))
+    if (!rc && (o->record || o->budgets || o->how.kl_base_out))
         rc = fm_fail(err, FM_EUSAGE, "--%s is for one directory; omit it",
-                     o->record ? "record" : "budgets");
+                     o->record    ? "record"
+                     : o->budgets ? "budgets"
+                                  : "kl-base-out");
     if (!rc)
         rc = fm_options_check(cli, EXPORTED, "for exported directories", err);
     for (int i = 0; i < n && !rc; i++) {
         own.run.inputs.stream = cli->operand[i + 1];
-        rc = fm_bench_exported(&own.run, NULL, (enum fm_convention)o->convention, cli->dry_run,
-                               &e[i], err);
+        rc = fm_bench_exported(&own.run, NULL, &o->how, cli->dry_run, &e[i], err);
     }
     for (int i = 1; i < n && !rc; i++)
         if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0)
@@ -144,21 +146,42 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
     return rc;
 }
 
-static int quality(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
+/* What the options for base-logits files ask for, and which convention, where that was not given.
+ */
+static int settle_how(struct fm_bench_how *how, int convention, struct fm_err *err)
+{
+    bool file = how->kl_base || how->kl_base_out;
+    if (how->kl_chunks && !file)
+        return fm_fail(err, FM_EUSAGE,
+                       "--kl-chunks has no effect without --kl-base-out or --kl-base; omit it");
+    if (how->kl_base_out && strcmp(how->kl_base_out, "-") == 0)
+        return fm_fail(err, FM_EUSAGE, "--kl-base-out writes rows in any order; name a file");
+    how->convention = convention >= 0 ? (enum fm_convention)convention
+                      : file          ? FM_CONVENTION_LLAMA
+                                      : FM_CONVENTION_PAPERS;
+    return file && how->convention != FM_CONVENTION_LLAMA
+               ? fm_fail(err, FM_EUSAGE,
+                         "a base-logits file is of --convention llama.cpp; omit the other one")
+               : FM_OK;
+}
+
+static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     struct fm_bench_quality q;
     struct fm_cli_text text;
-    if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs))
+    if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs) &&
+        !o->how.kl_base)
         return fm_fail(err, FM_EUSAGE,
                        "quality needs --eval-tokens, --eval-text, --tokens or --text FILE");
+    if (settle_how(&o->how, o->convention, err))
+        return err->code;
     if (cli->operands > 2)
         return compared(cli, o, err);
     if (fm_bench_is_export(cli->run.inputs.stream))
         return exported(cli, o, err);
     if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
         return err->code;
-    int rc = fm_bench_quality(&cli->run, o->budgets, (enum fm_convention)o->convention,
-                              cli->dry_run, &q, err);
+    int rc = fm_bench_quality(&cli->run, o->budgets, &o->how, cli->dry_run, &q, err);
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side(
             "--plot", o->plot,
@@ -292,17 +315,17 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
 }
 
 static const struct fm_cli_scope scope[] = {
-    {"model", 0, MEASURES, "shape", ENGINE | KERNELS},
+    {"model", 0, MEASURES | BASED, "shape", ENGINE | KERNELS},
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
     {.name = "batch", .modes = ENGINE},
     {.name = "output", .modes = REPORT},
-    {.name = "threads", .modes = MEASURES | IO | ENGINE | KERNELS},
+    {.name = "threads", .modes = MEASURES | BASED | IO | ENGINE | KERNELS},
     {.name = "text", .modes = CALIBRATED},
     {.name = "shuffle", .modes = CALIBRATED | ENGINE},
     {.name = "max-tokens", .modes = MEASURES | ENGINE},
-    {.name = "device", .modes = MEASURES | ENGINE},
-    {.name = "precision", .modes = MEASURES | ENGINE},
-    {.name = "memory", .modes = MEASURES | ENGINE},
+    {.name = "device", .modes = MEASURES | ENGINE | BASED},
+    {.name = "precision", .modes = MEASURES | ENGINE | BASED},
+    {.name = "memory", .modes = MEASURES | ENGINE | BASED},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL, .modes = MEASURES},
     {0},
 };
@@ -313,7 +336,8 @@ static const struct fm_cli_first measurements[] = {
 };
 
 /* Options of the other things to measure. */
-static int check_own(const struct fm_cli *cli, const char *what, bool *known, struct fm_err *err)
+static int check_own(const struct fm_cli *cli, const char *what, bool based, bool *known,
+                     struct fm_err *err)
 {
     for (const struct fm_cli_first *m = measurements; m->name; m++) {
         if (strcmp(what, m->name) != 0)
@@ -322,6 +346,8 @@ static int check_own(const struct fm_cli *cli, const char *what, bool *known, st
         *known = true;
         snprintf(says, sizeof says, "in %s", what);
         int rc = fm_options_check(cli, m->mode, says, err);
+        if (!rc && m->mode == QUALITY && based)
+            rc = fm_options_check(cli, BASED, "in quality with --kl-base", err);
         if (!rc && m->mode == QUALITY && fm_inputs_evaluate(&cli->run.inputs))
             rc = fm_options_check(cli, HELD, "in quality with --eval-tokens or --eval-text", err);
         return rc;
@@ -333,7 +359,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     const char *what = cli->operands ? cli->operand[0] : "";
     bool alone = cli->operands < 2, known = false;
-    if (*what && check_own(cli, what, &known, err))
+    if (*what && check_own(cli, what, o->how.kl_base != NULL, &known, err))
         return err->code;
     if (o->over >= 0 && !o->plot)
         return fm_fail(err, FM_EUSAGE, "--over has no effect without --plot; omit it");
@@ -393,6 +419,7 @@ static struct options asked = {
     .size = 256u << 20,
     .over = -1,
     .score = -1,
+    .convention = -1,
     .on = {.steps = -1},
 };
 
@@ -400,14 +427,25 @@ static const struct fm_cli_option own[] = {
     {"budgets", 0, FM_CLI_TEXT, &asked.budgets, "R,R,...",
      "quality: the nearest masks, or all (default: tenths); baselines: the nearest number of "
      "experts; kernels: shares removed",
-     0, 0, LOSSES | EXPORTED | KERNELS},
+     0, 0, LOSSES | EXPORTED | KERNELS | BASED},
     {"plot", 0, FM_CLI_PLOT, &asked.plot, "FILE",
-     "quality, baselines, kernels: draw the losses, the speed-ups, as SVG", 0, 0, LOSSES | KERNELS},
+     "quality, baselines, kernels: draw the losses, the speed-ups, as SVG", 0, 0,
+     LOSSES | KERNELS | BASED},
     {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
-     "quality, baselines: what --plot draws the losses over (default: budget)", 0, 0, LOSSES},
+     "quality, baselines: what --plot draws the losses over (default: budget)", 0, 0,
+     LOSSES | BASED},
     {"convention", 0, FM_CLI_CHOICE, &asked.convention, "papers|llama.cpp",
      "quality: which tokens of which windows are predicted (default: papers)", 0, 0,
-     QUALITY | HELD | FAMILY | EXPORTED},
+     QUALITY | HELD | FAMILY | EXPORTED | BASED},
+    {"kl-base-out", 0, FM_CLI_RESULT, &asked.how.kl_base_out, "FILE",
+     "quality: write llama.cpp's base-logits file of the original", 0, 0,
+     QUALITY | HELD | EXPORTED},
+    {"kl-base", 0, FM_CLI_READ, &asked.how.kl_base, "FILE",
+     "quality: compare with llama.cpp's base-logits file, on its tokens", 0, 0,
+     QUALITY | FAMILY | EXPORTED | BASED},
+    {"kl-chunks", 0, FM_CLI_INT, &asked.how.kl_chunks, "N",
+     "quality: the first windows of that file (default: all)", 1, INT32_MAX,
+     QUALITY | HELD | FAMILY | EXPORTED | BASED},
     {"record", 0, FM_CLI_FLAG, &asked.record, NULL, "quality: write the figures into the directory",
      0, 0, QUALITY | HELD | EXPORTED},
     {"benchmark", 0, FM_CLI_TEXT, &asked.benchmark, "ORG/NAME:TASK",

@@ -261,6 +261,8 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
     else
         fprintf(out, "budget %.4f\n", e->member[e->start].budget);
     print_values(out, e->convention, e->tokens, e->values);
+    if (e->kl_base_bytes)
+        fm_show_bytes(out, "base logits", e->kl_base_bytes, "");
     if (e->member[e->start].quality.positions == 0)
         return;
     fprintf(out, "%-10s %10s %7s %12s", e->whole ? "budget" : "", "CE", "+-95%", "perplexity");
@@ -317,6 +319,8 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
     fm_json_add_string(o, "digest", e->digest);
     fm_json_add_string(o, "precision", e->precision);
     add_convention(o, e->convention, e->tokens, e->values);
+    if (e->kl_base_bytes)
+        fm_json_add_uint(o, "kl_base_bytes", e->kl_base_bytes);
     if (e->member[e->start].quality.positions == 0)
         return o;
     fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);

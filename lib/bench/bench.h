@@ -50,13 +50,14 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
 /*
  * Measure run->inputs.stream, a bundle, or a stage stream with masks and run->inputs.model, on
  * run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of run->inputs.tokens,
- * by a convention.
+ * by how->convention; or on the tokens of how->kl_base, and then compared with that file instead of
+ * the full width.  how->kl_base_out is NULL.
  * budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are
  * drawn from run->inputs.seed.  KL and agreement are to the full width of what was opened.  With
  * `dry_run` rows are chosen and nothing is measured.  Release in any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
-                     enum fm_convention convention, bool dry_run, struct fm_bench_quality *result,
+                     const struct fm_bench_how *how, bool dry_run, struct fm_bench_quality *result,
                      struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
 

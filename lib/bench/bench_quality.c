@@ -5,6 +5,7 @@
  */
 #include "lib/bench/bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +64,7 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     return FM_OK;
 }
 
-static int open_subject(struct subject *s, enum fm_convention convention,
+static int open_subject(struct subject *s, const struct fm_bench_how *how,
                         const struct fm_run_options *run, struct fm_err *err)
 {
     if (fm_stage_open(&s->bundle, run->inputs.stream, FM_MEMBER_MASKS, err) ||
@@ -76,7 +77,7 @@ static int open_subject(struct subject *s, enum fm_convention convention,
                        "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
                        "%d and %d",
                        run->inputs.stream, f->M, f->E, f->I, config->M, config->E, config->I);
-    return fm_bench_text_open(&s->text, convention, run, config, err);
+    return fm_bench_text_open(&s->text, how, run, config, err);
 }
 
 static void close_subject(struct subject *s)
@@ -179,7 +180,11 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
     struct fm_quality *quality = fm_alloc((size_t)masks, sizeof *quality, "measures", err);
     struct fm_spread *spread = fm_alloc((size_t)masks, sizeof *spread, "measures", err);
+    struct fm_quality base;
+    struct fm_spread base_spread;
     s->text.detail.spread = spread;
+    s->text.detail.base = &base;
+    s->text.detail.base_spread = &base_spread;
     int rc = widths && quality && spread
                  ? fm_machine_ops(&ops, &run->machine, fm_model_dtype(s->model), err)
                  : err->code;
@@ -189,6 +194,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
         rc = fm_quality_measure(quality, s->model, ops, &s->text.held, &s->text.detail, widths,
                                 masks, s->adapted ? &s->adapter : NULL, run, err);
     for (int i = 0; !rc && i < masks; i++) {
+        quality[i].kl = fmax(quality[i].kl, 0); /* rounding may leave less of none */
         q->row[i / FM_BENCH_KINDS].quality[i % FM_BENCH_KINDS] = quality[i];
         q->row[i / FM_BENCH_KINDS].spread[i % FM_BENCH_KINDS] = spread[i];
     }
@@ -199,18 +205,18 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
 }
 
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
-                     enum fm_convention convention, bool dry_run, struct fm_bench_quality *result,
+                     const struct fm_bench_how *how, bool dry_run, struct fm_bench_quality *result,
                      struct fm_err *err)
 {
     struct subject s = {0};
     *result = (struct fm_bench_quality){0};
-    int rc = open_subject(&s, convention, run, err);
+    int rc = open_subject(&s, how, run, err);
     if (!rc)
         rc = choose_rows(result, &s.budgets.masks, budgets, err);
     if (!rc) {
         result->sequences = s.text.held.count;
         result->T = s.text.held.T;
-        result->convention = fm_convention_name(convention);
+        result->convention = fm_convention_name(how->convention);
         result->tokens = fm_bench_text_tokens(&s.text);
         result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
         fm_quality_kinds(&result->kinds, &s.text.held);

@@ -1,6 +1,9 @@
 /* The one place that knows the conventions: all else is told which positions count. */
 #include "lib/bench/convention.h"
 
+#include <stdlib.h>
+
+#include "lib/base/mem.h"
 #include "lib/engine/sweep.h"
 
 #define LLAMA_WINDOW 512 /* llama-perplexity's default of -c */
@@ -11,14 +14,10 @@ const char *fm_convention_name(enum fm_convention convention)
     return convention < FM_CONVENTIONS ? name[convention] : NULL;
 }
 
-static int open_windows(struct fm_bench_text *t, const struct fm_run_options *run,
-                        const struct fm_config *config, struct fm_err *err)
+/* Windows of which the tokens after the middle one are predicted. */
+static int halve_windows(struct fm_bench_text *t, const struct fm_run_options *run,
+                         const struct fm_config *config, struct fm_err *err)
 {
-    int rc = fm_inputs_evaluate(&run->inputs)
-                 ? fm_calib_open(&t->held, run, config, true, err)
-                 : fm_quality_open(&t->train, &t->held, run, config, err);
-    if (rc || t->convention == FM_CONVENTION_PAPERS)
-        return rc;
     t->detail.from = t->held.T / 2;
     if (t->detail.from >= t->held.T - 1)
         return fm_fail(err, FM_EUSAGE,
@@ -28,15 +27,61 @@ static int open_windows(struct fm_bench_text *t, const struct fm_run_options *ru
     return fm_corpus_front(&t->detail.fronted, &t->detail.front, run, config->V, err);
 }
 
-int fm_bench_text_open(struct fm_bench_text *t, enum fm_convention convention,
+/* The tokens of a base-logits file. */
+static int open_base(struct fm_bench_text *t, const struct fm_bench_how *how,
+                     const struct fm_config *config, struct fm_err *err)
+{
+    int rc = fm_klbase_open(&t->base, how->kl_base, err);
+    if (rc)
+        return rc;
+    t->detail.kl_base = &t->base;
+    const struct fm_klbase_shape *s = &t->base.shape;
+    if (s->vocabulary != config->V)
+        return fm_fail(err, FM_ECONFIG, "'%s' is of a vocabulary of %d, the model has %d",
+                       how->kl_base, s->vocabulary, config->V);
+    if (s->n_ctx > config->T_exact)
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s' has windows of %d tokens, the model takes at most %d%s%s",
+                       how->kl_base, s->n_ctx, config->T_exact, config->exact ? ", " : "",
+                       config->exact ? config->exact : "");
+    int n = how->kl_chunks && how->kl_chunks < s->chunks ? how->kl_chunks : s->chunks;
+    size_t T = (size_t)s->n_ctx, size = (size_t)n * T;
+    t->held = (struct fm_calib){.T = s->n_ctx, .count = n};
+    t->held.ids = fm_alloc(size, sizeof *t->held.ids, "tokens", err);
+    rc = t->held.ids ? FM_OK : err->code;
+    for (int i = 0; !rc && i < n; i++)
+        rc = fm_klbase_tokens(&t->base, i, t->held.ids + (size_t)i * T, err);
+    if (!rc)
+        t->held.digest = fm_digest_of(t->held.ids, size * sizeof *t->held.ids);
+    return rc;
+}
+
+static int open_windows(struct fm_bench_text *t, const struct fm_bench_how *how,
+                        const struct fm_run_options *run, const struct fm_config *config,
+                        struct fm_err *err)
+{
+    int rc = how->kl_base ? open_base(t, how, config, err)
+             : fm_inputs_evaluate(&run->inputs)
+                 ? fm_calib_open(&t->held, run, config, true, err)
+                 : fm_quality_open(&t->train, &t->held, run, config, err);
+    if (!rc && how->convention == FM_CONVENTION_LLAMA)
+        rc = halve_windows(t, run, config, err);
+    if (rc || !how->kl_base_out)
+        return rc;
+    int n = how->kl_chunks && how->kl_chunks < t->held.count ? how->kl_chunks : t->held.count;
+    t->out = (struct fm_klbase_shape){t->held.T, config->V, n};
+    return fm_klbase_check(&t->out, err);
+}
+
+int fm_bench_text_open(struct fm_bench_text *t, const struct fm_bench_how *how,
                        const struct fm_run_options *run, const struct fm_config *config,
                        struct fm_err *err)
 {
     struct fm_run_options own = *run;
-    *t = (struct fm_bench_text){.convention = convention};
-    if (convention == FM_CONVENTION_LLAMA && !own.inputs.seq_len)
+    *t = (struct fm_bench_text){.base = {.file = {.fd = -1}}};
+    if (how->convention == FM_CONVENTION_LLAMA && !own.inputs.seq_len)
         own.inputs.seq_len = config->T_exact < LLAMA_WINDOW ? config->T_exact : LLAMA_WINDOW;
-    int rc = open_windows(t, &own, config, err);
+    int rc = open_windows(t, how, &own, config, err);
     if (rc)
         fm_bench_text_close(t);
     return rc;
@@ -44,6 +89,7 @@ int fm_bench_text_open(struct fm_bench_text *t, enum fm_convention convention,
 
 void fm_bench_text_close(struct fm_bench_text *t)
 {
+    fm_klbase_close(&t->base);
     fm_calib_close(&t->held);
     fm_calib_close(&t->train);
 }
@@ -57,4 +103,28 @@ uint64_t fm_bench_text_values(const struct fm_bench_text *t, int masks)
 {
     return fm_quality_detail_bytes(fm_bench_text_tokens(t),
                                    masks < FM_LANES_MAX ? masks : FM_LANES_MAX - 1);
+}
+
+int fm_bench_text_begin_out(struct fm_klbase_writer *out, struct fm_bench_text *t,
+                            const struct fm_bench_how *how, const struct fm_run_options *run,
+                            struct fm_err *err)
+{
+    if (!how->kl_base_out)
+        return FM_OK;
+    int32_t *ids = fm_alloc((size_t)t->held.T, sizeof *ids, "tokens", err);
+    int rc =
+        ids ? fm_klbase_create(out, how->kl_base_out, run->outputs.force, &t->out, err) : err->code;
+    for (int i = 0; !rc && i < t->out.chunks; i++) {
+        rc = fm_calib_read(&t->held, i, 1, ids, err);
+        if (!rc)
+            rc = fm_klbase_put_tokens(out, i, ids, err);
+    }
+    free(ids);
+    t->detail.kl_out = out;
+    return rc;
+}
+
+int fm_bench_text_end_out(struct fm_klbase_writer *out, int rc, struct fm_err *err)
+{
+    return out->out.path ? fm_output_end(&out->out, rc, err) : rc;
 }

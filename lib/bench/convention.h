@@ -21,28 +21,50 @@
 enum fm_convention { FM_CONVENTION_PAPERS, FM_CONVENTION_LLAMA };
 #define FM_CONVENTIONS 2
 
+/* What to measure beside the losses: files of formats/text/klbase.h, which are of convention
+ * llama.cpp. */
+struct fm_bench_how {
+    enum fm_convention convention;
+    const char *kl_base_out; /* NULL, or the file to write of the original */
+    const char *kl_base;     /* NULL, or the file to compare with, whose tokens are measured on */
+    int kl_chunks;           /* the first ones of either; 0: all */
+};
+
 /* "papers", "llama.cpp"; NULL past the last. */
 const char *fm_convention_name(enum fm_convention convention);
 
 /* The tokens to measure on, open. */
 struct fm_bench_text {
-    enum fm_convention convention;
     struct fm_calib train, held;
     struct fm_quality_detail detail; /* but for spread */
+    struct fm_klbase base;           /* where detail.kl_base is this */
+    struct fm_klbase_shape out;      /* of the file to write, if any */
 };
 
 /*
  * Open what run->inputs says to measure on for a model: its evaluation tokens or text, else the
- * last sequences of its calibration data (fm_quality_open).  Close in any case.  FM_EUSAGE where
- * run->inputs.seq_len leaves nothing to predict.
+ * last sequences of its calibration data (fm_quality_open); or the tokens of how->kl_base.  Close
+ * in any case.  FM_EUSAGE where run->inputs.seq_len leaves nothing to predict, and where the model
+ * has fewer positions than the windows of how->kl_base; FM_ECONFIG where that is of another
+ * vocabulary.
  */
-int fm_bench_text_open(struct fm_bench_text *text, enum fm_convention convention,
+int fm_bench_text_open(struct fm_bench_text *text, const struct fm_bench_how *how,
                        const struct fm_run_options *run, const struct fm_config *config,
                        struct fm_err *err);
 void fm_bench_text_close(struct fm_bench_text *text);
 
 /* Tokens that are predicted. */
 uint64_t fm_bench_text_tokens(const struct fm_bench_text *text);
+
+/*
+ * Begin the file how->kl_base_out of a text that is open, with its tokens; text->detail then has
+ * it.  *out is zeroed before, and stays so where there is no such file.  fm_bench_text_end_out ends
+ * it in any case: rc is that of the measuring, and the file appears only where it is FM_OK.
+ */
+int fm_bench_text_begin_out(struct fm_klbase_writer *out, struct fm_bench_text *text,
+                            const struct fm_bench_how *how, const struct fm_run_options *run,
+                            struct fm_err *err);
+int fm_bench_text_end_out(struct fm_klbase_writer *out, int rc, struct fm_err *err);
 
 /* Bytes of memory for the values of each, where so many masks are measured, at the most. */
 uint64_t fm_bench_text_values(const struct fm_bench_text *text, int masks);

@@ -235,7 +235,7 @@ static int read_members(struct subject *s, struct fm_record *r, const char *dire
 }
 
 static int open_subject(struct subject *s, struct fm_record *r, const struct fm_run_options *run,
-                        const char *budgets, enum fm_convention convention, struct fm_err *err)
+                        const char *budgets, const struct fm_bench_how *how, struct fm_err *err)
 {
     struct fm_run_options own = *run;
     own.inputs.model = run->inputs.stream; /* of a text, the directory's own tokenizer */
@@ -245,6 +245,11 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
         rc = fm_fail(err, FM_EUSAGE,
                      "--budgets has no effect on layout %s, which holds one member; omit it",
                      r->layout);
+    if (!rc && how->kl_base_out && !run->inputs.model)
+        rc = fm_fail(err, FM_EUSAGE, "--kl-base-out is of the original; give it with --model");
+    if (!rc && how->kl_base && run->inputs.model)
+        rc = fm_fail(err, FM_EUSAGE,
+                     "--model has no effect with --kl-base for an exported directory; omit it");
     if (!rc)
         rc = fm_model_open(&s->model, run->inputs.stream, memory, err);
     if (!rc && run->inputs.model)
@@ -255,19 +260,24 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
                      fm_model_config(s->model)->V);
     if (!rc && r->whole)
         rc = read_members(s, r, run->inputs.stream, budgets, err);
-    return rc ? rc : fm_bench_text_open(&s->text, convention, &own, fm_model_config(s->model), err);
+    return rc ? rc : fm_bench_text_open(&s->text, how, &own, fm_model_config(s->model), err);
 }
 
-static int measure(struct fm_record *r, struct subject *s, const struct fm_ops *ops,
-                   const struct fm_run_options *run, struct fm_err *err)
+static int measure(struct fm_record *r, struct subject *s, const struct fm_bench_how *how,
+                   const struct fm_ops *ops, const struct fm_run_options *run, struct fm_err *err)
 {
     struct fm_quality_original original = {.model = s->original};
     struct fm_quality *quality = fm_alloc((size_t)r->members, sizeof *quality, "figures", err);
     struct fm_spread *spread = fm_alloc((size_t)r->members, sizeof *spread, "figures", err);
     int rc = quality && spread ? FM_OK : err->code;
+    struct fm_klbase_writer out = {0};
     s->text.detail.spread = spread;
+    s->text.detail.base = &original.quality;
+    s->text.detail.base_spread = &original.spread;
     if (!rc && s->original)
         rc = fm_machine_ops(&original.ops, &run->machine, fm_model_dtype(s->original), err);
+    if (!rc)
+        rc = fm_bench_text_begin_out(&out, &s->text, how, run, err);
     if (!rc)
         rc = fm_quality_compare(quality, s->model, ops, &s->text.held, &s->text.detail, s->widths,
                                 r->members, s->original ? &original : NULL, run, err);
@@ -276,6 +286,7 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_ops *
         r->member[i].spread = spread[i];
         r->member[i].quality.kl = fmax(quality[i].kl, 0); /* rounding may leave less of none */
     }
+    rc = fm_bench_text_end_out(&out, rc, err);
     r->original = original.quality;
     r->original_spread = original.spread;
     free(spread);
@@ -284,14 +295,15 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_ops *
 }
 
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      enum fm_convention convention, bool dry_run, struct fm_record *result,
+                      const struct fm_bench_how *how, bool dry_run, struct fm_record *result,
                       struct fm_err *err)
 {
     struct subject s = {0};
     const struct fm_ops *ops;
-    *result = (struct fm_record){.precision = "", .convention = fm_convention_name(convention)};
+    *result =
+        (struct fm_record){.precision = "", .convention = fm_convention_name(how->convention)};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
-    int rc = result->member ? open_subject(&s, result, run, budgets, convention, err) : err->code;
+    int rc = result->member ? open_subject(&s, result, run, budgets, how, err) : err->code;
     if (!rc)
         rc = fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err);
     if (!rc) {
@@ -301,11 +313,12 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
         result->values = fm_bench_text_values(&s.text, result->members);
         fm_quality_kinds(&result->kinds, &s.text.held);
         result->precision = fm_machine_precision(ops);
-        result->compared = s.original != NULL;
+        result->compared = s.original || how->kl_base;
+        result->kl_base_bytes = how->kl_base_out ? fm_klbase_bytes(&s.text.out) : 0;
         fm_digest_hex(result->digest, &s.text.held.digest);
     }
     if (!rc && !dry_run)
-        rc = measure(result, &s, ops, run, err);
+        rc = measure(result, &s, how, ops, run, err);
     free(s.widths);
     fm_bench_text_close(&s.text);
     fm_model_close(s.model);

@@ -18,14 +18,15 @@ bool fm_bench_is_export(const char *path);
 
 /*
  * Measure run->inputs.stream, an exported directory, and run->inputs.model, the original (or NULL),
- * on run->inputs.eval_tokens or the like, by a convention; with `dry_run` all is opened and nothing
- * measured.  Of a layout with all members those nearest to `budgets`, as fm_bench_quality takes
- * them, and the one that it starts with; FM_EUSAGE for budgets of another layout.  FM_ECONFIG where
- * the original has another vocabulary, since then the losses are of other things.  Release in any
- * case.
+ * on run->inputs.eval_tokens or the like, by how->convention; with `dry_run` all is opened and
+ * nothing measured.  With how->kl_base that file is the original, and FM_EUSAGE if there is
+ * another; how->kl_base_out is written from the original, and FM_EUSAGE if there is none.  Of a
+ * layout with all members those nearest to `budgets`, as fm_bench_quality takes them, and the one
+ * that it starts with; FM_EUSAGE for budgets of another layout.  FM_ECONFIG where the original has
+ * another vocabulary, since then the losses are of other things.  Release in any case.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      enum fm_convention convention, bool dry_run, struct fm_record *result,
+                      const struct fm_bench_how *how, bool dry_run, struct fm_record *result,
                       struct fm_err *err);
 void fm_bench_exported_release(struct fm_record *result);
 

@@ -11,11 +11,14 @@
 
 #include <assert.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/pool.h"
 #include "lib/engine/sweep.h"
 #include "lib/learn/estimate.h"
 
@@ -148,12 +151,17 @@ static void average_kinds(struct fm_quality *q, const struct fm_measure *measure
 
 /* ---- values of every token ---- */
 
-/* Slot 0 has what the others are compared with, if there is such a model: the full model or
- * another. */
+/* Slot 0 has what the others are compared with, if there is such a model or file: the full model,
+ * another or a base-logits file. */
 struct values {
     const struct held_out *h;
-    int slots, shift; /* a lane's slot is lane + shift */
+    const struct fm_klbase *base; /* or NULL */
+    struct fm_klbase_writer *out; /* for the rows of lane 0; or NULL */
+    int slots, shift;             /* a lane's slot is lane + shift */
     bool compared;
+    atomic_llong agreed[FM_LANES_MAX]; /* with a base file: tokens of this run */
+    pthread_mutex_t lock;
+    struct fm_err failed;   /* the first failure of a file */
     int V, near;            /* number of most probable tokens that are compared */
     struct fm_token *token; /* of batch b: first[b] slots, then (slots, tokens of b) */
     int32_t *top;           /* (tokens, FM_SPREAD_NEAR) most probable ones of slot 0 */
@@ -173,9 +181,11 @@ static int take_values(struct values *v, const struct held_out *h, int lanes, bo
 {
     size_t n = h->sequence[h->sequences];
     *v = (struct values){.h = h,
+                         .base = h->detail->kl_base,
                          .slots = lanes + (apart ? 1 : 0),
                          .shift = apart ? 1 : 0,
                          .compared = taught || apart,
+                         .lock = PTHREAD_MUTEX_INITIALIZER,
                          .V = V,
                          .near = V < FM_SPREAD_NEAR ? V : FM_SPREAD_NEAR};
     v->token = fm_alloc(n, (size_t)v->slots * sizeof *v->token, "values of tokens", err);
@@ -222,9 +232,57 @@ static uint8_t count_shared(const int32_t *a, const int32_t *b, int n)
     return shared;
 }
 
+static void fail_values(struct values *v, const struct fm_err *err)
+{
+    pthread_mutex_lock(&v->lock);
+    if (!v->failed.code)
+        v->failed = *err;
+    pthread_mutex_unlock(&v->lock);
+}
+
+/* A row of the original to the file, where that has its sequence. */
+static void put_row(struct values *v, int sequence, int t, const float *logits)
+{
+    struct fm_err err = {0};
+    struct fm_mark mark = fm_scratch_mark();
+    if (sequence < v->out->shape.chunks) {
+        void *row = fm_scratch(fm_klbase_row_bytes(v->V));
+        fm_klbase_encode(row, logits, v->V);
+        if (fm_klbase_put_row(v->out, sequence, t, row, &err))
+            fail_values(v, &err);
+    }
+    fm_scratch_release(mark);
+}
+
+/*
+ * The file's row for a lane's: the file's cross-entropy and most probable tokens, which are the
+ * same for every lane, and the divergence.  As llama-perplexity sums it, over tokens above
+ * FM_KLBASE_LEAST and without dividing by their sum.
+ */
+static void compare_row(struct values *v, int sequence, int t, const float *logits, double ce,
+                        int32_t target, struct fm_token *base, int32_t *top, double *kl)
+{
+    struct fm_err err = {0};
+    struct fm_mark mark = fm_scratch_mark();
+    float *logprob = fm_scratch_floats((size_t)v->V);
+    void *row = fm_scratch(fm_klbase_row_bytes(v->V));
+    double norm = ce + (double)logits[target];
+    *kl = 0;
+    if (fm_klbase_logprobs(v->base, sequence, t, logprob, row, &err)) {
+        fail_values(v, &err);
+    } else {
+        for (int i = 0; i < v->V; i++)
+            if (logprob[i] > FM_KLBASE_LEAST)
+                *kl += exp((double)logprob[i]) * ((double)logprob[i] - (double)logits[i] + norm);
+        *base = (struct fm_token){.ce = -logprob[target]};
+        find_top(top, logprob, v->V, v->near);
+    }
+    fm_scratch_release(mark);
+}
+
 static void take_rows(void *self, const struct fm_head_rows *rows)
 {
-    const struct values *v = self;
+    struct values *v = self;
     const struct fm_batch *batch = &v->h->batch[rows->batch];
     int slot = rows->lane + v->shift;
     struct fm_token *own = tokens_of(v, rows->batch, slot), *other = tokens_of(v, rows->batch, 0);
@@ -235,25 +293,45 @@ static void take_rows(void *self, const struct fm_head_rows *rows)
         size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t);
         int32_t *top = v->top + (v->h->first[rows->batch] + place) * FM_SPREAD_NEAR;
         int32_t mine[FM_SPREAD_NEAR];
+        const float *logits = rows->logits + (size_t)i * (size_t)v->V;
+        int chunk = rows->batch * v->h->S + sequence;
         own[place] = (struct fm_token){.ce = (float)rows->ce[i]};
+        if (v->out)
+            put_row(v, chunk, t, logits);
+        if (v->base)
+            compare_row(v, chunk, t, logits, rows->ce[i], rows->target[i], &other[place], top,
+                        &rows->kl[i]);
         if (!v->compared)
             continue;
-        find_top(slot == 0 ? top : mine, rows->logits + (size_t)i * (size_t)v->V, v->V, v->near);
+        find_top(slot == 0 ? top : mine, logits, v->V, v->near);
         if (slot == 0)
             continue;
         own[place].kl = (float)rows->kl[i];
         own[place].change = (float)(exp(-(double)own[place].ce) - exp(-(double)other[place].ce));
         own[place].near = count_shared(mine, top, v->near);
+        if (v->base && mine[0] == top[0])
+            atomic_fetch_add_explicit(&v->agreed[rows->lane], 1, memory_order_relaxed);
     }
 }
 
-static void sum_values(struct fm_spread *spread, const struct values *v, int slot)
+static void sum_values(struct fm_spread *spread, const struct values *v, int slot, bool compared)
 {
     const struct held_out *h = v->h;
     for (int b = 0; b < h->batches; b++)
         memcpy(v->one + h->first[b], tokens_of(v, b, slot),
                (h->first[b + 1] - h->first[b]) * sizeof *v->one);
-    fm_spread_of(spread, v->one, h->sequence, h->sequences, v->near, v->compared, v->sorted);
+    fm_spread_of(spread, v->one, h->sequence, h->sequences, v->near, compared, v->sorted);
+}
+
+/* Of the file that is compared with. */
+static void sum_base(const struct fm_quality_detail *detail, const struct values *v)
+{
+    size_t n = v->h->sequence[v->h->sequences];
+    double ce = 0;
+    sum_values(detail->base_spread, v, 0, false);
+    for (size_t i = 0; i < n; i++)
+        ce += (double)v->one[i].ce;
+    *detail->base = (struct fm_quality){.ce = ce / (double)n, .positions = (int64_t)n};
 }
 
 /* What is measured: a model and its memory in bytes; and for the lanes widths (masks, M, E) or
@@ -271,9 +349,9 @@ struct subnets {
 
 /* One sweep over the masks from `first` on; fills spread (masks) if `values` are collected. */
 static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
-                         struct fm_sweep *sweep, const struct held_out *h,
-                         const struct values *values, const struct subnets *subnets, int first,
-                         size_t experts, int masks, struct fm_err *err)
+                         struct fm_sweep *sweep, const struct held_out *h, struct values *values,
+                         const struct subnets *subnets, int first, size_t experts, int masks,
+                         struct fm_err *err)
 {
     const struct fm_adapter *adapter = subnets->adapter;
     struct fm_lane lane[FM_LANES_MAX] = {{.teacher = -1, .ce = 1}};
@@ -293,13 +371,22 @@ static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
         fm_alloc((size_t)h->batches * (size_t)lanes, sizeof *measure, "measures", err);
     if (!measure)
         return FM_ENOMEM;
+    memset(values->agreed, 0, sizeof values->agreed);
     int rc = fm_sweep_run(sweep, h->batch, h->batches, lane, lanes, NULL, measure, NULL, err);
+    if (!rc && values->failed.code) {
+        *err = values->failed;
+        rc = err->code;
+    }
     for (int i = 0; !rc && i < masks; i++) {
         average(&quality[i], measure, 0, h->batches, lanes, own + i, adapter != NULL);
         average_kinds(&quality[i], measure, h, lanes, own + i);
+        if (values->base)
+            quality[i].agree = (double)values->agreed[i] / (double)quality[i].positions;
     }
     for (int i = 0; !rc && spread && i < masks; i++)
-        sum_values(&spread[i], values, own + i + values->shift);
+        sum_values(&spread[i], values, own + i + values->shift, values->compared);
+    if (!rc && values->base)
+        sum_base(h->detail, values);
     free(measure);
     return rc;
 }
@@ -327,7 +414,8 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
     if (h->detail) {
         uint64_t taken = fm_quality_detail_bytes(h->sequence[h->sequences], lanes);
         memory = memory > taken ? memory - taken : 0;
-        if (take_values(values, h, lanes, subnets->taught, subnets->teacher != NULL,
+        if (take_values(values, h, lanes, subnets->taught,
+                        subnets->teacher != NULL || h->detail->kl_base,
                         fm_model_config(subnets->model)->V, err))
             return err->code;
     }
@@ -386,6 +474,7 @@ static int measure_original(struct fm_sweep **sweep, struct fm_quality_original 
     watch->groups = 2;
     fm_model_round(original->model, FM_MODEL_ROUND_ALL);
     int rc = new_sweep(sweep, &values, &whole, h, 1, watch, err);
+    values.out = h->detail ? h->detail->kl_out : NULL;
     if (!rc)
         rc = measure_group(&original->quality, h->detail ? &original->spread : NULL, *sweep, h,
                            &values, &whole, 0, 0, 1, err);
@@ -422,8 +511,8 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                        const uint32_t *widths, int masks, const struct fm_adapter *adapter,
                        const struct fm_run_options *run, struct fm_err *err)
 {
-    struct subnets subnets = {
-        .model = model, .ops = ops, .widths = widths, .adapter = adapter, .taught = true};
+    struct subnets subnets = {.model = model, .ops = ops, .widths = widths, .adapter = adapter};
+    subnets.taught = !detail || !detail->kl_base;
     return measure(quality, &subnets, masks, held, detail, NULL, run, err);
 }
 

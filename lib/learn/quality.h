@@ -6,6 +6,7 @@
 #ifndef FM_QUALITY_H
 #define FM_QUALITY_H
 
+#include "formats/text/klbase.h"
 #include "lib/data/calib.h"
 #include "lib/engine/adapter.h"
 #include "lib/masks/masks.h"
@@ -21,6 +22,14 @@ struct fm_quality_detail {
     int32_t front; /* an id that replaces the first one */
     struct fm_spread
         *spread; /* (masks), to be filled; compared with the full model or the original */
+    /* NULL, or a file of the same sequences' first ones, to which every row of the original goes
+     * (fm_quality_compare with an original); the caller ends it. */
+    struct fm_klbase_writer *kl_out;
+    /* NULL, or a file of the same sequences: its probabilities are compared with, instead of those
+     * of a full model or an original.  base and base_spread are then filled: its own ce. */
+    const struct fm_klbase *kl_base;
+    struct fm_quality *base;
+    struct fm_spread *base_spread;
 };
 
 /* Bytes for the values of `tokens` tokens while `masks` masks are measured in addition to the model

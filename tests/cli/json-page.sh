@@ -39,6 +39,7 @@ fm-verify -q --json --record copy >verify/stale
 fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
 fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
+fm-bench quality "${held[@]}" -m "$odd" --seq-len 8 --kl-base-out base.kld ragged >quality/base
 fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several
 fm-bench baselines "${data[@]}" --only reap,bundle --budgets 0.4 family.fm >baselines/two
 # Of several kinds of held-out text.

@@ -4,10 +4,12 @@
 transformers computes the logits of golden/tiny-mixtral and of a uniform export of it at half its width, in
 float32, of the held-out sequences; numpy makes every figure of them once more, in double.  By convention
 llama.cpp the figures are those of llama-perplexity's formulas, as tools/perplexity/perplexity.cpp of llama.cpp
-050fc7f3 has them, in its float32 and with its percentiles; the program itself is not run here.
+050fc7f3 has them, in its float32 and with its percentiles; the program itself is not run here.  The file that
+--kl-base-out writes is read as its kl_divergence() does, and one that numpy writes is given to --kl-base.
 """
 
 import json
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -70,17 +72,68 @@ def figures(ours, theirs, target):
     }  # fmt: skip
 
 
+def encode(base):
+    """scale, lowest log-probability and codes of one row of logits, as llama.cpp's log_softmax has them."""
+    f = np.float32
+    most = base.max()
+    least = max(base.min(), most - f(16))
+    width = f(np.log(np.exp(base - most, dtype=f).sum(dtype=np.float64)))
+    scale = f((most - least) / f(65535))
+    codes = np.where(base > least, np.rint((base - least) * f(1 / scale)), 0).astype(np.uint16)
+    return scale, f(least - most - width), codes
+
+
+def read_base(path):
+    """n_ctx, tokens (chunks, n_ctx) and log-probabilities (rows, n_vocab), as kl_divergence() reads them."""
+    data = path.read_bytes()
+    assert data[:8] == b"_logits_"
+    n_ctx, n_vocab, n_chunk = struct.unpack("<3i", data[8:20])
+    tokens = np.frombuffer(data, "<i4", n_chunk * n_ctx, 20).reshape(n_chunk, n_ctx)
+    nv = 2 * ((n_vocab + 1) // 2) + 4
+    rows = np.frombuffer(data, "<u2", offset=20 + tokens.nbytes).reshape(n_chunk * (n_ctx - 1 - n_ctx // 2), nv)
+    head = np.ascontiguousarray(rows[:, :4]).view("<f4")
+    return n_ctx, tokens, head[:, :1] * rows[:, 4 : 4 + n_vocab].astype(np.float32) + head[:, 1:]
+
+
+def write_base(path, tokens, logits):
+    """The same file from logits (rows, n_vocab)."""
+    n_vocab = logits.shape[-1]
+    with path.open("wb") as file:
+        file.write(b"_logits_" + struct.pack("<3i", tokens.shape[1], n_vocab, tokens.shape[0]))
+        file.write(tokens.astype("<i4").tobytes())
+        for row in logits.reshape(-1, n_vocab):
+            scale, low, codes = encode(row)
+            file.write(struct.pack("<2f", scale, low) + codes.astype("<u2").tobytes() + bytes(n_vocab % 2 * 2))
+
+
+def judge_base(judge, out, folder, asked, ours, theirs, target):
+    """The base-logits file, both ways."""
+    written, read, report = folder / "base.kld", folder / "numpy.kld", folder / "base.json"
+    tool("fm-bench", "quality", "--quiet", "--model", MODEL, "--eval-tokens", HELDOUT, "--seq-len", T,
+         "--precision", "f32", "--kl-base-out", written, out)  # fmt: skip
+    n_ctx, tokens, have = read_base(written)
+    judge.say(n_ctx == T and (tokens == asked).all(), "--kl-base-out: the tokens, as they are in the file of tokens")
+    want = log_softmax(theirs).reshape(have.shape)
+    counts = have > -16
+    miss = np.abs(have - want)[counts].max()
+    judge.say(miss <= 8 / 65535 + 1e-4, f"--kl-base-out: log-probabilities off by {miss:.1e}, half a step is 1.2e-4")
+    judge.say((want[~counts] < -15.9).all(), f"--kl-base-out: {(~counts).sum()} values are at the floor")
+    write_base(read, asked, theirs)
+    for path in written, read:
+        tool("fm-bench", "quality", "--quiet", "--precision", "f32", "--kl-base", path, "--report", report, out)
+        got = json.loads(report.read_text())
+        compare(judge, f"--kl-base {path.name}", got, llama(ours, theirs, target), 1e-4)
+    wrong = llama(ours, np.roll(theirs, 1, axis=1), target)
+    judge.apart("a base whose rows are one too far", torch.tensor(got["kl"]), torch.tensor(wrong["kl"]))
+
+
 def llama(ours, theirs, target):
     """What llama-perplexity --kl-divergence prints, from raw logits: the base is kept as 16-bit numbers."""
     f = np.float32
     kl, change, same, nll = [], [], 0, []
     for logits, base, t in zip(ours.reshape(-1, ours.shape[-1]), theirs.reshape(-1, ours.shape[-1]), target.ravel()):
-        most = base.max()
-        least = max(base.min(), most - f(16))
-        width = f(np.log(np.exp(base - most, dtype=f).sum(dtype=np.float64)))
-        scale = f((most - least) / f(65535))
-        codes = np.where(base > least, np.rint((base - least) * f(1 / scale)), 0).astype(np.uint16)
-        log_base = scale * codes.astype(f) + f(least - most - width)
+        scale, low, codes = encode(base)
+        log_base = scale * codes.astype(f) + low
         norm = f(logits.max() + f(np.log(np.exp(logits - logits.max(), dtype=f).sum(dtype=np.float64))))
         counts = log_base > f(-16)
         kl.append((np.exp(log_base[counts]) * (log_base[counts] - logits[counts] + norm)).sum(dtype=np.float64))
@@ -105,7 +158,8 @@ def compare(judge, what, report, want, tolerance):
 
 def main():
     judge = Judge()
-    ids = np.load(HELDOUT).reshape(-1)[: SEQUENCES * T].reshape(SEQUENCES, T).astype(np.int64)
+    asked = np.load(HELDOUT).reshape(-1)[: SEQUENCES * T].reshape(SEQUENCES, T).astype(np.int64)
+    ids = asked.copy()
     with tempfile.TemporaryDirectory() as folder:
         out = make_export(Path(folder))
         front = Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode("").ids[0]
@@ -124,6 +178,7 @@ def main():
                 compare(judge, "llama-perplexity's formulas", got, llama(ours[rows], theirs[rows], target), 5e-4)
                 wrong = figures(log_softmax(ours[:, :-1]), log_softmax(theirs[:, :-1]), ids[:, 1:])
                 judge.apart("another convention", torch.tensor(got["ce"]), torch.tensor(wrong["ce"]))
+                judge_base(judge, out, Path(folder), asked, ours[rows], theirs[rows], target)
     print(f"measurejudge.py: {judge.made} judgements, {judge.failed} failed")
     sys.exit(judge.failed > 0)
 
