@@ -28,6 +28,12 @@ static int check_digest(const struct fm_exportplan *p, const struct fm_opened_te
                    fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
 }
 
+/* Is the block codes or scales that the plan rounds the expert's values to? */
+static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_block *b)
+{
+    return b->plane >= 0 && p->options.quantise;
+}
+
 /* Where a block that begins at 0 can be cut behind `from`: at the last boundary of segments within
  * `limit`, at least the next one.  What is transposed is never cut. */
 static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
@@ -37,7 +43,7 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
     uint64_t all = fm_exportplan_block_bytes(p, b), cut = all;
     uint64_t group = (uint64_t)p->from->packed.group, unit = fm_exportplan_unit_bytes(p, b, group);
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
-    if (form.columns || all - from <= limit || (b->plane >= 0 && p->options.quantise))
+    if (form.columns || all - from <= limit || is_rounded(p, b))
         return all;
     if (seg->S == 0) /* nothing is checked: any channel group will do */
         return from + (limit > unit ? limit / unit : 1) * unit;
@@ -69,8 +75,8 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
         uint64_t end = b->at + fm_exportplan_block_bytes(p, b);
         if (end <= from)
             continue;
-        if (at > from && end - from > limit)
-            return at; /* whole blocks, as many as fit */
+        if (at > from && (end - from > limit || is_rounded(p, b)))
+            return at; /* whole blocks, as many as fit; of rounded ones each, made of its expert */
         at = b->at + cut_block(p, b, at - b->at, limit - (at - from));
         if (at < end)
             return at;
@@ -172,20 +178,21 @@ static int read_part(const struct fm_exportplan *p, const struct fm_planned_bloc
 }
 
 /* A part of experts whose rows are in several tensors, or in several blocks of one, is shared; so
- * is all that codes, scales and their factor are made of, where they are of one expert. */
+ * is all that codes, scales and their factor are rounded from. */
 static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         enum fm_weight_part *of)
 {
     const struct fm_expert_form *form = p->from->config.expert;
-    bool rounded =
+    bool matrices =
         t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR;
-    if (!rounded && t->fill != FM_FILL_EXPERTS)
+    if (!matrices && t->fill != FM_FILL_EXPERTS)
         return false;
     const struct fm_expert_cut cut =
-        fm_expert_cut(form, rounded ? t->part : p->block[t->block].part);
+        fm_expert_cut(form, matrices ? t->part : p->block[t->block].part);
     *of = cut.of;
-    return rounded ? t->experts == 1 && !p->codes
-                   : !cut.columns && !fm_expert_cut_is_range(form, &cut);
+    if (matrices || is_rounded(p, &p->block[t->block]))
+        return !p->codes;
+    return !cut.columns && !fm_expert_cut_is_range(form, &cut);
 }
 
 bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
@@ -206,9 +213,11 @@ void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
         uint32_t k = fm_exportplan_kept(p, &p->block[i]);
         kept = k > kept ? k : kept;
     }
-    if (!t->blocks)
-        kept = fm_exportplan_kept(
-            p, &(struct fm_planned_block){.m = t->m, .e = t->e, .part = t->part, .plane = -1});
+    for (int i = 0; i < t->experts; i++) {
+        const struct fm_planned_block b = {.m = t->m, .e = t->e + i, .part = t->part, .plane = -1};
+        uint32_t k = fm_exportplan_kept(p, &b);
+        kept = k > kept ? k : kept;
+    }
     for (int i = 0; i < packed->parts; i++) {
         size_t bytes = (size_t)fm_packed_bytes(packed, &packed->part[i], kept);
         if (packed->part[i].of == of && bytes > h->part[i].room)
@@ -443,7 +452,7 @@ static int fill_block(const struct fm_exportplan *p, const struct fm_planned_blo
 {
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
     uint64_t group = (uint64_t)p->from->packed.group;
-    if (b->plane >= 0 && p->options.quantise)
+    if (is_rounded(p, b))
         return fill_planes(p, b, dst, err);
     uint64_t unit = fm_exportplan_unit_bytes(p, b, group);
     assert(from % unit == 0 && size % unit == 0);
@@ -614,34 +623,44 @@ static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *
     return FM_OK;
 }
 
+/* Codes, scales or the factor of the matrix of a block. */
+static int round_matrix(char *dst, const struct fm_exportplan *p, const struct fm_planned_block *b,
+                        enum fm_fill fill, const struct fm_quantise_matrix *w,
+                        const struct fm_quantise_matrix *all, struct fm_err *err)
+{
+    const struct fm_quantiser *q = p->options.quantise;
+    bool finite = true;
+    float factor = 1;
+    if (p->rounded.storage->factor_end) {
+        float most = fm_quantise_most(all);
+        finite = isfinite(most);
+        factor = fm_quantise_factor(q, all->dtype, most);
+    }
+    if (fill == FM_FILL_FACTOR)
+        memcpy(dst, &factor, sizeof factor);
+    else if (finite)
+        finite = fm_quantise(fill == FM_FILL_CODES ? dst : NULL,
+                             fill == FM_FILL_SCALES ? dst : NULL, q, &p->rounded, w, factor);
+    if (finite)
+        return FM_OK;
+    return fm_fail(err, FM_EFORMAT,
+                   "%s: layer %d, expert %d: a weight is NaN or Inf, which --weights %s cannot "
+                   "round; use --weights bf16 or repair the checkpoint",
+                   p->from->bundle.file.path, p->from->config.moe[b->m], b->e, q->name);
+}
+
 /* What the tensor has of one expert. */
 static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
                         char *dst, struct fm_err *err)
 {
     const struct fm_planned_block b = {.m = t->m, .e = e, .part = t->part, .plane = -1};
-    const struct fm_quantiser *q = p->options.quantise;
     struct fm_mark mark = fm_scratch_mark();
     struct fm_quantise_matrix w, all;
     int rc = read_matrix(&w, &all, p, &b, err);
-    bool finite = true;
-    float factor = 1;
-    if (!rc && p->rounded.storage->factor_end) {
-        float most = fm_quantise_most(&all);
-        finite = isfinite(most);
-        factor = fm_quantise_factor(q, all.dtype, most);
-    }
-    if (!rc && t->fill == FM_FILL_FACTOR)
-        memcpy(dst, &factor, sizeof factor);
-    else if (!rc && finite)
-        finite = fm_quantise(t->fill == FM_FILL_CODES ? dst : NULL,
-                             t->fill == FM_FILL_SCALES ? dst : NULL, q, &p->rounded, &w, factor);
+    if (!rc)
+        rc = round_matrix(dst, p, &b, t->fill, &w, &all, err);
     fm_scratch_release(mark);
-    if (rc || finite)
-        return rc;
-    return fm_fail(err, FM_EFORMAT,
-                   "%s: layer %d, expert %d: a weight is NaN or Inf, which --weights %s cannot "
-                   "round; use --weights bf16 or repair the checkpoint",
-                   p->from->bundle.file.path, p->from->config.moe[t->m], e, q->name);
+    return rc;
 }
 
 /* A block of codes or scales as a bundle of them has it: rows of gate and up in turn, of down a
@@ -650,22 +669,19 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
                        struct fm_err *err)
 {
     const struct fm_packed_part *part = fm_packed_find(&p->packed, b->part, b->plane);
-    struct fm_planned_tensor t = {.m = b->m, .experts = 1};
-    struct fm_fill_held both = {0};
+    struct fm_planned_block rows = {.m = b->m, .e = b->e, .plane = -1};
     size_t size = (size_t)fm_exportplan_block_bytes(p, b), half = size / (size_t)part->rows;
-    int groups = (int)(fm_exportplan_stored(p, b) / (uint32_t)p->packed.group), rc = FM_OK;
+    int groups = (int)(fm_exportplan_stored(p, b) / (uint32_t)p->packed.group);
     struct fm_mark mark = fm_scratch_mark();
     char *own = fm_scratch(size + 1);
-    t.fill = b->plane ? FM_FILL_SCALES : FM_FILL_CODES;
-    t.e = b->e;
-    t.part = b->part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
-    fm_fill_hold_add(&both, p, &t);
-    fm_fill_hold(&both);
+    rows.part = b->part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;
+    struct fm_quantise_matrix w, all;
+    int rc = size > 0 ? read_matrix(&w, &all, p, &rows, err) : FM_OK;
     for (int i = 0; i < part->rows && size > 0 && !rc; i++) {
-        t.part = b->part == FM_PART_DOWN_T ? FM_PART_DOWN : i ? FM_PART_UP : FM_PART_GATE;
-        rc = fill_rounded(p, &t, b->e, own + (size_t)i * half, err);
+        rc = round_matrix(own + (size_t)i * half, p, &rows,
+                          b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &w, &all, err);
+        w.at += all.stride; /* of gate and up, which are in turn */
     }
-    fm_fill_drop(&both);
     if (!rc && size > 0 && b->part == FM_PART_DOWN_T)
         fm_interleave_gather(dst, own, NULL, groups, (int)part->items, (int)part->item);
     else if (!rc && size > 0)
