@@ -124,31 +124,55 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
     return FM_OK;
 }
 
-/* A piece, and beside it what it is made from: its source and its rows where it is transposed or
- * divided, numbers, twice where they are turned, where it is rounded. */
-static uint64_t piece_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
-                             uint64_t piece)
+/* Is the tensor rounded from the bundle's numbers, a piece from one matrix or two? */
+static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
 {
-    if (t->fill == FM_FILL_CODES) {
-        const struct fm_planned_block b = {.m = t->m, .e = t->e, .part = t->part, .plane = -1};
-        return piece + 2 * fm_exportplan_block_bytes(p, &b);
-    }
-    if (t->blocks && p->options.quantise && p->block[t->block].plane >= 0) {
-        struct fm_planned_block b = p->block[t->block];
+    return p->options.quantise &&
+           (t->fill == FM_FILL_CODES || t->fill == FM_FILL_SCALES || t->fill == FM_FILL_FACTOR ||
+            (t->blocks && p->block[t->block].plane >= 0));
+}
+
+/* Beside a piece that is rounded, at the most: its rows apart, where gate and up are in turn; the
+ * numbers of its part of the expert, twice where they are turned; those rows of them that share
+ * scales, as float32. */
+static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                                uint64_t piece)
+{
+    const struct fm_config *c = &p->from->config;
+    uint64_t most = 0;
+    for (size_t i = 0; i < (t->blocks ? t->blocks : (size_t)t->experts); i++) {
+        struct fm_planned_block b = {.m = t->m, .e = t->e + (int)i, .part = t->part};
+        b = t->blocks ? p->block[t->block + i] : b;
         b.plane = -1;
-        return 2 * piece + 3 * fm_exportplan_block_bytes(p, &b);
+        b.part = fm_expert_cut(c->expert, b.part).of;
+        bool turned = b.part == FM_PART_DOWN_T;
+        uint64_t k = fm_exportplan_stored(p, &b), columns = turned ? k : (uint64_t)c->H;
+        uint64_t bytes = fm_exportplan_block_bytes(p, &b) * (turned ? 2 : 1) +
+                         columns * (uint64_t)p->rounded.block_rows * sizeof(float);
+        most = bytes > most ? bytes : most;
     }
+    return most + (t->blocks ? piece : 0);
+}
+
+/* What a piece is made from, beside it: its source and its rows where it is transposed or
+ * divided. */
+static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                               uint64_t piece)
+{
     const struct fm_expert_form *form = p->from->config.expert;
     enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
     const struct fm_expert_cut cut = fm_expert_cut(form, part);
-    return t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut) ? piece : 3 * piece;
+    if (is_rounded(p, t))
+        return rounding_memory(p, t, piece);
+    return t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut) ? 0 : 2 * piece;
 }
 
-/* The largest group: what its pieces share, and one of them, in a stream all of them. */
+/* The largest group: what its pieces share, what the largest of them is made from, and that one,
+ * in a stream all of them. */
 uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
 {
     struct fm_fill_held held = {0};
-    uint64_t most = 0, all = 0;
+    uint64_t most = 0, all = 0, filling = 0;
     int64_t expert = -1;
     for (size_t i = 0; i < p->tensors; i++) {
         const struct fm_planned_tensor *t = &p->tensor[i];
@@ -158,13 +182,18 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
         int64_t first = fm_fill_expert(p, t, 0), last = fm_fill_expert(p, t, t->t.size - 1);
         if (first < 0 || first != expert) {
             held = (struct fm_fill_held){0};
-            all = 0;
+            all = filling = 0;
         }
         fm_fill_hold_add(&held, p, t);
         for (int k = 0; k < FM_PACKED_PARTS_MAX; k++)
             shared += held.part[k].room;
-        all += first >= 0 && first == last ? t->t.size : piece + shared;
-        uint64_t need = piece_memory(p, t, piece) + shared + (stream ? all - piece : 0);
+        if (first >= 0 && first == last)
+            all += t->t.size;
+        else /* of a tensor whose pieces are less than an expert, those of one expert */
+            all += piece + (is_rounded(p, t) ? 0 : shared);
+        uint64_t beside = filling_memory(p, t, piece) + (stream ? 0 : piece);
+        filling = beside > filling ? beside : filling;
+        uint64_t need = filling + shared + (stream ? all : 0);
         most = need > most ? need : most;
         expert = last;
     }
