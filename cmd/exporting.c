@@ -65,15 +65,20 @@ static void rounding_line(FILE *out, const char *name, uint64_t channels, uint64
 }
 
 /* What a user of a smaller model would not expect. */
-static void source_lines(FILE *out, const struct fm_export_report *r)
+static void source_lines(FILE *out, const char *padding, const struct fm_export_report *r)
 {
     char source[32];
     fm_units_bytes(source, r->bytes_source);
-    if (r->removes_nothing)
+    if (r->removes_nothing && r->channels_pad)
         fprintf(out,
-                "removes       nothing  every %s has an expert that keeps all channels; use a "
-                "larger budget, or layout ragged\n",
-                r->layout->one_width ? "model" : "layer");
+                "removes       nothing  %s rounds the width up to all channels; use a larger "
+                "budget, or a smaller multiple\n",
+                padding);
+    else if (r->removes_nothing)
+        fprintf(out,
+                "removes       nothing  some expert%s keeps all its channels, and the others get "
+                "its width; use a larger budget, or layout ragged\n",
+                r->layout->one_width ? "" : " of each layer");
     if (!r->larger)
         return;
     fprintf(out, "larger  %13s  is what the checkpoint's weight files take; ", source);
@@ -87,6 +92,10 @@ static void export_text(FILE *out, const struct fm_export_options *options,
                         const struct fm_export_report *r)
 {
     char all[32];
+    const char *padding = options->quantise           ? "--weights"
+                          : options->devices > 1      ? "--tp"
+                          : options->pad_multiple > 1 ? "--pad-multiple"
+                                                      : "--weights";
     fm_units_bytes(all, r->bytes_out);
     fprintf(out, "export   %s, budget %.4f (mask %d)\n", r->layout->name, r->budget, r->index);
     if (r->layout->one_width)
@@ -97,10 +106,7 @@ static void export_text(FILE *out, const struct fm_export_options *options,
         fprintf(out, "%-9s%12llu bytes  of %llu channels that no budget in it uses (budgets: %d)\n",
                 "freed", (unsigned long long)r->bytes_freed, (unsigned long long)r->channels_freed,
                 r->members);
-    rounding_line(out, "padding", r->channels_pad, r->bytes_pad,
-                  options->devices > 1        ? "--tp"
-                  : options->pad_multiple > 1 ? "--pad-multiple"
-                                              : "--weights");
+    rounding_line(out, "padding", r->channels_pad, r->bytes_pad, padding);
     if (options->quantise)
         fprintf(out, "%-9s%12s  %s\n", "experts", options->quantise->name,
                 options->quantise->about);
@@ -109,7 +115,7 @@ static void export_text(FILE *out, const struct fm_export_options *options,
     fm_show_bytes(out, "weights", r->bytes_weights, "of weight files");
     fm_show_extra(out, &r->extra, options->keep_extra ? "kept" : "left out");
     fprintf(out, "%-9s%12s  of all %d files\n", "all", all, r->files);
-    source_lines(out, r);
+    source_lines(out, padding, r);
 }
 
 static void ignore(void *self, const char *item, const char *what)

@@ -103,7 +103,8 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
         fm_cli_word(text.out, r.path);
         fprintf(text.out, ": %llu files, %s, parent ", (unsigned long long)r.files, bytes);
         fm_cli_word(text.out, r.parent);
-        fprintf(text.out, "%s%s\n", r.revision[0] ? " at " : "", r.revision);
+        fprintf(text.out, "%s%s%s\n", r.revision[0] ? " at " : "", r.revision,
+                strcmp(r.parent, "unknown") == 0 ? "; name it with --base-model ORG/NAME" : "");
         cJSON *o = fm_report_begin("fm-pack bom");
         fm_json_add_string(o, "bom", r.path);
         fm_json_add_uint(o, "files", r.files);

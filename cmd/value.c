@@ -234,5 +234,5 @@ void fm_value_print_short(const struct fm_cli_option *o)
             strcat(help, ")");
     }
     print_left(left, sizeof left, o, arg);
-    printf("  %-*s%s\n", BRIEF_LEFT, left, help);
+    printf("  %-*s %s\n", BRIEF_LEFT - 1, left, help);
 }

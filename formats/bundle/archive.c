@@ -205,7 +205,8 @@ static int parse_header(const struct ustar *h, char name[NAME_BYTES + 1], uint64
                         struct fm_err *err)
 {
     if (memcmp(h->magic, "ustar\0", 6) != 0 || memcmp(h->version, "00", 2) != 0)
-        return fm_fail(err, FM_EFORMAT, "is not a ustar header");
+        return fm_fail(err, FM_EFORMAT,
+                       "is not a ustar header, as every item of a bundle or stage stream has");
     if (!checksum_ok(h))
         return fm_fail(err, FM_EFORMAT, "the header checksum is wrong");
     if (h->type != '0' && h->type != 'x')
