@@ -14,7 +14,7 @@
 #define ENDING ".fm"
 #define INSERTED 15 /* "-00001-of-00003" */
 
-/* Length of a path without its ending. */
+/* The length of a path without its ending. */
 static size_t stem(const char *path)
 {
     size_t len = strlen(path), end = strlen(ENDING);
@@ -32,7 +32,7 @@ char *fm_partname(const char *path, int number, int parts, struct fm_err *err)
     return name;
 }
 
-/* Five digits; -1: something else. */
+/* The number of five digits; -1 for any other text. */
 static int read_number(const char *at)
 {
     int value = 0;

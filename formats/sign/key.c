@@ -1,7 +1,7 @@
 /*
- * libcrypto reads PEM from memory, never from a name, so that the rules of formats/file hold for
- * keys too.  It asks a terminal for a passphrase unless it is given a callback, which ours answers
- * with the caller's passphrase or not at all.
+ * libcrypto reads PEM from memory, not from a file name, so the rules of formats/file apply to keys
+ * too.  Without a callback it would ask for a passphrase on the terminal; our callback returns the
+ * caller's passphrase or fails.
  */
 #include "formats/sign/key.h"
 
@@ -51,7 +51,7 @@ static int give_passphrase(char *to, int capacity, int writing, void *arg)
     return (int)strlen(a->passphrase);
 }
 
-/* The name of its public key. */
+/* Set the name of the public key. */
 static int name_key(struct fm_key *key, struct fm_err *err)
 {
     BIO *pem = BIO_new(BIO_s_mem());
@@ -73,7 +73,7 @@ static int name_key(struct fm_key *key, struct fm_err *err)
     return rc;
 }
 
-/* The curve of a key that was read. */
+/* Set the curve of a key that was read, and check that it is supported. */
 static int examine(struct fm_key *key, const char *path, struct fm_err *err)
 {
     char group[64] = "";

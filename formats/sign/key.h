@@ -23,27 +23,27 @@ struct fm_key {
 };
 
 /*
- * The private key in the file `path`.  `passphrase` is for an encrypted one; NULL: there is none.
- * *asks says whether the key is encrypted, in failure too.  FM_EFORMAT where the file is not a
- * private key in PEM, or does not open with that passphrase, FM_ECONFIG where the key is not of
- * these curves; what formats/file/file.h says of the file.
+ * Read the private key in the file `path`.  `passphrase` is for an encrypted key; NULL: none was
+ * given.  *asks: the key is encrypted; set on failure too.  FM_EFORMAT if the file is not a private
+ * key in PEM, or the passphrase is wrong; FM_ECONFIG if the key is not on one of these curves; also
+ * the errors of formats/file/file.h.
  */
 int fm_key_read_private(struct fm_key *key, const char *path, const char *passphrase, bool *asks,
                         struct fm_err *err);
-/* The public key in the file `path`, with the same errors. */
+/* Read the public key in the file `path`; the same errors. */
 int fm_key_read_public(struct fm_key *key, const char *path, struct fm_err *err);
 void fm_key_release(struct fm_key *key); /* zeroed struct is fine */
 
-/* Sign a message with a private key: *size bytes of DER.  Each call gives another signature, as
- * ECDSA draws a random number.  FM_ENOMEM where libcrypto fails. */
+/* Sign a message with a private key: *size bytes of DER.  Each call gives a different signature,
+ * because ECDSA draws a random number.  FM_ENOMEM if libcrypto fails. */
 int fm_key_sign(const struct fm_key *key, const void *message, size_t message_size,
                 uint8_t signature[FM_KEY_SIGNATURE_MAX], size_t *size, struct fm_err *err);
 
-/* True where the signature is one of this message by this key. */
+/* True if the signature is valid for this message and key. */
 bool fm_key_signed(const struct fm_key *key, const void *message, size_t message_size,
                    const uint8_t *signature, size_t size);
 
-/* Overwrite a secret before its memory is given back. */
+/* Overwrite a secret before its memory is freed. */
 void fm_key_forget(void *secret, size_t size);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The envelope is read without a look at what it carries, then the key is asked, and only a payload
- * that it signed is read.  Base64 is decoded by libcrypto, which passes over much that is not
- * base64; so what it decoded is encoded again and compared.
+ * The envelope is parsed first, without its payload; then the signature is verified, and only a
+ * payload that the key has signed is parsed.  libcrypto's base64 decoder accepts much that is not
+ * base64, so the decoded bytes are encoded again and compared.
  */
 #include "formats/sign/oms.h"
 
@@ -21,7 +21,7 @@
 #define PAYLOAD_TYPE "application/vnd.in-toto+json"
 #define STATEMENT_TYPE "https://in-toto.io/Statement/v1"
 #define PREDICATE_TYPE "https://model_signing/signature/v1.0"
-#define PAE_BYTES_MAX 64 /* of what comes before the payload */
+#define PAE_BYTES_MAX 64 /* of the text before the payload */
 
 /* ---- both ways ---- */
 
@@ -74,7 +74,7 @@ static int compute_root(char hex[FM_SHA256_HEX], const struct fm_oms *m, struct 
     return rc;
 }
 
-/* What is signed: *pae (malloc) of *size bytes. */
+/* The signed bytes (DSSE's pre-authentication encoding): *pae (malloc) of *size bytes. */
 static int encode_pae(char **pae, size_t *size, const void *payload, size_t payload_size,
                       struct fm_err *err)
 {
@@ -186,7 +186,8 @@ static int fail_base64(const char *what, struct fm_err *err)
     return fm_fail(err, FM_EFORMAT, "'%s' is not standard base64 with its padding", what);
 }
 
-/* Exactly what encode_base64 makes of some bytes: *bytes (malloc), *size of them. */
+/* Decode text that is exactly the output of encode_base64 for some bytes: *bytes (malloc), *size of
+ * them. */
 static int decode_base64(unsigned char **bytes, size_t *size, const char *text, const char *what,
                          struct fm_err *err)
 {
@@ -411,8 +412,7 @@ static int read_resources(struct fm_oms *m, const cJSON *predicate, struct fm_er
     return rc;
 }
 
-/* The statement's own digest of its digests, in the order that it has them; then they are sorted.
- */
+/* Check the statement's digest over its digests, in their listed order; then sort them by name. */
 static int check_root(struct fm_oms *m, const cJSON *subject, struct fm_err *err)
 {
     char hex[FM_SHA256_HEX];

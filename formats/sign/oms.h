@@ -7,7 +7,7 @@
  *      "dsseEnvelope": {"payload": BASE64, "payloadType": "application/vnd.in-toto+json",
  *                       "signatures": [{"sig": BASE64 OF DER, "keyid": ""}]}}
  *
- * and its payload a statement, JSON again, which has every file with its digest:
+ * Its payload is a statement, also JSON, with every file and its digest:
  *
  *     {"_type": "https://in-toto.io/Statement/v1",
  *      "subject": [{"name": NAME OF THE DIRECTORY, "digest": {"sha256": ROOT}}],
@@ -17,11 +17,11 @@
  *        "serialization": {"method": "files", "hash_type": "sha256", "allow_symlinks": false,
  *                          "ignore_paths": [".git", ...]}}}
  *
- * ROOT is SHA-256 of the files' digests in their order.  What is signed is the payload after
- * "DSSEv1 28 application/vnd.in-toto+json LENGTH ".
+ * ROOT is SHA-256 of the files' digests in their order.  The signed bytes are "DSSEv1 28
+ * application/vnd.in-toto+json LENGTH " and the payload.
  *
- * Signatures come from strangers.  Outside of the payload, which the key protects, a member that is
- * not above is refused; inside, unknown members are passed over, as the specification asks.
+ * Signatures are untrusted.  Outside the payload, which the key protects, any member that is not
+ * listed above is refused; inside it, unknown members are ignored, as the specification requires.
  */
 #ifndef FM_OMS_H
 #define FM_OMS_H
@@ -38,7 +38,7 @@
 #define FM_OMS_FILES_MAX 50000
 #define FM_OMS_NAME_MAX 4095
 #define FM_OMS_NAME "model.sig" /* of the signature in its directory; that of FILE is FILE.sig */
-#define FM_OMS_FILE "." /* the name of a file that is signed for itself, without a directory */
+#define FM_OMS_FILE "."         /* the name of a single signed file, without a directory */
 
 struct fm_oms_resource {
     char *name; /* a path below the directory, '/' between its parts */
@@ -61,24 +61,25 @@ void fm_oms_release(struct fm_oms *m); /* zeroed struct is fine */
 int fm_oms_check_name(const char *name, struct fm_err *err);
 
 /*
- * The text of a signature of `m` by a private key, malloced, NUL-terminated.  Names pass
- * fm_oms_check_name, or the only one is FM_OMS_FILE; they are sorted by their bytes.  `ignored`
+ * The text of a signature of `m` by a private key, malloced, NUL-terminated.  Names must have
+ * passed fm_oms_check_name, or the only one is FM_OMS_FILE; they are sorted by their bytes.
+ * `ignored`
  * (`count` names, sorted) becomes ignore_paths.  FM_ENOMEM.
  */
 int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored, size_t count,
                  const struct fm_key *key, struct fm_err *err);
 
 /*
- * The statement of a signature, once the public key was found to have signed it.  FM_EDIFF where it
- * is signed with another key, or is no signature of its payload; FM_EFORMAT where the text is
- * malformed; FM_ECONFIG where it is a model signature of a kind that is not read (another method, a
- * certificate).  Release in every case.
+ * The statement of a signature, after verifying it with the public key.  FM_EDIFF if it was made
+ * with another key or does not match its payload; FM_EFORMAT if the text is malformed; FM_ECONFIG
+ * for a kind of model signature that is not supported (another method, a certificate).  Call
+ * fm_oms_release in every case.
  */
 int fm_oms_read(struct fm_oms *m, const char *text, size_t size, const struct fm_key *key,
                 struct fm_err *err);
 
-/* The two halves of fm_oms_read.  An envelope: what is signed (pae, of which the last payload_size
- * bytes are the payload), the signature, and the key's name, "" where it says none. */
+/* The two halves of fm_oms_read.  An envelope: the signed bytes (pae; the last payload_size bytes
+ * are the payload), the signature, and the key's name, "" if it has none. */
 struct fm_oms_envelope {
     char *pae;
     size_t pae_size, payload_size;

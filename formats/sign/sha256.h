@@ -1,10 +1,10 @@
 /*
  * This room, formats/sign: signatures of files, with OpenSSL's libcrypto, which no other room
  * includes.  In reading order: sha256 (digests that a signature can rest on), key (ECDSA keys in
- * PEM), oms (the file that holds a signature).  Which files are signed is lib/publish's.
+ * PEM), oms (the file that holds a signature).  lib/publish chooses the files to sign.
  *
- * SHA-256 of bytes that come in pieces.  The digests of the suite's own formats
- * (formats/file/digest.h) are XXH3, which is ten times as fast and protects against accidents only.
+ * SHA-256 of bytes that are added in pieces.  The digests of the suite's own formats
+ * (formats/file/digest.h) are XXH3, which is ten times as fast but finds only accidental changes.
  */
 #ifndef FM_SHA256_H
 #define FM_SHA256_H
@@ -24,8 +24,8 @@ struct fm_sha256_hasher;
 struct fm_sha256_hasher *fm_sha256_new(struct fm_err *err); /* NULL: FM_ENOMEM */
 void fm_sha256_free(struct fm_sha256_hasher *h);            /* NULL is fine */
 void fm_sha256_add(struct fm_sha256_hasher *h, const void *src, size_t size);
-/* The digest of all that was added.  FM_ENOMEM where libcrypto failed on the way.  Nothing can be
- * added afterwards. */
+/* The digest of all added bytes.  FM_ENOMEM if libcrypto failed.  No bytes may be added
+ * afterwards. */
 int fm_sha256_done(struct fm_sha256 *digest, struct fm_sha256_hasher *h, struct fm_err *err);
 
 /* 64 lower-case hex digits. */

@@ -1,6 +1,6 @@
 /*
- * Every place in the file follows from the three numbers of its head, so these are checked against
- * the file's length first, and nothing later can lead outside it.
+ * Every offset in the file follows from the three numbers of its head, so these are checked against
+ * the file's length first, and no later offset can be outside it.
  */
 #include "formats/text/klbase.h"
 
@@ -16,7 +16,7 @@
 #define HEAD_BYTES (MAGIC_BYTES + 3 * (uint64_t)sizeof(int32_t))
 #define SPAN 16.0f      /* nats that a row keeps below its largest logit */
 #define CODES 65535.0f  /* the largest code */
-#define ABOVE_ONE 1e-3f /* by so much rounding may leave a log-probability above 0 */
+#define ABOVE_ONE 1e-3f /* rounding may leave a log-probability this far above 0 */
 
 int fm_klbase_rows(int32_t n_ctx)
 {

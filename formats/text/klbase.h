@@ -9,9 +9,9 @@
  *         float32 scale, low             log p = scale * code + low
  *         uint16 code[n_vocab]           and one more where n_vocab is odd
  *
- * All is little-endian.  A writer keeps 16 nats below the largest logit: log p of what is smaller
- * is that of the floor.  A reader leaves out values of -16 or less, so that the floor counts
- * nothing in a divergence.
+ * All numbers are little-endian.  A writer keeps 16 nats below the largest logit; smaller logits
+ * get the log p of that floor.  A reader ignores values of -16 or less, so the floor does not count
+ * in a divergence.
  *
  * Rows are written and read one at a time, in any order and by several threads, so memory does not
  * grow with the file.
@@ -25,20 +25,20 @@
 #include "formats/file/file.h"
 #include "lib/base/err.h"
 
-/* Below this a log-probability counts nothing in a divergence. */
+/* Log-probabilities of at most this do not count in a divergence. */
 #define FM_KLBASE_LEAST (-16.0f)
 
 struct fm_klbase_shape {
     int32_t n_ctx, vocabulary, chunks;
 };
 
-/* Rows of one chunk; bytes of a row, and of a file. */
+/* The number of rows of a chunk; the bytes of a row, and of a file. */
 int fm_klbase_rows(int32_t n_ctx);
 size_t fm_klbase_row_bytes(int32_t vocabulary);
 uint64_t fm_klbase_bytes(const struct fm_klbase_shape *shape);
 
-/* FM_EUSAGE for a shape that no such file has: a context without a row, a vocabulary of none, more
- * tokens than an int32 counts. */
+/* FM_EUSAGE for an impossible shape: a context without rows, an empty vocabulary, or more tokens
+ * than an int32 can count. */
 int fm_klbase_check(const struct fm_klbase_shape *shape, struct fm_err *err);
 
 /* A row (fm_klbase_row_bytes) from logits (vocabulary), as llama.cpp makes one. */

@@ -1,7 +1,6 @@
 /*
- * The bundle's manifest has all that is told, so most of a bill is that manifest in other words:
- * entries of its history become tasks, and whatever they record becomes properties, each named by
- * the path of its keys.
+ * Most of a bill is a translation of the bundle's manifest: entries of its history become tasks,
+ * and the values that they record become properties, each named by the path of its keys.
  */
 #include "lib/publish/bom.h"
 
@@ -64,7 +63,7 @@ static void add_member_of(cJSON *to, const char *name, const cJSON *object, cons
         add_property(to, name, value->valuestring);
 }
 
-/* A value that holds no others, as text. */
+/* A scalar value as text. */
 static void print_plain(struct fm_text *t, const cJSON *value)
 {
     char number[FM_JSON_DOUBLE];
@@ -128,7 +127,7 @@ static int flatten(cJSON *to, const char *path, const cJSON *value, struct fm_er
     return rc;
 }
 
-/* The value of a line "key: value" or "- value" that begins so; false: it begins otherwise. */
+/* The value of a line "key: value" or "- value" with this beginning; false: another beginning. */
 static bool take_value(char *value, size_t size, const char *line, const char *begin)
 {
     size_t n = strlen(begin);
@@ -464,10 +463,10 @@ static int print(char **text, struct bom *b, struct fm_err *err)
     return rc;
 }
 
-/* ---- what is there ---- */
+/* ---- the bundle, the export, the parent ---- */
 
-/* The export is one of this bundle: the same configuration and ranking, and a member that is there.
- */
+/* Check that the export is of this bundle: the same configuration and ranking, and a mask that the
+ * bundle has. */
 static int check_export(struct bom *b, struct fm_err *err)
 {
     static const char *const keys[] = {"config", "ranking"};
@@ -518,7 +517,7 @@ static int open_export(struct bom *b, struct fm_err *err)
     return rc ? fm_within(err, "%s/%s", target, FM_EXPORT_JSON) : rc;
 }
 
-/* The parent's name and revision, and that the bundle is of it. */
+/* Find the parent's name and revision, and check that the bundle was made from it. */
 static int find_parent(struct bom *b, const char *model, struct fm_err *err)
 {
     struct fm_bom_report *r = b->report;

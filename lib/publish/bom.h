@@ -9,8 +9,8 @@
  *   components            its files with SHA-256 digests
  *   formulation           the history: a task for each stage, with options and results
  *
- * It has no time and no random number, and nothing of this machine: the serial number is made from
- * the other bytes, so the same files and bundle give the same bill.
+ * It contains no time, no random number and no name of this machine: the serial number is derived
+ * from the other bytes, so the same files and bundle give the same bill.
  */
 #ifndef FM_BOM_H
 #define FM_BOM_H
@@ -37,11 +37,11 @@ struct fm_bom_report {
 
 /*
  * Write the bill: bom.cdx.json (FM_EXPORT_BOM) in the directory of an export, FILE.bom.cdx.json
- * beside a bundle, or beside the first part of one in parts, which lists all parts.  All files are
- * read once.  run->inputs.model, or NULL, is the parent, which the
- * bundle must be of.  run->outputs.force replaces an earlier bill, else that is FM_ECREATE.
- * FM_EUSAGE where the bundle of an export is not given, FM_ECONFIG where it is another's,
- * FM_EFORMAT for what is broken.
+ * beside a bundle, or beside the first part of one in parts, with all parts.  Every file is read
+ * once.  run->inputs.model, or NULL, is the parent, from which the bundle must have been made.
+ * run->outputs.force replaces an earlier bill; without it that is FM_ECREATE.  FM_EUSAGE if the
+ * bundle of an export is not given, FM_ECONFIG if the export is of another bundle, FM_EFORMAT for
+ * malformed files.
  */
 int fm_bom_write(const struct fm_run_options *run, const struct fm_bom_options *options,
                  struct fm_bom_report *report, struct fm_err *err);

@@ -1,7 +1,7 @@
 /*
- * The list is made first and by one thread, so that what is in the way is said before gigabytes are
- * read; then threads take one file after the other.  Names are paths from the directory on; a
- * directory that is replaced meanwhile is found at the end.
+ * One thread makes the list first, so that errors are reported before gigabytes are read; then the
+ * threads hash one file each at a time.  Names are paths relative to the directory.  If the
+ * directory was replaced in the meantime, the check at the end finds it.
  */
 #include "lib/publish/files.h"
 
@@ -86,7 +86,7 @@ static int check_link(const struct walk *w, const char *path, const char *name, 
 
 static int walk(struct walk *w, const char *below, int level, struct fm_err *err);
 
-/* `name` is the path from the directory on, `path` that from here. */
+/* `name` is the path relative to the listed directory, `path` the one to open. */
 static int meet(struct walk *w, const char *path, const char *name, int level, struct fm_err *err)
 {
     struct stat st;

@@ -1,13 +1,12 @@
 /*
- * This room, lib/publish: what goes beside a bundle or an export when others are to have it.  It
- * says what files there are and from what they were made; it changes none of them.  In reading
- * order: files (the files of a directory and their SHA-256), sign (signatures), bom (bills of
- * materials).
+ * This room, lib/publish: files that are published with a bundle or an export: signatures and bills
+ * of materials.  It reads bundles and exports and does not change them.  In reading order: files
+ * (the files of a directory and their SHA-256), sign (signatures), bom (bills of materials).
  *
- * The files of a directory at any depth, or one file, and their SHA-256 digests.  What a hub and
- * its client keep beside a repository's files is passed over: at the top, `.cache` and names that
- * begin with `.git`.  A link is followed only where the directory is a snapshot in a Hugging Face
- * cache and it leads to a blob of the same repository.
+ * The files of a directory at any depth, or one file, and their SHA-256 digests.  Files that a hub
+ * and its client keep beside a repository's files are ignored: at the top, `.cache` and names that
+ * begin with `.git`.  A link is followed only if the directory is a snapshot in a Hugging Face
+ * cache and the link leads to a blob of the same repository.
  */
 #ifndef FM_FILES_H
 #define FM_FILES_H
@@ -40,7 +39,7 @@ struct fm_files {
 
 struct fm_files_rule {
     const char *const *without; /* names at the top that are not listed; ends with NULL */
-    /* Is a name at the top that would be ignored wanted all the same?  NULL: it is not. */
+    /* Must a name at the top that would be ignored be listed?  NULL: no. */
     bool (*wants)(const void *self, const char *name);
     const void *self;
     /* A file that must not be in the directory (a private key); 0: none. */
@@ -49,20 +48,21 @@ struct fm_files_rule {
 };
 
 /*
- * List them.  `path` stays as long as f.  FM_ENOENT, FM_EPERM; FM_EFORMAT for what is neither a
- * file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files or
- * levels; FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be
- * there, and for one part of a bundle unless rule->parts.  Release in every case.
+ * List them.  f borrows `path`.  FM_ENOENT, FM_EPERM; FM_EFORMAT for a path that is neither a file
+ * nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files or levels;
+ * FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be in the
+ * directory, and for one part of a bundle unless rule->parts.  Call fm_files_release in every case.
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err);
 void fm_files_release(struct fm_files *f); /* zeroed struct is fine */
 
-/* Read those that are to be hashed, each once, many at a time; f->entry[i].bytes is then what was
- * read.  run gives progress and stop.  FM_EIO where a file changes while it is read, FM_ESAVED. */
+/* Hash the entries that have `hash` set, in parallel, each read once; f->entry[i].bytes becomes the
+ * bytes read.  run gives progress and stop.  FM_EIO if a file changes while it is read, FM_ESAVED.
+ */
 int fm_files_hash(struct fm_files *f, const struct fm_run_options *run, struct fm_err *err);
 
-/* Bytes of those that are to be hashed. */
+/* Bytes of the entries that have `hash` set. */
 uint64_t fm_files_bytes(const struct fm_files *f);
 
 #endif

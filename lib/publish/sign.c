@@ -1,7 +1,7 @@
 /*
- * A signature says what files there are as well as what is in them, so verification begins with two
- * lists, the signed and the found one, and reads what is on both.  It fails closed: whatever cannot
- * be read, followed or understood is an error.
+ * A signature covers the list of files as well as their contents.  So verification compares two
+ * lists, the signed files and the files found, and reads the files that are on both.  It fails
+ * closed: anything that cannot be read, followed or parsed is an error.
  */
 #include "lib/publish/sign.h"
 
@@ -114,7 +114,7 @@ static int open_key(struct fm_key *key, const struct fm_sign_options *o, struct 
     return rc;
 }
 
-/* What the files are, as a statement; strings are borrowed from f. */
+/* The statement of the files; strings are borrowed from f. */
 static int make_statement(struct fm_oms *m, const struct fm_files *f, struct fm_err *err)
 {
     if (f->entries == 0)
@@ -132,7 +132,7 @@ static int make_statement(struct fm_oms *m, const struct fm_files *f, struct fm_
     return FM_OK;
 }
 
-/* What verifiers of other makers are told to pass over: what ours does, there or not. */
+/* The names for other verifiers to ignore: those that ours ignores, present or not. */
 static int list_ignored(const char ***list, size_t *count, const struct fm_files *f,
                         struct fm_err *err)
 {
@@ -156,7 +156,7 @@ static int list_ignored(const char ***list, size_t *count, const struct fm_files
     return FM_OK;
 }
 
-/* Everything but the key and the list is there: read, sign, write. */
+/* Hash the files, sign the statement and write the signature. */
 static int sign(const struct fm_run_options *run, struct fm_files *f, const struct fm_key *key,
                 const char *signature, struct fm_err *err)
 {
@@ -212,7 +212,7 @@ int fm_sign(const struct fm_run_options *run, const struct fm_sign_options *o,
 
 /* ---- verifying ---- */
 
-/* The statement of the signature beside the target. */
+/* Read the signature beside the target, and return its statement. */
 static int open_signature(struct fm_oms *m, const char *path, bool directory,
                           const struct fm_key *key, struct fm_err *err)
 {
@@ -235,7 +235,7 @@ static int open_signature(struct fm_oms *m, const char *path, bool directory,
     return rc ? fm_within(err, "%s", path) : rc;
 }
 
-/* The signature lists this name, or something below it. */
+/* Does the signature list this name, or a path below it? */
 static bool is_listed(const void *self, const char *name)
 {
     const struct fm_oms *m = self;
@@ -255,7 +255,7 @@ static void find(const struct fm_sign_options *o, struct fm_sign_report *r, cons
         o->finding(o->self, strcmp(name, FM_OMS_FILE) == 0 ? o->target : name, what);
 }
 
-/* Both lists are sorted.  The first pass says what is to be read, the second what is wrong. */
+/* Both lists are sorted.  The first pass selects the files to read, the second reports findings. */
 static void compare(const struct fm_sign_options *o, struct fm_sign_report *r,
                     const struct fm_oms *m, struct fm_files *f, bool hashed)
 {

@@ -15,10 +15,10 @@ struct fm_sign_options {
     const char *target; /* a directory or a file */
     const char *key;    /* PEM: the private key to sign with, the public one to verify with */
     int passphrase_fd;  /* the private key's passphrase is the first line that it gives; -1: none */
-    /* A name at the top of the directory that is not looked at; in order, before the files are
-     * read.  `self` is for both. */
+    /* Called for each ignored name at the top of the directory, in order, before the files are
+     * read.  `self` is for both functions. */
     void (*ignored)(void *self, const char *name);
-    /* A file that is not as it was signed; in order of names. */
+    /* Called for each file that differs from the signature, in order of names. */
     void (*finding)(void *self, const char *name, const char *what);
     void *self;
 };
@@ -35,22 +35,22 @@ struct fm_sign_report {
 
 /*
  * Sign: every file is read once, and the signature appears whole.  run->outputs.force replaces an
- * earlier one, else that is FM_ECREATE.  FM_EUSAGE where the private key is a file of the
- * directory, or is encrypted and has no passphrase; what files.h and formats/sign/key.h say.
+ * earlier one; without it that is FM_ECREATE.  FM_EUSAGE if the private key is in the directory, or
+ * is encrypted and no passphrase was given; also the errors of files.h and formats/sign/key.h.
  */
 int fm_sign(const struct fm_run_options *run, const struct fm_sign_options *options,
             struct fm_sign_report *report, struct fm_err *err);
 
 /*
- * Verify.  FM_OK only where the signature is by this key and the files are exactly those that it
- * lists, with their digests; FM_EDIFF where a file is another, is missing or is not signed, or the
- * key is another; FM_ENOENT where there is no signature; what files.h and formats/sign say. Nothing
- * is read of a file that is not signed.
+ * Verify.  FM_OK only if the signature is by this key and the files are exactly those that it
+ * lists, with their digests.  FM_EDIFF if a file differs, is missing or is not signed, or the
+ * signature is by another key; FM_ENOENT if there is no signature; also the errors of files.h and
+ * formats/sign. Files that are not signed are not read.
  */
 int fm_sign_verify(const struct fm_run_options *run, const struct fm_sign_options *options,
                    struct fm_sign_report *report, struct fm_err *err);
 
-/* What signing would read, without the key. */
+/* The number of files and bytes that signing would read; needs no key. */
 int fm_sign_plan(const char *target, uint64_t *files, uint64_t *bytes, struct fm_err *err);
 
 #endif
