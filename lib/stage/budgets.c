@@ -1,8 +1,8 @@
 /*
- * Widths lie in masks.zst and a summary of each mask in the manifest, where people and scripts
- * read it.  Two places could disagree, so reading recomputes every summary from the widths and
- * refuses a difference.  One reader serves the tools, which stop at the first fault, and
- * fm-verify, which wants them all.
+ * Widths are in masks.zst, and a summary of each mask is in the manifest for people and scripts.
+ * The two could disagree, so the reader recomputes every summary from the widths and refuses a
+ * difference.  One reader serves the tools, which stop at the first fault, and fm-verify, which
+ * reports all of them.
  */
 #include "lib/stage/budgets.h"
 
@@ -40,7 +40,7 @@ static void measure_widths(struct fm_budget *s, const uint32_t *widths, int expe
     s->width_mean = (double)sum / experts;
 }
 
-/* In the place of what the input's manifest said. */
+/* Replaces the values of the input's manifest. */
 static cJSON *renew(cJSON *manifest, const char *key, cJSON *item)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(manifest, key);
@@ -150,7 +150,7 @@ static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_
     return FM_OK;
 }
 
-/* Ratios make the widths; those in the manifest must be the same. */
+/* Ratios determine the widths; the manifest must have the same. */
 static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I,
                         struct fm_err *err)
 {
@@ -283,7 +283,7 @@ static int read_mask(struct fm_masks *masks, struct fm_mask *mask, struct fm_bud
     return FM_OK;
 }
 
-/* Where a reading of the budgets is. */
+/* The state of reading the budgets. */
 struct reading {
     const struct fm_stage_model *model;
     struct fm_config config;
@@ -332,7 +332,7 @@ static int check_sizes(struct reading *r, const struct fm_mask *mask, const stru
     return FM_OK;
 }
 
-/* No mask comes later than the training that chose it could go. */
+/* The step of a mask is at most the longest possible training. */
 static int check_step(const struct reading *r, const struct fm_mask *mask, struct fm_err *err)
 {
     bool listed = mask->method == FM_METHOD_WALK || mask->method == FM_METHOD_SALIENCY;
@@ -343,7 +343,7 @@ static int check_step(const struct reading *r, const struct fm_mask *mask, struc
                    fm_method_name(mask->method), most);
 }
 
-/* What the manifest says of a mask is what its widths say. */
+/* Check that the manifest's summary of a mask follows from its widths. */
 static int check_summary(const struct fm_budgets *f, struct reading *r, const struct fm_mask *mask,
                          const struct fm_budget *s, const uint32_t *widths, struct fm_err *err)
 {
@@ -399,7 +399,7 @@ static int check_growth(const struct fm_mask *mask, const uint64_t *before, stru
                          mask->removed, *before);
 }
 
-/* A fault of budget b: the end, or one more note. */
+/* Report a fault of budget b: as the error, or as one more note. */
 static int note_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_err *err)
 {
     if (!rc || rc == FM_ENOMEM)
@@ -439,7 +439,8 @@ static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
     return FM_OK;
 }
 
-/* The widths of `count` masks; free() them.  The frame's header is checked before they exist. */
+/* Decompress the widths of `count` masks; free() them.  The frame's header is checked before memory
+ * is allocated. */
 static int read_widths(uint32_t **widths, const struct fm_bundle *b, size_t count,
                        struct fm_err *err)
 {
@@ -516,13 +517,13 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     fm_segments_release(&seg);
     if (rc != FM_EFORMAT || !r->notes)
         return rc;
-    *err =
-        (struct fm_err){0}; /* a caller that wants every fault reports this one with its member */
+    *err = (struct fm_err){
+        0}; /* fm-verify, which wants every fault, reports this one with its member */
     r->bytes = 0;
     return FM_OK;
 }
 
-/* A training may take twice the steps that it was asked for, and no longer. */
+/* A training takes at most twice the requested steps. */
 static int64_t most_steps(const struct fm_bundle *b)
 {
     const cJSON *train = fm_stage_history_of(b, "fm-train");

@@ -1,6 +1,6 @@
 /*
- * The family of masks as it travels: masks.zst holds the widths, "actions" and "budgets" of the
- * manifest say what they were drawn from, what each keeps, and what was measured of it.
+ * The family of masks in a stream: masks.zst has the widths; "actions" and "budgets" of the
+ * manifest have the set of widths, the size of each mask, and its measured quality.
  */
 #ifndef FM_BUDGETS_H
 #define FM_BUDGETS_H
@@ -18,7 +18,7 @@
 
 #define FM_BUDGETS_MAX 10000
 
-/* What follows from the widths of one mask. */
+/* Values that follow from the widths of one mask. */
 struct fm_budget {
     double budget; /* removed / (M E I) */
     uint32_t width_min, width_max;
@@ -34,7 +34,7 @@ struct fm_budgets {
 };
 
 /*
- * Set "actions" and "budgets" of a manifest (in the place of older ones) and make the bytes of
+ * Set "actions" and "budgets" of a manifest (replacing older ones) and make the bytes of
  * masks.zst; free() *frame.  full_bytes: of the model's tensors (fm_stage_tensor_bytes);
  * `dtype` is that of its experts.  A quality with positions == 0 becomes null.
  */
@@ -46,19 +46,19 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
 void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const double *kind);
 
 /*
- * Read them from a stream, the digest checked.  FM_EFORMAT, naming budget, layer and expert, where
- * a width is not in the action set, the widths of a budget do not add up to its "removed", budgets
- * do not strictly increase, or a summary is not that of its mask.
+ * Read them from a stream and check the digest.  FM_EFORMAT, naming budget, layer and expert, if a
+ * width is not in the action set, the widths of a budget do not add up to its "removed", budgets do
+ * not strictly increase, or a summary does not match its mask.
  */
 int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err);
 
-/* For fm-verify, which wants every fault of every budget and not the first alone. */
+/* For fm-verify, which reports every fault of every budget, not only the first. */
 struct fm_budgets_notes {
     void (*found)(void *self, int budget, const char *what);
     void *self;
     int count; /* of calls */
 };
-/* As above; where notes->count is not 0 afterwards, they say why and err says nothing. */
+/* As above; if notes->count is not 0 afterwards, the notes have the reasons and err is empty. */
 int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
                        struct fm_budgets_notes *notes, struct fm_err *err);
 void fm_budgets_release(struct fm_budgets *f); /* zeroed struct is fine */

@@ -37,7 +37,7 @@ static void add_shard(cJSON *shards, const struct fm_shard *shard)
     fm_json_add_string(s, "header", hex);
 }
 
-/* Which layers have experts, where not all do. */
+/* The layers with experts, unless all have them. */
 static void add_layers(cJSON *m, const struct fm_config *c)
 {
     fm_json_add_uint(m, "layers", (uint64_t)c->L);
@@ -157,7 +157,7 @@ static int read_digest(const char **hex, const cJSON *object, const char *key, s
     return FM_OK;
 }
 
-/* The shard list has names, sizes and digests; whether they are right is not known here. */
+/* Check that the shard list has names, sizes and digests; their values are not checked here. */
 static int check_shards(const cJSON *model, struct fm_err *err)
 {
     const cJSON *shards = cJSON_GetObjectItemCaseSensitive(model, "shards"), *s;
@@ -390,7 +390,7 @@ uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_confi
 #define COMPILER "gcc " __VERSION__
 #endif
 
-/* What may change bytes from one build to the next. */
+/* The versions that may change bytes from one build to the next. */
 int fm_stage_build(char **text, struct fm_err *err)
 {
     char onednn[64], xxhash[32];

@@ -1,8 +1,8 @@
 /*
- * An adapter has as many channels for an expert as the mask it was trained on keeps, so the file's
- * shapes say which mask that was.  Reading checks all shapes before anything is allocated: what
- * they add up to is in the file, so a small file cannot ask for much memory. fm_lorafile_check
- * then holds the shapes against the mask that the manifest names.
+ * An adapter has as many channels for an expert as the mask it was trained on keeps, so the shapes
+ * in the file identify that mask.  All shapes are checked before memory is allocated: the file
+ * contains that many bytes, so a small file cannot ask for much memory.  fm_lorafile_check then
+ * compares the shapes with the mask that the manifest names.
  */
 #include "lib/stage/lorafile.h"
 
@@ -73,7 +73,7 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
     return rc;
 }
 
-/* A metadata value that is a number and nothing else. */
+/* Parse a metadata value that must be a number. */
 static int read_number(double *value, const struct fm_stmember *m, const char *key, double min,
                        double max, struct fm_err *err)
 {
@@ -105,7 +105,7 @@ static int read_widths(uint32_t *widths, const struct fm_stmember *m,
     return FM_OK;
 }
 
-/* One part of one expert: into `to`, or, where that is NULL, only its shape is checked. */
+/* Read one part of one expert into `to`; if that is NULL, only check its shape. */
 static int read_part(float *to, const struct fm_stmember *m, int l, int e, enum fm_lora part,
                      const uint64_t shape[2], struct fm_err *err)
 {
@@ -141,7 +141,7 @@ static int read_parts(struct fm_adapter *a, const struct fm_stmember *m,
     return FM_OK;
 }
 
-/* Shapes first: what they add up to lies in the file, so it may be allocated. */
+/* Shapes first: the file contains all of their bytes, so that much may be allocated. */
 static int read_adapter(struct fm_adapter *a, const struct fm_stmember *m,
                         const struct fm_stage_model *model, uint32_t *widths, struct fm_err *err)
 {
@@ -181,7 +181,7 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
     return rc;
 }
 
-/* Strategy single adapts the channels of the mask it names, cross those of the full one. */
+/* Strategy single adapts the channels of the named mask, cross those of the full mask. */
 static int check_widths(const struct fm_adapter *a, const int16_t *moe, const struct fm_masks *f,
                         const char *strategy, int64_t index, struct fm_err *err)
 {

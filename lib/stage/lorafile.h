@@ -18,13 +18,13 @@
 int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
                      struct fm_err *err);
 
-/* Read it from a stream, its digest checked; fm_adapter_release gives it back.  FM_EFORMAT names
- * the tensor whose shape or values cannot be (non-finite values, widths over the model's). */
+/* Read it from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT names a
+ * tensor with an impossible shape or value (not finite, or wider than the model). */
 int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_err *err);
 
 /*
- * FM_EFORMAT unless the manifest's "adapter" describes this one: rank, alpha, and the widths of the
- * mask that it names (strategy single) or of the full one (cross).  The family is the stream's.
+ * FM_EFORMAT unless the manifest's "adapter" matches this one: rank, alpha, and the widths of the
+ * named mask (strategy single) or of the full mask (cross).  The family is that of the stream.
  */
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
                       const struct fm_masks *masks, struct fm_err *err);

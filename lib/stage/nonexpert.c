@@ -1,4 +1,4 @@
-/* Elements by type: a reader compares sums, and needs no list of tensors for it. */
+/* Elements are counted by type: a reader compares the sums and needs no list of tensors. */
 #include "lib/stage/nonexpert.h"
 
 #include <inttypes.h>

@@ -1,8 +1,8 @@
 /*
- * Sorting is by the score of a group of channels (one channel, as a rule), ties to the lower, so
- * there is one right order for given scores, and reading can check that it is that one.  Everything
- * is checked before memory is taken in sizes from the manifest: every tensor is there, in its
- * shape; scores are finite and not negative; orders are permutations.
+ * Groups of channels (usually of one channel) are sorted by score, ties by the lower index, so
+ * there is exactly one order for given scores, and the reader checks it.  Before memory of the
+ * manifest's sizes is allocated, every tensor must exist with its shape.  Scores must be finite and
+ * not negative, and orders permutations.
  */
 #include "lib/stage/ranking.h"
 
@@ -88,7 +88,7 @@ int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err)
     return rc;
 }
 
-/* In doubles, which are exact here: a file's counts may be too large for a sum of integers. */
+/* In double, which is exact here: the counts of a file may be too large for an integer sum. */
 double fm_ranking_slots(const struct fm_ranking *r, int m)
 {
     double slots = 0;
@@ -126,7 +126,7 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
     return rc;
 }
 
-/* Data of one layer as the file has it: not checked yet, perhaps not even aligned. */
+/* The data of one layer in the file: not checked yet, and possibly not aligned. */
 struct layer_tensors {
     const void *scores, *order, *tokens;
 };
@@ -142,7 +142,7 @@ static int find_layer(struct layer_tensors *t, const struct fm_stmember *m, int 
     return t->scores && t->order && t->tokens ? FM_OK : err->code;
 }
 
-/* Every tensor that should be there is, before anything is allocated for the manifest's sizes. */
+/* Check that every tensor exists, before memory of the manifest's sizes is allocated. */
 static int check_tensors(const struct fm_stmember *member, const struct fm_stage_model *model,
                          struct fm_err *err)
 {

@@ -1,5 +1,5 @@
 /*
- * The ranking: scores of every channel, and the order they give.  In a stream it is
+ * The ranking: the scores of all channels, and the order that follows from them.  In a stream it is
  * the member ranking.safetensors.
  */
 #ifndef FM_RANKING_H
@@ -13,21 +13,21 @@
 
 struct fm_ranking {
     int M, E, I;
-    int group;       /* channels that are ranked together, from a multiple of it on; divides I */
+    int group;       /* neighbouring channels that are ranked together; divides I */
     double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
     int32_t *order;  /* (M, E, I) original channel at each rank */
     int64_t *tokens; /* (M, E) token slots that calibration routed to the expert */
 };
 
-/* Zeroed arrays, and channels each by itself (group 1); release takes a zeroed struct too. */
+/* Allocate zeroed arrays, with group 1; release takes a zeroed struct too. */
 int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
 
-/* What the scores of an expert rest on: less than a tenth of an even share of its layer's tokens is
- * noise. */
+/* With less than a tenth of an even share of its layer's tokens, the scores of an expert are noise.
+ */
 enum fm_reach { FM_REACH_NONE, FM_REACH_STARVED, FM_REACH_ENOUGH };
 
-/* Token slots of the m-th layer of experts, and what expert e's part of them is. */
+/* The token slots of the m-th layer of experts, and the share of expert e. */
 double fm_ranking_slots(const struct fm_ranking *r, int m);
 enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double slots);
 
@@ -36,7 +36,7 @@ enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double 
  * lower group; the channels of a group stay as the checkpoint has them.  FM_ENOMEM.
  */
 int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err);
-/* Fill order with the original one. */
+/* Fill order with the original order. */
 void fm_ranking_original(struct fm_ranking *r);
 
 /* The bytes of ranking.safetensors; free() *data.  Same ranking, same bytes. */
@@ -44,15 +44,15 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
                     struct fm_err *err);
 
 /*
- * Read it from a stream, its digest checked.  FM_EFORMAT, naming layer and expert, where shapes are
- * not the manifest's, a score is not finite or negative, tokens are negative, an order is not a
- * permutation, or not the one the scores give (the original one, where fm-rank's history says
- * "order": "original"), in groups of fm_ranking_group.
+ * Read it from a stream and check its digest.  FM_EFORMAT, naming layer and expert, if shapes are
+ * not the manifest's, a score is negative or not finite, tokens are negative, an order is not a
+ * permutation, or is not the one that follows from the scores in groups of fm_ranking_group (or the
+ * original order, if fm-rank's history has "order": "original").
  */
 int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
 
-/* The channel group of the stream's ranking, 1 where fm-rank's history names none; FM_EFORMAT where
- * that does not divide I. */
+/* The channel group of the stream's ranking, 1 if fm-rank's history has none; FM_EFORMAT if it does
+ * not divide I. */
 int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
- * An export holds a prefix of each expert's ranked channels, of a width that is known when the
- * bundle is made.  So if digests are taken of the stretches between all possible widths, any
- * export of any member can be verified from them, without weights.  They are made while weights
- * are packed, in the same pass over the bytes.
+ * An export has a prefix of each expert's ranked channels, and all possible widths are known when
+ * the bundle is made.  So digests of the segments between these widths are enough to verify any
+ * export of any member, without the weights.  They are computed while weights are packed, in the
+ * same pass over the bytes.
  */
 #include "lib/stage/segments.h"
 
@@ -162,7 +162,7 @@ void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg,
 
 /* ---- the member ---- */
 
-/* Strings that live as long as a plan: "layers.3.down", "tensor.x", "BF16 4 4". */
+/* Strings owned by a plan: "layers.3.down", "tensor.x", "BF16 4 4". */
 struct words {
     char **word;
     size_t count;
@@ -196,7 +196,7 @@ static void describe(char *text, size_t capacity, const struct fm_segment_tensor
         at += snprintf(text + at, capacity - (size_t)at, " %" PRIu64, t->shape[i]);
 }
 
-/* Entries of the file in any order; false where memory ran out. */
+/* Add entries of the file in any order; false if memory ran out. */
 static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
                          const char **metadata, struct words *w)
 {
@@ -286,7 +286,7 @@ out:
 
 /* ---- reading ---- */
 
-/* An entry of exactly that dtype and shape; its bytes in dst. */
+/* Read an entry of exactly that dtype and shape into dst. */
 static int read_entry(const struct fm_safetensors *st, const char *bytes, const char *name,
                       enum fm_dtype dtype, const uint64_t *shape, int dims, void *dst,
                       struct fm_err *err)
@@ -331,7 +331,7 @@ static int read_bounds(struct fm_segments *seg, const struct fm_safetensors *st,
     return FM_OK;
 }
 
-/* "BF16 512 64" back into dtype and shape. */
+/* Parse "BF16 512 64" into dtype and shape. */
 static int parse_description(struct fm_segment_tensor *t, const char *text, struct fm_err *err)
 {
     size_t len = strcspn(text, " ");
@@ -378,7 +378,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
     return FM_OK;
 }
 
-/* E and L from the member itself; that they agree with config.json is the caller's business. */
+/* E and L from the member itself; the caller compares them with config.json. */
 static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
                         struct fm_err *err)
 {

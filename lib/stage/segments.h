@@ -1,8 +1,8 @@
 /*
  * Golden segment checksums: for every expert an XXH3-128 of each segment of its
- * ranked channels, gate/up rows and down rows apart, and one for every other
- * tensor.  Boundaries lie at every width that an export of the family can have, so
- * an export in any layout of any budget is verified from this member alone.
+ * ranked channels, with gate/up rows and down rows separate, and one for every other
+ * tensor.  There is a boundary at every width that an export of the family can have, so
+ * this member is enough to verify an export in any layout at any budget.
  *
  * segments.safetensors: `boundaries` I32 (S + 1) from 0 to I, strictly increasing;
  * `layers.{l}.gate_up` and so on, one for each tensor that a layer has in the bundle
@@ -65,7 +65,7 @@ void fm_segments_release(struct fm_segments *seg);
 /* The S digests of one expert in the part-th tensor of its layer. */
 struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int part, int e);
 
-/* Segments that end at or before `width`, or -1 where width is not a boundary. */
+/* The number of segments that end at or before `width`, or -1 if width is not a boundary. */
 int fm_segments_at(const struct fm_segments *seg, uint32_t width);
 
 /* Of a tensor that is not an expert's, by its type and shape; false where no size_t holds it. */
@@ -74,8 +74,8 @@ bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 /* By original name, or NULL. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
 
-/* Digests of the first `count` segments of channels that lie one after another; group_bytes is the
- * size of a channel group. */
+/* Compute the digests of the first `count` segments of contiguous channels; group_bytes is the size
+ * of a channel group. */
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
                         const void *rows, size_t group_bytes);
 
@@ -83,8 +83,8 @@ void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg,
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size,
                       struct fm_err *err);
 
-/* Read and check the member of an open bundle (or of the beginning of one) for a model of this
- * size, and for what its manifest says of codes. */
+/* Read the member of an open bundle (or of the beginning of one), and check it against the sizes of
+ * the model and the codes in the manifest. */
 int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
                      const struct fm_config *config, struct fm_err *err);
 

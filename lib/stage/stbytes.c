@@ -1,7 +1,6 @@
 /*
- * Typed members are small enough for memory, but their readers are many.  So there is one way to
- * build them and one to read them: by name, dtype and shape, each a full sentence when it is not
- * what was asked for.
+ * Typed members fit into memory and have several readers.  So there is one way to build them and
+ * one way to read them: by name, dtype and shape, with a full error sentence for each mismatch.
  */
 #include "lib/stage/stbytes.h"
 

@@ -31,19 +31,19 @@ void fm_stbytes_add(struct fm_stbytes *s, enum fm_dtype dtype, int dims, const u
 int fm_stbytes_pack(struct fm_stbytes *s, const char *const *metadata, void **bytes, size_t *size,
                     struct fm_err *err);
 
-/* A member of a stream read whole, its digest checked, and indexed. */
+/* A member of a stream, read whole, with its digest checked, and indexed. */
 struct fm_stmember {
     struct fm_safetensors st;
     const struct fm_member *member;
     void *bytes;
 };
 
-/* FM_EFORMAT where the stream lacks it, or metadata fm.kind is not `kind`. */
+/* FM_EFORMAT if the stream lacks it, or metadata fm.kind is not `kind`. */
 int fm_stmember_open(struct fm_stmember *s, const struct fm_bundle *b, const char *name,
                      const char *kind, struct fm_err *err);
 void fm_stmember_close(struct fm_stmember *s); /* zeroed struct is fine */
 
-/* The data of a tensor, NULL with FM_EFORMAT where it is missing or of another dtype or shape. */
+/* The data of a tensor; NULL with FM_EFORMAT if it is missing or has another dtype or shape. */
 const void *fm_stmember_get(const struct fm_stmember *s, enum fm_dtype dtype, int dims,
                             const uint64_t *shape, struct fm_err *err, const char *fmt, ...)
     FM_PRINTF(6, 7);

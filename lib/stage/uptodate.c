@@ -1,7 +1,6 @@
 /*
- * The digests are compared first, which takes no time; only where they agree are the weights read.
- * The input's manifest stands for the input: it has the digests of all members, and how they came
- * about.
+ * The digests are compared first, which is fast; the weights are read only if they agree.  The
+ * input's manifest represents the input: it has the digests of all members and their history.
  */
 #include "lib/stage/uptodate.h"
 
@@ -106,7 +105,7 @@ static int digest_inputs(char hex[FM_DIGEST_HEX], const struct fm_uptodate_input
     return rc;
 }
 
-/* Whether the checkpoint still has the weights that `b` was made of. */
+/* Does the checkpoint still have the weights that `b` was made from? */
 static bool same_weights(const struct fm_bundle *b, const struct fm_run_options *run,
                          const struct fm_hfdir *dir)
 {

@@ -1,8 +1,8 @@
 /*
- * --if-changed: a stage whose output was made of the same inputs with the same options need not
+ * --if-changed: a stage whose output was made from the same inputs with the same options need not
  * run.  Digests decide, never times: with --if-changed the history entry of an output has a digest
- * of all that shaped it but the weights, whose sums the manifest has anyway; to know that these
- * are still the checkpoint's, it is read again.
+ * of everything that determined it except the weights, whose sums the manifest has anyway.  To
+ * check these against the checkpoint, its weights are read again.
  */
 #ifndef FM_UPTODATE_H
 #define FM_UPTODATE_H
@@ -20,17 +20,17 @@
 struct fm_uptodate {
     bool is;                    /* the output is what this run would make */
     double seconds;             /* that reading the weights again took */
-    char inputs[FM_DIGEST_HEX]; /* what an output is to have; "": --if-changed was not given */
+    char inputs[FM_DIGEST_HEX]; /* the digest an output must have; "": --if-changed was not given */
 };
 
-/* What --if-changed compares; NULL and "" where a stage has none of it. */
+/* The values that --if-changed compares; NULL and "" for those that a stage does not have. */
 struct fm_uptodate_inputs {
     const char *tool;               /* "fm-train" */
     const struct fm_digest *params; /* of a state file: tokens, options, version */
     const char *text;               /* further options */
     const struct fm_bundle *in;     /* the stream that is read */
     const struct fm_hfdir *dir;     /* the checkpoint */
-    bool carries;                   /* its carried files travel with the output */
+    bool carries;                   /* its carried files are part of the output */
 };
 
 /* Whether `path` is the output of such a run of the same tool, whatever it was made of: then
@@ -42,7 +42,7 @@ bool fm_uptodate_is_own(const char *path, const char *tool);
 int fm_uptodate_check(struct fm_uptodate *uptodate, const struct fm_run_options *run,
                       const struct fm_uptodate_inputs *inputs, struct fm_err *err);
 
-/* Into an entry of a manifest's history. */
+/* Write it into an entry of a manifest's history. */
 void fm_uptodate_record(cJSON *entry, const struct fm_uptodate *uptodate);
 
 #endif

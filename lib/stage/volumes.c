@@ -1,6 +1,6 @@
 /*
- * In a bundle every expert of a layer has the same size, so where one begins is arithmetic: this
- * file checks once that the headers agree with it, and gives offsets from then on.
+ * In a bundle every expert of a layer has the same size, so its offset is computed.  This file
+ * checks once that the headers agree with that, and returns offsets from then on.
  */
 #include "lib/stage/volumes.h"
 
@@ -68,7 +68,7 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
     return !rc ? rc : fm_within(err, "%s", name);
 }
 
-/* Tensors that are no experts': of decoder layers and outside of them, or of none of them. */
+/* Tensors outside the experts: inside and outside decoder layers, or in neither. */
 static int open_others(struct fm_safetensors *st, const struct fm_volumes *v, const char *name,
                        bool extra, const struct fm_bundle *bundle, struct fm_err *err)
 {

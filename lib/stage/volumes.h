@@ -23,12 +23,12 @@ struct fm_volumes {
     struct fm_safetensors extra;    /* the same of tensors of no decoder layer; empty: none */
 };
 
-/* FM_EFORMAT where a member is missing or is not what config.json and the manifest say. */
+/* FM_EFORMAT if a member is missing or does not match config.json and the manifest. */
 int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
                     const struct fm_config *config, struct fm_err *err);
 void fm_volumes_close(struct fm_volumes *v); /* zeroed struct is fine */
 
-/* Where channel 0 of an expert of the m-th layer of experts begins in the part-th tensor. */
+/* The offset of channel 0 of an expert of the m-th layer of experts in the part-th tensor. */
 uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, int part, int e);
 
 /* "weights/layers-00003.safetensors", and that of a tensor in it, "layers.3.down", by the number
