@@ -1,12 +1,12 @@
 /*
- * The tar subset that bundles are made of.
+ * The tar subset of bundles.
  *
- * Two tar readers often disagree about one file, and attacks live in the gap.  So the reader here
- * checks every byte of a header and refuses what is not exactly this: regular files (type '0'),
+ * Two tar readers often disagree about a file, and attacks use the difference.  So the reader here
+ * checks every byte of a header and refuses anything except this: regular files (type '0'),
  * ustar magic, octal numbers, mode 0644, uid, gid and mtime 0, no owner names, no links, names of
  * [A-Za-z0-9._/-]+ without empty, "." or ".." components, no name twice, padding of zeros, two zero
- * blocks and the end of the file right behind them.  A pax header is accepted only for a member of
- * 8 GiB or more and may hold its size alone.
+ * blocks and the end of the file right after them.  A pax header is accepted only for a member of
+ * 8 GiB or more and may contain only its size.
  *
  * The writer's headers are libarchive's, in exactly that subset.
  */
@@ -34,13 +34,13 @@ struct fm_archive_member {
 
 /*
  * List the members of a tar file in stream order, at most `limit`; free with fm_archive_release.
- * Reads headers and padding, not data.  FM_EFORMAT says which member and what about it.  With
- * `prefix` the file may be cut off anywhere: the members that are there whole are listed.  *end is
- * where the archive ends; another may follow in the file.
+ * Reads headers and padding, not data.  FM_EFORMAT names the member and its fault.  With `prefix`
+ * the file may be cut off anywhere, and the complete members are listed.  *end is the end of the
+ * archive; another may follow in the file.
  */
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
                     const struct fm_file *file, bool prefix, uint64_t *end, struct fm_err *err);
-/* FM_EFORMAT, which is returned, where the file does not end at `end`. */
+/* Fail with FM_EFORMAT if the file does not end at `end`. */
 int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_err *err);
 void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */
 

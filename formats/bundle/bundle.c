@@ -1,8 +1,8 @@
 /*
- * Opening a bundle checks its structure three times over: the tar headers as they lie, the
- * manifest that lists them with sizes and offsets, and CHECKSUMS at the end.  All three must agree
- * before anyone reads a member; the digests of the data are the reader's affair, because a caller
- * that wants one member should not have to read them all.
+ * Opening a bundle compares three descriptions of its structure: the tar headers in the file, the
+ * manifest that lists members with sizes and offsets, and CHECKSUMS at the end.  All three must
+ * agree before a member can be read.  Digests of data are checked when a member is read, so that a
+ * caller that needs one member does not have to read all of them.
  */
 #include "formats/bundle/bundle.h"
 
@@ -248,7 +248,7 @@ static int check_pad(const struct fm_bundle *b, size_t i, struct fm_err *err)
     return FM_OK;
 }
 
-/* A file that the packer would not have carried along: as an export it could be anything. */
+/* Refuse a file that the packer would not have carried: exports would contain it. */
 static int check_carried(const struct fm_member *m, const struct fm_member *before,
                          struct fm_carried_sum *sum, struct fm_err *err)
 {
@@ -628,7 +628,7 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
     return rc;
 }
 
-/* People give the checkpoint, or an export. */
+/* The sentence for a directory: users give the checkpoint, or an export, by mistake. */
 static int open_input(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
     struct stat st;

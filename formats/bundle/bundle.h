@@ -1,6 +1,6 @@
 /*
  * This room, formats/bundle: the container that all stages of the pipeline share.  It knows
- * members, their order, offsets and digests; what a member says is read in lib/stage.  In reading
+ * members, their order, offsets and digests; lib/stage reads their contents.  In reading
  * order: archive (the tar subset), place.h (the order of members), partname (names of files),
  * bundle.c (reading), bundlewriter.c, maskset (the compressed widths).
  *
@@ -9,21 +9,20 @@
  *
  * Members, in order: manifest.json, build.json, the carried files under carried/,
  * ranking.safetensors, masks.zst, adapter.safetensors, segments.safetensors,
- * weights/..., CHECKSUMS.  A stage stream has those that were made so far; only
+ * weights/..., CHECKSUMS.  A stage stream has the members that were made so far; only
  * fm-pack's output has segments and weights.  Members whose name starts with
  * ".pad/" are zeros that put the next member's data at a multiple of 4096.
  *
  * manifest.json is first and lists every member with its size, absolute offset
- * and, for all but weights, pads, itself and CHECKSUMS, its digest; CHECKSUMS is last and
- * has the digest of every member before it but pads.  A stream that ends early therefore
- * never passes for a whole one.
+ * and, except for weights, pads, itself and CHECKSUMS, its digest; CHECKSUMS is last and
+ * has the digest of every member before it except pads.  So a stream that ends early is
+ * always detected.
  *
  * In parts it is several files, each a tar archive, cut between members under weights/: the first
  * ends with CHECKSUMS, which has the digests of its own members, the k-th with CHECKSUMS-0000k,
  * which has those of its own.  The manifest has the digest of each of these and the size of each
- * part, so that no part of another bundle can be taken for one.  Offsets count from the beginning
- * of the first part, as if the files lay one behind another, and a file in which they do is read,
- * too.
+ * part, so that a part of another bundle is detected.  Offsets count from the beginning of the
+ * first part, as if the files were concatenated, and a concatenation of all parts can be read, too.
  */
 #ifndef FM_BUNDLE_H
 #define FM_BUNDLE_H
@@ -38,7 +37,7 @@
 #include "formats/file/file.h"
 #include "lib/base/err.h"
 
-/* The schema of streams, bundles and exports (fm-bundle(5)): the one that is written and read. */
+/* The schema of streams, bundles and exports (fm-bundle(5)), for writing and reading. */
 #define FM_BUNDLE_SCHEMA 1
 #define FM_BUNDLE_MEMBERS_MAX 65536
 #define FM_BUNDLE_MANIFEST_BYTES_MAX (4u << 20)
@@ -84,38 +83,36 @@ struct fm_bundle {
 
 /*
  * Open and check the structure: the strict tar subset, manifest and members agree both ways in
- * name, order, size and offset, pads are small and zero, the stream ends as it must.  Digests are
- * checked when a member is read; weights are not touched.  "-" is standard input.
- * FM_EFORMAT says what is wrong and where.  `path` of a bundle in parts is the first one's; the
- * others are found by its name, and FM_EFORMAT names one that is missing, cut off, not the one that
- * its name says, or of another bundle.
+ * name, order, size and offset, pads are small and zero, and the end is complete.  Digests are
+ * checked when a member is read; weights are not read.  "-" is standard input.  FM_EFORMAT names
+ * the fault and its place.  For a bundle in parts `path` is the first part; the others are found by
+ * its name, and FM_EFORMAT names a part that is missing, cut off, misnamed, or of another bundle.
  */
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
 /*
- * As fm_bundle_open, for a stream that may be cut off: `member` holds the members that are there
- * whole; the manifest itself must be one of them.  Enough to verify an export.  Of a bundle in
- * parts only the first is opened.
+ * As fm_bundle_open, for a stream that may be cut off: `member` has the complete members, of which
+ * the manifest must be one.  That is enough to verify an export.  For a bundle in parts only the
+ * first part is opened.
  */
 int fm_bundle_open_prefix(struct fm_bundle *b, const char *path, struct fm_err *err);
-/* Either of the above, of a file that is open; it stays the caller's. */
+/* Either of the above for an open file, which the caller keeps. */
 int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool prefix,
                         struct fm_err *err);
-/* Behind the members of a prefix, those that the manifest lists beyond them, at the places it
- * states: nothing of them was looked at. */
+/* Append to the members of a prefix those that the manifest lists after them, at the offsets it
+ * states; their bytes were not examined. */
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
-/* For asserts, of a bundle that was opened and not yet expected to have more: the manifest is the
- * first member, all lie one behind another in the file, and those that are listed have a digest. */
+/* A sanity check for asserts, before fm_bundle_expect: the manifest is the first member, members
+ * are in ascending order in the file, and listed ones have a digest. */
 bool fm_bundle_sane(const struct fm_bundle *b);
 
-/* FM_EFORMAT unless the "schema" of a manifest, or of what an export says of itself, is
- * FM_BUNDLE_SCHEMA. */
+/* FM_EFORMAT unless the "schema" of a manifest or of an fm-export.json is FM_BUNDLE_SCHEMA. */
 int fm_bundle_check_schema(const cJSON *json, struct fm_err *err);
 
 const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *name);
 
-/* The whole member, its digest checked (weights by CHECKSUMS); free() *data.  A NUL is appended and
- * not counted. */
+/* Read a whole member and check its digest (weights: that of CHECKSUMS); free() *data.  A NUL is
+ * appended and not counted. */
 int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **data, size_t *size,
                    struct fm_err *err);
 
@@ -124,7 +121,7 @@ struct fm_part {
     const char *name;
     uint64_t size;
     const void *data;             /* the bytes, or NULL: they come through fm_bundle_append */
-    const struct fm_bundle *from; /* or copied from this open bundle */
+    const struct fm_bundle *from; /* or they are copied from this open bundle */
     const struct fm_member *member;
     bool aligned; /* data begins at a multiple of 4096 (weights and ranking) */
 };
@@ -132,38 +129,37 @@ struct fm_part {
 struct fm_bundle_writer;
 
 /*
- * Lay out and begin to write.  `manifest` has everything but "members"; the writer adds that and
- * takes the tree over, in failure too.  Parts are in bundle order without manifest.json, pads and
- * CHECKSUMS; what they point to is borrowed until finish, names and the array are copied.
- * Bytes copied from an open bundle are checked
- * against their digest.  To a pipe every part but weights has its bytes or its bundle, because
- * the manifest goes first and has their digests: else assert.
+ * Lay out and begin to write.  `manifest` has everything except "members"; the writer adds that and
+ * takes the tree over, on failure too.  Parts are in bundle order without manifest.json, pads and
+ * CHECKSUMS; their bytes are borrowed until finish, names and the array are copied.  Bytes copied
+ * from an open bundle are checked against their digest.  For a pipe every part except weights must
+ * have its bytes or its bundle (assert), because the manifest comes first and has their digests.
  */
 int fm_bundle_begin(struct fm_bundle_writer **w, const char *path, bool force, cJSON *manifest,
                     const struct fm_part *part, size_t parts, struct fm_err *err);
 /*
- * The same in parts, files of at most file_bytes under the names of partname.h, cut before members
- * under weights/; one file called `path` where all fits into one.  All appear by fm_bundle_finish,
- * the first one last.  FM_EUSAGE where a member does not fit, FM_ECREATE where one of the files
- * exists and not `force`.  Not to a pipe: else assert.
+ * The same in parts: files of at most file_bytes with the names of partname.h, cut before members
+ * under weights/; a single file called `path` if everything fits into one.  fm_bundle_finish
+ * renames all of them, the first one last.  FM_EUSAGE if a member does not fit, FM_ECREATE if one
+ * of the files exists and not `force`.  Not for a pipe (assert).
  */
 int fm_bundle_begin_parts(struct fm_bundle_writer **w, const char *path, uint64_t file_bytes,
                           bool force, cJSON *manifest, const struct fm_part *part, size_t parts,
                           struct fm_err *err);
-/* True where parts may be appended in any order and by several threads, each part by one. */
+/* True if parts may be appended in any order and by several threads, each part by one thread. */
 bool fm_bundle_writer_seekable(const struct fm_bundle_writer *w);
-/* The next `size` bytes of a part without data; hashed on the way.  To a pipe: part after part. */
+/* Append the next `size` bytes of a part without data, and hash them.  For a pipe, part by part. */
 int fm_bundle_append(struct fm_bundle_writer *w, size_t part, const void *src, size_t size,
                      struct fm_err *err);
-/* Every part complete, else assert: checksums, manifest, end blocks, fsync.  The bundle is whole
- * and has no name yet. */
+/* Write checksums, manifest and end blocks, and fsync; every part must be complete (assert).  The
+ * bundle is then whole but has no name yet. */
 int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err);
-/* That, unless it was done, and the rename.  Releases w, in failure too. */
+/* fm_bundle_complete, unless it was called, and the rename.  Releases w, on failure too. */
 int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err);
 void fm_bundle_abandon(struct fm_bundle_writer *w); /* NULL is fine */
 
-/* Bytes of the whole bundle with these parts, for plans; of how many files of at most file_bytes
- * (0: one file), and the largest of them. */
+/* The bytes of a bundle with these parts, for plans; the number of files of at most file_bytes (0:
+ * one file), and the largest of them. */
 struct fm_bundle_sizes {
     uint64_t all, largest;
     int files;

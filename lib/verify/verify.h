@@ -1,14 +1,14 @@
 /*
- * This room, lib/verify: everything that can be wrong with what the suite wrote, found and named
- * in one run.  It knows each member and each layout through the rooms that write them, so that
- * there is one description of both.  In reading order: this header, verifier.h and verify.c
+ * This room, lib/verify: find and name every fault of a file that the suite wrote, in one run.  It
+ * uses the descriptions of members and layouts in the rooms that write them, so that each has only
+ * one.  In reading order: this header, verifier.h and verify.c
  * (findings, and the scan of bytes), verify_bundle.c with verify_contents.c and
  * verify_claims.c, verify_export.c with
  * verify_parts.h and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
  *
- * Check what the suite wrote: a bundle, a stage stream, or an exported directory
- * against the bundle it came from (the first members are enough, up to and with
- * segments.safetensors, also cut off behind them), or, without one, against its own table of files.
+ * Check a bundle, a stage stream, or an exported directory.  A directory is checked against the
+ * bundle it came from (its members up to segments.safetensors are enough, and it may be cut off
+ * after them), or, without one, against its own table of files.
  *
  * A finding is one line: the item (member, tensor, budget) and what is wrong.  The
  * check goes on to the end, so one run lists everything.
@@ -16,10 +16,9 @@
  * With run->inputs.model and without `function`, the weights of the bundle, or of that of the
  * export, are also made again from that checkpoint and compared by their checksums (lib/pack).
  *
- * Result: FM_OK; FM_EDIFF where bytes differ from what a checksum says; FM_EFORMAT
- * where the checksums hold and the content is invalid (an order that is not a permutation, a mask
- * outside the actions, a NaN) or the structure itself is broken; other codes where the check could
- * not be made.
+ * Result: FM_OK; FM_EDIFF if bytes differ from a checksum; FM_EFORMAT if the checksums match but
+ * the content is invalid (an order that is not a permutation, a mask outside the actions, a NaN),
+ * or the structure is malformed; other codes if the check was not possible.
  */
 #ifndef FM_VERIFY_H
 #define FM_VERIFY_H
@@ -35,7 +34,7 @@
 enum fm_verify_note {
     FM_VERIFY_NOT_LISTED, /* the table does not have it */
     FM_VERIFY_RECORDED,   /* its entry was brought up to date */
-    FM_VERIFY_DROPPED,    /* its entry was taken out: it is not there */
+    FM_VERIFY_DROPPED,    /* its entry was removed: the file does not exist */
     FM_VERIFY_STALE,      /* the signature is not one of the files as they are now */
     FM_VERIFY_NOTES
 };
@@ -85,10 +84,10 @@ struct fm_verify_report {
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);
 
-/* The target is a directory, and no bundle is given. */
+/* True if the target is a directory, and no bundle is given. */
 bool fm_verify_is_alone(const struct fm_verify_options *options);
 
-/* The table of an exported directory and the files that it lists: nothing else is looked at.
+/* Count the files and bytes of the table of an exported directory, which reads only the table.
  * FM_EFORMAT. */
 int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err);
 
