@@ -92,8 +92,7 @@ static void export_text(FILE *out, const struct fm_export_options *options,
                         const struct fm_export_report *r)
 {
     char all[32];
-    const char *padding = options->quantise           ? "--weights"
-                          : options->devices > 1      ? "--tp"
+    const char *padding = options->devices > 1        ? "--tp"
                           : options->pad_multiple > 1 ? "--pad-multiple"
                                                       : "--weights";
     fm_units_bytes(all, r->bytes_out);
