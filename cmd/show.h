@@ -49,7 +49,7 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after);
 
 /* {"ce", "kl", "agree", "positions", "recovered"}, and "kinds" where there are some; null where
- * nothing was measured.  kinds: NULL is none. */
+ * nothing was measured.  kinds may be NULL. */
 cJSON *fm_show_quality(const struct fm_quality *q, const struct fm_kinds *kinds);
 
 /* An array: one object per mask, with "quality" and, with `after`, "recovered". */

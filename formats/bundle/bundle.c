@@ -107,7 +107,7 @@ static int list_members(struct fm_bundle *b, const struct fm_file *file, uint64_
 
 /* ---- parts ---- */
 
-/* "parts" of the manifest; nothing where it has none. */
+/* Read "parts" of the manifest, which is absent in a single file. */
 static int read_parts(struct fm_bundle *b, struct fm_err *err)
 {
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "parts"), *entry;
@@ -551,7 +551,7 @@ static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *
             rc = fm_fail(err, FM_EFORMAT, "%s does not match its digest in %s", FM_MEMBER_MANIFEST,
                          FM_MEMBER_CHECKSUMS);
     }
-    return rc; /* the beginning of a stream has none */
+    return rc; /* a cut-off stream has no CHECKSUMS */
 }
 
 /* No name is in two parts. */

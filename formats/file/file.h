@@ -142,7 +142,7 @@ struct fm_outdir {
     int fd;
     char *path, *temp;
     const struct fm_outdir_listed *force; /* the rest is private */
-    uint64_t dev, ino;                    /* the directory to replace; 0: there is none */
+    uint64_t dev, ino;                    /* the directory to replace, or 0 */
     int slot;
 };
 /* `path` must still be the directory that d->path was at open, else FM_ECREATE: if another process

@@ -112,7 +112,7 @@ static uint32_t draw(void)
     return r;
 }
 
-/* The start and length of the name in `path`; FM_ECREATE if it has none, or it is too long. */
+/* The start and length of the name in `path`; FM_ECREATE for an empty or too long name. */
 static int find_name(const char **name, size_t *len, const char *path, struct fm_err *err)
 {
     *name = last_name(path, len);

@@ -79,7 +79,7 @@ int fm_oms_read(struct fm_oms *m, const char *text, size_t size, const struct fm
                 struct fm_err *err);
 
 /* The two halves of fm_oms_read.  An envelope: the signed bytes (pae; the last payload_size bytes
- * are the payload), the signature, and the key's name, "" if it has none. */
+ * are the payload), the signature, and the key's name, or "". */
 struct fm_oms_envelope {
     char *pae;
     size_t pae_size, payload_size;

@@ -25,7 +25,7 @@ bool fm_hftext_wrapped(const char *config, size_t size);
 
 /*
  * The inverse.  *whole (free()) = the wrapper's config.json around that of the text class, which
- * has FM_HFTEXT_WRAPPER; without a quantization_config if the text has none any more.  FM_EFORMAT,
+ * has FM_HFTEXT_WRAPPER; without a quantization_config if the text no longer has one.  FM_EFORMAT,
  * FM_ENOMEM.  The second function gives the wrapper's name of a tensor of the text class,
  * FM_EFORMAT if that is too long.
  */

@@ -184,7 +184,7 @@ static int parse_field(struct fm_json *j, const char *key, const char *field, bo
     return fm_json_text(j, dst, capacity, err);
 }
 
-/* Read a key of any length: one that does not fit into `key` is none of ours. */
+/* Read a key of any length: one that does not fit into `key` cannot be the one searched for. */
 static int parse_key(struct fm_json *j, char *key, size_t capacity, struct fm_err *err)
 {
     struct fm_json before = *j;

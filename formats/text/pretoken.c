@@ -50,7 +50,7 @@ static bool same_pattern(const char *pattern, const char *known)
 
 /* --- one class --- */
 
-/* Read a character of a class at *at; 0 if there is none that we support. */
+/* Read a character of a class at *at; 0 if it is not a character that we support. */
 static uint32_t class_point(const char **at)
 {
     int bytes = 1;

@@ -39,7 +39,7 @@ struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t);
 void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, int *fronts,
                            const int32_t **back, int *backs);
 
-/* The id of the token with this text, added or of the vocabulary; -1: there is none. */
+/* The id of the token with this text, added or of the vocabulary, or -1. */
 int32_t fm_tokenizer_find(const struct fm_tokenizer *t, const char *text);
 /* The text of a token, "" if it is too long; false if no token has this id. */
 bool fm_tokenizer_name(const struct fm_tokenizer *t, int32_t id, char text[FM_TOKENIZER_NAME]);

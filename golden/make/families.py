@@ -394,7 +394,7 @@ QWEN3 = Odd(
         "eos_token_id": None,
         "head_dim": 14,
         "hidden_size": 44,
-        "intermediate_size": 61,  # of dense layers, and there is none
+        "intermediate_size": 61,  # of dense layers; this model has no dense layer
         "mlp_only_layers": [],
         "model_type": "qwen3_moe",
         "moe_intermediate_size": 29,
@@ -618,7 +618,7 @@ SOLAR = Odd(
         "first_k_dense_replace": 0,
         "head_dim": 18,
         "hidden_size": 36,
-        "intermediate_size": 51,  # of dense layers, and there is none
+        "intermediate_size": 51,  # of dense layers; this model has no dense layer
         "model_type": "solar_open",
         "moe_intermediate_size": 17,
         "n_group": 2,
@@ -1032,7 +1032,7 @@ GLM5 = Odd(
     own=LATENT
     | {  # as its makers write it
         "architectures": ["GlmMoeDsaForCausalLM"],
-        "head_dim": 192,  # which is none of its widths
+        "head_dim": 192,  # not used: the widths are those of LATENT
         "index_head_dim": 12,
         "index_n_heads": 2,
         "index_skip_topk_offset": 2,

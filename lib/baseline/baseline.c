@@ -46,7 +46,7 @@ static enum fm_baseline usual_row(void)
     return (enum fm_baseline)i;
 }
 
-/* Find the row that a word of --only names; false if there is none. */
+/* Find the row that a word of --only names; false if no row has that name. */
 static bool find_row(const char *word, size_t len, enum fm_baseline *baseline, bool *recovered)
 {
     size_t tail = strlen(RECOVERED);

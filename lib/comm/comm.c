@@ -215,7 +215,7 @@ void fm_comm_slice(const struct fm_comm *c, int rank, size_t n, size_t *first, s
 
 /* ---- agreement ---- */
 
-/* The lowest rank with an error, else the lowest that was asked to stop; -1: there is none. */
+/* The lowest rank with an error, else the lowest that was asked to stop, else -1. */
 static int worst_of(const struct fm_comm *c)
 {
     int worst = -1;

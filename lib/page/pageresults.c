@@ -93,7 +93,7 @@ static cJSON *points_of(const struct reading *r, const char *name, const char *r
     return fm_json_add_array(series, "points");
 }
 
-/* Half of an interval [low, high] of that name; -1: there is none. */
+/* Half of an interval [low, high] of that name, or -1. */
 static int half_of(const struct reading *r, const cJSON *o, const char *key, double *half)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(o, key);
