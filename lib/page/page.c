@@ -1,8 +1,7 @@
 /*
- * How much of a family fits a page.  A page is made whole and its bytes counted; where they are too
- * many, it is made again with half of the members, down to two, and then without the widths and
- * the tokens of single experts.  What of that a page shows does not depend on anything but what it
- * is made of.
+ * Fits a family into one page.  The page is built whole and its bytes are counted.  If there are
+ * too many, it is built again with half of the members, down to two, and then without the widths
+ * and tokens of single experts.  The choice depends only on the input.
  */
 #include "lib/page/page.h"
 
@@ -19,21 +18,21 @@
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
 
-#define SHOWN_MAX 256 /* members: a slider has no more places that differ to the eye */
+#define SHOWN_MAX 256 /* members: a slider has no more distinguishable positions */
 #define HISTORY_BYTES_MAX ((size_t)150 << 10)
 
-/* Everything that a page is made of. */
+/* Input of a page. */
 struct making {
     const struct fm_page_options *options;
     const char *path;
     struct fm_pagefacts facts;
-    cJSON *figures; /* read once, and lent to every attempt */
+    cJSON *figures; /* read once, used by every attempt */
     int *shown;     /* (n) */
     int n;
     bool experts; /* widths and tokens of single experts */
 };
 
-/* Evenly spaced, the first and the last among them. */
+/* Evenly spaced, including the first and the last. */
 static void choose_shown(struct making *m, int n)
 {
     int all = m->facts.list.rows;

@@ -1,6 +1,6 @@
 /*
- * What a page says of the bundle: the figures of fm-pack --list for each member, beside them what
- * the list leaves out (tokens of experts, the history), and what a card must have space for.
+ * What a page says about the bundle: the figures of fm-pack --list for each member, plus the
+ * history, the tokens of each expert, and the memory that a GPU needs, which the list leaves out.
  */
 #include "lib/page/pagefacts.h"
 
@@ -62,7 +62,7 @@ static void add_model(cJSON *data, const struct fm_list *list)
         fm_json_add_string(model, "storage", list->storage);
 }
 
-/* What a server keeps of a sequence, and the cards that have to hold it. */
+/* What a server keeps of a sequence, and GPUs with their memory. */
 static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
 {
     const struct fm_runtimes_cache *cache = &f->list.cache;
@@ -81,7 +81,7 @@ static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t contex
     }
 }
 
-/* The loss of the checkpoint itself, which a member with a merged adapter is not. */
+/* The loss of the checkpoint itself.  A member with a merged adapter has another loss. */
 static void add_original(cJSON *data, const struct fm_pagefacts *f)
 {
     double ce;
@@ -113,7 +113,7 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
 
 /* ---- its members ---- */
 
-/* Programs that run a form, and why others do not, as the cards of exports have it. */
+/* Which programs run a form, and the reasons why others do not, as on the cards of exports. */
 static void add_programs(cJSON *form, const struct fm_config *c, const struct fm_layout *layout,
                          const struct fm_quantiser *q)
 {
@@ -150,8 +150,9 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
         fm_json_add_string(runs, NULL, "llama.cpp");
 }
 
-/* Forms of exports: the options of fm-pack that make them, whether a server reads them, and whether
- * they compute what the mask does, for all masks.  A load cap begins at the member. */
+/* Forms of exports: the fm-pack options that make them, whether a server reads them, and whether
+ * they compute the function of the mask, for all masks.  A load cap starts at the member's
+ * widths. */
 static cJSON *add_form(cJSON *forms, const char *name, const char *options, bool capped,
                        bool served, bool exact)
 {
@@ -214,7 +215,7 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     fm_json_add_bool(object, "recovered", row->recovered);
 }
 
-/* A form of a member; files 0: not counted. */
+/* One form of one member; files 0: not counted. */
 static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, uint64_t tp_degrees)
 {
     char degrees[FM_TP_DEGREES_TEXT];

@@ -1,5 +1,5 @@
 /*
- * What a page says of the bundle itself.
+ * What a page says about the bundle itself.
  */
 #ifndef FM_PAGEFACTS_H
 #define FM_PAGEFACTS_H
@@ -12,7 +12,7 @@
 #include "lib/export/list.h"
 #include "lib/stage/ranking.h"
 
-/* A family that is open, and all that is read of it.  Zeroed is fine for release. */
+/* An open family and everything read from it.  A zeroed struct may be released. */
 struct fm_pagefacts {
     struct fm_opened opened;
     struct fm_list list;
@@ -23,20 +23,20 @@ struct fm_pagefacts {
 int fm_pagefacts_open(struct fm_pagefacts *f, const char *path, struct fm_err *err);
 void fm_pagefacts_release(struct fm_pagefacts *f);
 
-/* The last part of a path, which is all that a page says of where a file was. */
+/* The last part of a path: the page does not reveal directories. */
 const char *fm_pagefacts_name(const char *path);
 
-/* Bytes of all tensors of a ragged export with so many channels removed. */
+/* Bytes of all tensors of a ragged export with this number of channels removed. */
 uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed);
 
-/* Members of a page's data: what the model is, what a server keeps of `context` tokens and which
- * cards there are, the forms of exports, and `shown` (n) members in each. */
+/* Add the members of a page's data: the model, what a server keeps of `context` tokens, the
+ * GPUs, the forms of exports, and `shown` (n) members in each form. */
 void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path,
                         uint64_t context);
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n);
-/* "tokens" (M E) of each expert, and the places in it of those that saw too few, and none. */
+/* "tokens" (M E) of each expert, and the indices of experts that saw too few tokens or none. */
 void fm_pagefacts_tokens(cJSON *data, const struct fm_pagefacts *f);
-/* The history and the checkpoint, as the manifest has them; null where that is longer than `limit`.
+/* The history and the checkpoint as the manifest has them; null if longer than `limit`.
  * FM_ENOMEM. */
 int fm_pagefacts_history(cJSON *data, const struct fm_pagefacts *f, size_t limit,
                          struct fm_err *err);

@@ -1,8 +1,8 @@
 /*
- * Figures from files.  They may be anything, so every number is held to what it can be, and a
- * budget to the number of channels that it removes of this family, which is whole for figures of
- * one of the same shape and for hardly any others.  Strings are taken as they are: the page's text
- * is made so that none of them can do harm (pagetext.h).
+ * Figures from files.  The files are untrusted: every number is checked against its possible range,
+ * and a budget must remove a whole number of channels of this family, which figures of a model of
+ * another shape hardly ever do.  Strings are taken as they are, because the page's text makes every
+ * string harmless (pagetext.h).
  */
 #include "lib/page/pageresults.h"
 
@@ -19,13 +19,13 @@
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 #define SERIES_MAX 64
 #define NAME_BYTES_MAX 64
-#define POINTS_MAX 256 /* of a series; of more, as many are taken, evenly spaced */
+#define POINTS_MAX 256 /* of a series; a longer one is thinned evenly */
 
 /* One file while it is read. */
 struct reading {
     const struct fm_pagefacts *facts;
     const cJSON *from; /* the report */
-    cJSON *set;        /* what becomes of it */
+    cJSON *set;        /* the JSON made from it */
     struct fm_err *err;
 };
 
@@ -35,7 +35,7 @@ static int count_of(const struct reading *r, const cJSON *o, const char *key, in
     return fm_json_get_int(o, key, 0, most, value, r->err);
 }
 
-/* A number that has to be there. */
+/* A required number. */
 static int real_of(const struct reading *r, const cJSON *o, const char *key, double most,
                    double *value)
 {
@@ -71,8 +71,8 @@ static int removed_of(const struct reading *r, double budget, uint64_t *removed)
 
 /* ---- series ---- */
 
-/* The "points" of the series of that name, which is created if missing.  NULL: an error, or no
- * memory, which the end of the page finds. */
+/* The "points" of the series with that name, created if missing.  NULL: an error, or out of
+ * memory, which is reported at the end of the page. */
 static cJSON *points_of(const struct reading *r, const char *name, const char *role)
 {
     cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series"), *series;
@@ -93,7 +93,7 @@ static cJSON *points_of(const struct reading *r, const char *name, const char *r
     return fm_json_add_array(series, "points");
 }
 
-/* Half of an interval [low, high] of that name, or -1. */
+/* Half of the interval [low, high] with that name, or -1. */
 static int half_of(const struct reading *r, const cJSON *o, const char *key, double *half)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(o, key);
@@ -108,7 +108,8 @@ static int half_of(const struct reading *r, const cJSON *o, const char *key, dou
                : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is no interval", key);
 }
 
-/* Behind a point's agreement: nothing more, or half widths of the means, -1 for one without. */
+/* Append to a point, after its agreement, the half widths of the two intervals; -1 marks a
+ * missing one.  Without any, nothing is appended. */
 static int add_halves(const struct reading *r, cJSON *point, const cJSON *quality)
 {
     double ce, kl;
@@ -123,8 +124,8 @@ static int add_halves(const struct reading *r, cJSON *point, const cJSON *qualit
     return FM_OK;
 }
 
-/* A measured quality, with the budget in it or beside it; null and a loss that was not finite are
- * no points. */
+/* Add one measured quality as a point; its budget is inside it or a sibling.  A null, and a loss
+ * that is not finite, add nothing. */
 static int add_point(const struct reading *r, const char *name, const char *role,
                      const cJSON *quality, const cJSON *beside)
 {
@@ -154,7 +155,7 @@ static int add_point(const struct reading *r, const char *name, const char *role
     return add_halves(r, point, quality);
 }
 
-/* Of an array of rows, every how manyth is taken. */
+/* The step with which an array of rows is thinned. */
 static int stride_of(const cJSON *rows)
 {
     return (cJSON_GetArraySize(rows) + POINTS_MAX - 1) / POINTS_MAX;
@@ -162,7 +163,7 @@ static int stride_of(const cJSON *rows)
 
 /* ---- the tools' reports ---- */
 
-/* The convention by which tokens were predicted, NULL: the report does not say. */
+/* The convention by which tokens were predicted; NULL if the report does not say. */
 static const char *convention_of(const cJSON *o)
 {
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(o, "convention"));
@@ -265,7 +266,7 @@ static int read_baselines(const struct reading *r)
     return rc;
 }
 
-/* Rows of {"budget", "method", "quality", "recovered"}, the last of fm-recover alone. */
+/* Rows of {"budget", "method", "quality", "recovered"}; the last key only from fm-recover. */
 static int read_masks(const struct reading *r, bool recover)
 {
     const cJSON *rows = array_of(r, "budgets"), *row;
@@ -320,7 +321,7 @@ static int read_export(const struct reading *r)
         rc = bytes_of(r, layout, budget, &bytes);
     if (!rc)
         rc = real_of(r, r->from, "ce", DBL_MAX, &ce);
-    if (!rc) /* rounded experts take others than the list says */
+    if (!rc) /* experts in a rounded format have other bytes than the list says */
         rc = fm_json_opt_int(r->from, "bytes", 0, INT64_MAX, &files, r->err);
     bool rounded = weights && fm_quantisers_find(weights);
     snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, rc ? "" : layout, rounded ? " " : "",
@@ -343,7 +344,7 @@ static int read_export(const struct reading *r)
     return rc;
 }
 
-/* The set of directories that were measured on these tokens by this convention, or NULL. */
+/* The set of directories measured on the same tokens by the same convention, or NULL. */
 static cJSON *set_of(const cJSON *sets, const char *digest, const char *convention)
 {
     cJSON *set;
@@ -376,7 +377,7 @@ static int read_tool(const struct reading *r, const char *tool, bool exported)
                    "writes with --json");
 }
 
-/* Into a set of its own, or that of directories measured on the same tokens; *named is the file
+/* Add to a new set, or to that of directories measured on the same tokens; *named is the file
  * whose name was added last. */
 static int read_figures(struct reading *r, cJSON *sets, const char *tool, const char *path,
                         const char **named)

@@ -1,6 +1,6 @@
 /*
- * Measurements that a page shows beside the bundle's own: what --json or --report of our tools
- * wrote.
+ * Measurements shown on a page besides the bundle's own: what our tools wrote with --json or
+ * --report.
  */
 #ifndef FM_PAGERESULTS_H
 #define FM_PAGERESULTS_H
@@ -12,18 +12,18 @@
 
 /*
  * Append the figures of a file to an array of a page's data: {"files", "tool", "held", "full",
- * "series"}, and "exports": true where they are of exported directories, of which those that were
- * measured on the same tokens are one element.  held is [sequences, tokens of each] where the file
- * says it, with a third, the tokens that were predicted, where it names a "convention"; full the
- * loss of the full model where that is no point; a series has a name, a role ("family", "control",
- * "baseline", "before", "after"), seconds and peak_bytes of its calibration where they are known,
- * and points [budget, bytes, cross-entropy, divergence, agreement], the last two null where only
- * losses were measured, with null and half the 95 % intervals of cross-entropy and divergence after
- * them where the file has these.  A directory's series has the name of its layout, and the bytes
- * are those of the form.
+ * "series"}, and "exports": true for figures of exported directories.  Directories measured on the
+ * same tokens share one element. held is [sequences, tokens of each] if the file says it, with the
+ * number of predicted tokens third if it names a "convention". full is the loss of the full model
+ * if that is not a point.  A series has a name, a role ("family", "control", "baseline", "before",
+ * "after"), seconds and peak_bytes of its calibration if known, and points [budget, bytes,
+ * cross-entropy, divergence, agreement].  The last two are null if only losses were measured, and
+ * are followed by half the 95 % intervals of cross-entropy and divergence if the file has these.  A
+ * directory's series is named after its layout, and its bytes are those of the form.
  *
- * Read are reports of fm-bench quality and baselines, fm-train and fm-recover.  FM_ECONFIG for one
- * of another tool, and for figures of a family of another shape; FM_EFORMAT for a broken one.
+ * Accepted: reports of fm-bench quality and baselines, fm-train and fm-recover.  FM_ECONFIG for a
+ * report of another tool, and for figures of a family of another shape; FM_EFORMAT for a malformed
+ * file.
  */
 int fm_pageresults_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
                        struct fm_err *err);

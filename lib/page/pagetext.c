@@ -1,14 +1,14 @@
 /*
- * Template, style and script are files beside this one, which the assembler puts in (the script is
- * page.js, charts.js and maps.js, one behind the other); a word between
- * two '@' of the template is a place that is filled.
+ * Template, style and script are files in this directory that the assembler includes (the script is
+ * page.js, charts.js and maps.js, concatenated); a word between two '@' of the template is a
+ * placeholder.
  *
- * What came from files stands in the page at two places.  In the title it is escaped as HTML.  All
- * else is one JSON text in a <script> that is data and is not run, where HTML looks for "</script"
- * and "<!--" even in strings: there '<', '>' and '&' are \uXXXX, and so is every character that
- * ends lines or steers a terminal.  The script puts it into the page as text nodes only.  Should
- * all of this fail, the page's own policy lets no script and no style run but those two whose
- * digests it names, and nothing be fetched or sent.
+ * Text from files is used in two places.  In the title it is escaped as HTML.  All else is one JSON
+ * text in a <script> that is data and is not run, where HTML recognises "</script" and "<!--" even
+ * inside strings.  So '<', '>' and '&' are written as \uXXXX, and so is every character that ends a
+ * line or controls a terminal.  The script inserts strings as text nodes only.  If all of this
+ * failed, the page's Content-Security-Policy still allows only the style and the script whose
+ * digests it names, and no requests.
  */
 #include "lib/page/pagetext.h"
 
@@ -63,7 +63,7 @@ int fm_pagetext_json(struct fm_text *t, const char *json, struct fm_err *err)
     return whole ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for the page");
 }
 
-/* The Makefile takes the digests of the files. */
+/* The Makefile computes the digests of the files. */
 static void say_policy(struct fm_text *t)
 {
     say(t, "default-src 'none'; script-src 'sha256-" FM_PAGE_SCRIPT_SHA256

@@ -1,8 +1,8 @@
 /*
  * Neighbouring masks of a family differ in few experts, so a mask is written as its difference from
- * the one before; where all experts change, it is still no more than a letter for each.  128
- * experts in 48 layers at 100 budgets are 614,400 widths: as numbers they would be three times a
- * page.
+ * the one before; if all experts change, it still takes at most one letter for each.  128 experts
+ * in 48 layers at 100 budgets are 614,400 widths: as numbers they would take three times the size
+ * of a page.
  */
 #include "lib/page/pagewidths.h"
 
@@ -23,7 +23,7 @@ static void add_letter(struct fm_text *t, int action)
     fm_text_add(t, &c, 1);
 }
 
-/* before NULL: all channels. */
+/* before NULL: the full mask. */
 static void add_difference(struct fm_text *t, const struct fm_actions *actions,
                            const uint32_t *before, const uint32_t *widths, size_t experts)
 {

@@ -1,8 +1,8 @@
 /*
- * Checks run side by side and find things in any order, so a finding has a place, and findings are
- * reported in that order: the same faults give the same lines.  A scan reads a stretch of a file
- * once, in pieces that stay in the cache, and makes of it the digest of the whole, of its spans,
- * and the answer whether every value is finite.
+ * Checks run in parallel and find faults in any order, so each finding has a place, and findings
+ * are reported in that order: the same faults give the same lines.  A scan reads a range of a file
+ * once, in pieces that fit the cache, and computes the digest of the range, the digests of its
+ * spans, and whether every value is finite.
  */
 #include "lib/verify/verify.h"
 
@@ -19,7 +19,7 @@
 #include "lib/pack/pack.h"
 #include "lib/verify/verifier.h"
 
-/* Small enough for the second cache: the digests and the look at the values read it there. */
+/* Fits the L2 cache: the digests and the check of values read it from there. */
 #define SCAN_BYTES ((size_t)256 << 10)
 
 /* ---- findings ---- */
@@ -72,7 +72,7 @@ static void free_findings(struct fm_verifier *v)
     v->findings = 0;
 }
 
-/* Tell the user everything found, in order. */
+/* Report every finding, in order. */
 static void tell_findings(struct fm_verifier *v)
 {
     if (v->findings)
@@ -92,10 +92,10 @@ void fm_verifier_forget(struct fm_verifier *v)
 
 struct scan_state {
     const struct fm_scan *s;
-    struct fm_hasher *hasher; /* of the span */
+    struct fm_hasher *hasher; /* bytes of the span */
     size_t span;
-    uint64_t end; /* of the span, in the scan */
-    bool finite;  /* so far, in the span */
+    uint64_t end; /* end of the span, in the scan */
+    bool finite;  /* bytes of the span so far */
 };
 
 static uint64_t span_size(const struct fm_scan *s, size_t span)
@@ -129,7 +129,8 @@ static void add_to_span(struct scan_state *st, const char *bytes, size_t n)
     fm_hasher_add(st->hasher, bytes, n);
 }
 
-/* One piece in the cache: all of it to the whole digest, and its parts to their spans. */
+/* Process one piece in the cache: add all of it to the digest of the range, and its parts to
+ * their spans. */
 static void scan_piece(struct scan_state *st, const char *bytes, uint64_t at, size_t n)
 {
     if (st->s->whole)
@@ -200,8 +201,8 @@ static int check_options(const struct fm_run_options *run, const struct fm_verif
     return FM_OK;
 }
 
-/* fm-pack --force renames a new export over an old one and removes the files of the old one: what
- * was found then is about neither. */
+/* fm-pack --force renames a new export over an old one and removes the files of the old one.
+ * Findings from that moment concern neither. */
 static int check_in_place(struct fm_verifier *v, int rc, struct fm_err *err)
 {
     struct fm_err replaced = {0};
@@ -217,7 +218,7 @@ static void note_difference(void *self, const char *item, const char *what)
     fm_verifier_find(self, 0, FM_EDIFF, item, "%s", what);
 }
 
-/* The bundle, or that of an export, beside the checkpoint: weight by weight. */
+/* Compare the bundle, or that of an export, with the checkpoint, weight by weight. */
 static int compare_checkpoint(struct fm_verifier *v, struct fm_err *err)
 {
     const struct fm_verify_options *o = v->options;

@@ -1,24 +1,23 @@
 /*
  * This room, lib/verify: find and name every fault of a file that the suite wrote, in one run.  It
- * uses the descriptions of members and layouts in the rooms that write them, so that each has only
- * one.  In reading order: this header, verifier.h and verify.c
- * (findings, and the scan of bytes), verify_bundle.c with verify_contents.c and
- * verify_claims.c, verify_export.c with
- * verify_parts.h and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
+ * uses the descriptions of members and layouts in the rooms that write them, so that each exists
+ * once.  In reading order: this header, verifier.h and verify.c (findings, and the scan of bytes),
+ * verify_bundle.c with verify_contents.c and verify_claims.c, verify_export.c with verify_parts.h
+ * and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
  *
  * Check a bundle, a stage stream, or an exported directory.  A directory is checked against the
- * bundle it came from (its members up to segments.safetensors are enough, and it may be cut off
- * after them), or, without one, against its own table of files.
+ * bundle it was made from (its members up to segments.safetensors are enough, and it may be
+ * truncated after them), or, without one, against its own table of files.
  *
- * A finding is one line: the item (member, tensor, budget) and what is wrong.  The
- * check goes on to the end, so one run lists everything.
+ * A finding is one line: the item (member, tensor, budget) and what is wrong.  The check goes on to
+ * the end, so one run lists everything.
  *
- * With run->inputs.model and without `function`, the weights of the bundle, or of that of the
- * export, are also made again from that checkpoint and compared by their checksums (lib/pack).
+ * With run->inputs.model and without `function`, the weights of the bundle, or of the export's
+ * bundle, are also made again from that checkpoint and compared by their checksums (lib/pack).
  *
  * Result: FM_OK; FM_EDIFF if bytes differ from a checksum; FM_EFORMAT if the checksums match but
- * the content is invalid (an order that is not a permutation, a mask outside the actions, a NaN),
- * or the structure is malformed; other codes if the check was not possible.
+ * the content is invalid (an order that is not a permutation, a width that is not an action, a
+ * NaN), or the structure is malformed; other codes if the check was not possible.
  */
 #ifndef FM_VERIFY_H
 #define FM_VERIFY_H
@@ -32,62 +31,63 @@
 #define FM_VERIFY_SKIPS_MAX 12
 
 enum fm_verify_note {
-    FM_VERIFY_NOT_LISTED, /* the table does not have it */
-    FM_VERIFY_RECORDED,   /* its entry was brought up to date */
-    FM_VERIFY_DROPPED,    /* its entry was removed: the file does not exist */
-    FM_VERIFY_STALE,      /* the signature is not one of the files as they are now */
+    FM_VERIFY_NOT_LISTED, /* not in the table */
+    FM_VERIFY_RECORDED,   /* its entry was updated */
+    FM_VERIFY_DROPPED,    /* its entry was removed: the file no longer exists */
+    FM_VERIFY_STALE,      /* the signature does not match the files */
     FM_VERIFY_NOTES
 };
 
 struct fm_verify_options {
     const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
-    const char *against; /* for a directory: its bundle, or the beginning of it; NULL: its table */
-    bool record;         /* without it: write that table again, as the files are now */
+    const char *against; /* for a directory: its bundle, or the beginning of it; NULL: check by
+                            its table */
+    bool record;         /* without a bundle: update the table to the files as they are now */
     bool function; /* also compute: needs run->inputs.model (a bundle) and run->inputs.tokens */
-    int batches;   /* of one sequence each, for function; 0: 4 */
+    int batches;   /* sequences to compute for `function`; 0: 4 */
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */
     void (*finding)(void *self, const char *item, const char *what);
-    /* A file of a directory without its bundle, in the same way; NULL is fine. */
+    /* The same for a file of a directory without its bundle; may be NULL. */
     void (*note)(void *self, enum fm_verify_note note, const char *name);
     void *self;
 };
 
 struct fm_verify_report {
-    const char *kind; /* "bundle", "stage", or the layout's name */
+    const char *kind; /* "bundle", "stage", or the name of the layout */
     int index;        /* exports: the budget, else -1 */
     double budget;    /* exports: its fraction */
-    uint64_t items;   /* members, tensors, masks, permutations looked at */
+    uint64_t items;   /* members, tensors, masks, permutations that were checked */
     uint64_t failed;  /* findings */
-    uint64_t bytes;   /* read and looked at; of an export that is whole, its files as fm-pack and
+    uint64_t bytes;   /* bytes read and checked; of an intact export, its files as fm-pack and
                          fm_list_form count them */
-    int codes;        /* exports: files that Python may run, keys by which a program loads code or
-                         another model ("config.json: auto_map"), and whose they are */
+    int codes;        /* exports: files that Python may run, keys by which a program loads code
+                         or another model ("config.json: auto_map"), and who wrote them */
     struct fm_verify_code {
         char name[FM_CODE_NAME_BYTES];
         bool ours;
     } code[FM_CODES_MAX + 1];
-    int skips; /* exports: what of the directory was not compared with anything */
+    int skips; /* exports: files of the directory that were not compared with anything */
     const char *skip[FM_VERIFY_SKIPS_MAX];
-    bool function;           /* computed: the fields below are set */
-    double loss, loss_want;  /* mean cross-entropy of the target and of what it must equal */
+    bool function;           /* true if the fields below are set */
+    double loss, loss_want;  /* mean cross-entropy of the target and of its reference */
     double logprob_diff_max; /* largest difference of a token's log-probability */
     double seconds;
 };
 
 /*
- * run gives threads, memory, progress and, for `function`, model, tokens, seq_len and device.
- * A bundle: the packed full model is compared with run->inputs.model, ranked, the adapter merged.
- * A directory: the export is compared with what the bundle's mask computes, for which `against`
+ * Verify. run gives threads, memory, progress and, for `function`, model, tokens, seq_len and
+ * device.  A bundle: its full model is compared with run->inputs.model, ranked, the adapter merged.
+ * A directory: the export is compared with the function of the bundle's mask, for which `against`
  * must be a whole bundle.
  */
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);
 
-/* True if the target is a directory, and no bundle is given. */
+/* True if the target is a directory and no bundle is given. */
 bool fm_verify_is_alone(const struct fm_verify_options *options);
 
-/* Count the files and bytes of the table of an exported directory, which reads only the table.
+/* Count the files and bytes in the table of an exported directory; reads only the table.
  * FM_EFORMAT. */
 int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err);
 

@@ -1,4 +1,4 @@
-/* A bundle or a stage stream: every digest, then what the members say. */
+/* A bundle or a stage stream: first every digest, then the meaning of the members. */
 #include "lib/verify/verify_contents.h"
 
 #include <stdio.h>
@@ -31,22 +31,22 @@ static void compare_member(struct fm_bundle_job *j, size_t i)
                          j->bundle.parts ? fm_file_path_at(&j->bundle.file, m->offset) : "");
 }
 
-/* A weights member while its tensors are looked at. */
+/* A weights member while its tensors are checked. */
 struct place {
     struct fm_bundle_job *j;
-    size_t i; /* member */
+    size_t i; /* index of the member */
     int layer, parts;
-    bool extra; /* it holds tensors of no decoder layer */
-    int part;   /* of the layer's tensors: this one */
+    bool extra; /* it holds tensors outside the decoder layers */
+    int part;   /* index of this tensor among the layer's tensors */
 };
 
-/* The segments of expert 0, of expert 1, ...: a line for each expert that differs, and one for each
- * with a bad value. */
+/* Check the segments of expert 0, of expert 1, ...: one line for each expert that differs, and
+ * one for each with a bad value. */
 static void tell_segments(const struct place *p, const char *tensor, const struct fm_scan *s)
 {
     const struct fm_segments *seg = &p->j->seg;
     const char *member = p->j->bundle.member[p->i].name;
-    int differs = -1, bad = -1; /* experts that were reported last */
+    int differs = -1, bad = -1; /* expert reported last */
     for (size_t span = 0; span < s->spans; span++) {
         int e = (int)(span / s->bounds), b = (int)(span % s->bounds);
         if (s->found[span] & FM_SCAN_NOT_FINITE && bad != e) {
@@ -80,7 +80,7 @@ static int compare_offsets(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* The shape that the model gives a layer's tensor, or a finding. */
+/* The shape that the model requires of a layer's tensor, or a finding. */
 static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
 {
     char name[FM_VOLUMES_NAME_BYTES];
@@ -118,7 +118,7 @@ static bool check_other_tensor(struct fm_bundle_job *j, struct place *p, const s
     return same;
 }
 
-/* One tensor of a weights member: into the member's digest, and against the segments. */
+/* Check one tensor of a weights member: add it to the member's digest, and compare its segments. */
 static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t,
                        struct fm_hasher *whole, struct fm_err *err)
 {
@@ -149,8 +149,8 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
     return rc;
 }
 
-/* weights/layers-00003.safetensors is 3, rest.safetensors and extra.safetensors -1; -2: none of
- * these, or of a layer without experts. */
+/* weights/layers-00003.safetensors gives 3, rest.safetensors and extra.safetensors -1; anything
+ * else, and a layer without experts, -2. */
 static int layer_of(const struct fm_bundle_job *j, const char *name)
 {
     char expected[FM_VOLUMES_NAME_BYTES];
@@ -164,7 +164,7 @@ static int layer_of(const struct fm_bundle_job *j, const char *name)
     return strcmp(name, expected) == 0 ? l : -2;
 }
 
-/* Of a stream, what the index is read from must not pass. */
+/* Of a stream: the bytes that must be kept because the index is read from them. */
 static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struct fm_err *err)
 {
     unsigned char length[8];
@@ -175,14 +175,14 @@ static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struc
     if (!rc)
         rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
     uint64_t bytes = !rc ? fm_little_endian(length, sizeof length) : 0;
-    /* A string of another length is refused by the reader. */
+    /* The reader refuses a string of another length. */
     if (!rc && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
         rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);
-    j->bundle.file.size = at + m->size; /* what is to come counts as there */
+    j->bundle.file.size = at + m->size; /* members still to come count as present */
     return rc;
 }
 
-/* Tensors that the checksums say are in a member. */
+/* Count the tensors that the checksums place in a member. */
 static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
 {
     size_t n = 0;
@@ -193,7 +193,7 @@ static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
     return n;
 }
 
-/* Header, then tensor by tensor in the order of the file: every byte passes once. */
+/* Read the header, then tensor by tensor in file order: every byte is read once. */
 static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *whole,
                          struct fm_err *err)
 {
@@ -260,7 +260,7 @@ static void check_member(struct fm_bundle_job *j, size_t i)
     fm_taskgroup_add(&j->v->tasks, m->size);
 }
 
-/* One round of members, the small ones or the weights, side by side. */
+/* One round of members, the small ones or the weights, in parallel. */
 struct round {
     struct fm_bundle_job *j;
     size_t *member;
@@ -272,7 +272,7 @@ static void check_one(void *arg, int i)
     check_member(r->j, r->member[i]);
 }
 
-/* Of a stream: one after the other as they come, and what lies between them is kept. */
+/* Of a stream: one member after the other as they arrive; the bytes between them are kept. */
 static void pass_members(struct fm_bundle_job *j, const size_t *member, int n)
 {
     struct fm_err err = {0};
@@ -309,7 +309,7 @@ static int check_members(struct fm_bundle_job *j, bool weights, struct fm_err *e
 
 /* ---- a stream, in one pass ---- */
 
-/* All has come: the structure of the whole, and the digests that came last. */
+/* The stream has ended: check the structure as a whole, and the digests that came last. */
 static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
 {
     struct fm_bundle whole = {0};
@@ -320,7 +320,7 @@ static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
     if (fm_spool_keep(j->v->spool, UINT64_MAX, err))
         return err->code;
     if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err)) {
-        fm_verifier_forget(j->v); /* of a file nothing else is reported */
+        fm_verifier_forget(j->v); /* report nothing else of such a file */
         return err->code;
     }
     fm_bundle_close(&j->bundle);

@@ -1,7 +1,7 @@
 /*
- * What a manifest says twice.  The history of a stream is written down by its tools and cannot be
- * computed again from its members; but where it names what another key, or a member, says too, the
- * two must agree.
+ * Statements that a manifest makes twice.  The history of a stream is written by its tools and
+ * cannot be computed again from its members; but where it repeats what another key, or a member,
+ * says, the two must agree.
  */
 #include "lib/verify/verify_contents.h"
 
@@ -17,13 +17,13 @@ static const cJSON *get(const cJSON *object, const char *key)
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
-/* Of a tool's entry: "options" or "result"; NULL if the history has no such entry. */
+/* "options" or "result" of a tool's entry; NULL if the history has no such entry. */
 static const cJSON *part_of(const struct fm_bundle_job *j, const char *tool, const char *part)
 {
     return get(fm_stage_history_of(&j->bundle, tool), part);
 }
 
-/* A number or a string of the history is that of the other place, where both are there. */
+/* A number or a string of the history must equal that of the other place, if both exist. */
 static void compare(struct fm_bundle_job *j, const char *tool, const char *key, const cJSON *said,
                     const cJSON *other, const char *where)
 {
@@ -54,7 +54,7 @@ static void check_adapter(struct fm_bundle_job *j)
     compare(j, tool, "mask", get(result, "mask"), get(adapter, "budget_index"), "'adapter'");
 }
 
-/* All masks of a family are made by the method that fm-train's history names. */
+/* All masks of a family are made by the method named in fm-train's entry. */
 static void check_method(struct fm_bundle_job *j)
 {
     static const char tool[] = "fm-train";
@@ -70,7 +70,7 @@ static void check_method(struct fm_bundle_job *j)
     }
 }
 
-/* All members are measured on the same tokens by the same tool. */
+/* All members were measured on the same tokens by the same tool. */
 static void check_quality(struct fm_bundle_job *j)
 {
     const struct fm_masks *masks = &j->budgets.masks;
@@ -91,7 +91,7 @@ static void check_quality(struct fm_bundle_job *j)
     }
 }
 
-/* No mask cuts a channel group of the ranking. */
+/* No mask splits a channel group of the ranking. */
 static void check_group(struct fm_bundle_job *j)
 {
     const struct fm_masks *masks = &j->budgets.masks;

@@ -1,7 +1,7 @@
 /*
- * Digests say that bytes are as they were written; this file asks whether what was written makes
- * sense, with the readers that the tools use themselves (lib/stage), so a bundle that verifies is
- * one that they accept.  A member whose digest is wrong is not read: one fault should give one
+ * Digests prove that bytes are as they were written.  This file checks that what was written is
+ * meaningful, using the readers that the tools use themselves (lib/stage), so that the tools accept
+ * a bundle that verifies.  A member whose digest differs is not read: one fault should give one
  * line.
  */
 #include "lib/verify/verify_contents.h"
@@ -26,7 +26,7 @@ static void find_in(struct fm_bundle_job *j, const char *member, const char *ite
     fm_verifier_find(j->v, place, FM_EFORMAT, item, "%s", what);
 }
 
-/* A finding for what a reader refused; memory and disk faults end the check. */
+/* Add a finding for what a reader refused; errors of memory and disk end the check. */
 static int note(struct fm_bundle_job *j, const char *member, const char *item, int rc,
                 struct fm_err *err)
 {
@@ -37,7 +37,7 @@ static int note(struct fm_bundle_job *j, const char *member, const char *item, i
     return FM_OK;
 }
 
-/* The member is there and has its digest. */
+/* The member exists and its digest matches. */
 static bool is_good(const struct fm_bundle_job *j, const char *name)
 {
     for (size_t i = 0; i < j->bundle.members; i++)
@@ -89,7 +89,7 @@ static int check_ranking(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_RANKING, FM_MEMBER_RANKING, rc, err);
 }
 
-/* Every width that an export can have is a boundary. */
+/* Every possible width of an export is a boundary. */
 static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b)
 {
     const struct fm_config *c = &j->config;
@@ -137,8 +137,8 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
 }
 
-/* The tensors that are no experts', by the checksums: what the model needs, and what else the
- * manifest knows of. */
+/* Tensors outside the experts, by the checksums: those that the model requires, and those that
+ * the manifest lists. */
 static int count_nonexperts(const struct fm_bundle_job *j, struct fm_extra *extra,
                             struct fm_nonexpert *nonexpert, struct fm_err *err)
 {
@@ -206,7 +206,7 @@ static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
 }
 
-/* Members that a stream of this stage must have. */
+/* Members required of a stream of this stage. */
 static void check_presence(struct fm_bundle_job *j)
 {
     const char *stage =

@@ -1,7 +1,7 @@
 /*
  * An exported directory against its bundle, or the first members of it.  The export is planned
- * again from what the bundle says (lib/export/plan.h), so that names, sizes and texts are
- * known; the bytes of its weights are then compared with the golden segment checksums.
+ * again from the bundle (lib/export/plan.h), which gives names, sizes and texts; the bytes of its
+ * weights are then compared with the golden segment checksums.
  */
 #include "lib/verify/verify_parts.h"
 
@@ -53,7 +53,7 @@ static int read_keys(struct fm_export_options *o, const cJSON *json, struct fm_e
     return FM_OK;
 }
 
-/* The options that shaped it. */
+/* Options that shaped it. */
 static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
     const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
@@ -83,7 +83,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     return rc ? rc : fm_exportplan_check(o, err);
 }
 
-/* What was rounded is another function, whose difference is no fault. */
+/* A rounded export computes another function; its difference is not a fault. */
 static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
 {
     if (!j->v->options->function || !j->options.quantise)
@@ -123,7 +123,7 @@ void fm_verify_claim_release(struct fm_verify_claim *c)
     *c = (struct fm_verify_claim){0};
 }
 
-/* The options that it was made with. */
+/* The options it was made with. */
 static int read_claim(struct fm_verify_job *j, struct fm_err *err)
 {
     int rc = fm_verify_claim(&j->claim, j->v, err);
@@ -133,7 +133,7 @@ static int read_claim(struct fm_verify_job *j, struct fm_err *err)
     return rc;
 }
 
-/* What cannot be is the mistake of the file's author, not of the user. */
+/* An impossible value is the mistake of the file's author, not of the user. */
 static int blame_file(int rc, struct fm_err *err)
 {
     if (rc == FM_EUSAGE)
@@ -152,7 +152,7 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
         rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
     bool decoded = !j->plan.codes || j->options.layout->code;
     bool values = (j->opened.packed.storage && decoded) || j->options.quantise;
-    if (!rc && values) { /* that are to be compared, or rounded again */
+    if (!rc && values) { /* to be compared, or rounded again */
         fm_exportplan_release(&j->plan);
         fm_opened_release(&j->opened);
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS | FM_OPENED_WEIGHTS, err);
@@ -181,13 +181,13 @@ static bool is_file(const void *self, const char *name)
     return false;
 }
 
-/* What the hub and its client put beside a repository's files, results of benchmarks, and what
- * lib/publish adds to an export: all that is not compared. */
+/* Files that are not compared: what the hub and its client put beside a repository's files,
+ * results of benchmarks, and what lib/publish adds to an export. */
 static const char *const hubs[] = {".cache",         ".eval_results", ".git",
                                    ".gitattributes", FM_OMS_NAME,     FM_EXPORT_BOM};
 #define HUBS (sizeof hubs / sizeof *hubs)
 
-/* The index of a name in that list, HUBS if it is not listed. */
+/* The index of a name in that list; HUBS if it is not there. */
 static size_t find_hubs(const char *name)
 {
     size_t i = 0;
@@ -251,7 +251,7 @@ static void meet_other(void *self, const char *name)
     fm_verifier_find(j->v, j->plan.files, FM_EDIFF, name, "is not a file of this export");
 }
 
-/* The card is its owner's to edit, but for what fm-pack generated. */
+/* The owner may edit the card, except for the part that fm-pack generates. */
 static int compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
                         const char *want, struct fm_err *err)
 {
@@ -274,7 +274,7 @@ static int compare_card(struct fm_verify_job *j, size_t i, const char *have, siz
     return err->code;
 }
 
-/* Another text is byte for byte what the bundle makes of it. */
+/* Any other text must equal, byte for byte, what the bundle generates. */
 static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, size_t size,
                           const char *want)
 {
@@ -283,7 +283,7 @@ static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, s
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
 }
 
-/* The same of fm-export.json without recorded figures and digests of files. */
+/* The same for fm-export.json, except for recorded figures and digests of files. */
 static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
                           const char *want, struct fm_err *err)
 {
@@ -364,7 +364,7 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
     return FM_OK;
 }
 
-/* Every tensor of the plan is in its file with its type and shape, and nothing else is. */
+/* Every planned tensor is in its file with its type and shape, and there are no others. */
 static void check_tensor(struct fm_verify_job *j, size_t i)
 {
     const struct fm_planned_tensor *t = &j->plan.tensor[i];
@@ -456,7 +456,7 @@ static int close_shards(struct fm_verify_job *j, int rc, struct fm_err *err)
     return rc;
 }
 
-/* What of the directory runs as code, or makes a program load code, and whose it is. */
+/* Files that run as code, keys by which a program loads code, and who wrote them. */
 static void say_code(const struct fm_verify_job *j)
 {
     const struct fm_planned_code *c = &j->plan.code;

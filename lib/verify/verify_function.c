@@ -1,7 +1,7 @@
 /*
- * --function: what the weights compute.  A bundle's full model against the checkpoint it was made
- * from, or an export against the bundle cut by the budget's mask, on a few held sequences: the
- * mean loss and every token's log-probability.
+ * --function: what the weights compute.  Compares a bundle's full model with the checkpoint it was
+ * made from, or an export with the bundle under the mask of its budget, on a few held-out
+ * sequences: the mean loss and every token's log-probability.
  */
 #include "lib/verify/verifier.h"
 
@@ -21,8 +21,8 @@
 
 #define SEQUENCES 4
 
-/* Sums in another order (channels permuted, tails of zeros) move a log-probability by some 1e-6;
- * the neighbouring budget moves it by 1e-2 and more. */
+/* Summing in another order (permuted channels, tails of zeros) changes a log-probability by
+ * about 1e-6; the neighbouring budget changes it by 1e-2 and more. */
 #define LOGPROB_LIMIT 1e-4
 
 struct job {
@@ -36,7 +36,7 @@ struct job {
     int sequences;
 };
 
-/* Log-probabilities (sequences, T - 1) and the mean loss of one lane over one model. */
+/* Log-probabilities (sequences, T - 1) and the mean loss of one model, computed by one lane. */
 static int compute(struct job *j, struct fm_model *model, const struct fm_lane *lane,
                    float *logprob, double *loss, struct fm_err *err)
 {
@@ -75,7 +75,7 @@ static void compare(struct job *j, const float *have, const float *want)
     r->logprob_diff_max = 0;
     for (size_t i = 0; i < n; i++) {
         double d = fabs((double)have[i] - (double)want[i]);
-        /* A NaN is the largest there is, and stays. */
+        /* A NaN is larger than any number. */
         if (!(d <= r->logprob_diff_max) && !isnan(r->logprob_diff_max)) {
             r->logprob_diff_max = d;
             worst = i;
@@ -89,13 +89,13 @@ static void compare(struct job *j, const float *have, const float *want)
                          have[worst], want[worst], LOGPROB_LIMIT);
 }
 
-/* Two models, a lane each. */
+/* Two models, one lane each. */
 static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *have_lane,
                     struct fm_model *want, const struct fm_lane *want_lane, struct fm_err *err)
 {
     struct fm_verify_report *r = j->v->report;
     struct fm_run_options run = *j->v->run;
-    run.inputs.stream = j->bundle.file.path; /* its tokenizer serves a text */
+    run.inputs.stream = j->bundle.file.path; /* its tokenizer is used for text */
     int rc = fm_calib_open(&j->calib, &run, fm_model_config(have), false, err);
     if (rc)
         return rc;
@@ -117,9 +117,9 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
 static const struct fm_lane plain = {.teacher = -1, .ce = 1};
 
 /*
- * The bundle as it is, and the checkpoint.  Without an adapter the checkpoint stays in its own
- * channel order, so that the permutations are on trial too; an adapter is for ranked channels.
- * Weights that the checkpoint has as codes are rounded as the bundle's were, where it has values.
+ * The bundle as it is, and the checkpoint.  Without an adapter the checkpoint keeps its own channel
+ * order, so that the permutations are tested too; an adapter requires ranked channels.  Weights
+ * that the checkpoint stores as codes are rounded as the bundle's were, if the bundle has values.
  */
 static int check_bundle(struct job *j, struct fm_err *err)
 {

@@ -1,11 +1,11 @@
-/* The beginning of a bundle that comes through a pipe. */
+/* The beginning of a bundle that is read from a pipe. */
 #include <string.h>
 
 #include <cjson/cJSON.h>
 
 #include "lib/verify/verifier.h"
 
-/* Where the manifest says the weights begin; 0: it has none. */
+/* Where the weights begin according to the manifest; 0 if it has no weights. */
 static uint64_t weights_begin(const struct fm_bundle *b)
 {
     const cJSON *array = cJSON_GetObjectItemCaseSensitive(b->manifest, "members"), *entry;

@@ -1,8 +1,8 @@
 /*
- * An exported directory without its bundle: every file of the table in fm-export.json has its size
- * and digest, and config.json, the index and the headers of the weight files make a model.  This
- * finds what happened to an export after it was written; what its bytes should be only the bundle
- * says.
+ * An exported directory without its bundle: every file in the table of fm-export.json has its size
+ * and digest, and config.json, the index and the headers of the weight files form a model.  This
+ * detects changes made after an export was written.  Only the bundle can tell what its bytes should
+ * be.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,15 +16,15 @@
 #include "lib/model/model.h"
 #include "lib/verify/verify_parts.h"
 
-/* What a model that is only opened may take: no weight is read. */
+/* Memory for a model that is only opened: no weight is read. */
 #define MEMORY ((uint64_t)64 << 20)
 
 struct job {
     struct fm_verifier *v;
     struct fm_verify_claim claim;
     struct fm_filetable table;
-    struct fm_filetable_entry *now; /* of each: what the directory has */
-    bool *gone;                     /* with --record: it is not there any more */
+    struct fm_filetable_entry *now; /* what the directory has of each */
+    bool *gone;                     /* with --record: it no longer exists */
 };
 
 /* ---- files ---- */
@@ -105,7 +105,8 @@ static void say(const struct job *j, enum fm_verify_note note, const char *name)
         j->v->options->note(j->v->options->self, note, name);
 }
 
-/* Loaders take weights by their ending, whatever an index says; any other file is only named. */
+/* Loaders take weights by their file extension, whatever an index says; any other file is only
+ * named. */
 static void meet_other(void *self, const char *name)
 {
     struct job *j = self;
@@ -116,9 +117,9 @@ static void meet_other(void *self, const char *name)
         say(j, FM_VERIFY_NOT_LISTED, name);
 }
 
-/* ---- what they are together ---- */
+/* ---- the files as a model ---- */
 
-/* A form for vLLM is opened as files alone: its experts are not read by the suite. */
+/* A form for vLLM is only opened as files: the suite cannot read its experts. */
 static int open_model(const struct job *j, struct fm_err *err)
 {
     const struct fm_layout *form = j->claim.layout;
@@ -142,7 +143,7 @@ static int open_model(const struct job *j, struct fm_err *err)
     return rc;
 }
 
-/* Where every file is what the table says, or is going to. */
+/* True if every file is what the table says, or what it will say. */
 static void check_structure(struct job *j)
 {
     struct fm_err broken = {0};
@@ -176,7 +177,7 @@ static int write_table(struct job *j, const struct fm_filetable *made, struct fm
     return rc;
 }
 
-/* What is not there any more leaves the table; nothing comes into it. */
+/* Files that no longer exist leave the table; no file is added. */
 static int record(struct job *j, struct fm_err *err)
 {
     size_t n = j->table.entries, same = 0;
@@ -198,7 +199,7 @@ static int record(struct job *j, struct fm_err *err)
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- entry ---- */
 
 static int open_claim(struct job *j, struct fm_err *err)
 {
@@ -234,7 +235,7 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
     if (!rc && v->options->record && !v->report->failed)
         rc = record(&j, err);
     if (!rc)
-        fm_verifier_count(v, 0, j.claim.size); /* its item is the structure */
+        fm_verifier_count(v, 0, j.claim.size); /* report it under "structure" */
     close_claim(&j);
     return rc;
 }

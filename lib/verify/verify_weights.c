@@ -1,8 +1,8 @@
 /*
  * The bytes of an export's tensors against the golden segment checksums of its bundle.  A task
- * looks at one block of the plan, which is one expert in one tensor: a prefix of what the bundle
- * has is hashed as it lies, segment by segment, and what is in another form is put back into that
- * order in memory first, gate and up rows together.
+ * checks one block of the plan, which is one expert in one tensor.  A prefix of what the bundle has
+ * is hashed in place, segment by segment; another form is first converted back to the bundle's
+ * order in memory, gate and up rows together.
  */
 #include "lib/verify/verify_parts.h"
 
@@ -15,7 +15,7 @@
 #include "lib/export/fill.h"
 #include "lib/model/interleave.h"
 
-/* Segments that end at or before a width. */
+/* Number of segments that end at or before a width. */
 static size_t segments_below(const struct fm_segments *seg, uint32_t width)
 {
     size_t s = 0;
@@ -24,29 +24,29 @@ static size_t segments_below(const struct fm_segments *seg, uint32_t width)
     return s;
 }
 
-/* A tensor while it is looked at, or one block of it. */
+/* A tensor while it, or one block of it, is checked. */
 struct place {
     struct fm_verify_job *j;
     const struct fm_planned_tensor *t;
-    const struct fm_planned_block *b; /* NULL: none */
-    const struct fm_packed_part *of;  /* the tensor of a layer in the bundle that has it, */
-    int part;                         /* and which that is */
-    bool reported[2];                 /* of a difference, of a bad value: once each */
+    const struct fm_planned_block *b; /* NULL: not in the bundle */
+    const struct fm_packed_part *of;  /* the layer's tensor in the bundle, */
+    int part;                         /* and its index */
+    bool reported[2];                 /* report a difference, and a bad value, once each */
 };
 
-/* Bytes of so many channels in the bundle. */
+/* Bytes of this number of channels in the bundle. */
 static size_t bytes_of(const struct place *p, uint64_t channels)
 {
     return (size_t)fm_packed_bytes(&p->j->opened.packed, p->of, channels);
 }
 
-/* The digests of the segments of the block's expert. */
+/* Digests of the segments of the block's expert. */
 static const struct fm_digest *digests(const struct place *p)
 {
     return fm_segments_expert(&p->j->opened.seg, p->b->m, p->part, p->b->e);
 }
 
-/* Where the block begins in its file. */
+/* Offset of the block in its file. */
 static uint64_t begin_of(const struct fm_verify_job *j, const struct fm_planned_block *b)
 {
     return j->have[b->tensor]->offset + b->at;
@@ -84,13 +84,13 @@ static void say_not_finite(struct place *p)
                          "layer %d, expert %d: a value is not finite", layer_of(p), p->b->e);
 }
 
-/* ---- as the bundle has it ---- */
+/* ---- in the bundle's form ---- */
 
-/* Spans of the tensor, or of one expert of it. */
+/* Spans of the tensor, or of one of its experts. */
 static int scan(struct place *p, struct fm_scan *s, struct fm_err *err)
 {
     s->file = &p->j->shard[p->t->file].file;
-    bool extra = p->t->from && p->t->from->extra; /* kept as it is, whatever its values */
+    bool extra = p->t->from && p->t->from->extra; /* copied as it is, whatever its values */
     s->dtype = !extra && fm_dtype_is_weight(p->t->t.dtype) ? (int)p->t->t.dtype : -1;
     s->found = fm_scratch(s->spans + 1);
     memset(s->found, 0, s->spans);
@@ -112,9 +112,9 @@ static int check_copy(struct place *p, const struct fm_tensor *have, struct fm_e
 }
 
 /*
- * Channels [bound of segment s, k) of an expert, `rows`, where k lies inside the segment: its
- * checksum says nothing of them alone.  The bundle's own segment must have that checksum, and
- * these bytes must be its first.
+ * Channels [bound of segment s, k) of an expert, `rows`, where k is inside the segment, so that its
+ * checksum does not cover them by themselves.  The bundle's own segment must match that checksum,
+ * and these bytes must be its beginning.
  */
 static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows, struct fm_err *err)
 {
@@ -137,13 +137,13 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     return rc;
 }
 
-/* Every byte equals the next and the first is `blank`: as fast as a comparison. */
+/* Every byte equals the next and the first is `blank`: as fast as a comparison of memory. */
 static bool is_blank(const char *bytes, size_t n, int blank)
 {
     return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
-/* Channels behind the width. */
+/* Channels after the width. */
 static void check_blank(struct place *p, const char *bytes, size_t n)
 {
     if (!is_blank(bytes, n, fm_exportplan_blank(&p->j->plan, p->b)))
@@ -152,7 +152,7 @@ static void check_blank(struct place *p, const char *bytes, size_t n)
                          layer_of(p), p->b->e, fm_exportplan_kept(&p->j->plan, p->b));
 }
 
-/* A prefix of an expert as it lies in the bundle, segment by segment. */
+/* A prefix of an expert in the bundle's order, segment by segment. */
 static int check_prefix(struct place *p, struct fm_err *err)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
@@ -180,7 +180,7 @@ static int check_prefix(struct place *p, struct fm_err *err)
 
 /* ---- in another form ---- */
 
-/* An expert rebuilt in memory: the kept segments' digests, and zeros behind. */
+/* An expert rebuilt in memory: the digests of the kept segments, and zeros after them. */
 static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
@@ -205,7 +205,7 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
     return check_inside(p, n, k, rows + bytes_of(p, (uint32_t)seg->bound[n]), err);
 }
 
-/* The bytes of a block as they are in its file; *bytes is scratch. */
+/* The bytes of a block in its file; *bytes is scratch. */
 static int read_block(const struct fm_verify_job *j, const struct fm_planned_block *b, char **bytes,
                       size_t *size, struct fm_err *err)
 {
@@ -234,7 +234,8 @@ static int check_columns(struct place *p, const struct fm_expert_cut *cut, struc
     return check_rebuilt(p, rows, err);
 }
 
-/* The block of the up rows that belong to one of gate rows: of codes the scales lie between. */
+/* The block of the up rows that belongs to a block of gate rows; for codes the scales are
+ * between them. */
 static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
 {
     return gate + (gate->plane < 0 ? 1 : FM_PLANES);
@@ -256,7 +257,7 @@ static int check_gate_up(struct place *p, struct fm_err *err)
     return check_rebuilt(p, rows, err);
 }
 
-/* A tensor that is wider than the bundle's: its own bytes by their digest, and zeros. */
+/* A tensor wider than the bundle's: the digest of its own bytes, and zeros. */
 static int check_widened(struct place *p, const struct fm_tensor *have, struct fm_err *err)
 {
     size_t size = (size_t)have->size, rows, row, wide;
@@ -270,7 +271,7 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     for (size_t i = 0; i < rows; i++) {
         const char *from = bytes + i * wide;
         memcpy(packed + i * row, from, row);
-        if (p->t->again) /* every one of them is the last */
+        if (p->t->again) /* each of them is the last */
             same = same && memcmp(from + row, from + row - p->t->again, wide - row) == 0;
         else
             same = same && is_blank(from + row, wide - row, p->t->blank);
@@ -288,7 +289,7 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     return FM_OK;
 }
 
-/* Bytes [from, to) of the tensor are what the plan puts there. */
+/* Bytes [from, to) of the tensor equal what the plan puts there. */
 static int check_filled(struct place *p, uint64_t from, uint64_t to, const char *what,
                         struct fm_err *err)
 {
@@ -370,7 +371,7 @@ static void check_unit(void *arg, int i)
     fm_taskgroup_add(&j->v->tasks, bytes);
 }
 
-/* Up rows are looked at with their gate rows, where both are there and are the bundle's bytes. */
+/* Up rows are checked with their gate rows if both exist and are the bundle's bytes. */
 static bool is_unit(const struct fm_verify_job *j, const struct fm_planned_block *b)
 {
     if (j->opened.packed.storage && b->plane < 0)
@@ -395,7 +396,7 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
     return FM_OK;
 }
 
-/* Where a width is not a boundary of segments, the bundle's weights decide. */
+/* If a width is not a boundary of segments, compare with the bundle's weights. */
 static int need_weights(struct fm_verify_job *j, struct fm_err *err)
 {
     const struct fm_config *c = &j->opened.config;
