@@ -1,13 +1,12 @@
 /*
- * This room, lib/bench: measurements, for fm-bench alone: what a family is worth (bench_quality;
- * exported for an exported directory; convention for which tokens count), what files cost
- * (bench_io), how fast the engine is (bench_engine with meter and processor), and one clipped layer
- * beside its baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c and pytorch).
- * synth makes models and tokens of the sizes in shapes, workdir gives them a place, plot draws.  It
- * may include all other rooms of lib, and only cmd includes it.
+ * This room, lib/bench: the measurements of fm-bench: the quality of a family (bench_quality;
+ * exported for an exported directory; convention for which tokens count), the cost of files
+ * (bench_io), the speed of the engine (bench_engine with meter and processor), and one clipped
+ * layer next to its baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c and
+ * pytorch). synth makes models and tokens of the sizes in shapes, workdir makes a directory for
+ * them, plot draws.  It may include all other rooms of lib, and only cmd includes it.
  *
- * Measurements: what a family is worth (quality), what the files cost (io), and how much of the
- * machine the engine uses (engine).  Results are structs; fm-bench prints them.
+ * Results are structs; fm-bench prints them.
  */
 #ifndef FM_BENCH_H
 #define FM_BENCH_H
@@ -20,15 +19,15 @@
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
-/* --- quality: held-out loss per budget, beside masks that cost nothing to make --- */
+/* --- quality: held-out loss per budget, next to masks that cost nothing to make --- */
 
 enum fm_bench_kind { FM_BENCH_FAMILY, FM_BENCH_UNIFORM, FM_BENCH_LAYER, FM_BENCH_GLOBAL };
 #define FM_BENCH_KINDS 4
 
 struct fm_bench_row {
     int mask;                                  /* index in the family */
-    double budget[FM_BENCH_KINDS];             /* really removed; uniform may fall short */
-    uint64_t bytes[FM_BENCH_KINDS];            /* of all tensors, as ragged exports have them */
+    double budget[FM_BENCH_KINDS];             /* actually removed; uniform may remove less */
+    uint64_t bytes[FM_BENCH_KINDS];            /* of all tensors in a ragged export */
     struct fm_quality quality[FM_BENCH_KINDS]; /* family, uniform, shuffle-layer, shuffle-global */
     struct fm_spread spread[FM_BENCH_KINDS];
 };
@@ -36,54 +35,55 @@ struct fm_bench_row {
 struct fm_bench_quality {
     int rows, sequences, T;
     const char *convention;
-    uint64_t tokens, values; /* measured; bytes of memory for the values of each, at the most */
+    uint64_t tokens, values; /* measured; upper bound of the memory for the values of each, in
+                                bytes */
     struct fm_bench_row *row;
-    struct fm_kinds kinds; /* of held-out text, in every quality */
+    struct fm_kinds kinds; /* of the held-out text */
 };
 
-/* Where no budgets were given. */
+/* The default budgets. */
 #define FM_BENCH_BUDGETS "0,0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
 
 /* "family", "uniform", "shuffle-layer", "shuffle-global". */
 const char *fm_bench_kind_name(enum fm_bench_kind kind);
 
 /*
- * Measure run->inputs.stream, a bundle, or a stage stream with masks and run->inputs.model, on
- * run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of run->inputs.tokens,
- * by how->convention; or on the tokens of how->kl_base, and then compared with that file instead of
- * the full width.  how->kl_base_out is NULL.
- * budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are
- * drawn from run->inputs.seed.  KL and agreement are to the full width of what was opened.  With
- * `dry_run` rows are chosen and nothing is measured.  Release in any case.
+ * Measure run->inputs.stream, a bundle, or a stage stream with masks and run->inputs.model, by
+ * how->convention, on run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of
+ * run->inputs.tokens; or on the tokens of how->kl_base, and then compare with that file instead of
+ * the full width. how->kl_base_out is NULL. budgets: "0.2,0.4", "all", or NULL for tenths; the
+ * nearest masks are taken.  The shuffles are drawn from run->inputs.seed.  KL and agreement are
+ * relative to the full width of what was opened.  With `dry_run` rows are chosen and nothing is
+ * measured.  Release in any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, bool dry_run, struct fm_bench_quality *result,
                      struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
 
-/* --- io: pack, export and verify beside cp and xxhsum --- */
+/* --- io: pack, export and verify next to cp and xxhsum --- */
 
 struct fm_bench_io {
     uint64_t checkpoint, bundle, export; /* bytes */
-    /* Seconds, the best of `repeat`; cp and xxhsum run on the bundle, cp and export end with an
-     * fsync. */
+    /* Seconds, the best of `repeat`; cp and xxhsum run on the bundle, and cp and export end with
+     * an fsync. */
     double pack, export_native, verify, verify_export, cp, xxhsum;
     int repeat;
 };
 
 /* Make synthetic data of about `size` bytes in a new directory inside `dir` and time them; the
- * directory is removed.  FM_ENOENT where cp or xxhsum is not there. */
+ * directory is removed.  FM_ENOENT if cp or xxhsum is not installed. */
 int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
                 struct fm_bench_io *result, struct fm_err *err);
 
-/* --- engine: tokens per second, and the share of the speed of large products --- */
+/* --- engine: tokens per second, and the fraction of the speed of large products --- */
 
 struct fm_bench_engine_run {
-    double seconds;       /* of the run */
+    double seconds;       /* wall time of the run */
     double tokens_second; /* calibration tokens */
-    double flops;         /* of the matrix products it made */
-    double useful;        /* without those made again: a forward, and each gradient once */
-    double peak;          /* flop/s of large products, of its precision: mean of before and after */
+    double flops;         /* of the matrix products it computed */
+    double useful;        /* without recomputation: a forward, and each gradient once */
+    double peak;          /* FLOP/s of large products of its precision: mean of before and after */
     int stages;           /* operations, longest first; seconds summed over threads */
     struct fm_meter_stage stage[FM_METER_STAGES];
     struct fm_meter_rest rest;
@@ -91,23 +91,24 @@ struct fm_bench_engine_run {
 
 struct fm_bench_engine {
     uint64_t bytes;  /* of the checkpoint */
-    char kept[4096]; /* the directory that was left; "" without `keep` */
+    char kept[4096]; /* the directory that was kept; "" without `keep` */
     int threads;
     char cpu[96], dnnl[64];
     const char *precision; /* "f32", "bf16" */
     struct fm_bench_engine_run rank, train;
-    struct fm_pytorch_loops torch; /* no rows: not asked for */
+    struct fm_pytorch_loops torch; /* no rows if not asked for */
 };
 
 struct fm_bench_engine_options {
     const char *shape;  /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
-    int layers;         /* of a model; 0: two */
+    int layers;         /* layers of a named model; 0: two */
     const char *dtype;  /* "bf16", "f32" */
-    const char *dir;    /* where the checkpoint is made */
-    int sequences;      /* to rank */
-    int steps;          /* to train; 0: rank only */
-    bool keep;          /* leave the checkpoint, its tokens and stage streams */
-    const char *python; /* with PyTorch and transformers, to compare with; NULL: none */
+    const char *dir;    /* where the checkpoint is created */
+    int sequences;      /* tokens to rank */
+    int steps;          /* steps to train; 0: rank only */
+    bool keep;          /* keep the checkpoint, its tokens and stage streams */
+    const char *python; /* a Python with PyTorch and transformers to compare with; NULL: no
+                           comparison */
 };
 
 /* run gives batch, memory, device and threads. */

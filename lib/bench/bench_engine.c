@@ -1,10 +1,10 @@
 /*
- * Speed of rank and train on a made-up model, with a table of operations in between that counts
- * products and their time (lib/bench/meter.h).  The result is a share of what the matrix library
- * does with large matrices on this machine at that minute, and not a number to be compared between
- * machines: the floating-point operations of a forward and of each gradient once
- * (lib/learn/estimate.h), by the time of the whole run, by that speed.  A machine that others use
- * has another speed a minute later: it is measured before and after each run.
+ * Speed of rank and train on a synthetic model, through a table of operations that counts products
+ * and their time (lib/bench/meter.h).  The result is a fraction of the speed that the matrix
+ * library reaches with large matrices on this machine in the same run, not a number to compare
+ * between machines: the floating-point operations of a forward and of each gradient once
+ * (lib/learn/estimate.h), divided by the time of the whole run and by that speed.  The speed of a
+ * shared machine changes within a minute, so it is measured before and after each run.
  */
 #include "lib/bench/bench.h"
 
@@ -18,7 +18,7 @@
 #include "lib/learn/rank.h"
 #include "lib/learn/train.h"
 
-/* Where everything lies. */
+/* Paths of everything in the work directory. */
 struct place {
     struct fm_workdir work;
     char model[4096], tokens[4096], stage[4096], out[4096];
@@ -51,7 +51,7 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
     struct fm_rank_report report = {0};
     struct fm_estimate estimate = {0};
     fm_rank_defaults(&options);
-    run.inputs.eval_tokens = run.inputs.tokens; /* so that none is held out */
+    run.inputs.eval_tokens = run.inputs.tokens; /* hold out no sequence */
     int rc = fm_rank_estimate(&run, &options, &estimate, err);
     r->useful = estimate.useful;
     if (rc)
@@ -65,7 +65,7 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
     return rc;
 }
 
-/* Tokens of the training steps alone; products and seconds also of measuring the masks. */
+/* Tokens of the training steps only; products and seconds include measuring the masks. */
 static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options run,
                          const struct fm_ops *ops, int steps, struct fm_err *err)
 {
@@ -82,7 +82,7 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     if (!rc)
         settle(r, fm_clock_now() - begin, 0);
     struct fm_estimate estimate = {0};
-    options.steps = report.steps; /* also those behind the last planned one */
+    options.steps = report.steps; /* including those after the last planned one */
     if (!rc)
         rc = fm_train_estimate(&run, &options, &estimate, err);
     r->useful = estimate.useful;

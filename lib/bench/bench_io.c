@@ -1,7 +1,7 @@
 /*
- * Packing, exporting and verifying beside cp and xxhsum on the same bytes, in the same rounds, so
- * that a disturbed minute hits all of them.  The best of the rounds counts, because a disturbance
- * only ever makes things slower.
+ * Packing, exporting and verifying next to cp and xxhsum on the same bytes, in the same rounds, so
+ * that a disturbance affects all of them.  The best round counts, because a disturbance only makes
+ * things slower.
  */
 #include "lib/bench/bench.h"
 
@@ -21,7 +21,7 @@ struct place {
     char model[4096], stage[4096], bundle[4096], copy[4096], export[4096];
 };
 
-/* The widest of a few shapes that still has four layers in `size` bytes. */
+/* The widest of a few shapes that has at least four layers in `size` bytes. */
 static void choose_shape(struct fm_synth *s, uint64_t size)
 {
     for (int H = 1024; H >= 64; H /= 2) {
@@ -68,7 +68,7 @@ static int time_pack(struct fm_bench_io *r, const struct place *p, struct fm_run
     return FM_OK;
 }
 
-/* The budget of the family that is nearest to 0.40; a small family has wide steps. */
+/* The budget of the family nearest to 0.40; a small family has coarse steps. */
 static int find_budget(double *budget, const char *bundle, struct fm_err *err)
 {
     struct fm_list list;
@@ -127,7 +127,7 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
     return FM_OK;
 }
 
-/* All of them in turn, so that a slow minute of the machine hits all of them. */
+/* Run all of them in turn, so that a slow minute of the machine affects all of them. */
 static int time_round(struct fm_bench_io *r, const struct place *p,
                       const struct fm_run_options *run, struct fm_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * An export is a checkpoint to the engine, so its quality is that of one lane at the widths that
- * its files have; a directory that holds all members has a lane for each that is wanted.  Nothing
- * of the bundle is needed: what was uploaded is what is measured.
+ * An export is a checkpoint to the engine, so its quality is that of one lane at the widths of its
+ * files; a directory with all members has one lane for each chosen member.  Nothing is read from
+ * the bundle: what is measured is what was uploaded.
  */
 #include "lib/bench/exported.h"
 
@@ -23,12 +23,12 @@
 #include "lib/export/layouts.h"
 #include "lib/masks/decimal.h"
 
-#define TEXT_BYTES_MAX ((size_t)64 << 20) /* config.json of a family of many experts is large */
+#define TEXT_BYTES_MAX ((size_t)64 << 20) /* config.json of a family with many experts is large */
 
 struct subject {
     struct fm_model *model, *original;
     struct fm_bench_text text;
-    uint32_t *widths; /* (members, M, E) of a layout with all members; NULL: as the files are */
+    uint32_t *widths; /* (members, M, E) of a layout with all members; NULL: widths of the files */
 };
 
 bool fm_bench_is_export(const char *path)
@@ -52,7 +52,7 @@ static int read_json(cJSON **json, const char *directory, const char *name, stru
     return rc;
 }
 
-/* Bytes of the files of tensors that it lists. */
+/* Bytes of the weight files that the index lists. */
 static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, struct fm_err *err)
 {
     static const char end[] = ".safetensors";
@@ -75,7 +75,7 @@ static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, 
     return FM_OK;
 }
 
-/* What fm-export.json says it is. */
+/* Read what fm-export.json says about it. */
 static int read_claim(struct fm_record *r, const char *directory, struct fm_err *err)
 {
     cJSON *json = NULL;
@@ -124,7 +124,7 @@ static bool take_widths(uint32_t *widths, const cJSON *member, const struct fm_c
     return n == all;
 }
 
-/* Budgets of a directory with all members, and which of them are measured. */
+/* Budgets of a directory with all members, and which of them to measure. */
 struct family {
     double *budget;
     bool *chosen;
@@ -158,7 +158,7 @@ static int read_budgets(struct family *f, const cJSON *json, const char *directo
     return FM_OK;
 }
 
-/* The nearest; of two as near, the smaller. */
+/* The nearest; of two equally near, the smaller. */
 static int nearest(const struct family *f, double budget)
 {
     int best = 0;
@@ -186,7 +186,7 @@ static int choose_budgets(struct family *f, const char *budgets, struct fm_err *
     return FM_OK;
 }
 
-/* The chosen members to r->member, their widths to s->widths. */
+/* Write the chosen members to r->member and their widths to s->widths. */
 static int take_members(struct subject *s, struct fm_record *r, const struct family *f,
                         const cJSON *json, struct fm_err *err)
 {
@@ -238,7 +238,7 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
                         const char *budgets, const struct fm_bench_how *how, struct fm_err *err)
 {
     struct fm_run_options own = *run;
-    own.inputs.model = run->inputs.stream; /* of a text, the directory's own tokenizer */
+    own.inputs.model = run->inputs.stream; /* for text: the directory's own tokenizer */
     uint64_t memory = fm_machine_memory(&run->machine) / 2;
     int rc = read_claim(r, run->inputs.stream, err);
     if (!rc && budgets && !r->whole)
@@ -284,7 +284,7 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_bench
     for (int i = 0; !rc && i < r->members; i++) {
         r->member[i].quality = quality[i];
         r->member[i].spread = spread[i];
-        r->member[i].quality.kl = fmax(quality[i].kl, 0); /* rounding may leave less of none */
+        r->member[i].quality.kl = fmax(quality[i].kl, 0); /* rounding may leave less than nothing */
     }
     rc = fm_bench_text_end_out(&out, rc, err);
     r->original = original.quality;

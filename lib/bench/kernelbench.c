@@ -1,7 +1,7 @@
 /*
- * Implementations are rows of a table, each a function from a case to seconds; what cannot run
- * here says so and is left out.  One round in front checks every result against the definition, so
- * no figure is shown of something that is wrong.
+ * Implementations are rows of a table, each a function from a case to seconds; one that cannot run
+ * on this machine reports so and is left out.  A first round checks every result against the
+ * definition, so no figure is shown for a wrong result.
  */
 #include "lib/bench/kernelbench.h"
 
@@ -17,10 +17,10 @@
 #include "lib/bench/processor.h"
 #include "lib/bench/pytorch.h"
 
-/* Implementations, in the order they are shown. */
+/* Implementations, in the order of the output. */
 static const struct kernel {
     const char *name;
-    double (*run)(struct fm_kernelcase *c, int tokens); /* seconds, 0: cannot */
+    double (*run)(struct fm_kernelcase *c, int tokens); /* seconds; 0: it cannot run */
     bool checked;                                       /* its result is a layer's output */
     enum { CPU, TORCH, GPU } by;
 } kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false, CPU},
@@ -62,7 +62,7 @@ static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err
     return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--tokens has no number in it");
 }
 
-/* FLOPs and bytes of the rows that were routed: PERF's arithmetic. */
+/* FLOPs and bytes of the routed rows, as in PERF. */
 static void count_work(struct fm_kernelbench_row *r, const struct fm_kernelcase *c, const int *rows)
 {
     double size = c->layer.type == FM_CLIP_F32 ? 4 : 2, H = c->layer.H;
@@ -73,7 +73,7 @@ static void count_work(struct fm_kernelbench_row *r, const struct fm_kernelcase 
     }
 }
 
-/* The largest error of some tokens, of the output that is there. */
+/* The largest error over some tokens of the current output. */
 static double measure_error(struct fm_kernelcase *c, int tokens)
 {
     int n = tokens < FM_KERNELCASE_CHECKED ? tokens : FM_KERNELCASE_CHECKED;
@@ -98,7 +98,7 @@ static double measure_error(struct fm_kernelcase *c, int tokens)
     return worst;
 }
 
-/* Rows without their times. */
+/* Fill the rows, except for their times. */
 static int lay_out(struct fm_kernelbench *b, struct fm_kernelcase *c, const int *tokens, int count,
                    struct fm_err *err)
 {
@@ -135,7 +135,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every case once per round; one more round in front, which also checks the results. */
+/* Run every case once per round; a first round is not timed and checks the results. */
 static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c,
                    const struct fm_kernelbench_options *o, struct fm_err *err)
 {
@@ -185,7 +185,7 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     fm_processor_name(b->cpu, sizeof b->cpu);
 }
 
-/* PyTorch where it is there; where it is not, that is said. */
+/* Start PyTorch if it is available; report it if not. */
 static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
                       const struct fm_kernelbench_options *o, struct fm_err *err)
 {

@@ -1,7 +1,7 @@
 /*
  * The data of a measurement: weights, hidden states, routing and masks, drawn from the seed by
- * number, so that every run, device and thread count has the same.  Experts differ in popularity,
- * as they do in real models, because equal ones would flatter designs that need them equal.
+ * index, so that every run, device and thread count has the same.  Experts differ in popularity, as
+ * in real models, because equal popularity would favour designs that depend on it.
  */
 #include "lib/bench/kernelcase.h"
 
@@ -56,7 +56,7 @@ static double removed_share(const struct fm_kernelcase *c, int b)
     return 1 - (double)kept / ((double)c->layer.E * c->I);
 }
 
-/* Experts lose a tenth at a time, some far more often than others, until `share` is gone. */
+/* Experts lose a tenth at a time, some far more often than others, until `share` is removed. */
 static void draw_mask(struct fm_kernelcase *c, int b, double share)
 {
     int E = c->layer.E;
@@ -122,7 +122,7 @@ static void copy_mask(struct fm_kernelcase *c, const struct fm_masks *f, int b, 
     c->share[b] = removed_share(c, b);
 }
 
-/* Of the family, or drawn where it is NULL. */
+/* Widths of the family, or random ones if it is NULL. */
 static int set_masks(struct fm_kernelcase *c, const struct fm_masks *f, const char *budgets,
                      struct fm_err *err)
 {
@@ -218,7 +218,8 @@ static void fill_block(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     float *x = fm_scratch(n * sizeof *x);
     uint32_t w[4];
-    for (size_t j = 0; j < n; j++) { /* uniform numbers cost less, products do not care */
+    for (size_t j = 0; j < n; j++) { /* uniform numbers are cheaper to draw, and products take
+                                        the same time */
         if (j % 4 == 0)
             fm_rng_words(w, f->c->seed, FM_STREAM_BENCH, f->counter + (first + j) / 4);
         x[j] = (float)(f->scale * ((double)w[j % 4] * 0x1p-31 - 1));
@@ -297,7 +298,7 @@ int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
     fill(c, c->gate_up, 2 * channels * H, 2 / sqrt((double)H), 1);
     fill(c, c->down, channels * H, 2 / sqrt((double)c->I), 2);
     fill(c, c->hidden, (size_t)c->tokens_max * H, 1.7, 3);
-    memset(c->workspace, 1, c->workspace_bytes); /* pages are there before the clock runs */
+    memset(c->workspace, 1, c->workspace_bytes); /* touch the pages before timing starts */
     memset(c->out, 0, (size_t)c->tokens_max * H * element_bytes(c));
     memset(c->sums, 0, (size_t)c->tokens_max * (size_t)c->K * (3 * (size_t)c->I + H) * 4);
     route(c);

@@ -10,7 +10,7 @@
 #include "lib/base/err.h"
 #include "lib/bench/kerneloptions.h"
 
-/* Tokens whose results are held to the definition. */
+/* Tokens whose results are compared with the definition. */
 #define FM_KERNELCASE_CHECKED 3
 
 /* A layer with random weights, B rows of widths, and the tokens of the longest call. */
@@ -20,38 +20,38 @@ struct fm_kernelcase {
     uint64_t seed;
     int64_t *row0;
     int32_t *cap, *widths, budget;
-    double share[FM_KERNELBENCH_BUDGETS_MAX]; /* removed, of each row of widths */
+    double share[FM_KERNELBENCH_BUDGETS_MAX]; /* fraction removed by each row of widths */
     char *gate_up, *down, *hidden, *out;
     int32_t *ids;   /* (tokens_max, K) */
     float *weights; /* (tokens_max, K) */
-    char *other;    /* memory that takes the caches */
+    char *other;    /* memory written to evict the caches */
     float *sums;    /* scratch of the oneDNN row */
     void *workspace;
     uint64_t workspace_bytes;
     struct fm_clip *clip;
-    int *cut; /* what an implementation found best for the case at hand; 0: the first time */
+    int *cut;                 /* the fastest variant found for the current case; 0: not yet tried */
     struct fm_clip_gpu *gpu;  /* NULL: no GPU */
-    struct fm_pytorch *torch; /* NULL: no PyTorch; closed by its opener */
+    struct fm_pytorch *torch; /* NULL: no PyTorch; closed by the function that opened it */
 };
 
-/* Sizes and masks; then memory and numbers. */
+/* First sizes and masks; then memory and numbers. */
 int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *options,
                         struct fm_err *err);
 int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err);
-void fm_kernelcase_release(struct fm_kernelcase *c); /* zeroed struct is fine */
+void fm_kernelcase_release(struct fm_kernelcase *c); /* a zeroed struct may be released */
 
 uint64_t fm_kernelcase_bytes(const struct fm_kernelcase *c); /* of the weights */
 
-/* The call of the first `tokens` tokens. */
+/* The call for the first `tokens` tokens. */
 struct fm_clip_call fm_kernelcase_call(struct fm_kernelcase *c, int tokens);
 
-/* Rows of each expert among them; experts with at least one. */
+/* Rows of each expert among them, and the number of experts with at least one. */
 int fm_kernelcase_rows(const struct fm_kernelcase *c, int tokens, int *rows);
 
-/* Take the caches. */
+/* Evict the caches. */
 void fm_kernelcase_flush(struct fm_kernelcase *c);
 
-/* Implementations: seconds of one run at c->budget, or 0 where it cannot. */
+/* Implementations: seconds of one run at c->budget, or 0 if it cannot run. */
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
@@ -59,7 +59,7 @@ double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens);
 
-/* What the machine can do: bytes/s read. */
+/* Read bandwidth of the machine in bytes/s. */
 double fm_kernelcase_bandwidth(struct fm_kernelcase *c);
 
 #endif

@@ -1,4 +1,4 @@
-/* How one case of lib/bench/kernelbench.c runs, and what the machine could do at best. */
+/* Runs one case of lib/bench/kernelbench.c, and measures the limits of the machine. */
 #include "lib/bench/kernelcase.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens)
     return code == FM_CLIP_OK ? seconds : 0;
 }
 
-/* --- oneDNN: the same products on prefixes of the same weights, nothing else --- */
+/* --- oneDNN: the same products on prefixes of the same weights, and nothing else --- */
 
 struct products {
     struct fm_kernelcase *c;
@@ -48,7 +48,7 @@ static void run_product(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     float *out = fm_scratch((size_t)n * (size_t)cols * sizeof *out);
     const char *inner =
-        (char *)c->sums; /* any numbers do: (n, I) rows of the first product's sums */
+        (char *)c->sums; /* any numbers will do: (n, I) rows of the first product's sums */
     const char *weights = (p->down ? c->down : c->gate_up) +
                           (p->down ? (size_t)c->row0[e] * (size_t)H + (size_t)at
                                    : (2 * (size_t)c->row0[e] + (size_t)at) * (size_t)H) *
@@ -59,7 +59,7 @@ static void run_product(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* Both products in tasks of so many columns. */
+/* Both products in tasks of this number of columns. */
 static double time_products(struct fm_kernelcase *c, const int *rows, int cols)
 {
     struct products p = {.c = c, .rows = rows, .cols = cols};
@@ -72,7 +72,7 @@ static double time_products(struct fm_kernelcase *c, const int *rows, int cols)
     return p.refused ? 0 : seconds;
 }
 
-/* How wide its blocks should be depends on the rows: the best of four, tried twice. */
+/* The best block width depends on the rows: the fastest of four, each tried twice. */
 static int find_cut(struct fm_kernelcase *c, const int *rows)
 {
     static const int widths[] = {128, 256, 512, 1024};
@@ -111,7 +111,7 @@ enum { READ_BLOCK = 1 << 20 };
 
 struct reading {
     const char *from;
-    uint64_t *sum; /* one per block: the compiler may not skip a read */
+    uint64_t *sum; /* one per block, so that the compiler cannot skip a read */
 };
 
 static void read_block(void *arg, int i)

@@ -1,5 +1,5 @@
 /*
- * Every operation's wrapper is generated from the list of operations.  Two are products, whose
+ * The wrapper of every operation is generated from the list of operations.  Two are products, whose
  * floating-point operations are counted too.
  */
 #include "lib/bench/meter.h"
@@ -19,11 +19,11 @@ static const char *const stage_name[] = {
 
 static const struct fm_ops *base;
 
-/* What a thread did under a label of the pool: an operation's is its stage + 1. */
+/* Time of a thread under each label of the pool: the label of an operation is its stage + 1. */
 enum { LABELS = FM_METER_STAGES + 1 - FM_POOL_IDLE };
-static _Atomic uint64_t spent[LABELS]; /* nanoseconds; a label's at label - FM_POOL_IDLE */
+static _Atomic uint64_t spent[LABELS]; /* nanoseconds; those of a label at label - FM_POOL_IDLE */
 static _Atomic uint64_t calls[FM_METER_STAGES];
-static _Atomic uint64_t began; /* before that nobody counted */
+static _Atomic uint64_t began; /* nothing is counted before this time */
 static _Thread_local uint64_t since;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static double flops[FM_METER_STAGES];
@@ -42,7 +42,7 @@ static void note_product(int stage, int M, int N, int K)
     pthread_mutex_unlock(&lock);
 }
 
-/* The thread's time since its label changed last was spent under this one. */
+/* Charge the time since the thread's label last changed to its current label. */
 static void charge(int label)
 {
     uint64_t now = nanoseconds(), first = atomic_load(&began);
@@ -94,7 +94,7 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 #include "kernels/ops/kernels.def"
 #undef FM_OP
     };
-    /* Products that must be exact are counted where all products are. */
+    /* Exact products are counted where all products are. */
     table.f32 = ops->f32 == ops ? &table : ops->f32;
     table.operand = ops->operand;
     table.gemm = note_gemm;

@@ -1,6 +1,6 @@
 /*
- * A measuring table of operations: calls go to another table, and time, calls and floating-point
- * operations of matrix products are counted by operation.  One per process.
+ * A measuring table of operations: it forwards calls to another table, and counts time, calls and
+ * floating-point operations of matrix products for each operation.  One per process.
  */
 #ifndef FM_METER_H
 #define FM_METER_H
@@ -17,24 +17,24 @@ enum {
     FM_METER_STAGES
 };
 
-/* Time of one operation, summed over the threads that were busy with it. */
+/* Time of one operation, summed over the threads that worked on it. */
 struct fm_meter_stage {
     const char *name;
     uint64_t calls;
     double seconds;
-    double flops; /* of its products; 0: it has none */
+    double flops; /* of its products; 0 if it has no products */
 };
 
-/* And of what is none, summed over threads: layers on their way into memory, but for operations;
- * nothing to do; everything else.  With the operations that is all time of all threads. */
+/* Time outside operations, summed over threads: loading layers, idle, everything else.  With the
+ * operations it is all time of all threads. */
 struct fm_meter_rest {
     double reading, waiting, other;
 };
 
-/* The table that measures `base`; counters are zero from here on, until the end. */
+/* The table that measures `base`; resets the counters, and stays in force until the end. */
 const struct fm_ops *fm_meter_begin(const struct fm_ops *base);
 
-/* Stages that were called, longest first; their number. */
+/* The operations that were called, longest first; returns their number. */
 int fm_meter_end(struct fm_meter_stage stage[FM_METER_STAGES], struct fm_meter_rest *rest);
 
 /* FLOPs of all matrix products: gemm, and those inside channel_scores. */

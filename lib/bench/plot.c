@@ -1,5 +1,5 @@
 /*
- * SVG written by hand: a few lines over two axes are a page of code, any plotting library would be
+ * Writes SVG by hand: a few lines over two axes take a page of code, a plotting library would be
  * the largest dependency of the suite, and the same figures give the same file.
  */
 #include "lib/bench/plot.h"
@@ -14,14 +14,14 @@
 #include "lib/run/guard.h"
 
 #define TOOL "fm-bench"
-/* The second line of a plot, by which it is known. */
+/* The second line of a plot, which identifies it. */
 #define MARK "\n<!-- drawn by " TOOL " -->\n"
 #define END "</svg>\n"
 
-/* The page, the field of the lines in it, and what a legend beside that adds, in pixels. */
+/* Size of the page, of the plot area in it, and of a legend at its side, in pixels. */
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54, ASIDE = 190 };
 
-/* Told apart also where colours are not. */
+/* Distinguishable without colours, too. */
 static const char *const colours[] = {"#1b5e9e", "#d1701a", "#3a8a3d", "#9c2f6b",
                                       "#6b6b6b", "#8a6d00", "#157a7a"};
 static const char *const dashes[] = {"none", "7 3", "2 3", "7 3 2 3", "12 3", "4 4"};
@@ -107,7 +107,7 @@ static void put_label(FILE *out, double x, double y, const char *attributes, con
     fputs("</text>\n", out);
 }
 
-/* Numbers of the first and the last tick. */
+/* Indices of the first and the last tick. */
 static int first_tick(const struct axis *a)
 {
     return (int)ceil(a->low / a->step - 1e-9);
@@ -140,7 +140,8 @@ static void draw_grid(FILE *out, const struct axis *x, const struct axis *y, boo
             HEIGHT - BOTTOM, WIDTH - RIGHT);
 }
 
-/* In the legend: losses grow with the budget, so the upper left is empty, and fall with bytes. */
+/* Draw a name of the legend: losses grow with the budget, so the upper left is empty; they fall
+ * with bytes. */
 static void draw_name(FILE *out, const struct fm_plot *plot, int index)
 {
     double row = TOP + 14 + 18 * index;
@@ -151,7 +152,7 @@ static void draw_name(FILE *out, const struct fm_plot *plot, int index)
     put_label(out, left + 36, row, "", plot->series[index].name);
 }
 
-/* Lines are cut at the top of a field that ends below them; points above it are left out. */
+/* Lines are clipped at the top of the plot area; points above it are left out. */
 static void draw_series(FILE *out, const struct fm_plot_series *s, int index, const struct axis *x,
                         const struct axis *y, bool cut)
 {

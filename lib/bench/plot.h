@@ -1,6 +1,6 @@
 /*
  * A line chart as SVG: a few named series over one axis, ticks on round numbers, a legend.  The
- * field is as wide as the numbers, and as high, to round ends.
+ * axes cover the data, extended to round numbers.
  */
 #ifndef FM_PLOT_H
 #define FM_PLOT_H
@@ -20,20 +20,21 @@ struct fm_plot_series {
 
 struct fm_plot {
     const char *title, *x_label, *y_label;
-    bool bytes;    /* x are bytes, and ticks say so */
-    double y_most; /* the field ends there, and lines that go beyond are cut; 0: none is */
-    bool aside;    /* the legend stands beside the field: many names would cover its lines */
+    bool bytes;    /* x is in bytes, and the ticks are labelled so */
+    double y_most; /* the axis ends there, and lines are clipped; 0: no limit */
+    bool aside;    /* the legend is at the side: many names would cover the lines */
     struct fm_plot_series series[FM_PLOT_SERIES_MAX];
     int count;
 };
 
-/* The document as text, the same bytes for the same numbers; free() it.  NULL: FM_ENOMEM. */
+/* The document as text, the same bytes for the same numbers; the caller frees it.  NULL:
+ * FM_ENOMEM. */
 char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err);
 
-/* The text is a whole plot of `tool`, which a comment in its second line names. */
+/* True if the text is a complete plot of `tool`, named by a comment in its second line. */
 bool fm_plot_is_own(const char *text, size_t size, const char *tool);
 
-/* The text into a file, by lib/run/guard.h's fm_guard_text. */
+/* Write the text to a file with fm_guard_text of lib/run/guard.h. */
 int fm_plot_write(const struct fm_plot *plot, const char *path, bool force, struct fm_err *err);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Every thread multiplies matrices of its own result.  Sizes at which packing an operand no longer
- * counts and a thread's operands still stay in its caches; which of them is fastest differs between
- * processors and types, so all are tried.
+ * Every thread multiplies matrices into a result of its own.  The sizes are large enough that
+ * packing an operand is negligible and small enough that a thread's operands stay in its caches;
+ * which is fastest depends on processor and type, so all are tried.
  */
 #include "lib/bench/processor.h"
 
@@ -53,7 +53,7 @@ static void run_product(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* The first round compiles. */
+/* The first round compiles the product. */
 static double measure_form(struct peak *p)
 {
     int threads = fm_pool_threads();
@@ -67,7 +67,7 @@ static double measure_form(struct peak *p)
     return best;
 }
 
-/* The next size takes eight times as long: not where this one took seconds (an emulator). */
+/* The next size takes eight times as long: skip it if this one took seconds (an emulator). */
 static double measure_type(bool bf16, const void *operand)
 {
     double best = 0, took = 0;

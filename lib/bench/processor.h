@@ -1,6 +1,6 @@
 /*
- * The processor that measurements are made on: its name, and the speed they are a share of,
- * oneDNN's product on large matrices with all threads at work, in the same run.
+ * The processor that measurements run on: its name, and the reference speed, oneDNN's product of
+ * large matrices on all threads, measured in the same run.
  */
 #ifndef FM_PROCESSOR_H
 #define FM_PROCESSOR_H
@@ -8,11 +8,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What the processor calls itself, or "unknown". */
+/* The name that the processor reports, or "unknown". */
 void fm_processor_name(char *text, size_t size);
 
-/* Floating-point operations per second, the best of several sizes, forms and rounds; of bfloat16
- * operands too where `bf16` says so and oneDNN has such products here. */
+/* Floating-point operations per second, the best of several sizes, forms and rounds; also of
+ * bfloat16 operands if `bf16` is set and oneDNN has such products here. */
 double fm_processor_peak(bool bf16);
 
 #endif

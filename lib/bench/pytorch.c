@@ -1,8 +1,8 @@
 /*
- * The other side is a program of its own, because PyTorch brings threads and an allocator that
- * must not be in a process that is being measured.  It gets commands as lines over a socket
- * and given numbers in between.  Whatever goes wrong there makes a row of the table empty, with
- * the reason, and never ends the measurement.
+ * PyTorch runs as a separate program, because it brings threads and an allocator that must not be
+ * in a process being measured.  It receives commands as lines over a socket, with raw numbers in
+ * between.  If anything fails there, a row of the table is empty and gives the reason; the
+ * measurement goes on.
  */
 #include "lib/bench/pytorch.h"
 
@@ -26,7 +26,7 @@
 #include "lib/bench/kernelcase.h"
 #include "lib/base/process.h"
 
-/* The assembler puts the programs in, so that an installed tool needs nothing beside it. */
+/* The assembler includes the programs, so that an installed tool needs no other file. */
 __asm__(".pushsection .rodata\n"
         ".globl fm_pytorch_program\n"
         "fm_pytorch_program: .incbin \"formats/runtime/torch_channel.py\"\n"
@@ -41,21 +41,21 @@ __asm__(".pushsection .rodata\n"
 extern const char fm_pytorch_program[], fm_pytorch_loops_program[];
 
 enum { LINE_BYTES = 512 };
-#define GRACE 1.0 /* seconds that its end may take once it has hung up */
+#define GRACE 1.0 /* seconds it may take to exit after the socket is closed */
 
 struct fm_pytorch {
-    const char *python; /* as it was asked for */
+    const char *python; /* the command as given */
     const char *program;
     struct fm_process child;
     int socket, silence;
     const atomic_int *stop; /* or NULL */
-    bool lost;              /* it is not to be asked any more */
+    bool lost;              /* no further requests */
     char version[64], why[FM_ERR_TEXT_BYTES];
 };
 
 /* --- the process --- */
 
-/* It hung up. */
+/* It closed the socket. */
 static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
 {
     if (!fm_process_wait(&p->child, GRACE, NULL))
@@ -68,7 +68,7 @@ static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
                    WEXITSTATUS(status));
 }
 
-/* Its standard input is the socket; what it or PyTorch prints is dropped. */
+/* Its standard input is the socket; its standard output and error are dropped. */
 static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 {
     char option[] = "-c";
@@ -91,7 +91,7 @@ static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 
 /* --- lines and numbers --- */
 
-/* Until the socket takes or has bytes; nothing else ends a wait for it. */
+/* Wait until the socket is writable or has bytes; nothing else ends the wait. */
 static int await(const struct fm_pytorch *p, short events, struct fm_err *err)
 {
     if (fm_signals_await(p->socket, events, p->silence * 1000))
@@ -146,7 +146,7 @@ static int send_line(struct fm_pytorch *p, struct fm_err *err, const char *fmt, 
     return send_all(p, line, (size_t)n, err);
 }
 
-/* A line without its end; one that says "error" is a failure. */
+/* Read a line without its line feed; one that says "error" is a failure. */
 static int receive_line(struct fm_pytorch *p, char line[LINE_BYTES], struct fm_err *err)
 {
     size_t n = 0;
@@ -167,7 +167,7 @@ static int fail_strange(const struct fm_pytorch *p, const char *line, struct fm_
     return fm_fail(err, FM_EIO, "'%s' answered '%.40s', which is not understood", p->python, line);
 }
 
-/* --- what it is asked --- */
+/* --- requests --- */
 
 static int greet(struct fm_pytorch *p, struct fm_err *err)
 {
@@ -179,7 +179,7 @@ static int greet(struct fm_pytorch *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Give it the layer. */
+/* Send the layer. */
 static int load(struct fm_pytorch *p, const struct fm_kernelcase *c, struct fm_err *err)
 {
     const struct fm_clip_layer *l = &c->layer;
@@ -267,7 +267,7 @@ const char *fm_pytorch_why(const struct fm_pytorch *p)
     return p->why;
 }
 
-/* One question and its answer; *seconds 0: it cannot, and says why. */
+/* One request and its answer; *seconds 0: it cannot, and gives the reason. */
 static int ask(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel, int tokens,
                double *seconds, struct fm_err *err)
 {
@@ -316,7 +316,7 @@ double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens)
 
 /* --- autograd loops over a checkpoint --- */
 
-/* Where it shall work; a name with a line's end in it would be two. */
+/* Send the paths; a line feed in a name would split it in two. */
 static int send_place(struct fm_pytorch *p, const char *model, const char *tokens, int threads,
                       struct fm_err *err)
 {

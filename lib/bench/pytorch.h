@@ -1,12 +1,11 @@
 /*
- * PyTorch beside our kernels: formats/runtime/torch_experts.py in a process of its own, which
- * computes the layer of a measurement (lib/bench/kernelcase.h) when it is asked to.  And beside the
- * engine: formats/runtime/torch_loops.py, which goes through a whole checkpoint.  Private to
- * lib/bench.
+ * PyTorch next to our kernels: formats/runtime/torch_experts.py in a separate process, which
+ * computes the layer of a measurement (lib/bench/kernelcase.h) on request.  And next to the engine:
+ * formats/runtime/torch_loops.py, which processes a whole checkpoint.  Private to lib/bench.
  *
- * It gets the layer's numbers over a socket and keeps a copy of them, so that twice the memory of
- * the weights is needed.  Whatever becomes of it is one sentence in fm_pytorch_why: after the first
- * such it is no longer asked.
+ * It receives the layer's numbers over a socket and keeps a copy of them, which doubles the memory
+ * for the weights. fm_pytorch_why gives the reason of the first failure in one sentence; no request
+ * follows it.
  */
 #ifndef FM_PYTORCH_H
 #define FM_PYTORCH_H
@@ -21,29 +20,29 @@
 struct fm_kernelcase;
 struct fm_pytorch;
 
-/* Start `python` (found in PATH), let it import torch and give it the layer, which is filled;
- * silent for so many seconds, or once *stop (may be NULL) is set, it is given up.  FM_ENOENT where
- * there is no such program or no torch, FM_EIO where it fails otherwise; *p is NULL then. */
+/* Start `python` (found in PATH), let it import torch and send it the layer, which is filled;
+ * give it up after this many silent seconds, or once *stop (may be NULL) is set.  FM_ENOENT if
+ * there is no such program or no torch, FM_EIO if it fails otherwise; *p is NULL then. */
 int fm_pytorch_open(struct fm_pytorch **p, const char *python, const struct fm_kernelcase *c,
                     int silence, const atomic_int *stop, struct fm_err *err);
-void fm_pytorch_close(struct fm_pytorch *p); /* NULL is fine; ends the process */
+void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine */
 
 /* "2.15.0" */
 const char *fm_pytorch_version(const struct fm_pytorch *p);
 
 /* Rows of a measurement: seconds of one run of c->torch's "torch-loop" or "torch-grouped" at
- * c->budget, with the caches taken there, too; the first rows of c->out are its result.  0: it
- * cannot, or could not before. */
+ * c->budget, with the caches evicted there too; the first rows of c->out are its result.  0: it
+ * failed, now or before. */
 double fm_pytorch_loop(struct fm_kernelcase *c, int tokens);
 double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
 
-/* The first thing that it could not do, or "". */
+/* The reason of its first failure, or "". */
 const char *fm_pytorch_why(const struct fm_pytorch *p);
 
 /* What an autograd loop over transformers' model of a checkpoint does. */
 struct fm_pytorch_row {
     const char *what, *precision; /* "rank" or "train"; "bf16" or "f32" */
-    char experts[32];             /* transformers' name for its fastest ones */
+    char experts[32];             /* transformers' name of its fastest expert implementation */
     double tokens_second;         /* 0: it cannot, */
     char why[FM_ERR_TEXT_BYTES];  /* for this reason */
 };
@@ -55,9 +54,9 @@ struct fm_pytorch_loops {
 };
 
 /* Loops over the checkpoint `model` and the rows of `tokens`, a .npy, in `precision` ("bf16" or
- * "f32"; the rows borrow it), on as many threads as the pool has: ranking, and, if asked to, steps
- * of training.  No other precision is tried: where a CPU has no products in bfloat16, PyTorch
- * emulates them for hours.  Errors as in fm_pytorch_open. */
+ * "f32"; the rows borrow it), on as many threads as the pool has: ranking and, if requested,
+ * steps of training.  No other precision is tried: on a CPU without bfloat16 products PyTorch
+ * emulates them, which takes hours.  Errors as in fm_pytorch_open. */
 int fm_pytorch_loops(struct fm_pytorch_loops *loops, const char *python, const char *model,
                      const char *tokens, const char *precision, bool train, int silence,
                      const atomic_int *stop, struct fm_err *err);

@@ -1,6 +1,6 @@
 /*
- * Measurements write gigabytes; all of it lies in one directory under a name that nobody else has,
- * which is removed with everything in it at the end.
+ * Measurements write gigabytes.  All of it is in one directory with a unique name, which is removed
+ * with its contents at the end.
  */
 #include "lib/bench/workdir.h"
 
@@ -66,8 +66,8 @@ void fm_workdir_remove(const struct fm_workdir *w, const char *name)
     nftw(fm_workdir_at(w, name, path), remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* False where we were asked to stop before the program ended by itself.  Its descriptor tells the
- * end without delay, which is measured; a Linux before 5.3 has none. */
+/* False if we were asked to stop before the program ended by itself.  Its pidfd reports the end
+ * without delay, which is measured; Linux before 5.3 has no pidfd. */
 static bool await_end(pid_t pid, int *status)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);

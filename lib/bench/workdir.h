@@ -1,6 +1,5 @@
 /*
- * A scratch directory for measurements: made under a name of its own, removed with all that is
- * in it.
+ * A scratch directory for measurements, with a unique name; it is removed with its contents.
  */
 #ifndef FM_WORKDIR_H
 #define FM_WORKDIR_H
@@ -18,11 +17,11 @@ void fm_workdir_close(struct fm_workdir *w);
 /* dir/name into path (4096 bytes), which is returned. */
 const char *fm_workdir_at(const struct fm_workdir *w, const char *name, char *path);
 
-/* Remove one file or tree inside; nothing where it is not there. */
+/* Remove one file or tree inside it; no error if it does not exist. */
 void fm_workdir_remove(const struct fm_workdir *w, const char *name);
 
 /* Run a program to its end, its standard output dropped, and add its seconds to *seconds.
- * FM_ENOENT where it is not there, FM_EIO where it fails. */
+ * FM_ENOENT if it does not exist, FM_EIO if it fails. */
 int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err);
 
 #endif
