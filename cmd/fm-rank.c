@@ -34,7 +34,8 @@ static void describe(FILE *out, const void *report)
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
     if (r->held_out)
-        fprintf(out, "held out %d more sequences, to measure on\n", r->held_out);
+        fprintf(out, "held out %d other sequences, on which fm-train and fm-recover measure\n",
+                r->held_out);
     if (r->resumed)
         fprintf(out, "resumed  after %d batches\n", r->resumed);
     describe_experts(out, r);

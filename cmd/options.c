@@ -135,7 +135,9 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
          0},
         {type,
          {"max-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_tokens, "N",
-          "use the first N tokens (default: all)", 0, 0, 0},
+          is_stage(cli) ? "use N tokens, held-out ones included (default: all)"
+                        : "use the first N tokens (default: all)",
+          0, 0, 0},
          0},
         {FM_CLI_EVAL,
          {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_eval_tokens, "N",

@@ -132,6 +132,8 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
                 (unsigned long long)p->used, (unsigned long long)p->held);
+    fprintf(out, "%-9s%12d  sequence%s of %d tokens, to measure quality on\n", "held out",
+            p->evaluated, p->evaluated == 1 ? "" : "s", p->evaluated_len);
     if (p->exact)
         fprintf(out, "%-9s%12d  tokens of a sequence at the most, %s\n", "longest", p->longest,
                 p->exact);
@@ -189,6 +191,8 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
         fm_json_add_uint(o, "tokens_held", p->held);
         fm_json_add_uint(o, "tokens_used", p->used);
     }
+    fm_json_add_uint(o, "held_out", (uint64_t)p->evaluated);
+    fm_json_add_uint(o, "held_out_seq_len", (uint64_t)p->evaluated_len);
     if (p->text && p->separator.id >= 0) {
         fm_json_add_uint(o, "separator", (uint64_t)p->separator.id);
         fm_json_add_string(o, "separator_token", p->separator.token);

@@ -56,10 +56,11 @@ struct fm_estimate {
     int longest;              /* longest sequence that is computed exactly as by the model */
     const char *exact;        /* the reason for that limit; NULL: the model has no more positions */
     uint64_t held, used;      /* tokens in the calibration files, and tokens used; 0: unknown */
-    const char *precision;    /* of products: "f32", "bf16" */
-    const char *method;       /* method that makes masks; NULL: no masks are made */
-    double flops;             /* of the matrix products */
-    double useful;            /* FLOPs without recomputation: one forward, and each gradient once */
+    int evaluated, evaluated_len; /* sequences that quality is measured on, and their tokens */
+    const char *precision;        /* of products: "f32", "bf16" */
+    const char *method;           /* method that makes masks; NULL: no masks are made */
+    double flops;                 /* of the matrix products */
+    double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {
         double flops;
         int leaves;

@@ -704,6 +704,14 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     return rc;
 }
 
+/* The --max-tokens that leaves `used` sequences to rank on: it counts those held out, too. */
+static uint64_t tokens_for(const struct fm_task *task, int used)
+{
+    int held = used < FM_QUALITY_SEQUENCES ? used : FM_QUALITY_SEQUENCES;
+    held = fm_inputs_evaluate(&task->run->inputs) ? 0 : held;
+    return ((uint64_t)used + (uint64_t)held) * (uint64_t)task->calib.T;
+}
+
 int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_options *options,
                      struct fm_estimate *estimate, struct fm_err *err)
 {
@@ -721,7 +729,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
         int half = batches / 2; /* a single batch cannot be halved */
         if (half)
             fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
-                                estimate->used / (uint64_t)batches * (uint64_t)half);
+                                tokens_for(&task, half * batch_of(run)));
         estimate_carried(estimate, &task.dir);
         say_codes(estimate->codes, group, task.config);
         rc = fm_task_estimate_end(&task, estimate, err);

@@ -184,6 +184,8 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
     bool file = output && strcmp(output, "-") != 0;
     const struct fm_corpus *text = encoded_text(task);
     estimate->precision = fm_machine_precision(task->ops);
+    estimate->evaluated = task->held.count;
+    estimate->evaluated_len = task->held.T;
     estimate->text = text != NULL;
     if (text)
         estimate->separator = text->separator;

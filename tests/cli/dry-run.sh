@@ -19,6 +19,16 @@ for tokens in 8 24; do
     echo "half of $tokens tokens: $(fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --seq-len 8 \
         --max-tokens $tokens --assume-rate 1 -o out | grep -o 'max-tokens.*')"
 done
+echo "-- what is suggested ranks on half of what was ranked on, where the sequences held out are counted"
+tiny=$GOLDEN/tiny-mixtral
+for more in "--max-tokens 7168" "--max-tokens 640" "--eval-tokens $tiny/heldout.npy"; do
+    # shellcheck disable=SC2086 # an option and its value
+    set -- -m "$tiny" -t "$tiny/calib.npy" --seq-len 128 --assume-rate 1 $more
+    fm-rank -n "$@" | grep -e ^tokens -e '^held out'
+    half=$(fm-rank -n "$@" | grep -o -e '--max-tokens.*')
+    # shellcheck disable=SC2086
+    fm-rank -n "$@" $half | sed -n -e "s/^tokens.*/&, with $half/p" -e '/^held out/p'
+done
 fm-rank --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 10 -o out
 fm-pack -n --model "$odd" -o out trained | awk '{ print $1 }'
 echo "fm-pack: status ${PIPESTATUS[0]}"
