@@ -61,7 +61,8 @@ struct fm_config {
     int L;                      /* decoder layers */
     int M;                      /* layers with experts: M <= L */
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers, increasing; all other layers are dense */
-    int H, Q, G, C;             /* hidden, query heads, key/value heads, head width */
+    int H, Q, G, C;             /* hidden, query heads, key/value heads, head width; the most heads
+                                   of any layer, if layers differ */
     int E, K, I;                /* experts, chosen per token, channels of an expert */
     int dense, shared;          /* width of dense layers and of the shared expert; 0: none */
     bool shared_mix;            /* the shared expert is weighted by a sigmoid of the token */
@@ -131,8 +132,8 @@ struct fm_attention {
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
 
-    /* Size of a letter in shapes that the block defines. */
-    uint64_t (*size)(const struct fm_config *config, char letter);
+    /* Size of a letter in shapes that the block defines, in layer l. */
+    uint64_t (*size)(const struct fm_config *config, int l, char letter);
     /* Bits FM_OWN and above: tensors of the block that layer l has. */
     unsigned (*has)(const struct fm_config *config, int l);
 
@@ -140,7 +141,8 @@ struct fm_attention {
      * block has no such tensors. */
     void (*order)(int32_t *order, const struct fm_config *config, const struct fm_weight *weight);
 
-    /* Number of rotary angles per position; and cos and sin (T, angles) of them. */
+    /* Number of rotary angles per position; and cos and sin of them for T positions, (T, angles)
+     * or, if layers differ in their rotation, one such table after another. */
     int (*angles)(const struct fm_config *config);
     void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
 

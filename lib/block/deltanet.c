@@ -117,7 +117,7 @@ static int value_width(const struct fm_deltanet *m)
     return m->Q * m->D;
 }
 
-static uint64_t size_of(const struct fm_config *c, char letter)
+static uint64_t size_of(const struct fm_config *c, int l, char letter)
 {
     const struct fm_deltanet *m = c->deltanet;
     switch (letter) {
@@ -138,7 +138,7 @@ static uint64_t size_of(const struct fm_config *c, char letter)
     case 'w':
         return (uint64_t)m->W;
     default:
-        return fm_gqa.size(c, letter);
+        return fm_gqa.size(c, l, letter);
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -29,6 +30,29 @@ static bool is_full(const struct fm_gqa *g, int l)
 int fm_gqa_window(const struct fm_config *c, int l)
 {
     return is_full(c->gqa, l) ? 0 : c->gqa->window;
+}
+
+int fm_gqa_heads(const struct fm_config *c, int l)
+{
+    return c->gqa->heads[l] ? c->gqa->heads[l] : c->Q;
+}
+
+int fm_gqa_groups(const struct fm_config *c, int l)
+{
+    const struct fm_gqa *g = c->gqa;
+    if (g->window_groups == 0)
+        return c->G;
+    return is_full(g, l) ? g->full_groups : g->window_groups;
+}
+
+int fm_gqa_value(const struct fm_config *c)
+{
+    return c->gqa->D ? c->gqa->D : c->C;
+}
+
+static const struct fm_rope *rope_of(const struct fm_gqa *g, int l)
+{
+    return g->window_rope.R > 0 && !is_full(g, l) ? &g->window_rope : &g->rope;
 }
 
 /* Read layer_types: full_attention, and sliding_attention if the family has both kinds of layers.
@@ -54,12 +78,14 @@ static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
     }
     if (o->alternates && l > 0 && l != c->L)
         return fm_fail(err, FM_EFORMAT, "layer_types has %d entries for %d layers", l, c->L);
-    int every = o->every_key ? o->every : 2;
+    int every = o->every ? o->every : 2;
     int rc = o->every_key && l == 0
                  ? fm_keys_size_opt(&every, json, o->every_key, FM_LAYERS_MAX, err)
                  : FM_OK;
     for (int i = every - 1; !rc && o->alternates && l == 0 && i < c->L; i += every)
         set_full(g, i);
+    if (!rc && l == 0 && o->first_full)
+        set_full(g, 0);
     return rc;
 }
 
@@ -77,6 +103,59 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
     return FM_OK;
 }
 
+/* Find a list with an entry for each layer; *list is NULL if there is no such key. */
+static int find_list(const cJSON **list, const cJSON *json, const char *key, int L,
+                     struct fm_err *err)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json, key);
+    if (!value || cJSON_IsNull(value))
+        return FM_OK;
+    if (!cJSON_IsArray(value))
+        return fm_fail(err, FM_EFORMAT, "key '%s' is not an array", key);
+    *list = value;
+    int n = cJSON_GetArraySize(value);
+    return n == L ? FM_OK : fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, n, L);
+}
+
+/* Check a list of layers with a window that transformers does not read. */
+static int check_pattern(const struct fm_gqa *g, const struct fm_config *c, const char *key,
+                         const cJSON *json, struct fm_err *err)
+{
+    const cJSON *list = NULL, *entry;
+    int l = 0, rc = find_list(&list, json, key, c->L, err);
+    if (rc)
+        return rc;
+    cJSON_ArrayForEach(entry, list)
+    {
+        int windowed = !is_full(g, l);
+        if (!cJSON_IsNumber(entry) || entry->valuedouble != windowed)
+            return fm_fail(err, FM_ECONFIG,
+                           "%s of layer %d is not %d, as layer_types or its default says; "
+                           "programs read one or the other",
+                           key, l, windowed);
+        l++;
+    }
+    return FM_OK;
+}
+
+/* Read the number of positions before a query's own; sliding_window may count with its own or
+ * without. */
+static int read_before(int64_t *window, const char *key, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, "sliding_window");
+    int64_t before = 0;
+    int rc = fm_json_opt_int(json, key, 0, EXACT_MAX - 1, &before, err);
+    if (rc || before == 0)
+        return rc;
+    if (cJSON_IsNumber(said) && *window != before && *window != before + 1)
+        return fm_fail(err, FM_ECONFIG,
+                       "sliding_window %" PRId64 " is neither %s %" PRId64
+                       " nor one more, and programs read one or the other",
+                       *window, key, before);
+    *window = before + 1;
+    return FM_OK;
+}
+
 /* null, 0 and `use_sliding_window: false` all mean no window; a window as long as all positions has
  * no effect. */
 static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct fm_gqa_options *o,
@@ -86,10 +165,14 @@ static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(keys->json, "sliding_window");
     int64_t window = said ? 0 : o->usual_window;
     int rc = fm_json_opt_int(keys->json, "sliding_window", 0, EXACT_MAX, &window, err);
+    if (!rc && o->before_key)
+        rc = read_before(&window, o->before_key, keys->json, err);
     if (!rc && !o->alternates)
         rc = fm_json_opt_bool(keys->json, "use_sliding_window", &use, err);
     if (!rc && !o->other_layers)
         rc = read_layer_types(g, c, o, keys->json, err);
+    if (!rc && o->pattern_key)
+        rc = check_pattern(g, c, o->pattern_key, keys->json, err);
     if (!rc && o->alternates)
         rc = check_window(g, c, window, err);
     if (rc)
@@ -148,14 +231,78 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
         rc = fm_keys_size_opt(&c->C, json, "head_dim", FM_HEAD_DIM_MAX, err);
     if (rc)
         return rc;
-    if (c->Q % c->G != 0)
-        return fm_fail(err, FM_EFORMAT,
-                       "num_attention_heads %d is not a multiple of num_key_value_heads %d", c->Q,
-                       c->G);
     if (c->C < 2 || c->C % 2 != 0 || c->C > FM_HEAD_DIM_MAX)
         return fm_fail(err, FM_EFORMAT, "head_dim %d is not even, or not in 2 to %d", c->C,
                        FM_HEAD_DIM_MAX);
     return FM_OK;
+}
+
+/* Read the number of query heads of each layer; Q becomes the largest. */
+static int read_layer_heads(struct fm_config *c, const char *key, const cJSON *json,
+                            struct fm_err *err)
+{
+    const cJSON *list = NULL, *entry;
+    int l = 0, rc = find_list(&list, json, key, c->L, err);
+    if (rc || !list)
+        return rc;
+    c->Q = 1;
+    cJSON_ArrayForEach(entry, list)
+    {
+        double heads = cJSON_IsNumber(entry) ? entry->valuedouble : 0;
+        if (!(heads >= 1 && heads <= FM_HEADS_MAX) || heads != (int)heads)
+            return fm_fail(err, FM_EFORMAT, "%s of layer %d is not a number from 1 to %d", key, l,
+                           FM_HEADS_MAX);
+        c->gqa->heads[l++] = (uint16_t)heads;
+        c->Q = heads > c->Q ? (int)heads : c->Q;
+    }
+    return FM_OK;
+}
+
+/* Set how many key heads layers have that have a window, and the others; G becomes the larger
+ * number.  Check that they divide the query heads. */
+static int share_heads(struct fm_config *c, const struct fm_gqa_options *o, struct fm_err *err)
+{
+    struct fm_gqa *g = c->gqa;
+    if (o->window_groups) {
+        if (c->G > FM_HEADS_MAX / o->window_groups)
+            return fm_fail(err, FM_ECONFIG, "num_key_value_heads %d is too many (limit %d)", c->G,
+                           FM_HEADS_MAX / o->window_groups);
+        g->full_groups = c->G;
+        c->G = g->window_groups = o->window_groups * c->G;
+    }
+    for (int l = 0; l < c->L; l++)
+        if (fm_gqa_heads(c, l) % fm_gqa_groups(c, l) != 0)
+            return fm_fail(err, FM_EFORMAT,
+                           "num_attention_heads %d is not a multiple of num_key_value_heads %d",
+                           fm_gqa_heads(c, l), fm_gqa_groups(c, l));
+    return FM_OK;
+}
+
+/* The width of values, and their factor. */
+static int read_values(struct fm_gqa *g, const struct fm_gqa_options *o, const cJSON *json,
+                       struct fm_err *err)
+{
+    const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, o->scale_key ? o->scale_key : "");
+    double scale = cJSON_IsNull(said) ? 1 : o->scale;
+    int rc = FM_OK;
+    if (o->value_key)
+        rc = fm_keys_size(&g->D, json, o->value_key, FM_HEAD_DIM_MAX, err);
+    if (!rc && o->scale_key)
+        rc = fm_json_opt_double(json, o->scale_key, 0, FLT_MAX, &scale, err);
+    g->scale = (float)scale;
+    if (!rc && o->scale_key && !(g->scale > 0))
+        rc = fm_fail(err, FM_EFORMAT, "%s is not above 0", o->scale_key);
+    return rc;
+}
+
+static int read_ropes(struct fm_config *c, const struct fm_gqa_options *o,
+                      const struct fm_keys *keys, struct fm_err *err)
+{
+    struct fm_gqa *g = c->gqa;
+    int rc = fm_rope_read(&g->rope, c, c->C, &o->rope, keys, err);
+    return rc || !o->window_rope
+               ? rc
+               : fm_rope_read(&g->window_rope, c, c->C, o->window_rope, keys, err);
 }
 
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
@@ -166,7 +313,12 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     if (!g)
         return err->code;
     int rc = read_heads(c, keys->json, err);
+    if (!rc && o->heads_key)
+        rc = read_layer_heads(c, o->heads_key, keys->json, err);
+    if (!rc)
+        rc = read_values(g, o, keys->json, err);
     g->sinks = o->sinks;
+    g->window_sinks = o->window_sinks;
     g->gated = o->gated;
     g->gate_apart = o->gate_apart;
     g->unrotated = o->unrotated;
@@ -175,10 +327,12 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     if (!rc)
         rc = read_window(g, c, o, keys, err);
     if (!rc)
+        rc = share_heads(c, o, err);
+    if (!rc)
         rc = read_biases(g, o, keys, err);
     if (!rc)
         rc = read_clip(g, o, keys, err);
-    return rc ? rc : fm_rope_read(&g->rope, c, c->C, &o->rope, keys, err);
+    return rc ? rc : read_ropes(c, o, keys, err);
 }
 
 static uint64_t heads_width(const struct fm_config *c, int heads)
@@ -191,19 +345,24 @@ static bool each_head(const struct fm_config *c)
     return c->gqa->qk_norm == FM_QK_NORM_HEAD;
 }
 
-static uint64_t size_of(const struct fm_config *c, char letter)
+static uint64_t size_of(const struct fm_config *c, int l, char letter)
 {
+    int Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l);
     switch (letter) {
     case 'q':
-        return heads_width(c, c->Q);
+        return heads_width(c, Q);
     case 'g':
-        return heads_width(c, c->G);
+        return heads_width(c, G);
+    case 'o':
+        return (uint64_t)Q * (uint64_t)fm_gqa_value(c);
+    case 'u':
+        return (uint64_t)G * (uint64_t)fm_gqa_value(c);
     case 'h':
-        return (uint64_t)c->Q;
+        return (uint64_t)Q;
     case 'a':
-        return each_head(c) ? (uint64_t)c->C : heads_width(c, c->Q);
+        return each_head(c) ? (uint64_t)c->C : heads_width(c, Q);
     case 'b':
-        return each_head(c) ? (uint64_t)c->C : heads_width(c, c->G);
+        return each_head(c) ? (uint64_t)c->C : heads_width(c, G);
     default:
         assert(!"a letter of a shape");
         return 0;
@@ -213,58 +372,61 @@ static uint64_t size_of(const struct fm_config *c, char letter)
 static unsigned has(const struct fm_config *c, int l)
 {
     const struct fm_gqa *g = c->gqa;
-    (void)l;
+    bool sinks = g->sinks && !(g->window_sinks && is_full(g, l));
     return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
-           (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (g->sinks ? FM_GQA_SINKS : 0);
+           (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (sinks ? FM_GQA_SINKS : 0);
 }
 
 /* ---- forward and backward ---- */
 
 static int angles(const struct fm_config *c)
 {
-    return c->gqa->rope.R / 2;
+    return c->gqa->rope.R / 2 + c->gqa->window_rope.R / 2;
 }
 
 static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
 {
+    size_t first = (size_t)T * (size_t)(c->gqa->rope.R / 2);
     fm_rope_fill(cos, sin, &c->gqa->rope, T);
+    fm_rope_fill(cos + first, sin + first, &c->gqa->window_rope, T);
 }
 
 /* Inner values of N tokens; NULL if not needed. */
 struct inner {
-    float *q, *k, *v;       /* (N, Q C), (N, G C) twice: inputs of the attention operation */
+    float *q, *k, *v;       /* (N, Q C), (N, G C), (N, G D): inputs of the attention operation */
     float *q_raw, *k_raw;   /* as q, k: before their norms */
     float *v_raw;           /* as v: before it is clamped */
     float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
-    float *o;               /* (N, Q C) */
+    float *o;               /* (N, Q D) */
     float *gate;            /* as o: input of the sigmoid that gates it */
 };
 
 /* Divide the memory of an arena; a counting arena only adds up its size. */
-static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
+static struct inner take(const struct fm_config *c, int l, int N, struct fm_arena *arena)
 {
     const struct fm_gqa *g = c->gqa;
-    size_t n = (size_t)N, qc = n * (size_t)heads_width(c, c->Q);
-    size_t gc = n * (size_t)heads_width(c, c->G);
+    size_t n = (size_t)N, qc = n * (size_t)size_of(c, l, 'q'), gc = n * (size_t)size_of(c, l, 'g');
+    size_t qd = n * (size_t)size_of(c, l, 'o'), gd = n * (size_t)size_of(c, l, 'u');
+    size_t q_rows = each_head(c) ? n * (size_t)fm_gqa_heads(c, l) : n;
+    size_t k_rows = each_head(c) ? n * (size_t)fm_gqa_groups(c, l) : n;
     bool norm = g->qk_norm != FM_QK_NORM_NONE;
     return (struct inner){
         .q = fm_arena_alloc(arena, qc),
         .k = fm_arena_alloc(arena, gc),
-        .v = fm_arena_alloc(arena, gc),
+        .v = fm_arena_alloc(arena, gd),
         .q_raw = fm_arena_alloc_if(norm, arena, qc),
         .k_raw = fm_arena_alloc_if(norm, arena, gc),
-        .v_raw = fm_arena_alloc_if(g->clip > 0, arena, gc),
-        .q_rstd = fm_arena_alloc_if(norm, arena, each_head(c) ? n * (size_t)c->Q : n),
-        .k_rstd = fm_arena_alloc_if(norm, arena, each_head(c) ? n * (size_t)c->G : n),
-        .o = fm_arena_alloc(arena, qc),
-        .gate = fm_arena_alloc_if(g->gated, arena, qc),
+        .v_raw = fm_arena_alloc_if(g->clip > 0, arena, gd),
+        .q_rstd = fm_arena_alloc_if(norm, arena, q_rows),
+        .k_rstd = fm_arena_alloc_if(norm, arena, k_rows),
+        .o = fm_arena_alloc(arena, qd),
+        .gate = fm_arena_alloc_if(g->gated, arena, qd),
     };
 }
 
 static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena *count)
 {
-    (void)l;
-    take(c, N, count);
+    take(c, l, N, count);
 }
 
 /* Number and width of the rows that the norm of q or k normalises, for N vectors of `heads` heads.
@@ -279,11 +441,11 @@ static int norm_width(const struct fm_config *c, int heads)
     return each_head(c) ? c->C : heads * c->C;
 }
 
-/* y (N, heads C) = x W^T, plus the bias if there is one. */
+/* y (N, width) = x W^T, plus the bias if there is one. */
 static void project(const struct fm_pass *p, float *y, const float *x, const void *w,
-                    const float *bias, int heads)
+                    const float *bias, int width)
 {
-    int N = fm_pass_rows(p), H = p->config->H, width = heads * p->config->C;
+    int N = fm_pass_rows(p), H = p->config->H;
     p->ops->gemm(false, true, N, width, H, 1, fm_f32(x), H, fm_pass_projection(p, w, 0), H, 0, y,
                  width);
     if (bias)
@@ -294,11 +456,12 @@ static void project(const struct fm_pass *p, float *y, const float *x, const voi
 static void rotate(const struct fm_pass *p, float *y, int heads, float sign)
 {
     const struct fm_gqa *g = p->config->gqa;
-    const struct fm_rope *r = &g->rope;
+    const struct fm_rope *r = rope_of(g, p->l);
+    size_t first = r == &g->rope ? 0 : (size_t)p->positions * (size_t)(g->rope.R / 2);
     if (g->unrotated && is_full(g, p->l))
         return;
-    p->ops->rope(y, p->cos, p->sin, fm_pass_rows(p), p->T, heads, p->config->C, r->R, r->pairs,
-                 sign);
+    p->ops->rope(y, p->cos + first, p->sin + first, fm_pass_rows(p), p->T, heads, p->config->C,
+                 r->R, r->pairs, sign);
 }
 
 /* Compute q or k: project (into raw if it is normalised next), normalise, clamp, rotate. */
@@ -308,7 +471,7 @@ static void turn(const struct fm_pass *p, float *y, float *raw, float *rstd, con
     const struct fm_config *c = p->config;
     float clip = c->gqa->clip;
     int N = fm_pass_rows(p);
-    project(p, raw ? raw : y, x, w, bias, heads);
+    project(p, raw ? raw : y, x, w, bias, heads * c->C);
     if (raw)
         c->norm->forward(p->ops, y, rstd, raw, norm, NULL, norm_rows(c, N, heads),
                          norm_width(c, heads), c->eps);
@@ -323,7 +486,7 @@ static struct fm_in gate_weights(const struct fm_pass *p)
     const struct fm_config *c = p->config;
     if (c->gqa->gate_apart)
         return fm_pass_projection(p, p->layer->gqa.gate, 0);
-    return fm_pass_projection(p, p->layer->gqa.q, heads_width(c, c->Q) * (size_t)c->H);
+    return fm_pass_projection(p, p->layer->gqa.q, size_of(c, p->l, 'q') * (size_t)c->H);
 }
 
 /* y (N, H) += output projection of o, which is gated if the block has a gate. */
@@ -331,20 +494,28 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
 {
     const struct fm_config *c = p->config;
     const struct fm_gqa_weights *w = &p->layer->gqa;
-    int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C;
+    int N = fm_pass_rows(p), H = c->H, QD = (int)size_of(c, p->l, 'o');
     struct fm_mark mark = fm_scratch_mark();
     const float *o = a->o;
     if (a->gate) {
-        float *gated = fm_scratch_floats((size_t)N * (size_t)QC);
-        project(p, a->gate, x, gate_weights(p).data, NULL, c->Q);
-        p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QC);
+        float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
+        project(p, a->gate, x, gate_weights(p).data, NULL, QD);
+        p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QD);
         o = gated;
     }
-    p->ops->gemm(false, true, N, H, QC, 1, fm_f32(o), QC, fm_pass_projection(p, w->o, 0), QC, 1, y,
+    p->ops->gemm(false, true, N, H, QD, 1, fm_f32(o), QD, fm_pass_projection(p, w->o, 0), QD, 1, y,
                  H);
     if (w->o_bias)
         p->ops->add_rows(y, w->o_bias, N, H);
     fm_scratch_release(mark);
+}
+
+/* v (N, width), the values or their gradient, times the factor of values. */
+static void scale_values(const struct fm_pass *p, float *v, int width)
+{
+    float scale = p->config->gqa->scale;
+    if (scale > 0 && scale != 1)
+        p->ops->scale(v, scale, (int64_t)fm_pass_rows(p) * width);
 }
 
 static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
@@ -353,16 +524,18 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
     const struct fm_gqa *g = c->gqa;
     const struct fm_ops *op = p->ops;
     const struct fm_gqa_weights *w = &p->layer->gqa;
-    const struct inner all = take(c, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
-    int N = fm_pass_rows(p), GC = c->G * c->C;
-    turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, c->Q);
-    turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, c->G);
-    project(p, a->v, x, w->v, w->v_bias, c->G);
+    const struct inner all = take(c, p->l, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
+    int N = fm_pass_rows(p), Q = fm_gqa_heads(c, p->l), G = fm_gqa_groups(c, p->l);
+    int D = fm_gqa_value(c), GD = G * D;
+    turn(p, a->q, a->q_raw, a->q_rstd, x, w->q, w->q_bias, w->q_norm, Q);
+    turn(p, a->k, a->k_raw, a->k_rstd, x, w->k, w->k_bias, w->k_norm, G);
+    project(p, a->v, x, w->v, w->v_bias, GD);
     if (g->clip > 0) {
-        op->copy(a->v_raw, a->v, (size_t)N * (size_t)GC * sizeof *a->v);
-        op->clamp(a->v, g->clip, (int64_t)N * GC);
+        op->copy(a->v_raw, a->v, (size_t)N * (size_t)GD * sizeof *a->v);
+        op->clamp(a->v, g->clip, (int64_t)N * GD);
     }
-    op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G, c->C, c->C, sqrt(c->C),
+    scale_values(p, a->v, GD);
+    op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, c->C, D, sqrt(c->C),
                   fm_gqa_window(c, p->l));
     give_output(p, a, y, x);
 }
@@ -391,15 +564,15 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
     fm_scratch_release(mark);
 }
 
-/* d_o (N, Q C) holds the gradient after the gate and receives the one before it; dx (N, H) = the
+/* d_o (N, Q D) holds the gradient after the gate and receives the one before it; dx (N, H) = the
  * gradient through the gate. */
 static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx, float *d_o)
 {
-    int N = fm_pass_rows(p), H = p->config->H, QC = p->config->Q * p->config->C;
+    int N = fm_pass_rows(p), H = p->config->H, QD = (int)size_of(p->config, p->l, 'o');
     struct fm_mark mark = fm_scratch_mark();
-    float *dgate = fm_scratch_floats((size_t)N * (size_t)QC);
-    p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QC);
-    p->ops->gemm(false, false, N, H, QC, 1, fm_f32(dgate), QC, gate_weights(p), H, 0, dx, H);
+    float *dgate = fm_scratch_floats((size_t)N * (size_t)QD);
+    p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QD);
+    p->ops->gemm(false, false, N, H, QD, 1, fm_f32(dgate), QD, gate_weights(p), H, 0, dx, H);
     fm_scratch_release(mark);
 }
 
@@ -409,49 +582,52 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     const struct fm_gqa *g = c->gqa;
     const struct fm_ops *op = p->ops;
     const struct fm_gqa_weights *w = &p->layer->gqa;
-    const struct inner all = take(c, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
-    int N = fm_pass_rows(p), H = c->H, QC = c->Q * c->C, GC = c->G * c->C;
+    const struct inner all = take(c, p->l, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
+    int N = fm_pass_rows(p), Q = fm_gqa_heads(c, p->l), G = fm_gqa_groups(c, p->l), H = c->H;
+    int D = fm_gqa_value(c), QC = Q * c->C, GC = G * c->C, QD = Q * D, GD = G * D;
     size_t n = (size_t)N;
     struct fm_mark mark = fm_scratch_mark();
-    float *d_o = fm_scratch_floats(n * (size_t)QC), *dq = fm_scratch_floats(n * (size_t)QC);
-    float *dk = fm_scratch_floats(n * (size_t)GC), *dv = fm_scratch_floats(n * (size_t)GC);
-    op->gemm(false, false, N, QC, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->o, 0), QC, 0, d_o,
-             QC);
+    float *d_o = fm_scratch_floats(n * (size_t)QD), *dq = fm_scratch_floats(n * (size_t)QC);
+    float *dk = fm_scratch_floats(n * (size_t)GC), *dv = fm_scratch_floats(n * (size_t)GD);
+    op->gemm(false, false, N, QD, H, 1, fm_f32(dy), H, fm_pass_projection(p, w->o, 0), QD, 0, d_o,
+             QD);
     if (a->gate)
         gate_back(p, a, dx, d_o);
-    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, c->Q, c->G,
-                       c->C, c->C, sqrt(c->C), fm_gqa_window(c, p->l));
-    turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, c->Q);
-    turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, c->G);
+    op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, c->C, D,
+                       sqrt(c->C), fm_gqa_window(c, p->l));
+    turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, Q);
+    turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, G);
+    scale_values(p, dv, GD);
     if (g->clip > 0)
-        op->clamp_back(dv, a->v_raw, g->clip, (int64_t)N * GC);
+        op->clamp_back(dv, a->v_raw, g->clip, (int64_t)N * GD);
     op->gemm(false, false, N, H, QC, 1, fm_f32(dq), QC, fm_pass_projection(p, w->q, 0), H,
              a->gate != NULL, dx, H);
     op->gemm(false, false, N, H, GC, 1, fm_f32(dk), GC, fm_pass_projection(p, w->k, 0), H, 1, dx,
              H);
-    op->gemm(false, false, N, H, GC, 1, fm_f32(dv), GC, fm_pass_projection(p, w->v, 0), H, 1, dx,
+    op->gemm(false, false, N, H, GD, 1, fm_f32(dv), GD, fm_pass_projection(p, w->v, 0), H, 1, dx,
              H);
     fm_scratch_release(mark);
 }
 
 /* ---- cost ---- */
 
-/* q, k, v and o, and the gate; a query attends to T / 2 keys on average, in two products of C each.
+/* q, k, v and o, and the gate; a query attends to T / 2 keys on average, in products of C and of D.
  */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
-    double rows = (c->gqa->gated ? 3.0 : 2.0) * c->Q + 2.0 * c->G;
-    (void)l;
-    return (struct fm_flops){.products = 2.0 * c->H * c->C * rows, .others = 2.0 * c->Q * c->C * T};
+    double C = c->C, D = fm_gqa_value(c), Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l);
+    double rows = (Q + G) * (C + D) + (c->gqa->gated ? Q * D : 0);
+    return (struct fm_flops){.products = 2 * c->H * rows, .others = Q * (C + D) * T};
 }
 
 /* q, k, v, o and their gradients; q and k again if they are normalised; the gate, the gated output
  * and its gradient. */
 static uint64_t scratch(const struct fm_config *c)
 {
-    uint64_t all = 2 * heads_width(c, c->Q + c->G);
-    uint64_t gate = c->gqa->gated ? 3 * heads_width(c, c->Q) : 0;
-    return 2 * all + (c->gqa->qk_norm == FM_QK_NORM_NONE ? 0 : all) + gate;
+    uint64_t keys = heads_width(c, c->Q + c->G);
+    uint64_t D = (uint64_t)fm_gqa_value(c), values = (uint64_t)(c->Q + c->G) * D;
+    uint64_t gate = c->gqa->gated ? 3 * (uint64_t)c->Q * D : 0;
+    return 2 * (keys + values) + (c->gqa->qk_norm == FM_QK_NORM_NONE ? 0 : 2 * keys) + gate;
 }
 
 const struct fm_attention fm_gqa = {.name = "gqa",

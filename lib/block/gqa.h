@@ -24,12 +24,23 @@ struct fm_gqa_options {
     bool window;          /* sliding_window is supported; else refused if it is switched on */
     bool alternates; /* only the sliding layers of layer_types have a window; without layer_types
                         every second layer, the first one included; no other key switches it */
-    const char *every_key; /* key of an interval: without layer_types, every layer at that interval
-                              has no window and all others have one; NULL: interval 2 */
-    int every;             /* the interval if config.json has no such key */
-    bool unrotated;        /* layers without a window have no positional encoding */
-    int usual_window;      /* window if config.json has no sliding_window; 0: none */
+    const char *every_key;  /* key of an interval: without layer_types, every layer at that interval
+                               has no window and all others have one; NULL: none */
+    int every;              /* the interval if config.json has no such key; 0: 2 */
+    bool first_full;        /* without layer_types, layer 0 has no window either */
+    bool unrotated;         /* layers without a window have no positional encoding */
+    int usual_window;       /* window if config.json has no sliding_window; 0: none */
+    const char *before_key; /* key of the number of positions before its own that a query attends
+                               to, which transformers prefers to sliding_window; NULL: none */
+    const char *pattern_key; /* key of a list, 1 for a layer with a window and 0 for others, which
+                                must agree with layer_types or its default; NULL: none */
+    const char *heads_key;   /* key of the number of query heads of each layer; NULL: none */
+    int window_groups; /* layers with a window have so many times num_key_value_heads; 0: as many */
+    const char *value_key; /* key of the width of values; NULL: as wide as keys */
+    const char *scale_key; /* key of a factor of values; NULL: none */
+    double scale;          /* the factor if config.json has no such key; null means 1 */
     bool sinks;            /* every query head has an additional score, whose value is zero */
+    bool window_sinks;     /* only in layers with a window */
     bool clip;             /* clip_qkv is supported */
     bool gated;            /* the output is gated by a projection as wide as q */
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
@@ -37,18 +48,25 @@ struct fm_gqa_options {
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* key in config.json that must be true for qk_norm; NULL: always on */
     struct fm_rope_options rope;
+    const struct fm_rope_options *window_rope; /* of layers with a window; NULL: as the others */
 };
 
 /* Values read from config.json. */
 struct fm_gqa {
-    int window;            /* sliding window, 0: none */
-    bool sinks;            /* as in the options */
-    float clip;            /* clamp q, k, v to +-clip; 0: no clamping */
-    bool qkv_bias, o_bias; /* as in the options */
+    int window;                     /* sliding window, 0: none */
+    bool sinks, window_sinks;       /* as in the options */
+    uint16_t heads[FM_LAYERS_MAX];  /* query heads of each layer; 0: config->Q */
+    int window_groups, full_groups; /* key heads of layers with a window, and without; 0: config->G
+                                       in all */
+    int D;                          /* width of a head's values; 0: config->C */
+    float scale;                    /* factor of values; 0: 1 */
+    float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
+    bool qkv_bias, o_bias;          /* as in the options */
     bool gated, gate_apart;
     bool unrotated;
     enum fm_qk_norm qk_norm;
-    struct fm_rope rope;
+    struct fm_rope rope;             /* of layers without a window, and of the others unless */
+    struct fm_rope window_rope;      /* they have their own: then R > 0 */
     uint8_t full[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has no window */
 };
 
@@ -57,6 +75,11 @@ extern const struct fm_attention fm_gqa;
 /* Number of positions that a query of layer l attends to; 0: all positions up to its own. */
 int fm_gqa_window(const struct fm_config *config, int l);
 
+/* Query heads and key heads of layer l, and the width of a head's values. */
+int fm_gqa_heads(const struct fm_config *config, int l);
+int fm_gqa_groups(const struct fm_config *config, int l);
+int fm_gqa_value(const struct fm_config *config);
+
 enum {
     FM_GQA_QKV_BIAS = FM_OWN,
     FM_GQA_O_BIAS = FM_OWN << 1,
@@ -64,7 +87,8 @@ enum {
     FM_GQA_SINKS = FM_OWN << 3
 };
 
-/* Letters: q = Q C, g = G C, h = Q, a and b widths of the norms of q and k. */
+/* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, h = Q, a and b widths of the norms of q
+ * and k; D is the width of values. */
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
@@ -77,16 +101,20 @@ enum {
     FM_GQA_WEIGHT(prefix "q_proj.bias", q_bias, "q", FM_GQA_QKV_BIAS),                             \
     FM_GQA_MATRIX(prefix "k_proj.weight", k, "gH"),                                                \
     FM_GQA_WEIGHT(prefix "k_proj.bias", k_bias, "g", FM_GQA_QKV_BIAS),                             \
-    FM_GQA_MATRIX(prefix "v_proj.weight", v, "gH"),                                                \
-    FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "g", FM_GQA_QKV_BIAS),                             \
-    FM_GQA_MATRIX(prefix "o_proj.weight", o, "Hq"),                                                \
+    FM_GQA_MATRIX(prefix "v_proj.weight", v, "uH"),                                                \
+    FM_GQA_WEIGHT(prefix "v_proj.bias", v_bias, "u", FM_GQA_QKV_BIAS),                             \
+    FM_GQA_MATRIX(prefix "o_proj.weight", o, "Ho"),                                                \
     FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \
     FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
     FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
 #define FM_GQA_GATE_WEIGHT(prefix)                                                                 \
-    FM_GQA_MATRIX(prefix "gate_proj.weight", gate, "qH")
+    FM_GQA_MATRIX(prefix "gate_proj.weight", gate, "oH")
 #define FM_GQA_SINKS_WEIGHT(prefix)                                                                \
-    FM_GQA_WEIGHT(prefix "sinks", sinks, "h", FM_GQA_SINKS)
+    FM_GQA_SINKS_WEIGHT_AS(prefix "sinks", prefix "sinks")
+/* The same under another name in checkpoints. */
+#define FM_GQA_SINKS_WEIGHT_AS(stock, ragged)                                                      \
+    {{stock, stock, ragged}, FM_PART_ATTENTION,                                                    \
+     FM_LAYER_FIELD(gqa.sinks), "h", FM_GQA_SINKS}
 /* clang-format on */
 
 #endif

@@ -13,10 +13,10 @@
 
 /* Attention block "gqa" (gqa.h). */
 struct fm_gqa_weights {
-    void *q, *k, *v, *o; /* (Q C, H), (G C, H), (G C, H), (H, Q C); gated: q is followed by the
-                            gate's (Q C, H); projections */
-    void *gate;          /* (Q C, H), if the gate has its own tensor */
-    float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G C), (H) */
+    void *q, *k, *v, *o; /* (Q C, H), (G C, H), (G D, H), (H, Q D), D the width of values; gated: q
+                            is followed by the gate's (Q C, H); projections */
+    void *gate;          /* (Q D, H), if the gate has its own tensor */
+    float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G D), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
     float *sinks;                             /* (Q) */
 };

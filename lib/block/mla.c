@@ -224,6 +224,12 @@ static uint64_t size_of(const struct fm_config *c, char letter)
     }
 }
 
+static uint64_t size_in_layer(const struct fm_config *c, int l, char letter)
+{
+    (void)l;
+    return size_of(c, letter);
+}
+
 static unsigned has(const struct fm_config *c, int l)
 {
     const struct fm_mla *m = c->mla;
@@ -474,7 +480,7 @@ static uint64_t scratch(const struct fm_config *c)
 
 const struct fm_attention fm_mla = {.name = "mla",
                                     .read = read,
-                                    .size = size_of,
+                                    .size = size_in_layer,
                                     .has = has,
                                     .angles = angles,
                                     .fill_angles = fill_angles,

@@ -23,7 +23,8 @@ struct fm_pass {
     const uint32_t *widths; /* (E), each at most the expert's cap; NULL: the caps */
     const float *closed;    /* (E) added to the router's logits, and to the scores if it chooses by
                                score: 0, or FM_PASS_CLOSED to remove an expert; NULL: all are open */
-    const float *cos, *sin; /* (T, angles): filled by the attention block */
+    const float *cos, *sin; /* filled by the attention block */
+    int positions;          /* number of positions in them, at least T */
     int S, T;               /* sequences of all micro-batches together */
     int parts;              /* micro-batches, S / parts sequences each */
     void *cached; /* inner values, kept from the forward for the backward; NULL: not kept */

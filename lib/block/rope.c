@@ -203,6 +203,59 @@ int fm_rope_whole(const struct fm_keys *keys, struct fm_err *err)
     return rc ? rc : check_whole(rope, err);
 }
 
+/* Check the model's own keys, which transformers does not read if layers differ in their rotation.
+ */
+static int check_own(const struct fm_rope *r, int width, const struct fm_rope_options *options,
+                     const struct fm_keys *keys, struct fm_err *err)
+{
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_scaling");
+    double theta = r->theta, partial = (double)r->R / width;
+    int rc = FM_OK;
+    if (scaling && !cJSON_IsNull(scaling))
+        return fm_fail(err, FM_ECONFIG,
+                       "rope_scaling is not supported for %s; say rope_parameters of each type of "
+                       "layer",
+                       keys->family);
+    if (options->theta_key)
+        rc = fm_json_opt_double(keys->json, options->theta_key, 1, 1e18, &theta, err);
+    if (!rc && options->theta_key)
+        rc = fm_json_opt_double(keys->json, "partial_rotary_factor", 0, 1, &partial, err);
+    if (!rc && theta != r->theta)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "%s %g is not the rope_theta %g of %s, and programs read one or the other",
+                     options->theta_key, theta, r->theta, options->layer_type);
+    if (!rc && (int)(width * partial + 1e-9) != r->R)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "partial_rotary_factor %g does not rotate %d elements, as %s does, and "
+                     "programs read one or the other",
+                     partial, r->R, options->layer_type);
+    return rc;
+}
+
+/* The rotation of one type of layer. */
+static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
+                           const struct fm_rope_options *options, const struct fm_keys *keys,
+                           struct fm_err *err)
+{
+    const cJSON *all = cJSON_GetObjectItemCaseSensitive(keys->json, "rope_parameters");
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(all, options->layer_type);
+    struct stated stated = {UNSAID, NULL};
+    bool said = all && !cJSON_IsNull(all);
+    if (said && !cJSON_IsObject(object))
+        return fm_fail(err, FM_ECONFIG,
+                       "rope_parameters has no object '%s'; programs of %s read the rotation of "
+                       "each type of layer there",
+                       options->layer_type, keys->family);
+    int rc = read_partial(r, width, options, object, err);
+    if (!rc && said)
+        rc = read_type(&stated, options, object, options->layer_type, keys->family, err);
+    if (!rc && said)
+        rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
+    if (!rc && stated.type == YARN)
+        rc = read_yarn(r, c, keys->json, object, err);
+    return rc ? rc : check_own(r, width, options, keys, err);
+}
+
 /* transformers 4 has rope_theta and rope_scaling; 5 has rope_parameters, which takes precedence. */
 int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
@@ -214,6 +267,8 @@ int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
     int rc = FM_OK;
     fm_rope_plain(r, options->theta, width);
     r->pairs = options->pairs;
+    if (options->layer_type)
+        return read_layer_type(r, c, width, options, keys, err);
     if (options->partial > 0)
         rc = read_partial(r, width, options, json, err);
     if (!rc)

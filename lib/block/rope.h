@@ -16,6 +16,10 @@ struct fm_rope_options {
     const char *dims_key; /* key of the number of rotated elements, used instead of that factor;
                              NULL: none */
     bool pairs;
+    const char *layer_type; /* rope_parameters has an object for each type of layer: the name of
+                               this type; NULL: it has the rotation of all layers */
+    const char *theta_key;  /* with layer_type: a key of the model that other programs read, whose
+                               value must be the same, as must partial_rotary_factor; NULL: none */
 };
 
 struct fm_rope {

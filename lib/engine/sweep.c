@@ -106,6 +106,7 @@ static struct fm_pass pass_of(const struct fm_sweeping *r, int block, int lane)
         .closed = closed && r->m >= 0 ? closed + (size_t)r->m * (size_t)s->config->E : NULL,
         .cos = s->cos,
         .sin = s->sin,
+        .positions = s->T,
         .S = k->count * r->batch[k->first].S,
         .T = r->batch[k->first].T,
         .parts = k->count,

@@ -77,17 +77,21 @@ static bool usual_divides(const struct fm_config *c, int d, bool copies)
 
 static struct kept gqa_kept(const struct fm_config *c, int l)
 {
-    struct kept k = usual_kept(c, l);
-    k.window = fm_gqa_window(c, l);
-    return k;
+    uint64_t width = (uint64_t)c->C + (uint64_t)fm_gqa_value(c);
+    return (struct kept){.token = (uint64_t)fm_gqa_groups(c, l) * width,
+                         .window = fm_gqa_window(c, l)};
 }
 
 /* One norm over all key heads would see a copied head twice. */
 static bool gqa_divides(const struct fm_config *c, int d, bool copies)
 {
-    bool whole = c->gqa->qk_norm == FM_QK_NORM_FULL;
-    bool repeats = copies && !whole && d > c->G && d % c->G == 0;
-    return c->Q % d == 0 && (c->G % d == 0 || repeats);
+    bool whole = c->gqa->qk_norm == FM_QK_NORM_FULL, all = true;
+    for (int l = 0; l < c->L && all; l++) {
+        int G = fm_gqa_groups(c, l);
+        bool repeats = copies && !whole && d > G && d % G == 0;
+        all = fm_gqa_heads(c, l) % d == 0 && (G % d == 0 || repeats);
+    }
+    return all;
 }
 
 /* The latent of all heads, and the part of their key that is rotated; an indexer's key. */

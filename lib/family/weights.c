@@ -174,7 +174,7 @@ static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t 
     case 's':
         return channels;
     default:
-        return c->attention->size(c, letter);
+        return c->attention->size(c, l, letter);
     }
 }
 

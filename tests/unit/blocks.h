@@ -91,6 +91,7 @@ static inline struct fm_pass block_pass(struct block *b, const struct fm_ops *op
                             .l = b->l,
                             .cos = b->cosines,
                             .sin = b->sines,
+                            .positions = T,
                             .S = S,
                             .T = T,
                             .parts = 1};

@@ -240,6 +240,14 @@ static double delta_layer(const struct fm_deltanet *m)
     return 8.0 * m->Q * m->C * m->D + 2.0 * (2 * m->G * m->C + m->Q * m->D) * m->W;
 }
 
+/* For each query and key seen. */
+static double attention_layer(const struct fm_config *c, int l)
+{
+    if (c->attention == &fm_mla)
+        return 2.0 * (c->C + c->mla->D) * c->Q;
+    return 2.0 * (c->C + fm_gqa_value(c)) * fm_gqa_heads(c, l);
+}
+
 /* Attention's scores are no products of a layer's tensors: one of C and one of values' width per
  * query head and key seen; nor are the states of a DeltaNet. */
 static void attention_counts_its_scores(void **state)
@@ -253,11 +261,10 @@ static void attention_counts_its_scores(void **state)
             pairs += t + 0.5; /* the middle of the diagonal's cell, so that halves are exact */
         for (int l = 0; l < r.c->L; l++)
             have += T * fm_cost_layer(r.c, l, T).others;
-        int D = r.c->attention == &fm_mla ? r.c->mla->D : r.c->C;
         double want = 0;
         for (int l = 0; l < r.c->L; l++)
             want += fm_deltanet_layer(r.c, l) ? T * delta_layer(r.c->deltanet)
-                                              : 2.0 * (r.c->C + D) * r.c->Q * pairs;
+                                              : attention_layer(r.c, l) * pairs;
         assert_true(have == want);
         close_run(&r);
     }

@@ -115,7 +115,7 @@ static void heads_are_taken_apart(void **state)
 
 static size_t rows(const struct fm_config *c, char letter)
 {
-    return (size_t)fm_deltanet.size(c, letter);
+    return (size_t)fm_deltanet.size(c, 0, letter);
 }
 
 static void open_block(struct block *b, int l, bool apart)

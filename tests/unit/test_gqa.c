@@ -1,0 +1,219 @@
+/*
+ * Grouped attention whose layers differ: numbers of heads, rotations, sinks; values narrower than
+ * keys.  The keys of config.json that say so, and the backward of both types of layer against
+ * finite differences along random directions.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lib/base/pool.h"
+#include "lib/block/gqa.h"
+#include "lib/block/norm.h"
+#include "tests/unit/blocks.h"
+
+static const struct fm_rope_options window_rope = {
+    .theta = 30, .partial = 0.6, .layer_type = "sliding_attention", .theta_key = "swa_rope_theta"};
+
+static const struct fm_gqa_options options = {
+    .bias_key = "attention_bias",
+    .window = true,
+    .alternates = true,
+    .every = 3,
+    .first_full = true,
+    .usual_window = 4,
+    .before_key = "before",
+    .pattern_key = "pattern",
+    .heads_key = "heads",
+    .window_groups = 2,
+    .value_key = "v_head_dim",
+    .scale_key = "value_scale",
+    .scale = 0.7,
+    .sinks = true,
+    .window_sinks = true,
+    .rope = {.theta = 500, .yarn = true, .partial = 0.2, .layer_type = "full_attention"},
+    .window_rope = &window_rope};
+
+static const struct fm_config sizes = {
+    .attention = &fm_gqa, .norm = &fm_rmsnorm, .H = H, .L = 4, .T_max = 64, .eps = 1e-5f};
+
+/* Layers 0 and 2 have no window; layers 1 and 3 have twice as many key heads. */
+#define KEYS "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":10,\"v_head_dim\":3"
+#define HEADS KEYS ",\"heads\":[6,4,2,8]"
+
+static struct fm_config must(const char *keys)
+{
+    return block_must(&sizes, &options, keys);
+}
+
+static void expect(const char *keys, int code, const char *part)
+{
+    block_expect(&sizes, &options, keys, code, part);
+}
+
+static void layers_have_heads_and_rotations_of_their_own(void **state)
+{
+    (void)state;
+    struct fm_config c = must(HEADS);
+    static const int heads[] = {6, 4, 2, 8}, groups[] = {2, 4, 2, 4};
+    assert_true(c.Q == 8 && c.G == 4 && c.C == 10 && fm_gqa_value(&c) == 3);
+    for (int l = 0; l < 4; l++) {
+        assert_int_equal(fm_gqa_heads(&c, l), heads[l]);
+        assert_int_equal(fm_gqa_groups(&c, l), groups[l]);
+        assert_int_equal(fm_gqa_window(&c, l), l % 2 ? 4 : 0);
+        assert_int_equal(fm_gqa.has(&c, l), l % 2 ? FM_GQA_SINKS : 0);
+        assert_int_equal(fm_gqa.size(&c, l, 'q'), heads[l] * 10);
+        assert_int_equal(fm_gqa.size(&c, l, 'u'), groups[l] * 3);
+        assert_int_equal(fm_gqa.size(&c, l, 'o'), heads[l] * 3);
+    }
+    assert_true(c.gqa->rope.theta == 500 && c.gqa->rope.R == 2);
+    assert_true(c.gqa->window_rope.theta == 30 && c.gqa->window_rope.R == 6);
+    assert_int_equal(fm_gqa.angles(&c), 4);
+    assert_true(c.gqa->scale == 0.7f);
+    assert_true(must(KEYS ",\"value_scale\":null").gqa->scale == 1);
+}
+
+static void numbers_of_heads_are_checked(void **state)
+{
+    (void)state;
+    expect(KEYS ",\"heads\":7", FM_EFORMAT, "key 'heads' is not an array");
+    expect(KEYS ",\"heads\":[4,4]", FM_EFORMAT, "heads has 2 entries for 4 layers");
+    expect(KEYS ",\"heads\":[4,4,4,4,4]", FM_EFORMAT, "heads has 5 entries for 4 layers");
+    expect(KEYS ",\"heads\":[4,0,4,4]", FM_EFORMAT, "heads of layer 1 is not a number from 1");
+    expect(KEYS ",\"heads\":[4,4,4.5,4]", FM_EFORMAT, "heads of layer 2 is not a number from 1");
+    expect(KEYS ",\"heads\":[4,4,4,1e9]", FM_EFORMAT, "heads of layer 3 is not a number from 1");
+    expect(KEYS ",\"heads\":[4,6,4,4]", FM_EFORMAT,
+           "num_attention_heads 6 is not a multiple of num_key_value_heads 4");
+    expect("\"num_attention_heads\":1024,\"num_key_value_heads\":1024,\"head_dim\":2,"
+           "\"v_head_dim\":2",
+           FM_ECONFIG, "num_key_value_heads 1024 is too many (limit 512)");
+    expect("\"num_attention_heads\":4,\"head_dim\":10", FM_EFORMAT, "'v_head_dim' is missing");
+    expect(KEYS ",\"value_scale\":0", FM_EFORMAT, "value_scale is not above 0");
+}
+
+static void each_type_of_layer_says_its_rotation(void **state)
+{
+    (void)state;
+#define FULL ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9,\"rope_type\":\"default\"}"
+    struct fm_config c = must(KEYS FULL ",\"sliding_attention\":{\"rope_theta\":8,"
+                                        "\"partial_rotary_factor\":1.0}}");
+    assert_true(c.gqa->rope.theta == 9 && c.gqa->rope.R == 2);
+    assert_true(c.gqa->window_rope.theta == 8 && c.gqa->window_rope.R == 10);
+    expect(KEYS FULL "}", FM_ECONFIG, "rope_parameters has no object 'sliding_attention'");
+    expect(KEYS ",\"rope_parameters\":{\"rope_theta\":7}", FM_ECONFIG,
+           "rope_parameters has no object 'full_attention'");
+    expect(KEYS ",\"rope_parameters\":7", FM_ECONFIG, "no object 'full_attention'");
+    expect(KEYS FULL ",\"sliding_attention\":{\"rope_type\":\"yarn\",\"factor\":2}}", FM_ECONFIG,
+           "sliding_attention: rope_type 'yarn' is not supported for test; supported: default");
+    expect(KEYS ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}", FM_ECONFIG,
+           "rope_scaling is not supported for test");
+    must(KEYS ",\"swa_rope_theta\":30,\"partial_rotary_factor\":0.6");
+    expect(KEYS ",\"swa_rope_theta\":31", FM_ECONFIG,
+           "swa_rope_theta 31 is not the rope_theta 30 of sliding_attention");
+    expect(KEYS ",\"partial_rotary_factor\":0.4", FM_ECONFIG,
+           "partial_rotary_factor 0.4 does not rotate 6 elements, as sliding_attention does");
+}
+
+static void windows_in_other_spellings_are_the_same(void **state)
+{
+    (void)state;
+    assert_int_equal(must(KEYS ",\"before\":8").gqa->window, 9);
+    assert_int_equal(must(KEYS ",\"before\":8,\"sliding_window\":8").gqa->window, 9);
+    assert_int_equal(must(KEYS ",\"before\":8,\"sliding_window\":9").gqa->window, 9);
+    expect(KEYS ",\"before\":8,\"sliding_window\":10", FM_ECONFIG,
+           "sliding_window 10 is neither before 8 nor one more");
+    must(KEYS ",\"pattern\":[0,1,0,1]");
+    expect(KEYS ",\"pattern\":[0,1,1,1]", FM_ECONFIG, "pattern of layer 2 is not 0");
+    expect(KEYS ",\"pattern\":[0,1,0]", FM_EFORMAT, "pattern has 3 entries for 4 layers");
+    expect(KEYS ",\"pattern\":[0,true,0,1]", FM_ECONFIG, "pattern of layer 1 is not 1");
+    expect(KEYS ",\"pattern\":{}", FM_EFORMAT, "key 'pattern' is not an array");
+    must(KEYS ",\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\","
+              "\"sliding_attention\"],\"pattern\":[1,0,0,1]");
+}
+
+/* ---- gradients ---- */
+
+static void open_block(struct block *b, int l)
+{
+    *b = (struct block){.c = must(HEADS ",\"attention_bias\":true"), .l = l};
+    size_t q = fm_gqa.size(&b->c, l, 'q'), k = fm_gqa.size(&b->c, l, 'g');
+    size_t v = fm_gqa.size(&b->c, l, 'u'), o = fm_gqa.size(&b->c, l, 'o');
+    b->layer.gqa = (struct fm_gqa_weights){.q = block_draw(b, q * H, 0.3f),
+                                           .k = block_draw(b, k * H, 0.3f),
+                                           .v = block_draw(b, v * H, 0.3f),
+                                           .o = block_draw(b, H * o, 0.3f),
+                                           .q_bias = block_draw(b, q, 1),
+                                           .k_bias = block_draw(b, k, 1),
+                                           .v_bias = block_draw(b, v, 1)};
+    if (fm_gqa.has(&b->c, l) & FM_GQA_SINKS)
+        b->layer.gqa.sinks = block_draw(b, fm_gqa.size(&b->c, l, 'h'), 1);
+    fm_gqa.fill_angles(b->cosines, b->sines, &b->c, T);
+}
+
+static void the_backward_of_every_layer_is_the_derivative(void **state)
+{
+    (void)state;
+    for (int l = 0; l < 4; l++) {
+        struct block b;
+        open_block(&b, l);
+        block_check_backward(&b, 5e-4f, 2e-3);
+        block_release(&b);
+    }
+}
+
+static void the_fast_table_agrees_with_the_definition(void **state)
+{
+    (void)state;
+    for (int l = 0; l < 4; l++) {
+        struct block b;
+        open_block(&b, l);
+        block_check_cpu(&b, 1e-5);
+        block_release(&b);
+    }
+}
+
+/* A batch may have fewer positions than the tables. */
+static void the_second_table_begins_after_all_positions_of_the_first(void **state)
+{
+    struct block b;
+    float x[FLOATS], y[FLOATS], want[FLOATS], cosines[50 * 4], sines[50 * 4];
+    (void)state;
+    open_block(&b, 1);
+    struct fm_pass pass = block_pass(&b, fm_ops_ref());
+    float *drawn = draw(FLOATS, 1);
+    memcpy(x, drawn, sizeof x);
+    block_compute(&b, fm_ops_ref(), want, x, NULL, NULL);
+    fm_gqa.fill_angles(cosines, sines, &b.c, 50);
+    pass.cos = cosines;
+    pass.sin = sines;
+    pass.positions = 50;
+    struct fm_mark mark = fm_scratch_mark();
+    memcpy(y, x, sizeof y);
+    fm_gqa.forward(&pass, fm_scratch_floats(fm_attention_floats(&b.c, 1, N)), y, x);
+    fm_scratch_release(mark);
+    assert_memory_equal(y, want, sizeof y);
+    free(drawn);
+    block_release(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_have_heads_and_rotations_of_their_own),
+        cmocka_unit_test(numbers_of_heads_are_checked),
+        cmocka_unit_test(each_type_of_layer_says_its_rotation),
+        cmocka_unit_test(windows_in_other_spellings_are_the_same),
+        cmocka_unit_test(the_backward_of_every_layer_is_the_derivative),
+        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
+        cmocka_unit_test(the_second_table_begins_after_all_positions_of_the_first),
+    };
+    struct fm_err err = {0};
+    if (fm_pool_start(2, &err))
+        return 1;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    fm_pool_stop();
+    return failed ? 1 : 0;
+}
