@@ -34,8 +34,8 @@ static void describe(FILE *out, const void *report)
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
     if (r->held_out)
-        fprintf(out, "held out %d other sequences, on which fm-train and fm-recover measure\n",
-                r->held_out);
+        fprintf(out, "held out %d other sequence%s, on which fm-train and fm-recover measure\n",
+                r->held_out, r->held_out == 1 ? "" : "s");
     if (r->resumed)
         fprintf(out, "resumed  after %d batches\n", r->resumed);
     describe_experts(out, r);

@@ -476,6 +476,41 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_c
                  fm_dtype_name(c->storage->written), group, own);
 }
 
+/* Bytes of the output, whose manifest has numbers that are not known yet: an upper bound, as they
+ * are as long as they can be. */
+static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order order, int batches,
+                           struct fm_err *err)
+{
+    struct fm_task *task = s->task;
+    const struct fm_config *c = task->config;
+    struct fm_weightsum sums = {.L = c->L}; /* digests are all of one length */
+    struct fm_rank_report longest = {
+        .batches = batches, .ce = -1.0 / 3 * 1e-300, .coverage.unreached = c->M * c->E};
+    struct fm_stage_member member = {.name = FM_MEMBER_RANKING};
+    struct fm_stage_parts parts = {0};
+    struct fm_bundle_sizes sizes = {0};
+    cJSON *model = NULL, *manifest = NULL;
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    if (task->run->outputs.if_changed)
+        memset(longest.uptodate.inputs, '0', FM_DIGEST_HEX - 1);
+    int rc =
+        fm_stage_model_identity(&model, &task->dir, c, fm_model_dtype(task->model), &sums, err);
+    if (!rc)
+        manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
+    if (!rc)
+        record(manifest, s, order, batch_of(task->run), &longest);
+    if (!rc)
+        rc = fm_ranking_size(s->ranking, c->moe, &member.size, err);
+    if (!rc)
+        rc = fm_stage_parts_collect(&parts, FM_STAGE_RANK, NULL, &task->dir, &member, 1, err);
+    if (!rc)
+        rc = fm_bundle_size(&sizes, 0, manifest, parts.part, parts.parts, err);
+    *bytes = sizes.all;
+    fm_stage_parts_release(&parts);
+    cJSON_Delete(manifest);
+    return rc;
+}
+
 /* List the files that will be copied along, by name. */
 static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir *dir)
 {
@@ -483,7 +518,6 @@ static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir
         struct fm_estimate_file *file = &estimate->carried[estimate->carried_count++];
         snprintf(file->name, sizeof file->name, "%s", dir->carried[i].name);
         file->bytes = dir->carried[i].size;
-        estimate->disk += file->bytes;
     }
 }
 
@@ -491,7 +525,6 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
                             enum fm_criterion criterion, int batches)
 {
     bool backward = fm_criterion_backward(criterion);
-    const struct fm_config *c = task->config;
     int batch = batch_of(task->run), group = group_of(task, batch, batches);
     struct fm_estimate_sweep sweep = {
         .count = (uint64_t)((batches + group - 1) / group),
@@ -503,7 +536,6 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
         .kept = 1,
         .leaves = fm_sweep_leaves(groups_of(task, batch, batches), batch * task->calib.T, group)};
     *estimate = (struct fm_estimate){0};
-    estimate->disk = (uint64_t)c->M * (uint64_t)c->E * ((uint64_t)c->I * 12 + 8);
     for (int i = 0; i < task->calib.inputs; i++)
         estimate->held += task->calib.input[i].tokens;
     estimate->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
@@ -592,7 +624,11 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
         rc = count_batches(&batches, task, err);
     if (rc)
         return rc;
+    *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
     estimate_scores(&estimate, task, s->criterion, batches);
+    if (fm_comm_rank(task->run->machine.comm) == 0 &&
+        estimate_stream(&estimate.disk, s, order, batches, err))
+        return err->code;
     if (fm_estimate_check(&estimate, task->run, 0, err))
         return err->code;
     *report = (struct fm_rank_report){
@@ -716,6 +752,8 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
                      struct fm_estimate *estimate, struct fm_err *err)
 {
     struct fm_task task;
+    struct fm_ranking ranking;
+    struct scorer s = {.task = &task, .ranking = &ranking, .criterion = options->criterion};
     int batches = 0, group = 1;
     int rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc)
@@ -725,7 +763,12 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
     if (!rc)
         rc = count_batches(&batches, &task, err);
     if (!rc) {
+        const struct fm_config *c = task.config;
+        ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
         estimate_scores(estimate, &task, options->criterion, batches);
+        rc = estimate_stream(&estimate->disk, &s, options->order, batches, err);
+    }
+    if (!rc) {
         int half = batches / 2; /* a single batch cannot be halved */
         if (half)
             fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,

@@ -25,6 +25,10 @@
 
 #define TOOL "fm-recover"
 #define BATCH 8
+/* Upper bounds of the bytes beside an adapter's values: of a tensor in its header, and of the rest
+ * of it with what is added to the manifest. */
+#define ADAPTER_TENSOR 128
+#define ADAPTER_FILE 16384
 
 struct recovery {
     struct fm_task task;
@@ -471,7 +475,8 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
     sweep.backward = 0;
     sweep.kept = 0.6;
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    estimate->disk = (uint64_t)(floats * sizeof(float));
+    estimate->disk = (uint64_t)(floats * sizeof(float)) + ADAPTER_FILE +
+                     (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
     estimate->memory += (uint64_t)(4 * floats * sizeof(float));
 }
 

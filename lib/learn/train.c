@@ -27,6 +27,11 @@
 
 #define TOOL "fm-train"
 #define BATCH 8
+/* Upper bounds of what a run adds to the manifest: its history, each mask, and the loss of each
+ * kind of text there. */
+#define MANIFEST_RUN 8192
+#define MANIFEST_MASK 512
+#define MANIFEST_KIND 64
 
 enum {
     FM_TRAIN_MADE,   /* the family that the method makes */
@@ -239,8 +244,10 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    /* Widths compress well, so this is an upper bound. */
-    estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4;
+    /* Widths compress well, so this is an upper bound, as are the bytes of the manifest. */
+    estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4 +
+                     masks * (MANIFEST_MASK + (uint64_t)task->held.inputs * MANIFEST_KIND) +
+                     MANIFEST_RUN;
 }
 
 /* Suggest cheaper runs: fewer steps, or a method without steps. */

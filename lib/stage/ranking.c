@@ -105,23 +105,46 @@ enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double 
     return tokens * 10 * r->E < slots ? FM_REACH_STARVED : FM_REACH_ENOUGH;
 }
 
-int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
-                    struct fm_err *err)
+static const char *const metadata[] = {"fm.kind", "ranking", NULL};
+
+/* The tensors of ranking.safetensors; their data only if the ranking has its arrays. */
+static int list_tensors(struct fm_stbytes *s, const struct fm_ranking *r, const int16_t *moe,
+                        struct fm_err *err)
 {
-    static const char *const metadata[] = {"fm.kind", "ranking", NULL};
-    struct fm_stbytes s;
     const uint64_t shape[2] = {(uint64_t)r->E, (uint64_t)r->I};
     size_t experts = (size_t)r->E, channels = experts * (size_t)r->I;
-    if (fm_stbytes_init(&s, 3 * (size_t)r->M, err))
+    if (fm_stbytes_init(s, 3 * (size_t)r->M, err))
         return err->code;
     for (int m = 0; m < r->M; m++) {
         size_t at = (size_t)m * channels;
-        fm_stbytes_add(&s, FM_F64, 2, shape, r->scores + at, "layers.%d.scores", moe[m]);
-        fm_stbytes_add(&s, FM_I32, 2, shape, r->order + at, "layers.%d.order", moe[m]);
-        fm_stbytes_add(&s, FM_I64, 1, shape, r->tokens + (size_t)m * experts, "layers.%d.tokens",
+        fm_stbytes_add(s, FM_F64, 2, shape, r->scores ? r->scores + at : NULL, "layers.%d.scores",
                        moe[m]);
+        fm_stbytes_add(s, FM_I32, 2, shape, r->order ? r->order + at : NULL, "layers.%d.order",
+                       moe[m]);
+        fm_stbytes_add(s, FM_I64, 1, shape, r->tokens ? r->tokens + (size_t)m * experts : NULL,
+                       "layers.%d.tokens", moe[m]);
     }
-    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
+    return FM_OK;
+}
+
+int fm_ranking_size(const struct fm_ranking *r, const int16_t *moe, size_t *size,
+                    struct fm_err *err)
+{
+    struct fm_stbytes s = {0};
+    int rc = list_tensors(&s, r, moe, err);
+    if (!rc)
+        rc = fm_stbytes_size(&s, metadata, size, err);
+    fm_stbytes_release(&s);
+    return rc;
+}
+
+int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
+                    struct fm_err *err)
+{
+    struct fm_stbytes s = {0};
+    int rc = list_tensors(&s, r, moe, err);
+    if (!rc)
+        rc = fm_stbytes_pack(&s, metadata, data, size, err);
     fm_stbytes_release(&s);
     return rc;
 }

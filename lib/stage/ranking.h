@@ -39,6 +39,9 @@ int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err);
 /* Fill order with the original order. */
 void fm_ranking_original(struct fm_ranking *r);
 
+/* The size of ranking.safetensors of such a ranking, whose arrays may be NULL. */
+int fm_ranking_size(const struct fm_ranking *r, const int16_t *moe, size_t *size,
+                    struct fm_err *err);
 /* The bytes of ranking.safetensors; free() *data.  Same ranking, same bytes. */
 int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data, size_t *size,
                     struct fm_err *err);

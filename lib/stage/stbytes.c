@@ -49,6 +49,18 @@ void fm_stbytes_add(struct fm_stbytes *s, enum fm_dtype dtype, int dims, const u
     memcpy(s->tensor[i].shape, shape, (size_t)dims * sizeof *shape);
 }
 
+int fm_stbytes_size(struct fm_stbytes *s, const char *const *metadata, size_t *size,
+                    struct fm_err *err)
+{
+    char *header = NULL;
+    uint64_t header_bytes, file_bytes = 0;
+    int rc = fm_safetensors_plan(s->tensor, s->count, metadata, &header, &header_bytes, &file_bytes,
+                                 err);
+    free(header);
+    *size = (size_t)file_bytes;
+    return rc;
+}
+
 int fm_stbytes_pack(struct fm_stbytes *s, const char *const *metadata, void **bytes, size_t *size,
                     struct fm_err *err)
 {

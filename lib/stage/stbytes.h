@@ -27,6 +27,9 @@ void fm_stbytes_release(struct fm_stbytes *s); /* zeroed struct is fine */
 void fm_stbytes_add(struct fm_stbytes *s, enum fm_dtype dtype, int dims, const uint64_t *shape,
                     const void *data, const char *fmt, ...) FM_PRINTF(6, 7);
 
+/* The size of the file. */
+int fm_stbytes_size(struct fm_stbytes *s, const char *const *metadata, size_t *size,
+                    struct fm_err *err);
 /* The file; free() *bytes.  metadata is key, value, ..., NULL. */
 int fm_stbytes_pack(struct fm_stbytes *s, const char *const *metadata, void **bytes, size_t *size,
                     struct fm_err *err);
