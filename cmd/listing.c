@@ -223,8 +223,9 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
 {
     fprintf(out,
             "budget: share of expert channels removed; min mean max: channels of an expert; "
-            "bytes: tensors of a ragged export%s; active: parameters a token uses; CE KL "
-            "agree%%: held out\n",
+            "bytes: tensors of a ragged export%s; active: parameters a token uses\n"
+            "CE KL agree%%: on held-out text, KL and agree%% against the original; ~: between "
+            "the nearest budgets that were measured\n",
             list->codes ? " in memory, decoded" : "");
     fprintf(out, "24, 48, 80 GB: the first that fits such a card beside %llu tokens of cache",
             (unsigned long long)context);

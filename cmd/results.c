@@ -40,6 +40,22 @@ static void print_half(FILE *out, double half)
         fprintf(out, " %7s", "");
 }
 
+/* ---- what KL and agreement compare with ---- */
+
+static void print_reference(FILE *out, enum fm_bench_reference reference, bool merged)
+{
+    static const char *const name[] = {"the original", "budget 0 of this bundle",
+                                       "the base-logits file"};
+    fprintf(out, "KL, agree%%, dp%%: against %s%s\n", name[reference],
+            reference == FM_BENCH_BUNDLE && merged ? ", which has the adapter merged" : "");
+}
+
+static void add_reference(cJSON *o, enum fm_bench_reference reference)
+{
+    static const char *const name[] = {"original", "bundle", "base logits"};
+    fm_json_add_string(o, "reference", name[reference]);
+}
+
 /* ---- what is said of tokens ---- */
 
 /* One line of a table below: "0.4016" and what cards of pruned and quantised models have. */
@@ -145,6 +161,7 @@ void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
     print_values(out, q->convention, q->tokens, q->values);
     if (q->rows == 0 || q->row[0].quality[0].positions == 0)
         return;
+    print_reference(out, q->reference, q->row[0].quality[0].recovered);
     fprintf(out, "%6s  %8s %7s %8s %7s %7s  %16s  %8s %8s\n", "budget", "CE", "+-95%", "KL",
             "+-95%", "agree%", "uniform CE", "layer CE", "global CE");
     for (int i = 0; i < q->rows; i++) {
@@ -172,6 +189,7 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
     fm_json_add_uint(o, "sequences", (uint64_t)q->sequences);
     fm_json_add_uint(o, "seq_len", (uint64_t)q->T);
     add_convention(o, q->convention, q->tokens, q->values);
+    add_reference(o, q->reference);
     cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < q->rows && q->row[i].quality[0].positions > 0; i++) {
         cJSON *row = fm_json_add_object(rows, NULL);
@@ -265,6 +283,8 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
         fm_show_bytes(out, "base logits", e->kl_base_bytes, "");
     if (e->member[e->start].quality.positions == 0)
         return;
+    if (e->compared)
+        print_reference(out, e->base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL, false);
     fprintf(out, "%-10s %10s %7s %12s", e->whole ? "budget" : "", "CE", "+-95%", "perplexity");
     fprintf(out, "%s\n", e->compared ? "       KL   +-95%  agree%" : "");
     for (int i = 0; i < e->members; i++)
@@ -324,6 +344,8 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
     if (e->member[e->start].quality.positions == 0)
         return o;
     fm_json_add_uint(o, "positions", (uint64_t)e->member[e->start].quality.positions);
+    if (e->compared)
+        add_reference(o, e->base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL);
     add_numbers(o, e, e->start);
     if (e->compared)
         fm_json_add_double(o, "original_ce", e->original.ce);
@@ -357,6 +379,8 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
     fprintf(out, "held out: %d sequences of %d tokens, %s; sorted by bytes of weight files\n",
             e[0].sequences, e[0].T, e[0].precision);
     print_values(out, e[0].convention, e[0].tokens, e[0].values);
+    if (e[0].compared && measured)
+        print_reference(out, e[0].base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL, false);
     fprintf(out, "%10s %-10s %-8s %7s", "bytes", "weights", "layout", "budget");
     fprintf(out, "%s%s  directory\n", measured ? "         CE   +-95%" : "",
             e[0].compared && measured ? "       KL   +-95%  agree%" : "");

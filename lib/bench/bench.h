@@ -24,6 +24,11 @@
 enum fm_bench_kind { FM_BENCH_FAMILY, FM_BENCH_UNIFORM, FM_BENCH_LAYER, FM_BENCH_GLOBAL };
 #define FM_BENCH_KINDS 4
 
+/* The model that KL and agreement compare with: the checkpoint; budget 0 of the bundle, which has
+ * an adapter in it if the bundle has one; or the model whose probabilities a base-logits file has.
+ */
+enum fm_bench_reference { FM_BENCH_ORIGINAL, FM_BENCH_BUNDLE, FM_BENCH_FILE };
+
 struct fm_bench_row {
     int mask;                                  /* index in the family */
     double budget[FM_BENCH_KINDS];             /* actually removed; uniform may remove less */
@@ -39,6 +44,7 @@ struct fm_bench_quality {
                                 bytes */
     struct fm_bench_row *row;
     struct fm_kinds kinds; /* of the held-out text */
+    enum fm_bench_reference reference;
 };
 
 /* The default budgets. */
@@ -52,9 +58,8 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
  * how->convention, on run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of
  * run->inputs.tokens; or on the tokens of how->kl_base, and then compare with that file instead of
  * the full width. how->kl_base_out is NULL. budgets: "0.2,0.4", "all", or NULL for tenths; the
- * nearest masks are taken.  The shuffles are drawn from run->inputs.seed.  KL and agreement are
- * relative to the full width of what was opened.  With `dry_run` rows are chosen and nothing is
- * measured.  Release in any case.
+ * nearest masks are taken.  The shuffles are drawn from run->inputs.seed.  With `dry_run` rows are
+ * chosen and nothing is measured.  Release in any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, bool dry_run, struct fm_bench_quality *result,

@@ -193,7 +193,9 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     if (!rc)
         rc = fm_quality_measure(quality, s->model, ops, &s->text.held, &s->text.detail, widths,
                                 masks, s->adapted ? &s->adapter : NULL, run, err);
+    bool merged = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "adapter") != NULL;
     for (int i = 0; !rc && i < masks; i++) {
+        quality[i].recovered = merged;
         quality[i].kl = fmax(quality[i].kl, 0); /* rounding may leave less of none */
         q->row[i / FM_BENCH_KINDS].quality[i % FM_BENCH_KINDS] = quality[i];
         q->row[i / FM_BENCH_KINDS].spread[i % FM_BENCH_KINDS] = spread[i];
@@ -220,6 +222,9 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
         result->tokens = fm_bench_text_tokens(&s.text);
         result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
         fm_quality_kinds(&result->kinds, &s.text.held);
+        result->reference = how->kl_base        ? FM_BENCH_FILE
+                            : run->inputs.model ? FM_BENCH_ORIGINAL
+                                                : FM_BENCH_BUNDLE;
         if (!dry_run)
             rc = measure(result, &s, run, err);
     }

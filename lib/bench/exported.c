@@ -314,6 +314,7 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
         fm_quality_kinds(&result->kinds, &s.text.held);
         result->precision = fm_machine_precision(ops);
         result->compared = s.original || how->kl_base;
+        result->base_file = how->kl_base != NULL;
         result->kl_base_bytes = how->kl_base_out ? fm_klbase_bytes(&s.text.out) : 0;
         fm_digest_hex(result->digest, &s.text.held.digest);
     }

@@ -468,6 +468,8 @@ char *fm_list_json(const struct fm_list *list)
         fm_json_add_double(tree, "adapter_budget", list->adapter_budget);
     if (fm_list_knee(list) >= 0)
         fm_json_add_uint(tree, "knee", (uint64_t)fm_list_knee(list));
+    if (list->rows > 0)
+        fm_json_add_string(tree, "reference", "original");
     cJSON *budgets = fm_json_add_array(tree, "budgets");
     for (int i = 0; i < list->rows; i++)
         add_row(budgets, list, &list->row[i]);

@@ -35,7 +35,8 @@ struct fm_record {
     char digest[FM_DIGEST_HEX]; /* of their ids */
     const char *precision;      /* "f32" */
     bool whole;                 /* the layout has all members */
-    bool compared;              /* there is an original */
+    bool compared;              /* there is an original, */
+    bool base_file;             /* or a base-logits file in its place */
     int members, start;         /* measured, by rising budget; the one that it starts with, which of
                                    other layouts is the only one */
     struct fm_record_member *member;
