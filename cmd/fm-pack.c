@@ -37,8 +37,9 @@ static int show_report(void *self, struct fm_err *err)
         fm_show_bytes(text.out, "export", export_most,
                       "about, at most: what one export of it takes");
     if (r->parts > 1)
-        fprintf(text.out, "%-9s%12d  of at most %llu bytes each; give tools the first\n", "parts",
-                r->parts, (unsigned long long)r->bytes_largest);
+        fprintf(text.out, "%-9s%12d  %s to %s, of at most %llu bytes; give tools the first\n",
+                "parts", r->parts, r->part_first, r->part_last,
+                (unsigned long long)r->bytes_largest);
     fm_show_extra(text.out, &r->extra, "kept as they are, ranked by no tool");
     fm_show_bytes(text.out, "memory", r->bytes_memory, "at the most");
     fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r->budgets, r->layers,
@@ -55,6 +56,8 @@ static int show_report(void *self, struct fm_err *err)
     fm_json_add_uint(o, "bytes_export", export_most);
     fm_json_add_uint(o, "parts", (uint64_t)r->parts);
     fm_json_add_uint(o, "bytes_largest", r->bytes_largest);
+    if (r->parts > 1)
+        fm_json_add_string(o, "part_first", r->part_first);
     fm_json_add_uint(o, "bytes_memory", r->bytes_memory);
     fm_json_add_uint(o, "bytes_free", r->bytes_free);
     fm_json_add_uint(o, "passes", (uint64_t)r->passes);

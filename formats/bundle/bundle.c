@@ -639,7 +639,14 @@ static int open_input(struct fm_bundle *b, const char *path, struct fm_err *err)
             "'%s' is a directory; a bundle or stage stream is one file, which fm-pack or "
             "another tool of the suite wrote",
             path);
-    return fm_input_open(&b->file, path, err);
+    int rc = fm_input_open(&b->file, path, err);
+    struct fm_err unused = {0};
+    char *first = rc == FM_ENOENT ? fm_partname_find(path, &unused) : NULL;
+    if (first && strcmp(first, path) != 0)
+        rc = fm_fail(err, rc, "'%s' does not exist, but its parts do; give the first of them, '%s'",
+                     path, first);
+    free(first);
+    return rc;
 }
 
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err)

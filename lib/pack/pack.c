@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "formats/bundle/partname.h"
 #include "formats/json/json.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
@@ -43,6 +45,18 @@ static void tell_extra(const struct fm_packing *p)
     fm_extra_note(note, &p->cp.sum, &p->cp.config);
     if (note[0])
         fm_run_warn(p->run, "%s", note);
+}
+
+/* A bundle under the name of a part would be read as one part of several. */
+static int check_name(const struct fm_run_options *run, struct fm_err *err)
+{
+    int number, parts;
+    return fm_partname_parse(run->outputs.path, &number, &parts)
+               ? fm_fail(err, FM_EUSAGE,
+                         "--output '%s' is the name of part %d of %d; give a name without these "
+                         "numbers, which --part-size adds",
+                         run->outputs.path, number, parts)
+               : FM_OK;
 }
 
 static int open_inputs(struct fm_packing *p, struct fm_err *err)
@@ -385,6 +399,21 @@ static void tell_large(const struct fm_packing *p, uint64_t largest)
                 bytes);
 }
 
+/* The names of the first and the last part, without directories. */
+static int name_parts(struct fm_pack_report *r, const char *path, struct fm_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *first = fm_partname(slash ? slash + 1 : path, 1, r->parts, err);
+    char *last = first ? fm_partname_other(first, r->parts, err) : NULL;
+    if (last) {
+        snprintf(r->part_first, sizeof r->part_first, "%s", first);
+        snprintf(r->part_last, sizeof r->part_last, "%s", last);
+    }
+    free(first);
+    free(last);
+    return last ? FM_OK : err->code;
+}
+
 static int fill_report(struct fm_packing *p, struct fm_err *err)
 {
     struct fm_pack_report *r = p->report;
@@ -410,6 +439,8 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->bytes_out = sizes.all;
     r->bytes_largest = sizes.largest;
     r->parts = sizes.files;
+    if (!rc && r->parts > 1)
+        rc = name_parts(r, p->run->outputs.path, err);
     if (rc && p->options->part_bytes)
         fm_within(err, "--part-size");
     if (rc || to_pipe(p))
@@ -431,6 +462,63 @@ static int plan(struct fm_packing *p, struct fm_err *err)
     if (!rc)
         rc = plan_parts(p, false, err);
     return rc ? rc : fill_report(p, err);
+}
+
+/* ---- a bundle that has the output's name and another number of files ---- */
+
+struct replaced {
+    char *first[2]; /* of one file, of parts; NULL: not there */
+};
+
+/* Find it; FM_ECREATE if it may not be replaced. */
+static int find_replaced(struct replaced *old, const struct fm_packing *p, struct fm_err *err)
+{
+    const char *path = p->run->outputs.path;
+    int number, parts;
+    if (to_pipe(p))
+        return FM_OK;
+    if (p->report->parts > 1 && access(path, F_OK) == 0 && !(old->first[0] = fm_strdup(path, err)))
+        return err->code;
+    char *first = fm_partname_find(path, err);
+    if (!first)
+        return err->code;
+    if (strcmp(first, path) != 0 && fm_partname_parse(first, &number, &parts) &&
+        parts != p->report->parts)
+        old->first[1] = first;
+    else
+        free(first);
+    for (int i = 0; i < 2; i++)
+        if (old->first[i] && !p->run->outputs.force) {
+            fm_fail(err, FM_ECREATE, "'%s' exists, a bundle of the same name", old->first[i]);
+            return fm_advise(err, FM_ADVISE_REPLACE);
+        }
+    return FM_OK;
+}
+
+/* Remove it, its first file first, now that the new one is whole.  What cannot be opened as a
+ * bundle stays. */
+static void remove_replaced(const struct replaced *old, const struct fm_run_options *run)
+{
+    for (int i = 0; i < 2; i++) {
+        struct fm_bundle b;
+        struct fm_err err = {0};
+        if (!old->first[i])
+            continue;
+        int rc = fm_stage_open(&b, old->first[i], NULL, &err);
+        int parts = !rc && i ? b.parts : 1;
+        if (!rc)
+            fm_bundle_close(&b);
+        for (int k = 1; k <= parts && !rc; k++) {
+            char *name = i ? fm_partname_other(old->first[i], k, &err) : old->first[i];
+            rc = !name          ? err.code
+                 : unlink(name) ? fm_fail_errno(&err, "cannot remove '%s'", name)
+                                : 0;
+            if (i)
+                free(name);
+        }
+        if (rc)
+            fm_run_warn(run, "a bundle of the same name stays: %s", err.text);
+    }
 }
 
 /* ---- writing ---- */
@@ -525,9 +613,12 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
 {
     double start = fm_clock_now();
     struct fm_packing p = {.run = run, .options = options, .report = report};
+    struct replaced old = {{NULL}};
     char parts[48];
     *report = (struct fm_pack_report){0};
-    int rc = open_inputs(&p, err);
+    int rc = check_name(run, err);
+    if (!rc)
+        rc = open_inputs(&p, err);
     snprintf(parts, sizeof parts, "part-size %llu", (unsigned long long)options->part_bytes);
     const struct fm_uptodate_inputs inputs = {
         "fm-pack", NULL, options->part_bytes ? parts : NULL, &p.in, &p.cp.dir, false};
@@ -536,6 +627,8 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
     bool needed = !rc && !report->uptodate.is;
     if (needed)
         rc = plan(&p, err);
+    if (!rc && needed)
+        rc = find_replaced(&old, &p, err);
     if (!rc && needed)
         rc = to_pipe(&p) ? write_pipe(&p, err) : write_file(&p, err);
     if (!rc && needed)
@@ -546,7 +639,11 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
     if (!rc && needed) {
         rc = fm_bundle_finish(p.writer, err);
         p.writer = NULL;
+        if (!rc)
+            remove_replaced(&old, run);
     }
+    free(old.first[0]);
+    free(old.first[1]);
     release(&p);
     return rc;
 }
@@ -556,7 +653,9 @@ int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options 
 {
     struct fm_packing p = {.run = run, .options = options, .report = report};
     *report = (struct fm_pack_report){0};
-    int rc = open_inputs(&p, err);
+    int rc = check_name(run, err);
+    if (!rc)
+        rc = open_inputs(&p, err);
     if (!rc)
         rc = plan(&p, err);
     release(&p);

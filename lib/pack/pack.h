@@ -48,9 +48,10 @@ struct fm_pack_report {
     uint64_t bytes_out;     /* the bundle */
     uint64_t bytes_largest; /* size of the largest file */
     int parts;              /* number of files */
-    uint64_t bytes_memory;  /* buffers at the peak */
-    uint64_t bytes_free;    /* on the output's file system; 0 for standard output */
-    int passes;             /* over the checkpoint: 1, or 2 to standard output */
+    char part_first[256], part_last[256]; /* names of parts, without directories; "": one file */
+    uint64_t bytes_memory;                /* buffers at the peak */
+    uint64_t bytes_free;                  /* on the output's file system; 0 for standard output */
+    int passes;                           /* over the checkpoint: 1, or 2 to standard output */
     int layers, experts, budgets, segments;
     struct fm_extra extra; /* tensors of no decoder layer, copied unchanged */
     bool adapter;          /* an adapter is merged */
@@ -63,9 +64,10 @@ struct fm_pack_report {
  * Uses run->inputs.model, input (a stage stream, "-" for standard input), output, force, threads,
  * progress and stop; no tokens.  With part_bytes the output is files of at most that many bytes,
  * named as in formats/bundle/partname.h, unless one file holds everything; not for standard output.
- * FM_ECONFIG if the stage stream comes from another checkpoint, or if codes are to be kept but
- * cannot be; FM_EFORMAT for broken input, or, naming the tensor, for NaN or Inf in a weight;
- * FM_ECREATE if the output exists or does not fit.
+ * A bundle of that name in another number of files counts as the output, too: it is removed once
+ * the new one is whole. FM_ECONFIG if the stage stream comes from another checkpoint, or if codes
+ * are to be kept but cannot be; FM_EFORMAT for broken input, or, naming the tensor, for NaN or Inf
+ * in a weight; FM_ECREATE if the output exists or does not fit.
  */
 int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
             struct fm_pack_report *report, struct fm_err *err);

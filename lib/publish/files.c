@@ -169,6 +169,17 @@ static int add_parts(struct fm_files *f, int parts, struct fm_err *err)
     return FM_OK;
 }
 
+int fm_files_no_part(const char *path, struct fm_err *err)
+{
+    int number, parts;
+    if (!fm_partname_parse(path, &number, &parts) || parts == 1)
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "'%s' is part %d of %d by its name, and a part has no signature of its own; "
+                   "give the directory that has all parts",
+                   path, number, parts);
+}
+
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err)
 {
@@ -182,11 +193,7 @@ int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_ru
         return fm_fail(err, FM_EFORMAT, "'%s' is neither a file nor a directory", path);
     int number, parts;
     if (!f->directory && fm_partname_parse(path, &number, &parts) && parts > 1)
-        return rule->parts ? add_parts(f, parts, err)
-                           : fm_fail(err, FM_EUSAGE,
-                                     "'%s' is part %d of %d by its name, and one part is not "
-                                     "signed; sign the directory that has all of them",
-                                     path, number, parts);
+        return rule->parts ? add_parts(f, parts, err) : fm_files_no_part(path, err);
     if (!f->directory)
         return add_entry(f, FM_OMS_FILE, (uint64_t)st.st_size, err);
     if (!realpath(path, w.home))

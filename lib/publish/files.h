@@ -55,6 +55,9 @@ struct fm_files_rule {
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err);
+/* FM_EUSAGE if the file is by its name one of several parts of a bundle, which have no signatures.
+ */
+int fm_files_no_part(const char *path, struct fm_err *err);
 void fm_files_release(struct fm_files *f); /* zeroed struct is fine */
 
 /* Hash the entries that have `hash` set, in parallel, each read once; f->entry[i].bytes becomes the

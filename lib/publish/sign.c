@@ -287,6 +287,8 @@ static int verify(const struct fm_run_options *run, const struct fm_sign_options
     int rc =
         stat(o->target, &st) == 0 ? FM_OK : fm_fail_errno(err, "cannot examine '%s'", o->target);
     f.directory = !rc && S_ISDIR(st.st_mode);
+    if (!rc && !f.directory)
+        rc = fm_files_no_part(o->target, err);
     if (!rc)
         rc = name_signature(&r->signature, &f, err);
     if (!rc)

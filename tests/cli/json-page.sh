@@ -16,6 +16,7 @@ fm-train "${data[@]}" --method saliency --budget-step 0.2 -o trained ranked >tra
 fm-recover "${data[@]}" --budget 0.4 --steps 1 -n trained >plan/recover
 fm-recover "${data[@]}" --budget 0.4 --steps 1 -o adapted trained >recover/recover 2>/dev/null
 fm-pack -q -m "$odd" --json -o family.fm adapted >pack/pack
+fm-pack -q -m "$odd" --json -n --part-size 400kB -o parts.fm adapted >pack/parts
 fm-pack -q -l --json family.fm >list/list
 fm-pack -q -l --json --tp 2 family.fm >list/tp
 fm-pack -q -x ragged -b 0.4 --json family.fm >export/ragged 2>/dev/null

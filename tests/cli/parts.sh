@@ -60,6 +60,31 @@ ls p
 rm -r p && mkdir p
 fm-pack -q --model "$odd" --part-size 130kB -o p/family.fm trained >/dev/null
 
+echo "== the same name in another number of files"
+mkdir other
+again() {
+    fm-pack -q --model "$odd" -o other/family.fm "$@" trained >/dev/null
+    echo "status $?: $(cd other && echo -- *)"
+}
+again --part-size 100kB
+again --part-size 130kB
+again --part-size 130kB -f
+again
+again -f
+again --part-size 130kB
+again --part-size 130kB -f
+fm-verify other/family.fm
+echo "status $?"
+echo >other/family-00001-of-00002.fm
+rm other/family-*-of-00003.fm
+fm-pack --model "$odd" -o other/family.fm -f trained 2>&1 | grep stays
+ls other
+fm-pack -q --model "$odd" -o other/new-00001-of-00002.fm trained
+echo "status $?"
+fm-pack -q --model "$odd" -o other/new-00001-of-00002.fm -n trained
+echo "status $?"
+rm -r other
+
 echo "== a bill of all parts"
 fm-pack --bom --base-model me/mine $first | sed 's/, [0-9.]* kB,/, SIZE,/'
 grep '"name": "family' $first.bom.cdx.json
@@ -76,6 +101,9 @@ fm-pack -q --export y --budget 0.3 --part-size 130kB family.fm
 echo "status $?"
 openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem 2>/dev/null
 fm-verify --sign key.pem $first
+echo "status $?"
+openssl pkey -in key.pem -pubout -out key.pub
+fm-verify --trusted key.pub $first
 echo "status $?"
 touch q-00003-of-00003.fm q-00001-of-00003.fm
 fm-pack -q --model "$odd" --part-size 130kB -o q.fm trained
