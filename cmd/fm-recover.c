@@ -10,7 +10,10 @@ static void describe(FILE *out, const void *report)
     const struct fm_recover_report *r = report;
     fprintf(out, "adapter  on mask %d, budget %.4f\n", r->mask,
             fm_masks_budget(&r->masks, r->mask));
-    fprintf(out, "steps    %d, loss %.4f -> %.4f\n", r->steps, r->loss_first, r->loss_last);
+    fprintf(out, "steps    %d", r->steps);
+    if (r->resumed)
+        fprintf(out, ", %d of them resumed", r->resumed);
+    fputc('\n', out);
     fm_show_losses(out, &r->masks, r->after);
 }
 

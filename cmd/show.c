@@ -327,7 +327,7 @@ static void show_losses(FILE *out, const struct fm_masks *masks, const struct fm
         last = b;
     }
     if (last >= 0)
-        fputc('\n', out);
+        fprintf(out, "%s\n", after ? ", without -> with the adapter" : "");
 }
 
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after)

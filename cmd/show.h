@@ -44,8 +44,8 @@ int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodat
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
 /* "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to tenths of even number, as a line
- * of `out`; with `after` (family->count) "1.8890 -> 1.8712 at 0.40"; and a line for each kind of
- * held-out text. */
+ * of `out`; with `after` (family->count), which was measured with an adapter, "1.8890 -> 1.8712 at
+ * 0.40"; and a line for each kind of held-out text. */
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after);
 
 /* {"ce", "kl", "agree", "positions", "recovered"}, and "kinds" where there are some; null where

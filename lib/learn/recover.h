@@ -16,7 +16,8 @@ struct fm_recover_report {
     struct fm_quality *after; /* (family.count) on merged, rounded weights */
     int mask;                 /* the mask that was recovered */
     int steps, resumed;
-    double loss_first, loss_last; /* training loss of the first and the last step */
+    double loss_first, loss_last; /* of the batches of the first and the last step, which are
+                                     different text: not a measure of progress */
     double seconds, seconds_step;
     struct fm_uptodate
         uptodate; /* result of --if-changed; if up to date, nothing else is filled in */

@@ -20,6 +20,8 @@ done
 recover same trained512 "${held[@]}" --max-eval-tokens 512
 recover other trained2048 "${held[@]}" --max-eval-tokens 512
 recover again same "${held[@]}" --max-eval-tokens 512
+fm-recover "${data[@]}" "${held[@]}" --max-eval-tokens 512 --steps 2 -o printed trained512 2>/dev/null |
+    sed 's/[0-9]\.[0-9]*/N/g'
 tar xOf other manifest.json | sed -n '/"held_out"/,/^      }/p' | tail -n 16
 for name in other again; do
     cmp <(losses same) <(losses $name) && echo "$name: the same losses before"
