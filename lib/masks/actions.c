@@ -66,16 +66,17 @@ int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32
     *actions = (struct fm_actions){.multiple = multiple};
     int rc = check_multiple(multiple, I, err);
     struct fm_decimal last = {0, 1};
+    bool first = true; /* and may be 0 */
     for (const char *at = text; !rc && *(at += strspn(at, ", "));) {
         size_t len = strcspn(at, ", ");
         struct fm_decimal ratio;
         rc = fm_decimal_span(&ratio, at, len, "--actions", err);
-        if (!rc && !is_less(&last, &ratio))
-            rc =
-                fm_fail(err, FM_EUSAGE, "--actions '%s': ratios must increase and be over 0", text);
+        if (!rc && !first && !is_less(&last, &ratio))
+            rc = fm_fail(err, FM_EUSAGE, "--actions '%s': ratios must increase", text);
         if (!rc)
             rc = add_ratio(actions, &ratio, I, err);
         last = ratio;
+        first = false;
         at += len;
     }
     if (!rc && last.num != last.den)
@@ -92,7 +93,7 @@ int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
     uint64_t steps = until->num * step->den / (step->num * until->den);
     for (uint64_t i = steps + 1; !rc && i-- > 0;) {
         struct fm_decimal ratio = {step->den - i * step->num, step->den};
-        /* A width of 0 is not allowed. */
+        /* Uniform pruning leaves every expert some channels. */
         if (ratio.num == 0)
             continue;
         fm_decimal_reduce(&ratio);

@@ -19,7 +19,7 @@
 
 struct fm_actions {
     int count;                               /* A */
-    struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the last is 1 */
+    struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the first may be 0, the last is 1 */
     uint32_t width[FM_ACTIONS_MAX];          /* increasing; the last is I */
     uint32_t multiple;                       /* widths were rounded up to it */
     int merged; /* ratios dropped because their width was already in the set */
@@ -27,9 +27,9 @@ struct fm_actions {
 
 /*
  * Parse "0.1,0.4,0.7,1" (commas or spaces between) for experts of I channels: width =
- * ceil(ratio I) rounded up to `multiple`, at most I.  Ratios increase, are in (0, 1] and end
- * with 1.  Of ratios with the same width the smallest stays; the caller warns if `merged` is
- * not 0.
+ * ceil(ratio I) rounded up to `multiple`, at most I.  Ratios increase, are in [0, 1] and end
+ * with 1; an expert of ratio 0 has no channel.  Of ratios with the same width the smallest stays;
+ * the caller warns if `merged` is not 0.
  */
 int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
                      struct fm_err *err);

@@ -40,7 +40,7 @@ static int make_bounds(struct fm_segments *seg, const uint32_t *widths, size_t n
         return err->code;
     seg->bound[count++] = 0;
     for (size_t i = 0; i < n; i++) {
-        assert(widths[i] > 0 && widths[i] <= (uint32_t)seg->I);
+        assert(widths[i] <= (uint32_t)seg->I);
         seg->bound[count++] = whole_groups(seg, (int32_t)widths[i]);
     }
     for (size_t i = 1; i <= multiples; i++)

@@ -84,10 +84,24 @@ static void widths_that_coincide_are_merged(void **state)
     assert_int_equal(fm_decimal_ceil(&a.ratio[1], 10), 4);
 }
 
+static void the_first_width_may_be_none(void **state)
+{
+    (void)state;
+    struct fm_actions a;
+    struct fm_err err = {0};
+    assert_int_equal(fm_actions_parse(&a, "0,0.3,1", 37, 8, &err), FM_OK);
+    assert_int_equal(a.count, 3);
+    assert_int_equal(a.width[0], 0);
+    assert_int_equal(a.width[1], 16);
+    assert_int_equal(a.width[2], 37);
+    assert_int_equal(fm_actions_find(&a, 0), 0);
+}
+
 static void action_sets_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", "0.5", "1,0.5", "0,1", "0.5,0.5,1", "0.5;1", "0.1,2"};
+    static const char *const bad[] = {"",        "0.5",       "1,0.5", "0,0,1", "0",
+                                      "0.5,0,1", "0.5,0.5,1", "0.5;1", "0.1,2"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_actions a;
         struct fm_err err = {0};
@@ -153,6 +167,7 @@ int main(void)
         cmocka_unit_test(what_is_no_ratio_is_refused),
         cmocka_unit_test(a_decimal_prints_as_short_as_it_can),
         cmocka_unit_test(ten_actions_give_ten_widths),
+        cmocka_unit_test(the_first_width_may_be_none),
         cmocka_unit_test(widths_that_coincide_are_merged),
         cmocka_unit_test(action_sets_that_make_no_sense_are_refused),
         cmocka_unit_test(uniform_steps_reach_until_and_keep_something),
