@@ -26,6 +26,8 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_json_add_double(o, "budget", r->budget);
     fm_json_add_uint(o, "width_uniform", r->width_uniform);
     fm_json_add_double(o, "width_mean", r->width_mean);
+    if (r->layout->drops)
+        fm_json_add_uint(o, "experts_dropped", (uint64_t)r->dropped);
     fm_json_add_uint(o, "channels_layout", r->channels_layout);
     fm_json_add_uint(o, "bytes_layout", r->bytes_layout);
     fm_json_add_uint(o, "channels_pad", r->channels_pad);
@@ -97,7 +99,11 @@ static void export_text(FILE *out, const struct fm_export_options *options,
                                                       : "--weights";
     fm_units_bytes(all, r->bytes_out);
     fprintf(out, "export   %s, budget %.4f (mask %d)\n", r->layout->name, r->budget, r->index);
-    if (r->layout->one_width)
+    if (r->layout->drops)
+        fprintf(out, "dropped  %d of %d experts; %u channels in every other%s\n", r->dropped,
+                r->experts, r->width_uniform,
+                r->dropped ? "" : ": masks remove whole experts where --actions began with 0");
+    else if (r->layout->one_width)
         fprintf(out, "width    %u channels in every expert, where the mask leaves %.1f\n",
                 r->width_uniform, r->width_mean);
     rounding_line(out, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);

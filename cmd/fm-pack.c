@@ -177,7 +177,7 @@ static const struct fm_cli_scope scope[] = {
 
 /* What the command line asks for. */
 static struct {
-    bool list, bom;
+    bool list, bom, drop;
     const char *directory, *cap;
     char layouts[256]; /* their names, for --layout */
     char weights[256]; /* the same of --weights */
@@ -223,6 +223,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)
                                                                          : err->code;
     if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
+        (asked.drop && fm_layouts_drop(&o->layout, err)) ||
         fm_exportplan_serve(o, (enum fm_server)server, err))
         return err->code;
     cli->run.outputs.path = directory;
@@ -262,6 +263,8 @@ static const struct fm_cli_option own[] = {
      "form of the export (default: ragged)", 0, 0, EXPORT},
     {"for", 0, FM_CLI_CHOICE, &asked.server, FM_SERVER_CHOICES,
      "program that reads layout layer, or experts in a format (default: any)", 0, 0, EXPORT},
+    {"drop-experts", 0, FM_CLI_FLAG, &asked.drop, NULL,
+     "uniform: leave out experts of width 0, for vLLM", 0, 0, EXPORT},
     {"load-cap", 0, FM_CLI_TEXT, &asked.cap, "R[:R2]",
      "elastic: only budgets from R to R2, and no wider experts", 0, 0, EXPORT},
     {"shard-size", 0, FM_CLI_SIZE, &asked.options.shard_bytes, "SIZE",

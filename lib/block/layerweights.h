@@ -69,6 +69,7 @@ struct fm_layer {
     struct fm_in down;    /* (sum cap, H) */
     float *gate_up_bias;  /* (r sum cap); NULL if experts have no biases */
     float *down_bias;     /* (E, H) */
+    float *constant;      /* (E, H): the output of an expert with cap 0; NULL: it is 0 */
     int64_t *row0;        /* (E) */
     int *cap;             /* (E) */
 };

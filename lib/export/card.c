@@ -113,7 +113,9 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     bool known = fm_masks_quality(&q, &p->from->budgets.masks, p->index);
     const struct fm_budget *b = &p->from->budgets.budget[p->index];
     bool more = p->widths.by_layout + p->widths.by_pad > 0;
-    bool other = p->options.layout->one_width && b->width_min != b->width_max;
+    const uint32_t *widths = fm_masks_widths(&p->from->budgets.masks, p->index);
+    bool same = memcmp(p->widths.kept, widths, fm_opened_experts(p->from) * sizeof *widths) == 0;
+    bool other = p->options.layout->one_width && !same && b->width_min != b->width_max;
     double original;
     if (fm_stage_original_ce(&original, &p->from->bundle, mask))
         fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n", original);
@@ -154,6 +156,12 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t,
                        "| channels more than the mask keeps | %" PRIu64 ", %" PRIu64 " bytes |\n",
                        more, fm_exportplan_channel_bytes(p, more));
+    int removed = 0;
+    for (int i = 0; i < n; i++)
+        removed += p->widths.stored[i] == 0;
+    if (p->options.layout->drops)
+        fm_text_printf(t, "| experts removed, with a constant output of 0 | %d of %d |\n", removed,
+                       n);
     fm_text_printf(t, "| parameters, active per token | %" PRIu64 ", %" PRIu64 " |\n",
                    fm_config_params(&p->from->config, p->widths.kept),
                    fm_config_params_active(&p->from->config, p->widths.kept));
@@ -332,7 +340,13 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
     else
         fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\n", layout->vllm_options);
     const char *why_not = fm_runtimes_no_sglang(c, layout->code);
-    if (why_not)
+    if (layout->drops)
+        fm_text_printf(t,
+                       "This form was checked against the source of vLLM 0.33, which had no build "
+                       "for a CPU: vLLM did\nnot run it here.  It serves it without quantisation, "
+                       "LoRA, expert and data parallelism.\n\nNot in transformers 5.23, SGLang "
+                       "0.5.23 and llama.cpp: they need weights of every\nexpert.\n\n");
+    else if (why_not)
         fm_text_printf(t, "Not in SGLang 0.5.23: %s.\n\n", why_not);
     else
         say_sglang(t, layout->sglang_options, why_package(p));
@@ -404,13 +418,13 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
                           "on a hub, takes the\nplace of `.`.\n\n");
         if (unread)
             fm_text_printf(t, "transformers 5.23: %s.\n\n", unread);
-        else
+        else if (!layout->drops)
             say_transformers(t, p);
         say_servers(t, p);
     }
     if (layout->running)
         layout->running(t, p);
-    if (served && !unread)
+    if (served && !unread && !layout->drops)
         fm_text_printf(t,
                        "Measuring it:\n\n    lm_eval --model hf --model_args "
                        "pretrained=.,dtype=auto%s \\\n        --tasks "
@@ -460,6 +474,8 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "## Making it\n\n    fm-pack --export DIR --layout %s", o->layout->name);
     if (o->layout->runtime)
         fm_text_printf(t, " --for %s", o->layout->runtime);
+    if (o->layout->drops)
+        fm_text_printf(t, " --drop-experts");
     if (o->quantise)
         fm_text_printf(t, " --weights %s%s%s", o->quantise->name, o->server ? " --for " : "",
                        o->server ? fm_server_name(o->server) : "");

@@ -137,8 +137,11 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
         .bytes_out = bytes_out(p, run),
         .bytes_memory = fm_exportwriter_memory(p, strcmp(run->outputs.path, "-") == 0),
         .files = (int)p->files};
-    r->width_uniform = layout->one_width ? p->widths.stored[0] : 0;
+    r->width_uniform = layout->one_width ? p->widths.widest : 0;
     r->width_mean = (1 - r->budget) * p->from->config.I;
+    r->experts = (int)fm_opened_experts(p->from);
+    for (int i = 0; layout->drops && i < r->experts; i++)
+        r->dropped += p->widths.stored[i] == 0;
     r->storage = p->from->packed.storage ? p->from->packed.storage->name : NULL;
     r->codes = p->codes;
     r->extra = p->from->extra;

@@ -34,11 +34,11 @@
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),
  * "index", "removed", "budget", "weights" (--weights, of codes), "base_model" and "load_cap": [R,
- * R2] (where they were given), "allow_code" and "keep_extra": true and "keep_config": [keys] (where
- * there are), "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of
- * layer 0 ..] ..], "config": digest of the checkpoint's config.json, "ranking": digest of the
- * bundle's ranking, "files": every other file of the directory with its size and digest
- * (filetable.h)}.  No paths, no dates: same bundle, same options, same bytes.
+ * R2] (where they were given), "allow_code", "keep_extra" and "drop_experts": true and
+ * "keep_config": [keys] (where there are), "pad_multiple", "shard_size" (0 where the layout is not
+ * sharded), "widths": [[k of layer 0 ..] ..], "config": digest of the checkpoint's config.json,
+ * "ranking": digest of the bundle's ranking, "files": every other file of the directory with its
+ * size and digest (filetable.h)}.  No paths, no dates: same bundle, same options, same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H
@@ -57,6 +57,7 @@ struct fm_export_report {
     double budget;                          /* its fraction */
     uint32_t width_uniform;                 /* of layouts with one width; */
     double width_mean;                      /* what the mask leaves of an expert */
+    int experts, dropped;                   /* of all layers; those of them that are left out */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */
     uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */

@@ -752,6 +752,9 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
         return fill_experts(p, t, from, size, dst, err);
     case FM_FILL_NUMBER:
         return fill_number(t, from, size, dst);
+    case FM_FILL_CONSTANT:
+        memset(dst, 0, (size_t)size);
+        return FM_OK;
     }
     assert(!"a fill");
     return FM_EBUG;

@@ -11,6 +11,14 @@
 const struct fm_layout *const fm_layouts[] = {FM_LAYOUT_ROWS(POINT) NULL};
 _Static_assert(sizeof fm_layouts / sizeof *fm_layouts <= FM_LAYOUTS_MAX + 1, "FM_LAYOUTS_MAX");
 
+uint32_t fm_layouts_widest(const struct fm_config *c, const uint32_t *widths)
+{
+    uint32_t widest = 0;
+    for (size_t i = 0; i < (size_t)c->M * (size_t)c->E; i++)
+        widest = widths[i] > widest ? widths[i] : widest;
+    return widest;
+}
+
 int fm_layouts_shared(const struct fm_layout *layout, const struct fm_config *c, uint32_t k)
 {
     int width = (int)k;
@@ -45,6 +53,20 @@ int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err)
                        "--for vllm is a form of layout %s; layout %s has one form for all", has,
                        (*layout)->name);
     *layout = (*layout)->vllm;
+    return FM_OK;
+}
+
+int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err)
+{
+    const char *has = "";
+    for (int i = 0; fm_layouts[i]; i++)
+        has = fm_layouts[i]->dropped ? fm_layouts[i]->name : has;
+    if (!(*layout)->dropped)
+        return fm_fail(err, FM_EUSAGE,
+                       "--drop-experts is a form of layout %s, and this is layout %s; use --layout "
+                       "%s, or omit it",
+                       has, (*layout)->name, has);
+    *layout = (*layout)->dropped;
     return FM_OK;
 }
 

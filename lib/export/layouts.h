@@ -29,10 +29,11 @@ enum fm_split {
 };
 
 struct fm_layout {
-    const char *name;             /* of --layout */
-    const char *runtime;          /* of --for: "any", "vllm"; NULL: one form for all */
-    const struct fm_layout *vllm; /* its form for --for vllm; NULL: none */
-    const char *listed;           /* of that form: what lists call it */
+    const char *name;                /* of --layout */
+    const char *runtime;             /* of --for: "any", "vllm"; NULL: one form for all */
+    const struct fm_layout *vllm;    /* its form for --for vllm; NULL: none */
+    const char *listed;              /* of that form: what lists call it */
+    const struct fm_layout *dropped; /* its form for --drop-experts; NULL: none */
 
     /* ---- which widths ---- */
 
@@ -42,6 +43,7 @@ struct fm_layout {
     bool one_width;     /* of all experts of the model, whatever the mask gives each of them */
     const char *plain;  /* why it cannot have the codes and scales of a quantised checkpoint; NULL:
                            it can.  With `code` only experts do, and the rest is decoded */
+    bool drops;         /* experts that the mask leaves no channel are not there: a constant is */
     bool full;          /* files can hold all channels of every expert, zero where removed */
     uint32_t multiple;  /* its kernels need widths that are multiples of it; 1: any */
     /* From the mask's widths to wider ones; NULL: they are the mask's. */
@@ -93,7 +95,10 @@ FM_LAYOUT_ROWS(FM_LAYOUT_DECLARE)
 extern const struct fm_layout *const fm_layouts[];
 #define FM_LAYOUTS_MAX 16
 
-/* Channels of the shared expert in the files of a layout whose first expert has k.  Where
+/* The largest of widths (M, E): of a layout with one width, that. */
+uint32_t fm_layouts_widest(const struct fm_config *config, const uint32_t *widths);
+
+/* Channels of the shared expert in the files of a layout whose widest expert has k.  Where
  * config.json says it in experts (shared_key of struct fm_model_family) and all of these are k
  * wide, it takes that many whole ones, with zeros behind its own channels; k 0: it stays as it is.
  */
@@ -105,6 +110,8 @@ const struct fm_layout *fm_layouts_find(const char *name);
 void fm_layouts_choices(char *text, size_t size);
 /* Put the form for vLLM in the place of *layout; FM_EUSAGE where that has one form for all. */
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
+/* Put the form for --drop-experts in the place of *layout; FM_EUSAGE where it has none. */
+int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err);
 /* The name of the first layout that takes a load cap; "native or padded", those that can keep extra
  * tensors: for sentences. */
 const char *fm_layouts_capped(void);

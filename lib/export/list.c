@@ -158,7 +158,7 @@ static int fill_format(struct fm_list *list, const struct fm_opened *o, int form
     for (int i = 0; i < list->rows && !rc; i++) {
         struct fm_list_format *f = &list->row[i].format[format];
         fm_exportplan_widths(&p, i);
-        f->width = p.widths.stored[0];
+        f->width = p.widths.widest;
         f->tp_degrees = fm_runtimes_tp_degrees(&o->config, options.layout, p.widths.stored,
                                                fm_exportplan_quantum(&p));
         uint64_t has = fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p));

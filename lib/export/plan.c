@@ -175,6 +175,20 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
+/* Only experts that have tensors of their own can be missing. */
+static int check_drops(const struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    char name[FM_WEIGHT_NAME_BYTES];
+    if (!p->options.layout->drops || fm_weights_constant_name(name, c, c->moe[0], 0))
+        return FM_OK;
+    return fm_fail(
+        err, FM_ECONFIG,
+        "--drop-experts: checkpoints of %s have all experts of a layer in one tensor, of "
+        "which vLLM takes none out; omit it",
+        c->family->name);
+}
+
 /* A width of which every one of `devices` devices gets a whole part. */
 static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
 {
@@ -218,7 +232,7 @@ int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err)
 {
     *p = (struct fm_exportplan){.from = from, .options = *options};
-    if (choose_codes(p, err) || choose_multiple(p, err))
+    if (choose_codes(p, err) || check_drops(p, err) || choose_multiple(p, err))
         return err->code;
     size_t n = fm_opened_experts(from);
     p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
@@ -280,7 +294,8 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
         kept[i] = whole ? I : kept[i];
         p->widths.stored[i] = fm_exportplan_full(p) ? I : kept[i];
     }
-    p->widths.shared = fm_layouts_shared(layout, &p->from->config, p->widths.stored[0]);
+    p->widths.widest = fm_layouts_widest(&p->from->config, p->widths.stored);
+    p->widths.shared = fm_layouts_shared(layout, &p->from->config, p->widths.widest);
 }
 
 /* ---- lists that grow ---- */
@@ -664,6 +679,20 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
     return storage->shape_end ? add_format(p, &t, weight, storage->shape_end, err) : FM_OK;
 }
 
+/* The output of a removed expert, as vLLM reads it (FM_REMOVED_KEY). */
+static int add_constant(struct fm_exportplan *p, int m, int e, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    char name[FM_WEIGHT_NAME_BYTES];
+    bool named = fm_weights_constant_name(name, c, c->moe[m], e);
+    assert(named); /* check_drops */
+    (void)named;
+    struct fm_planned_tensor t = {.fill = FM_FILL_CONSTANT, .m = m, .e = e};
+    t.t = (struct fm_tensor){
+        .name = name, .dtype = p->from->dtype, .dims = 1, .shape = {(uint64_t)c->H}};
+    return fm_exportplan_add_tensor(p, &t, err);
+}
+
 typedef int add_matrix(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                        struct fm_err *err);
 
@@ -671,8 +700,13 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     add_matrix *add = p->options.quantise ? add_rounded : p->codes ? add_codes : add_stock;
+    const uint32_t *stored = p->widths.stored + (size_t)m * (size_t)c->E;
     int rc = FM_OK;
-    for (int e = 0; e < c->E; e++)
+    for (int e = 0; e < c->E && !rc; e++) {
+        if (p->options.layout->drops && stored[e] == 0) {
+            rc = add_constant(p, m, e, err);
+            continue;
+        }
         for (const struct fm_weight *w = c->family->weight; fm_weights_more(w) && !rc; w++) {
             if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
                 !fm_weights_exists(c, w, c->moe[m]))
@@ -681,6 +715,7 @@ int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
             if (each || e == 0)
                 rc = (w->part == FM_PART_BIAS ? add_stock : add)(p, m, w, e, each ? 1 : c->E, err);
         }
+    }
     return rc;
 }
 
@@ -935,7 +970,7 @@ static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_layout *layout = p->options.layout;
-    if (!layout->one_width || !c->family->shared_key || c->shared == 0 || p->widths.stored[0] > 0)
+    if (!layout->one_width || !c->family->shared_key || c->shared == 0 || p->widths.widest > 0)
         return FM_OK;
     return fm_fail(
         err, FM_ECONFIG,
@@ -944,10 +979,26 @@ static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
         layout->name, c->shared, c->family->shared_key);
 }
 
+/* Of every layer vLLM needs an expert. */
+static int check_left(const struct fm_exportplan *p, struct fm_err *err)
+{
+    const struct fm_config *c = &p->from->config;
+    for (int m = 0; p->options.layout->drops && m < c->M; m++) {
+        if (layer_channels(p, m) > 0)
+            continue;
+        return fm_fail(
+            err, FM_ECONFIG,
+            "--drop-experts: mask %d, budget %.4f, leaves no expert of layer %d, and vLLM "
+            "needs one of each; use a smaller budget, or omit the option",
+            p->index, p->from->budgets.budget[p->index].budget, c->moe[m]);
+    }
+    return FM_OK;
+}
+
 int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
 {
     fm_exportplan_widths(p, index);
-    if (check_shared(p, err))
+    if (check_left(p, err) || check_shared(p, err))
         return err->code;
     bool fits =
         p->weight_files > 0 && memcmp(p->planned_for, p->widths.stored,

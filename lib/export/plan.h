@@ -36,7 +36,8 @@ enum fm_fill {
     FM_FILL_SCALES,  /* scales, or, where codes are kept, those that no channel has, */
     FM_FILL_FACTOR,  /* or the numbers that belong to these */
     FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
-    FM_FILL_NUMBER   /* one number */
+    FM_FILL_NUMBER,  /* one number */
+    FM_FILL_CONSTANT /* the output of a removed expert, H numbers */
 };
 
 /*
@@ -86,6 +87,7 @@ struct fm_planned_file {
 struct fm_planned_widths {
     uint32_t *kept;             /* (M, E): channels of every expert that the export computes with */
     uint32_t *stored;           /* (M, E): channels that files can hold, those behind zero */
+    uint32_t widest;            /* of stored; of a layout with one width, that */
     int shared;                 /* channels that files can hold of the shared expert */
     uint64_t by_layout, by_pad; /* channels kept and not in the mask, and why: struct
                                    fm_export_report */
@@ -225,7 +227,8 @@ int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
 /* Two tensors with a dimension for the experts, as fused kernels have them: gate_up_proj
  * (E, 2 k, H), gate rows first, and down_proj (E, H, k).  All experts of the layer are k wide. */
 int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err);
-/* The checkpoint's own tensors of every expert, or of all of the layer. */
+/* The checkpoint's own tensors of every expert, or of all of the layer; where the layout drops
+ * experts, the constant of each that has no channel. */
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
 
 /* All tensors into files of at most --shard-size, as transformers names them, and their index. */

@@ -217,7 +217,7 @@ uint64_t fm_runtimes_tp_degrees(const struct fm_config *c, const struct fm_layou
                                 const uint32_t *stored, uint32_t quantum)
 {
     bool stock = !layout->code;
-    int shared = fm_layouts_shared(layout, c, stored[0]);
+    int shared = fm_layouts_shared(layout, c, fm_layouts_widest(c, stored));
     int most = stock || (fm_runtimes_modeling(c) && !has_sinks(c)) ? FM_TP_DEGREES_MAX : 1;
     const struct attention *a = find_attention(c->attention);
     uint64_t tp_degrees = 0;

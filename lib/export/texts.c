@@ -155,7 +155,7 @@ void fm_texts_stock(struct fm_texts_edit *e, struct fm_exportplan *p)
     set_architecture(e, p, json);
     if (p->from->config.family->width_twin) {
         fm_text_printf(&t, "%d",
-                       p->options.layout->one_width ? (int)p->widths.stored[0] : p->from->config.I);
+                       p->options.layout->one_width ? (int)p->widths.widest : p->from->config.I);
         fm_texts_set(e, p->from->config.family->width_twin, &t);
     }
     cJSON_Delete(json);
@@ -430,6 +430,8 @@ static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
     say_keys(&t, o->keep_config);
     if (o->keep_extra)
         fm_text_printf(&t, "  \"keep_extra\": true,\n");
+    if (o->layout->drops)
+        fm_text_printf(&t, "  \"drop_experts\": true,\n");
     fm_text_printf(&t, "  \"pad_multiple\": %" PRIu32 ",\n  \"shard_size\": %" PRIu64 ",\n",
                    o->pad_multiple ? o->pad_multiple : 1, shard_size(o));
     fm_text_printf(&t, "  \"widths\": ");

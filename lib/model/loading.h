@@ -61,7 +61,9 @@ struct fm_model {
     struct fm_packed packed; /* tensors of a bundle of codes */
     bool keeps;              /* its codes stay codes in a bundle, so values are never rounded */
     enum fm_dtype dtype;
-    uint32_t *caps; /* (M, E) */
+    uint32_t *caps;             /* (M, E) */
+    struct fm_stored *constant; /* (M, E): of experts that config.json says are removed; NULL: none
+                                   is */
     const int32_t *order;
     struct fm_layer_tensors *layer; /* (L) */
     struct fm_model_tensor nonlayer_tensor[8];
@@ -80,6 +82,9 @@ struct fm_model {
 
 /* Sum of the caps of decoder layer l; 0 for a dense layer. */
 size_t fm_loading_channels(const struct fm_model *m, int l);
+
+/* The constant of expert e of layer l; NULL: it is not removed. */
+const struct fm_stored *fm_model_constant(const struct fm_model *m, int l, int e);
 
 /* Begin to prefetch layer l (no prefetch may be running); and end the prefetch, if one is running.
  */

@@ -77,6 +77,8 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
+    if (!rc && cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "drop_experts")))
+        rc = fm_layouts_drop(&o->layout, err);
     int server = cJSON_IsString(runtime) ? fm_server_find(runtime->valuestring) : -1;
     if (!rc && server >= 0)
         rc = fm_exportplan_serve(o, (enum fm_server)server, err);

@@ -354,6 +354,8 @@ static void check_unit(void *arg, int i)
         rc = check_block(&p, &bytes, &err);
     else if (p.t->fill == FM_FILL_NUMBER)
         rc = check_filled(&p, 0, have->size, "is not the one number that belongs there", &err);
+    else if (p.t->fill == FM_FILL_CONSTANT)
+        rc = check_filled(&p, 0, have->size, "is not the constant of the removed expert", &err);
     else if (p.t->experts > 0)
         rc = check_filled(&p, 0, have->size,
                           j->plan.codes ? "is not what the bundle's scales make of it"

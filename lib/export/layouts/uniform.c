@@ -4,6 +4,10 @@
  * differs from the checkpoint's in the width key alone: any program that runs the original
  * architecture loads it.  Where the shared expert is said to be as wide as so many experts, that
  * number changes, too, and zeros fill the last of them.
+ *
+ * Its form for --drop-experts is for vLLM 0.33: experts that the mask leaves no channel are left
+ * out, the router stays as it is, and config.json lists them (FM_REMOVED_KEY).  Each has a constant
+ * in the place of its output.  The others share one width.
  */
 #include "lib/export/runtimes.h"
 #include "lib/export/plan.h"
@@ -18,18 +22,56 @@ static void level_model(struct fm_exportplan *p)
         p->widths.kept[i] = k;
 }
 
+/* The same of the experts that have channels. */
+static void level_kept(struct fm_exportplan *p)
+{
+    size_t n = fm_opened_experts(p->from);
+    uint32_t *kept = p->widths.kept;
+    uint64_t sum = 0, experts = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += kept[i];
+        experts += kept[i] > 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (kept[i] > 0)
+            kept[i] = fm_actions_round(
+                (sum + experts - 1) / experts,
+                fm_actions_both(p->from->budgets.actions.multiple, FM_UNIFORM_MULTIPLE),
+                p->from->config.I);
+}
+
 static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
     const struct fm_model_family *family = c->family;
     struct fm_text t = {0};
     fm_texts_stock(edit, p);
-    fm_text_printf(&t, "%d", (int)p->widths.stored[0]);
+    fm_text_printf(&t, "%d", (int)p->widths.widest);
     fm_texts_set(edit, family->width_key, &t);
     if (!family->shared_key || c->shared == 0)
         return;
-    fm_text_printf(&t, "%d", p->widths.shared / (int)p->widths.stored[0]);
+    fm_text_printf(&t, "%d", p->widths.shared / (int)p->widths.widest);
     fm_texts_set(edit, family->shared_key, &t);
+}
+
+/* {"3": [0, 17]}: layers that lack experts, and which. */
+static void set_removed(struct fm_texts_edit *edit, struct fm_exportplan *p)
+{
+    const struct fm_config *c = &p->from->config;
+    struct fm_text t = {0};
+    int layers = 0;
+    set_config(edit, p);
+    for (int m = 0; m < c->M; m++) {
+        const uint32_t *stored = p->widths.stored + (size_t)m * (size_t)c->E;
+        int removed = 0;
+        for (int e = 0; e < c->E; e++)
+            if (stored[e] == 0 && removed++ == 0)
+                fm_text_printf(&t, "%s\n    \"%d\": [%d", layers++ ? "]," : "{", c->moe[m], e);
+            else if (stored[e] == 0)
+                fm_text_printf(&t, ", %d", e);
+    }
+    fm_text_printf(&t, layers ? "]\n  }" : "{}");
+    fm_texts_set(edit, FM_REMOVED_KEY, &t);
 }
 
 static void say_running(struct fm_text *t, const struct fm_exportplan *p)
@@ -45,8 +87,31 @@ static void say_running(struct fm_text *t, const struct fm_exportplan *p)
                           "    llama-cli -m model.gguf\n\n");
 }
 
+static const struct fm_layout dropped = {
+    .name = "uniform",
+    .one_width = true,
+    .plain = "with --drop-experts is for vLLM, which has constants only beside plain weights",
+    .drops = true,
+    .multiple = FM_UNIFORM_MULTIPLE,
+    .level = level_kept,
+    .leveled = "one width for all that stay",
+    .names = FM_NAMING_STOCK,
+    .experts = fm_exportplan_stock,
+    .sharded = true,
+    .files = fm_exportplan_shards,
+    .config = set_removed,
+    .about =
+        "Layout `uniform` without removed experts: stock names, a constant in the place of the\n"
+        "output of every expert that the mask leaves no channel, one width for the others.\n"
+        "The router is the original's and still chooses removed experts.  The form is vLLM 0.33's.",
+    .vllm_options = "",
+    .sglang_options = "",
+    .split = FM_SPLIT_EXPERTS,
+};
+
 const struct fm_layout fm_layout_uniform = {
     .name = "uniform",
+    .dropped = &dropped,
     .one_width = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,

@@ -1,0 +1,103 @@
+# uniform --drop-experts: experts of width 0 are left out, vLLM's constants are in their place, and the
+# tools read such a directory; and directories that say one thing and hold another.
+here=$(dirname "$0")
+# shellcheck source=tests/cli/family.bash
+. "$here/family.bash"
+export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$here
+family saliency --actions 0,1 --until 0.6
+said() {
+    "$@" 2>&1 >/dev/null | sed "s|$GOLDEN|GOLDEN|; s/^/  /"
+    echo "  status ${PIPESTATUS[0]}"
+}
+drop=(--export out -f --layout uniform --drop-experts)
+echo "== whole experts"
+fm-pack -q "${drop[@]}" --budget 0.4 family.fm | grep -v '^all '
+python3 - out "$odd" <<'END'
+import json, sys
+from fp8 import read
+out, model = sys.argv[1:]
+config = json.load(open(out + "/config.json"))
+tensors, whole = read(out), read(model)
+removed = {(int(l), e) for l, experts in config["approximate_experts"].items() for e in experts}
+print("removed:", sorted(removed))
+prefix = "model.layers.%d.block_sparse_moe.experts.%d."
+for at in sorted(removed):
+    names = [n for n in tensors if n.startswith(prefix % at)]
+    dtype, shape, data = tensors[prefix % at + "approx_value"]
+    print(at, names == [prefix % at + "approx_value"], dtype, shape, "zeros" if not any(data) else "other")
+left = {n for n in whole if not n.startswith(tuple(prefix % at for at in removed))}
+print("all else is there:", left == {n for n in tensors if not n.endswith("approx_value")})
+gates = [n for n in whole if n.endswith("gate.weight")]
+print("routers are the original's:", all(tensors[n] == whole[n] for n in gates))
+END
+fm-pack -q --export ragged --budget 0.4 family.fm >/dev/null
+fm-verify -q out --against family.fm --function --tokens "$odd/tokens.npy" | sed -n 's/:.*differ by .* at most/: same/p; s/:.*ok/: ok/p'
+for dir in out ragged; do
+    fm-bench -q quality $dir --model "$odd" --eval-tokens "$odd/tokens.npy" --precision f32 --json |
+        python3 -c 'import json, sys; x = json.load(sys.stdin); print(x["ce"], x["kl"])' >$dir.quality
+done
+cmp out.quality ragged.quality && echo "the function of layout ragged"
+fm-pack -q --export - --layout uniform --drop-experts --budget 0.4 -T 1 family.fm 2>/dev/null | tar xf - --one-top-level=stream
+diff -r out stream && echo "a stream on one thread: same bytes"
+grep -A 1 '^## Making' -A 2 out/README.md
+echo "== narrow ones too"
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method saliency --actions 0,0.3,1 \
+    --budget-step 0.1 --until 0.5 -f -o narrow ranked >/dev/null
+fm-pack -q --model "$odd" -o narrow.fm narrow >/dev/null
+fm-pack -q --export mixed --layout uniform --drop-experts --budget 0.5 narrow.fm | grep -v '^all '
+fm-verify -q mixed --against narrow.fm | sed -n 's/:.*ok/: ok/p'
+echo "== refused"
+said fm-pack -q --export no --layout ragged --drop-experts --budget 0.4 family.fm
+said fm-pack -q --export no --layout uniform --drop-experts --budget 0.4 --weights fp8-block family.fm
+said fm-pack -q --export no --layout uniform --drop-experts --budget 0.6 family.fm
+said fm-rank -q --model out --tokens "$odd/tokens.npy" -o no
+said fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --actions 0,0,1 -o no ranked
+fm-rank -q --model "$GOLDEN/odd-gptoss" --tokens "$GOLDEN/odd-gptoss/tokens.npy" --precision f32 -o fused >/dev/null 2>&1
+fm-train -q --model "$GOLDEN/odd-gptoss" --tokens "$GOLDEN/odd-gptoss/tokens.npy" --method saliency \
+    --actions 0,1 --budget-step 0.2 --until 0.2 -o fused.t fused >/dev/null 2>&1
+fm-pack -q --model "$GOLDEN/odd-gptoss" -o fused.fm fused.t >/dev/null
+said fm-pack -q --export no --layout uniform --drop-experts --budget 0.2 fused.fm
+echo "== directories that were changed"
+python3 - out <<'END'
+import json, shutil, struct, sys
+from fp8 import pack, read
+tensors, config = read(sys.argv[1]), json.load(open(sys.argv[1] + "/config.json"))
+removed = config["approximate_experts"]
+layer = next(iter(removed))
+name = "model.layers.%s.block_sparse_moe.experts.%d.approx_value" % (layer, removed[layer][0])
+dtype, shape, data = tensors[name]
+other = next(e for e in range(5) if e not in removed[layer])
+
+def case(title, change):
+    shutil.copytree(sys.argv[1], title)
+    t, c = dict(tensors), json.loads(json.dumps(config))
+    change(t, c)
+    open(title + "/model.safetensors", "wb").write(pack(t))
+    json.dump(c, open(title + "/config.json", "w"))
+
+case("missing", lambda t, c: t.pop(name))
+case("short", lambda t, c: t.update({name: (dtype, [shape[0] - 1], data[:-2])}))
+case("matrix", lambda t, c: t.update({name: (dtype, [1, shape[0]], data)}))
+case("integers", lambda t, c: t.update({name: ("U8", shape, data[: shape[0]])}))
+case("nan", lambda t, c: t.update({name: (dtype, shape, struct.pack("<H", 0x7FC0) + data[2:])}))
+case("stray", lambda t, c: t.update({name.replace("experts.%d." % removed[layer][0], "experts.%d." % other): (dtype, shape, data)}))
+case("list", lambda t, c: c.update(approximate_experts=[[0]]))
+case("nolayer", lambda t, c: c.update(approximate_experts={"03": [0]}))
+case("twice", lambda t, c: c["approximate_experts"][layer].append(removed[layer][0]))
+def drop_all(t, c):
+    c["approximate_experts"][layer] = [0, 1, 2, 3, 4]
+    for e in range(5):
+        t[name.replace("experts.%d." % removed[layer][0], "experts.%d." % e)] = (dtype, shape, data)
+
+case("none-left", drop_all)
+case("outside", lambda t, c: c["approximate_experts"][layer].append(5))
+case("fraction", lambda t, c: c["approximate_experts"][layer].append(0.5))
+case("text", lambda t, c: c["approximate_experts"].update({layer: "0"}))
+case("value", lambda t, c: t.update({name: (dtype, shape, b"\1" + data[1:])}))
+END
+for dir in missing short matrix integers nan stray list nolayer twice none-left outside fraction text; do
+    echo "-- $dir"
+    said fm-bench -q quality $dir --eval-tokens "$odd/tokens.npy" --precision f32
+done
+echo "-- value"
+check "a constant that is not the bundle's" value --against family.fm

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Removed experts with constant outputs, as vLLM 0.33 has them.  Part of `make judge`.
+
+Of each model a family that removes whole experts is exported by --drop-experts.  transformers has no
+such experts: its stock class gets them back with random weights, and its experts are called as vLLM
+calls its own (ConstantExpertSubstitution.transform_routes): what a token's router weight is for removed
+experts is taken out, times their constants, and added to the output of the others.  Log-probabilities
+are compared with the engine's, which reads the directory itself: with the constants of the export, and
+with random ones.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from judge import Judge, our_logprobs, stock_model, their_logprobs, tokens, tool
+
+HERE = Path(__file__).resolve().parents[2] / "golden"
+MODELS = "odd-mixtral", "odd-qwen2", "odd-olmoe", "odd-phimoe", "odd-dsv3", "odd-glm4", "odd-minimax"
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+END = ".approx_value"
+
+
+def make_export(model, folder):
+    stage = ["--model", model, "--tokens", model / "tokens.npy", "--precision", "f32", "--quiet"]
+    masks = ["--method", "saliency", "--actions", "0,1", "--budget-step", "0.1", "--until", "0.4"]
+    rank, train, family, out = (folder / f"{model.name}.{x}" for x in ("rank", "train", "fm", "out"))
+    tool("fm-rank", *stage, "-o", rank)
+    tool("fm-train", *stage, *masks, "-o", train, rank)
+    tool("fm-pack", "--model", model, "--quiet", "-o", family, train)
+    tool("fm-pack", "--quiet", "--export", out, "--layout", "uniform", "--drop-experts",
+         "--budget", "0.3", family)  # fmt: skip
+    tool("fm-verify", "--quiet", out, "--against", family)
+    return out
+
+
+def make_whole(export, removed, folder):
+    """The directory as transformers needs it: removed experts have random weights, and no constants."""
+    whole = folder / f"{export.name}.whole"
+    shutil.copytree(export, whole)
+    tensors = load_file(export / "model.safetensors")
+    for name in [x for x in tensors if x.endswith(END)]:
+        at = name.removesuffix(END)
+        layer = at.rpartition(".")[0]
+        beside = next(x for x in tensors if x.startswith(layer + ".") and not x.endswith(END))
+        kept = layer + "." + beside[len(layer) + 1 :].split(".")[0]
+        for like in [x for x in tensors if x.startswith(kept + ".")]:
+            tensors[at + like[len(kept) :]] = torch.randn_like(tensors[like])
+        del tensors[name]
+    save_file(tensors, whole / "model.safetensors", {"format": "pt"})
+    return whole
+
+
+def substitute(model, removed, constants):
+    """The rule of vLLM for the experts of every layer that lacks some."""
+    for layer, experts in removed.items():
+        module = model.model.layers[int(layer)].mlp.experts
+        values = torch.stack([constants[int(layer), e] for e in experts]).float()
+
+        def forward(x, ids, weights, *rest, own=module.forward, experts=experts, values=values):
+            hit = ids[..., None] == torch.tensor(experts)
+            constant = torch.einsum("nk,nke,eh->nh", weights.float(), hit.float(), values)
+            weights = weights.masked_fill(hit.any(-1), 0)
+            ids = ids.masked_fill(hit.any(-1), next(e for e in range(10**6) if e not in experts))
+            return own(x, ids, weights, *rest) + constant
+
+        module.forward = forward
+
+
+def refuses(export):
+    try:
+        AutoModelForCausalLM.from_pretrained(export)
+    except RuntimeError:
+        return True
+    return False
+
+
+def judge_export(judge, what, export, model, ids, length):
+    removed = json.loads((export / "config.json").read_text())["approximate_experts"]
+    own = load_file(export / "model.safetensors")
+    numbers = lambda name: (int(name.split(".layers.")[1].split(".")[0]), int(name.split(".")[-2]))
+    constants = {numbers(name): x for name, x in own.items() if name.endswith(END)}
+    wanted = {(int(l), e) for l, experts in removed.items() for e in experts}
+    judge.say(wanted and set(constants) == wanted, f"{what}: {len(wanted)} removed experts have constants")
+    read = AutoConfig.from_pretrained(export).approximate_experts
+    judge.say(read == removed, f"{what}: the configuration that servers get has them")
+    judge.say(refuses(export), f"{what}: transformers does not load it")
+    with tempfile.TemporaryDirectory() as top:
+        stock = stock_model(judge, make_whole(export, removed, Path(top)), **EAGER)
+    substitute(stock, removed, constants)
+    judge.close(f"log-probabilities, {what}", our_logprobs(export, model / "tokens.npy", length),
+                their_logprobs(stock, ids))  # fmt: skip
+
+
+def main():
+    judge = Judge()
+    torch.manual_seed(1)
+    for name in sys.argv[1:] or MODELS:
+        model = HERE / name
+        length = np.load(model / "tokens.npy").shape[1]
+        ids = tokens(model / "tokens.npy", length)
+        with tempfile.TemporaryDirectory() as top:
+            export = make_export(model, Path(top))
+            judge_export(judge, f"{name}, of zeros", export, model, ids, length)
+            tensors = load_file(export / "model.safetensors")
+            some = {x: torch.randn_like(t) if x.endswith(END) else t for x, t in tensors.items()}
+            save_file(some, export / "model.safetensors", {"format": "pt"})
+            judge_export(judge, f"{name}, random", export, model, ids, length)
+    print(f"{judge.made} judgements, {judge.failed} failed")
+    return 1 if judge.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
