@@ -1,6 +1,7 @@
 /*
- * The reader knows only the header forms that the writer makes.  Every field of a header is checked
- * and every other form is refused, so no two tar readers can see different members in what passes.
+ * The reader accepts only the header forms that the writer makes.  Every field of a header is
+ * checked and every other form is refused, so two tar readers cannot see different members in an
+ * accepted archive.
  */
 #include "formats/bundle/archive.h"
 
@@ -38,7 +39,7 @@ _Static_assert(sizeof(struct ustar) == FM_ARCHIVE_BLOCK, "a tar header is one bl
 /* A walk over one file, whose next byte is at `at`. */
 struct walk {
     const struct fm_file *file;
-    bool prefix, whole; /* it may be cut off; its end was found */
+    bool prefix, whole; /* it may be truncated; its end was found */
     uint64_t at;
     struct fm_archive_member *member;
     size_t members, capacity, limit;
@@ -109,7 +110,8 @@ static bool parse_octal(uint64_t *value, const char *field, size_t width, bool f
     return true;
 }
 
-/* Sum of all bytes, the checksum's own counted as spaces; stored as six digits, NUL, space. */
+/* Sum of all bytes, counting those of the checksum itself as spaces; stored as six digits, NUL,
+ * space. */
 static bool checksum_ok(const struct ustar *h)
 {
     const unsigned char *bytes = (const unsigned char *)h;
@@ -156,7 +158,7 @@ static int check_name(char name[NAME_BYTES + 1], const struct ustar *h, struct f
     return check_empty(h->prefix, sizeof h->prefix, "the name's prefix", err);
 }
 
-/* What is the same in every header that we accept. */
+/* Fields that are the same in every accepted header. */
 static int check_fixed(const struct ustar *h, struct fm_err *err)
 {
     if (check_number(h->mode, sizeof h->mode, "the mode", 0644, err) ||
@@ -219,8 +221,8 @@ static int parse_header(const struct ustar *h, char name[NAME_BYTES + 1], uint64
     return FM_OK;
 }
 
-/* "LEN size=N\n": LEN counts the whole record, and N is written without leading zeros, so the
- * only right record for N can be made and compared. */
+/* "LEN size=N\n": LEN counts the whole record, and N has no leading zeros, so there is one valid
+ * record for each N, which can be generated and compared. */
 static int parse_pax(const char *body, size_t len, uint64_t *size, struct fm_err *err)
 {
     size_t digits = strspn(body, "0123456789");
@@ -304,7 +306,7 @@ static int append(struct walk *w, const char *name, uint64_t size, struct fm_err
     return FM_OK;
 }
 
-/* Move over data and padding. */
+/* Skip data and padding. */
 static int pass_data(struct walk *w, const char *name, uint64_t size, struct fm_err *err)
 {
     char padding[FM_ARCHIVE_BLOCK];
@@ -351,7 +353,7 @@ int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_er
                    file->size - end);
 }
 
-/* One member; *end where there is none. */
+/* Read one member; *end is set if there is none. */
 static int step(struct walk *w, bool *end, struct fm_err *err)
 {
     char name[NAME_BYTES + 1];
@@ -440,7 +442,7 @@ static struct archive_entry *make_entry(const char *name, uint64_t size)
     return entry;
 }
 
-/* Where libarchive's header goes; nothing is taken once `closed`. */
+/* Output of libarchive's headers; nothing is accepted once `closed`. */
 struct sink {
     char *header;
     size_t used;
@@ -459,8 +461,8 @@ static la_ssize_t receive_header(struct archive *tar, void *self, const void *sr
     return (la_ssize_t)size;
 }
 
-/* Data is ours to write: the sink is closed behind the header, so that libarchive, when it is
- * freed, cannot fill up the member with zeros. */
+/* We write the data ourselves: the sink is closed after the header, so that libarchive cannot
+ * fill the member with zeros when it is freed. */
 int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
                       uint64_t size, struct fm_err *err)
 {

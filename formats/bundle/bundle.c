@@ -85,8 +85,8 @@ const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *na
     return i < 0 ? NULL : &b->member[i];
 }
 
-/* The members of the archive at the beginning of `file`, whose bytes are at `base` of the bundle,
- * after those that are listed. */
+/* The members of the archive at the beginning of `file`, whose bytes start at `base` of the
+ * bundle, appended to those already listed. */
 static int list_members(struct fm_bundle *b, const struct fm_file *file, uint64_t base, bool prefix,
                         uint64_t *end, struct fm_err *err)
 {
@@ -101,7 +101,7 @@ static int list_members(struct fm_bundle *b, const struct fm_file *file, uint64_
     for (size_t i = 0; i < n; i++)
         b->member[b->members++] = (struct fm_member){
             .name = found[i].name, .size = found[i].size, .offset = base + found[i].offset};
-    free(found); /* the names live on */
+    free(found); /* the names stay valid */
     return FM_OK;
 }
 
@@ -132,7 +132,8 @@ static int read_parts(struct fm_bundle *b, struct fm_err *err)
     return FM_OK;
 }
 
-/* What follows the first part is in the same file, or the first is all of it: *together. */
+/* Everything after the first part is in the same file, or the first part is everything:
+ * *together. */
 static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err *err)
 {
     uint64_t all = 0;
@@ -159,7 +160,7 @@ static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err 
     return FM_OK;
 }
 
-/* The number that the member at the end of a part says that it is; 0: it is no such member. */
+/* The part number in the name of the member that ends a part; 0 if it is no such member. */
 static int number_of_name(const char *name)
 {
     size_t len = strlen(FM_MEMBER_PART_SUMS);
@@ -169,7 +170,7 @@ static int number_of_name(const char *name)
     return atoi(name + len);
 }
 
-/* The members of part k, from 0, in a file of its own. */
+/* The members of part k, counted from 0, in its own file. */
 static int list_part(struct fm_bundle *b, const struct fm_file *file, int k, uint64_t base,
                      struct fm_err *err)
 {
@@ -230,9 +231,9 @@ static int list_parts(struct fm_bundle *b, struct fm_err *err)
     return rc;
 }
 
-/* ---- what the members are called ---- */
+/* ---- names of the members ---- */
 
-/* Known names in their order; pads small, between others, and zero. */
+/* Check that known names are in order, and that pads are small, between other members, and zero. */
 static int check_pad(const struct fm_bundle *b, size_t i, struct fm_err *err)
 {
     char bytes[FM_BUNDLE_ALIGN];
@@ -248,7 +249,7 @@ static int check_pad(const struct fm_bundle *b, size_t i, struct fm_err *err)
     return FM_OK;
 }
 
-/* Refuse a file that the packer would not have carried: exports would contain it. */
+/* Refuse a file that the packer would not have carried, because exports would contain it. */
 static int check_carried(const struct fm_member *m, const struct fm_member *before,
                          struct fm_carried_sum *sum, struct fm_err *err)
 {
@@ -276,7 +277,8 @@ static int check_places(const struct fm_bundle *b, struct fm_err *err)
                 return err->code;
             continue;
         }
-        if (place == FM_PLACE_CHECKSUMS && b->parts) /* then each part ends with its own */
+        if (place == FM_PLACE_CHECKSUMS && b->parts) /* then each part ends with its own
+                                                        checksums */
             continue;
         if (place == FM_PLACE_PART_SUMS) {
             if (++part > b->parts || number_of_name(b->member[i].name) != part)
@@ -504,7 +506,7 @@ static int read_sum(struct fm_member *m, const char **at, const char *end, struc
     return FM_OK;
 }
 
-/* The checksums at member `sums`, of those from `first` on before it. */
+/* Check the checksums in member `sums` for the members from `first` up to it. */
 static int check_lines(struct fm_bundle *b, size_t first, size_t sums, struct fm_err *err)
 {
     struct fm_member *m = &b->member[sums];
@@ -551,10 +553,10 @@ static int check_sums(struct fm_bundle *b, const char *manifest, struct fm_err *
             rc = fm_fail(err, FM_EFORMAT, "%s does not match its digest in %s", FM_MEMBER_MANIFEST,
                          FM_MEMBER_CHECKSUMS);
     }
-    return rc; /* a cut-off stream has no CHECKSUMS */
+    return rc; /* a truncated stream has no CHECKSUMS */
 }
 
-/* No name is in two parts. */
+/* Check that no name is in two parts. */
 static int check_distinct(const struct fm_bundle *b, struct fm_err *err)
 {
     const char **name = fm_alloc(b->members, sizeof *name, "member names", err);
@@ -568,7 +570,7 @@ static int check_distinct(const struct fm_bundle *b, struct fm_err *err)
     return twin ? fm_fail(err, FM_EFORMAT, "the member '%s' is in two parts", twin) : FM_OK;
 }
 
-/* The manifest, and the parts that it says there are, behind the archive that ends at `end`. */
+/* Read the manifest and the parts that it lists; the first archive ends at `end`. */
 static int check_manifest(struct fm_bundle *b, char **text, bool prefix, uint64_t end,
                           struct fm_err *err)
 {
@@ -603,7 +605,7 @@ bool fm_bundle_sane(const struct fm_bundle *b)
            strcmp(b->member[0].name, FM_MEMBER_MANIFEST) == 0;
 }
 
-/* Takes b->file as it is. */
+/* Takes ownership of b->file. */
 static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     char *text = NULL;
@@ -628,7 +630,7 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
     return rc;
 }
 
-/* The sentence for a directory: users give the checkpoint, or an export, by mistake. */
+/* The error for a directory: users give the checkpoint, or an export, by mistake. */
 static int open_input(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
     struct stat st;

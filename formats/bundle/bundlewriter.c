@@ -61,20 +61,20 @@
 #define COPY_BYTES ((size_t)1 << 20)
 #define PADDING_MAX FM_BUNDLE_ALIGN
 
-/* One member of the stream: the manifest, pads and CHECKSUMS too. */
+/* One member of the stream, including the manifest, pads and CHECKSUMS. */
 struct slot {
     char *name;
     uint64_t size;
     uint64_t header, offset;
     enum fm_member_place place;
-    size_t file; /* that it is in */
+    size_t file; /* the file it is in */
     bool aligned;
     bool known; /* digest is set */
     struct fm_digest digest;
     const void *data;
     const struct fm_bundle *from;
     const struct fm_member *member;
-    struct fm_hasher *hasher; /* of a part that is appended */
+    struct fm_hasher *hasher; /* of an appended part */
     uint64_t filled;
 };
 
@@ -82,21 +82,21 @@ struct slot {
 struct file {
     struct fm_output out;
     char *path;          /* in parts */
-    uint64_t begin, end; /* of its bytes among those of all; its zero blocks are the last */
-    size_t sums;         /* the slot of its checksums */
+    uint64_t begin, end; /* offset of its bytes in the whole; its zero blocks come last */
+    size_t sums;         /* slot of its checksums */
 };
 
 struct fm_bundle_writer {
     struct file *file;
     size_t files;
-    struct fm_outdir dir; /* in parts: where they are made */
+    struct fm_outdir dir; /* in parts: the directory in which they are made */
     bool force;
     cJSON *manifest;
     char *text; /* the manifest as laid out: slot[0].size bytes */
     struct slot *slot;
     size_t slots;
     size_t *slot_of; /* (parts) */
-    size_t next;     /* first slot that is not written */
+    size_t next;     /* first slot not yet written */
     char *copy;      /* COPY_BYTES */
     bool complete;   /* on the disk */
 };
@@ -112,7 +112,7 @@ static bool is_appended(const struct slot *s)
            s->place != FM_PLACE_PAD;
 }
 
-/* In parts, or may become so. */
+/* True if it is, or may become, several parts. */
 static bool is_split(const struct fm_bundle_writer *w)
 {
     return w->files > 1;
@@ -142,7 +142,8 @@ static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size,
     return FM_OK;
 }
 
-/* Bytes or bundle of a part; what is known before the first byte is written. */
+/* The bytes of a part, or the bundle it is copied from, if known before the first byte is
+ * written. */
 static int bind_part(struct slot *s, const struct fm_part *part, struct fm_err *err)
 {
     s->data = part->size == 0 && !part->from ? "" : part->data;
@@ -187,9 +188,9 @@ static int end_file(struct fm_bundle_writer *w, struct fm_err *err)
     return add_slot(w, name, checksums_size(w, w->files - 1), err);
 }
 
-#define ENTRY_BYTES 256 /* of a member in the manifest, more than its name; of a part, too */
+#define ENTRY_BYTES 256 /* at least the bytes of an entry of the manifest without its name */
 
-/* What the manifest and all before the weights take at most. */
+/* Upper bound for the manifest and everything before the weights. */
 static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const struct fm_part *part,
                       size_t parts, struct fm_err *err)
 {
@@ -198,13 +199,13 @@ static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const s
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
     *bytes = strlen(text) + 3 * ENTRY_BYTES;
     free(text);
-    for (size_t i = 0; i < parts; i++) /* a pad, and a part that begins */
+    for (size_t i = 0; i < parts; i++) /* a pad, and the beginning of a part */
         *bytes += 4 * ENTRY_BYTES + strlen(part[i].name);
     *bytes += 3 * FM_ARCHIVE_BLOCK;
     return FM_OK;
 }
 
-/* The most that a part takes in a file, with its pad and its line of checksums. */
+/* Upper bound of the bytes that a part adds to a file, with its pad and its line of checksums. */
 static uint64_t part_bytes(const struct fm_part *part)
 {
     return (part->aligned ? FM_ARCHIVE_BLOCK + FM_BUNDLE_ALIGN : 0) +
@@ -212,10 +213,10 @@ static uint64_t part_bytes(const struct fm_part *part)
            line_bytes(part->name);
 }
 
-/* Header, padding and zero blocks that follow the lines of checksums. */
+/* Header, padding and zero blocks around the lines of checksums. */
 #define FILE_END_BYTES (2 * FM_ARCHIVE_BLOCK + FM_ARCHIVE_END_BYTES)
 
-/* Before a part: another file, where this one would become larger than `limit`.  *used are the
+/* Before a part: start another file if this one would exceed `limit`. *used is the number of
  * bytes of the last file so far. */
 static int begin_file_for(struct fm_bundle_writer *w, const struct fm_part *part, uint64_t limit,
                           uint64_t *used, struct fm_err *err)
@@ -311,7 +312,7 @@ static void add_entry(cJSON *members, const struct slot *s)
     fm_json_add_string(entry, "digest", hex);
 }
 
-/* Text of the manifest with the members as they are placed; digests not yet known are zeros. */
+/* Text of the manifest with the members as laid out; digests not yet known are zeros. */
 static char *print_manifest(struct fm_bundle_writer *w)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(w->manifest, "parts");
@@ -344,8 +345,8 @@ static char *print_padded(struct fm_bundle_writer *w, uint64_t size)
 }
 
 /*
- * The manifest names offsets, and its own length moves them.  Its size grows until what is
- * printed for it fits: a longer manifest can only make the numbers in it longer, by a few digits.
+ * The manifest contains offsets that depend on its own length.  Its size grows until its text fits:
+ * a longer manifest only makes the numbers in it a few digits longer.
  */
 static int lay_out(struct fm_bundle_writer *w, struct fm_err *err)
 {
@@ -365,7 +366,7 @@ static int lay_out(struct fm_bundle_writer *w, struct fm_err *err)
     }
 }
 
-/* Slots and layout, nothing written.  Takes manifest over. */
+/* Make slots and layout; nothing is written.  Takes ownership of manifest. */
 static int make_writer(struct fm_bundle_writer **out, cJSON *manifest, uint64_t limit,
                        const struct fm_part *part, size_t parts, struct fm_err *err)
 {
@@ -393,7 +394,7 @@ static int make_writer(struct fm_bundle_writer **out, cJSON *manifest, uint64_t 
     return FM_OK;
 }
 
-/* Slot by slot: bytes at an offset of all files are in the file of their slot. */
+/* Write slot by slot: an offset in the whole belongs to the file of its slot. */
 static int put(struct fm_bundle_writer *w, const struct slot *s, uint64_t offset, const void *src,
                size_t size, struct fm_err *err)
 {
@@ -449,7 +450,7 @@ static int copy_member(struct fm_bundle_writer *w, struct slot *s, struct fm_err
     return rc;
 }
 
-/* Everything of a slot whose bytes are at hand. */
+/* Write a slot whose bytes are all known. */
 static int put_slot(struct fm_bundle_writer *w, struct slot *s, struct fm_err *err)
 {
     static const char zeros[PADDING_MAX];
@@ -465,7 +466,7 @@ static int put_slot(struct fm_bundle_writer *w, struct slot *s, struct fm_err *e
     return rc ? rc : put_padding(w, s, err);
 }
 
-/* To a pipe: write on up to the next part whose bytes must be appended, and its header. */
+/* To a pipe: write up to the next part whose bytes must be appended, including its header. */
 static int go_on(struct fm_bundle_writer *w, struct fm_err *err)
 {
     for (; w->next + 1 < w->slots; w->next++) {
@@ -590,7 +591,7 @@ static char *print_checksums(const struct fm_bundle_writer *w, const struct slot
     return text;
 }
 
-/* The manifest again, with every digest; it has the size it was laid out with. */
+/* Print the manifest again with every digest, at the size of the layout. */
 static int finish_manifest(struct fm_bundle_writer *w, struct fm_err *err)
 {
     struct slot *s = &w->slot[0];
@@ -605,7 +606,7 @@ static int finish_manifest(struct fm_bundle_writer *w, struct fm_err *err)
     return put_slot(w, s, err);
 }
 
-/* The checksums of a file, and its end. */
+/* Write the checksums of a file, and its end. */
 static int write_end(struct fm_bundle_writer *w, const struct file *f, struct fm_err *err)
 {
     static const char zeros[FM_ARCHIVE_END_BYTES];
@@ -622,8 +623,8 @@ static int write_end(struct fm_bundle_writer *w, const struct file *f, struct fm
     return rc ? rc : put(w, sums, f->end - sizeof zeros, zeros, sizeof zeros, err);
 }
 
-/* The manifest has the digests of the checksums of later files, and those of the first file the
- * manifest's. */
+/* The manifest has the digests of later files' checksums, and the checksums of the first file
+ * have that of the manifest. */
 static int write_ends(struct fm_bundle_writer *w, struct fm_err *err)
 {
     int rc = FM_OK;

@@ -1,8 +1,8 @@
 /*
- * Widths of a hundred masks differ little, so zstd at its highest level makes kilobytes of
- * megabytes.  Reading turns that round: kilobytes from a stranger could claim gigabytes.  So what
- * the frame says of itself is checked against the manifest first, and it is unpacked into a block
- * of exactly that size.
+ * The widths of a hundred masks differ little, so zstd at its highest level compresses megabytes to
+ * kilobytes.  Reading is the reverse: kilobytes from an untrusted file could claim gigabytes.  So
+ * the frame header is checked against the manifest first, and the frame is decompressed into a
+ * block of exactly that size.
  */
 #include "formats/bundle/maskset.h"
 
@@ -105,11 +105,11 @@ static int check_magic(const uint8_t *frame, size_t size, struct fm_err *err)
 }
 
 /*
- * The byte behind the magic number says what the frame promises (RFC 8878, 3.1.1.1): it states its
- * content size if one of the top two bits or the single-segment bit is set, has a checksum if bit 2
- * is, wants a dictionary if one of the low two is.  Unless single-segment, the next byte is the
- * window: 5 bits of exponent, 3 of mantissa.  The library's one-pass decoder ignores the window,
- * but other readers would allocate it.
+ * The byte after the magic number is the frame header descriptor (RFC 8878, 3.1.1.1): the content
+ * size is present if one of the top two bits or the single-segment bit is set, a checksum if bit 2
+ * is set, a dictionary if one of the low two bits is set.  Unless single-segment, the next byte is
+ * the window: 5 bits of exponent, 3 of mantissa.  The library's one-pass decoder ignores the
+ * window, but other readers would allocate it.
  */
 static int check_descriptor(const uint8_t *frame, struct fm_err *err)
 {
@@ -161,8 +161,8 @@ int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err
     return check_frame(frame, size, bytes, err);
 }
 
-/* In one pass into exactly the bytes that the manifest asks for: nothing a frame says makes the
- * decoder allocate. */
+/* Decompress in one pass into exactly the bytes that the manifest states: no frame header can
+ * make the decoder allocate memory. */
 int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t size,
                       struct fm_err *err)
 {
@@ -174,7 +174,7 @@ int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t 
         return fm_fail(err, FM_ENOMEM, "no memory to decompress masks");
     size_t done = ZSTD_decompressDCtx(ctx, widths, bytes, frame, size);
     ZSTD_freeDCtx(ctx);
-    if (ZSTD_isError(done)) /* in words of ours: the library's change with its version */
+    if (ZSTD_isError(done)) /* our own wording: the library's changes with its version */
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame %s",
                        ZSTD_getErrorCode(done) == ZSTD_error_checksum_wrong
                            ? "does not match its checksum"

@@ -1,4 +1,4 @@
-/* "-00001-of-00003" is put before the ending ".fm", or at the end of a name without it. */
+/* "-00001-of-00003" is inserted before the extension ".fm", or at the end of a name without it. */
 #include "formats/bundle/partname.h"
 
 #include <assert.h>
@@ -14,7 +14,7 @@
 #define ENDING ".fm"
 #define INSERTED 15 /* "-00001-of-00003" */
 
-/* The length of a path without its ending. */
+/* The length of a path without its extension. */
 static size_t stem(const char *path)
 {
     size_t len = strlen(path), end = strlen(ENDING);
@@ -32,7 +32,7 @@ char *fm_partname(const char *path, int number, int parts, struct fm_err *err)
     return name;
 }
 
-/* The number of five digits; -1 for any other text. */
+/* The value of five digits; -1 for any other text. */
 static int read_number(const char *at)
 {
     int value = 0;

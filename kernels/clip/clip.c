@@ -169,7 +169,7 @@ static int32_t check_sizes(const struct fm_clip_layer *l, struct fm_clip_error *
     return check_all(limits, sizeof limits / sizeof *limits, error);
 }
 
-/* The activation's two numbers, and what the CPU alone has. */
+/* The activation's two numbers, and the fields only the CPU supports. */
 static int32_t check_activation(const struct fm_clip_layer *l, struct fm_clip_error *error)
 {
     bool clamped = l->activation == FM_CLIP_SWIGLU_CLAMPED;
@@ -279,7 +279,7 @@ int64_t fm_clip_chunk(const struct fm_clip_layer *layer, int64_t N, int32_t K, u
     return fits;
 }
 
-/* Whether hidden and out share a byte; rows are whole strides here. */
+/* True if hidden and out share a byte; rows are contiguous here. */
 static int overlap(const struct fm_clip_call *c, uint64_t element)
 {
     uintptr_t a = (uintptr_t)c->hidden, b = (uintptr_t)c->out;

@@ -1,7 +1,7 @@
 /*
- * The AVX2 tile: 16 of a panel's lanes at a time, two registers, against up to 6 rows: 12 sums,
- * two vectors of the panel and one element of a row are what 16 registers hold.  Sums are made
- * term by term in the order that clip_tile.h demands, which gives the bits of the AVX-512 tile.
+ * The AVX2 tile: 16 of a panel's lanes at a time, in two registers, against up to 6 rows.  12 sums,
+ * two vectors of the panel and one element of a row fill the 16 registers.  Sums are made term by
+ * term in the order that clip_tile.h requires, which gives the bits of the AVX-512 tile.
  */
 #include "kernels/clip/clip_tile.h"
 
@@ -14,7 +14,7 @@
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define INLINE AVX2 static inline __attribute__((always_inline))
 
-/* 8 elements as float; the lower n where n < 8, the rest zero and not read. */
+/* 8 elements as float; only the lower n if n < 8, the rest zero and not read. */
 INLINE __m256 load(const void *src, int n, int type)
 {
     char part[32] = {0};
@@ -30,7 +30,7 @@ INLINE __m256 load(const void *src, int n, int type)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* Rows become columns. */
+/* Transpose rows into columns. */
 INLINE void transpose(__m256 v[8])
 {
     __m256 t[8];
@@ -86,7 +86,7 @@ AVX2 static void pack_columns(void *panel, const void *src, int64_t ld, int lane
                                       : _mm256_setzero_ps());
 }
 
-/* 16 of the panel's lanes: 12 sums are what 16 registers hold. */
+/* 16 of the panel's lanes: 12 sums fill the 16 registers. */
 INLINE void product_of(const int rows, float *c, int ldc, const float *const *x, const float *panel,
                        int terms, bool first)
 {

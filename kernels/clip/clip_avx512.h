@@ -9,7 +9,7 @@
 #define FM_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,f16c")))
 #define FM_AVX512_INLINE FM_AVX512 static inline __attribute__((always_inline))
 
-/* 16 elements as float; the lower n where n < 16, the rest zero and not read. */
+/* 16 elements as float; only the lower n if n < 16, the rest zero and not read. */
 FM_AVX512_INLINE __m512 fm_clip_load(const void *src, int n, int type)
 {
     __mmask16 mask = n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
@@ -21,7 +21,7 @@ FM_AVX512_INLINE __m512 fm_clip_load(const void *src, int n, int type)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* Rows become columns. */
+/* Transpose rows into columns. */
 FM_AVX512_INLINE void fm_clip_transpose(__m512 v[16])
 {
     __m512 t[16];
@@ -58,7 +58,7 @@ FM_AVX512_INLINE void fm_clip_sums_clear(__m512 sum[][4], const int rows)
     }
 }
 
-/* Into c, or added to what is there. */
+/* Store into c, or add to it. */
 FM_AVX512_INLINE void fm_clip_sums_store(float *c, int ldc, __m512 sum[][4], const int rows,
                                          bool first)
 {

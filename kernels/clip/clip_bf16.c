@@ -10,7 +10,7 @@
 #define BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,f16c")))
 #define INLINE BF16 static inline __attribute__((always_inline))
 
-/* 32 elements; the lower n where n < 32, the rest zero and not read. */
+/* 32 elements; only the lower n if n < 32, the rest zero and not read. */
 INLINE __m512i load(const void *src, int n)
 {
     return _mm512_maskz_loadu_epi16(n >= 32 ? 0xffffffffu : (1u << n) - 1, src);
@@ -36,7 +36,7 @@ BF16 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, 
         }
 }
 
-/* Two rows become one of pairs. */
+/* Merge two rows into one row of pairs. */
 BF16 static void pack_columns(void *panel, const void *src, int64_t ld, int lanes, int terms,
                               int type)
 {

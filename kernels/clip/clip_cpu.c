@@ -1,6 +1,6 @@
 /*
  * libfm_clip on the CPU: plan, first product with SwiGLU, second product, combine.  Tasks are
- * blocks of one group's rows by columns; what is computed does not depend on how they are cut.
+ * blocks of one group's rows by columns; results do not depend on the division into tasks.
  */
 #include "kernels/clip/clip_device.h"
 
@@ -19,7 +19,7 @@
 #include "lib/base/isa.h"
 #include "lib/base/vector.h"
 
-/* A task's rows and columns: what they take of second-level cache is some 600 KB. */
+/* Rows and columns of a task: it uses about 600 KB of L2 cache. */
 enum { TASK_ROWS = 192, TASK_LANES = 256, COMBINE_ROWS = 8, COMBINE_COLS = 4096 };
 
 struct cpu_clip {
@@ -37,7 +37,7 @@ struct scratch {
     float *sums; /* (TASK_ROWS, TASK_LANES) */
 };
 
-/* One chunk of tokens under way. */
+/* One chunk of tokens in progress. */
 struct pass {
     const struct cpu_clip *clip;
     const struct fm_clip_call *call;
@@ -45,7 +45,7 @@ struct pass {
     int32_t n;
     int threads;
     struct fm_clip_plan plan;
-    const char *x; /* (n, H) as the tile wants it, rows x_stride bytes apart */
+    const char *x; /* (n, H) in the tile's format, rows x_stride bytes apart */
     int64_t x_stride;
     char *h; /* (positions, cap_max), rows h_stride bytes apart */
     int64_t h_stride;
@@ -57,7 +57,7 @@ struct pass {
 /* --- memory --- */
 
 struct space {
-    char *at; /* NULL: only count */
+    char *at; /* NULL: only count the bytes */
     uint64_t used;
 };
 
@@ -73,7 +73,7 @@ static int threads_of(const struct fm_clip_layer *l)
     return l->threads ? l->threads : fm_clip_pool_cpus();
 }
 
-/* Bytes of a row of n numbers as a tile reads it: bfloat16 in pairs, or float. */
+/* Bytes of a row of n numbers in the tile's format: bfloat16 in pairs, or float. */
 static int64_t row_bytes(const struct fm_clip_tile *tile, int64_t n)
 {
     return tile->pair ? (n + 1) / 2 * 4 : n * 4;
@@ -107,21 +107,21 @@ static uint64_t workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max
 {
     struct pass p;
     struct space space = {0};
-    /* Any tile's rows fit where float rows do: the answer does not depend on the machine. */
+    /* Rows of any tile fit if float rows do: the answer does not depend on the machine. */
     carve(&p, &space, layer, fm_clip_tile_portable(), N_max, K, threads_of(layer));
     return space.used;
 }
 
 /* --- one task of a product --- */
 
-/* Rows of one product, and where its weights lie. */
+/* Rows of one product, and the location of its weights. */
 struct block {
     const void *const *x; /* (rows) */
     int rows, terms;      /* terms of each sum */
     int lanes;            /* columns of this task */
     const char *weights;  /* its first column's first term */
     int64_t ld;           /* bytes from one row of weights to the next */
-    bool transposed;      /* a column is a row of weights; else a term is */
+    bool transposed;      /* a column is a row of weights; otherwise a term is */
 };
 
 static const char *weight_at(const struct block *b, int lane, int term, int64_t size)
@@ -130,8 +130,8 @@ static const char *weight_at(const struct block *b, int lane, int term, int64_t 
                          : b->weights + term * b->ld + lane * size;
 }
 
-/* What to fetch while tile `tile` of a panel is computed: its share of the lines of the panel after
- * it.  Lines past the resident channels may be among them; to fetch is not to read. */
+/* Prefetch while tile `tile` of a panel is computed: its share of the lines of the next panel.
+ * Lines past the resident channels may be among them; a prefetch does not read. */
 static struct fm_clip_ahead look_ahead(const struct block *b, int lane, int term, int tile,
                                        int64_t size)
 {
@@ -149,7 +149,7 @@ static struct fm_clip_ahead look_ahead(const struct block *b, int lane, int term
                          : (struct fm_clip_ahead){at, b->ld, FM_CLIP_DEPTH - 1, 31};
 }
 
-/* All rows over one panel; they are cut evenly, so that no tile is thin. */
+/* All rows over one panel; they are divided evenly, so that no tile is thin. */
 static void pass_rows(const struct block *b, const struct fm_clip_tile *tile, float *sums,
                       const void *panel, int lane, int term, int64_t size)
 {
@@ -208,7 +208,7 @@ static int number_tasks(struct pass *p, bool second)
     return tasks;
 }
 
-/* Columns per task: fewer where there are too few tasks to go round.  Changes no bit. */
+/* Columns per task: fewer if there are too few tasks for the threads.  Does not change results. */
 static int cut_tasks(struct pass *p, bool second)
 {
     int tasks = 0;
@@ -218,7 +218,7 @@ static int cut_tasks(struct pass *p, bool second)
     return tasks;
 }
 
-/* Which rows and columns task i has. */
+/* The rows and columns of task i. */
 struct piece {
     const struct fm_clip_group *group;
     int first, rows; /* positions */
@@ -278,7 +278,7 @@ FM_CLONES(void, add_bias, (float *restrict y, const float *restrict b, int n), (
         y[i] += b[i];
 }
 
-/* h (channels) of a row's sums. */
+/* h (channels) from a row's sums. */
 static void inner(float *h, const float *gu, int channels, const struct fm_clip_layer *l)
 {
     if (l->activation == FM_CLIP_SILU)
@@ -287,7 +287,7 @@ static void inner(float *h, const float *gu, int channels, const struct fm_clip_
         swiglu_clamped(h, gu, channels, l->alpha, l->limit);
 }
 
-/* Sums of gate and up become inner activations, in the form the second product reads. */
+/* Sums of gate and up become inner activations, in the format that the second product reads. */
 static void activate(const struct pass *p, const struct piece *t, float *sums)
 {
     const struct fm_clip_layer *l = &p->clip->base.layer;
@@ -388,7 +388,7 @@ static void run_combine(void *arg, int i, int worker)
                     p->scratch[worker].sums);
 }
 
-/* Rows of hidden as the tile reads them, where they are not so already. */
+/* Convert rows of hidden to the tile's format, unless they already have it. */
 static void run_convert(void *arg, int i, int worker)
 {
     const struct pass *p = arg;

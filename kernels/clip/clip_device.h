@@ -1,13 +1,13 @@
 /*
- * This room, kernels/clip: libfm_clip, a library of its own that servers link.
- * kernels/clip/clip.h is all that it promises to others; everything else here is private.  It
- * knows one layer's routed experts as flat arrays, and no model, file or option of the tools.  In
- * reading order: clip.h, clip_ref.c (the definition), clip.c (arguments), this header, clip_plan,
- * clip_cpu.c, clip_tile and its kinds (clip_avx2, clip_avx512, clip_bf16, chosen by clip_choose),
- * clip_few.c, clip_pool, clip_shard.c, clip_gpu.
+ * This room, kernels/clip: libfm_clip, a separate library that servers link. kernels/clip/clip.h is
+ * its public interface; everything else here is private.  It computes one layer's routed experts
+ * from flat arrays, independently of models, files and options of the tools.  In reading order:
+ * clip.h, clip_ref.c (the definition), clip.c (arguments), this header, clip_plan, clip_cpu.c,
+ * clip_tile and its kinds (clip_avx2, clip_avx512, clip_bf16, chosen by clip_choose), clip_few.c,
+ * clip_pool, clip_shard.c, clip_gpu.
  *
- * Private to kernels/clip: a device behind kernels/clip/clip.h.  clip.c checks arguments and calls
- * the table of the layer's device; a table never sees a null pointer, a wrong size or a bad type.
+ * Private to kernels/clip: the table of a device. clip.c checks arguments and calls the table of
+ * the layer's device; a table never sees a null pointer, a wrong size or a bad type.
  */
 #ifndef FM_KERNELS_CLIP_DEVICE_H
 #define FM_KERNELS_CLIP_DEVICE_H
@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* What every prepared layer begins with; a device's own struct has it as first member. */
+/* The beginning of every prepared layer; a device's own struct has it as its first member. */
 struct fm_clip {
     const struct fm_clip_driver *driver;
     struct fm_clip_layer layer;
@@ -33,35 +33,35 @@ struct fm_clip_driver {
                        struct fm_clip_error *error);
     void (*release)(struct fm_clip *clip);
     uint64_t (*workspace_bytes)(const struct fm_clip_layer *layer, int64_t N_max, int32_t K);
-    /* N > 0; call->budget and its type are set: the layer's where the caller gave none. */
+    /* N > 0; call->budget and its type are set, to the layer's if the caller gave none. */
     int32_t (*forward)(struct fm_clip *clip, const struct fm_clip_call *call,
                        struct fm_clip_error *error);
     int32_t (*status)(struct fm_clip *clip, struct fm_clip_error *error);
 };
 
 extern const struct fm_clip_driver fm_clip_cpu;
-extern const struct fm_clip_driver fm_clip_cuda; /* where FM_CUDA is defined */
+extern const struct fm_clip_driver fm_clip_cuda; /* if FM_CUDA is defined */
 
-/* Set code and sentence where `error` is not NULL; return code. */
+/* Set code and sentence if `error` is not NULL; return code. */
 int32_t fm_clip_fail(struct fm_clip_error *error, int32_t code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* A caller's struct, of whatever size, as the one that this library knows. */
+/* Convert a caller's struct of any size to the one of this library. */
 int32_t fm_clip_copy_layer(struct fm_clip_layer *layer, const struct fm_clip_layer *given,
                            struct fm_clip_error *error);
 int32_t fm_clip_copy_call(struct fm_clip_call *call, const struct fm_clip_call *given,
                           struct fm_clip_error *error);
 
-/* What can be checked without looking into an array, but for a call's out and workspace. */
+/* Check everything that needs no access to an array, except a call's out and workspace. */
 int32_t fm_clip_check_layer(const struct fm_clip_layer *layer, struct fm_clip_error *error);
 int32_t fm_clip_check_inputs(const struct fm_clip_layer *layer, const struct fm_clip_call *call,
                              struct fm_clip_error *error);
 
-/* row0 and cap (E), in host memory, against cap_max and channels. */
+/* Check row0 and cap (E), in host memory, against cap_max and channels. */
 int32_t fm_clip_check_rows(const struct fm_clip_layer *layer, const int64_t *row0,
                            const int32_t *cap, struct fm_clip_error *error);
 
-/* The most tokens whose fm_clip_workspace_bytes is at most `bytes`, up to N; 0: not even one. */
+/* The most tokens, up to N, whose fm_clip_workspace_bytes is at most `bytes`; 0: not even one. */
 int64_t fm_clip_chunk(const struct fm_clip_layer *layer, int64_t N, int32_t K, uint64_t bytes);
 
 /* Bytes of an element. */

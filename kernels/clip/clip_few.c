@@ -1,6 +1,6 @@
 /*
  * Few rows: while a server decodes, the cost of a token is reading the weights, so they are used in
- * place, without packing a panel.  Sums are in the order of the panels, so the bits are the same.
+ * place, without packing a panel.  Sums have the order of the panels, so the bits are the same.
  */
 #include "kernels/clip/clip_tile.h"
 
@@ -11,7 +11,7 @@
 
 enum {
     LANES = 16,     /* rows of weights at a time, in the first product */
-    AHEAD = 8,      /* lines of a row that are fetched before they are used */
+    AHEAD = 8,      /* lines of a row that are prefetched before use */
     ROWS_AHEAD = 12 /* rows, in the second product */
 };
 
@@ -21,7 +21,7 @@ INLINE __m512 load_line(const char *src, int64_t bytes)
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(mask, src));
 }
 
-/* Of 16 lanes' words: the float, or the first or second half. */
+/* From the words of 16 lanes: the float, or the first or second half. */
 INLINE __m512 term_of(const int type, __m512 word, bool second)
 {
     __m512i v = _mm512_castps_si512(word);
@@ -33,7 +33,7 @@ INLINE __m512 term_of(const int type, __m512 word, bool second)
                                       : _mm512_slli_epi32(v, 16));
 }
 
-/* A term of each of 16 rows of weights onto the sums. */
+/* Add a term of each of 16 rows of weights to the sums. */
 INLINE void add_term(const int rows, __m512 *sum, const float *const *x, int term, __m512 b)
 {
     FM_CLIP_UNROLL(6)
@@ -102,7 +102,8 @@ INLINE void few_rows_of(const int type, const int rows, float *c, int ldc, const
                         const char *src, int64_t ld, int lanes, int terms)
 {
     for (int l = 0; l < lanes; l += LANES) {
-        const char *at[LANES]; /* where lanes end, the last one again: sums that nobody reads */
+        const char *at[LANES]; /* past the end of the lanes, the last one again: these sums are
+                                  not used */
         for (int i = 0; i < LANES; i++)
             at[i] = src + (l + i < lanes ? l + i : lanes - 1) * ld;
         few_lanes(rows, type, c + l, ldc, x, at, (LANES - 1) * ld, terms);
@@ -125,7 +126,7 @@ INLINE void few_wide(const int rows, const int wide, const int type, float *c, i
             FM_CLIP_UNROLL(16)
             for (int i = 0; i < wide; i++) {
                 if (16 * i >= lanes)
-                    continue; /* other tasks' columns: not even to be fetched */
+                    continue; /* columns of other tasks: do not even prefetch them */
                 if (16 * i * size % 64 == 0)
                     _mm_prefetch(row + ROWS_AHEAD * ld + (int64_t)16 * i * size, _MM_HINT_T0);
                 __m512 b = fm_clip_load(row + (int64_t)16 * i * size, lanes - 16 * i, type);
@@ -149,7 +150,7 @@ INLINE void few_wide(const int rows, const int wide, const int type, float *c, i
     }
 }
 
-/* As many columns as the registers hold sums of: long pieces of each row of weights. */
+/* As many columns as there are registers for sums: long pieces of each row of weights. */
 INLINE void few_columns_of(const int type, const int rows, float *c, int ldc, const float *const *x,
                            const char *src, int64_t ld, int lanes, int terms)
 {
@@ -158,7 +159,7 @@ INLINE void few_columns_of(const int type, const int rows, float *c, int ldc, co
         few_wide(rows, wide, type, c + l, ldc, x, src + (int64_t)l * size, ld, lanes - l, terms);
 }
 
-/* Of a constant number of rows, then of a constant type. */
+/* First for a constant number of rows, then for a constant type. */
 INLINE void any_rows(const int rows, int type, float *c, int ldc, const float *const *x,
                      const char *src, int64_t ld, int lanes, int terms)
 {

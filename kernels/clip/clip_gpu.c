@@ -1,10 +1,10 @@
-/* What a build without CUDA answers; with it, these are in clip_cuda_gpu.cu. */
+/* The answers of a build without CUDA; with CUDA, these functions are in clip_cuda_gpu.cu. */
 #include "kernels/clip/clip_gpu.h"
 
 #include "kernels/clip/clip_device.h"
 
 #ifdef FM_CUDA
-extern const int fm_clip_gpu_is_elsewhere; /* a translation unit may not be empty */
+extern const int fm_clip_gpu_is_elsewhere; /* a translation unit must not be empty */
 #else
 int32_t fm_clip_gpu_open(struct fm_clip_gpu **gpu, const struct fm_clip_layer *host,
                          struct fm_clip_error *error)

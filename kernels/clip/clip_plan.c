@@ -1,8 +1,8 @@
 /*
- * Routing inverted: tokens name experts, but products need the tokens of each expert.  A
- * counting sort orders slots by expert, and heapsort (no memory, no worst case) by width inside an
- * expert, since tokens may have budgets of their own.  All orders follow from the input alone, so
- * the bits of a row do not depend on threads.
+ * Inverts the routing: tokens name experts, but products need the tokens of each expert.  A
+ * counting sort orders slots by expert, and heapsort (no memory, no bad worst case) orders them by
+ * width inside an expert, because tokens may have their own budgets.  All orders follow from the
+ * input only, so the bits of a row do not depend on threads.
  */
 #include "kernels/clip/clip_plan.h"
 
@@ -20,7 +20,7 @@ static int32_t clamp_budget(double value, int32_t B, int32_t *faults)
     return value >= B - 0.5 ? B - 1 : 0; /* NaN: 0 */
 }
 
-/* The row of widths in force. */
+/* The current row of widths. */
 static int32_t read_budget(const struct fm_clip_call *c, int32_t B, int32_t *faults)
 {
     float value;
@@ -90,7 +90,7 @@ static void sift(const struct fm_clip_plan *p, int32_t *slot, int32_t root, int3
     }
 }
 
-/* The slots of one expert by width: heapsort, which needs no memory. */
+/* Sort the slots of one expert by width: heapsort, which needs no memory. */
 static void sort_by_width(const struct fm_clip_plan *p, int32_t *slot, int32_t n)
 {
     for (int32_t i = n / 2 - 1; i >= 0; i--)

@@ -1,8 +1,8 @@
 /*
  * Private to kernels/clip/clip_cpu.c: which rows pass through which expert at which width.
  *
- * Slots (t, j) are numbered t K + j.  Those that contribute are put in order of expert, then of
- * width; a run of one expert and one width is a group, and a slot's place in the order is its
+ * Slots (t, j) are numbered t K + j.  Those that contribute are sorted by expert, then by width; a
+ * run of one expert and one width is a group, and the index of a slot in this order is its
  * position: the row of the inner activations and of the product that belongs to it.
  */
 #ifndef FM_KERNELS_CLIP_PLAN_H
@@ -26,11 +26,11 @@ struct fm_clip_plan {
     int32_t groups, positions;
 };
 
-/* The local expert of a slot of a call, by its number among all, or -1. */
+/* The local expert of a slot of a call, by its index among all slots, or -1. */
 int32_t fm_clip_plan_expert(const struct fm_clip_layer *layer, const struct fm_clip_call *call,
                             int64_t slot);
 
-/* Plan tokens [first, first + n) of a call that has its budget set, cap (E); returns bits of enum
+/* Plan tokens [first, first + n) of a call whose budget is set; cap (E); returns bits of enum
  * fm_clip_fault. */
 int32_t fm_clip_plan_make(struct fm_clip_plan *plan, const struct fm_clip_layer *layer,
                           const int32_t *cap, const struct fm_clip_call *call, int64_t first,

@@ -1,9 +1,9 @@
 /*
- * Helpers are made once and shared by all layers of the process.  A call has a few short loops, so
- * a helper spins for some microseconds before it sleeps; one caller at a time has the pool, and
- * others run their loops alone rather than wait.  Helpers take no signals, survive no fork (the
- * child makes its own), and are not bound to the one CPU that an OpenMP program bound the caller
- * to.
+ * Helper threads are started once and shared by all layers of the process.  A call has a few short
+ * loops, so a helper spins for some microseconds before it sleeps.  One caller at a time uses the
+ * pool; others run their loops by themselves instead of waiting.  Helpers handle no signals, do not
+ * survive a fork (the child starts its own), and are not bound to the single CPU to which an OpenMP
+ * program bound the caller.
  */
 #include "kernels/clip/clip_pool.h"
 
@@ -15,24 +15,24 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { SPINS = 4000 }; /* some ten microseconds: the time between two loops of one call */
+enum { SPINS = 4000 }; /* about ten microseconds: the time between two loops of one call */
 
-/* The open loop.  Helpers enter and leave under `lock`; tasks are taken without it. */
+/* The current loop.  Helpers enter and leave under `lock`; tasks are taken without it. */
 struct loop {
     void (*task)(void *arg, int i, int worker);
     void *arg;
-    int n, threads, entered; /* entered: helpers that joined, which numbers them */
+    int n, threads, entered; /* entered: helpers that joined, which gives them their numbers */
     bool open;
     atomic_int next, inside; /* inside: helpers at work */
 };
 
 static struct {
-    pthread_mutex_t owner; /* held by the caller whose loop runs */
+    pthread_mutex_t owner; /* held by the caller of the current loop */
     pthread_mutex_t lock;
     pthread_cond_t opened;
     int asleep;
     atomic_int helpers;
-    atomic_uint loops; /* opened so far */
+    atomic_uint loops; /* number of loops opened so far */
     struct loop loop;
 } pool = {.owner = PTHREAD_MUTEX_INITIALIZER,
           .lock = PTHREAD_MUTEX_INITIALIZER,
@@ -59,7 +59,7 @@ static void run_tasks(struct loop *l, int worker)
         l->task(l->arg, i, worker);
 }
 
-/* Wait until a loop opens that this helper has not seen: briefly awake, then asleep. */
+/* Wait until a loop opens that this helper has not seen: first spinning, then asleep. */
 static unsigned await_loop(unsigned seen)
 {
     for (int i = 0; i < SPINS; i++) {
@@ -95,7 +95,7 @@ static void *help(void *unused)
     return NULL;
 }
 
-/* A child of fork has the caller's thread alone. */
+/* A forked child has only the calling thread. */
 static void forget_helpers(void)
 {
     pthread_mutex_init(&pool.owner, NULL);
@@ -112,9 +112,9 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget_helpers);
 }
 
-/* Servers bind each OpenMP thread to a CPU, and a new thread inherits what binds the one that makes
- * it: all helpers would share one CPU.  Where the caller's CPUs are too few, theirs are those of
- * the other threads that are bound as narrowly. */
+/* Servers bind each OpenMP thread to a CPU, and a new thread inherits the binding of its
+ * creator: all helpers would share one CPU.  If the caller's CPUs are too few, use those of the
+ * other threads that are bound to as few. */
 static bool find_other_cpus(cpu_set_t *others, int threads)
 {
     cpu_set_t own, one;
@@ -142,7 +142,7 @@ void fm_clip_pool_want(int threads)
     sigset_t all, old;
     pthread_once(&once, watch_forks);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the program's, not ours */
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals belong to the program */
     pthread_mutex_lock(&pool.lock);
     while (pool.helpers < threads - 1) {
         pthread_t thread;

@@ -20,7 +20,7 @@ static void widen(float *to, const void *array, int64_t first, int n, const stru
     fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)n);
 }
 
-/* Adds `by` times a row, and what it is in size. */
+/* Add `by` times a row, and its absolute values to size. */
 static void add_row(double *out, double *size, const float *row, double by, int H)
 {
     for (int i = 0; i < H; i++) {
@@ -41,7 +41,7 @@ static double inner(double g, double u, const struct fm_clip_layer *l)
     return (u + 1) * g / (1 + exp(-(double)l->alpha * g));
 }
 
-/* Adds weight * expert(x) of one channel into out and size. */
+/* Add weight * expert(x) of one channel to out and size. */
 static void add_channel(double *out, double *size, const struct rows *r, int64_t channel,
                         double weight)
 {

@@ -1,4 +1,4 @@
-/* The tile that runs anywhere: plain loops over the lanes of a panel. */
+/* The portable tile: plain loops over the lanes of a panel. */
 #include "kernels/clip/clip_tile.h"
 
 #include <string.h>

@@ -22,8 +22,8 @@
 
 enum { FM_CLIP_LANES = 64, FM_CLIP_DEPTH = 256, FM_CLIP_TILE_ROWS = 6 };
 
-/* Memory that the next panel will be packed from: lines at + (i & mask) ld + (i >> shift) 64 bytes,
- * i counting the terms of a tile, are fetched meanwhile.  Never faults. */
+/* Memory that the next panel will be packed from: lines at + (i & mask) ld + (i >> shift) 64
+ * bytes, i counting the terms of a tile, are prefetched meanwhile.  Never faults. */
 struct fm_clip_ahead {
     const char *at;
     int64_t ld; /* bytes */
@@ -56,10 +56,10 @@ struct fm_clip_tile {
                         int64_t ld, int lanes, int terms, int type);
 };
 
-/* of(n, ...) where n is `rows`, of(t, ...) where t is `type`: a constant in each branch, so that an
- * inline function is compiled for each of them; FM_CLIP_UNROLL(n) before a loop unrolls it n times.
- * Not under sanitizers: with a branch for every check, unrolled loops become functions of so many
- * blocks that clang 14 takes minutes for each. */
+/* of(n, ...) with n equal to `rows`, of(t, ...) with t equal to `type`: a constant in each
+ * branch, so that an inline function is compiled for each value; FM_CLIP_UNROLL(n) before a loop
+ * unrolls it n times.  Not under sanitizers: with a branch for every check, unrolled loops
+ * become functions with so many blocks that clang 14 takes minutes for each. */
 #ifdef FM_SANITIZED
 #define FM_CLIP_UNROLL(n)
 #define FM_CLIP_OF_ROWS(of, rows, ...) of(rows, __VA_ARGS__)
@@ -80,13 +80,13 @@ struct fm_clip_tile {
                              : of(FM_CLIP_BF16, __VA_ARGS__))
 #endif
 
-/* NULL where the compiler, the CPU or FM_ISA excludes it. */
+/* NULL if the compiler, the CPU or FM_ISA excludes it. */
 const struct fm_clip_tile *fm_clip_tile_portable(void);
 const struct fm_clip_tile *fm_clip_tile_avx2(void);
 const struct fm_clip_tile *fm_clip_tile_avx512(void);
 const struct fm_clip_tile *fm_clip_tile_bf16(void);
 
-/* A floating type of clip.h as lib/base/dtype.h names it. */
+/* A floating type of clip.h as its name in lib/base/dtype.h. */
 static inline enum fm_dtype fm_clip_dtype(int32_t type)
 {
     return type == FM_CLIP_F32 ? FM_F32 : type == FM_CLIP_F16 ? FM_F16 : FM_BF16;
