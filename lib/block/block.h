@@ -170,8 +170,9 @@ struct fm_router {
     /* ids, weights (N, K), p from x (N, H). */
     void (*forward)(const struct fm_pass *pass, int32_t *ids, float *weights, float *p,
                     const float *x);
-    /* dx (N, H) from dweights (N, K); the choice is constant. */
-    void (*backward)(const struct fm_pass *pass, float *dx, const float *dweights,
+    /* dx (N, H) and dlogits (N, E), the gradient at the logits, from dweights (N, K); the choice is
+     * constant. */
+    void (*backward)(const struct fm_pass *pass, float *dx, float *dlogits, const float *dweights,
                      const int32_t *ids, const float *weights, const float *p);
     /* Products for one token, forward; its gradient takes as many. */
     double (*flops)(const struct fm_config *config);

@@ -153,18 +153,15 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
     fm_scratch_release(mark);
 }
 
-static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
-                     const float *weights, const float *scores)
+static void backward(const struct fm_pass *p, float *dx, float *dlogits, const float *dweights,
+                     const int32_t *ids, const float *weights, const float *scores)
 {
     const struct fm_config *c = p->config;
     struct fm_pass f32 = exact(p);
-    int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_scratch_mark();
-    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
     (void)weights;
-    p->ops->route_scored_back(dlogits, dweights, ids, scores, &c->scored->rule, N, c->E, c->K);
+    p->ops->route_scored_back(dlogits, dweights, ids, scores, &c->scored->rule, fm_pass_rows(p),
+                              c->E, c->K);
     fm_router_logits_back(&f32, dx, dlogits);
-    fm_scratch_release(mark);
 }
 
 const struct fm_router fm_scored = {.name = "scored",

@@ -29,17 +29,13 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
     fm_scratch_release(mark);
 }
 
-static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
-                     const float *weights, const float *keep)
+static void backward(const struct fm_pass *p, float *dx, float *dlogits, const float *dweights,
+                     const int32_t *ids, const float *weights, const float *keep)
 {
     const struct fm_config *c = p->config;
-    int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_scratch_mark();
-    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
     (void)keep;
-    p->ops->route_back(dlogits, dweights, ids, weights, N, c->E, c->K);
+    p->ops->route_back(dlogits, dweights, ids, weights, fm_pass_rows(p), c->E, c->K);
     fm_router_logits_back(p, dx, dlogits);
-    fm_scratch_release(mark);
 }
 
 /* `all` (N, E) receives the logits, then the probabilities. */
@@ -51,17 +47,13 @@ static void forward_raw(const struct fm_pass *p, int32_t *ids, float *weights, f
     p->ops->route_raw(ids, weights, all, fm_pass_rows(p), c->E, c->K);
 }
 
-static void backward_raw(const struct fm_pass *p, float *dx, const float *dweights,
+static void backward_raw(const struct fm_pass *p, float *dx, float *dlogits, const float *dweights,
                          const int32_t *ids, const float *weights, const float *all)
 {
     const struct fm_config *c = p->config;
-    int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_scratch_mark();
-    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
     (void)weights;
-    p->ops->route_raw_back(dlogits, dweights, ids, all, N, c->E, c->K);
+    p->ops->route_raw_back(dlogits, dweights, ids, all, fm_pass_rows(p), c->E, c->K);
     fm_router_logits_back(p, dx, dlogits);
-    fm_scratch_release(mark);
 }
 
 const struct fm_router fm_softmax = {.name = "softmax",

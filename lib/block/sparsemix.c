@@ -33,17 +33,13 @@ static void forward(const struct fm_pass *p, int32_t *ids, float *weights, float
                         p->config->sparsemix->threshold);
 }
 
-static void backward(const struct fm_pass *p, float *dx, const float *dweights, const int32_t *ids,
-                     const float *weights, const float *logits)
+static void backward(const struct fm_pass *p, float *dx, float *dlogits, const float *dweights,
+                     const int32_t *ids, const float *weights, const float *logits)
 {
     const struct fm_config *c = p->config;
-    int N = fm_pass_rows(p);
-    struct fm_mark mark = fm_scratch_mark();
-    float *dlogits = fm_scratch_floats((size_t)N * (size_t)c->E);
-    p->ops->sparsemixer_back(dlogits, dweights, ids, weights, logits, N, c->E,
+    p->ops->sparsemixer_back(dlogits, dweights, ids, weights, logits, fm_pass_rows(p), c->E,
                              c->sparsemix->threshold);
     fm_router_logits_back(p, dx, dlogits);
-    fm_scratch_release(mark);
 }
 
 const struct fm_router fm_sparsemix = {.name = "sparsemixer",

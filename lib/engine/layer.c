@@ -549,7 +549,8 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     size_t R = (size_t)(p->S * p->T) * (size_t)c->K;
     struct fm_mark mark = fm_scratch_mark();
     float *dz = fm_scratch_floats(R * (size_t)c->H), *by_row = fm_scratch_floats(R),
-          *dweights = fm_scratch_floats(R);
+          *dweights = fm_scratch_floats(R),
+          *dlogits = fm_scratch_floats((size_t)fm_pass_rows(p) * (size_t)c->E);
     struct experts e = {.pass = p,
                         .inner = a,
                         .order = order_experts(p, a),
@@ -562,7 +563,7 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     fm_pool_for(c->E, backward_expert, &e);
     if (wanted) {
         p->ops->gather(fm_to_f32(dweights), fm_f32(by_row), a->where, NULL, (int)R, 1);
-        c->router->backward(p, dxm, dweights, a->ids, a->weights, a->p);
+        c->router->backward(p, dxm, dlogits, dweights, a->ids, a->weights, a->p);
         p->ops->combine(dxm, dz, a->where, NULL, p->S * p->T, c->K, c->H);
     }
     fm_scratch_release(mark);
