@@ -1,4 +1,4 @@
-/* fm-recover: train one low-rank adapter that serves every budget. */
+/* fm-recover: train one low-rank adapter, or the routers, for every budget. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
 #include "lib/learn/recover.h"
@@ -40,12 +40,17 @@ static int run(const struct fm_run_options *run, const void *options, void *repo
                     : fm_recover(run, options, report, err);
 }
 
+/* Modes of options: one bit for a strategy and one for what is trained. */
+enum { SINGLE = 1, CROSS = 2, EXPERTS = 4, ROUTER = 8 };
+
 static int work(const struct fm_cli *cli, const struct fm_recover_options *options,
                 struct fm_recover_report *report, struct fm_err *err)
 {
     const struct fm_show_tool tool = {options,           report,   run,
                                       &report->uptodate, describe, describe_json};
-    if (fm_options_check(cli, 1 << options->strategy, "with --strategy cross", err))
+    int strategies = SINGLE | CROSS, trains = EXPERTS | ROUTER;
+    if (fm_options_check(cli, trains | SINGLE << options->strategy, "with --strategy cross", err) ||
+        fm_options_check(cli, strategies | EXPERTS << options->train, "with --train router", err))
         return err->code;
     return fm_show_tool(cli, &tool, err);
 }
@@ -53,36 +58,40 @@ static int work(const struct fm_cli *cli, const struct fm_recover_options *optio
 int main(int argc, char **argv)
 {
     struct fm_recover_options options;
-    fm_recover_defaults(&options);
-    int strategy = (int)options.strategy;
+    fm_recover_defaults(&options, FM_RECOVER_EXPERTS);
+    options.w_task = -1; /* not given */
+    int strategy = (int)options.strategy, train = (int)options.train;
     const struct fm_cli_option own[] = {
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
-         "mask to recover at, the nearest (default: 0.40)", 0, 0, 1 << FM_RECOVER_SINGLE},
+         "mask to recover at, the nearest (default: 0.40)", 0, 0, SINGLE},
         {"exact", 0, FM_CLI_FLAG, &options.exact, NULL,
-         "with --budget: that budget to four decimals, or nothing", 0, 0, 1 << FM_RECOVER_SINGLE},
+         "with --budget: that budget to four decimals, or nothing", 0, 0, SINGLE},
+        {"train", 0, FM_CLI_CHOICE, &train, "experts|router",
+         "adapters of the experts, or the routers (default: experts)", 0, 0, 0},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
          "one mask, or many in every step (default: single)", 0, 0, 0},
         {"lora-rank", 0, FM_CLI_INT, &options.rank, "N", "rank of the adapter (default: 16)", 1,
-         FM_LORA_RANK_MAX, 0},
+         FM_LORA_RANK_MAX, EXPERTS},
         {"lora-alpha", 0, FM_CLI_REAL, &options.alpha, "X",
          "the adapter is scaled by alpha / rank (default: 32)", FM_RECOVER_ALPHA_MIN,
-         FM_RECOVER_ALPHA_MAX, 0},
+         FM_RECOVER_ALPHA_MAX, EXPERTS},
         {"steps", 0, FM_CLI_INT, &options.steps, "N", "training steps (default: 200)", 1,
          FM_RECOVER_STEPS_MAX, 0},
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
          FM_RECOVER_LR_MAX, 0},
-        {"w-task", 0, FM_CLI_REAL, &options.w_task, "X", "weight of the cross-entropy (default: 1)",
-         0, FM_RECOVER_WEIGHT_MAX, 0},
+        {"w-task", 0, FM_CLI_REAL, &options.w_task, "X",
+         "weight of the cross-entropy (default: 1; with --train router 0)", 0,
+         FM_RECOVER_WEIGHT_MAX, 0},
         {"w-kl", 0, FM_CLI_REAL, &options.w_kl, "X",
          "weight of the divergence from the full model (default: 1)", 0, FM_RECOVER_WEIGHT_MAX, 0},
     };
     struct fm_cli cli = {
         .tool = "fm-recover",
         .synopsis = "--model DIR --text FILE [options] [STAGE] > stage.fm",
-        .about = "Train low-rank adapters on one mask; merged, they serve every budget.",
-        .often =
-            "model tokens text eval-text seq-len max-tokens budget strategy steps precision memory "
-            "output state force dry-run json help version",
+        .about = "Train low-rank adapters or routers on one mask; merged, they serve every budget.",
+        .often = "model tokens text eval-text seq-len max-tokens budget strategy steps "
+                 "precision memory "
+                 "output state force dry-run json help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OUTPUT |
                   FM_CLI_STATE | FM_CLI_RANKS | FM_CLI_STAGE,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
@@ -92,6 +101,10 @@ int main(int argc, char **argv)
     if (cli.operands)
         cli.run.inputs.stream = cli.operand[0];
     options.strategy = (enum fm_recover_strategy)strategy;
+    struct fm_recover_options usual;
+    fm_recover_defaults(&usual, (enum fm_recover_train)train);
+    options.train = usual.train;
+    options.w_task = options.w_task < 0 ? usual.w_task : options.w_task;
     struct fm_recover_report report = {0};
     struct fm_err err = {0};
     int rc = work(&cli, &options, &report, &err);

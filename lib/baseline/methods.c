@@ -56,7 +56,7 @@ int fm_methods_recover(const struct fm_run_options *run, const char *from, const
     struct fm_run_options own = from_to(run, from, to);
     struct fm_recover_options options;
     struct fm_recover_report report = {0};
-    fm_recover_defaults(&options);
+    fm_recover_defaults(&options, FM_RECOVER_EXPERTS);
     options.steps = steps ? steps : options.steps;
     fm_spent_begin(spent);
     int rc = fm_recover(&own, &options, &report, err);

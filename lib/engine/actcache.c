@@ -52,8 +52,10 @@ void fm_actcache_prepare(struct fm_sweeping *r)
     struct fm_actcache *k = &r->sweep->cache;
     const struct fm_store *store = &r->sweep->store;
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
-    /* With an adapter, that memory holds its merged copies, gradients and moments. */
-    size_t want = r->sweep->merges > 0 ? 0 : (size_t)r->blocks * (size_t)r->backs;
+    /* With an adapter of experts, that memory holds its merged copies, gradients and moments. */
+    size_t want = (size_t)r->blocks * (size_t)r->backs;
+    for (int m = 0; m < r->sweep->merges; m++)
+        want = r->sweep->merged[m].adapter->router ? want : 0;
     want *= (size_t)(r->sweep->config->L - r->lowest);
     size_t record = record_bytes(r);
     uint64_t fit = memory > taken ? (memory - taken) / record : 0;

@@ -1,5 +1,6 @@
 /*
- * An adapter is one block of floats: experts one after another, with six thin matrices each.
+ * An adapter is one block of floats: experts one after another, with six thin matrices each, or
+ * routers one after another.
  * Gradients and moments are blocks of the same layout, so the same offset finds a part in each of
  * them.
  */
@@ -39,20 +40,21 @@ static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora pa
     return 0;
 }
 
-int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
-                    const uint32_t *widths, struct fm_err *err)
+/* Allocate for what a->M and the like say; widths (M, E), or NULL: all 0. */
+static int take(struct fm_adapter *a, const uint32_t *widths, struct fm_err *err)
 {
-    size_t n = (size_t)M * (size_t)E, total = 0;
-    *a = (struct fm_adapter){.M = M, .E = E, .H = H, .r = r, .alpha = alpha};
+    size_t n = (size_t)a->M * (size_t)a->E, H = (size_t)a->H, total = 0;
     a->widths = fm_alloc(n, sizeof *a->widths, "adapter widths", err);
     a->offset = fm_alloc(n + 1, sizeof *a->offset, "adapter offsets", err);
     if (!a->widths || !a->offset)
         goto out;
-    memcpy(a->widths, widths, n * sizeof *widths);
+    if (widths)
+        memcpy(a->widths, widths, n * sizeof *widths);
     for (size_t i = 0; i < n; i++) {
-        size_t per_rank = FM_LORA_PARTS / 2 * ((size_t)H + widths[i]), floats = 0;
-        if (!fm_mul(&floats, per_rank, (size_t)r) || !fm_add(&total, total, floats)) {
-            fm_fail(err, FM_ENOMEM, "an adapter of rank %d is too large", r);
+        size_t per_rank = FM_LORA_PARTS / 2 * (H + a->widths[i]), floats = H + a->biased;
+        if ((!a->router && !fm_mul(&floats, per_rank, (size_t)a->r)) ||
+            !fm_add(&total, total, floats)) {
+            fm_fail(err, FM_ENOMEM, "an adapter of rank %d is too large", a->r);
             goto out;
         }
         a->offset[i + 1] = total;
@@ -63,6 +65,20 @@ int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alph
 out:
     fm_adapter_release(a);
     return err->code;
+}
+
+int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
+                    const uint32_t *widths, struct fm_err *err)
+{
+    *a = (struct fm_adapter){.M = M, .E = E, .H = H, .r = r, .alpha = alpha};
+    return take(a, widths, err);
+}
+
+int fm_adapter_init_routers(struct fm_adapter *a, int M, int E, int H, bool biased,
+                            struct fm_err *err)
+{
+    *a = (struct fm_adapter){.router = true, .biased = biased, .M = M, .E = E, .H = H};
+    return take(a, NULL, err);
 }
 
 void fm_adapter_release(struct fm_adapter *a)
@@ -82,7 +98,7 @@ static size_t count_all(const struct fm_adapter *a)
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed)
 {
     memset(a->values, 0, count_all(a) * sizeof *a->values);
-    for (int m = 0; m < a->M; m++)
+    for (int m = 0; m < a->M && !a->router; m++)
         for (int e = 0; e < a->E; e++)
             for (int part = FM_GATE_A; part < FM_LORA_PARTS; part += 2) {
                 float *p = fm_adapter_part(a, a->values, m, e, (enum fm_lora)part);
@@ -106,6 +122,12 @@ float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, e
 {
     size_t i = expert_index(a, m, e);
     return block + a->offset[i] + part_offset(a, a->widths[i], part);
+}
+
+const float *fm_adapter_router(const struct fm_adapter *a, int m)
+{
+    assert(a->router);
+    return a->values + a->offset[expert_index(a, m, 0)];
 }
 
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,

@@ -1,12 +1,16 @@
 /*
- * LoRA adapters on gate, up and down of every expert, only on the channels that a
- * mask keeps (fm-method(7)), and their merge into the online layout.
+ * What fm-recover trains: LoRA adapters on gate, up and down of every expert, only on the channels
+ * that a mask keeps (fm-method(7)), and their merge into the online layout; or differences to the
+ * routers' weights, which are added to them.
  *
  * Expert of width k, rank r, s = alpha / r:
  *     gate row j  += s * gate_B[j,:] gate_A          gate_A (r, H), gate_B (k, r)
  *     up   row j  += s * up_B[j,:] up_A              up_A   (r, H), up_B   (k, r)
  *     down row j  += s * (down_B down_A)[:, j]       down_A (r, k), down_B (H, r)
  * (down is stored transposed, so its row j is column j of the usual matrix).
+ *
+ * Router of a layer: W (E, H) += difference, and the bias of its logits (E) += difference, if there
+ * is one.  A bias that serves only the choice of experts has no gradient and is left as it is.
  */
 #ifndef FM_ADAPTER_H
 #define FM_ADAPTER_H
@@ -21,11 +25,15 @@
 enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_LORA_PARTS };
 
 struct fm_adapter {
+    bool router; /* of the routers: r, alpha and all widths are 0 */
+    bool biased; /* routers have a bias */
     int M, E, H, r;
     float alpha;
     uint32_t *widths; /* (M, E): channels with an adapter */
-    uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts */
-    float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora */
+    uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts; of routers,
+                         only those of whole layers (e = 0) are of use */
+    float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora; of
+                         routers (E, H) and, if biased, (E), layer after layer */
 };
 
 /* Compute sizes from widths (M, E), which are copied; set values to zero.  release() takes a zeroed
@@ -34,7 +42,12 @@ int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alph
                     const uint32_t *widths, struct fm_err *err);
 void fm_adapter_release(struct fm_adapter *a);
 
-/* Initial values, which depend only on the seed: A normal with standard deviation 1/r, B zero. */
+/* The same for routers. */
+int fm_adapter_init_routers(struct fm_adapter *a, int M, int E, int H, bool biased,
+                            struct fm_err *err);
+
+/* Initial values, which depend only on the seed: A normal with standard deviation 1/r, B zero; all
+ * zero for routers. */
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
 
 /* A part of expert e of the m-th layer with experts, inside a block with the layout of `values`:
@@ -45,5 +58,9 @@ float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, e
  * from the base; rows [width, cap) are not changed.  Either may be NULL. */
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
                       float *down, int m, int e);
+
+/* The differences to the router of the m-th layer with experts: (E, H), then those of its bias
+ * (E). */
+const float *fm_adapter_router(const struct fm_adapter *a, int m);
 
 #endif

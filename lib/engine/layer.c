@@ -539,6 +539,22 @@ static void backward_expert(void *arg, int i)
     }
 }
 
+/* Call the visitor for the router of each micro-batch. */
+static void show_router(const struct fm_pass *p, const struct inner *a, const float *dlogits,
+                        const struct fm_visitor *visitor, const struct fm_expert_view *where)
+{
+    size_t n = (size_t)(fm_pass_rows(p) / p->parts);
+    for (size_t i = 0; i < (size_t)p->parts; i++)
+        visitor->router(visitor->self, &(struct fm_router_view){
+                                           .layer = where[i].layer,
+                                           .lane = where[i].lane,
+                                           .batch = where[i].batch,
+                                           .slot = where[i].slot,
+                                           .n = (int)n,
+                                           .x = a->xm + i * n * (size_t)p->config->H,
+                                           .dlogits = dlogits + i * n * (size_t)p->config->E});
+}
+
 /* dxm (N, H) receives the gradient at a->xm through the experts, if it is wanted; dy is the
  * gradient at y. */
 static void back_experts(const struct fm_pass *p, const struct inner *a, float *dxm,
@@ -564,6 +580,8 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     if (wanted) {
         p->ops->gather(fm_to_f32(dweights), fm_f32(by_row), a->where, NULL, (int)R, 1);
         c->router->backward(p, dxm, dlogits, dweights, a->ids, a->weights, a->p);
+        if (visitor && visitor->router)
+            show_router(p, a, dlogits, visitor, where);
         p->ops->combine(dxm, dz, a->where, NULL, p->S * p->T, c->K, c->H);
     }
     fm_scratch_release(mark);

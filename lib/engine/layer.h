@@ -30,7 +30,8 @@ void fm_layer_forward(const struct fm_pass *pass, float *y, const float *x, int6
  * dx (S T, H) holds the gradient at y and receives the one at x; if !wanted it is not computed, and
  * dx is undefined afterwards.  visitor->expert, if present, is called for every expert and
  * micro-batch with rows, in any order and by many threads; `where` (parts) gives the views' layer,
- * lane, batch and slot.  Without it the products stop at the lane's widths.
+ * lane, batch and slot.  Without it the products stop at the lane's widths.  visitor->router, if
+ * present, is called for every micro-batch; dx must be wanted.
  */
 void fm_layer_backward(const struct fm_pass *pass, float *dx, bool wanted, const float *x,
                        const struct fm_visitor *visitor, const struct fm_expert_view *where);

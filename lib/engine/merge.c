@@ -1,6 +1,6 @@
 /*
- * Weights of experts with an adapter merged into them.  All lanes that name the same adapter use
- * one copy of the resident layer's experts, made when the sweep enters the layer.
+ * Weights of experts or routers with an adapter merged into them.  All lanes that name the same
+ * adapter use one copy of the resident layer's, made when the sweep enters the layer.
  */
 #include "lib/engine/sweeping.h"
 
@@ -24,10 +24,26 @@ static size_t channels_max(const struct fm_sweep *s)
     return most;
 }
 
+/* Allocate the copy of a layer's weights, unless the last run has left it. */
+static int take_copy(const struct fm_sweep *s, struct fm_merged *new, struct fm_err *err)
+{
+    size_t E = (size_t)s->config->E, H = (size_t)s->config->H;
+    size_t down = channels_max(s) * H * sizeof(float);
+    if (new->adapter->router) {
+        if (!new->router)
+            new->router = fm_alloc(E * (H + 1), sizeof *new->router, "a router", err);
+        return new->router ? FM_OK : err->code;
+    }
+    if (new->gate_up)
+        return FM_OK;
+    new->gate_up = fm_alloc_large((size_t)s->config->expert->rows * down, "merged weights", err);
+    new->down = fm_alloc_large(down, "merged weights", err);
+    return new->gate_up &&new->down ? FM_OK : err->code;
+}
+
 int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;
-    size_t down = channels_max(s) * (size_t)s->config->H * sizeof(float);
     s->merges = 0;
     for (int i = 0; i < r->lanes; i++) {
         const struct fm_lane *own = &r->lane[i];
@@ -40,12 +56,7 @@ int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err)
         struct fm_merged *new = &s->merged[s->merges++];
         new->adapter = own->adapter;
         new->round = own->round;
-        if (new->gate_up)
-            continue;
-        new->gate_up =
-            fm_alloc_large((size_t)s->config->expert->rows * down, "merged weights", err);
-        new->down = fm_alloc_large(down, "merged weights", err);
-        if (!new->gate_up || !new->down)
+        if (take_copy(s, new, err))
             return err->code;
     }
     return FM_OK;
@@ -58,6 +69,8 @@ static void merge_task(void *arg, int i)
     const struct fm_config *c = s->config;
     struct fm_merged *m = &s->merged[i / c->E];
     int e = i % c->E;
+    if (m->adapter->router)
+        return;
     size_t H = (size_t)c->H, first = (size_t)r->layer->row0[e] * H, up = (size_t)c->expert->rows;
     size_t down_count = (size_t)r->layer->cap[e] * H;
     float *gate_up = m->gate_up + up * first, *down = m->down + first;
@@ -76,6 +89,29 @@ static void merge_task(void *arg, int i)
     }
 }
 
+/* *to = value + difference, in float32, rounded to what the model stores the tensor in if asked. */
+static void add_difference(const struct fm_sweeping *r, float **to, float *at, const float *change,
+                           int64_t n, size_t field, bool round)
+{
+    const struct fm_sweep *s = r->sweep;
+    s->ops->copy(at, *to, (size_t)n * sizeof *at);
+    s->ops->add(at, change, n);
+    if (round)
+        s->ops->round_to(at, fm_model_stored(s->model, r->l, field), n);
+    *to = at;
+}
+
+static void merge_router(const struct fm_sweeping *r, struct fm_merged *m)
+{
+    int64_t E = r->sweep->config->E, n = E * r->sweep->config->H;
+    struct fm_router_weights *own = &m->layer.router;
+    const float *change = fm_adapter_router(m->adapter, r->m);
+    add_difference(r, &own->w, m->router, change, n, FM_LAYER_FIELD(router.w), m->round);
+    if (m->adapter->biased)
+        add_difference(r, &own->bias, m->router + n, change + n, E, FM_LAYER_FIELD(router.bias),
+                       m->round);
+}
+
 void fm_merge_layer(struct fm_sweeping *r)
 {
     struct fm_sweep *s = r->sweep;
@@ -83,6 +119,10 @@ void fm_merge_layer(struct fm_sweeping *r)
         s->merged[m].layer = *r->layer;
         if (r->m < 0)
             continue;
+        if (s->merged[m].adapter->router) {
+            merge_router(r, &s->merged[m]);
+            continue;
+        }
         s->merged[m].layer.gate_up = fm_f32(s->merged[m].gate_up);
         s->merged[m].layer.down = fm_f32(s->merged[m].down);
     }
@@ -105,6 +145,7 @@ void fm_merge_release(struct fm_sweep *s)
     for (int i = 0; s->merged && i < s->lanes; i++) {
         free(s->merged[i].gate_up);
         free(s->merged[i].down);
+        free(s->merged[i].router);
     }
     free(s->merged);
 }

@@ -253,7 +253,7 @@ static int backward_one(const struct fm_sweeping *r, int block, int lane,
         if (tap)
             memcpy(tap + (size_t)(r->l + 1) * one, dx, one * sizeof *tap);
     }
-    bool wanted = r->l > r->lowest || tap;
+    bool wanted = r->l > r->lowest || tap || (r->visitor && r->visitor->router);
     fm_layer_backward(&pass, dx, wanted, x, r->m < 0 ? NULL : r->visitor, where);
     if (!wanted)
         return check_going(r, err);

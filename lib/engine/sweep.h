@@ -112,6 +112,15 @@ struct fm_expert_view {
     const float *weight; /* (n) the router's weight of each row */
 };
 
+/* The router of one lane and micro-batch in the backward; pointers are valid only during the call.
+ * The gradient of its weights (E, H) is dlogits^T x, that of its bias (E) the sum of dlogits. */
+struct fm_router_view {
+    int layer, lane, batch, slot; /* as in struct fm_expert_view */
+    int n;                        /* tokens of the micro-batch */
+    const float *x;               /* (n, H) input of the router */
+    const float *dlogits;         /* (n, E) gradient at its logits; the choice is constant */
+};
+
 struct fm_visitor {
     void *self;
     /* Call the visitor in the forward instead, for every lane; no lane has `backward`. */
@@ -132,6 +141,9 @@ struct fm_visitor {
     /* Called by many threads at once for different experts, batches and lanes; the expensive work
      * belongs here.  May write only what belongs to (view->slot, view->expert). */
     void (*expert)(void *self, const struct fm_expert_view *view);
+    /* The same for the routers, in the backward only; with it the gradients of the lowest layer
+     * with experts are complete, too.  May be NULL, as may `expert`. */
+    void (*router)(void *self, const struct fm_router_view *view);
     /* After all experts of (m, batch, lane), one call at a time, in order of batch then lane:
      * add the slot to the total and clear the slot. */
     void (*commit)(void *self, int m, int batch, int lane, int slot);

@@ -18,11 +18,12 @@ struct fm_block {
     int first, count; /* micro-batches [first, first + count) */
 };
 
-/* A layer whose experts have an adapter merged in, shared by all lanes that name it. */
+/* A layer whose experts or router have an adapter merged in, shared by all lanes that name it. */
 struct fm_merged {
     const struct fm_adapter *adapter;
     bool round;
     float *gate_up, *down;
+    float *router; /* (E, H), and (E) the bias of its logits, if it has one */
     struct fm_layer layer;
 };
 

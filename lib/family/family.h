@@ -142,6 +142,9 @@ bool fm_weights_number(int *value, const char **name, int limit);
 /* Whether layer l (-1: outside the layers) of this model has the row's tensor. */
 bool fm_weights_exists(const struct fm_config *config, const struct fm_weight *w, int l);
 
+/* Whether the routers of this model add a bias to their logits. */
+bool fm_weights_biased_router(const struct fm_config *config);
+
 /* The row whose tensor has that name under that naming, with its layer and expert (-1 if it has
  * none), both within the model; NULL if the model has no such tensor. */
 const struct fm_weight *fm_weights_find(const struct fm_config *config, enum fm_naming naming,

@@ -86,6 +86,15 @@ bool fm_weights_exists(const struct fm_config *c, const struct fm_weight *w, int
     return (w->when & ~features(c, l)) == 0;
 }
 
+bool fm_weights_biased_router(const struct fm_config *c)
+{
+    const struct fm_weight *w = c->family->weight;
+    while (fm_weights_more(w) &&
+           !(w->part == FM_PART_ROUTER && w->field == FM_LAYER_FIELD(router.bias)))
+        w++;
+    return fm_weights_more(w);
+}
+
 const struct fm_weight *fm_weights_find(const struct fm_config *c, enum fm_naming naming,
                                         const char *name, int *l, int *e)
 {

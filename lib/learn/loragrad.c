@@ -63,3 +63,14 @@ void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float
                       kk, k, H, r, s);
     fm_scratch_release(mark);
 }
+
+void fm_loragrad_add_router(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                            const struct fm_router_view *v)
+{
+    int E = a->E, H = a->H;
+    float *bias = gradient + (size_t)E * (size_t)H;
+    ops->f32->gemm(true, false, E, H, v->n, 1, fm_f32(v->dlogits), E, fm_f32(v->x), H, 1, gradient,
+                   H);
+    for (int i = 0; a->biased && i < v->n; i++)
+        ops->add(bias, v->dlogits + (size_t)i * (size_t)E, E);
+}

@@ -1,4 +1,4 @@
-/* Gradients of adapters (fm-method(7)), for recovery and its tests. */
+/* Gradients of adapters and routers (fm-method(7)), for recovery and its tests. */
 #ifndef FM_LORAGRAD_H
 #define FM_LORAGRAD_H
 
@@ -12,5 +12,10 @@
  */
 void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
                      const struct fm_expert_view *view);
+
+/* The same of a router, from its view: gradient has a layer's floats, (E, H) and, if a->biased,
+ * (E). */
+void fm_loragrad_add_router(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
+                            const struct fm_router_view *view);
 
 #endif

@@ -55,6 +55,11 @@ struct fm_train_options {
     int refine_sequences; /* sequences on which --refine measures losses: 64 */
 };
 
+enum fm_recover_train {
+    FM_RECOVER_EXPERTS, /* low-rank adapters of the experts */
+    FM_RECOVER_ROUTER   /* the routers' weights, and the biases of their logits */
+};
+
 enum fm_recover_strategy {
     FM_RECOVER_SINGLE, /* one mask, teacher without adapter */
     FM_RECOVER_CROSS   /* sandwich rule: full model, smallest mask, random masks between */
@@ -65,14 +70,15 @@ struct fm_recover_options {
         *budget; /* "0.40": lib/masks/choose.h describes the choice of the mask; NULL: the mask
                     nearest to FM_RECOVER_BUDGET, whatever the last budget of the family */
     bool exact;  /* only a mask of exactly that budget */
+    enum fm_recover_train train;
     enum fm_recover_strategy strategy;
-    int rank;     /* 16 */
-    double alpha; /* 32 */
-    int steps;    /* 200 */
-    double lr;    /* of AdamW, 1e-4.  On the small trained model, over three seeds, it lowers the
-                     held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the adapter
-                     overfits the calibration text */
-    double w_task, w_kl; /* 1 1 */
+    int rank;            /* 16; this and alpha are of adapters of experts */
+    double alpha;        /* 32 */
+    int steps;           /* 200 */
+    double lr;           /* of AdamW, 1e-4.  On the small trained model, over three seeds,
+                            it lowers the held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the
+                            adapter overfits the calibration text */
+    double w_task, w_kl; /* 1 1; for routers 0 1: they are to route as the full model does */
     /* Constants without an option. */
     double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
     int middle;                      /* random masks of a cross step: 2 */

@@ -449,7 +449,8 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     int rc = fm_comm_least(watch->run->machine.comm, &group, err);
     watch->groups = before + (masks + group - 1) / group;
     /* As weights are in bundles and exports; an adapter is merged before experts are rounded. */
-    fm_model_round(subnets->model, subnets->adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
+    bool merged = subnets->adapter && !subnets->adapter->router;
+    fm_model_round(subnets->model, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     if (!rc)
         rc = new_sweep(&sweep, &values, subnets, h, group + (subnets->taught ? 1 : 0), watch, err);
     for (int at = 0; !rc && at < masks; at += group) {

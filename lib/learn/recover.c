@@ -46,14 +46,16 @@ struct recovery {
 
 enum { CE, KL, AGREE, POSITIONS, KIND, QUALITIES = KIND + FM_KINDS_MAX };
 
-void fm_recover_defaults(struct fm_recover_options *options)
+void fm_recover_defaults(struct fm_recover_options *options, enum fm_recover_train train)
 {
-    *options = (struct fm_recover_options){.strategy = FM_RECOVER_SINGLE,
+    bool router = train == FM_RECOVER_ROUTER;
+    *options = (struct fm_recover_options){.train = train,
+                                           .strategy = FM_RECOVER_SINGLE,
                                            .rank = 16,
                                            .alpha = 32,
                                            .steps = 200,
                                            .lr = 1e-4,
-                                           .w_task = 1,
+                                           .w_task = router ? 0 : 1,
                                            .w_kl = 1,
                                            .beta1 = 0.9,
                                            .beta2 = 0.999,
@@ -110,10 +112,11 @@ static int digest_params(struct recovery *r, struct fm_err *err)
     const struct fm_recover_options *o = r->options;
     char text[512];
     snprintf(text, sizeof text,
-             "mask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl %.17g adam "
+             "%smask %d strategy %s rank %d alpha %.17g steps %d lr %.17g task %.17g kl %.17g adam "
              "%.17g %.17g %.17g %.17g middle %d balance %.17g batch %d",
-             r->tune.mask, strategy_name(o->strategy), o->rank, o->alpha, o->steps, o->lr,
-             o->w_task, o->w_kl, o->beta1, o->beta2, o->eps, o->decay, o->middle, o->balance_eps,
+             o->train == FM_RECOVER_ROUTER ? "router " : "", r->tune.mask,
+             strategy_name(o->strategy), o->rank, o->alpha, o->steps, o->lr, o->w_task, o->w_kl,
+             o->beta1, o->beta2, o->eps, o->decay, o->middle, o->balance_eps,
              batch_of(r->task.run));
     return fm_task_params(&r->task, &r->params, text, err);
 }
@@ -381,9 +384,13 @@ static void record(cJSON *manifest, const struct recovery *r)
     cJSON *options = fm_task_options(entry, &r->task, batch_of(r->task.run));
     fm_decimal_print(text, &r->budget);
     fm_json_add_string(options, "budget", text);
+    if (r->tune.adapter.router)
+        fm_json_add_string(options, "train", FM_LORAFILE_ROUTER);
     fm_json_add_string(options, "strategy", strategy_name(o->strategy));
-    fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
-    fm_json_add_double(options, "lora_alpha", o->alpha);
+    if (!r->tune.adapter.router) {
+        fm_json_add_uint(options, "lora_rank", (uint64_t)o->rank);
+        fm_json_add_double(options, "lora_alpha", o->alpha);
+    }
     fm_json_add_uint(options, "steps", (uint64_t)o->steps);
     fm_json_add_double(options, "lr", o->lr);
     fm_json_add_double(options, "w_task", o->w_task);
@@ -402,8 +409,12 @@ static void record(cJSON *manifest, const struct recovery *r)
 static void record_adapter(cJSON *manifest, const struct recovery *r)
 {
     cJSON *adapter = fm_json_add_object(manifest, "adapter");
-    fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank);
-    fm_json_add_double(adapter, "alpha", r->options->alpha);
+    if (r->tune.adapter.router) {
+        fm_json_add_string(adapter, "train", FM_LORAFILE_ROUTER);
+    } else {
+        fm_json_add_uint(adapter, "rank", (uint64_t)r->options->rank);
+        fm_json_add_double(adapter, "alpha", r->options->alpha);
+    }
     fm_json_add_uint(adapter, "budget_index", (uint64_t)r->tune.mask);
     fm_json_add_string(adapter, "strategy", strategy_name(r->options->strategy));
 }
@@ -455,7 +466,9 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
     const struct fm_config *c = task->config;
     bool cross = o->strategy == FM_RECOVER_CROSS;
     double kept = cross ? 1 : 1 - (double)budget->num / (double)budget->den;
-    double floats = 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
+    bool router = o->train == FM_RECOVER_ROUTER;
+    double floats = router ? (double)c->M * c->E * (c->H + 1)
+                           : 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
     uint64_t memory = task->memory, masks = 17;
     int group = fm_quality_group(c, &task->held, task->memory);
     group = (uint64_t)group < masks ? group : (int)masks;
@@ -465,7 +478,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
                                       .T = task->calib.T,
                                       .lanes = cross ? 2 + o->middle : 2,
                                       .backward = cross ? 2 + o->middle : 1,
-                                      .merged = 1,
+                                      .merged = router ? 0 : 1,
                                       .kept = cross ? 0.6 : kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
     /* The stream is not read here; a family with the default steps has 17 measured masks. */

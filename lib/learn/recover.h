@@ -1,6 +1,7 @@
 /*
- * fm-recover: low-rank adapters trained on one mask of the family, for all of them (fm-method(7)).
- * The ranked weights stay frozen; channels beyond the mask are not changed.
+ * fm-recover: low-rank adapters of the experts, or the routers, trained on one mask of the family,
+ * for all of them (fm-method(7)).  The ranked weights stay frozen; channels beyond the mask are not
+ * changed.
  */
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H
@@ -23,7 +24,7 @@ struct fm_recover_report {
         uptodate; /* result of --if-changed; if up to date, nothing else is filled in */
 };
 
-void fm_recover_defaults(struct fm_recover_options *options);
+void fm_recover_defaults(struct fm_recover_options *options, enum fm_recover_train train);
 void fm_recover_report_release(struct fm_recover_report *report); /* zeroed struct is fine */
 
 /*

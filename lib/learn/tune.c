@@ -34,8 +34,11 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task->config;
     const uint32_t *widths = fm_masks_widths(t->masks, is_cross(t) ? 0 : t->mask);
-    int rc = fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
-                             (float)t->options->alpha, widths, err);
+    int rc = t->options->train == FM_RECOVER_ROUTER
+                 ? fm_adapter_init_routers(&t->adapter, c->M, c->E, c->H,
+                                           fm_weights_biased_router(c), err)
+                 : fm_adapter_init(&t->adapter, c->M, c->E, c->H, t->options->rank,
+                                   (float)t->options->alpha, widths, err);
     if (rc)
         return rc;
     fm_adapter_start(&t->adapter, t->task->run->inputs.seed);
@@ -123,6 +126,12 @@ static void add_expert(void *self, const struct fm_expert_view *v)
     fm_loragrad_add(a, t->task->ops, slot + (at - layer_at(a, v->layer)), v);
 }
 
+static void add_router(void *self, const struct fm_router_view *v)
+{
+    struct fm_tune *t = self;
+    fm_loragrad_add_router(&t->adapter, t->task->ops, t->slot + (size_t)v->slot * t->floats, v);
+}
+
 static void add_batch(void *self, int m, int batch, int lane, int slot)
 {
     (void)batch, (void)lane;
@@ -139,8 +148,8 @@ static int end_layer(void *self, int m, struct fm_err *err)
     if (rc)
         return rc;
     if (fm_dtype_nonfinite(t->reduction.sum, FM_F32, n) != n)
-        return fm_fail(err, FM_EFORMAT, "layer %d: the adapter's gradient is not finite",
-                       t->task->config->moe[m]);
+        return fm_fail(err, FM_EFORMAT, "layer %d: the gradient of the %s is not finite",
+                       t->task->config->moe[m], t->adapter.router ? "router" : "adapter");
     return fm_store_put(&t->gradients, (size_t)m, 0, n * sizeof(float), t->reduction.sum, err);
 }
 
@@ -220,7 +229,8 @@ static int sweep_once(struct fm_tune *t, struct fm_err *err)
                                  .narrow = true,
                                  .losses = weigh_lanes,
                                  .layer_begin = begin_layer,
-                                 .expert = add_expert,
+                                 .expert = t->adapter.router ? NULL : add_expert,
+                                 .router = t->adapter.router ? add_router : NULL,
                                  .commit = add_batch,
                                  .layer_end = end_layer};
     struct fm_batch *batch = fm_alloc((size_t)batches, sizeof *batch, "batches", err);

@@ -640,6 +640,17 @@ void fm_model_round(struct fm_model *m, enum fm_model_rounding rounding)
     }
 }
 
+enum fm_dtype fm_model_stored(const struct fm_model *m, int l, size_t field)
+{
+    const struct fm_layer_tensors *layer = &m->layer[l];
+    size_t i = 0;
+    while (i < layer->places &&
+           (!fm_weights_is_field(layer->place[i].weight) || layer->place[i].weight->field != field))
+        i++;
+    assert(i < layer->places);
+    return fm_stored_dtype(&m->config, layer->place[i].at.tensor);
+}
+
 void fm_model_want(struct fm_model *m, const struct fm_weightsum *wanted)
 {
     m->wanted = wanted;

@@ -109,6 +109,10 @@ void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
  * default is true for a bundle of codes and false for a checkpoint. */
 void fm_model_keep_codes(struct fm_model *model, bool keep);
 
+/* Dtype in which bundles have the tensor of decoder layer l at an offset in struct fm_layer, which
+ * the layer must have. */
+enum fm_dtype fm_model_stored(const struct fm_model *model, int l, size_t field);
+
 /* Require these sums (lib/model/weightsum.h) of every layer and the nonlayer as they are read;
  * other weights fail with FM_ECONFIG.  Borrows wanted. */
 void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);

@@ -32,7 +32,9 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
         f->E != c->E || f->I != c->I)
         return fm_fail(err, FM_ECONFIG, "%s: ranking and masks are for another shape than %s",
                        p->in.file.path, p->run->inputs.model);
-    if (p->ops && (p->adapter.M != c->M || p->adapter.E != c->E || p->adapter.H != c->H))
+    bool biased = p->adapter.router && fm_weights_biased_router(c);
+    if (p->adapter.M && (p->adapter.M != c->M || p->adapter.E != c->E || p->adapter.H != c->H ||
+                         p->adapter.biased != biased))
         return fm_fail(err, FM_ECONFIG, "%s: the adapter is for another shape than %s",
                        p->in.file.path, p->run->inputs.model);
     return FM_OK;
@@ -75,14 +77,15 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
         rc = fm_budgets_open(&p->budgets, &p->in, err);
     if (!rc && fm_bundle_find(&p->in, FM_MEMBER_ADAPTER)) {
         rc = fm_lorafile_open(&p->adapter, &p->in, err);
-        if (!rc)
+        if (!rc && !p->adapter.router)
             rc = fm_machine_ops(&p->ops, &p->run->machine, FM_F32, err);
     }
     if (!rc)
         rc = check_sizes(p, err);
     if (!rc)
         tell_extra(p);
-    return !rc && p->ops ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err) : rc;
+    return !rc && p->adapter.M ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err)
+                               : rc;
 }
 
 /* ---- codes, or their values ---- */
@@ -349,6 +352,8 @@ static bool to_pipe(const struct fm_packing *p)
 static uint64_t count_merged(const struct fm_packing *p)
 {
     uint64_t channels = 0;
+    if (p->adapter.router)
+        return p->adapter.offset[(size_t)p->adapter.M * (size_t)p->adapter.E];
     for (int i = 0; p->ops && i < p->adapter.M * p->adapter.E; i++)
         channels += p->adapter.widths[i];
     return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
@@ -421,7 +426,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->experts = p->cp.config.E;
     r->budgets = p->budgets.masks.count;
     r->segments = p->seg.S;
-    r->adapter = p->ops != NULL;
+    r->adapter = p->adapter.M > 0;
     r->merged = count_merged(p);
     for (size_t i = 0; i < p->cp.dir.shards; i++)
         fm_stored_add(&r->bytes_in, &r->bytes_values, &p->cp.config, &p->cp.dir.shard[i].st);

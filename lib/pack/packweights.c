@@ -385,6 +385,7 @@ static const struct fm_stored *find_place(const struct fm_packing_volume *v, con
 
 /* A tensor outside the experts that is being copied in pieces. */
 struct other {
+    const float *change; /* differences to a router's values; NULL: it is none, or stays */
     const struct fm_packing_volume *v;
     const struct fm_tensor *t; /* in the bundle */
     const struct fm_stored *place;
@@ -393,6 +394,37 @@ struct other {
     struct fm_hasher *hasher;
     struct fm_digest pieces; /* sum of the pieces' digests */
 };
+
+/* The differences that the adapter has for a tensor, or NULL. */
+static const float *change_of(const struct fm_packing *p, const struct fm_tensor *t)
+{
+    const struct fm_config *c = &p->cp.config;
+    int l, e;
+    if (!p->adapter.router)
+        return NULL;
+    const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
+    if (!w || w->part != FM_PART_ROUTER || w->field == FM_LAYER_FIELD(router.choice_bias))
+        return NULL;
+    const float *values = fm_adapter_router(&p->adapter, fm_config_moe(c, l));
+    return w->field == FM_LAYER_FIELD(router.w) ? values : values + (size_t)c->E * (size_t)c->H;
+}
+
+/* Add differences to n values of a router in float32, and round the sums once. */
+static int change_values(void *values, enum fm_dtype dtype, const char *name, const float *change,
+                         size_t n, struct fm_err *err)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    float *wide = fm_scratch(n * sizeof *wide);
+    fm_dtype_to_f32(wide, values, dtype, n);
+    for (size_t i = 0; i < n; i++)
+        wide[i] += change[i];
+    fm_dtype_from_f32(values, wide, dtype, n);
+    fm_scratch_release(mark);
+    return fm_dtype_nonfinite(values, dtype, n) == n
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "'%s' is not a finite %s with the adapter merged", name,
+                         fm_dtype_name(dtype));
+}
 
 /* Copy piece `index`, n bytes of the file. */
 static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_t n,
@@ -415,6 +447,8 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
         fm_stored_write(o->written, o->t->dtype, o->raw, from->dtype, &o->scales, values);
         n = values * (size_t)fm_dtype_bits(o->t->dtype) / 8;
     }
+    if (o->change && !rc)
+        rc = change_values(o->written, o->t->dtype, o->t->name, o->change + first, values, err);
     fm_hasher_add(o->hasher, o->written, n);
     if (!rc)
         rc = append(p, o->v, o->written, n, err);
@@ -432,6 +466,12 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     const struct fm_tensor *from = o.place->tensor;
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    o.change = rc ? NULL : change_of(p, t);
+    if (o.change && p->packed.storage && o.place->scale)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "tensor '%s' is of codes, which an adapter cannot be merged into; give "
+                     "--weights bf16",
+                     t->name);
     if (p->packed.storage)
         o.scales.scale = NULL; /* they were read only to be checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);

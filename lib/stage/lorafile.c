@@ -55,9 +55,31 @@ static void add_expert(struct fm_stbytes *s, const struct fm_adapter *a, const i
     }
 }
 
+static int pack_routers(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
+                        struct fm_err *err)
+{
+    const char *const metadata[] = {"fm.kind", "adapter", "train", FM_LORAFILE_ROUTER, NULL};
+    const uint64_t shape[2] = {(uint64_t)a->E, (uint64_t)a->H};
+    struct fm_stbytes s;
+    if (fm_stbytes_init(&s, 2 * (size_t)a->M, err))
+        return err->code;
+    for (int m = 0; m < a->M; m++) {
+        const float *values = fm_adapter_router(a, m);
+        fm_stbytes_add(&s, FM_F32, 2, shape, values, "layers.%d.router", moe[m]);
+        if (a->biased)
+            fm_stbytes_add(&s, FM_F32, 1, shape, values + shape[0] * shape[1],
+                           "layers.%d.router_bias", moe[m]);
+    }
+    int rc = fm_stbytes_pack(&s, metadata, data, size, err);
+    fm_stbytes_release(&s);
+    return rc;
+}
+
 int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
                      struct fm_err *err)
 {
+    if (a->router)
+        return pack_routers(a, moe, data, size, err);
     char rank[16], alpha[32];
     struct fm_stbytes s;
     snprintf(rank, sizeof rank, "%d", a->r);
@@ -105,22 +127,20 @@ static int read_widths(uint32_t *widths, const struct fm_stmember *m,
     return FM_OK;
 }
 
-/* Read one part of one expert into `to`; if that is NULL, only check its shape. */
-static int read_part(float *to, const struct fm_stmember *m, int l, int e, enum fm_lora part,
-                     const uint64_t shape[2], struct fm_err *err)
+/* Read a tensor into `to`; if that is NULL, only check its shape. */
+static int read_part(float *to, const struct fm_stmember *m, const char *name, int dims,
+                     const uint64_t *shape, struct fm_err *err)
 {
-    const void *from = fm_stmember_get(m, FM_F32, 2, shape, err, "layers.%d.experts.%d.%s", l, e,
-                                       part_names[part]);
+    const void *from = fm_stmember_get(m, FM_F32, dims, shape, err, "%s", name);
     if (!from)
         return err->code;
-    size_t count = (size_t)(shape[0] * shape[1]);
+    size_t count = (size_t)(shape[0] * (dims > 1 ? shape[1] : 1));
     if (!to || !count)
         return FM_OK;
     memcpy(to, from, count * sizeof *to);
     size_t bad = fm_dtype_nonfinite(to, FM_F32, count);
     if (bad < count)
-        return fm_fail(err, FM_EFORMAT, "layers.%d.experts.%d.%s holds %g at element %zu", l, e,
-                       part_names[part], (double)to[bad], bad);
+        return fm_fail(err, FM_EFORMAT, "%s holds %g at element %zu", name, (double)to[bad], bad);
     return FM_OK;
 }
 
@@ -129,16 +149,52 @@ static int read_parts(struct fm_adapter *a, const struct fm_stmember *m,
                       struct fm_err *err)
 {
     uint64_t shape[2];
+    char name[FM_STBYTES_NAME];
     int E = model->E;
     for (int i = 0; i < model->M * E; i++)
         for (int part = 0; part < FM_LORA_PARTS; part++) {
             enum fm_lora p = (enum fm_lora)part;
             shape_of(shape, p, (uint64_t)r, (uint64_t)model->H, widths[i]);
             float *to = a ? fm_adapter_part(a, a->values, i / E, i % E, p) : NULL;
-            if (read_part(to, m, model->moe[i / E], i % E, p, shape, err))
+            snprintf(name, sizeof name, "layers.%d.experts.%d.%s", model->moe[i / E], i % E,
+                     part_names[p]);
+            if (read_part(to, m, name, 2, shape, err))
                 return err->code;
         }
     return FM_OK;
+}
+
+/* Read the routers' differences into `a`; if that is NULL, only check their shapes. */
+static int read_routers(struct fm_adapter *a, const struct fm_stmember *m,
+                        const struct fm_stage_model *model, bool biased, struct fm_err *err)
+{
+    const uint64_t shape[2] = {(uint64_t)model->E, (uint64_t)model->H};
+    size_t n = (size_t)(shape[0] * shape[1]), each = n + (biased ? (size_t)model->E : 0);
+    char name[FM_STBYTES_NAME];
+    for (int i = 0; i < model->M; i++) {
+        float *to = a ? a->values + (size_t)i * each : NULL;
+        snprintf(name, sizeof name, "layers.%d.router", model->moe[i]);
+        if (read_part(to, m, name, 2, shape, err))
+            return err->code;
+        snprintf(name, sizeof name, "layers.%d.router_bias", model->moe[i]);
+        if (biased && read_part(to ? to + n : NULL, m, name, 1, shape, err))
+            return err->code;
+    }
+    return FM_OK;
+}
+
+static int read_router_adapter(struct fm_adapter *a, const struct fm_stmember *m,
+                               const struct fm_stage_model *model, struct fm_err *err)
+{
+    size_t M = (size_t)model->M;
+    bool biased = m->st.count == 2 * M;
+    if (m->st.count != M && !biased)
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors, %zu layers have one or two each",
+                       m->st.count, M);
+    if (read_routers(NULL, m, model, biased, err) ||
+        fm_adapter_init_routers(a, model->M, model->E, model->H, biased, err))
+        return err->code;
+    return read_routers(a, m, model, biased, err);
 }
 
 /* Shapes first: the file contains all of their bytes, so that much may be allocated. */
@@ -146,6 +202,12 @@ static int read_adapter(struct fm_adapter *a, const struct fm_stmember *m,
                         const struct fm_stage_model *model, uint32_t *widths, struct fm_err *err)
 {
     double rank, alpha;
+    const char *train = fm_safetensors_metadata(&m->st, "train");
+    if (train && strcmp(train, FM_LORAFILE_ROUTER) != 0)
+        return fm_fail(err, FM_EFORMAT, "metadata train is '%s', not '%s'", train,
+                       FM_LORAFILE_ROUTER);
+    if (train)
+        return read_router_adapter(a, m, model, err);
     size_t tensors = (size_t)FM_LORA_PARTS * (size_t)model->M * (size_t)model->E;
     if (m->st.count != tensors)
         return fm_fail(err, FM_EFORMAT, "has %zu tensors where the model needs %zu", m->st.count,
@@ -188,6 +250,8 @@ static int check_widths(const struct fm_adapter *a, const int16_t *moe, const st
     bool cross = strcmp(strategy, "cross") == 0;
     if (!cross && strcmp(strategy, "single") != 0)
         return fm_fail(err, FM_EFORMAT, "strategy is '%s'", strategy);
+    if (a->router)
+        return FM_OK;
     const uint32_t *widths = fm_masks_widths(f, cross ? 0 : (int)index);
     for (int i = 0; i < a->M * a->E; i++)
         if (a->widths[i] != widths[i])
@@ -200,11 +264,15 @@ static int check_widths(const struct fm_adapter *a, const int16_t *moe, const st
 static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSON *note,
                       const struct fm_masks *f, struct fm_err *err)
 {
-    int64_t rank, index;
-    double alpha = NAN; /* differs from any */
-    const char *strategy;
-    if (fm_json_get_int(note, "rank", 1, FM_LORA_RANK_MAX, &rank, err) ||
-        fm_json_opt_double(note, "alpha", -1e9, 1e9, &alpha, err) ||
+    int64_t rank = 0, index;
+    double alpha = a->router ? 0 : NAN; /* differs from any */
+    const char *strategy,
+        *train = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(note, "train"));
+    if (a->router != (train && strcmp(train, FM_LORAFILE_ROUTER) == 0))
+        return fm_fail(err, FM_EFORMAT, "is of the %s; the manifest says otherwise",
+                       a->router ? "routers" : "experts");
+    if ((!a->router && (fm_json_get_int(note, "rank", 1, FM_LORA_RANK_MAX, &rank, err) ||
+                        fm_json_opt_double(note, "alpha", -1e9, 1e9, &alpha, err))) ||
         fm_json_get_int(note, "budget_index", 0, f->count - 1, &index, err) ||
         fm_json_get_string(note, "strategy", &strategy, err))
         return err->code;

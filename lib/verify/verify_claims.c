@@ -50,6 +50,7 @@ static void check_adapter(struct fm_bundle_job *j)
     const cJSON *options = part_of(j, tool, "options"), *result = part_of(j, tool, "result");
     compare(j, tool, "lora_rank", get(options, "lora_rank"), get(adapter, "rank"), "'adapter'");
     compare(j, tool, "lora_alpha", get(options, "lora_alpha"), get(adapter, "alpha"), "'adapter'");
+    compare(j, tool, "train", get(options, "train"), get(adapter, "train"), "'adapter'");
     compare(j, tool, "strategy", get(options, "strategy"), get(adapter, "strategy"), "'adapter'");
     compare(j, tool, "mask", get(result, "mask"), get(adapter, "budget_index"), "'adapter'");
 }

@@ -146,7 +146,8 @@ static int check_bundle(struct job *j, struct fm_err *err)
     }
     if (!rc) {
         fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
-        fm_model_round(want, lane.adapter ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
+        bool merged = lane.adapter && !lane.adapter->router;
+        fm_model_round(want, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
         rc = run_both(j, have, &plain, want, &lane, err);
     }
     fm_model_close(have);

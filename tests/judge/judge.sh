@@ -68,12 +68,14 @@ if [ "${1:-}" = --golden ]; then
     shift
     exec "$venv/bin/python" -u golden/make/make.py "$@"
 fi
-make -s BUILD="$BUILD" "$BUILD/tests/judge/logprobs" "$BUILD/tests/judge/encode"
+make -s BUILD="$BUILD" "$BUILD/tests/judge/logprobs" "$BUILD/tests/judge/encode" \
+    "$BUILD/tests/judge/routergrad"
 export PATH=$PWD/$BUILD/bin:$PWD/$BUILD/tests/judge:$PATH PYTHONPATH=$PWD/golden/make
 status=0
 "$venv/bin/python" -u tests/judge/textjudge.py "${FM_JUDGE_STRINGS:-100000}" || status=1
 "$venv/bin/python" -u tests/judge/wrapperjudge.py || status=1
 "$venv/bin/python" -u tests/judge/familyjudge.py || status=1
+"$venv/bin/python" -u tests/judge/routerjudge.py || status=1
 "$venv/bin/python" -u tests/judge/codesjudge.py || status=1
 "$venv/bin/python" -u tests/judge/roundjudge.py || status=1
 "$venv/bin/python" -u tests/judge/dropjudge.py || status=1

@@ -55,7 +55,7 @@ static int make_stages(void **state)
     train.budget_step = "0.2";
     TRY(fm_train(&run_to("ranked", "trained")->run, &train, &trained, &err));
     fm_train_report_release(&trained);
-    fm_recover_defaults(&recover);
+    fm_recover_defaults(&recover, FM_RECOVER_EXPERTS);
     recover.steps = 1;
     TRY(fm_recover(&run_to("trained", "recovered")->run, &recover, &recovered, &err));
     fm_recover_report_release(&recovered);

@@ -87,11 +87,92 @@ static void adapters_that_cannot_be_are_refused(void **unused)
     fm_bundle_close(&in);
 }
 
+static struct fm_adapter routers(bool biased)
+{
+    struct fm_adapter a;
+    struct fm_err err = {0};
+    stages_must(fm_adapter_init_routers(&a, stages_config.M, stages_config.E, stages_config.H,
+                                        biased, &err),
+                &err);
+    for (uint64_t i = 0; i < a.offset[a.M * a.E]; i++)
+        a.values[i] = (float)i;
+    return a;
+}
+
+static void routers_read_back(void **unused)
+{
+    (void)unused;
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    struct fm_err err = {0};
+    struct fm_bundle in = stages_open_rank();
+    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    for (int biased = 0; biased < 2; biased++) {
+        struct fm_adapter a = routers(biased), back;
+        struct fm_bundle b = stages_open(stages_write_recover("recover", &train, &a, NULL));
+        stages_must(fm_lorafile_open(&back, &b, &err), &err);
+        assert_true(back.router && back.biased == biased);
+        assert_memory_equal(back.values, a.values, a.offset[a.M * a.E] * sizeof *a.values);
+        fm_adapter_release(&a);
+        fm_adapter_release(&back);
+        fm_bundle_close(&b);
+    }
+    fm_bundle_close(&train);
+    fm_bundle_close(&in);
+}
+
+static void edit_train(char *bytes)
+{
+    replace(bytes, "\"router\"", "\"tunnel\"");
+}
+static void edit_layer(char *bytes)
+{
+    replace(bytes, "layers.0.router", "layers.7.router");
+}
+
+static void routers_that_cannot_be_are_refused(void **unused)
+{
+    (void)unused;
+    static const struct {
+        void (*edit)(char *bytes);
+        const char *why;
+    } cases[] = {
+        {edit_train, "metadata train is 'tunnel', not 'router'"},
+        {edit_layer, "layers.0.router' is missing"},
+        {edit_value, "layers.0.router holds -nan at element 0"},
+    };
+    char dropped[FM_STAGE_DROPPED_BYTES];
+    struct fm_bundle in = stages_open_rank();
+    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    struct fm_adapter a = routers(false);
+    struct fm_budgets budgets;
+    struct fm_err said = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct fm_adapter back;
+        struct fm_err err = {0};
+        struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, cases[i].edit));
+        int code = fm_lorafile_open(&back, &b, &err);
+        fm_bundle_close(&b);
+        stages_expect(code, &err, FM_EFORMAT, cases[i].why);
+    }
+    /* stages_write_recover's manifest has no "train", so it is of experts. */
+    struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, NULL));
+    stages_must(fm_budgets_open(&budgets, &b, &said), &said);
+    int code = fm_lorafile_check(&a, &b, &budgets.masks, &said);
+    stages_expect(code, &said, FM_EFORMAT, "is of the routers; the manifest says otherwise");
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+    fm_adapter_release(&a);
+    fm_bundle_close(&train);
+    fm_bundle_close(&in);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_adapter_reads_back),
         cmocka_unit_test(adapters_that_cannot_be_are_refused),
+        cmocka_unit_test(routers_read_back),
+        cmocka_unit_test(routers_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
 }

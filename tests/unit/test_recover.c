@@ -47,7 +47,7 @@ static void open_fixture(struct fixture *f, const struct fm_ops *ops)
     assert_int_equal(fm_masks_full(&f->masks, FM_METHOD_LEARNED, &err), FM_OK);
     assert_int_equal(fm_masks_append(&f->masks, (uint32_t *)f->widths, FM_METHOD_LEARNED, 1, &err),
                      FM_OK);
-    fm_recover_defaults(&f->options);
+    fm_recover_defaults(&f->options, FM_RECOVER_EXPERTS);
 }
 
 static void close_fixture(struct fixture *f)
@@ -217,6 +217,26 @@ static void loss_falls_with_either_strategy(void **state)
     }
 }
 
+/* On sequences that are seen again and again, routers come nearer to the full model. */
+static void divergence_falls_with_routers(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct fm_tune tune;
+    struct fm_err err = {0};
+    open_fixture(&f, fm_ops_ref());
+    fm_recover_defaults(&f.options, FM_RECOVER_ROUTER);
+    assert_true(f.options.w_task == 0 && f.options.w_kl == 1);
+    f.options.lr = 2e-3;
+    start_tune(&tune, &f);
+    for (int step = 0; step < 24; step++)
+        assert_int_equal(fm_tune_step(&tune, &err), FM_OK);
+    printf("divergence %g -> %g\n", tune.loss_first, tune.loss);
+    assert_true(tune.loss < 0.95 * tune.loss_first);
+    fm_tune_release(&tune);
+    close_fixture(&f);
+}
+
 /* A stream with a family, to recover. */
 /* The adapter after two steps of strategy cross. */
 static float *cross_values(double w_kl, double balance_eps, size_t *n)
@@ -282,15 +302,21 @@ static int trained(void **unused)
     return 0;
 }
 
-static void start_recover(struct runs *r, struct fm_recover_options *o, const char *out)
+static void start_training(struct runs *r, struct fm_recover_options *o,
+                           enum fm_recover_train train, const char *out)
 {
-    fm_recover_defaults(o);
+    fm_recover_defaults(o, train);
     o->rank = 2;
     o->steps = 6;
     o->lr = 5e-3;
     runs_init(r, "family.fm", out);
     runs_tokens(r, 40, 11);
     r->run.inputs.batch = 4;
+}
+
+static void start_recover(struct runs *r, struct fm_recover_options *o, const char *out)
+{
+    start_training(r, o, FM_RECOVER_EXPERTS, out);
 }
 
 static void must_recover(struct runs *r, const struct fm_recover_options *o,
@@ -342,20 +368,19 @@ static void the_stream_gets_the_adapter_and_new_figures(void **state)
     }
 }
 
-static void a_stopped_recovery_goes_on_to_the_same_bytes(void **state)
+static void stop_and_go_on(enum fm_recover_train train)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_recover_options options;
     struct fm_recover_report report = {0};
-    start_recover(&r, &options, "straight.fm");
+    start_training(&r, &options, train, "straight.fm");
     options.strategy = FM_RECOVER_CROSS;
     must_recover(&r, &options, &report);
     fm_recover_report_release(&report);
     /* Before the third step, and before the masks are measured again. */
     for (int reports = 2; reports <= 7; reports += 5) {
-        start_recover(&r, &options, "resumed.fm");
+        start_training(&r, &options, train, "resumed.fm");
         options.strategy = FM_RECOVER_CROSS;
         r.run.outputs.state = runs_path(r.state, "recover.state");
         r.countdown = reports;
@@ -370,6 +395,40 @@ static void a_stopped_recovery_goes_on_to_the_same_bytes(void **state)
         assert_int_equal(access(r.run.outputs.state, F_OK), -1);
         assert_true(runs_same("straight.fm", "resumed.fm"));
     }
+}
+
+static void a_stopped_recovery_goes_on_to_the_same_bytes(void **state)
+{
+    (void)state;
+    stop_and_go_on(FM_RECOVER_EXPERTS);
+    stop_and_go_on(FM_RECOVER_ROUTER);
+}
+
+static void the_stream_gets_the_routers(void **state)
+{
+    (void)state;
+    struct runs r;
+    struct fm_err err = {0};
+    struct fm_recover_options options;
+    struct fm_recover_report report = {0};
+    struct fm_bundle b;
+    struct fm_budgets budgets;
+    struct fm_adapter adapter;
+    start_training(&r, &options, FM_RECOVER_ROUTER, "routed.fm");
+    must_recover(&r, &options, &report);
+    assert_true(report.after[report.mask].recovered);
+    assert_true(report.after[report.mask].kl != report.masks.mask[report.mask].quality.kl);
+    if (fm_stage_open(&b, r.run.outputs.path, FM_MEMBER_ADAPTER, &err) ||
+        fm_budgets_open(&budgets, &b, &err) || fm_lorafile_open(&adapter, &b, &err) ||
+        fm_lorafile_check(&adapter, &b, &budgets.masks, &err))
+        fail_msg("%s", err.text);
+    assert_true(adapter.router && !adapter.biased);
+    for (int m = 0; m < L; m++)
+        assert_true(fm_adapter_router(&adapter, m)[0] != 0);
+    fm_adapter_release(&adapter);
+    fm_budgets_release(&budgets);
+    fm_bundle_close(&b);
+    fm_recover_report_release(&report);
 }
 
 static void two_threads_make_the_same_adapter(void **state)
@@ -470,9 +529,11 @@ int main(void)
         cmocka_unit_test(moments_in_a_file_change_nothing),
         cmocka_unit_test(only_kept_channels_are_touched_and_the_start_is_neutral),
         cmocka_unit_test(loss_falls_with_either_strategy),
+        cmocka_unit_test(divergence_falls_with_routers),
         cmocka_unit_test(cross_weighs_a_subnet_by_its_loss),
         cmocka_unit_test(the_stream_gets_the_adapter_and_new_figures),
         cmocka_unit_test(a_stopped_recovery_goes_on_to_the_same_bytes),
+        cmocka_unit_test(the_stream_gets_the_routers),
         cmocka_unit_test(two_threads_make_the_same_adapter),
         cmocka_unit_test(a_plan_counts_the_merged_copy),
         cmocka_unit_test(a_recovery_that_diverges_says_what_to_turn_down),

@@ -1,0 +1,87 @@
+# fm-recover --train router: only routers differ in the bundle, by what the adapter says; quantised
+# experts keep their codes.
+export PYTHONDONTWRITEBYTECODE=1
+figures() { # figures differ between CPUs by some digits, and so do the sizes of what records them
+    sed -E 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
+        s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/; s/^bundle .*  /bundle  /'
+}
+compare() { # compare BARE ROUTED: their weights; adapter.safetensors is ROUTED's
+    python3 - "$@" <<'PYTHON'
+import json, struct, sys, tarfile
+from array import array
+
+def tensors(data):
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    header.pop("__metadata__", None)
+    return {n: (t["dtype"], data[8 + size :][slice(*t["data_offsets"])]) for n, t in header.items()}
+
+def members(path):
+    with tarfile.open(path) as file:
+        return {m.name: file.extractfile(m).read() for m in file if m.name.endswith(".safetensors")}
+
+def floats(dtype, data):
+    if dtype == "F32":
+        return array("f", data)
+    if dtype == "F16":
+        return array("f", struct.unpack(f"<{len(data) // 2}e", data))
+    return array("f", b"".join(b"\0\0" + data[i : i + 2] for i in range(0, len(data), 2)))
+
+def rounded(dtype, values):
+    if dtype == "F32":
+        return values.tobytes()
+    if dtype == "F16":
+        return struct.pack(f"<{len(values)}e", *values)
+    words = array("I", values.tobytes())
+    return array("H", [(w + 0x7FFF + (w >> 16 & 1)) >> 16 for w in words]).tobytes()
+
+bare, routed = members(sys.argv[1]), members(sys.argv[2])
+change = {n: array("f", b) for n, (_, b) in tensors(routed["adapter.safetensors"]).items()}
+print(f"{len(change)} tensors of differences", "that are not all zero" if all(map(any, change.values())) else "")
+same = routers = 0
+for name in sorted(x for x in bare if x.startswith("weights/")):
+    new = tensors(routed[name])
+    for tensor, (dtype, old) in tensors(bare[name]).items():
+        if new[tensor] == (dtype, old):
+            same += 1
+            continue
+        layer = tensor.split("layers.")[1].split(".")[0]
+        key = f"layers.{layer}.router" + ("_bias" if tensor.endswith("bias") else "")
+        sums = array("f", (a + b for a, b in zip(floats(dtype, old), change.pop(key), strict=True)))
+        if new[tensor][1] != rounded(dtype, sums):
+            print(f"{tensor}: is not the sum, rounded once")
+        routers += 1
+print(f"{routers} tensors are the sums, {same} as they were; {len(change)} differences left over")
+PYTHON
+}
+recover() { # recover MODEL OUT [OPTION...]
+    fm-recover -q -m "$1" -t "$1/tokens.npy" --precision f32 --train router --steps 3 --lr 0.02 --batch 2 \
+        -f -o "$2" "${@:3}" trained >/dev/null 2>&1
+}
+for model in odd-mixtral odd-gptoss odd-dsv3 packed/w4a16 packed/nvfp4; do
+    echo "== $model"
+    from=$GOLDEN/$model
+    fm-rank -q -m "$from" -t "$from/tokens.npy" --precision f32 -f -o ranked >/dev/null
+    fm-train -q -m "$from" -t "$from/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
+        -o trained ranked >/dev/null 2>&1
+    recover "$from" routed --budget 0.3
+    fm-pack -q -m "$from" -f -o bare.fm trained >/dev/null
+    fm-pack -q -m "$from" -f -o routed.fm routed | grep -E '^(bundle|codes)' | figures
+    compare bare.fm routed.fm
+    fm-verify -q --function -m "$from" -t "$from/tokens.npy" routed.fm | figures
+    fm-pack -q --export out --budget 0.3 --layout uniform -f routed.fm >/dev/null
+    fm-verify -q --function -t "$from/tokens.npy" --against routed.fm out | figures
+done
+echo "== the same bytes"
+recover "$from" other --budget 0.3 --threads 3 --memory 200KB
+cmp routed other && echo "any threads and memory"
+fm-pack -q -m "$from" routed 2>/dev/null | cmp - routed.fm && echo "a pipe"
+recover "$from" cross --strategy cross
+fm-pack -q -m "$from" -f -o cross.fm cross | grep -oE 'adapter merged'
+echo "== refused"
+said() {
+    "$@" 2>&1 >/dev/null | sed 's/^/  /'
+    echo "  status ${PIPESTATUS[0]}"
+}
+said fm-recover -q -m "$from" -t "$from/tokens.npy" --train router --lora-rank 4 -o none trained
+said fm-recover -q -m "$from" -t "$from/tokens.npy" --train bias -o none trained
