@@ -779,16 +779,28 @@ static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err 
     return rc;
 }
 
+/* The action set of a method that gives widths: --actions; else `usual`, but one for every budget
+ * step if the model has one width only, because every budget then is one of the actions. */
+static int choose_shares(struct fm_trainer *t, const char *usual, struct fm_err *err)
+{
+    const struct fm_train_options *o = t->options;
+    const struct fm_decimal *step = &t->range.step;
+    const struct fm_decimal most = {step->den - step->num, step->den};
+    if (o->actions || o->granularity != FM_PER_MODEL || step->num >= step->den)
+        return parse_actions(t, usual, err);
+    return fm_actions_steps(&t->actions, step, &most, t->task.config->I, o->width_multiple, err);
+}
+
 static int choose_tenths(struct fm_trainer *t, struct fm_err *err)
 {
-    return parse_actions(t, FM_ACTIONS_TEN, err);
+    return choose_shares(t, FM_ACTIONS_TEN, err);
 }
 
 /* A finer action set than that of other methods: steps are measured one by one here, while logits
  * have more to learn with more actions. */
 static int choose_twentieths(struct fm_trainer *t, struct fm_err *err)
 {
-    return parse_actions(t, FM_ACTIONS_TWENTY, err);
+    return choose_shares(t, FM_ACTIONS_TWENTY, err);
 }
 
 static int choose_steps(struct fm_trainer *t, struct fm_err *err)

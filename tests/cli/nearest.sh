@@ -22,3 +22,9 @@ recover="fm-recover --model $odd --tokens $odd/tokens.npy --steps 1 --seq-len 8 
 for choice in "--budget 0.24" "--budget 0.9" "--budget 0.24 --exact" "" "--exact" "--strategy cross --exact"; do
     show $recover $choice trained 2>&1 | sed "s|$GOLDEN|GOLDEN|g" >&2
 done
+echo "-- one width for the model: as near to every budget step as the widths come"
+for method in saliency exchange; do
+    rm ranked trained family.fm
+    family $method --granularity model --budget-step 0.01 --width-multiple 4 2>/dev/null
+    echo "$method:" "$(fm-pack --list --json family.fm | sed -n 's/.*"budget": \(0*.....\).*/\1/p' | tr '\n' ' ')"
+done
