@@ -182,18 +182,22 @@ bool fm_verify_is_alone(const struct fm_verify_options *options)
     return !options->against && is_directory(options->target);
 }
 
-static int check_options(const struct fm_run_options *run, const struct fm_verify_options *o,
-                         bool directory, struct fm_err *err)
+int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *o,
+                    struct fm_err *err)
 {
-    bool alone = fm_verify_is_alone(o);
+    bool alone = fm_verify_is_alone(o), directory = is_directory(o->target);
+    if ((o->against || o->record) && strcmp(o->target, "-") != 0 && access(o->target, F_OK) != 0)
+        return fm_fail_errno(err, "cannot open the directory '%s'", o->target);
     if (alone && (o->function || run->inputs.model))
         return fm_fail(err, FM_EUSAGE, "%s of the directory %s needs its bundle: --against",
                        o->function ? "--function" : "--model", o->target);
     if (o->record && !alone)
         return fm_fail(err, FM_EUSAGE, "--record is for an exported directory without --against");
     if (!directory && o->against)
-        return fm_fail(err, FM_EUSAGE, "--against is for exported directories; %s is not one",
-                       o->target);
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--against is for an exported directory, and '%s' is not a directory; omit it",
+            o->target);
     if (o->function && !fm_inputs_first(&run->inputs))
         return fm_fail(err, FM_EUSAGE, "--function needs --text or --tokens");
     if (o->function && !directory && !run->inputs.model)
@@ -239,7 +243,7 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     *report = (struct fm_verify_report){.index = -1};
     struct fm_verifier v = {.run = run, .options = options, .report = report, .dir = -1};
     bool directory = is_directory(options->target);
-    int rc = check_options(run, options, directory, err);
+    int rc = fm_verify_check(run, options, err);
     if (!rc && directory)
         rc = fm_file_open_directory(&v.dir, options->target, err);
     if (rc)

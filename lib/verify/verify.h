@@ -84,6 +84,11 @@ struct fm_verify_report {
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);
 
+/* What fm_verify checks before it reads: FM_EUSAGE for options that do not go together, FM_ENOENT
+ * if a directory that needs to be there is not. */
+int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *options,
+                    struct fm_err *err);
+
 /* True if the target is a directory and no bundle is given. */
 bool fm_verify_is_alone(const struct fm_verify_options *options);
 

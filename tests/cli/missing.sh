@@ -13,5 +13,9 @@ try fm-pack --model "$odd" -o out nowhere
 try fm-pack --list nowhere
 try fm-pack --export out --budget 0 nowhere
 try fm-verify nowhere
+try fm-verify nowhere --against "$odd/tokens.npy"
+try fm-verify --dry-run nowhere --against "$odd/tokens.npy"
+try fm-verify --record nowhere
+try fm-verify "$odd/tokens.npy" --against nowhere
 try fm-rank --model "$odd" --tokens "$odd/tokens.npy" -o no/such/directory/out
 ls -A
