@@ -58,69 +58,83 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     return o;
 }
 
-static void rounding_line(FILE *out, const char *name, uint64_t channels, uint64_t bytes,
-                          const char *why)
+static void rounding_line(FILE *out, const char *would, const char *name, uint64_t channels,
+                          uint64_t bytes, const char *why)
 {
+    char text[32];
+    fm_units_bytes(text, bytes);
     if (channels)
-        fprintf(out, "%-9s%12llu bytes  of %llu channels more than the mask keeps: %s\n", name,
-                (unsigned long long)bytes, (unsigned long long)channels, why);
+        fprintf(out, "%-9s%12s  %sfor %llu channels more than the mask keeps: %s\n", name, text,
+                would, (unsigned long long)channels, why);
 }
 
 /* What a user of a smaller model would not expect. */
-static void source_lines(FILE *out, const char *padding, const struct fm_export_report *r)
+static void source_lines(FILE *out, const char *would, const char *padding,
+                         const struct fm_export_report *r)
 {
     char source[32];
     fm_units_bytes(source, r->bytes_source);
     if (r->removes_nothing && r->channels_pad)
         fprintf(out,
-                "removes       nothing  %s rounds the width up to all channels; use a larger "
+                "removes       nothing  %s%s rounds the width up to all channels; use a larger "
                 "budget, or a smaller multiple\n",
-                padding);
+                *would ? "would remove nothing: " : "", padding);
     else if (r->removes_nothing)
         fprintf(out,
-                "removes       nothing  some expert%s keeps all its channels, and the others get "
+                "removes       nothing  %ssome expert%s keeps all its channels, and the others get "
                 "its width; use a larger budget, or layout ragged\n",
+                *would ? "would remove nothing: " : "",
                 r->layout->one_width ? "" : " of each layer");
     if (!r->larger)
         return;
-    fprintf(out, "larger  %13s  is what the checkpoint's weight files take; ", source);
+    fprintf(out, "larger  %13s  %s the checkpoint's weight files%s; ", source,
+            *would ? "it would be larger than" : "is what", *would ? "" : " take");
     if (r->break_even <= 1)
         fprintf(out, "smaller from budget %.2f on\n", r->break_even);
     else
         fputs("no budget of this layout is smaller\n", out);
 }
 
-static void export_text(FILE *out, const struct fm_export_options *options,
+static void export_text(FILE *out, bool dry_run, const struct fm_export_options *options,
                         const struct fm_export_report *r)
 {
-    char all[32];
+    char all[32], freed[32];
+    const char *would = dry_run ? "would be " : "";
     const char *padding = options->devices > 1        ? "--tp"
                           : options->pad_multiple > 1 ? "--pad-multiple"
                                                       : "--weights";
     fm_units_bytes(all, r->bytes_out);
-    fprintf(out, "export   %s, budget %.4f (mask %d)\n", r->layout->name, r->budget, r->index);
+    fm_units_bytes(freed, r->bytes_freed);
+    fprintf(out, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout->name, r->budget,
+            r->index);
     if (r->layout->drops)
-        fprintf(out, "dropped  %d of %d experts; %u channels in every other%s\n", r->dropped,
-                r->experts, r->width_uniform,
+        fprintf(out, "dropped  %s%d of %d experts; %u channels in every other%s\n", would,
+                r->dropped, r->experts, r->width_uniform,
                 r->dropped ? "" : ": masks remove whole experts where --actions began with 0");
     else if (r->layout->one_width)
-        fprintf(out, "width    %u channels in every expert, where the mask leaves %.1f\n",
+        fprintf(out, "width    %s%u channels in every expert, where the mask leaves %.1f\n", would,
                 r->width_uniform, r->width_mean);
-    rounding_line(out, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);
+    rounding_line(out, would, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);
     if (options->load_cap)
-        fprintf(out, "%-9s%12llu bytes  of %llu channels that no budget in it uses (budgets: %d)\n",
-                "freed", (unsigned long long)r->bytes_freed, (unsigned long long)r->channels_freed,
-                r->members);
-    rounding_line(out, "padding", r->channels_pad, r->bytes_pad, padding);
+        fprintf(out, "%-9s%12s  %sof %llu channels that no budget in it uses (budgets: %d)\n",
+                "freed", freed, dry_run ? "would be freed, " : "",
+                (unsigned long long)r->channels_freed, r->members);
+    rounding_line(out, would, "padding", r->channels_pad, r->bytes_pad, padding);
     if (options->quantise)
-        fprintf(out, "%-9s%12s  %s\n", "experts", options->quantise->name,
+        fprintf(out, "%-9s%12s  %s%s\n", "experts", options->quantise->name, would,
                 options->quantise->about);
     else if (r->storage)
-        fprintf(out, "%-9s%12s  %s\n", "codes", r->codes ? "kept" : "not kept", r->storage);
-    fm_show_bytes(out, "weights", r->bytes_weights, "of weight files");
-    fm_show_extra(out, &r->extra, options->keep_extra ? "kept" : "left out");
-    fprintf(out, "%-9s%12s  of all %d files\n", "all", all, r->files);
-    source_lines(out, padding, r);
+        fprintf(out, "%-9s%12s  %s%s\n", "codes", r->codes ? "kept" : "not kept", would,
+                r->storage);
+    fm_show_bytes(out, "weights", r->bytes_weights,
+                  dry_run ? "would be in weight files" : "of weight files");
+    fm_show_extra(out, &r->extra,
+                  dry_run ? options->keep_extra ? "would be kept" : "would be left out"
+                  : options->keep_extra ? "kept"
+                                        : "left out");
+    fprintf(out, "%-9s%12s  %s all %d files\n", "all", all, dry_run ? "would be in" : "of",
+            r->files);
+    source_lines(out, would, padding, r);
 }
 
 static void ignore(void *self, const char *item, const char *what)
@@ -169,7 +183,7 @@ static int show_report(void *self, struct fm_err *err)
     struct fm_cli_text text;
     if (fm_cli_text_open(&text, err))
         return err->code;
-    export_text(text.out, s->options, s->report);
+    export_text(text.out, s->cli->dry_run, s->options, s->report);
     return fm_cli_result(s->cli, &text, export_json(s->cli, s->options, s->report), err);
 }
 

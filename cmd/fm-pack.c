@@ -24,26 +24,34 @@ static int show_report(void *self, struct fm_err *err)
     const struct shown *s = self;
     const struct fm_pack_report *r = s->report;
     uint64_t export_most = r->bytes_values > r->bytes_in ? r->bytes_values : r->bytes_in;
+    bool dry = s->cli->dry_run;
     struct fm_cli_text text;
+    char largest[32];
+    fm_units_bytes(largest, r->bytes_largest);
     if (fm_cli_text_open(&text, err))
         return err->code;
-    fm_show_bytes(text.out, "weights", r->bytes_in, "read");
+    fm_show_bytes(text.out, "weights", r->bytes_in, dry ? "would be read" : "read");
     fm_show_stored(text.out, r->storage, r->bytes_in, r->bytes_values);
     if (r->storage[0])
-        fprintf(text.out, "%-9s%12s  %s\n", "codes", r->kept ? "kept" : "not kept",
+        fprintf(text.out, "%-9s%12s  %s%s\n", "codes", r->kept ? "kept" : "not kept",
+                dry ? "they would be: " : "",
                 r->kept ? "with their scales, as the checkpoint has them" : r->why_not);
-    fm_show_bytes(text.out, "bundle", r->bytes_out, r->adapter ? "adapter merged" : "no adapter");
-    if (s->cli->dry_run)
-        fm_show_bytes(text.out, "export", export_most,
-                      "about, at most: what one export of it takes");
+    fm_show_bytes(text.out, "bundle", r->bytes_out,
+                  dry          ? r->adapter ? "would be written, with the adapter merged"
+                                            : "would be written, without an adapter"
+                  : r->adapter ? "adapter merged"
+                               : "no adapter");
+    if (dry)
+        fm_show_bytes(text.out, "export", export_most, "would be one export of it, at most");
     if (r->parts > 1)
-        fprintf(text.out, "%-9s%12d  %s to %s, of at most %llu bytes; give tools the first\n",
-                "parts", r->parts, r->part_first, r->part_last,
-                (unsigned long long)r->bytes_largest);
-    fm_show_extra(text.out, &r->extra, "kept as they are, ranked by no tool");
-    fm_show_bytes(text.out, "memory", r->bytes_memory, "at the most");
-    fprintf(text.out, "%-9s%12d  of %d layers of %d experts\n", "budgets", r->budgets, r->layers,
-            r->experts);
+        fprintf(text.out, "%-9s%12d  %s%s to %s, of at most %s; give tools the first\n", "parts",
+                r->parts, dry ? "would be written: " : "", r->part_first, r->part_last, largest);
+    fm_show_extra(text.out, &r->extra,
+                  dry ? "would be kept as they are, ranked by no tool"
+                      : "kept as they are, ranked by no tool");
+    fm_show_bytes(text.out, "memory", r->bytes_memory, dry ? "would be used at most" : "at most");
+    fprintf(text.out, "%-9s%12d  %sof %d layers of %d experts\n", "budgets", r->budgets,
+            dry ? "would be in it, " : "", r->layers, r->experts);
     cJSON *o = fm_report_begin("fm-pack");
     fm_json_add_bool(o, "dry_run", s->cli->dry_run);
     fm_json_add_uint(o, "bytes_in", r->bytes_in);

@@ -6,7 +6,7 @@
 family saliency
 mkdir p
 fm-pack -q --model "$odd" --part-size 130kB -o p/family.fm trained |
-    sed -n 's/most [0-9]* bytes/most N bytes/; /^parts/p'
+    sed -n 's/most [0-9]* kB/most N kB/; /^parts/p'
 first=p/family-00001-of-00003.fm
 ls p
 for part in p/*; do
