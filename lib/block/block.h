@@ -21,7 +21,7 @@
  * arguments of a block), keys and config.c (sizes from config.json), arena.c; norm; attention: gqa
  * with rope, mla, deltanet; routers: router with softmax, scored, sparsemix; experts: experts with
  * swiglu and clamped, mlp; storage.h (weights stored as codes; the storages are in
- * lib/block/storage); cost.
+ * lib/block/storage) with modules (names in quantization_config); cost.
  */
 #ifndef FM_BLOCK_H
 #define FM_BLOCK_H

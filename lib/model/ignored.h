@@ -11,9 +11,8 @@
 
 /*
  * FM_EFORMAT if a tensor of codes belongs to a module that config.json lists, in `ignore`
- * (compressed-tensors, ModelOpt) or `modules_to_not_convert` (FP8, MXFP4).  An entry is a module's
- * name, a pattern with `*`, or "re:" followed by a regular expression that matches the start of a
- * name; one that POSIX cannot compile is ignored.
+ * (compressed-tensors, ModelOpt) or `modules_to_not_convert` (FP8, MXFP4).  An entry that
+ * fm_modules_read (lib/block/modules.h) does not read is passed over.
  */
 int fm_ignored_check(const struct fm_tensors *tensors, const struct fm_config *config,
                      struct fm_err *err);
