@@ -27,6 +27,9 @@ F4 = {"num_bits": 4, "type": "float", "symmetric": True, "dynamic": False}
 I4 = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False}
 TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
 
+# What llm-compressor writes for attention in FP8 blocks and experts in NVFP4: each group has a format of its own.
+MIXED = {"self_attn": "fp8-block", "experts": "nvfp4"}
+
 # name: format, weights, activations; attention quantised too
 CT = {
     "fp8-channel": ("float-quantized", F8 | {"strategy": "channel"}, TOKEN, True),
@@ -116,13 +119,13 @@ def compress(name, w):
 
 
 def make(name, out):
-    attention = CT[name][3] if name in CT else False
+    attention = CT[name][3] if name in CT else name == "mixed"
     tensors, values = {}, {}
     for key, t in base().items():
         if not key.endswith("_proj.weight") or not (attention or ".experts." in key):
             tensors[key] = t
             continue
-        made, values[key] = compress(name, t)
+        made, values[key] = compress(next((MIXED[m] for m in MIXED if name == "mixed" and m in key), name), t)
         for part, x in made.items():
             tensors[key.removesuffix("weight") + part] = x.cpu().contiguous()
     ignore = ["lm_head", "re:.*mlp.gate$"] + ([] if attention else ["re:.*self_attn.*"])
@@ -134,6 +137,12 @@ def make(name, out):
                                           "input_activations": activations}},
             "kv_cache_scheme": None, "ignore": ignore,
         }  # fmt: skip
+    elif name == "mixed":
+        groups = {f"group_{i}": {"targets": [f"re:.*{m}.*_proj$"], "format": CT[x][0], "weights": CT[x][1],
+                                 "input_activations": CT[x][2]} for i, (m, x) in enumerate(MIXED.items())}  # fmt: skip
+        quantization = {"quant_method": "compressed-tensors", "format": "mixed-precision",
+                        "quantization_status": "compressed", "config_groups": groups, "kv_cache_scheme": None,
+                        "ignore": ignore}  # fmt: skip
     else:
         quantization = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
                         "ignore": ["lm_head", "*mlp.gate", "*self_attn*"]}  # fmt: skip
@@ -160,5 +169,5 @@ def compare(model, values):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in [*CT, "nvfp4-modelopt"]:
+    for name in [*CT, "nvfp4-modelopt", "mixed"]:
         make(name, Path(sys.argv[1]) / name)

@@ -42,6 +42,7 @@ struct fm_router;
 struct fm_expert_form;
 struct fm_norm;
 struct fm_storage;
+struct fm_schemes;
 struct fm_gqa;
 struct fm_mla;
 struct fm_deltanet;
@@ -80,6 +81,10 @@ struct fm_config {
     int extra_layers; /* layers for multi-token prediction, from config.json */
     const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are plain numbers */
     int block_rows, block_columns;    /* size of a block that shares a scale */
+    /* Of a checkpoint that stores some modules in another way than others; else NULL.  Then the two
+     * lines above describe the experts.  Owned like the values of blocks below. */
+    struct fm_schemes *schemes;
+    bool mixed; /* experts' matrices have different schemes */
     /* Values that each block read from config.json; NULL: the model has no such block.  The block's
      * `read` allocates them and fm_config_release frees them; a copy of this struct borrows them.
      */

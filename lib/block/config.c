@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "lib/block/block.h"
+#include "lib/block/storage.h"
 
 void fm_config_release(struct fm_config *c)
 {
@@ -10,6 +11,7 @@ void fm_config_release(struct fm_config *c)
     free(c->deltanet);
     free(c->scored);
     free(c->sparsemix);
+    fm_schemes_free(c->schemes);
     *c = (struct fm_config){0};
 }
 

@@ -4,7 +4,15 @@
  */
 #include "lib/block/storage.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/base/mem.h"
 #include "lib/block/block.h"
+#include "lib/block/modules.h"
+
+#define NAME_BYTES 1024 /* more than a tensor's name has */
 
 /* The least common multiple of a and b, at most FM_CHANNELS_MAX + 1; a if b is 0. */
 static int64_t both(int64_t a, int64_t b)
@@ -38,4 +46,170 @@ int fm_storage_group(const struct fm_config *c)
         group = both(group, (int64_t)plane[i].block_columns * plane[i].whole);
     }
     return (int)group;
+}
+
+/* ---- several schemes ---- */
+
+struct entry {
+    struct fm_modules modules;
+    struct fm_scheme scheme;
+    char *text;
+    size_t at; /* order of the file */
+};
+
+/* Names of modules, sorted; patterns and expressions in the order of the file; and what is left. */
+struct fm_schemes {
+    struct entry *entry;
+    size_t entries, names; /* names of modules come first */
+    struct fm_scheme rest;
+};
+
+static bool is_name(const struct entry *e)
+{
+    return !e->modules.expression && !e->modules.inside;
+}
+
+int fm_schemes_add(struct fm_config *c, const char *target, const struct fm_scheme *scheme,
+                   struct fm_err *err)
+{
+    if (!c->schemes)
+        c->schemes = fm_alloc(1, sizeof *c->schemes, "the list of schemes", err);
+    struct fm_schemes *s = c->schemes;
+    if (!s)
+        return err->code;
+    if (strcmp(target, "Linear") == 0) {
+        s->rest = s->rest.storage ? s->rest : *scheme;
+        return FM_OK;
+    }
+    /* A class has no dot and starts with a capital letter. */
+    if (!strpbrk(target, ".:*") && target[0] >= 'A' && target[0] <= 'Z')
+        return fm_fail(err, FM_ECONFIG,
+                       "target '%.64s' is a class that is not supported (only Linear)", target);
+    if ((s->entries & (s->entries - 1)) == 0) { /* full at powers of two */
+        size_t room = s->entries ? 2 * s->entries : 1;
+        struct entry *more = realloc(s->entry, room * sizeof *more);
+        if (!more)
+            return fm_fail(err, FM_ENOMEM, "no memory for the list of schemes");
+        s->entry = more;
+    }
+    struct entry *e = &s->entry[s->entries];
+    *e = (struct entry){.scheme = *scheme, .text = fm_strdup(target, err), .at = s->entries};
+    if (!e->text)
+        return err->code;
+    if (!fm_modules_read(&e->modules, e->text)) {
+        free(e->text);
+        return fm_fail(err, FM_ECONFIG, "target '%.64s' is not a regular expression of POSIX",
+                       target);
+    }
+    s->entries++;
+    return FM_OK;
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (is_name(x) != is_name(y))
+        return is_name(x) ? -1 : 1;
+    int order = is_name(x) ? strcmp(x->text, y->text) : 0;
+    return order ? order : x->at < y->at ? -1 : x->at > y->at;
+}
+
+void fm_schemes_done(struct fm_config *c)
+{
+    struct fm_schemes *s = c->schemes;
+    if (s->entries)
+        qsort(s->entry, s->entries, sizeof *s->entry, compare_entries);
+    while (s->names < s->entries && is_name(&s->entry[s->names]))
+        s->names++;
+}
+
+void fm_schemes_free(struct fm_schemes *s)
+{
+    for (size_t i = 0; s && i < s->entries; i++) {
+        fm_modules_release(&s->entry[i].modules);
+        free(s->entry[i].text);
+    }
+    free(s ? s->entry : NULL);
+    free(s);
+}
+
+/* The first entry with the name of the module, or NULL. */
+static const struct entry *find_name(const struct fm_schemes *s, const char *module)
+{
+    size_t low = 0, high = s->names;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(s->entry[middle].text, module) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < s->names && strcmp(s->entry[low].text, module) == 0 ? &s->entry[low] : NULL;
+}
+
+struct fm_scheme fm_storage_of(const struct fm_config *c, const char *name)
+{
+    const struct fm_schemes *s = c->schemes;
+    if (!s || !c->storage)
+        return (struct fm_scheme){c->storage, c->block_rows, c->block_columns};
+    char module[NAME_BYTES], parent[NAME_BYTES];
+    const char *end = strrchr(name, '.');
+    snprintf(module, sizeof module, "%.*s", (int)(end ? end - name : 0), name);
+    snprintf(parent, sizeof parent, "%s", module);
+    while (parent[0]) {
+        const struct entry *e = find_name(s, parent);
+        char *dot = strrchr(parent, '.');
+        if (e)
+            return e->scheme;
+        *(dot ? dot : parent) = '\0';
+    }
+    for (size_t i = s->names; i < s->entries; i++)
+        if (fm_modules_match(&s->entry[i].modules, module))
+            return s->entry[i].scheme;
+    return s->rest;
+}
+
+/* Storage i of storages(c); NULL for plain numbers. */
+static const struct fm_storage *storage_at(const struct fm_config *c, size_t i)
+{
+    const struct fm_schemes *s = c->schemes;
+    return i == 0 ? c->storage : i <= s->entries ? s->entry[i - 1].scheme.storage : s->rest.storage;
+}
+
+static size_t storages(const struct fm_config *c)
+{
+    return c->schemes ? c->schemes->entries + 2 : 1;
+}
+
+void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_config *c)
+{
+    size_t n = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < storages(c) && n < FM_STORAGE_NAMES; i++) {
+        const struct fm_storage *own = storage_at(c, i);
+        bool new = own != NULL;
+        for (size_t k = 0; k < i && new; k++)
+            new = storage_at(c, k) != own;
+        if (new)
+            n += (size_t)snprintf(text + n, FM_STORAGE_NAMES - n, "%s%s", n ? ", " : "", own->name);
+    }
+}
+
+uint64_t fm_storage_growth(const struct fm_config *c)
+{
+    uint64_t most = 1;
+    for (size_t i = 0; i < storages(c); i++) {
+        const struct fm_storage *s = storage_at(c, i);
+        uint64_t own = s ? (uint64_t)(fm_dtype_bits(s->written) / fm_storage_bits(s)) : 1;
+        most = own > most ? own : most;
+    }
+    return most;
+}
+
+bool fm_storage_exact(const struct fm_config *c)
+{
+    bool exact = true;
+    for (size_t i = 0; i < storages(c); i++)
+        exact = exact && (!storage_at(c, i) || storage_at(c, i)->exact);
+    return exact;
 }

@@ -17,6 +17,7 @@
 #include "lib/block/keys.h"
 
 struct fm_config;
+struct fm_schemes;
 
 /*
  * Parts of a quantised matrix W (N rows, K columns): a plane is a matrix of elements, one for each
@@ -76,11 +77,43 @@ static inline int fm_storage_bits(const struct fm_storage *storage)
     return fm_code_bits(storage->code);
 }
 
-/* Largest ratio of written bytes to stored bytes. */
-static inline uint64_t fm_storage_growth(const struct fm_storage *storage)
+/* How a tensor is stored. */
+struct fm_scheme {
+    const struct fm_storage *storage; /* NULL: as plain numbers */
+    int block_rows, block_columns;
+};
+
+static inline bool fm_scheme_equal(const struct fm_scheme *a, const struct fm_scheme *b)
 {
-    return (uint64_t)(fm_dtype_bits(storage->written) / fm_storage_bits(storage));
+    return a->storage == b->storage && a->block_rows == b->block_rows &&
+           a->block_columns == b->block_columns;
 }
+
+/* That of a tensor of this name, if it is codes or belongs to codes. */
+struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name);
+
+/*
+ * For `read` of a checkpoint with several schemes: add to config->schemes, which it makes if it is
+ * NULL, that modules of this name are stored so.  `target` is copied: an entry of
+ * lib/block/modules.h, or `Linear` for all modules that no other entry means.  A module's own name
+ * is stronger than a pattern or an expression, and of these the first counts.  FM_ECONFIG if it is
+ * none of these.  Add all, then call fm_schemes_done.
+ */
+int fm_schemes_add(struct fm_config *config, const char *target, const struct fm_scheme *scheme,
+                   struct fm_err *err);
+void fm_schemes_done(struct fm_config *config);
+void fm_schemes_free(struct fm_schemes *schemes);
+
+/* The names of all storages for reports, that of the experts first: "nvfp4, fp8-block"; "" for
+ * plain numbers. */
+#define FM_STORAGE_NAMES 64
+void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_config *config);
+
+/* Largest ratio of written bytes to stored bytes of any tensor; 1 for plain numbers. */
+uint64_t fm_storage_growth(const struct fm_config *config);
+
+/* Whether the values of all tensors are representable as they are written. */
+bool fm_storage_exact(const struct fm_config *config);
 
 /* The planes of the config's storage. */
 void fm_storage_planes(struct fm_plane plane[FM_PLANES], const struct fm_config *config);

@@ -244,7 +244,7 @@ static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, st
     if (rc)
         return rc;
     if (config.storage) {
-        snprintf(list->storage, sizeof list->storage, "%s", config.storage->name);
+        fm_storage_names(list->storage, &config);
         list->bytes_plain =
             fm_config_params(&config, NULL) * (uint64_t)fm_dtype_bits(config.storage->written) / 8;
         rc = fm_stage_shard_bytes(&list->bytes_stored, bundle, err);

@@ -11,6 +11,7 @@
 #include <cjson/cJSON.h>
 
 #include "lib/base/err.h"
+#include "lib/block/storage.h"
 #include "lib/export/export.h"
 #include "lib/export/opened.h"
 #include "lib/export/runtimes.h"
@@ -72,10 +73,11 @@ struct fm_list {
     int M;                      /* layers that have experts */
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
     uint64_t params;
-    struct fm_extra extra; /* tensors of no decoder layer */
-    char storage[16];      /* "fp8": how the checkpoint has its weights; "": as plain numbers */
-    uint64_t bytes_stored; /* of all its shards */
-    uint64_t bytes_plain;  /* of the same parameters in the bundle's dtype */
+    struct fm_extra extra;          /* tensors of no decoder layer */
+    char storage[FM_STORAGE_NAMES]; /* "fp8": how the checkpoint has its weights; "": as plain
+                                       numbers */
+    uint64_t bytes_stored;          /* of all its shards */
+    uint64_t bytes_plain;           /* of the same parameters in the bundle's dtype */
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
     double adapter_budget; /* where the adapter was trained, -1: there is none */
     bool packed;           /* it has weights: `files` are set */

@@ -609,13 +609,14 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     int cuts = fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part)), rc = FM_OK;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
-    const struct fm_tensor plain = stock_shape(c, w, k);
+    struct fm_tensor plain = stock_shape(c, w, k);
     for (int plane = 0; plane < FM_PLANES && !rc; plane++) {
         char name[FM_WEIGHT_NAME_BYTES], end[FM_ST_NAME_BYTES_MAX + 1];
         const struct fm_packed_part *part = fm_packed_find(packed, cut[0].of, plane);
         if (!part)
             continue;
         fm_checkpoint_name(name, c, p->options.layout->names, w->part, c->moe[m], first);
+        plain.name = name;
         fm_stored_name(end, c, name, plane ? c->storage->scale_end : c->storage->codes_end);
         struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
         t.t.name = end;
@@ -788,13 +789,14 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     if (by == 0 || !is_shared(&grown, p, w, l))
         return FM_OK;
     plain.dims = fm_weights_shape(plain.shape, c, w, l, 0);
+    grown.name = weight;
     int d = w->part == FM_PART_MLP_DOWN;
     bool scales = fm_stored_belongs(other, c, t->from->t.name);
     if (scales || (fm_stored_scale(other, c, &t->from->t) && !t->scale)) {
         fm_stored_shape(plain.shape, c, &plain, scales);
         fm_stored_shape(grown.shape, c, &grown, scales);
         t->again = scales ? (size_t)fm_dtype_bits(t->t.dtype) / 8 : 0;
-        t->blank = fm_code_zero(c->storage->code);
+        t->blank = fm_code_zero(fm_storage_of(c, weight).storage->code);
     }
     if (t->t.dims != 2 || t->t.shape[0] != plain.shape[0] || t->t.shape[1] != plain.shape[1])
         return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has another shape than config.json says",
@@ -852,8 +854,9 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
     t->fill = FM_FILL_DECODED;
     t->scale = fm_opened_find(p->from, other);
     struct fm_stored stored = {.tensor = &t->from->t, .scale = t->scale ? &t->scale->t : NULL};
-    if (c->storage->factor_end) {
-        fm_stored_name(other, c, t->t.name, c->storage->factor_end);
+    const char *factor_end = fm_storage_of(c, other).storage->factor_end;
+    if (factor_end) {
+        fm_stored_name(other, c, t->t.name, factor_end);
         t->factor = fm_opened_find(p->from, other);
         stored.factor = t->factor ? &t->factor->t : NULL;
     }

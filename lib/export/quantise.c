@@ -199,6 +199,7 @@ int fm_quantiser_config(struct fm_config *to, const struct fm_quantiser *q,
     const char *list, *body = fm_quantiser_text(q, from, &list);
     cJSON *json = NULL;
     *to = *from;
+    to->schemes = NULL;
     if (!body)
         return fm_fail(err, FM_ECONFIG,
                        "--weights %s: %s has all experts of a layer in one tensor, and no server "

@@ -82,6 +82,8 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
             cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
         if (!quant || cJSON_IsNull(quant))
             continue;
+        fm_schemes_free(c->schemes);
+        c->schemes = NULL;
         c->storage = i == 0 ? find_storage(c->family, method) : NULL;
         if (!c->storage)
             return fm_fail(err, FM_ECONFIG,
@@ -228,6 +230,32 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc;
 }
 
+/* Of a checkpoint with several schemes: that of the experts; where theirs differ, the first, and
+ * their codes are not kept. */
+static void choose_storage(struct fm_config *c)
+{
+    struct fm_scheme first = {0};
+    bool plain = false;
+    for (int i = 0; i < c->M; i++)
+        for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
+            char name[FM_WEIGHT_NAME_BYTES];
+            if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
+                !fm_weights_exists(c, w, c->moe[i]))
+                continue;
+            fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[i], 0);
+            struct fm_scheme own = fm_storage_of(c, name);
+            plain = plain || !own.storage;
+            first = first.storage ? first : own;
+            c->mixed = c->mixed || (own.storage && !fm_scheme_equal(&own, &first));
+        }
+    if (!first.storage)
+        return; /* experts are plain numbers */
+    c->mixed = c->mixed || plain;
+    c->storage = first.storage;
+    c->block_rows = first.block_rows;
+    c->block_columns = first.block_columns;
+}
+
 static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     int rc = find_family(c, json, err);
@@ -265,6 +293,8 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
         rc = f->attention->read(c, f->attention_options, &keys, err);
     if (!rc)
         rc = read_experts(c, &keys, err);
+    if (!rc && c->schemes)
+        choose_storage(c);
     return rc ? rc : check_products(c, err);
 }
 

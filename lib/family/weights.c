@@ -252,7 +252,8 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, config.json wants %s", t->name,
                        has, needs);
     }
-    if (!fm_dtype_is_weight(t->dtype) && !(c->storage && t->dtype == c->storage->codes))
+    const struct fm_storage *storage = fm_storage_of(c, t->name).storage;
+    if (!fm_dtype_is_weight(t->dtype) && !(storage && t->dtype == storage->codes))
         return fm_fail(err, FM_ECONFIG,
                        "tensor '%s' is %s; weights must be BF16, F16 or F32: convert the "
                        "checkpoint first",

@@ -135,7 +135,7 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     fm_model_read_bytes(model, &pass_bytes, &once);
     uint64_t read = (uint64_t)(passes * (double)pass_bytes) + once;
     estimate->read = stay && estimate->read > read ? estimate->read : estimate->read + read;
-    estimate->storage = c->storage ? c->storage->name : NULL;
+    fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;
     fm_model_bytes(model, &estimate->stored, &estimate->written);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "formats/tensor/hfdir.h"
+#include "lib/block/storage.h"
 #include "lib/data/separator.h"
 #include "lib/model/model.h"
 #include "lib/run/run.h"
@@ -44,12 +45,12 @@ struct fm_forecast {
 struct fm_estimate {
     bool text; /* the suite encodes some of the tokens, with this separator after each document */
     struct fm_separator separator;
-    uint64_t disk;                 /* approximate bytes of the output */
-    uint64_t memory;               /* largest number of resident bytes */
-    uint64_t spill;                /* bytes of temporary files beyond --memory */
-    uint64_t read;                 /* bytes of weights read */
-    char codes[FM_ESTIMATE_CODES]; /* whether bundles will keep the codes; "" for plain weights */
-    const char *storage;      /* "fp8": storage of the checkpoint's weights; NULL: plain numbers */
+    uint64_t disk;                  /* approximate bytes of the output */
+    uint64_t memory;                /* largest number of resident bytes */
+    uint64_t spill;                 /* bytes of temporary files beyond --memory */
+    uint64_t read;                  /* bytes of weights read */
+    char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for plain weights */
+    char storage[FM_STORAGE_NAMES]; /* "fp8": of the checkpoint's weights; "": plain numbers */
     uint64_t stored, written; /* bytes of all its tensors: as stored, and in bundles and exports */
     uint64_t sweeps;          /* passes over the model */
     uint64_t tokens;          /* token positions computed, over all lanes */

@@ -464,7 +464,11 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_c
     text[0] = '\0';
     if (!c->storage)
         return;
-    if (fm_packed_can_keep(c, group))
+    if (c->mixed)
+        snprintf(text, FM_ESTIMATE_CODES,
+                 "not kept, bundles will have %s: experts are not all stored in one way",
+                 fm_dtype_name(c->storage->written));
+    else if (fm_packed_can_keep(c, group))
         snprintf(text, FM_ESTIMATE_CODES, "kept in bundles, in groups of %d channels", own);
     else if (own > c->I || c->I % own != 0)
         snprintf(text, FM_ESTIMATE_CODES,

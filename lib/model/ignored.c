@@ -16,7 +16,7 @@ static int check_tensor(const struct fm_tensor *t, const struct fm_config *c,
     char name[FM_ST_NAME_BYTES_MAX + 1];
     if (!fm_stored_scale(name, c, t))
         return FM_OK;
-    const char *end = c->storage->codes_end;
+    const char *end = fm_storage_of(c, t->name).storage->codes_end;
     snprintf(name, sizeof name, "%.*s", (int)(strlen(t->name) - strlen(end)), t->name);
     if (!fm_modules_match(e, name))
         return FM_OK;

@@ -189,7 +189,7 @@ void fm_packed_json(cJSON *model, const struct fm_packed *p)
 bool fm_packed_can_keep(const struct fm_config *c, int group)
 {
     int own = fm_storage_group(c);
-    return c->storage && own <= c->I && c->I % own == 0 && group % own == 0;
+    return c->storage && !c->mixed && own <= c->I && c->I % own == 0 && group % own == 0;
 }
 
 int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t,

@@ -12,8 +12,7 @@
  * products would round them to it, else float32. */
 static enum fm_dtype held_as(const struct fm_model *m)
 {
-    const struct fm_storage *storage = m->config.storage;
-    bool same = m->dtype == FM_BF16 && (!storage || storage->exact);
+    bool same = m->dtype == FM_BF16 && fm_storage_exact(&m->config);
     return same && m->ops->operand == FM_BF16 ? FM_BF16 : FM_F32;
 }
 

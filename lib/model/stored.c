@@ -16,7 +16,7 @@
 
 static bool is_codes(const struct fm_config *c, const struct fm_tensor *t)
 {
-    const struct fm_storage *s = c->storage;
+    const struct fm_storage *s = fm_storage_of(c, t->name).storage;
     return s && t->dtype == s->codes && fm_ends_with(t->name, s->codes_end);
 }
 
@@ -34,9 +34,10 @@ static void turn(char turned[FM_ST_NAME_BYTES_MAX + 1], const char *name, const 
 bool fm_stored_scale(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                      const struct fm_tensor *t)
 {
+    const struct fm_storage *storage = fm_storage_of(c, t->name).storage;
     if (!is_codes(c, t))
         return false;
-    turn(name, t->name, c->storage->codes_end, c->storage->scale_end);
+    turn(name, t->name, storage->codes_end, storage->scale_end);
     return true;
 }
 
@@ -44,7 +45,7 @@ void fm_stored_complete(struct fm_stored *s, const struct fm_config *c, fm_store
                         const void *in)
 {
     char name[FM_ST_NAME_BYTES_MAX + 1];
-    const struct fm_storage *storage = c->storage;
+    const struct fm_storage *storage = fm_storage_of(c, s->tensor->name).storage;
     if (!fm_stored_scale(name, c, s->tensor))
         return;
     s->scale = find(in, name, &s->scale_file);
@@ -73,27 +74,30 @@ static const char *end_of(const struct fm_storage *s, const char *name)
 
 bool fm_stored_is_scale(const struct fm_config *c, const char *name)
 {
-    return c->storage && fm_ends_with(name, c->storage->scale_end);
+    const struct fm_storage *s = fm_storage_of(c, name).storage;
+    return s && fm_ends_with(name, s->scale_end);
 }
 
 bool fm_stored_is_shape(const struct fm_config *c, const char *name)
 {
-    return c->storage && c->storage->shape_end && fm_ends_with(name, c->storage->shape_end);
+    const struct fm_storage *s = fm_storage_of(c, name).storage;
+    return s && s->shape_end && fm_ends_with(name, s->shape_end);
 }
 
 bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                        const char *name)
 {
-    const char *end = c->storage ? end_of(c->storage, name) : NULL;
+    const struct fm_storage *s = fm_storage_of(c, name).storage;
+    const char *end = s ? end_of(s, name) : NULL;
     if (end)
-        turn(codes, name, end, c->storage->codes_end);
+        turn(codes, name, end, s->codes_end);
     return end;
 }
 
 void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                       const char *name)
 {
-    const struct fm_storage *s = c->storage;
+    const struct fm_storage *s = fm_storage_of(c, name).storage;
     const char *end = s ? end_of(s, name) : NULL;
     if (end && (end == s->scale_end || end == s->factor_end))
         turn(weight, name, end, s->weight);
@@ -106,7 +110,7 @@ void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_con
 bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                      const char *weight)
 {
-    const struct fm_storage *s = c->storage;
+    const struct fm_storage *s = fm_storage_of(c, weight).storage;
     if (!s || strcmp(s->weight, s->codes_end) == 0 || !fm_ends_with(weight, s->weight))
         return false;
     turn(name, weight, s->weight, s->codes_end);
@@ -178,7 +182,7 @@ static int check_scale_dtype(const struct fm_storage *s, const struct fm_tensor 
 /* FM_EFORMAT unless the tensors with one value per matrix are there. */
 static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
-    const struct fm_storage *storage = c->storage;
+    const struct fm_storage *storage = fm_storage_of(c, s->tensor->name).storage;
     if (storage->factor_end && !s->factor)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' has no %s", s->tensor->name,
                        storage->factor_end);
@@ -205,7 +209,8 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_tensor *t = s->tensor;
-    const struct fm_storage *storage = c->storage;
+    const struct fm_scheme scheme = fm_storage_of(c, t->name);
+    const struct fm_storage *storage = scheme.storage;
     char name[FM_ST_NAME_BYTES_MAX + 1], who[64];
     if (!fm_stored_scale(name, c, t))
         return FM_OK;
@@ -224,9 +229,11 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     if (check_single(s, c, err))
         return err->code;
     uint64_t columns = fm_stored_count(c, t) / (t->shape[0] ? t->shape[0] : 1);
-    const uint64_t want[] = {blocks(t->shape[0], c->block_rows), blocks(columns, c->block_columns)};
-    if (c->block_columns)
-        snprintf(who, sizeof who, "blocks of %d x %d want", c->block_rows, c->block_columns);
+    const uint64_t want[] = {blocks(t->shape[0], scheme.block_rows),
+                             blocks(columns, scheme.block_columns)};
+    if (scheme.block_columns)
+        snprintf(who, sizeof who, "blocks of %d x %d want", scheme.block_rows,
+                 scheme.block_columns);
     else
         snprintf(who, sizeof who, "one for each row wants");
     return check_shape(s->scale, want, 2, who, err);
@@ -244,10 +251,12 @@ static int turned(enum fm_weight_part part)
 static int check_whole(const struct fm_tensor *t, const struct fm_config *c, uint64_t columns,
                        struct fm_err *err)
 {
-    int block = c->block_columns, unit = fm_dtype_bits(t->dtype) / fm_storage_bits(c->storage);
+    const struct fm_scheme scheme = fm_storage_of(c, t->name);
+    int block = scheme.block_columns;
+    int unit = fm_dtype_bits(t->dtype) / fm_storage_bits(scheme.storage);
     block = block > 0 ? block : 1;
     block = block % unit == 0 ? block : unit; /* a whole number of words, too */
-    if (!c->storage->whole || columns % (uint64_t)block == 0)
+    if (!scheme.storage->whole || columns % (uint64_t)block == 0)
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
                    "tensor '%s': by config.json its rows have %llu values, which are no blocks of "
@@ -259,7 +268,8 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            const struct fm_config *c, const struct fm_weight *w, int l,
                            uint64_t channels, struct fm_err *err)
 {
-    const struct fm_storage *storage = c->storage;
+    const struct fm_scheme scheme = fm_storage_of(c, s->tensor->name);
+    const struct fm_storage *storage = scheme.storage;
     const struct fm_tensor *t = s->tensor;
     uint64_t own[FM_ST_DIMS_MAX] = {0};
     *part = w->part;
@@ -278,7 +288,7 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
         return check_shape(t, own, 2, "config.json wants", err);
     }
     *part = (enum fm_weight_part)as;
-    uint64_t block = (uint64_t)c->block_columns;
+    uint64_t block = (uint64_t)scheme.block_columns;
     const uint64_t want[] = {own[0], own[2], own[1] / block, block * bits / 8};
     return check_shape(t, want, 4, "config.json wants", err);
 }
@@ -292,29 +302,31 @@ enum fm_weight_part fm_stored_part(const struct fm_config *c, enum fm_weight_par
 void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *c,
                     const char *weight, const char *end)
 {
-    turn(name, weight, c->storage->weight, end);
+    turn(name, weight, fm_storage_of(c, weight).storage->weight, end);
 }
 
 int fm_stored_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *c,
                     const struct fm_tensor *plain, int plane)
 {
-    uint64_t bits = (uint64_t)fm_storage_bits(c->storage);
-    if (!c->storage->fused) {
-        shape[0] = plane ? blocks(plain->shape[0], c->block_rows) : plain->shape[0];
-        shape[1] = plane ? blocks(plain->shape[1], c->block_columns)
-                         : plain->shape[1] * bits / (uint64_t)fm_dtype_bits(c->storage->codes);
+    const struct fm_scheme s = fm_storage_of(c, plain->name);
+    uint64_t bits = (uint64_t)fm_storage_bits(s.storage);
+    if (!s.storage->fused) {
+        shape[0] = plane ? blocks(plain->shape[0], s.block_rows) : plain->shape[0];
+        shape[1] = plane ? blocks(plain->shape[1], s.block_columns)
+                         : plain->shape[1] * bits / (uint64_t)fm_dtype_bits(s.storage->codes);
         return 2;
     }
     shape[0] = plain->shape[0];
     shape[1] = plain->shape[2];
-    shape[2] = plain->shape[1] / (uint64_t)c->block_columns;
-    shape[3] = (uint64_t)c->block_columns * bits / 8;
+    shape[2] = plain->shape[1] / (uint64_t)s.block_columns;
+    shape[3] = (uint64_t)s.block_columns * bits / 8;
     return plane ? 3 : 4;
 }
 
 int fm_stored_bits(const struct fm_config *c, const struct fm_tensor *t)
 {
-    return is_codes(c, t) ? fm_storage_bits(c->storage) : fm_dtype_bits(t->dtype);
+    return is_codes(c, t) ? fm_storage_bits(fm_storage_of(c, t->name).storage)
+                          : fm_dtype_bits(t->dtype);
 }
 
 uint64_t fm_stored_count(const struct fm_config *c, const struct fm_tensor *t)
@@ -325,22 +337,23 @@ uint64_t fm_stored_count(const struct fm_config *c, const struct fm_tensor *t)
 void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX + 1],
                       const struct fm_config *c, const struct fm_tensor *t)
 {
+    const struct fm_scheme s = fm_storage_of(c, t->name);
     *values = *t;
     if (!is_codes(c, t))
         return;
-    turn(name, t->name, c->storage->codes_end, c->storage->weight);
+    turn(name, t->name, s.storage->codes_end, s.storage->weight);
     values->name = name;
-    values->dtype = c->storage->written;
+    values->dtype = s.storage->written;
     values->size = fm_stored_bytes(c, t);
-    values->dims = c->storage->fused ? t->dims - 1 : t->dims;
+    values->dims = s.storage->fused ? t->dims - 1 : t->dims;
     uint64_t *last = &values->shape[values->dims - 1];
-    *last *= c->storage->fused ? (uint64_t)c->block_columns
-                               : (uint64_t)(fm_dtype_bits(t->dtype) / fm_storage_bits(c->storage));
+    *last *= s.storage->fused ? (uint64_t)s.block_columns
+                              : (uint64_t)(fm_dtype_bits(t->dtype) / fm_storage_bits(s.storage));
 }
 
 enum fm_dtype fm_stored_dtype(const struct fm_config *c, const struct fm_tensor *t)
 {
-    return is_codes(c, t) ? c->storage->written : t->dtype;
+    return is_codes(c, t) ? fm_storage_of(c, t->name).storage->written : t->dtype;
 }
 
 uint64_t fm_stored_bytes(const struct fm_config *c, const struct fm_tensor *t)
@@ -348,7 +361,7 @@ uint64_t fm_stored_bytes(const struct fm_config *c, const struct fm_tensor *t)
     char codes[FM_ST_NAME_BYTES_MAX + 1];
     if (fm_stored_belongs(codes, c, t->name))
         return 0;
-    return is_codes(c, t) ? t->size * fm_storage_growth(c->storage) : t->size;
+    return fm_stored_count(c, t) * (uint64_t)fm_dtype_bits(fm_stored_dtype(c, t)) / 8;
 }
 
 void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *c,
@@ -414,7 +427,8 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
                     const struct fm_config *c, const void *raw, size_t first, size_t count,
                     float factor, struct fm_err *err)
 {
-    const struct fm_storage *storage = c->storage;
+    const struct fm_scheme scheme = fm_storage_of(c, s->tensor->name);
+    const struct fm_storage *storage = scheme.storage;
     float most = fm_code_scale_max(storage->code);
     uint64_t rows = 1;
     for (int d = 0; d < s->tensor->dims - (storage->fused ? 2 : 1); d++)
@@ -427,12 +441,12 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
                            s->scale->name, (double)scale[i], first + i,
                            storage->zeros ? "not negative" : "more than 0", (double)most);
     int64_t columns = (int64_t)(fm_stored_count(c, s->tensor) / rows);
-    *scales =
-        (struct fm_scales){.scale = scale,
-                           .count = count,
-                           .columns = columns,
-                           .block_rows = c->block_rows,
-                           .block_columns = c->block_columns ? c->block_columns : (int)columns,
-                           .code = storage->code};
+    *scales = (struct fm_scales){.scale = scale,
+                                 .count = count,
+                                 .columns = columns,
+                                 .block_rows = scheme.block_rows,
+                                 .block_columns =
+                                     scheme.block_columns ? scheme.block_columns : (int)columns,
+                                 .code = storage->code};
     return FM_OK;
 }

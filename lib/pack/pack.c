@@ -104,7 +104,9 @@ static bool is_all_codes(enum fm_dtype *scales, const struct fm_packing *p, char
         if (cut[0].of == FM_PART_BIAS)
             continue;
         first = first ? first : s;
-        if (!s->scale || s->scale->dtype != first->scale->dtype) {
+        const struct fm_scheme own = fm_storage_of(&cp->config, s->tensor->name),
+                               other = fm_storage_of(&cp->config, first->tensor->name);
+        if (!s->scale || !fm_scheme_equal(&own, &other) || s->scale->dtype != first->scale->dtype) {
             snprintf(why, 192, "tensor '%.96s' is not stored as other experts are",
                      s->tensor->name);
             return false;
@@ -119,6 +121,8 @@ static bool can_keep(enum fm_dtype *scales, const struct fm_packing *p, char why
 {
     const struct fm_config *c = &p->cp.config;
     int group = fm_storage_group(c);
+    if (!is_all_codes(scales, p, why))
+        return false;
     if (group > c->I || c->I % group != 0) {
         snprintf(why, 192, "codes leave in groups of %d channels, which do not divide %d", group,
                  c->I);
@@ -132,7 +136,7 @@ static bool can_keep(enum fm_dtype *scales, const struct fm_packing *p, char why
             group, p->ranking.group, group);
         return false;
     }
-    return is_all_codes(scales, p, why);
+    return true;
 }
 
 /* Choose the tensors of a layer. */
@@ -369,7 +373,7 @@ static uint64_t plan_codes(const struct fm_packing *p)
         const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
         const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
         uint64_t decoded = e ? fm_checkpoint_share_bytes(cp, e, s->tensor)
-                             : fm_storage_growth(cp->config.storage) * FM_PACKING_PIECE_BYTES;
+                             : fm_storage_growth(&cp->config) * FM_PACKING_PIECE_BYTES;
         uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
         scale /= e && e->fused ? (uint64_t)cp->config.E : 1;
         codes = decoded > codes ? decoded : codes;
@@ -431,8 +435,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     for (size_t i = 0; i < p->cp.dir.shards; i++)
         fm_stored_add(&r->bytes_in, &r->bytes_values, &p->cp.config, &p->cp.dir.shard[i].st);
     r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
-    snprintf(r->storage, sizeof r->storage, "%s",
-             p->cp.config.storage ? p->cp.config.storage->name : "");
+    fm_storage_names(r->storage, &p->cp.config);
     r->extra = p->cp.sum;
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/block/storage.h"
 #include "lib/family/extra.h"
 #include "lib/model/packed.h"
 #include "lib/run/run.h"
@@ -39,15 +40,15 @@ struct fm_pack_options {
 
 /* What fm_pack did, or with --dry-run would do. */
 struct fm_pack_report {
-    uint64_t bytes_in;      /* weights of the checkpoint as they are stored */
-    uint64_t bytes_weights; /* the same in the bundle */
-    uint64_t bytes_values;  /* the same as values: as in the bundle if codes are not kept */
-    char storage[16];       /* of the checkpoint, "fp8"; "": plain numbers */
-    bool kept;              /* the bundle keeps the codes */
-    char why_not[192];      /* the reason, if the checkpoint's codes are not kept */
-    uint64_t bytes_out;     /* the bundle */
-    uint64_t bytes_largest; /* size of the largest file */
-    int parts;              /* number of files */
+    uint64_t bytes_in;              /* weights of the checkpoint as they are stored */
+    uint64_t bytes_weights;         /* the same in the bundle */
+    uint64_t bytes_values;          /* the same as values: as in the bundle if codes are not kept */
+    char storage[FM_STORAGE_NAMES]; /* of the checkpoint, "fp8"; "": plain numbers */
+    bool kept;                      /* the bundle keeps the codes */
+    char why_not[192];              /* the reason, if the checkpoint's codes are not kept */
+    uint64_t bytes_out;             /* the bundle */
+    uint64_t bytes_largest;         /* size of the largest file */
+    int parts;                      /* number of files */
     char part_first[256], part_last[256]; /* names of parts, without directories; "": one file */
     uint64_t bytes_memory;                /* buffers at the peak */
     uint64_t bytes_free;                  /* on the output's file system; 0 for standard output */

@@ -9,7 +9,7 @@ for name in odd-qwen3 odd-dsv3; do
     [ $name = odd-qwen3 ] || python3 "$here/rounded.py" integers wide int4-$name 8
     rm -r wide
 done
-for name in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8; do
+for name in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
     cp -r "$GOLDEN/packed/$name" $name
 done
 family() { # family MODEL: its family.fm
@@ -25,7 +25,7 @@ said() {
     "$@" 2>&1 >/dev/null | sed 's/^/  /'
     echo "  status ${PIPESTATUS[0]}"
 }
-for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 gpt-oss fp8-odd-qwen3 \
+for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed gpt-oss fp8-odd-qwen3 \
     fp8-odd-dsv3 int4-odd-dsv3; do
     echo "== $model"
     family $model

@@ -4,6 +4,7 @@
     codes.py resize MODEL OUT I       experts of I channels, the first of them again where there were
                                       fewer; shared experts that config.json counts in experts, too
     codes.py plain MODEL OUT          the values of compressed-tensors' and ModelOpt's codes as F32
+    codes.py join MODEL OTHER EXPRESSION OUT   modules that match from OTHER: a mixture of schemes
     codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels of that order
@@ -159,10 +160,18 @@ def quantization(**keys):
     return lambda tensors, config: config["quantization_config"].update(keys)
 
 
-def second_scheme(tensors, config):
-    groups = config["quantization_config"]["config_groups"]
-    groups["group_1"] = json.loads(json.dumps(groups["group_0"]))
-    groups["group_1"]["weights"]["group_size"] = 16
+def second_scheme(target):
+    def spoil(tensors, config):
+        groups = config["quantization_config"]["config_groups"]
+        groups["group_1"] = json.loads(json.dumps(groups["group_0"]))
+        groups["group_1"]["weights"]["group_size"] = 16
+        groups["group_1"]["targets"] = [target]
+
+    return spoil
+
+
+def targets(name, *entries):
+    return lambda tensors, config: config["quantization_config"]["config_groups"][name].update(targets=list(entries))
 
 
 CASES = {  # of the format in front
@@ -180,7 +189,15 @@ CASES = {  # of the format in front
     "w4a16 asymmetric": weights(symmetric=False),
     "w4a16 act-order": weights(actorder="group"),
     "w4a16 eight-bits": weights(num_bits=8),
-    "w4a16 two-schemes": second_scheme,
+    "w4a16 other-scheme": second_scheme("re:.*up_proj"),
+    "w4a16 other-class": second_scheme("Conv1D"),
+    "w4a16 other-lookahead": second_scheme("re:(?!.*experts).*"),
+    "mixed targets-none": targets("group_0"),
+    "mixed targets-number": targets("group_0", 3),
+    "mixed targets-swapped": targets("group_0", "re:.*experts.*"),
+    "mixed targets-elsewhere": targets("group_0", "re:.*q_proj$"),
+    "mixed scales-short": cut_rows("weight_scale"),
+    "mixed factor-missing": drop("weight_global_scale"),
     "w4a16 odd-group": weights(group_size=24),
     "w4a16 not-compressed": quantization(quantization_status="frozen"),
     "w4a16 ignored-name": quantization(ignore=["lm_head", "model.layers.1.mlp.experts.2"]),
@@ -198,6 +215,21 @@ CASES = {  # of the format in front
     "mxfp8 scales-dtype": retype("weight_scale", "F8_E4M3"),
     "mxfp8 code-nan": poke("weight", 9, b"\xff"),
 }
+
+
+def join(model, other, expression, out):
+    """A copy of a model of compressed-tensors with the modules that match from another."""
+    tensors = {k: t for k, t in read(model).items() if not re.match(expression, k)}
+    tensors |= {k: t for k, t in read(other).items() if re.match(expression, k)}
+    theirs = json.loads((Path(other) / "config.json").read_text())["quantization_config"]
+
+    def edit(config):
+        quant = config["quantization_config"]
+        groups = quant["config_groups"]
+        groups["group_0"]["format"], quant["format"] = quant["format"], "mixed-precision"
+        groups["group_1"] = theirs["config_groups"]["group_0"] | {"targets": ["re:" + expression], "format": theirs["format"]}
+
+    write(model, out, tensors, edit)
 
 
 def spoil(model, out, case):
@@ -504,5 +536,5 @@ if __name__ == "__main__":
     if sys.argv[1] in ("cases", "twists"):
         print(*(CASES if sys.argv[1] == "cases" else TWISTS), sep="\n")
         sys.exit()
-    {"flat": flat, "twist": twist, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
+    {"flat": flat, "twist": twist, "join": join, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
      "blank": blank}[sys.argv[1]](*sys.argv[2:])

@@ -19,7 +19,7 @@ run() { # run MODEL: its ranking, masks and bundle
         -o trained ranked >/dev/null 2>&1
     fm-pack -q -m "$1" -f -o family.fm trained
 }
-for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8; do
+for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
     echo "== $model"
     from=$GOLDEN/packed/$model
     python3 "$here/codes.py" plain "$from" twin
@@ -98,6 +98,24 @@ fm-recover -q -m fp8-odd-dsv3 -t fp8-odd-dsv3/tokens.npy --budget 0.3 --steps 1 
     trained >/dev/null 2>&1
 said fm-pack -q -m fp8-odd-dsv3 -o none.fm adapted
 fm-pack -q -m fp8-odd-dsv3 --weights bf16 -f -o merged.fm adapted | grep -oE '^codes.*|adapter merged'
+echo "== experts that are not all stored in one way"
+for other in 'fp8-channel .*layers\.1\..*experts\.\d+\.(?:gate|up|down)_proj' 'mxfp4 .*experts.*down_proj'; do
+    read -r name expression <<<"$other"
+    python3 "$here/codes.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/$name" "$expression" joined
+    python3 "$here/codes.py" plain joined twin
+    fm-rank -n -m joined -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
+    run joined | grep codes
+    mv family.fm joined.fm
+    fm-rank -q -m twin -t twin/tokens.npy --precision f32 -f -o twin.fm >/dev/null
+    cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
+        echo "scores of the float32 twin"
+    fm-pack -q -m joined --weights keep -f -o none.fm trained
+    fm-pack -q --export out --budget 0.5 --layout uniform -f joined.fm | grep -E '^(export|codes)'
+    verify --function -m joined -t twin/tokens.npy joined.fm | tail -n 1
+    verify --function -t twin/tokens.npy --against joined.fm out | tail -n 1
+    fm-pack --list joined.fm | grep 'stored as'
+    rm -r joined joined.fm twin
+done
 echo "== faults"
 python3 "$here/codes.py" cases | while read -r format fault; do
     python3 "$here/codes.py" spoil "$GOLDEN/packed/$format" spoilt "$format $fault"

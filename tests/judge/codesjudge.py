@@ -33,7 +33,7 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 # How transformers 5.23 holds the experts of each on a CPU; None: wrong, or not at all.
 HELD = {
     "fp8-channel": torch.float32, "fp8-block": None, "w4a16": torch.bfloat16, "nvfp4": None,
-    "nvfp4-modelopt": None, "mxfp4": torch.bfloat16, "mxfp8": None, "deepseek": torch.float32,
+    "nvfp4-modelopt": None, "mxfp4": torch.bfloat16, "mxfp8": None, "mixed": None, "deepseek": torch.float32,
     "gpt-oss": torch.float32,
 }  # fmt: skip
 

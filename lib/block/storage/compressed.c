@@ -12,8 +12,9 @@
  *     mxfp4-pack-quantized the same with groups of 32 and powers of two in U8
  *     mxfp8-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale U8 (N, K / 32)
  *
- * A value is its code times its scale.  Zero points, activation order and schemes that differ
- * between groups are refused.  `ignore` adds nothing to what the tensors' names and dtypes say.
+ * A value is its code times its scale.  Zero points and activation order are refused.  `ignore`
+ * adds nothing to what the tensors' names and dtypes say, nor do `targets` if all groups have the
+ * same scheme; else they say which modules a group is for (format mixed-precision).
  *
  * Source: compressed_tensors 0.20, compressors/ and quantization/lifecycle/forward_helpers.py.
  */
@@ -22,6 +23,7 @@
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
 
+#define GROUPS_MAX 64
 #define PLAIN_SCALES (1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16)
 #define POWERS (1u << FM_U8 | 1u << FM_F8_E8M0)
 
@@ -150,29 +152,53 @@ static int read_group(struct fm_config *c, const cJSON *quantization, const cJSO
                    format, bits, type, strategy);
 }
 
+/* Add the targets of a group, whose scheme was read. */
+static int add_targets(struct fm_config *c, const cJSON *group, const struct fm_scheme *scheme,
+                       struct fm_err *err)
+{
+    const cJSON *targets = cJSON_GetObjectItemCaseSensitive(group, "targets"), *target;
+    if (cJSON_GetArraySize(targets) == 0)
+        return fm_fail(err, FM_EFORMAT, "key 'targets' is missing or empty");
+    cJSON_ArrayForEach(target, targets)
+    {
+        const char *text = cJSON_GetStringValue(target);
+        if (!text || !text[0])
+            return fm_fail(err, FM_EFORMAT, "key 'targets' is not a list of texts");
+        if (fm_schemes_add(c, text, scheme, err))
+            return err->code;
+    }
+    return FM_OK;
+}
+
 static int read_compressed(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *groups = cJSON_GetObjectItemCaseSensitive(json, "config_groups"), *group;
     const char *status = word_of(json, "quantization_status");
-    const struct fm_storage *first = NULL;
-    int rows = 0, columns = 0;
+    struct fm_scheme scheme[GROUPS_MAX];
+    int count = 0;
+    bool differ = false;
     if (!cJSON_IsObject(groups) || cJSON_GetArraySize(groups) == 0)
         return fm_fail(err, FM_EFORMAT, "key 'config_groups' is missing or empty");
+    if (cJSON_GetArraySize(groups) > GROUPS_MAX)
+        return fm_fail(err, FM_ECONFIG, "config_groups has %d groups, more than %d",
+                       cJSON_GetArraySize(groups), GROUPS_MAX);
     if (status[0] && strcmp(status, "compressed") != 0)
         return fm_fail(err, FM_ECONFIG, "quantization_status '%.32s' is not supported", status);
     cJSON_ArrayForEach(group, groups)
     {
         if (read_group(c, json, group, err))
             return fm_within(err, "config_groups: %.40s", group->string);
-        if (first && (c->storage != first || c->block_rows != rows || c->block_columns != columns))
-            return fm_fail(err, FM_ECONFIG,
-                           "config_groups: %.40s: another scheme than the group before is not "
-                           "supported; use the model's BF16 original",
-                           group->string);
-        first = c->storage;
-        rows = c->block_rows;
-        columns = c->block_columns;
+        scheme[count++] = (struct fm_scheme){c->storage, c->block_rows, c->block_columns};
+        differ = differ || !fm_scheme_equal(&scheme[count - 1], scheme);
     }
+    count = 0;
+    cJSON_ArrayForEach(group, groups)
+    {
+        if (differ && add_targets(c, group, &scheme[count++], err))
+            return fm_within(err, "config_groups: %.40s", group->string);
+    }
+    if (differ)
+        fm_schemes_done(c);
     return FM_OK;
 }
 
