@@ -42,7 +42,8 @@ def deepseek(model):
     tensors |= {k + "_inv": tensors.pop(k).float() for k in scales}
     save_file(tensors, model / "model.safetensors")
     config = json.loads((model / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
+    config["quantization_config"] = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+                                     "weight_block_size": [128, 128]}
     (model / "config.json").write_text(json.dumps(config))
 
 
