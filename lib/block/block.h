@@ -218,12 +218,11 @@ struct fm_expert_form {
     bool bias; /* every row of gate_up has a bias, which belongs to its channel; down's bias belongs
                   to the expert and applies at any width, also at 0 */
     int (*read)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
-    /* z (n, H) = expert(x), x (n, H); gu (n, r width) is written and used by the backward.  Width 0
-     * is allowed. */
-    void (*forward)(const struct fm_pass *pass, const struct fm_expert_rows *rows, float *z,
-                    float *gu, struct fm_in x);
-    void (*backward)(const struct fm_pass *pass, const struct fm_expert_rows *rows,
-                     const struct fm_expert_back *back);
+    /* h (n, I) = the activation of gu (n, r I); also of the MLP that all tokens go through. */
+    void (*activate)(const struct fm_pass *pass, struct fm_out h, const float *gu, int n, int I);
+    /* dgu (n, r k), packed, from dh (n, I) and gu (n, r I): only channels [0, k). */
+    void (*activate_back)(const struct fm_pass *pass, struct fm_out dgu, const float *dh,
+                          const float *gu, int n, int I, int k);
 };
 
 /* Norm over rows of H, weights w and b (H); b is NULL if `bias` is false. */

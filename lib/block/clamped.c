@@ -1,7 +1,5 @@
 /*
- * Experts with biases and a clamped activation.  Products and their order are those of plain
- * SwiGLU.  Biases are added directly after the products, so that visitors of an expert's rows see
- * the input of the activation, and rows of experts without channels get down's bias.
+ * Experts with a clamped activation: its parameters, and the operations that compute it.
  */
 #include "lib/block/clamped.h"
 
@@ -28,71 +26,20 @@ static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *
     return rc;
 }
 
-/* gu (n, 2 k) = x gate_up^T + bias. */
-static void multiply(const struct fm_pass *p, const struct fm_expert_rows *r, float *gu,
-                     struct fm_in x, int k)
+static void activate(const struct fm_pass *p, struct fm_out h, const float *gu, int n, int I)
 {
-    int H = p->config->H;
-    p->ops->gemm(false, true, r->n, 2 * k, H, 1, x, H, r->gate_up, H, 0, gu, 2 * k);
-    p->ops->add_rows(gu, r->gate_up_bias, r->n, 2 * k);
+    p->ops->swiglu_clamped(h, gu, n, I, p->config->alpha, p->config->limit);
 }
 
-static void forward(const struct fm_pass *p, const struct fm_expert_rows *r, float *z, float *gu,
-                    struct fm_in x)
+static void activate_back(const struct fm_pass *p, struct fm_out dgu, const float *dh,
+                          const float *gu, int n, int I, int k)
 {
-    const struct fm_ops *op = p->ops;
-    int n = r->n, H = p->config->H, k = r->width;
-    if (k == 0) {
-        op->zero(z, (size_t)n * (size_t)H * sizeof *z);
-    } else {
-        struct fm_mark mark = fm_scratch_mark();
-        struct fm_out h = r->h.data ? r->h : fm_pass_operand(p, (size_t)n * (size_t)k);
-        multiply(p, r, gu, x, k);
-        op->swiglu_clamped(h, gu, n, k, p->config->alpha, p->config->limit);
-        op->gemm(false, false, n, H, k, 1, fm_written(h), k, r->down, H, 0, z, H);
-        fm_scratch_release(mark);
-    }
-    op->add_rows(z, r->down_bias, n, H);
-}
-
-/* dx and dot, from dgu, h and dh; <dy, expert(x)> is dot(h, dh) over the channels in use, plus <dy,
- * down's bias>. */
-static void backward_rows(const struct fm_pass *p, const struct fm_expert_rows *r,
-                          const struct fm_expert_back *b)
-{
-    int n = r->n, H = p->config->H, k = r->width;
-    if (k == 0) {
-        p->ops->zero(b->dx, (size_t)n * (size_t)H * sizeof *b->dx);
-        p->ops->zero(b->dot, (size_t)n * sizeof *b->dot);
-    } else {
-        p->ops->gemm(false, false, n, H, 2 * k, 1, fm_written(b->dgu), 2 * k, r->gate_up, H, 0,
-                     b->dx, H);
-        p->ops->dot_rows(b->dot, fm_written(b->h), fm_f32(b->dh), n, b->full, k);
-    }
-    p->ops->add_dots(b->dot, b->dy, r->down_bias, n, H);
-}
-
-static void backward(const struct fm_pass *p, const struct fm_expert_rows *r,
-                     const struct fm_expert_back *b)
-{
-    const struct fm_ops *op = p->ops;
-    int n = r->n, H = p->config->H, full = b->full;
-    if (full > 0) {
-        if (!b->known)
-            multiply(p, r, b->gu, b->x, full);
-        op->swiglu_clamped(b->h, b->gu, n, full, p->config->alpha, p->config->limit);
-        op->gemm(false, true, n, full, H, 1, b->dy, H, r->down, H, 0, b->dh, full);
-    }
-    if (r->width > 0)
-        op->swiglu_clamped_back(b->dgu, b->dh, b->gu, n, full, r->width, p->config->alpha,
-                                p->config->limit);
-    if (b->dx)
-        backward_rows(p, r, b);
+    p->ops->swiglu_clamped_back(dgu, dh, gu, n, I, k, p->config->alpha, p->config->limit);
 }
 
 const struct fm_expert_form fm_swiglu_clamped = {.name = "swiglu-clamped",
                                                  .rows = 2,
                                                  .bias = true,
                                                  .read = read,
-                                                 .forward = forward,
-                                                 .backward = backward};
+                                                 .activate = activate,
+                                                 .activate_back = activate_back};

@@ -1,11 +1,15 @@
 /*
- * The list of ways in which experts are stored in tensors, and the sizes that follow from it.  A
- * channel always has the same numbers: `rows` rows of gate_up, one row of down, and a bias for each
- * row of gate_up if the form has biases.
+ * The list of ways in which experts are stored in tensors, the sizes that follow from it, and the
+ * forward and backward of all forms.  A channel always has the same numbers: `rows` rows of
+ * gate_up, one row of down, and a bias for each row of gate_up if the form has biases.  Biases are
+ * added directly after the products, so that visitors of an expert's rows see the input of the
+ * activation, and rows of experts without channels get down's bias.
  */
 #include "lib/block/experts.h"
 
 #include <assert.h>
+
+#include "lib/block/pass.h"
 
 int fm_expert_cuts(struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX], const struct fm_expert_form *form,
                    enum fm_weight_part part)
@@ -91,4 +95,72 @@ uint64_t fm_expert_channel_weights(const struct fm_expert_form *form, int H)
 uint64_t fm_expert_channel_params(const struct fm_expert_form *form, int H)
 {
     return fm_expert_channel_weights(form, H) + (form->bias ? (uint64_t)form->rows : 0);
+}
+
+/* ---- forward and backward ---- */
+
+/* gu (n, r k) = x gate_up^T, plus the biases if there are any. */
+static void multiply(const struct fm_pass *p, const struct fm_expert_rows *r, float *gu,
+                     struct fm_in x, int k)
+{
+    int H = p->config->H, rows = p->config->expert->rows * k;
+    p->ops->gemm(false, true, r->n, rows, H, 1, x, H, r->gate_up, H, 0, gu, rows);
+    if (r->gate_up_bias)
+        p->ops->add_rows(gu, r->gate_up_bias, r->n, rows);
+}
+
+void fm_expert_forward(const struct fm_pass *p, const struct fm_expert_rows *r, float *z, float *gu,
+                       struct fm_in x)
+{
+    const struct fm_ops *op = p->ops;
+    int n = r->n, H = p->config->H, k = r->width;
+    if (k == 0) {
+        op->zero(z, (size_t)n * (size_t)H * sizeof *z);
+    } else {
+        struct fm_mark mark = fm_scratch_mark();
+        struct fm_out h = r->h.data ? r->h : fm_pass_operand(p, (size_t)n * (size_t)k);
+        multiply(p, r, gu, x, k);
+        p->config->expert->activate(p, h, gu, n, k);
+        op->gemm(false, false, n, H, k, 1, fm_written(h), k, r->down, H, 0, z, H);
+        fm_scratch_release(mark);
+    }
+    if (r->down_bias)
+        op->add_rows(z, r->down_bias, n, H);
+}
+
+/* dx and dot, from dgu, h and dh; <dy, expert(x)> is dot(h, dh) over the channels in use, plus <dy,
+ * down's bias> if there is one. */
+static void backward_rows(const struct fm_pass *p, const struct fm_expert_rows *r,
+                          const struct fm_expert_back *b)
+{
+    int n = r->n, H = p->config->H, k = r->width;
+    if (k == 0) {
+        p->ops->zero(b->dx, (size_t)n * (size_t)H * sizeof *b->dx);
+        p->ops->zero(b->dot, (size_t)n * sizeof *b->dot);
+    } else {
+        int rows = p->config->expert->rows * k;
+        p->ops->gemm(false, false, n, H, rows, 1, fm_written(b->dgu), rows, r->gate_up, H, 0, b->dx,
+                     H);
+        p->ops->dot_rows(b->dot, fm_written(b->h), fm_f32(b->dh), n, b->full, k);
+    }
+    if (r->down_bias)
+        p->ops->add_dots(b->dot, b->dy, r->down_bias, n, H);
+}
+
+void fm_expert_backward(const struct fm_pass *p, const struct fm_expert_rows *r,
+                        const struct fm_expert_back *b)
+{
+    const struct fm_ops *op = p->ops;
+    const struct fm_expert_form *form = p->config->expert;
+    int n = r->n, H = p->config->H, full = b->full;
+    if (full > 0) {
+        if (!b->known)
+            multiply(p, r, b->gu, b->x, full);
+        form->activate(p, b->h, b->gu, n, full);
+        op->gemm(false, true, n, full, H, 1, b->dy, H, r->down, H, 0, b->dh, full);
+    }
+    if (r->width > 0)
+        form->activate_back(p, b->dgu, b->dh, b->gu, n, full, r->width);
+    if (b->dx)
+        backward_rows(p, r, b);
 }

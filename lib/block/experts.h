@@ -1,5 +1,5 @@
 /*
- * How the channels of experts are stored in tensors.
+ * How experts are computed, and how their channels are stored in tensors.
  *
  * A bundle has the online layout (kernels/ops/kernels.h): for each of its parts one tensor of all
  * experts of a layer, with a channel's rows adjacent.  Checkpoints have other layouts, which are
@@ -53,6 +53,13 @@ uint64_t fm_expert_part_row(enum fm_weight_part part, int H);
  * return the number of dimensions. */
 int fm_expert_part_shape(uint64_t shape[3], const struct fm_config *config,
                          enum fm_weight_part part);
+
+/* z (n, H) = expert(x), x (n, H); gu (n, r width) is written and used by the backward.  Width 0 is
+ * allowed. */
+void fm_expert_forward(const struct fm_pass *pass, const struct fm_expert_rows *rows, float *z,
+                       float *gu, struct fm_in x);
+void fm_expert_backward(const struct fm_pass *pass, const struct fm_expert_rows *rows,
+                        const struct fm_expert_back *back);
 
 /* Parameters of one channel: only its weights; and with the biases of its rows. */
 uint64_t fm_expert_channel_weights(const struct fm_expert_form *form, int H);

@@ -44,6 +44,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/trace.h"
+#include "lib/block/experts.h"
 #include "lib/block/mlp.h"
 
 /* Inner values of a layer for N tokens, in scratch or in the pass's cache.  Pointers that the layer
@@ -360,7 +361,7 @@ static void forward_expert(void *arg, int i)
         r.h = fm_pass_operand(p, (size_t)r.n * (size_t)r.width);
     if (r.width > 0)
         p->ops->gather(rows, fm_f32(x->inner->xm), x->inner->rows + first, NULL, r.n, p->config->H);
-    p->config->expert->forward(p, &r, x->z + first * H, gu, fm_written(rows));
+    fm_expert_forward(p, &r, x->z + first * H, gu, fm_written(rows));
     if (r.cap == 0 && p->layer->constant)
         repeat_constant(p, &r, x->z + first * H);
     if (x->visitor)
@@ -482,7 +483,7 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
                                .dot = x->dweights + first};
     p->ops->gather(rows, fm_f32(a->xm), a->rows + first, NULL, r.n, c->H);
     p->ops->gather(dy, fm_f32(x->dy), a->rows + first, a->scale + first, r.n, c->H);
-    c->expert->backward(p, &r, &b);
+    fm_expert_backward(p, &r, &b);
     /* A weight that underflowed to 0 has gradient 0: its softmax is flat. */
     if (x->wanted)
         p->ops->divide(b.dot, a->scale + first, r.n);
