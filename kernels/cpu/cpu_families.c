@@ -13,6 +13,7 @@ struct rows {
     const int32_t *ids;
     int32_t *chosen;
     float limit;
+    bool softplus;
     int E, K, H;
 };
 
@@ -93,14 +94,16 @@ static void gate_rows(const void *args, int64_t first, int64_t last)
 {
     const struct rows *r = args;
     for (int64_t t = first; t < last; t++) {
-        r->y[t] = (float)(1 / (1 + exp(-(double)r->a[t])));
+        double u = r->a[t];
+        r->y[t] = (float)(r->softplus ? fmax(u, 0) + log1p(exp(-fabs(u))) : 1 / (1 + exp(-u)));
         scale_row(r->x + t * r->H, r->y[t], r->H);
     }
 }
 
-void cpu_gate_rows(float *h, float *s, const float *u, int N, int I)
+void cpu_gate_rows(float *h, float *s, const float *u, bool softplus, int N, int I)
 {
-    fm_cpu_rows(N, I, gate_rows, &(struct rows){.x = h, .y = s, .a = u, .H = I});
+    fm_cpu_rows(N, I, gate_rows,
+                &(struct rows){.x = h, .y = s, .a = u, .H = I, .softplus = softplus});
 }
 
 FM_CLONES(double, dot_row, (const float *a, const float *b, int n), (a, b, n))
@@ -112,16 +115,18 @@ static void gate_rows_back(const void *args, int64_t first, int64_t last)
 {
     const struct rows *r = args;
     for (int64_t t = first; t < last; t++) {
-        double sum = dot_row(r->a + t * r->H, r->x + t * r->H, r->H);
+        double sum = dot_row(r->a + t * r->H, r->x + t * r->H, r->H), s = r->b[t];
+        double slope = !r->softplus ? 1 - s : s > 0 ? -expm1(-s) / s : 0;
         scale_row(r->x + t * r->H, r->b[t], r->H);
-        r->y[t] = (float)((1.0 - r->b[t]) * sum);
+        r->y[t] = (float)(slope * sum);
     }
 }
 
-void cpu_gate_rows_back(float *dh, float *du, const float *h, const float *s, int N, int I)
+void cpu_gate_rows_back(float *dh, float *du, const float *h, const float *s, bool softplus, int N,
+                        int I)
 {
     fm_cpu_rows(N, 2 * (int64_t)I, gate_rows_back,
-                &(struct rows){.x = dh, .y = du, .a = h, .b = s, .H = I});
+                &(struct rows){.x = dh, .y = du, .a = h, .b = s, .H = I, .softplus = softplus});
 }
 
 struct gating {

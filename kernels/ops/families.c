@@ -55,16 +55,31 @@ void ref_route_raw_back(float *dlogits, const float *dweights, const int32_t *id
     }
 }
 
-void ref_gate_rows(float *h, float *s, const float *u, int N, int I)
+/* log(1 + exp(u)), without overflow. */
+static double softplus_of(double u)
+{
+    return fmax(u, 0) + log1p(exp(-fabs(u)));
+}
+
+void ref_gate_rows(float *h, float *s, const float *u, bool softplus, int N, int I)
 {
     for (int t = 0; t < N; t++) {
-        s[t] = (float)(1 / (1 + exp(-(double)u[t])));
+        s[t] = (float)(softplus ? softplus_of(u[t]) : 1 / (1 + exp(-(double)u[t])));
         for (int j = 0; j < I; j++)
             h[(size_t)t * (size_t)I + (size_t)j] *= s[t];
     }
 }
 
-void ref_gate_rows_back(float *dh, float *du, const float *h, const float *s, int N, int I)
+/* The derivative of the gate by u, over the gate, from the gate. */
+static double gate_slope(double s, bool softplus)
+{
+    if (!softplus)
+        return 1 - s;
+    return s > 0 ? -expm1(-s) / s : 0;
+}
+
+void ref_gate_rows_back(float *dh, float *du, const float *h, const float *s, bool softplus, int N,
+                        int I)
 {
     for (int t = 0; t < N; t++) {
         double sum = 0;
@@ -73,7 +88,7 @@ void ref_gate_rows_back(float *dh, float *du, const float *h, const float *s, in
             sum += (double)h[at] * dh[at];
             dh[at] *= s[t];
         }
-        du[t] = (float)((1.0 - s[t]) * sum);
+        du[t] = (float)(gate_slope(s[t], softplus) * sum);
     }
 }
 

@@ -321,6 +321,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     g->window_sinks = o->window_sinks;
     g->gated = o->gated;
     g->gate_apart = o->gate_apart;
+    g->gate_heads = o->gate_heads;
     g->unrotated = o->unrotated;
     if (!rc)
         rc = read_qk_norm(g, o, keys->json, err);
@@ -398,8 +399,14 @@ struct inner {
     float *v_raw;           /* as v: before it is clamped */
     float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
     float *o;               /* (N, Q D) */
-    float *gate;            /* as o: input of the sigmoid that gates it */
+    float *gate;            /* as o, or (N, Q): input of the function that gates it */
 };
+
+/* Rows of the gate. */
+static int gate_width(const struct fm_config *c, int l)
+{
+    return fm_gqa_heads(c, l) * (c->gqa->gate_heads ? 1 : fm_gqa_value(c));
+}
 
 /* Divide the memory of an arena; a counting arena only adds up its size. */
 static struct inner take(const struct fm_config *c, int l, int N, struct fm_arena *arena)
@@ -420,7 +427,7 @@ static struct inner take(const struct fm_config *c, int l, int N, struct fm_aren
         .q_rstd = fm_arena_alloc_if(norm, arena, q_rows),
         .k_rstd = fm_arena_alloc_if(norm, arena, k_rows),
         .o = fm_arena_alloc(arena, qd),
-        .gate = fm_arena_alloc_if(g->gated, arena, qd),
+        .gate = fm_arena_alloc_if(g->gated, arena, n * (size_t)gate_width(c, l)),
     };
 }
 
@@ -489,6 +496,16 @@ static struct fm_in gate_weights(const struct fm_pass *p)
     return fm_pass_projection(p, p->layer->gqa.q, size_of(c, p->l, 'q') * (size_t)c->H);
 }
 
+/* gated (N, Q D) = every head of o times its gate; return the gates (N, Q), in scratch. */
+static float *gate_heads(const struct fm_pass *p, const struct inner *a, float *gated)
+{
+    int D = fm_gqa_value(p->config), rows = fm_pass_rows(p) * fm_gqa_heads(p->config, p->l);
+    float *s = fm_scratch_floats((size_t)rows);
+    p->ops->copy(gated, a->o, (size_t)rows * (size_t)D * sizeof *gated);
+    p->ops->gate_rows(gated, s, a->gate, true, rows, D);
+    return s;
+}
+
 /* y (N, H) += output projection of o, which is gated if the block has a gate. */
 static void give_output(const struct fm_pass *p, const struct inner *a, float *y, const float *x)
 {
@@ -499,8 +516,11 @@ static void give_output(const struct fm_pass *p, const struct inner *a, float *y
     const float *o = a->o;
     if (a->gate) {
         float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
-        project(p, a->gate, x, gate_weights(p).data, NULL, QD);
-        p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QD);
+        project(p, a->gate, x, gate_weights(p).data, NULL, gate_width(c, p->l));
+        if (c->gqa->gate_heads)
+            gate_heads(p, a, gated);
+        else
+            p->ops->gate(gated, a->o, a->gate, false, (int64_t)N * QD);
         o = gated;
     }
     p->ops->gemm(false, true, N, H, QD, 1, fm_f32(o), QD, fm_pass_projection(p, w->o, 0), QD, 1, y,
@@ -568,11 +588,19 @@ static void turn_back(const struct fm_pass *p, float *dy, const float *raw, cons
  * gradient through the gate. */
 static void gate_back(const struct fm_pass *p, const struct inner *a, float *dx, float *d_o)
 {
-    int N = fm_pass_rows(p), H = p->config->H, QD = (int)size_of(p->config, p->l, 'o');
+    const struct fm_config *c = p->config;
+    int N = fm_pass_rows(p), H = c->H, QD = (int)size_of(c, p->l, 'o');
+    int width = gate_width(c, p->l);
     struct fm_mark mark = fm_scratch_mark();
-    float *dgate = fm_scratch_floats((size_t)N * (size_t)QD);
-    p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QD);
-    p->ops->gemm(false, false, N, H, QD, 1, fm_f32(dgate), QD, gate_weights(p), H, 0, dx, H);
+    float *dgate = fm_scratch_floats((size_t)N * (size_t)width);
+    if (c->gqa->gate_heads) {
+        float *gated = fm_scratch_floats((size_t)N * (size_t)QD);
+        const float *s = gate_heads(p, a, gated);
+        p->ops->gate_rows_back(d_o, dgate, gated, s, true, N * width, fm_gqa_value(c));
+    } else {
+        p->ops->gate_back(d_o, dgate, d_o, a->o, a->gate, false, (int64_t)N * QD);
+    }
+    p->ops->gemm(false, false, N, H, width, 1, fm_f32(dgate), width, gate_weights(p), H, 0, dx, H);
     fm_scratch_release(mark);
 }
 
@@ -616,7 +644,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     double C = c->C, D = fm_gqa_value(c), Q = fm_gqa_heads(c, l), G = fm_gqa_groups(c, l);
-    double rows = (Q + G) * (C + D) + (c->gqa->gated ? Q * D : 0);
+    double rows = (Q + G) * (C + D) + (c->gqa->gated ? gate_width(c, l) : 0);
     return (struct fm_flops){.products = 2 * c->H * rows, .others = Q * (C + D) * T};
 }
 

@@ -44,6 +44,7 @@ struct fm_gqa_options {
     bool clip;             /* clip_qkv is supported */
     bool gated;            /* the output is gated by a projection as wide as q */
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
+    bool gate_heads;       /* the gate has one row per head, and is a softplus; apart */
     bool other_layers;     /* layer_types may have other values, which another block reads */
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* key in config.json that must be true for qk_norm; NULL: always on */
@@ -62,7 +63,7 @@ struct fm_gqa {
     float scale;                    /* factor of values; 0: 1 */
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */
-    bool gated, gate_apart;
+    bool gated, gate_apart, gate_heads;
     bool unrotated;
     enum fm_qk_norm qk_norm;
     struct fm_rope rope;             /* of layers without a window, and of the others unless */
@@ -107,6 +108,8 @@ enum {
     FM_GQA_WEIGHT(prefix "o_proj.bias", o_bias, "H", FM_GQA_O_BIAS),                               \
     FM_GQA_WEIGHT(prefix "q_norm.weight", q_norm, "a", FM_GQA_QK_NORM),                            \
     FM_GQA_WEIGHT(prefix "k_norm.weight", k_norm, "b", FM_GQA_QK_NORM)
+#define FM_GQA_HEAD_GATE_WEIGHT(prefix)                                                            \
+    FM_GQA_MATRIX(prefix "g_proj.weight", gate, "hH")
 #define FM_GQA_GATE_WEIGHT(prefix)                                                                 \
     FM_GQA_MATRIX(prefix "gate_proj.weight", gate, "oH")
 #define FM_GQA_SINKS_WEIGHT(prefix)                                                                \

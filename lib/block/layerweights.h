@@ -15,7 +15,7 @@
 struct fm_gqa_weights {
     void *q, *k, *v, *o; /* (Q C, H), (G C, H), (G D, H), (H, Q D), D the width of values; gated: q
                             is followed by the gate's (Q C, H); projections */
-    void *gate;          /* (Q D, H), if the gate has its own tensor */
+    void *gate;          /* (Q D, H), or (Q, H), if the gate has its own tensor */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G D), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
     float *sinks;                             /* (Q) */

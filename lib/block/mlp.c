@@ -22,7 +22,7 @@ static void middle(const struct fm_pass *p, float *h, float *s, const float *gu,
     struct fm_mark mark = fm_scratch_mark();
     float *u = fm_scratch_floats((size_t)N);
     p->ops->gemm(false, true, N, 1, H, 1, fm_f32(x), H, fm_f32(w), H, 0, u, 1);
-    p->ops->gate_rows(h, s, u, N, D);
+    p->ops->gate_rows(h, s, u, false, N, D);
     fm_scratch_release(mark);
 }
 
@@ -58,7 +58,7 @@ void fm_mlp_backward(const struct fm_pass *p, float *kept, float *dx, const floa
     if (p->layer->mlp_mix) {
         float *h = fm_scratch_floats(n * d), *s = fm_scratch_floats(n), *du = fm_scratch_floats(n);
         middle(p, h, s, gu, x, D);
-        op->gate_rows_back(dh, du, h, s, N, D);
+        op->gate_rows_back(dh, du, h, s, false, N, D);
         op->gemm(false, false, N, H, 1, 1, fm_f32(du), 1, fm_f32(p->layer->mlp_mix), H, 1, dx, H);
     }
     p->config->expert->activate_back(p, fm_to_f32(dgu), dh, gu, N, D, D);

@@ -28,27 +28,47 @@ static void clamped_values_have_no_gradient(void **state)
     assert_true(isnan(y[5]));
 }
 
-/* n: N I; x: h, u */
+/* n: N I, softplus; x: h, u */
 static double gate_rows_value(const struct scalar *s)
 {
     memcpy(s->y, s->x[0], (size_t)(s->n[0] * s->n[1]) * sizeof *s->y);
-    ref()->gate_rows(s->y, s->aux, s->x[1], s->n[0], s->n[1]);
+    ref()->gate_rows(s->y, s->aux, s->x[1], s->n[2], s->n[0], s->n[1]);
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
+}
+
+static void check_gate_rows(bool softplus)
+{
+    enum { N = 4, I = 7 };
+    struct scalar s = {.value = gate_rows_value, .n = {N, I, softplus}};
+    s.x[0] = normals(N * I, 1), s.x[1] = normals(N, 2);
+    s.y = floats(N * I), s.aux = floats(N), s.r = normals(N * I, 1);
+    float *h = copied(s.x[0], N * I), *share = floats(N), *du = floats(N);
+    float *dh = copied(s.r, N * I);
+    ref()->gate_rows(h, share, s.x[1], softplus, N, I);
+    ref()->gate_rows_back(dh, du, h, share, softplus, N, I);
+    expect_gradient(&s, 0, dh, N * I, "dh");
+    expect_gradient(&s, 1, du, N, "du");
 }
 
 static void gate_rows_back_is_the_gradient(void **state)
 {
     (void)state;
-    enum { N = 4, I = 7 };
-    struct scalar s = {.value = gate_rows_value, .n = {N, I}};
-    s.x[0] = normals(N * I, 1), s.x[1] = normals(N, 2);
-    s.y = floats(N * I), s.aux = floats(N), s.r = normals(N * I, 1);
-    float *h = copied(s.x[0], N * I), *share = floats(N), *du = floats(N);
-    float *dh = copied(s.r, N * I);
-    ref()->gate_rows(h, share, s.x[1], N, I);
-    ref()->gate_rows_back(dh, du, h, share, N, I);
-    expect_gradient(&s, 0, dh, N * I, "dh");
-    expect_gradient(&s, 1, du, N, "du");
+    check_gate_rows(false);
+    check_gate_rows(true);
+}
+
+static void softplus_of_any_number_is_finite(void **state)
+{
+    (void)state;
+    const float u[] = {-200, -20, 0, 20, 1000}, slope[] = {0, 2.0611537e-9f, 0.5f, 1, 1};
+    const float want[] = {0, 2.0611537e-9f, 0.69314718f, 20, 1000};
+    float h[] = {1, 1, 1, 1, 1}, dh[] = {1, 1, 1, 1, 1}, s[5], du[5];
+    ref()->gate_rows(h, s, u, true, 5, 1);
+    ref()->gate_rows_back(dh, du, h, s, true, 5, 1);
+    for (int i = 0; i < 5; i++) {
+        assert_true(fabs((double)s[i] - want[i]) <= 1e-6 * want[i]);
+        assert_true(fabs((double)du[i] - slope[i]) <= 1e-6 * slope[i]);
+    }
 }
 
 static void gather_and_combine_move_rows(void **state)
@@ -336,6 +356,7 @@ int main(void)
         KERNEL_TEST(a_row_is_added_to_all_rows),
         KERNEL_TEST(clamped_values_have_no_gradient),
         KERNEL_TEST(gate_rows_back_is_the_gradient),
+        KERNEL_TEST(softplus_of_any_number_is_finite),
         KERNEL_TEST(gather_and_combine_move_rows),
         KERNEL_TEST(rows_are_sorted_by_expert_micro_batch_and_token),
         KERNEL_TEST(conversions_order_transpose_and_round),

@@ -136,9 +136,11 @@ static void windows_in_other_spellings_are_the_same(void **state)
 
 /* ---- gradients ---- */
 
-static void open_block(struct block *b, int l)
+static void open_block(struct block *b, int l, bool gated)
 {
-    *b = (struct block){.c = must(HEADS ",\"attention_bias\":true"), .l = l};
+    struct fm_gqa_options form = options;
+    form.gated = form.gate_apart = form.gate_heads = gated;
+    *b = (struct block){.c = block_must(&sizes, &form, HEADS ",\"attention_bias\":true"), .l = l};
     size_t q = fm_gqa.size(&b->c, l, 'q'), k = fm_gqa.size(&b->c, l, 'g');
     size_t v = fm_gqa.size(&b->c, l, 'u'), o = fm_gqa.size(&b->c, l, 'o');
     b->layer.gqa = (struct fm_gqa_weights){.q = block_draw(b, q * H, 0.3f),
@@ -148,6 +150,8 @@ static void open_block(struct block *b, int l)
                                            .q_bias = block_draw(b, q, 1),
                                            .k_bias = block_draw(b, k, 1),
                                            .v_bias = block_draw(b, v, 1)};
+    if (gated)
+        b->layer.gqa.gate = block_draw(b, fm_gqa.size(&b->c, l, 'h') * H, 0.3f);
     if (fm_gqa.has(&b->c, l) & FM_GQA_SINKS)
         b->layer.gqa.sinks = block_draw(b, fm_gqa.size(&b->c, l, 'h'), 1);
     fm_gqa.fill_angles(b->cosines, b->sines, &b->c, T);
@@ -156,9 +160,9 @@ static void open_block(struct block *b, int l)
 static void the_backward_of_every_layer_is_the_derivative(void **state)
 {
     (void)state;
-    for (int l = 0; l < 4; l++) {
+    for (int i = 0; i < 8; i++) {
         struct block b;
-        open_block(&b, l);
+        open_block(&b, i / 2, i % 2);
         block_check_backward(&b, 5e-4f, 2e-3);
         block_release(&b);
     }
@@ -167,9 +171,9 @@ static void the_backward_of_every_layer_is_the_derivative(void **state)
 static void the_fast_table_agrees_with_the_definition(void **state)
 {
     (void)state;
-    for (int l = 0; l < 4; l++) {
+    for (int i = 0; i < 8; i++) {
         struct block b;
-        open_block(&b, l);
+        open_block(&b, i / 2, i % 2);
         block_check_cpu(&b, 1e-5);
         block_release(&b);
     }
@@ -181,7 +185,7 @@ static void the_second_table_begins_after_all_positions_of_the_first(void **stat
     struct block b;
     float x[FLOATS], y[FLOATS], want[FLOATS], cosines[50 * 4], sines[50 * 4];
     (void)state;
-    open_block(&b, 1);
+    open_block(&b, 1, false);
     struct fm_pass pass = block_pass(&b, fm_ops_ref());
     float *drawn = draw(FLOATS, 1);
     memcpy(x, drawn, sizeof x);

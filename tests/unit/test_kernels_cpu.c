@@ -176,8 +176,8 @@ static void run_gate(const struct fm_ops *ops, const int *z, struct outputs *o)
     float *dh = give(o, normals(n, 1), n, TOL_EACH), *b = normals(z[1], 1);
     float *s = give(o, floats(z[0]), z[0], TOL_EACH), *du = give(o, floats(z[0]), z[0], TOL_EACH);
     float *y = give(o, normals(n, 2), n, TOL_EACH), *dy = give(o, normals(n, 1), n, 0);
-    ops->gate_rows(h, s, u, z[0], z[1]);
-    ops->gate_rows_back(dh, du, h, s, z[0], z[1]);
+    ops->gate_rows(h, s, u, z[0] % 2, z[0], z[1]);
+    ops->gate_rows_back(dh, du, h, s, z[0] % 2, z[0], z[1]);
     ops->add_rows(y, b, z[0], z[1]);
     ops->clamp_back(dy, y, 1.5f, (int64_t)n);
     ops->clamp(y, 1.5f, (int64_t)n);
