@@ -28,6 +28,8 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_json_add_double(o, "width_mean", r->width_mean);
     if (r->layout->drops)
         fm_json_add_uint(o, "experts_dropped", (uint64_t)r->dropped);
+    if (r->layout->drops)
+        fm_json_add_string(o, "substitute", options->means ? "mean" : "zero");
     fm_json_add_uint(o, "channels_layout", r->channels_layout);
     fm_json_add_uint(o, "bytes_layout", r->bytes_layout);
     fm_json_add_uint(o, "channels_pad", r->channels_pad);
@@ -108,8 +110,9 @@ static void export_text(FILE *out, bool dry_run, const struct fm_export_options 
     fprintf(out, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout->name, r->budget,
             r->index);
     if (r->layout->drops)
-        fprintf(out, "dropped  %s%d of %d experts; %u channels in every other%s\n", would,
-                r->dropped, r->experts, r->width_uniform,
+        fprintf(out, "dropped  %s%d of %d experts%s; %u channels in every other%s\n", would,
+                r->dropped, r->experts, options->means ? ", their mean outputs in their place" : "",
+                r->width_uniform,
                 r->dropped ? "" : ": masks remove whole experts where --actions began with 0");
     else if (r->layout->one_width)
         fprintf(out, "width    %s%u channels in every expert, where the mask leaves %.1f\n", would,

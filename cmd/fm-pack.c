@@ -189,7 +189,7 @@ static struct {
     const char *directory, *cap;
     char layouts[256]; /* their names, for --layout */
     char weights[256]; /* the same of --weights */
-    int layout, mask, server, pad, weight;
+    int layout, mask, server, pad, weight, substitute;
     struct fm_pack_options packing;
     struct fm_export_options options;
     struct fm_listing_options listing;
@@ -199,6 +199,7 @@ static struct {
            .pad = 1,
            .weights = "keep|bf16",
            .weight = -1,
+           .substitute = -1,
            .options = {.budget = -1}};
 
 /* What was asked for, and what of the command line does nothing there. */
@@ -230,6 +231,9 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     if (!directory)
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)
                                                                          : err->code;
+    if (asked.substitute >= 0 && !asked.drop)
+        return fm_fail(err, FM_EUSAGE,
+                       "--substitute has no effect without --drop-experts; omit it");
     if (fm_options_check(cli, EXPORT, "with --export DIR", err) || choose(o, mask, err) ||
         (asked.drop && fm_layouts_drop(&o->layout, err)) ||
         fm_exportplan_serve(o, (enum fm_server)server, err))
@@ -273,6 +277,8 @@ static const struct fm_cli_option own[] = {
      "program that reads layout layer, or experts in a format (default: any)", 0, 0, EXPORT},
     {"drop-experts", 0, FM_CLI_FLAG, &asked.drop, NULL,
      "uniform: leave out experts of width 0, for vLLM", 0, 0, EXPORT},
+    {"substitute", 0, FM_CLI_CHOICE, &asked.substitute, "zero|mean",
+     "with --drop-experts: what such an expert gives (default: zero)", 0, 0, EXPORT},
     {"load-cap", 0, FM_CLI_TEXT, &asked.cap, "R[:R2]",
      "elastic: only budgets from R to R2, and no wider experts", 0, 0, EXPORT},
     {"shard-size", 0, FM_CLI_SIZE, &asked.options.shard_bytes, "SIZE",
@@ -325,6 +331,7 @@ int main(int argc, char **argv)
     if (asked.weight >= 0)
         asked.options.weights = asked.packing.weights =
             asked.weight ? FM_WEIGHTS_BF16 : FM_WEIGHTS_KEEP;
+    asked.options.means = asked.substitute == 1;
     if (asked.weight >= 2)
         asked.options.quantise = fm_quantisers[asked.weight - 2];
     asked.options.devices = (uint32_t)asked.listing.devices;

@@ -30,6 +30,8 @@ static void describe(FILE *out, const void *report)
         fprintf(out, " by %s", fm_criterion_name(r->criterion));
     if (r->group > 1)
         fprintf(out, " in groups of %d", r->group);
+    if (r->means)
+        fputs(", with mean outputs", out);
     fputc('\n', out);
     fprintf(out, "tokens   %d sequences of %d in %d batches, mean loss %.4f\n", r->sequences, r->T,
             r->batches, r->ce);
@@ -49,6 +51,8 @@ static cJSON *describe_json(const void *report)
         fm_json_add_string(o, "criterion", fm_criterion_name(r->criterion));
     if (r->group > 1)
         fm_json_add_uint(o, "channel_group", (uint64_t)r->group);
+    if (r->means)
+        fm_json_add_bool(o, "means", true);
     fm_json_add_uint(o, "layers", (uint64_t)r->L);
     cJSON *moe = r->M < r->L ? fm_json_add_array(o, "moe_layers") : NULL;
     for (int m = 0; moe && m < r->M; m++)
@@ -105,6 +109,8 @@ int main(int argc, char **argv)
          "best channel first, or in file order (default: score)", 0, 0, 0},
         {"channel-group", 0, FM_CLI_INT, &options.group, "N",
          "rank N neighbouring channels as one (default: what keeps codes)", 1, 1 << 20, 0},
+        {"means", 0, FM_CLI_FLAG, &options.means, NULL,
+         "also keep every expert's mean output, for fm-pack to substitute", 0, 0, 0},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
          "carry along further files of the checkpoint", 0, 0, 0},
     };

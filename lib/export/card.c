@@ -115,7 +115,8 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     bool more = p->widths.by_layout + p->widths.by_pad > 0;
     const uint32_t *widths = fm_masks_widths(&p->from->budgets.masks, p->index);
     bool same = memcmp(p->widths.kept, widths, fm_opened_experts(p->from) * sizeof *widths) == 0;
-    bool other = p->options.layout->one_width && !same && b->width_min != b->width_max;
+    bool other =
+        p->options.means || (p->options.layout->one_width && !same && b->width_min != b->width_max);
     double original;
     if (fm_stage_original_ce(&original, &p->from->bundle, mask))
         fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n", original);
@@ -160,8 +161,8 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
     for (int i = 0; i < n; i++)
         removed += p->widths.stored[i] == 0;
     if (p->options.layout->drops)
-        fm_text_printf(t, "| experts removed, with a constant output of 0 | %d of %d |\n", removed,
-                       n);
+        fm_text_printf(t, "| experts removed, with a constant output: %s | %d of %d |\n",
+                       p->options.means ? "their mean over the calibration data" : "0", removed, n);
     fm_text_printf(t, "| parameters, active per token | %" PRIu64 ", %" PRIu64 " |\n",
                    fm_config_params(&p->from->config, p->widths.kept),
                    fm_config_params_active(&p->from->config, p->widths.kept));
@@ -475,7 +476,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     if (o->layout->runtime)
         fm_text_printf(t, " --for %s", o->layout->runtime);
     if (o->layout->drops)
-        fm_text_printf(t, " --drop-experts");
+        fm_text_printf(t, " --drop-experts%s", o->means ? " --substitute mean" : "");
     if (o->quantise)
         fm_text_printf(t, " --weights %s%s%s", o->quantise->name, o->server ? " --for " : "",
                        o->server ? fm_server_name(o->server) : "");

@@ -35,10 +35,11 @@
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),
  * "index", "removed", "budget", "weights" (--weights, of codes), "base_model" and "load_cap": [R,
  * R2] (where they were given), "allow_code", "keep_extra" and "drop_experts": true and
- * "keep_config": [keys] (where there are), "pad_multiple", "shard_size" (0 where the layout is not
- * sharded), "widths": [[k of layer 0 ..] ..], "config": digest of the checkpoint's config.json,
- * "ranking": digest of the bundle's ranking, "files": every other file of the directory with its
- * size and digest (filetable.h)}.  No paths, no dates: same bundle, same options, same bytes.
+ * "keep_config": [keys] (where there are), "substitute": "zero" or "mean" with "drop_experts",
+ * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
+ * ..], "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's ranking,
+ * "files": every other file of the directory with its size and digest (filetable.h)}.  No paths, no
+ * dates: same bundle, same options, same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H

@@ -44,7 +44,8 @@ struct fm_export_options {
     uint32_t pad_multiple; /* widths are rounded up to it, and to that of the training; 0: 1 */
     uint32_t devices;      /* of layouts that servers split by channels: each of so many devices
                               gets a width that the layout and the codes allow; 0: 1 */
-    bool allow_code;       /* the author's code is kept, and what loads it (trust.h) */
+    bool means; /* of a layout that drops experts: their constant is their mean output, not 0 */
+    bool allow_code; /* the author's code is kept, and what loads it (trust.h) */
     /* Keys of config.json that stay beside our modelling file although the family does not know
      * them (trust.h), NULL behind the last. */
     const char *keep_config[FM_KEEP_CONFIG_MAX + 1];

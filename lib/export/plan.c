@@ -189,6 +189,21 @@ static int check_drops(const struct fm_exportplan *p, struct fm_err *err)
         c->family->name);
 }
 
+/* The mean outputs of experts, which fm-rank collects where it is asked to. */
+static int read_means(struct fm_exportplan *p, struct fm_err *err)
+{
+    if (!p->options.means)
+        return FM_OK;
+    if (fm_ranking_open(&p->ranking, &p->from->bundle, err))
+        return err->code;
+    if (p->ranking.means)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "--substitute mean: %s has no mean outputs of experts, which fm-rank --means "
+                   "collects; make the family again with it, or omit the option",
+                   p->from->bundle.file.path);
+}
+
 /* A width of which every one of `devices` devices gets a whole part. */
 static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
 {
@@ -232,7 +247,8 @@ int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err)
 {
     *p = (struct fm_exportplan){.from = from, .options = *options};
-    if (choose_codes(p, err) || check_drops(p, err) || choose_multiple(p, err))
+    if (choose_codes(p, err) || check_drops(p, err) || read_means(p, err) ||
+        choose_multiple(p, err))
         return err->code;
     size_t n = fm_opened_experts(from);
     p->widths.kept = fm_alloc(n, sizeof *p->widths.kept, "widths", err);
@@ -401,6 +417,7 @@ void fm_exportplan_release(struct fm_exportplan *p)
     free(p->planned_for);
     free(p->family);
     free(p->code.item);
+    fm_ranking_release(&p->ranking);
     *p = (struct fm_exportplan){0};
 }
 

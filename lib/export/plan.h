@@ -25,6 +25,7 @@
 #include "lib/export/exportoptions.h"
 #include "lib/export/opened.h"
 #include "lib/model/source.h"
+#include "lib/stage/ranking.h"
 
 /* Where a tensor's bytes come from. */
 enum fm_fill {
@@ -132,6 +133,7 @@ struct fm_exportplan {
                                  what they are rounded to */
     struct fm_config rounded; /* with options.quantise: the model that the export is; what it points
                                  to is borrowed */
+    struct fm_ranking ranking; /* options.means: the bundle's */
     bool wrapped; /* the export is the multimodal checkpoint, not its text class alone */
     char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };

@@ -38,13 +38,15 @@
 /* The run: sums over the batches so far, and the slots of those being scored. */
 struct scorer {
     struct fm_task *task;
-    struct fm_ranking *ranking; /* scores hold sums until the end */
+    struct fm_ranking *ranking;
+    double *sums; /* (M, layer_size): of scores, and of outputs if the ranking gets means; without
+                     means it is the ranking's scores */
     enum fm_criterion criterion;
     struct fm_criterion_adder adder;
-    double *slot;                  /* (slots, E, I) */
+    double *slot;                  /* (slots, layer_size) */
     struct fm_reduction reduction; /* of the current layer, or of all layers */
     bool whole;                    /* of all layers: ranks exchange scores once per group */
-    double *before;                /* (M, E, I) the sums at the start of the group */
+    double *before;                /* (M, layer_size) the sums at the start of the group */
     int32_t *ids;                  /* of the group */
     struct fm_batch *batch;        /* of the group */
     struct fm_measure *measure;    /* of the group */
@@ -76,21 +78,55 @@ static int batch_of(const struct fm_run_options *run)
     return run->inputs.batch > 0 ? run->inputs.batch : 1;
 }
 
-static size_t layer_size(const struct scorer *s)
+/* Scores (E, I) of a layer, and after them the sums of outputs (E, H) if there are means. */
+static size_t scores_size(const struct scorer *s)
 {
     return (size_t)s->ranking->E * (size_t)s->ranking->I;
+}
+
+static size_t layer_size(const struct scorer *s)
+{
+    return scores_size(s) + (size_t)s->ranking->E * (size_t)s->ranking->H;
+}
+
+/* sums (H) += the outputs of the view's rows.  In the backward they are not in memory, and their
+ * sum is that of the rows of h (I), times down (I, H). */
+static void add_outputs(const struct scorer *s, double *sums, const struct fm_expert_view *v)
+{
+    size_t I = (size_t)s->ranking->I, H = (size_t)s->ranking->H, n = (size_t)v->n;
+    for (size_t i = 0; v->y && i < n * H; i++)
+        sums[i % H] += (double)v->y[i];
+    if (v->y)
+        return;
+    struct fm_mark mark = fm_scratch_mark();
+    double *h = fm_scratch(I * sizeof *h);
+    float *row = fm_scratch_floats(I > H ? I : H);
+    memset(h, 0, I * sizeof *h);
+    for (size_t r = 0; r < n; r++) {
+        fm_dtype_to_f32(row, fm_element(v->h, r * I).data, v->h.dtype, I);
+        for (size_t j = 0; j < I; j++)
+            h[j] += (double)row[j];
+    }
+    for (size_t j = 0; j < I; j++) {
+        fm_dtype_to_f32(row, fm_element(v->down, j * H).data, v->down.dtype, H);
+        for (size_t i = 0; i < H; i++)
+            sums[i] += h[j] * (double)row[i];
+    }
+    fm_scratch_release(mark);
 }
 
 static void score_expert(void *self, const struct fm_expert_view *v)
 {
     struct scorer *s = self;
-    int I = s->ranking->I;
-    assert(v->width == I && v->cap == I);
-    fm_criterion_add(&s->adder,
-                     s->slot + (size_t)v->slot * layer_size(s) + (size_t)v->expert * (size_t)I, v);
+    size_t I = (size_t)s->ranking->I, H = (size_t)s->ranking->H, e = (size_t)v->expert;
+    double *slot = s->slot + (size_t)v->slot * layer_size(s);
+    assert(v->width == (int)I && v->cap == (int)I);
+    fm_criterion_add(&s->adder, slot + e * I, v);
+    if (H > 0)
+        add_outputs(s, slot + scores_size(s) + e * H, v);
 }
 
-/* Scores that one reduction adds up. */
+/* Values that one reduction adds up. */
 static size_t reduction_size(const struct scorer *s)
 {
     return s->whole ? (size_t)s->ranking->M * layer_size(s) : layer_size(s);
@@ -106,7 +142,7 @@ static int begin_layer(void *self, int m, struct fm_err *err)
 {
     (void)err;
     struct scorer *s = self;
-    double *sums = s->ranking->scores + (s->whole ? 0 : (size_t)m * layer_size(s));
+    double *sums = s->sums + (s->whole ? 0 : (size_t)m * layer_size(s));
     if (!s->whole || is_end(s, m, false))
         memcpy(s->reduction.sum, sums, reduction_size(s) * sizeof *sums);
     fm_reduction_layer(&s->reduction);
@@ -125,14 +161,19 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
 static int check_sums(const struct scorer *s, int m, const double *sums, size_t n,
                       struct fm_err *err)
 {
-    size_t I = (size_t)s->ranking->I;
+    size_t I = (size_t)s->ranking->I, layer = layer_size(s), scores = scores_size(s);
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(sums[i]))
+        int l = s->task->config->moe[m + (int)(i / layer)];
+        size_t at = i % layer;
+        if (isfinite(sums[i]))
+            continue;
+        if (at >= scores)
             return fm_fail(err, FM_EFORMAT,
-                           "layer %d: the %s of expert %d, channel %d is not finite",
-                           s->task->config->moe[m + (int)(i / layer_size(s))],
-                           fm_criterion_backward(s->criterion) ? "weight gradient" : "score",
-                           (int)(i % layer_size(s) / I), (int)(i % I));
+                           "layer %d: the sum of outputs of expert %d is not finite", l,
+                           (int)((at - scores) / (size_t)s->ranking->H));
+        return fm_fail(err, FM_EFORMAT, "layer %d: the %s of expert %d, channel %d is not finite",
+                       l, fm_criterion_backward(s->criterion) ? "weight gradient" : "score",
+                       (int)(at / I), (int)(at % I));
     }
     return FM_OK;
 }
@@ -144,7 +185,7 @@ static int end_layer(void *self, int m, struct fm_err *err)
     if (s->whole && !is_end(s, m, true))
         return FM_OK;
     m = s->whole ? 0 : m;
-    double *sums = s->ranking->scores + (size_t)m * layer_size(s);
+    double *sums = s->sums + (size_t)m * layer_size(s);
     int rc = fm_reduction_end(&s->reduction, n, err);
     if (rc)
         return rc;
@@ -157,8 +198,8 @@ static size_t list_state(struct fm_journal_item *item, struct scorer *s)
     uint64_t X = (uint64_t)s->ranking->M * (uint64_t)s->ranking->E;
     item[0] = (struct fm_journal_item){.name = "scores",
                                        .dtype = FM_F64,
-                                       .count = X * (uint64_t)s->ranking->I,
-                                       .data = s->ranking->scores};
+                                       .count = (uint64_t)s->ranking->M * layer_size(s),
+                                       .data = s->sums};
     item[1] = (struct fm_journal_item){
         .name = "tokens", .dtype = FM_I64, .count = X, .data = s->ranking->tokens};
     item[2] = (struct fm_journal_item){.name = "ce", .dtype = FM_F64, .count = 1, .data = &s->ce};
@@ -173,8 +214,7 @@ static int gather(struct scorer *s, struct fm_err *err)
     size_t n = reduction_size(s), all = (size_t)s->ranking->M * layer_size(s);
     int rc = FM_OK;
     for (size_t at = 0; !rc && at < all; at += n)
-        rc = fm_comm_gather(s->task->run->machine.comm, s->ranking->scores + at, sizeof(double), n,
-                            err);
+        rc = fm_comm_gather(s->task->run->machine.comm, s->sums + at, sizeof(double), n, err);
     return rc;
 }
 
@@ -254,10 +294,11 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
         return rc;
     }
     fm_reduction_begin(&s->reduction, 1);
-    memcpy(s->before, s->ranking->scores, X * (size_t)s->ranking->I * sizeof *s->before);
+    size_t sums = (size_t)s->ranking->M * layer_size(s) * sizeof *s->sums;
+    memcpy(s->before, s->sums, sums);
     rc = fm_sweep_run(sweep, s->batch, n, &lane, 1, &visitor, s->measure, counts, err);
     if (rc)
-        memcpy(s->ranking->scores, s->before, X * (size_t)s->ranking->I * sizeof *s->before);
+        memcpy(s->sums, s->before, sums);
     for (int i = 0; !rc && i < n; i++)
         s->ce += s->measure[i].ce / (double)s->measure[i].n;
     for (size_t x = 0; !rc && x < X; x++)
@@ -269,24 +310,23 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
 
 /* Bytes of the sums, of the sums before a group, and of those of the batches being scored.  They
  * grow with the layers, so they reduce what is left for the sweep. */
-static uint64_t sums_bytes(const struct fm_task *task, int group)
+static uint64_t sums_bytes(const struct scorer *s, int group)
 {
-    const struct fm_config *c = task->config;
-    uint64_t layers = 2 * (uint64_t)c->L + (uint64_t)group;
-    return layers * (uint64_t)c->E * (uint64_t)c->I * sizeof(double);
+    uint64_t layers = 2 * (uint64_t)s->task->config->L + (uint64_t)group;
+    return layers * layer_size(s) * sizeof(double);
 }
 
 /* Bytes that a rank keeps of its batches if it keeps those of all layers.  0 if a single one is too
  * large, or if there is only one process: then layers are added up one by one. */
-static int kept_bytes(uint64_t *bytes, const struct fm_task *task, int batch, int batches,
+static int kept_bytes(uint64_t *bytes, const struct scorer *s, int batch, int batches,
                       struct fm_err *err)
 {
-    const struct fm_config *c = task->config;
+    const struct fm_task *task = s->task;
     int group = groups_of(task, batch, batches), rows = batch * task->calib.T, first, most;
     int leaves = fm_sweep_leaves(group, rows, group_of(task, batch, batches));
     fm_comm_share(task->run->machine.comm, 0, leaves, &first, &most);
     uint64_t own = (uint64_t)most * (uint64_t)((FM_SWEEP_BLOCK_TOKENS - 1) / rows + 1);
-    *bytes = (own + 1) * (uint64_t)c->M * (uint64_t)c->E * (uint64_t)c->I * sizeof(double);
+    *bytes = (own + 1) * (uint64_t)s->ranking->M * layer_size(s) * sizeof(double);
     int fits = task->run->machine.comm && *bytes < task->memory / KEPT_PART;
     int rc = fm_comm_least(task->run->machine.comm, &fits, err);
     *bytes = fits ? *bytes : 0;
@@ -346,10 +386,10 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     struct fm_task *task = s->task;
     int group = groups_of(task, batch, batches);
     struct fm_sweep *sweep = NULL;
-    uint64_t sums = sums_bytes(task, group), kept;
+    uint64_t sums = sums_bytes(s, group), kept;
     task->memory = task->memory > sums ? task->memory - sums : 0;
     task->cut = group_of(task, batch, batches);
-    int rc = kept_bytes(&kept, task, batch, batches, err);
+    int rc = kept_bytes(&kept, s, batch, batches, err);
     task->memory -= kept;
     s->whole = kept > 0;
     if (!rc)
@@ -371,10 +411,29 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     return rc;
 }
 
+/* Scores and means of the ranking from the sums of both. */
+static void split_sums(struct scorer *s)
+{
+    struct fm_ranking *r = s->ranking;
+    size_t layer = layer_size(s), scores = scores_size(s), H = (size_t)r->H;
+    size_t outputs = layer - scores;
+    if (H == 0)
+        return;
+    for (size_t m = 0; m < (size_t)r->M; m++) {
+        const double *sums = s->sums + m * layer;
+        const int64_t *tokens = r->tokens + m * (size_t)r->E;
+        memcpy(r->scores + m * scores, sums, scores * sizeof *sums);
+        for (size_t i = 0; i < outputs; i++)
+            r->means[m * outputs + i] =
+                tokens[i / H] > 0 ? (float)(sums[scores + i] / (double)tokens[i / H]) : 0;
+    }
+}
+
 static int finish_scores(struct scorer *s, enum fm_rank_order order, int batches,
                          struct fm_err *err)
 {
     struct fm_ranking *r = s->ranking;
+    split_sums(s);
     fm_criterion_finish(s->criterion, r->scores, r->tokens, (size_t)r->M * (size_t)r->E, r->I,
                         batches);
     if (order == FM_ORDER_SCORE)
@@ -393,6 +452,8 @@ static void record(cJSON *manifest, struct scorer *s, enum fm_rank_order order, 
         fm_json_add_string(options, "criterion", fm_criterion_name(s->criterion));
     if (s->ranking->group > 1)
         fm_json_add_uint(options, "channel_group", (uint64_t)s->ranking->group);
+    if (s->ranking->H > 0)
+        fm_json_add_bool(options, "means", true);
     fm_provenance_tokens(entry, &s->task->calib);
     fm_provenance_held_out(entry, &s->task->held);
     cJSON *result = fm_json_add_object(entry, "result");
@@ -525,10 +586,10 @@ static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir
     }
 }
 
-static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
-                            enum fm_criterion criterion, int batches)
+static void estimate_scores(struct fm_estimate *estimate, const struct scorer *s, int batches)
 {
-    bool backward = fm_criterion_backward(criterion);
+    struct fm_task *task = s->task;
+    bool backward = fm_criterion_backward(s->criterion);
     int batch = batch_of(task->run), group = group_of(task, batch, batches);
     struct fm_estimate_sweep sweep = {
         .count = (uint64_t)((batches + group - 1) / group),
@@ -543,7 +604,7 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task,
     for (int i = 0; i < task->calib.inputs; i++)
         estimate->held += task->calib.input[i].tokens;
     estimate->used = (uint64_t)batches * (uint64_t)batch * (uint64_t)task->calib.T;
-    uint64_t sums = sums_bytes(task, group);
+    uint64_t sums = sums_bytes(s, group);
     fm_estimate_add(estimate, task->model, &sweep, task->memory > sums ? task->memory - sums : 0);
     estimate->memory += sums;
 }
@@ -615,6 +676,32 @@ static int finish(struct scorer *s, enum fm_rank_order order, int batch,
     return rc ? rc : write_stream(s, order, batch, report, err);
 }
 
+/* Memory for means of H numbers and the sums of these and of scores; of scores only if H is 0. */
+static int take_means(struct scorer *s, int H, struct fm_err *err)
+{
+    s->sums = s->ranking->scores;
+    if (H == 0)
+        return FM_OK;
+    int rc = fm_ranking_add_means(s->ranking, H, err);
+    s->sums = rc ? NULL
+                 : fm_alloc((size_t)s->ranking->M * layer_size(s), sizeof *s->sums,
+                            "sums of scores and outputs", err);
+    return s->sums ? FM_OK : err->code;
+}
+
+/* Means are for constants in the place of single experts. */
+static int check_means(const struct fm_rank_options *options, const struct fm_config *c,
+                       struct fm_err *err)
+{
+    char name[FM_WEIGHT_NAME_BYTES];
+    if (!options->means || fm_weights_constant_name(name, c, c->moe[0], 0))
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "--means: checkpoints of %s have all experts of a layer in one tensor, of which "
+                   "fm-pack --drop-experts takes none out; omit it",
+                   c->family->name);
+}
+
 static int run_task(struct scorer *s, const struct fm_rank_options *options,
                     struct fm_rank_report *report, struct fm_err *err)
 {
@@ -623,13 +710,16 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     const struct fm_config *c = task->config;
     struct fm_estimate estimate;
     int batch = batch_of(task->run), batches, group;
+    int H = options->means ? c->H : 0;
     int rc = choose_group(&group, options->group, c, err);
+    if (!rc)
+        rc = check_means(options, c, err);
     if (!rc)
         rc = count_batches(&batches, task, err);
     if (rc)
         return rc;
-    *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
-    estimate_scores(&estimate, task, s->criterion, batches);
+    *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .H = H, .group = group};
+    estimate_scores(&estimate, s, batches);
     if (fm_comm_rank(task->run->machine.comm) == 0 &&
         estimate_stream(&estimate.disk, s, order, batches, err))
         return err->code;
@@ -638,6 +728,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     *report = (struct fm_rank_report){
         .criterion = s->criterion,
         .group = group,
+        .means = options->means,
         .L = c->L,
         .M = c->M,
         .E = c->E,
@@ -654,7 +745,9 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
         n += snprintf(text + n, sizeof text - (size_t)n, " criterion %s",
                       fm_criterion_name(s->criterion));
     if (group > 1)
-        snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
+        n += snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
+    if (options->means)
+        snprintf(text + n, sizeof text - (size_t)n, " means");
     rc = fm_task_params(task, &s->params, text, err);
     if (!rc)
         rc = fm_uptodate_check(&report->uptodate, task->run,
@@ -666,6 +759,8 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     if (!rc)
         rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
     s->ranking->group = group;
+    if (!rc)
+        rc = take_means(s, H, err);
     if (!rc)
         rc = resume(s, batches, err);
     report->resumed = (int)s->next;
@@ -739,6 +834,8 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     free(s.ids);
     free(s.batch);
     free(s.measure);
+    if (s.sums != ranking.scores)
+        free(s.sums);
     fm_ranking_release(&ranking);
     fm_task_close(&task);
     return rc;
@@ -763,13 +860,16 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
     if (!rc)
         rc = choose_group(&group, options->group, task.config, err);
     if (!rc)
+        rc = check_means(options, task.config, err);
+    if (!rc)
         rc = find_carried(&task, options->carry, err);
     if (!rc)
         rc = count_batches(&batches, &task, err);
     if (!rc) {
         const struct fm_config *c = task.config;
         ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
-        estimate_scores(estimate, &task, options->criterion, batches);
+        ranking.H = options->means ? c->H : 0;
+        estimate_scores(estimate, &s, batches);
         rc = estimate_stream(&estimate->disk, &s, options->order, batches, err);
     }
     if (!rc) {

@@ -17,10 +17,14 @@ struct fm_ranking {
     double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
     int32_t *order;  /* (M, E, I) original channel at each rank */
     int64_t *tokens; /* (M, E) token slots that calibration routed to the expert */
+    int H;           /* hidden size if there are means, else 0 */
+    float *means;    /* (M, E, H) mean output of the expert over these, 0 without any; or NULL */
 };
 
 /* Allocate zeroed arrays, with group 1; release takes a zeroed struct too. */
 int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
+/* Add zeroed means. */
+int fm_ranking_add_means(struct fm_ranking *r, int H, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
 
 /* With less than a tenth of an even share of its layer's tokens, the scores of an expert are noise.
@@ -50,7 +54,8 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
  * Read it from a stream and check its digest.  FM_EFORMAT, naming layer and expert, if shapes are
  * not the manifest's, a score is negative or not finite, tokens are negative, an order is not a
  * permutation, or is not the one that follows from the scores in groups of fm_ranking_group (or the
- * original order, if fm-rank's history has "order": "original").
+ * original order, if fm-rank's history has "order": "original"), or a mean is not finite.  There
+ * are means if that history has "means": true.
  */
 int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
 

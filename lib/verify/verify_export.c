@@ -79,6 +79,8 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     o->shard_bytes = (uint64_t)shard;
     if (!rc && cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "drop_experts")))
         rc = fm_layouts_drop(&o->layout, err);
+    const cJSON *constant = cJSON_GetObjectItemCaseSensitive(json, "substitute");
+    o->means = cJSON_IsString(constant) && strcmp(constant->valuestring, "mean") == 0;
     int server = cJSON_IsString(runtime) ? fm_server_find(runtime->valuestring) : -1;
     if (!rc && server >= 0)
         rc = fm_exportplan_serve(o, (enum fm_server)server, err);
@@ -88,6 +90,11 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
 /* A rounded export computes another function; its difference is not a fault. */
 static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
 {
+    if (j->v->options->function && j->options.means)
+        return fm_fail(err, FM_EUSAGE,
+                       "--function: removed experts of '%s' have a mean output, so it computes "
+                       "something else; measure it with fm-bench quality",
+                       j->v->options->target);
     if (!j->v->options->function || !j->options.quantise)
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,

@@ -40,6 +40,49 @@ cmp out.quality ragged.quality && echo "the function of layout ragged"
 fm-pack -q --export - --layout uniform --drop-experts --budget 0.4 -T 1 family.fm 2>/dev/null | tar xf - --one-top-level=stream
 diff -r out stream && echo "a stream on one thread: same bytes"
 grep -A 1 '^## Making' -A 2 out/README.md
+echo "== their means"
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means -o means 2>/dev/null | head -n 1
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means --criterion energy -o forward >/dev/null 2>&1
+fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means -T 1 --memory 1MB -o one >/dev/null 2>&1
+cmp means one && echo "on one thread, with little memory: same bytes"
+for name in ranked means forward; do tar xf $name ranking.safetensors && mv ranking.safetensors $name.st; done
+python3 - <<'END'
+import struct
+from fp8 import unpack
+plain, means, forward = (unpack(open(x + ".st", "rb").read()) for x in ("ranked", "means", "forward"))
+print("all else is as without:", plain == {n: t for n, t in means.items() if not n.endswith("means")})
+new = sorted(n for n in means if n.endswith("means"))
+print(new, means[new[0]][:2])
+values = lambda t: struct.unpack("<%df" % (len(t[2]) // 4), t[2])
+far = [abs(a - b) for n in new for a, b in zip(values(means[n]), values(forward[n]))]
+print("the forward has the same:", max(far) < 1e-5 * max(abs(x) for n in new for x in values(means[n])))
+END
+fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method saliency --actions 0,1 \
+    --budget-step 0.1 --until 0.6 -f -o trained.m means >/dev/null
+fm-pack -q --model "$odd" -o means.fm trained.m >/dev/null
+fm-pack -q --export mean --layout uniform --drop-experts --substitute mean --budget 0.4 means.fm | grep -v '^all '
+fm-verify -q mean --against means.fm | sed -n 's/:.*ok/: ok/p'
+grep 'constant output' mean/README.md
+grep -A 1 '^## Making' -A 2 mean/README.md
+python3 - <<'END'
+import struct
+from fp8 import read, unpack
+ranking, tensors, right = unpack(open("means.st", "rb").read()), read("mean"), []
+for name, (dtype, shape, data) in tensors.items():
+    if name.endswith("approx_value"):
+        layer, e = int(name.split(".")[2]), int(name.split(".")[5])
+        row = ranking["layers.%d.means" % layer][2][4 * 48 * e : 4 * 48 * (e + 1)]
+        right.append(struct.pack("<48e", *struct.unpack("<48f", row)) == data)
+print("constants are the means, rounded:", right)
+END
+for dir in out mean; do
+    fm-bench -q quality $dir --model "$odd" --eval-tokens "$odd/tokens.npy" --precision f32 --json |
+        python3 -c 'import json, sys; print(json.load(sys.stdin)["kl"])' >$dir.kl
+done
+[ "$(cat out.kl)" != "$(cat mean.kl)" ] && echo "another function"
+said fm-verify -q mean --against means.fm --function --tokens "$odd/tokens.npy"
+said fm-pack -q --export no --layout uniform --drop-experts --substitute mean --budget 0.4 family.fm
+said fm-pack -q --export no --layout uniform --substitute zero --budget 0.4 means.fm
 echo "== narrow ones too"
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method saliency --actions 0,0.3,1 \
     --budget-step 0.1 --until 0.5 -f -o narrow ranked >/dev/null
@@ -57,6 +100,7 @@ fm-train -q --model "$GOLDEN/odd-gptoss" --tokens "$GOLDEN/odd-gptoss/tokens.npy
     --actions 0,1 --budget-step 0.2 --until 0.2 -o fused.t fused >/dev/null 2>&1
 fm-pack -q --model "$GOLDEN/odd-gptoss" -o fused.fm fused.t >/dev/null
 said fm-pack -q --export no --layout uniform --drop-experts --budget 0.2 fused.fm
+said fm-rank -q --model "$GOLDEN/odd-gptoss" --tokens "$GOLDEN/odd-gptoss/tokens.npy" --means -o no
 echo "== directories that were changed"
 python3 - out <<'END'
 import json, shutil, struct, sys
@@ -101,3 +145,6 @@ for dir in missing short matrix integers nan stray list nolayer twice none-left 
 done
 echo "-- value"
 check "a constant that is not the bundle's" value --against family.fm
+sed 's/"substitute": "zero"/"substitute": "mean"/' out/fm-export.json >lie.json
+cp -r out lie && cp lie.json lie/fm-export.json
+check "zeros that are said to be means" lie --against means.fm

@@ -5,8 +5,8 @@ Of each model a family that removes whole experts is exported by --drop-experts.
 such experts: its stock class gets them back with random weights, and its experts are called as vLLM
 calls its own (ConstantExpertSubstitution.transform_routes): what a token's router weight is for removed
 experts is taken out, times their constants, and added to the output of the others.  Log-probabilities
-are compared with the engine's, which reads the directory itself: with the constants of the export, and
-with random ones.
+are compared with the engine's, which reads the directory itself: with the constants of the export, zeros or
+mean outputs, and with random ones.  The means themselves are compared with those of the stock class.
 """
 
 import json
@@ -28,17 +28,45 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 END = ".approx_value"
 
 
-def make_export(model, folder):
+def make_exports(model, folder):
+    """One with zeros, one with means, and the ranking."""
     stage = ["--model", model, "--tokens", model / "tokens.npy", "--precision", "f32", "--quiet"]
     masks = ["--method", "saliency", "--actions", "0,1", "--budget-step", "0.1", "--until", "0.4"]
-    rank, train, family, out = (folder / f"{model.name}.{x}" for x in ("rank", "train", "fm", "out"))
-    tool("fm-rank", *stage, "-o", rank)
+    rank, train, family = (folder / f"{model.name}.{x}" for x in ("rank", "train", "fm"))
+    tool("fm-rank", *stage, "--eval-tokens", model / "tokens.npy", "--means", "-o", rank)
     tool("fm-train", *stage, *masks, "-o", train, rank)
     tool("fm-pack", "--model", model, "--quiet", "-o", family, train)
-    tool("fm-pack", "--quiet", "--export", out, "--layout", "uniform", "--drop-experts",
-         "--budget", "0.3", family)  # fmt: skip
-    tool("fm-verify", "--quiet", out, "--against", family)
-    return out
+    tool("tar", "xf", rank, "-C", folder, "ranking.safetensors")
+    for constant in ("zero", "mean"):
+        out = folder / f"{model.name}.{constant}"
+        tool("fm-pack", "--quiet", "--export", out, "--layout", "uniform", "--drop-experts",
+             "--substitute", constant, "--budget", "0.3", family)  # fmt: skip
+        tool("fm-verify", "--quiet", out, "--against", family)
+        yield constant, out
+
+
+def judge_means(judge, name, model, ids, folder):
+    """Outputs of every expert for the tokens that come to it, by calling it for each with weight 1."""
+    means = load_file(folder / "ranking.safetensors")
+    stock = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, **EAGER).eval()
+    worst = 0
+    for layer in sorted(int(x.split(".")[1]) for x in means if x.endswith(".means")):
+        module, want = stock.model.layers[layer].mlp.experts, means[f"layers.{layer}.means"]
+        sums, counts = torch.zeros(want.shape, dtype=torch.float64), torch.zeros(len(want), 1)
+
+        def forward(x, ids, weights, *rest, own=module.forward, sums=sums, counts=counts):
+            for e in range(len(counts)):
+                rows = x[(ids == e).any(-1)]
+                alone = torch.full((len(rows), 1), e), torch.ones(len(rows), 1)
+                sums[e] += own(rows, *alone, *rest).double().sum(0) if len(rows) else 0
+                counts[e] += len(rows)
+            return own(x, ids, weights, *rest)
+
+        module.forward = forward
+        their_logprobs(stock, ids)
+        got = sums / counts.clamp(min=1)
+        worst = max(worst, float((got - want).abs().max() / want.abs().max()))
+    judge.say(worst <= 1e-4, f"{name}, mean outputs of experts: {worst:.1e} relative")
 
 
 def make_whole(export, removed, folder):
@@ -107,8 +135,9 @@ def main():
         length = np.load(model / "tokens.npy").shape[1]
         ids = tokens(model / "tokens.npy", length)
         with tempfile.TemporaryDirectory() as top:
-            export = make_export(model, Path(top))
-            judge_export(judge, f"{name}, of zeros", export, model, ids, length)
+            for constant, export in make_exports(model, Path(top)):
+                judge_export(judge, f"{name}, {constant}", export, model, ids, length)
+            judge_means(judge, name, model, ids, Path(top))
             tensors = load_file(export / "model.safetensors")
             some = {x: torch.randn_like(t) if x.endswith(END) else t for x, t in tensors.items()}
             save_file(some, export / "model.safetensors", {"format": "pt"})

@@ -117,12 +117,42 @@ static void rankings_that_cannot_be_are_refused(void **unused)
     fm_ranking_release(&r);
 }
 
+static void means_read_back_and_are_numbers_of_the_hidden_size(void **unused)
+{
+    (void)unused;
+    struct fm_ranking r = stages_ranking(), back;
+    struct fm_err err = {0};
+    int H = stages_config.H;
+    size_t n = (size_t)(stages_config.M * stages_config.E * H);
+    stages_must(fm_ranking_add_means(&r, H, &err), &err);
+    for (size_t i = 0; i < n; i++)
+        r.means[i] = (float)i / 7 - 3;
+    struct fm_bundle b = stages_open(stages_write_rank("means", &r, "score"));
+    stages_must(fm_ranking_open(&back, &b, &err), &err);
+    assert_int_equal(back.H, H);
+    assert_memory_equal(back.means, r.means, n * sizeof *r.means);
+    fm_bundle_close(&b);
+    fm_ranking_release(&back);
+    r.means[n - 1] = NAN;
+    expect_ranking_refused(&r, "score", "layer 2, expert 4: number 47 of its mean output is nan");
+    r.means[n - 1] = INFINITY;
+    expect_ranking_refused(&r, "score", "of its mean output is inf");
+    r.means[n - 1] = 0;
+    r.H--;
+    expect_ranking_refused(&r, "score", "layers.0.means");
+    r.H = 0; /* the history says that there are means */
+    expect_ranking_refused(&r, "score", "9 tensors where 3 layers need 12");
+    r.H = H;
+    fm_ranking_release(&r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ranking_reads_back),
         cmocka_unit_test(groups_are_ordered_by_their_sums),
         cmocka_unit_test(rankings_that_cannot_be_are_refused),
+        cmocka_unit_test(means_read_back_and_are_numbers_of_the_hidden_size),
     };
     return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
 }
