@@ -137,7 +137,7 @@ MAN := $(wildcard man/*.[1-7])
 CLIP_SO := libfm_clip.so.1
 CLIP_O := $(patsubst %.c,$(BUILD)/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c lib/base/isa.c) \
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
-# Sections that nobody calls go: C++'s library would bring a symbol of a newer glibc than servers have.
+# Unused sections are dropped: C++'s library would bring a symbol of a newer glibc than servers have.
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete -Wl,--gc-sections
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so

@@ -3,7 +3,7 @@
 # the tests as well, `deps.sh deb` for `make deb`, `deps.sh ci` for the tests that are left out where
 # nothing of theirs is there.  Where something is missing, the one line to run is printed and the status
 # is 1; `deps.sh install build|check|deb|ci` installs it, as root with apt-get.  Nothing is touched where everything
-# is there, whoever installed it: headers are looked for with the compiler, so a library in another
+# is there, however it was installed: headers are looked for with the compiler, so a library in another
 # place is found through CPPFLAGS and DNNL_CPPFLAGS.  MPI=1 asks for an MPI too, MPI_PKG says which.
 set -u
 CC=${CC:-cc}
@@ -39,7 +39,7 @@ mpi() {
     [ -n "${MPI_PKG:-}" ] && ${PKG_CONFIG:-pkg-config} --exists "$MPI_PKG"
 }
 
-# A compiler that somebody chose is not ours to install.
+# A compiler that the user chose is not ours to install.
 for command in "$CC" "$CXX"; do
     case $command in
     cc | gcc | g++ | c++) ;;

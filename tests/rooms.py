@@ -11,7 +11,7 @@ includes them.
 
 lib/base, formats and kernels name no options of the tools in what they say.
 
-A header in PRIVATE belongs to its room: nobody outside includes it (tests may).  Files include
+A header in PRIVATE belongs to its room: no other room includes it (tests may).  Files include
 each other in a circle only where one of MODULES is part of it: a module in several files.
 
     tests/rooms.py [ROOT]           check the tree; a line for every fault, status 1

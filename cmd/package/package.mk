@@ -1,5 +1,5 @@
 # `make wheel` and `make deb`: what others install; a part of the Makefile.  Both have the time of the
-# last commit, and the same bytes whoever builds them with the same compilers.
+# last commit, and the same bytes on every machine with the same compilers.
 
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 PYTHON ?= python3

@@ -1,5 +1,5 @@
 /*
- * Formats are told apart by their first bytes and checked against the file's length, so a
+ * Formats are recognised by their first bytes and checked against the file's length, so a
  * truncated file is refused when it is opened.  Each is an array of integers of 2, 4 or 8 bytes at
  * an offset; ids are compared with the vocabulary as they are read.
  */

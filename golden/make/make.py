@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make what lies under golden/ from seeds.  `make golden` runs it in the judge's environment.
+"""Make the files under golden/ from seeds.  `make golden` runs it in the judge's environment.
 
 Commands, all of them in this order where none is named:
     make.py odd        odd-*: weights, tokens and goldens (seconds)

@@ -98,7 +98,7 @@ def make(row, folder, log=print):
 
 
 def make_test(model, folder):
-    """The third set of tiny-mixtral, whose other two lie beside its weights."""
+    """The third set of tiny-mixtral, whose other two are next to its weights."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     save_test(folder, tokenizer, tiny.SEED, grammar.documents)

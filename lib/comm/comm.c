@@ -171,8 +171,8 @@ int fm_comm_beside(const struct fm_comm *c, int *nth)
 
 struct fm_tally *fm_comm_tally(struct fm_comm *c)
 {
-    static struct fm_tally nobody;
-    return c ? &c->tally : &nobody;
+    static struct fm_tally unused;
+    return c ? &c->tally : &unused;
 }
 
 int fm_comm_share_tallies(struct fm_comm *c, struct fm_err *err)

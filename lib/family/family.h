@@ -136,7 +136,7 @@ static inline bool fm_weights_more(const struct fm_weight *w)
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e);
 
 /* Read a decimal number below `limit` without leading zeros and advance *name past it; false if
- * there is none. */
+ * it has none. */
 bool fm_weights_number(int *value, const char **name, int limit);
 
 /* Whether layer l (-1: outside the layers) of this model has the row's tensor. */

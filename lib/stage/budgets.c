@@ -206,7 +206,8 @@ static int read_kinds(struct fm_kinds *kinds, bool first, struct fm_quality *q,
         if (n >= kinds->count || strcmp(kinds->name[n], item->string) != 0)
             return fm_fail(err, FM_EFORMAT, "key 'kinds' has other names than an earlier budget");
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 1e6))
-            return fm_fail(err, FM_EFORMAT, "key 'kinds' has a loss that is none");
+            return fm_fail(err, FM_EFORMAT,
+                           "key 'kinds' has a loss that is not a number from 0 to 1e6");
         q->kind[n++] = item->valuedouble;
     }
     return n == kinds->count

@@ -1,4 +1,4 @@
-# Exports whose experts lie one after another keep the codes of a bundle: native as the bundle has
+# Exports with experts one after another keep the codes of a bundle: native as the bundle has
 # them, the layouts with our modelling file with all else as values.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1

@@ -41,7 +41,7 @@ echo "fused for vLLM: status $?"
 cmp <(tar -xOf model.rank ranking.safetensors) <(tar -xOf other.rank ranking.safetensors) && echo same
 fm-pack -q --model model --threads 3 model.recover 2>/dev/null >piped.fm
 cmp model.fm piped.fm && echo same
-echo "== another checkpoint's values are told"
+echo "== another checkpoint's values are reported"
 python3 "$mxfp4" spoil model spoilt none
 python3 - <<'PYTHON'
 from pathlib import Path

@@ -1,5 +1,5 @@
 # A tensor that published checkpoints have and nothing reads: A.X-K1's norm behind the experts, in a
-# layer without experts.  It is carried where it is there, and nobody misses it.
+# layer without experts.  It is carried if it exists, and not required.
 model=$GOLDEN/odd-axk1
 cat >drop.py <<'END'
 import json, struct, sys

@@ -1,4 +1,4 @@
-# Texts, pipes, weights and commands that somebody will try.
+# Texts, pipes, weights and commands that a user may try.
 tiny=$GOLDEN/tiny-mixtral
 export TERM=dumb
 cp "$GOLDEN/text/rows.jsonl" "$GOLDEN/text/rows.npy" .

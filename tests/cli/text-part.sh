@@ -12,7 +12,7 @@ pack() {
             -f -o trained ranked >/dev/null && fm-pack -q --model "$1" -o "$2" trained >/dev/null
 }
 
-echo "== a wrapper's experts are fused, an export's lie one by one: the same scores"
+echo "== fused experts of a wrapper, separate ones of an export: the same scores"
 pack "$model" family.fm
 tar -xOf family.fm carried/config.json | grep -E '"model_type"|ForCausalLM'
 cp ranked fused

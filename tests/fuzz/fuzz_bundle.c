@@ -53,8 +53,8 @@ static void read_typed(const struct fm_bundle *b)
 }
 
 /*
- * Digests keep a fuzzer out of what lies behind them.  So the members that can be found are written
- * again as a stream whose digests are right, around the manifest as it is.
+ * Digests keep a fuzzer from reaching the code after them.  So the members that can be found are
+ * written again as a stream whose digests are right, around the manifest as it is.
  */
 static int sign(const char *path, const struct fm_file *file, const struct fm_archive_member *m,
                 size_t members)

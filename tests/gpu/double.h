@@ -9,10 +9,10 @@
  * refused here or ends the program with a sentence.
  *   memory   device memory is unreadable for the host, and unreadable for all once freed; addresses
  *            are never used again; an allocation ends where a page ends
- *   streams  work runs as late as its stream allows: when somebody waits; so do copies and memsets
+ *   streams  work runs as late as its stream allows: when the host waits; so do copies and memsets
  *            that the host need not wait for; only streams apart do not wait for the default one
  *   capture  calls that a capture forbids fail and break it
- *   handles  unknown, twice destroyed or never destroyed ones are told
+ *   handles  unknown, twice destroyed or never destroyed ones are reported
  *   maps     every rule of cuTensorMapEncodeTiled, alignment of the map itself too
  *   code     a kernel runs where its object has code for the device, or PTX that becomes such
  *
@@ -38,7 +38,7 @@ typedef std::function<void()> double_work;
 /* End the program: the caller did what CUDA does not define. */
 [[noreturn]] void double_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Whether [p, p + bytes) lies in one live allocation. */
+/* True if [p, p + bytes) is inside one live allocation. */
 bool double_is_device(const void *p, size_t bytes);
 /* The device's memory opens for what runs on it, and closes for the host again. */
 void double_open_memory(const char *who);

@@ -92,7 +92,7 @@ static void multiply(matrix c, matrix a, bool turned, matrix b, double alpha, do
     demand(b, "B");
     demand(c, "C");
     if ((double)c.rows * c.columns * (double)k > 1e9)
-        return; /* a measurement, nobody reads it */
+        return; /* a measurement, its result is not read */
     for (size_t j = 0; j < (size_t)c.columns; j++) {
         for (size_t l = 0; l < k; l++)
             right[l] = number(b.p, b.type, l + j * (size_t)b.ld);

@@ -184,7 +184,7 @@ static double_work bind_fill(const unsigned grid[3], unsigned threads, size_t sh
     return binding<fill_bits>::bind<FEW_APART>(grid, threads, shared, fewer);
 }
 
-/* read_all reads, and nobody wants what it found. */
+/* read_all reads; its result is not used. */
 static double_work bind_read(const unsigned[3], unsigned, size_t, void **arguments)
 {
     int64_t n = *(int64_t *)arguments[1];

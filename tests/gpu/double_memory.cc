@@ -1,4 +1,4 @@
-/* Device memory of the strict doubles: pages that are closed to everybody but running work. */
+/* Device memory of the strict doubles: pages that only running work can access. */
 #include "tests/gpu/double.h"
 
 #include <cuda_runtime.h>
@@ -57,7 +57,8 @@ static void on_fault(int, siginfo_t *info, void *)
     if (at >= arena && at < arena + arena_bytes)
         double_die("%s touches %p, %s", running ? running : "the host", info->si_addr,
                    running ? "which no live allocation holds" : "device memory");
-    double_die("%s touches %p, which is nobody's", running ? running : "the host", info->si_addr);
+    double_die("%s touches %p, which belongs to no allocation", running ? running : "the host",
+               info->si_addr);
 }
 
 static void begin()
@@ -220,7 +221,7 @@ extern "C" cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cuda
 }
 
 /* Host memory is pageable here: copies to the device take it at once, and those to the host have
- * landed when the call returns; a graph would take it at every launch, which nobody means. */
+ * landed when the call returns; a graph would take it at every launch, which is never intended. */
 extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                        cudaMemcpyKind kind, cudaStream_t stream)
 {

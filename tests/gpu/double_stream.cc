@@ -1,6 +1,6 @@
 /*
  * Streams, events, captures and graphs of the strict doubles.  Work waits in its stream until
- * somebody waits for it, so that what is freed or overwritten too early is seen.
+ * the host waits for it, so that what is freed or overwritten too early is seen.
  */
 #include "tests/gpu/double.h"
 
@@ -76,7 +76,7 @@ static CUstream_st *known(cudaStream_t stream)
     if (!stream || stream == cudaStreamLegacy)
         return &the_default;
     if (!streams.count(stream))
-        double_die("stream %p is none, or destroyed", (void *)stream);
+        double_die("%p is not a stream, or destroyed", (void *)stream);
     return stream;
 }
 
@@ -204,7 +204,7 @@ extern "C" cudaError_t cudaEventCreate(cudaEvent_t *event)
 static CUevent_st *known(cudaEvent_t event)
 {
     if (!events.count(event))
-        double_die("event %p is none, or destroyed", (void *)event);
+        double_die("%p is not an event, or destroyed", (void *)event);
     return event;
 }
 
@@ -299,7 +299,7 @@ extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g
                                             unsigned long long)
 {
     if (!graphs.count(graph))
-        double_die("a graph is instantiated that is none, or destroyed");
+        double_die("what is instantiated is not a graph, or destroyed");
     if (double_fails("cudaGraphInstantiate"))
         return (cudaError_t)double_error(cudaErrorMemoryAllocation);
     *exec = new CUgraphExec_st{graph->pieces};
@@ -310,7 +310,7 @@ extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g
 extern "C" cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     if (!graphs.erase(graph))
-        double_die("a graph is destroyed that is none, or destroyed already");
+        double_die("what is destroyed is not a graph, or destroyed already");
     delete graph;
     return cudaSuccess;
 }
@@ -318,7 +318,7 @@ extern "C" cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 extern "C" cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     if (!execs.erase(exec))
-        double_die("a graph's execution is destroyed that is none, or destroyed already");
+        double_die("what is destroyed is not a graph's execution, or destroyed already");
     delete exec;
     return cudaSuccess;
 }
@@ -332,7 +332,7 @@ extern "C" cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream
 extern "C" cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     if (!execs.count(exec))
-        double_die("a graph's execution is launched that is none, or destroyed");
+        double_die("what is launched is not a graph's execution, or destroyed");
     if (double_fails("cudaGraphLaunch"))
         return (cudaError_t)double_error(cudaErrorUnknown);
     int code = cudaSuccess;

@@ -184,7 +184,7 @@ static void absent_ids(const path_name &path, int type, int H)
     l.e0 = 3;
     test_call c(l, 23, 3, 0);
     for (size_t i = 0; i < c.ids.size(); i += 4)
-        c.ids[i] = i % 8 ? -1 : (int32_t)(i % 3); /* nobody, or another rank's */
+        c.ids[i] = i % 8 ? -1 : (int32_t)(i % 3); /* no expert, or another rank's */
     c.ids[30] = c.ids[31] = c.ids[32] = 3;        /* duplicates add */
     c.ids[33] = c.ids[34] = c.ids[35] = -1;
     std::vector<int64_t> wide(c.ids.begin(), c.ids.end());

@@ -34,7 +34,7 @@ static __device__ __forceinline__ uint32_t probe_begin(const uint8_t *memory)
 }
 #endif
 
-/* The box of 64 rows from (c0, c1) on, as it lies in shared memory (8192 bytes). */
+/* The box of 64 rows from (c0, c1) on, as stored in shared memory (8192 bytes). */
 static __global__ void __launch_bounds__(PROBE_THREADS)
     probe_box(const __grid_constant__ CUtensorMap map, uint32_t *out, int32_t c0, int32_t c1)
 {

@@ -29,7 +29,7 @@ def short(error):
 
 
 def check_channels(cell, model):
-    """A load cap that nobody heard of serves the same numbers: count what is there."""
+    """An ignored load cap gives the same numbers: count the parameters."""
     loaded = sum(len(p) for name, p in model.named_parameters() if name.endswith("experts.down"))
     if loaded != cell.get("channels", loaded):
         raise ValueError(f"{loaded} channels of experts are loaded, not {cell['channels']}")

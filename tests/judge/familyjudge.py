@@ -200,7 +200,7 @@ def loads_in_sglang(path):
 
 
 def judge_sglang(judge, path):
-    """Its Transformers backend has no sinks, which is refused where nobody adds them (fm_sglang
+    """Its Transformers backend has no sinks, which is refused unless they are added (fm_sglang
     does)."""
     sinks = "gpt_oss" in json.loads((path / "config.json").read_text())["model_type"]
     ALL_ATTENTION_FUNCTIONS["sglang"] = attend_nothing

@@ -28,7 +28,7 @@ else
 fi
 mkdir -p "$roots"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# What lintian may say: nobody chose a licence or put down a name, and the packages say so.
+# What lintian may say: there is no licence and no maintainer yet, and the packages say so.
 known='copyright-without-copyright-notice'
 
 say() {

@@ -124,7 +124,7 @@ SECTIONS = (
 no recovery, each order with masks learned on it: 54.43 unranked, 59.71 ranked by 100 samples, 60.00 by 5,000 at 20 %;
 48.86, 53.43, 53.86 at 40 %.  "Importance-aware reordering is crucial", "further increasing the ranking
 set yields only marginal gains".  Shuffled channels are not in the paper; channels of a checkpoint
-lie in no order, so that these should do as well.
+are in no order, so that these should do as well.
 """,
         ORDER,
         (

@@ -89,7 +89,7 @@ static inline void *numbers(size_t n, int32_t type, double scale)
     return y;
 }
 
-/* E experts of I channels with three rows that nobody owns before, between and after them; budgets:
+/* E experts of I channels with three unowned rows before, between and after them; budgets:
  * everything, mixed widths, and widths 0, 1, I in turn. */
 static inline struct layer make_layer(int32_t type, int H, int I, int E)
 {

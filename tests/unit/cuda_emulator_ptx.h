@@ -12,7 +12,7 @@
 #define FM_CLIP_CUDA_PTX_CUH /* this file stands for it */
 #define SHARED_MEMORY(name) uint8_t *name = emu.block.shared.data()
 
-/* --- shared memory; address 1024 is its first byte, so that 0 is nobody's */
+/* --- shared memory; address 1024 is its first byte, so that 0 is never a valid address */
 
 #define EMU_BASE 1024u
 

@@ -100,7 +100,7 @@ static void rows_are_sorted_by_expert_micro_batch_and_token(void **state)
 {
     (void)state;
     enum { N = 4, E = 3, K = 2, P = 2 };
-    const int32_t ids[] = {2, 0, 0, 2, 2, 0, 0, 2}; /* nobody chooses expert 1 */
+    const int32_t ids[] = {2, 0, 0, 2, 2, 0, 0, 2}; /* no token chooses expert 1 */
     const float weights[] = {1, 2, 3, 4, 5, 6, 7, 8};
     int32_t first[E * P + 1], rows[N * K], where[N * K];
     float scale[N * K];

@@ -1,6 +1,6 @@
 /*
  * Every file of golden/bad/ against the sentence that golden/bad/EXPECT has for it:
- * lines of path, reader, exit code, text, with tabs between.  A file nobody expects,
+ * lines of path, reader, exit code, text, with tabs between.  A file without a line,
  * and an expectation without a file, are failures too.
  */
 #include <setjmp.h>

@@ -261,7 +261,7 @@ static void width_zero_gives_zero_and_no_tokens_are_no_work(void **state)
 }
 
 /* The layer's experts with biases, clamped where many gates and ups are beyond; biases of channels
- * that nobody owns are NaN. */
+ * of no expert are NaN. */
 static void clamp_layer(struct layer *s)
 {
     size_t channels = (size_t)s->l.channels, H = (size_t)s->l.H, E = (size_t)s->l.E;
@@ -318,7 +318,7 @@ static void a_clamped_channel_and_none_are_by_the_formula(void **state)
     s.widths[0] = 0;
     assert_true(run_once(&s, &c));
     assert_true(fabs(out_at(&s, &c, 0) - weight * -2) < 1e-6 * fabs(weight));
-    ((int32_t *)c.c.ids)[0] = 1; /* nobody here */
+    ((int32_t *)c.c.ids)[0] = 1; /* no expert here */
     assert_true(run_once(&s, &c));
     assert_true(out_at(&s, &c, 0) == 0);
     free_arrays();

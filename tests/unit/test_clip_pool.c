@@ -86,7 +86,7 @@ static void helpers_run_where_the_process_does(void **state)
     for (int i = 0; n < 2; i++)
         if (CPU_ISSET(i, &all))
             cpu[n++] = i;
-    own = cpus_of_new_helper(2); /* nobody is bound */
+    own = cpus_of_new_helper(2); /* no thread is bound */
     assert_true(CPU_EQUAL(&own, &all));
     pthread_mutex_lock(&gate);
     assert_int_equal(pthread_create(&other, NULL, wait_at_gate, NULL), 0);

@@ -89,7 +89,8 @@ static void records_are_collected_in_order(struct fm_comm *comm)
         RANKS_CHECK(all[r].rank == r && all[r].value == 1.0 / (1 + r));
 }
 
-/* Slices of an array: of rank 0 after a gather, of all after a spread; nobody's is touched. */
+/* Slices of an array: of rank 0 after a gather, of all after a spread; elements without an owner
+ * are not touched. */
 static void slices_travel(struct fm_comm *comm)
 {
     static const size_t sizes[] = {1, 7, 16, 33, 100003};

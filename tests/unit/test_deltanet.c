@@ -1,5 +1,5 @@
 /*
- * Block deltanet: its keys of config.json, where its rows lie in files, and its backward against
+ * Block deltanet: its keys of config.json, the place of its rows in files, and its backward against
  * finite differences along random directions, in both kinds of layers and both spellings.
  */
 #include <setjmp.h>

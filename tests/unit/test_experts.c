@@ -1,6 +1,6 @@
 /*
- * How experts lie in tensors: every part's cuts against its shape, element by element, and the
- * sizes that follow.
+ * The layout of experts in tensors: every part's cuts against its shape, element by element, and
+ * the sizes that follow.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@ enum { I = 5, H = 3 };
 
 static const struct fm_expert_form biased = {.rows = 2, .bias = true};
 
-/* Where element h of row r of channel j of a part of the bundle lies in a tensor of that part, as
+/* The index of element h of row r of channel j of a part of the bundle in a tensor of that part, as
  * lib/block/weight.h says its shape; -1: not there. */
 static int place(enum fm_weight_part part, enum fm_weight_part of, int j, int r, int h)
 {

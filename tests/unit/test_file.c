@@ -170,7 +170,7 @@ static void standard_input_may_be_a_pipe_or_a_file(void **state)
     free(big);
     stdin_bytes = 200010;
     assert_int_equal(in_child(read_stdin, fd, -2), FM_OK);
-    lseek(fd, 7, SEEK_SET); /* somebody has read a line: the rest is copied */
+    lseek(fd, 7, SEEK_SET); /* a line was read already: the rest is copied */
     stdin_bytes = 200003;
     assert_int_equal(in_child(read_stdin, fd, -2), FM_OK);
     stdin_bytes = 0;

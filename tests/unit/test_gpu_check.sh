@@ -37,7 +37,7 @@ check_fake() {
     cat >"$home/tests/gpu/gpu_check_double" <<'END'
 #!/bin/bash
 trap '' TERM
-for ((i = 0; i < 150; i++)); do # for half a minute, should nobody end it
+for ((i = 0; i < 150; i++)); do # for half a minute, unless it is ended
     [[ ! " $* " =~ $hangs ]] || sleep 0.2
 done
 echo "what $* says"

@@ -39,7 +39,7 @@ while read -r header; do
     echo "#include <$header>" >"alone$count.c"
 done < <(cd "$dest/usr/include" && find fm -name '*.h')
 [ $count -gt 10 ] || fail "$count headers"
-compile -fsyntax-only alone*.c || fail "a header does not stand alone"
+compile -fsyntax-only alone*.c || fail "a header is not self-contained"
 grep -rn '#include "' "$dest/usr/include" && fail "an installed header includes a file of the tree"
 
 take() { # take PAGE [NAME]: blocks of the page that this test runs

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What `make` says and does by default: all processors are used unless somebody said otherwise, each
+# What `make` says and does by default: all processors are used unless the user said otherwise, each
 # file has one line, V=1 shows commands, -s shows nothing, and the demo builds only what it calls.
 # Nothing is compiled: `cc` is a stand-in that makes empty files.
 set -u

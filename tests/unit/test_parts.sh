@@ -31,7 +31,7 @@ complain() {
     failures=$((failures + 1))
 }
 
-# check FAULT STATUS: what lies there after it.
+# check FAULT STATUS: the files after it.
 check() {
     local first
     for first in p/family-00001-of-*; do

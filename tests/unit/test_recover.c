@@ -205,7 +205,7 @@ static void loss_falls_with_either_strategy(void **state)
         f.options.strategy = (enum fm_recover_strategy)s;
         f.options.lr = 5e-3;
         start_tune(&tune, &f);
-        assert_int_equal(tune.lanes, 2); /* no mask lies between: no middle ones */
+        assert_int_equal(tune.lanes, 2); /* there is no mask between: no middle ones */
         if (s == FM_RECOVER_CROSS)
             assert_int_equal(tune.adapter.widths[0], I);
         for (int step = 0; step < 12; step++)
@@ -269,7 +269,7 @@ static double largest_difference(const float *a, const float *b, size_t n)
     return most;
 }
 
-/* A subnet's share is |L_full| / (|L_sub| + eps): with an eps without end there is none of it. */
+/* A subnet's share is |L_full| / (|L_sub| + eps): with an infinite eps it is 0. */
 static void cross_weighs_a_subnet_by_its_loss(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
  * Signals at any moment: whatever a tool is doing, the status is right, what it resumes gives
- * the bytes of a run that nobody stopped, and what a terminal sends still works.
+ * the bytes of an uninterrupted run, and what a terminal sends still works.
  *
  * FM_SIGNALS=N hits the tools N times (48), FM_SIGNALS_SEED=N at other moments (1),
  * FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), FM_SIGNALS_BIN=DIR takes the tools from
@@ -220,7 +220,7 @@ static double work_of_tools(void)
            1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* A model that lets products fill most of the time, and what nobody interrupted. */
+/* A model that lets products fill most of the time, and an uninterrupted run. */
 static int prepare(void **state)
 {
     (void)state;
@@ -501,7 +501,7 @@ static void other_signals_do_what_they_always_do(void **state)
     }
 }
 
-/* A tool whose standard output is `to`, which nobody reads. */
+/* A tool whose standard output is `to`, which is never read. */
 static pid_t start_unread(const char *line, int to)
 {
     pid_t pid = fork();

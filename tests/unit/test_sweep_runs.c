@@ -63,7 +63,7 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tap
 }
 
 /* Memory for no inner values, for all, for those of one block of the last layer, for all but one;
- * at last nobody asks for the gradient at layer 0. */
+ * at the end no lane needs the gradient at layer 0. */
 static void compare_runs(bool adapted)
 {
     enum { RUNS = 7 };
@@ -83,7 +83,7 @@ static void compare_runs(bool adapted)
         if (sweeps_ops == fm_ops_ref() && i != 0 && i != 2 && i != 5)
             continue;
         run_pieces(&o, threads[i], memory[i], tapped, adapted);
-        /* Three blocks, two lanes; below the first layer of experts nobody goes untapped. */
+        /* Three blocks, two lanes; below the first layer of experts no lane goes untapped. */
         size_t all = 3 * 2 * (size_t)c.L, read = 3 * 2 * (size_t)(c.L - c.moe[0]);
         const size_t kept[RUNS] = {0, all, all, 0, 1, all - 1, read};
         assert_int_equal(o.kept, adapted ? 0 : kept[i]);

@@ -61,7 +61,7 @@ static void a_flipped_byte_in_an_export_is_named(void **unused)
     }
 }
 
-/* Of an expert its layer and number are named, of another tensor there are none. */
+/* Of an expert its layer and number are named, another tensor has neither. */
 static void a_value_that_is_not_finite_is_named(void **unused)
 {
     (void)unused;

@@ -33,7 +33,7 @@ static const char *const folders[] = {
     "/opt/*/lib/python3*/site-packages/nvidia/*/lib",
 };
 
-/* The library at `path`; the one that it needs lies beside it and is found there. */
+/* The library at `path`; the one that it needs is in the same folder and is found there. */
 static void *open_at(const std::string &path)
 {
     std::string lt = path;

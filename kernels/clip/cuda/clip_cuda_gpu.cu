@@ -241,7 +241,7 @@ template <typename F> static double median_seconds(F work)
     return seconds.empty() ? 0 : seconds[seconds.size() / 2];
 }
 
-/* The error is nobody's: without this the next launch would be blamed for it. */
+/* Clear the error, or the next launch would report it. */
 static double not_measured()
 {
     cudaGetLastError();

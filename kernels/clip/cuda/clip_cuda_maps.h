@@ -106,7 +106,7 @@ FM_HD uint32_t fm_map_quad_keep(uint32_t lane, uint32_t round)
 
 /*
  * The small form of product 1 (wgmma, 64 gate/up rows x n tokens): the rows of channel c are 2 c
- * and 2 c + 1, which lie in lanes 4 apart.  One exchange with lane ^ 4: lanes of even rows give
+ * and 2 c + 1, which are in lanes 4 apart.  One exchange with lane ^ 4: lanes of even rows give
  * their register pair 2,3 and keep 0,1; lanes of odd rows give 0,1 and keep 2,3.  What a lane then
  * has is the channel of gate row fm_map_swap_row: its own number is the gate in even lanes, the up
  * in odd.
