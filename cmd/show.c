@@ -129,6 +129,9 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->method)
         fprintf(out, "%-9s%12s  makes masks\n", "method", p->method);
+    if (p->reach > 0)
+        fprintf(out, "%-9s%12.4f  is the largest that these options can reach\n", "budget",
+                p->reach);
     if (p->held)
         fprintf(out, "%-9s%12llu  of %llu in the files are used\n", "tokens",
                 (unsigned long long)p->used, (unsigned long long)p->held);
@@ -168,6 +171,8 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     fm_json_add_bool(o, "dry_run", 1);
     if (p->method)
         fm_json_add_string(o, "method", p->method);
+    if (p->reach > 0)
+        fm_json_add_double(o, "budget_most", p->reach);
     if (p->exact) {
         fm_json_add_uint(o, "longest", (uint64_t)p->longest);
         fm_json_add_string(o, "longest_why", p->exact);

@@ -60,6 +60,7 @@ struct fm_estimate {
     int evaluated, evaluated_len; /* sequences that quality is measured on, and their tokens */
     const char *precision;        /* of products: "f32", "bf16" */
     const char *method;           /* method that makes masks; NULL: no masks are made */
+    double reach;                 /* largest budget that masks can have; 0: unknown */
     double flops;                 /* of the matrix products */
     double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {

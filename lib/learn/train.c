@@ -1315,27 +1315,44 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
     return rc;
 }
 
+/* Where the masks end: at `until`, or where all experts are as narrow as the actions allow. */
+static int estimate_reach(double *reach, struct fm_trainer *t, struct fm_train_options *o,
+                          struct fm_err *err)
+{
+    if (o->width_multiple == 0)
+        o->width_multiple = 1;
+    if (t->method->choose(t, err))
+        return err->code;
+    double least = (double)t->actions.width[0] / t->task.config->I,
+           until = (double)t->range.until.num / (double)t->range.until.den;
+    *reach = until < 1 - least ? until : 1 - least;
+    return FM_OK;
+}
+
 int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *given,
                       struct fm_estimate *estimate, struct fm_err *err)
 {
     struct fm_train_options own = *given, *options = &own;
-    struct fm_task task = {0};
-    struct range range;
-    int rc = check_options(options, &range, err);
+    struct fm_trainer t = {.options = options, .method = &methods[options->method]};
+    double reach = 0;
+    int rc = check_options(options, &t.range, err);
     if (!rc)
-        rc = fm_task_open_inputs(&task, run, true, err);
+        rc = fm_task_open_inputs(&t.task, run, true, err);
     if (!rc)
-        rc = fm_task_open_named(&task, methods[options->method].needs, err);
-    if (!rc && task.in.members)
-        rc = check_criterion(options, &task, err);
-    if (!rc && task.in.members)
-        rc = choose_multiple(options, &task, err);
+        rc = fm_task_open_named(&t.task, t.method->needs, err);
+    if (!rc && t.task.in.members)
+        rc = check_criterion(options, &t.task, err);
+    if (!rc && t.task.in.members)
+        rc = choose_multiple(options, &t.task, err);
+    if (!rc && t.method->has & FM_TRAIN_ENDS)
+        rc = estimate_reach(&reach, &t, options, err);
     if (!rc) {
-        estimate_run(estimate, options, &task, &range);
-        suggest_less(estimate, options, &task, &range);
+        estimate_run(estimate, options, &t.task, &t.range);
+        suggest_less(estimate, options, &t.task, &t.range);
+        estimate->reach = reach;
         estimate->method = fm_method_name(options->method);
-        rc = fm_task_estimate_end(&task, estimate, err);
+        rc = fm_task_estimate_end(&t.task, estimate, err);
     }
-    fm_task_close(&task);
+    fm_task_close(&t.task);
     return rc;
 }

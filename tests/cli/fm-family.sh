@@ -18,6 +18,27 @@ grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
 # Of the two only the second export is new.
 grep '^up to date' said | sed 's/ is of.*//'
 
+grep '^fm-family: ' said | sed 's/ [0-9.]* MB/ N MB/g; s/\(cross-[^,;]*\) [0-9.]*/\1 L/g'
+
+echo "-- a directory with stages of other options is not used"
+(
+    cp out40.work/ranked.fm before
+    for other in "--seq-len 32" "--layout uniform" "--tokens $GOLDEN/tiny-mixtral/calib.npy" "--until 0.7"; do
+        # shellcheck disable=SC2086 # an option and its value
+        fm-family MODEL --text mine.txt --max-tokens 65536 $other --budget 0.4 --work out40.work -o other 2>&1
+        echo "status $?"
+    done
+    fm-family ./MODEL --text mine.txt --max-tokens 65536 --budget 0.4 --work out40.work -o other 2>&1
+    echo "status $?"
+    cmp before out40.work/ranked.fm && ls -d other
+)
+
+echo "-- a disk that is too small is found before the first step"
+mkdir double && printf '#!/bin/sh\necho Avail\necho 8000000\n' >double/df && chmod +x double/df
+PATH=$PWD/double:$PATH fm-family MODEL --text mine.txt --seq-len 64 --budget 0.4 -o full
+echo "status $?"
+ls full.work
+
 echo "-- hostile names"
 hostile=$'-a \'model\'; "of\' $(mine)\n'
 cp -r -- MODEL "$hostile" && cp -- mine.txt '-my; "text*'
@@ -77,6 +98,8 @@ try ../MODEL --text ../mine.txt --budget 0.4 --layout flat -o out
 try ../MODEL --text ../mine.txt --budget 40% -o out
 try ../MODEL --text ../mine.txt --budget 0.4 --method best -o out
 try ../MODEL --text ../mine.txt --budget 0.4 --steps 3 -o out
+try ../MODEL --text ../mine.txt --budget 0.9 -o out
+try ../MODEL --text ../mine.txt --budget 0.95 --until 0.95 -o out
 try ../MODEL --text ../mine.txt --budget 0.4 -o
 echo "-- nothing is made by these, and by --dry-run"
 try ../MODEL --text ../mine.txt --budget 0.4 -o out -n
