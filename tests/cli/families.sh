@@ -7,7 +7,7 @@ numbers() {
 }
 for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-ernie odd-dsv2 odd-dsv3 \
     odd-moonlight odd-glm-lite odd-gptoss odd-q3next odd-q35 odd-dots1 odd-solar odd-hy3 \
-    odd-dsv32 odd-glm5 odd-exaone odd-axk1 odd-afmoe; do
+    odd-dsv32 odd-glm5 odd-exaone odd-axk1 odd-afmoe odd-laguna; do
     model=$GOLDEN/$name
     echo "== $name"
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |
@@ -25,7 +25,7 @@ for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-er
     done
     for budget in 0.4 0.6; do
         fm-pack -q --export capped --budget $budget --layout elastic --load-cap 0.35:0.65 --force \
-            family.fm | grep -c '^freed *[1-9][0-9]* bytes'
+            family.fm | grep -c '^freed *[1-9]'
         fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm capped | numbers
     done
     rm -r capped
