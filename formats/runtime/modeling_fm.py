@@ -619,9 +619,12 @@ def experts_of(config, width):
 
 
 def shared_width(config):
-    """Where it is counted in experts: GLM and DeepSeek, ERNIE and Hy3 spell their number differently."""
+    """Where it is counted in experts: GLM and DeepSeek, ERNIE and Hy3 spell their number differently;
+    Laguna's has a key of its own."""
     if config.fm_shared is not None:
         return config.fm_shared
+    if getattr(config, "shared_expert_intermediate_size", None) is not None:
+        return config.shared_expert_intermediate_size
     for key in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"):
         if getattr(config, key, None) is not None:
             return getattr(config, key) * getattr(config, config.fm_width_key)
@@ -753,7 +756,7 @@ FAMILIES = {
     "gpt_oss": ("GptOss", "intermediate_size"), "dots1": ("Dots1",),
     "solar_open": ("SolarOpen",), "hy_v3": ("HYV3",),
     "deepseek_v32": ("DeepseekV32",), "glm_moe_dsa": ("GlmMoeDsa",), "exaone_moe": ("ExaoneMoe",),
-    "axk1": ("AXK1",), "afmoe": ("Afmoe",),
+    "axk1": ("AXK1",), "afmoe": ("Afmoe",), "laguna": ("Laguna",),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

@@ -275,6 +275,32 @@ def afmoe_shapes(c):
     return table
 
 
+LAGUNA_NAMES = (
+    ("mlp.gate.e_score_correction_bias", "mlp.experts.e_score_correction_bias"),
+    ("mlp.shared_experts.", "mlp.shared_expert."),
+)
+
+
+def laguna_shapes(c):
+    """Each layer with its own number of query heads, and a gate for each of them."""
+    sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": 1}
+    sizes["first_k_dense_replace"] = c["mlp_layer_types"].index("sparse")
+    table, H = dots1_shapes(c | sizes), c["hidden_size"]
+    for l, p in layers(c):
+        heads = c["num_attention_heads_per_layer"][l]
+        a, q = p + "self_attn.", heads * head_dim(c)
+        table |= {
+            a + "q_proj.weight": ((q, H), 0.25),
+            a + "q_proj.bias": ((q,), 0.5),
+            a + "o_proj.weight": ((H, q), 0.1),
+            a + "g_proj.weight": ((heads, H), 0.3),
+        }
+        x, wide = p + "mlp.shared_experts.", c["shared_expert_intermediate_size"]
+        if x + "up_proj.weight" in table:
+            table |= feed_forward(x, H, wide, down=0.1)
+    return renamed(table, LAGUNA_NAMES)
+
+
 def gpt_oss_shapes(c):
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
     for _, p in layers(c):
@@ -1157,6 +1183,51 @@ AFMOE = Odd(
     tweak=keep_biases,
 )
 
+LAGUNA = Odd(
+    seed=310,
+    T=20,
+    own={k: v for k, v in GROUPED.items() if k != "num_shared_experts"}
+    | {  # as its makers write it
+        "architectures": ["LagunaForCausalLM"],
+        "attention_bias": True,
+        "dtype": "bfloat16",
+        "gating": "per-head",
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "model_type": "laguna",
+        "moe_apply_router_weight_on_input": False,
+        "moe_routed_scaling_factor": 2.5,
+        "moe_router_logit_softcapping": 0.0,
+        "num_attention_heads_per_layer": [4, 6, 8, 2],
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {
+            "full_attention": {
+                "attention_factor": 1.0,
+                "beta_fast": 8.0,
+                "beta_slow": 1.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+                "partial_rotary_factor": 0.45,  # 8 of 18
+                "rope_theta": 500.0,
+                "rope_type": "yarn",
+            },
+            "sliding_attention": {
+                "partial_rotary_factor": 1.0,
+                "rope_theta": 100.0,
+                "rope_type": "default",
+            },
+        },
+        "shared_expert_intermediate_size": 23,
+        "vocab_size": 91,
+    },
+    shapes=laguna_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=311, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
 GPTOSS = Odd(
     seed=140,
     T=21,
@@ -1314,5 +1385,5 @@ ROWS = {
     "odd-gptoss": GPTOSS,
     "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35, "odd-dots1": DOTS1,
     "odd-solar": SOLAR, "odd-hy3": HY3, "odd-dsv32": DSV32, "odd-glm5": GLM5,
-    "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE,
+    "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE, "odd-laguna": LAGUNA,
 }  # fmt: skip

@@ -22,6 +22,7 @@ SPELLING = (
     (".mlp.router.", ".mlp."),
     (".mlp.expert_bias", ".mlp.gate.e_score_correction_bias"),
     (".mlp.shared_mlp.", ".mlp.shared_experts."),
+    (".mlp.experts.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
 )
 
 
@@ -76,6 +77,7 @@ def yarn(rope, R):
     low, high = max(low, 0), min(high, R - 1)
     ramp = ((torch.arange(R // 2).double() - low) / (high - low)).clamp(0, 1)
     scale = mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"]) if "mscale" in rope else mscale(1)
+    scale = rope.get("attention_factor") or scale
     return 1 / (ramp / rope["factor"] + 1 - ramp), scale
 
 
@@ -122,11 +124,15 @@ def attention(x, w, cfg, l):
     """(S, T, H): causal, grouped heads, keys within the window if layer l has one, and a sink."""
     T = x.shape[1]
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
+    if hasattr(cfg, "num_attention_heads_per_layer"):
+        Q = cfg.num_attention_heads_per_layer[l]
     neighbours = cfg.model_type == "ernie4_5_moe"
     types = getattr(cfg, "layer_types", None)
     full = types and types[l] == "full_attention"
+    rope = cfg.rope_parameters
+    rope = rope.get(types[l], rope) if types else rope
     still = full and cfg.model_type in ("exaone_moe", "afmoe")
-    turn = lambda y: y if still else rotate(y, cfg.rope_parameters, neighbours)
+    turn = lambda y: y if still else rotate(y, rope, neighbours)
     q = turn(projection(x, w, cfg, "q", Q))
     k = turn(projection(x, w, cfg, "k", G)).repeat_interleave(Q // G, dim=1)
     v = projection(x, w, cfg, "v", G).repeat_interleave(Q // G, dim=1)
@@ -143,6 +149,8 @@ def attention(x, w, cfg, l):
         o = o * linear(x, w, "self_attn.q_proj").unflatten(-1, (Q, 2, -1))[..., 1, :].sigmoid()
     if "self_attn.w1.weight" in w:  # gate_proj
         o = o * linear(x, w, "self_attn.w1").unflatten(-1, (Q, -1)).sigmoid()
+    if "self_attn.g_proj.weight" in w:
+        o = o * F.softplus(linear(x, w, "self_attn.g_proj"))[..., None]
     return linear(o.flatten(2), w, "self_attn.o_proj")
 
 
@@ -247,7 +255,7 @@ def scored(z, bias, cfg):
     total = top.sum(-1, keepdim=True).clamp(min=getattr(cfg, "moe_norm_min", 0.0))
     if getattr(cfg, "norm_topk_prob", True):
         top = top / total
-    keys = "routed_scaling_factor", "router_scaling_factor", "route_scale"
+    keys = "routed_scaling_factor", "router_scaling_factor", "route_scale", "moe_routed_scaling_factor"
     return top * next((getattr(cfg, x) for x in keys if hasattr(cfg, x)), 1.0), index
 
 
@@ -288,8 +296,9 @@ def mixture(x, w, cfg, masks, tape):
     if "mlp.shared_expert_gate.weight" in w:
         gate = (x @ w["mlp.shared_expert_gate.weight"].T).sigmoid()
         y = y + gate * feed_forward(x, w, "mlp.shared_expert.")
-    if "mlp.shared_experts.w1.weight" in w:
-        y = y + feed_forward(x, w, "mlp.shared_experts.")
+    for name in ("mlp.shared_experts.", "mlp.shared_expert."):  # Laguna's is no share of anything
+        if name + "w1.weight" in w and "mlp.shared_expert_gate.weight" not in w:
+            y = y + feed_forward(x, w, name)
     return y
 
 

@@ -167,7 +167,7 @@ static int read_partial(struct fm_rope *r, int width, const struct fm_rope_optio
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters");
     const char *key = "partial_rotary_factor";
-    double partial = options->partial;
+    double partial = options->layer_type && json ? options->partial_object : options->partial;
     int dims = 0, rc = FM_OK;
     if (options->dims_key)
         rc = fm_keys_size_opt(&dims, json, options->dims_key, width, err);
@@ -249,6 +249,9 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
     int rc = read_partial(r, width, options, object, err);
     if (!rc && said)
         rc = read_type(&stated, options, object, options->layer_type, keys->family, err);
+    if (!rc && said && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "rope_theta")))
+        rc = fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_theta",
+                     options->layer_type);
     if (!rc && said)
         rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
     if (!rc && stated.type == YARN)

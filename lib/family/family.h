@@ -74,6 +74,7 @@ struct fm_model_family {
     ROW(hy_v3)              \
     ROW(exaone_moe)         \
     ROW(afmoe)              \
+    ROW(laguna)             \
     ROW(minimax_m2)         \
     ROW(ernie4_5_moe)       \
     ROW(deepseek_v2)        \

@@ -175,6 +175,25 @@ FAMILIES = {
         "sliding_window": 16,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
+    "laguna": {
+        "intermediate_size": 160,
+        "shared_expert_intermediate_size": 96,
+        "head_dim": 32,
+        "num_attention_heads_per_layer": [4, 8, 4],
+        "gating": "per-head",
+        "moe_routed_scaling_factor": 2.5,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "sliding_window": 16,
+        "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "default",
+                "rope_theta": 500000.0,
+                "partial_rotary_factor": 0.5,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+        },
+    },
     "minimax_m2": {  # with the keys of the published one that servers' own code reads
         "head_dim": 32,
         "rotary_dim": 16,

@@ -15,27 +15,33 @@
 #include "lib/block/norm.h"
 #include "tests/unit/blocks.h"
 
-static const struct fm_rope_options window_rope = {
-    .theta = 30, .partial = 0.6, .layer_type = "sliding_attention", .theta_key = "swa_rope_theta"};
+static const struct fm_rope_options window_rope = {.theta = 30,
+                                                   .partial = 0.6,
+                                                   .partial_object = 0.6,
+                                                   .layer_type = "sliding_attention",
+                                                   .theta_key = "swa_rope_theta"};
 
-static const struct fm_gqa_options options = {
-    .bias_key = "attention_bias",
-    .window = true,
-    .alternates = true,
-    .every = 3,
-    .first_full = true,
-    .usual_window = 4,
-    .before_key = "before",
-    .pattern_key = "pattern",
-    .heads_key = "heads",
-    .window_groups = 2,
-    .value_key = "v_head_dim",
-    .scale_key = "value_scale",
-    .scale = 0.7,
-    .sinks = true,
-    .window_sinks = true,
-    .rope = {.theta = 500, .yarn = true, .partial = 0.2, .layer_type = "full_attention"},
-    .window_rope = &window_rope};
+static const struct fm_gqa_options options = {.bias_key = "attention_bias",
+                                              .window = true,
+                                              .alternates = true,
+                                              .every = 3,
+                                              .first_full = true,
+                                              .usual_window = 4,
+                                              .before_key = "before",
+                                              .pattern_key = "pattern",
+                                              .heads_key = "heads",
+                                              .window_groups = 2,
+                                              .value_key = "v_head_dim",
+                                              .scale_key = "value_scale",
+                                              .scale = 0.7,
+                                              .sinks = true,
+                                              .window_sinks = true,
+                                              .rope = {.theta = 500,
+                                                       .yarn = true,
+                                                       .partial = 0.2,
+                                                       .partial_object = 0.6,
+                                                       .layer_type = "full_attention"},
+                                              .window_rope = &window_rope};
 
 static const struct fm_config sizes = {
     .attention = &fm_gqa, .norm = &fm_rmsnorm, .H = H, .L = 4, .T_max = 64, .eps = 1e-5f};
@@ -100,8 +106,10 @@ static void each_type_of_layer_says_its_rotation(void **state)
 #define FULL ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9,\"rope_type\":\"default\"}"
     struct fm_config c = must(KEYS FULL ",\"sliding_attention\":{\"rope_theta\":8,"
                                         "\"partial_rotary_factor\":1.0}}");
-    assert_true(c.gqa->rope.theta == 9 && c.gqa->rope.R == 2);
+    assert_true(c.gqa->rope.theta == 9 && c.gqa->rope.R == 6);
     assert_true(c.gqa->window_rope.theta == 8 && c.gqa->window_rope.R == 10);
+    expect(KEYS FULL ",\"sliding_attention\":{}}", FM_EFORMAT,
+           "sliding_attention of rope_parameters has no rope_theta");
     expect(KEYS FULL "}", FM_ECONFIG, "rope_parameters has no object 'sliding_attention'");
     expect(KEYS ",\"rope_parameters\":{\"rope_theta\":7}", FM_ECONFIG,
            "rope_parameters has no object 'full_attention'");

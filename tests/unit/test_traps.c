@@ -55,6 +55,14 @@
     "64" GROUPED
 #define AFMOE "\"model_type\":\"afmoe\",\"max_position_embeddings\":64" GROUPED
 
+#define LAGUNA_KEYS                                                                                \
+    "\"model_type\":\"laguna\",\"max_position_embeddings\":64,\"num_key_value_heads\":2,"          \
+    "\"shared_expert_intermediate_size\":10" GROUPED
+#define LAGUNA                                                                                     \
+    LAGUNA_KEYS                                                                                    \
+    ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\","            \
+    "\"full_attention\"],\"sliding_window\":8"
+
 static bool has(const struct fm_config *c, enum fm_naming naming, const char *name)
 {
     int l, e;
@@ -397,6 +405,100 @@ static void trinity_turns_heads_in_layers_with_a_window_only(void **state)
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.gate_proj.weight"));
 }
 
+/* ---- Laguna ---- */
+
+static void every_layer_of_laguna_has_its_number_of_heads(void **state)
+{
+    (void)state;
+    struct fm_config c = must(LAGUNA, "\"num_attention_heads_per_layer\":[4,6,8,2]");
+    static const int heads[] = {4, 6, 8, 2};
+    for (int l = 0; l < 4; l++)
+        assert_true(fm_gqa_heads(&c, l) == heads[l] && fm_gqa_groups(&c, l) == 2);
+    c = must(LAGUNA, NULL);
+    assert_int_equal(fm_gqa_heads(&c, 1), 4);
+    refused(LAGUNA, "\"num_attention_heads_per_layer\":[4,6,8]", FM_EFORMAT,
+            "num_attention_heads_per_layer has 3 entries for 4 layers");
+    refused(LAGUNA, "\"num_attention_heads_per_layer\":[4,6,7,2]", FM_EFORMAT,
+            "num_attention_heads 7 is not a multiple of num_key_value_heads 2");
+}
+
+/* Without rope_parameters half of a head turns in layers without a window; with them, all of it
+ * unless they say otherwise. */
+static void each_type_of_lagunas_layers_has_a_rotation(void **state)
+{
+    (void)state;
+    struct fm_config c = must(LAGUNA, NULL);
+    assert_true(c.gqa->rope.theta == 5e5 && c.gqa->rope.R == 4);
+    assert_true(c.gqa->window_rope.theta == 1e4 && c.gqa->window_rope.R == 8);
+#define ROPES(full)                                                                                \
+    "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9" full                               \
+    "},\"sliding_attention\":{\"rope_theta\":8}}"
+    c = must(LAGUNA, ROPES(""));
+    assert_true(c.gqa->rope.theta == 9 && c.gqa->rope.R == 8 && c.gqa->window_rope.theta == 8);
+    c = must(LAGUNA, ROPES(",\"partial_rotary_factor\":0.5,\"rope_type\":\"yarn\",\"factor\":4"));
+    assert_true(c.gqa->rope.R == 4 && c.gqa->rope.factor[1] != 1 && c.gqa->window_rope.R == 8);
+    refused(LAGUNA, "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"default\"}", FM_ECONFIG,
+            "rope_parameters has no object 'full_attention'; programs of laguna read");
+    refused(LAGUNA, "\"swa_rope_parameters\":{\"rope_theta\":9}", FM_ECONFIG,
+            "swa_rope_parameters is not supported for laguna; say sliding_attention");
+}
+
+static void lagunas_gate_is_a_softplus_for_each_head(void **state)
+{
+    (void)state;
+    struct fm_config c = must(LAGUNA, "\"gating\":true,\"gating_types\":[\"per-head\",null]");
+    assert_true(c.gqa->gated && c.gqa->gate_apart && c.gqa->gate_heads);
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.g_proj.weight"));
+    refused(LAGUNA, "\"gating\":\"per-element\"", FM_ECONFIG,
+            "gating 'per-element' is not supported for laguna; supported: per-head");
+    refused(LAGUNA, "\"gating\":false", FM_ECONFIG, "gating '?' is not supported");
+    refused(LAGUNA, "\"gating_types\":[\"per-head\",\"none\"]", FM_ECONFIG, "gating_types 'none'");
+    refused(LAGUNA, "\"gating_types\":\"none\"", FM_EFORMAT, "'gating_types' is not an array");
+}
+
+static void without_layer_types_no_layer_of_laguna_has_a_window(void **state)
+{
+    (void)state;
+    struct fm_config c = must(LAGUNA_KEYS, "\"sliding_window\":8"), some = must(LAGUNA, NULL);
+    for (int l = 0; l < 4; l++) {
+        assert_int_equal(fm_gqa_window(&c, l), 0);
+        assert_int_equal(fm_gqa_window(&some, l), l == 1 || l == 2 ? 8 : 0);
+    }
+}
+
+static void keys_of_laguna_that_transformers_does_not_read(void **state)
+{
+    (void)state;
+    refused(LAGUNA, "\"moe_router_logit_softcapping\":30", FM_ECONFIG,
+            "moe_router_logit_softcapping 30 is not supported for laguna; supported: 0");
+    refused(LAGUNA, "\"moe_apply_router_weight_on_input\":true", FM_ECONFIG, "on_input true");
+    refused(LAGUNA, "\"moe_router_score_func\":\"sqrtsoftplus\"", FM_ECONFIG, "'sqrtsoftplus'");
+    refused(LAGUNA, "\"norm_topk_prob\":false", FM_ECONFIG, "norm_topk_prob false");
+    refused(LAGUNA, "\"qkv_bias\":true", FM_ECONFIG, "qkv_bias true");
+    must(LAGUNA, "\"mlp_only_layers\":[0],\"decoder_sparse_step\":1");
+    refused(LAGUNA, "\"mlp_only_layers\":[]", FM_ECONFIG, "mlp_only_layers are not the dense");
+    refused(LAGUNA, "\"mlp_only_layers\":[1]", FM_ECONFIG, "mlp_only_layers are not the dense");
+    refused(LAGUNA, "\"mlp_only_layers\":7", FM_ECONFIG, "mlp_only_layers are not the dense");
+    refused(LAGUNA, "\"decoder_sparse_step\":2", FM_ECONFIG, "decoder_sparse_step 2");
+}
+
+/* No eps in the sum of weights, and a width of the shared expert that the experts' does not move.
+ */
+static void lagunas_shared_expert_has_a_width_of_its_own(void **state)
+{
+    (void)state;
+    struct fm_config c = must(LAGUNA, "\"moe_routed_scaling_factor\":2.5");
+    const struct fm_route_rule *rule = &c.scored->rule;
+    assert_true(c.shared == 10 && c.I == 6 && c.dense == 20 && c.M == 3);
+    assert_true(rule->sigmoid && rule->renormalised && rule->eps == 0 && rule->scale == 2.5F);
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.mlp.experts.e_score_correction_bias"));
+    assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.1.mlp.gate.e_score_correction_bias"));
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.mlp.shared_expert.up_proj.weight"));
+    refused(LAGUNA, "\"moe_routed_scaling_factor\":0", FM_EFORMAT, "factor is not above 0");
+    refused("\"model_type\":\"laguna\",\"num_key_value_heads\":2" GROUPED, "\"x\":1", FM_EFORMAT,
+            "key 'shared_expert_intermediate_size' is missing");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,6 +527,12 @@ int main(void)
         cmocka_unit_test(trinitys_embeddings_are_scaled_where_mup_is_on),
         cmocka_unit_test(trinitys_router_is_what_vllm_reads),
         cmocka_unit_test(trinity_turns_heads_in_layers_with_a_window_only),
+        cmocka_unit_test(every_layer_of_laguna_has_its_number_of_heads),
+        cmocka_unit_test(each_type_of_lagunas_layers_has_a_rotation),
+        cmocka_unit_test(lagunas_gate_is_a_softplus_for_each_head),
+        cmocka_unit_test(without_layer_types_no_layer_of_laguna_has_a_window),
+        cmocka_unit_test(keys_of_laguna_that_transformers_does_not_read),
+        cmocka_unit_test(lagunas_shared_expert_has_a_width_of_its_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -103,6 +103,8 @@ int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *o,
     int rc = fm_keys_only(keys, every, err);
     if (!rc)
         rc = read_dense(c, o, keys, err);
+    if (!rc && o->width_key)
+        return fm_keys_size(&c->shared, keys->json, o->width_key, FM_CHANNELS_MAX, err);
     if (!rc)
         rc = read_count(&shared, keys->json, key, FM_EXPERTS_MAX, err);
     if (!rc)

@@ -14,6 +14,7 @@ struct fm_deepseek_layers {
     int shared; /* default width of the shared expert in multiples of an expert's (shared_key of the
                    family) */
     const char *dense_key; /* key of the number of dense layers; NULL: first_k_dense_replace */
+    const char *width_key; /* key of the shared expert's width; NULL: by shared */
     bool listed;           /* mlp_layer_types, if present, has the type of each layer */
     bool unread;           /* transformers does not read dense_key */
 };
