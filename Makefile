@@ -259,7 +259,7 @@ $(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 NEEDS_MPI := $(filter 1,$(MPI))$(filter mpi mpi-check check-ranks,$(MAKECMDGOALS))
 DEPS = $(if $(NEEDS_MPI),MPI=1 MPI_PKG="$(MPI_PKG)") CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh
-# Packages are installed for who asks to try or to check, never by a build or an install.
+# Packages are installed for who asks to try, to check or to make packages, never by a build or an install.
 DEPS_INSTALL := $(if $(filter demo check,$(MAKECMDGOALS)),install)
 deps:
 	@$(DEPS) install check

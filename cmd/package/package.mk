@@ -18,7 +18,7 @@ DEB := $(BUILD)/deb
 deb: export FM_MAINTAINER = $(MAINTAINER)
 DEB_BUILD ?= $(DEB)/build
 deb:
-	@sh tests/deps.sh deb
+	@sh tests/deps.sh install deb
 	@rm -rf $(DEB)/fm-suite $(DEB)/*.deb && mkdir -p $(DEB)/fm-suite && cp -r cmd/package/debian $(DEB)/fm-suite
 	@[ -n "$$FM_MAINTAINER" ] || echo 'make deb: no MAINTAINER="Name <name@host>" was given; these packages name a placeholder' >&2
 	@awk '/^Maintainer:/ && ENVIRON["FM_MAINTAINER"] { $$0 = "Maintainer: " ENVIRON["FM_MAINTAINER"] } 1' \

@@ -48,4 +48,6 @@ if [ "$(uname -m)" != aarch64 ]; then
 apt-get install -y gcc libc6-dev:arm64 libarchive-dev:arm64 libxxhash-dev:arm64 libcjson-dev:arm64 \
 libzstd-dev:arm64 libssl-dev:arm64 libdnnl-dev:arm64 librandom123-dev" "" build
 fi
+got=$(make -n CUDA=0 deb 2>/dev/null | grep -c 'deps.sh install deb')
+[ "$got" = 1 ] || { echo "make deb does not install what it needs" && failed=1; }
 exit $failed
