@@ -314,8 +314,9 @@ static int pass_data(struct walk *w, const char *name, uint64_t size, struct fm_
     uint64_t left = w->file->size - w->at;
     if (left < size)
         return fm_fail(err, FM_EFORMAT,
-                       "'%s' is %" PRIu64 " bytes, the file ends after %" PRIu64 " of them", name,
-                       size, left);
+                       "'%s' is %" PRIu64 " bytes, and the file ends after %" PRIu64
+                       " of them: it is cut off; copy or make it again",
+                       name, size, left);
     if (left < size + pad)
         return fm_fail(err, FM_EFORMAT, "cut off at byte %" PRIu64 ", in the padding of '%s'",
                        w->file->size, name);

@@ -205,7 +205,7 @@ static int check_span(const struct fm_tensor *t, uint64_t data_size, struct fm_e
     if (t->offset > data_size || t->size > data_size - t->offset)
         return fm_fail(err, FM_EFORMAT,
                        "its data ends at %" PRIu64 ", past the end of the file (%" PRIu64
-                       " bytes of data)",
+                       " bytes of data): it is cut off; copy it again",
                        t->offset + t->size, data_size);
     return FM_OK;
 }

@@ -135,7 +135,8 @@ static int read_head(struct fm_klbase *b, struct fm_err *err)
         fm_file_read(&b->file, sizeof magic, head, sizeof head, err))
         return err->code;
     if (memcmp(magic, MAGIC, sizeof magic) != 0)
-        return fm_fail(err, FM_EFORMAT, "a base-logits file begins with " MAGIC ", this one not");
+        return fm_fail(err, FM_EFORMAT,
+                       "does not begin with " MAGIC ": it is not a base-logits file of llama.cpp");
     b->shape = (struct fm_klbase_shape){head[0], head[1], head[2]};
     if (fm_klbase_check(&b->shape, err))
         return err->code = FM_EFORMAT;
@@ -143,8 +144,9 @@ static int read_head(struct fm_klbase *b, struct fm_err *err)
     if (b->file.size != want)
         return fm_fail(err, FM_EFORMAT,
                        "%" PRId32 " chunks of %" PRId32 " tokens with a vocabulary of %" PRId32
-                       " take %" PRIu64 " bytes; the file has %" PRIu64,
-                       b->shape.chunks, b->shape.n_ctx, b->shape.vocabulary, want, b->file.size);
+                       " take %" PRIu64 " bytes; the file has %" PRIu64 "%s",
+                       b->shape.chunks, b->shape.n_ctx, b->shape.vocabulary, want, b->file.size,
+                       b->file.size < want ? ": it is cut off; copy or make it again" : "");
     return FM_OK;
 }
 
