@@ -17,9 +17,11 @@
 static bool reserve(struct fm_text *t, size_t more)
 {
     size_t need = 0;
-    struct fm_err unused = {0};
     if (t->failed || !fm_add(&need, t->size, more) || !fm_add(&need, need, 1))
         return !(t->failed = true);
+    if (t->data && need <= t->capacity)
+        return true;
+    struct fm_err unused = {0};
     if (!t->data && need < FIRST_BYTES)
         need = FIRST_BYTES;
     t->failed = FM_GROW(t->data, t->capacity, need, "text", &unused);

@@ -16,7 +16,11 @@ static int compare(const void *a, const void *b)
 
 void fm_names_sort(void *records, size_t count, size_t size)
 {
-    if (count > 0)
+    const char *at = records;
+    size_t i = 1;
+    for (; i < count && compare(at, at + size) <= 0; i++)
+        at += size;
+    if (i < count) /* not sorted yet */
         qsort(records, count, size, compare);
 }
 

@@ -162,8 +162,7 @@ static int fill_format(struct fm_list *list, const struct fm_opened *o, int form
         f->tp_degrees = fm_runtimes_tp_degrees(&o->config, options.layout, p.widths.stored,
                                                fm_exportplan_quantum(&p));
         uint64_t has = fm_exportplan_channel_bytes(&p, fm_exportplan_channels_all(&p));
-        if (i == 0 && !(rc = fm_exportplan_member(&p, i, err))) {
-            tensors = planned_bytes(&p);
+        if (i == 0 && !(rc = fm_exportplan_same_layers(&p, i, &tensors, err))) {
             channels = has;
             beside = shared * (uint64_t)p.widths.shared;
         }

@@ -16,6 +16,7 @@
 #include "formats/tensor/hftext.h"
 #include "formats/tensor/hfwriter.h"
 #include "lib/base/mem.h"
+#include "lib/base/names.h"
 #include "lib/base/trace.h"
 #include "lib/export/texts.h"
 #include "lib/export/trust.h"
@@ -903,12 +904,6 @@ static int add_rest(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(((const struct fm_planned_tensor *)a)->t.name,
-                  ((const struct fm_planned_tensor *)b)->t.name);
-}
-
 static int compare_places(const void *a, const void *b)
 {
     const struct fm_planned_tensor *x = a, *y = b;
@@ -932,6 +927,14 @@ static void sort_tensors(struct fm_exportplan *p)
     }
 }
 
+/* Two of one name come from a bundle that was made to have them. */
+static int refuse_twins(const struct fm_exportplan *p, const char *what, const char *name,
+                        struct fm_err *err)
+{
+    return fm_fail(err, FM_EFORMAT, "%s: the export would have two %s named '%s'",
+                   p->from->bundle.file.path, what, name);
+}
+
 static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -940,8 +943,11 @@ static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
         rc = layout->experts(p, m, err);
     if (rc)
         return rc;
-    qsort(p->tensor, p->tensors, sizeof *p->tensor, compare_names);
+    fm_names_sort(p->tensor, p->tensors, sizeof *p->tensor);
     rc = layout->files(p, err);
+    const char *twin = rc ? NULL : fm_names_twin(p->tensor, p->tensors, sizeof *p->tensor);
+    if (twin)
+        rc = refuse_twins(p, "tensors", twin, err);
     if (rc)
         return rc;
     sort_tensors(p);
@@ -950,37 +956,17 @@ static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-static int compare_strings(const void *a, const void *b)
+/* Before anything is written: no two files of one name. */
+static int check_files(const struct fm_exportplan *p, struct fm_err *err)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Sorts the names.  Two of one name come from a bundle that was made to have them. */
-static int refuse_twins(const struct fm_exportplan *p, const char *what, const char **name,
-                        size_t n, struct fm_err *err)
-{
-    qsort(name, n, sizeof *name, compare_strings);
-    for (size_t i = 1; i < n; i++)
-        if (strcmp(name[i - 1], name[i]) == 0)
-            return fm_fail(err, FM_EFORMAT, "%s: the export would have two %s named '%s'",
-                           p->from->bundle.file.path, what, name[i]);
-    return FM_OK;
-}
-
-/* Before anything is written: no two files of one name, no two tensors. */
-static int check_names(const struct fm_exportplan *p, struct fm_err *err)
-{
-    size_t most = p->files > p->tensors ? p->files : p->tensors;
-    const char **name = fm_alloc(most, sizeof *name, "the names of an export", err);
+    const char **name = fm_alloc(p->files, sizeof *name, "the names of an export", err);
     if (!name)
         return err->code;
     for (size_t i = 0; i < p->files; i++)
         name[i] = p->file[i].name;
-    int rc = refuse_twins(p, "files", name, p->files, err);
-    for (size_t i = 0; i < p->tensors; i++)
-        name[i] = p->tensor[i].t.name;
-    if (!rc)
-        rc = refuse_twins(p, "tensors", name, p->tensors, err);
+    fm_names_sort(name, p->files, sizeof *name);
+    const char *twin = fm_names_twin(name, p->files, sizeof *name);
+    int rc = twin ? refuse_twins(p, "files", twin, err) : FM_OK;
     free(name);
     return rc;
 }
@@ -1028,13 +1014,37 @@ int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err)
         return err->code;
     if (fm_texts_plan(p, err))
         return err->code;
-    if (check_names(p, err))
+    if (check_files(p, err))
         return err->code;
     assert(!FM_DEBUGGING || fm_exportplan_sane(p));
     return FM_OK;
 }
 
 /* ---- bytes ---- */
+
+int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *bytes,
+                              struct fm_err *err)
+{
+    assert(p->options.layout->one_width && !p->options.layout->drops);
+    fm_exportplan_widths(p, index);
+    if (check_shared(p, err))
+        return err->code;
+    forget(p, 0);
+    int rc = add_rest(p, err);
+    size_t rest = p->tensors;
+    if (!rc)
+        rc = p->options.layout->experts(p, 0, err);
+    *bytes = 0;
+    for (size_t i = 0; i < p->tensors; i++) {
+        const struct fm_tensor *t = &p->tensor[i].t;
+        uint64_t bits = fm_tensor_count(t) * (uint64_t)fm_dtype_bits(t->dtype);
+        if (!rc && bits % 8 != 0)
+            rc = fm_fail(err, FM_ECONFIG, "tensor '%s' has no size in whole bytes", t->name);
+        *bytes += bits / 8 * (i < rest ? 1 : (uint64_t)p->from->config.M);
+    }
+    forget(p, 0);
+    return rc;
+}
 
 uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p)
 {

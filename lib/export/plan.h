@@ -174,6 +174,11 @@ bool fm_exportplan_sane(const struct fm_exportplan *p);
 
 /* ---- what it says ---- */
 
+/* Bytes of the tensors of a member in a layout with one width for all experts, without planning
+ * files or texts: one layer of experts stands for all.  The plan has no member after it. FM_ECONFIG
+ * as fm_exportplan_member. */
+int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *bytes,
+                              struct fm_err *err);
 /* Bytes of all weight files; of all files; and of a tar stream of them. */
 uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_bytes(const struct fm_exportplan *p);

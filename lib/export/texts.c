@@ -297,7 +297,7 @@ static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p,
 {
     const struct fm_jsonedit alone = {FM_HFTEXT_WRAPPER, NULL};
     char *whole = NULL;
-    if (!fm_hftext_wrapped(*text, *size))
+    if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* no edit changes that */
         return FM_OK;
     if (!p->wrapped)
         return fm_jsonedit_set(text, size, &alone, 1, err);

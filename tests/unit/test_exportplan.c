@@ -173,6 +173,30 @@ static void pieces_are_parts_of_the_whole(void **unused)
     }
 }
 
+/* A list's table of formats counts one layer for all; a whole plan has as many bytes. */
+static void one_layer_counts_for_all(void **unused)
+{
+    int made = 0;
+    (void)unused;
+    for (int q = -1; q < 0 || fm_quantisers[q]; q++) {
+        struct fm_exportplan p;
+        struct fm_export_options o = form_of(&fm_layout_uniform);
+        struct fm_err err = {0};
+        uint64_t counted = 0, planned = 0;
+        o.quantise = q < 0 ? NULL : fm_quantisers[q];
+        if (fm_exportplan_begin(&p, &opened, &o, &err) == FM_OK) {
+            made++;
+            GIVEN_TRY(fm_exportplan_same_layers(&p, 5, &counted, &given_err));
+            GIVEN_TRY(fm_exportplan_member(&p, 5, &given_err));
+            for (size_t t = 0; t < p.tensors; t++)
+                planned += p.tensor[t].t.size;
+            assert_int_equal(counted, planned);
+        }
+        fm_exportplan_release(&p);
+    }
+    assert_true(made > 1);
+}
+
 /* The layouts with our modelling file: a tensor for each plane of codes, in blocks of whole groups,
  * and what no channel has. */
 static void rounded_experts_are_planes_of_whole_groups(void **unused)
@@ -248,6 +272,7 @@ int main(void)
         cmocka_unit_test(a_plan_with_a_gap_is_not_sane),
         cmocka_unit_test(members_planned_one_after_another_are_as_if_planned_alone),
         cmocka_unit_test(pieces_are_parts_of_the_whole),
+        cmocka_unit_test(one_layer_counts_for_all),
         cmocka_unit_test(rounded_experts_are_planes_of_whole_groups),
         cmocka_unit_test(the_beginning_of_a_bundle_gives_the_same_plan),
     };
