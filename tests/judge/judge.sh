@@ -79,6 +79,7 @@ status=0
 "$venv/bin/python" -u tests/judge/codesjudge.py || status=1
 "$venv/bin/python" -u tests/judge/roundjudge.py || status=1
 "$venv/bin/python" -u tests/judge/dropjudge.py || status=1
+"$venv/bin/python" -u tests/judge/layerjudge.py || status=1
 "$venv/bin/python" -u tests/judge/measurejudge.py || status=1
 "$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
