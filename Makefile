@@ -10,7 +10,7 @@
 #   tests      builds the test programs, for `tests/run.sh PATTERN`
 #   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
 #   gpu-check  all that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77 where there is
-#              none); gpu-build and gpu-more make what it runs; all need nvcc, gcc and make alone
+#              none); gpu-build and gpu-more make what it runs; all need only nvcc, gcc and make
 #   judge-clip latency and tokens per second with libfm_clip and without, in transformers and vLLM, on a
 #              quiet machine
 #   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
@@ -133,7 +133,7 @@ TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
 
-# libfm_clip.so: kernels/clip/clip.h alone is visible.  Its threads outlive dlclose, so it stays loaded.
+# libfm_clip.so: only kernels/clip/clip.h is visible.  Its threads outlive dlclose, so it stays loaded.
 CLIP_SO := libfm_clip.so.1
 CLIP_O := $(patsubst %.c,$(BUILD)/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c lib/base/isa.c) \
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
@@ -292,7 +292,7 @@ check-fast: deps-check $(BINS) $(FAST:tests/%.c=$(BUILD)/tests/%)
 	@BUILD="$(BUILD)" SAN="$(SAN)" \
 		bash tests/run.sh '@($(subst $(empty) $(empty),|,$(FAST:tests/%.c=%))|cli/@($(FAST_CLI)))'
 
-# What ranks are tested by, alone: with SAN=address,undefined, or another MPI (fm-hacking(7)).
+# Only the tests of ranks: with SAN=address,undefined, or another MPI (fm-hacking(7)).
 check-ranks: mpi-check $(TOOLS:%=$(BUILD)/bin/%) $(MPI_TESTS:%=$(BUILD)/tests/unit/%)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh '@(unit/test_@(comm|reduction|ranks)|cli/mpi*)'
 

@@ -151,7 +151,7 @@ static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err 
         return fm_fail(
             err, FM_EFORMAT,
             "is part 1 of %d, and the others are found by the file's name, which must end "
-            "in -00001-of-%05d.fm; or give all parts one behind another",
+            "in -00001-of-%05d.fm; or give all parts concatenated",
             b->parts, b->parts);
     if (number != 1 || parts != b->parts)
         return fm_fail(err, FM_EFORMAT,

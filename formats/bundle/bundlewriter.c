@@ -18,7 +18,7 @@
  *     header
  *
  * In parts, several files go on counting: a file ends with its checksums and two zero blocks, and
- * the next one begins with the header of the slot behind them.  The checksums of the first are slot
+ * the next one begins with the header of the slot after them.  The checksums of the first are slot
  * w->file[0].sums, with the manifest's digest; those of the others have their digests in the
  * manifest.
  *

@@ -1,7 +1,7 @@
 /*
  * The mask set: widths u32 (B, L, E), little-endian, as one zstd frame with content
  * size and checksum.  Exactly that is accepted: one frame, the size the manifest
- * says, a window of at most 8 MiB, no dictionary, nothing behind it.
+ * says, a window of at most 8 MiB, no dictionary, nothing after it.
  */
 #ifndef FM_MASKSET_H
 #define FM_MASKSET_H

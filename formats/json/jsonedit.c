@@ -70,7 +70,7 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
         if (i < n && edit[i].value) {
             o->span[i] = (struct span){from, o->last};
         } else if (i < n) {
-            /* With the comma in front of it, or behind it where nothing is left in front. */
+            /* With the comma before it, or after it if nothing remains before it. */
             size_t end = o->empty && more ? (size_t)(j.at - text) : o->last;
             o->span[i] = (struct span){o->empty ? cut : before, end};
             cut = end;
@@ -203,7 +203,7 @@ static int prune_object(struct pruning *p, int depth, struct fm_err *err)
             return rc;
         size_t end = (size_t)(p->j.at - p->text);
         more = fm_json_accept(&p->j, ',');
-        /* With the comma in front of it, or behind it where nothing is left in front. */
+        /* With the comma before it, or after it if nothing remains before it. */
         if (!stays && none && more)
             end = (size_t)(p->j.at - p->text);
         if (!stays)

@@ -14,7 +14,7 @@ WHAT is what one sequence goes through:
             are multiplied with masks, cross-entropy and divergence, the gradient at every mask.
 EXPERTS is the fastest of transformers' implementations of experts; batched_mm, which copies an
 expert's weights for every row, is left out where the copies of a layer would not fit.  The first
-sequence warms up, the next one chooses among them, and those behind it are the measure; loading is in
+sequence warms up, the next one chooses among them, and those after it are measured; loading is in
 none of them.
 """
 
@@ -63,7 +63,7 @@ class Masked:
 
 
 class Train:
-    experts = EXPERTS[:1]  # masks are applied where rows are sorted by expert: it alone does that
+    experts = EXPERTS[:1]  # masks are applied where rows are sorted by expert: only this one does
 
     def __init__(self, torch, model):
         self.torch, self.model = torch, model

@@ -1,6 +1,6 @@
 /*
  * Made by golden/make/unicode.py from tokenizers 0.23.3: letters by case, marks, signs.
- * Included by unicode.c alone.
+ * Included only by unicode.c.
  */
 // clang-format off
 

@@ -1,6 +1,6 @@
 /*
  * Made by golden/make/unicode.py from tokenizers 0.23.3: classes of code points as in Unicode 16.
- * Included by unicode.c alone.
+ * Included only by unicode.c.
  */
 // clang-format off
 

@@ -1,6 +1,6 @@
 /*
  * Made by golden/make/unicode.py from tokenizers 0.23.3: normal form C as in Unicode 9.
- * Included by unicode.c alone.
+ * Included only by unicode.c.
  */
 // clang-format off
 

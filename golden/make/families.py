@@ -245,7 +245,7 @@ def indexed_shapes(c):
 
 
 def axk1_shapes(c):
-    """The norm behind the experts is in the dense layer, too, where nothing reads it."""
+    """The norm after the experts is also in the dense layer, where nothing reads it."""
     norms = {p + "post_mlp_layernorm.weight": ((c["hidden_size"],), 0.3) for _, p in layers(c)}
     return deepseek_shapes(c) | norms
 

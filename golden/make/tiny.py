@@ -33,7 +33,7 @@ SPECIAL = ["<unk>", "<s>", "</s>"]
 VOCABULARY = 384
 
 GRAD_LAYER, GRAD_EXPERTS = 2, (0, 3, 7)  # whose dW is stored: all would be 12 MB
-SCORED = 8  # calibration sequences behind the stored scores
+SCORED = 8  # calibration sequences of the stored scores
 RECIPE = goldens.Recipe(
     seed=SEED,
     actions=(26, 103, 180, 256),  # 0.1 0.4 0.7 1.0 of 256 channels, rounded up

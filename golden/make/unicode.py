@@ -135,7 +135,7 @@ def write(name, holds, *tables):
     with open(os.path.join(root, "formats/text", name), "w") as f:
         f.write(f"""/*
  * Made by golden/make/unicode.py from tokenizers {tokenizers.__version__}: {holds}.
- * Included by unicode.c alone.
+ * Included only by unicode.c.
  */
 // clang-format off
 """ + "".join(tables))

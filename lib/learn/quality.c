@@ -465,7 +465,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     return rc;
 }
 
-/* Measure the original alone; its sweep is kept for comparisons with it. */
+/* Measure only the original; its sweep is kept for comparisons with it. */
 static int measure_original(struct fm_sweep **sweep, struct fm_quality_original *original,
                             uint64_t memory, const struct held_out *h, struct watch *watch,
                             struct fm_err *err)

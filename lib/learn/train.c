@@ -593,7 +593,7 @@ static void warn_learned(struct fm_trainer *t, double budget)
     t->warned = true;
     fm_run_warn(t->task.run,
                 "learned came to a budget of %.4f in %d steps, --steps %d and as many to catch up; "
-                "beyond it, to --until %s, experts are narrowed by their scores alone; give more "
+                "beyond it, to --until %s, experts are narrowed only by their scores; give more "
                 "--steps, a larger --lr or a smaller --prior",
                 budget, 2 * o->steps, o->steps, o->until);
 }

@@ -105,7 +105,7 @@ function chart(set, metric, number) {
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
       "aria-label": metric.name + " of " + set.title + " over " +
         (state.axis === 1 ? "bytes" : "the share of channels removed") + ": " +
-        series.map((s) => s.name).join(", ") + ". The table behind the charts has the numbers." },
+        series.map((s) => s.name).join(", ") + ". The table after the charts has the numbers." },
       svg("clipPath", { id: clip }, svg("rect", { x: left, y: top - 4, width: width - left - right + 4,
         height: height - top - bottom + 4 })),
       gridOf(scale, ticks(x0, x1), ticks(y0, y1), metric));

@@ -126,7 +126,7 @@ struct fm_stage_member {
     size_t size;
 };
 
-/* Members of an output in canonical order; what the caller appends comes behind them. */
+/* Members of an output in canonical order; what the caller appends comes after them. */
 struct fm_stage_parts {
     struct fm_part *part;
     size_t parts, capacity;

@@ -56,7 +56,7 @@ def strings(tree, path=()):
 
 
 def put(tree, path, word):
-    """The word behind the string, which may then still begin as it should."""
+    """The word after the string, whose beginning may still be as expected."""
     for key in path[:-1]:
         tree = tree[key]
     tree[path[-1]] += word

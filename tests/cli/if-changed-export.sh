@@ -1,5 +1,5 @@
 # fm-pack --export --if-changed: a directory that is what the bundle makes of these options is left
-# alone, whatever its card says; any other export is made again, and what is no export stays.
+# alone, whatever its card says; any other export is made again, and what is not an export stays.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

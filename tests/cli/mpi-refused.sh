@@ -1,4 +1,4 @@
-# Ranks: what they must have in common, the failure of one, and many that are alone.
+# Ranks: what they must have in common, the failure of one, and many that are not connected.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 prepare
@@ -31,7 +31,7 @@ echo "# the failure of one"
 echo "status $?"
 said <err
 
-echo "# many that are alone"
+echo "# many that are not connected"
 SLURM_STEP_NUM_TASKS=2 "${rank[@]}" -o other
 echo "status $?"
 SLURM_STEP_NUM_TASKS=2 "$mpi/fm-rank" "${rank[@]:1}" -o other

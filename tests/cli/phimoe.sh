@@ -1,4 +1,4 @@
-# What PhiMoE alone has: sequences end where longrope's short factors do, and stock exports have
+# What only PhiMoE has: sequences end where longrope's short factors do, and stock exports have
 # the class name that servers know, whichever transformers wrote the checkpoint.
 phi=$GOLDEN/odd-phimoe
 fm-rank -q --model "$phi" --tokens "$phi/tokens.npy" --seq-len 33 -o none

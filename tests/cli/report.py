@@ -112,7 +112,7 @@ def bundle_agrees(data, bundle):
 
 
 def halves(q):
-    """What a point has behind its agreement: null, and half of each interval."""
+    """What a point has after its agreement: null, and half of each interval."""
     ends = [q.get(key) for key in ("ce_interval", "kl_interval")]
     return (None, *(-1 if e is None else (e[1] - e[0]) / 2 for e in ends)) if ends[0] else ()
 

@@ -1,5 +1,5 @@
 # A shared expert whose width config.json counts in experts: where these become narrower under stock
-# names it is so many more of them, with zeros behind its own channels, which are checked; and what
+# names it is so many more of them, with zeros after its own channels, which are checked; and what
 # fm-pack says an export takes is what it takes.
 model=$GOLDEN/odd-glm4 # 38 channels, as many as two experts of 19
 fm-rank -q --model "$model" --tokens "$model/tokens.npy" -o ranked >/dev/null 2>&1

@@ -1,4 +1,4 @@
-# A tensor that published checkpoints have and nothing reads: A.X-K1's norm behind the experts, in a
+# A tensor that published checkpoints have and nothing reads: A.X-K1's norm after the experts, in a
 # layer without experts.  It is carried if it exists, and not required.
 model=$GOLDEN/odd-axk1
 cat >drop.py <<'END'

@@ -45,7 +45,7 @@ void double_open_memory(const char *who);
 void double_close_memory(void);
 int double_live_allocations(void);
 
-/* A word of FM_DOUBLE: the text behind "name=", "" for a bare word, NULL where it is not there. */
+/* A word of FM_DOUBLE: the text after "name=", "" for a bare word, NULL if it is missing. */
 const char *double_word(const char *name);
 
 /* --- double_stream.cc */

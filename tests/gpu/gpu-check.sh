@@ -124,7 +124,7 @@ run() {
     status=$?
     took=$(seconds $(($(now) - began)))
     cat "$out/$name.log"
-    # a profiler's counters are for root alone on many machines
+    # a profiler's counters are only for root on many machines
     [ $status = 0 ] || ! grep -q ERR_NVGPUCTRPERM "$out/$name.log" || status=77
     case $status in
     0) word=ok ;;

@@ -102,7 +102,7 @@ bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_works
     MUST(cudaDeviceSynchronize());
     bool kept = untouched(workspace, bytes) && untouched(c.out, c.out.n - CANARY);
     if (!kept)
-        report(false, "forward", "bytes behind the workspace or out were written");
+        report(false, "forward", "bytes past the workspace or out were written");
     return kept;
 }
 

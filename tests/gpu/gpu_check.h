@@ -165,7 +165,7 @@ struct test_layer {
     }
 };
 
-/* Bytes behind what a call may write, filled with 0xff and looked at afterwards. */
+/* Bytes past what a call may write, filled with 0xff and checked afterwards. */
 enum { CANARY = 4096 };
 
 struct test_call {
@@ -287,7 +287,7 @@ class prepared
 test_layer odd_layer(int type, int H);
 
 /* Enqueue and wait, with a workspace for so many tokens; false, and a failed check, where it was
- * refused or wrote behind the workspace or out. */
+ * refused or wrote past the workspace or out. */
 bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace);
 
 /* One case on one path, `sample` tokens of it against the definition. */

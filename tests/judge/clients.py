@@ -245,7 +245,7 @@ FAMILIES = {
         "scoring_func": "sigmoid",
         "topk_method": "noaux_tc",
     },
-    "gpt_oss": {  # a window that closes, before a full layer and behind it
+    "gpt_oss": {  # a window that closes, before a full layer and after it
         "head_dim": 32,
         "sliding_window": 16,
         "rope_parameters": {
@@ -429,7 +429,7 @@ def cells_for(family, client):
 
 def asked(name, row, client):
     """Is that cell worth a run?  Our package for SGLang is asked for what it adds, and for the
-    switch; SGLang alone knows one width of fused experts for all layers."""
+    switch; SGLang has one width of fused experts for all layers."""
     if row in ("layer fused", *ROUNDED) and name in UNFUSED:
         return False
     if name in DELTANETS and client != "transformers":

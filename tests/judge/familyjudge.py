@@ -43,7 +43,7 @@ ROWS = (
     "odd-exaone", "odd-axk1", "odd-afmoe", "odd-laguna", "odd-fp8",
 )  # fmt: skip
 # Bytes of tensors that the published models have and transformers' classes leave out.
-IGNORED = {"odd-axk1": 36 * 2}  # the norm behind the experts of a layer that has none
+IGNORED = {"odd-axk1": 36 * 2}  # the norm after the experts of a layer without experts
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
 STOCK = ("padded", "uniform")  # their code is transformers' own
@@ -127,7 +127,7 @@ def judge_budget(judge, row, family, here, beside):
 
 def neighbour(rows, here):
     """The next member that is another function: odd-mixtral has an expert that no token reaches,
-    and the first members drop its channels alone."""
+    and the first members drop only its channels."""
     loss = lambda row: row["quality"]["ce"]
     return next(x for x in rows if x["index"] > here["index"] and loss(x) != loss(here))
 

@@ -133,7 +133,7 @@ class TorchOnDouble:
 
 
 class PlainOperator:
-    """In place of torch's operators, which take torch's tensors alone: the function itself."""
+    """In place of torch's operators, which take only torch's tensors: the function itself."""
 
     def __init__(self, function):
         self.function = function

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The packages as their users meet them.  For each release of Debian: built in a root that has what the
 # build needs and nothing else, looked at by lintian, installed by apt in a fresh root that has nothing,
-# and used there: the demo by installed tools alone, the example of libfm(3) against the -dev package, the
+# and used there: the demo by installed tools only, the example of libfm(3) against the -dev package, the
 # wheel by pip; and removed again.  `make packages-check`: as root, with debootstrap and a network.
 #
 #   tests/judge/packages.sh [SUITE...]    bookworm, trixie (default: both)

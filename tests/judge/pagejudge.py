@@ -23,7 +23,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Browser:
-    """DevTools' protocol: JSON with a NUL behind it, commands in on 3 and answers out on 4."""
+    """DevTools' protocol: JSON followed by a NUL, commands in on 3 and answers out on 4."""
 
     def __init__(self, program, profile):
         commands, self.to = os.pipe()
@@ -267,7 +267,7 @@ def has_names(b):
 
 
 def figures_are_those(b, listed, quality):
-    """The table behind each set of charts."""
+    """The table after each set of charts."""
     assert "uniform nvfp4: not in transformers" in b.text("#programs-note"), b.text("#programs-note")
     tables = b.run("[...document.querySelectorAll('#sets details table')].map((t) => "
                    "[...t.tBodies[0].rows].map((tr) => [...tr.cells].map((c) => c.textContent)))")

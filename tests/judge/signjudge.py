@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Signatures, crossed with the model-signing package of PyPI.  Part of `make judge`.
 
-    judge.sh --publish      this alone, in its own environment
+    judge.sh --publish      only this, in its own environment
 
 An export and a bundle of golden/odd-mixtral are signed by each side with keys of openssl(1) on three
 curves, and verified by the other; then each refuses what was changed after the other signed it.  One

@@ -186,7 +186,7 @@ def byte_level(regex):
 
 
 def split(pattern, matches=False):
-    """Cut at the matches of a pattern, or keep these alone."""
+    """Cut at the matches of a pattern, or keep only these."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed" if matches else "Isolated",
             "invert": matches}
 

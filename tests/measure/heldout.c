@@ -26,7 +26,7 @@ static double wanted(int i)
     return 0.1 * (i + 1);
 }
 
-/* Masks before and behind every budget; after[i] is the second of them. */
+/* Masks before and after every budget; after[i] is the second of them. */
 static void choose(uint32_t *widths, int *after, const struct fm_masks *f)
 {
     size_t X = (size_t)f->M * (size_t)f->E;

@@ -12,7 +12,7 @@
 # exchange --refine=8 --nested.  The last one is compared with the others.
 #
 # All run on one thread.  Streams, reports and losses go to DIR (build/masks); what is there is
-# not made again, so an interrupted study is resumed, and the table (-t: that alone) is of what is
+# not made again, so an interrupted study is resumed, and the table (-t: only that) is of what is
 # there.  Remove DIR after a change of a method.
 set -euo pipefail
 export LC_ALL=C

@@ -52,7 +52,7 @@ for s; do
 done
 
 # Lines "NAME SEED LOSS LOSS LOSS LOSS": between two masks on the straight line that joins them,
-# behind the last mask its own loss.  The second loss that fm-recover reports is the later one.
+# after the last mask its own loss.  The second loss that fm-recover reports is the later one.
 losses() {
     for name in unranked-uniform ranked-uniform shuffle-global shuffle-layer saliency learned \
         recovered; do

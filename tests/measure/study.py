@@ -34,7 +34,7 @@ MODELS = {  # what takes the shortest comes first
 STRATEGIES_ON = "choose-qwen2"
 MASKS = ("--steps", "200", "--until", "0.65", "--budget-step", "0.05")
 ADAPTER = ("--steps", "100")
-FEW = 4 * 128  # tokens behind the ranking by few samples
+FEW = 4 * 128  # tokens of the ranking by few samples
 COMMON = ("--seq-len", "128", "--shuffle", "--precision", "f32")
 
 

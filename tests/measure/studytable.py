@@ -15,7 +15,7 @@ golden/make/trained.py, choose-qwen2 (3 layers of 12 of 64, top-3, a shared expe
 holds here need not hold on models that people use, nor the other way about.
 
 Figures are the cross-entropy on 64 sequences of 128 tokens that nothing else has read, lower is better:
-the mean of the seeds, and behind it the largest less the smallest.  At a budget between two masks of
+the mean of the seeds, and after it the largest less the smallest.  At a budget between two masks of
 a family it is that of the straight line between them.  The paper has means of seven zero-shot accuracies,
 higher is better.  Beside each claim stand, for each budget, whether it held: in every seed that was run
 (held), in some (in part), in none (no), in how many of how many, and the mean difference of the losses.

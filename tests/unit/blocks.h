@@ -1,7 +1,7 @@
 /*
- * A block of attention alone, for tests: what it computes from weights that are drawn, its backward
- * against central differences along random directions, and the fast table against the definition.
- * No size is round.  Weights that a test draws belong to the block.
+ * A single block of attention, for tests: what it computes from weights that are drawn, its
+ * backward against central differences along random directions, and the fast table against the
+ * definition. No size is round.  Weights that a test draws belong to the block.
  */
 #ifndef FM_TESTS_BLOCKS_H
 #define FM_TESTS_BLOCKS_H

@@ -240,7 +240,7 @@ static inline struct call widen_call(const struct layer *s, const struct layer *
     return w;
 }
 
-/* Slot j of every token alone, with weight 1. */
+/* Only slot j of every token, with weight 1. */
 static inline struct call slot_alone(const struct layer *s, const struct call *c, int j)
 {
     struct call one = copy_call(s, c);

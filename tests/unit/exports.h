@@ -130,7 +130,7 @@ static inline struct fm_export_report stream_as(const char *path, struct fm_expo
     return report;
 }
 
-/* Elastic with the members of these budgets alone, starting with the first. */
+/* Elastic with only the members of these budgets, starting with the first. */
 static inline struct fm_export_options capped(double low, double high)
 {
     return (struct fm_export_options){.layout = &fm_layout_elastic,
@@ -140,7 +140,7 @@ static inline struct fm_export_options capped(double low, double high)
                                       .load_high = high};
 }
 
-/* The i-th form of export, as lists have them; NULL behind the last.  Those with a load cap are the
+/* The i-th form of export, as lists have them; NULL after the last.  Those with a load cap are the
  * last ones. */
 static inline const struct fm_list_kind *kind_of(int i)
 {

@@ -1,6 +1,6 @@
 /*
  * For the tests of kernels: random arrays, guarded outputs, comparisons.  An array has GUARD
- * bytes of a pattern behind it, and check_guards() finds what was written there.
+ * bytes of a pattern after it, and check_guards() finds what was written there.
  */
 #ifndef FM_TESTS_KERNELS_H
 #define FM_TESTS_KERNELS_H
@@ -96,7 +96,7 @@ static inline void check_guards(void)
     for (int a = 0; a < arrays.count; a++)
         for (int i = 0; i < GUARD; i++)
             if (((unsigned char *)arrays.block[a])[arrays.bytes[a] + i] != 0xAB)
-                fail_msg("array %d of the test (%zu bytes) was written %d bytes behind its end", a,
+                fail_msg("array %d of the test (%zu bytes) was written %d bytes past its end", a,
                          arrays.bytes[a], i);
 }
 

@@ -301,7 +301,7 @@ static void clamped_experts_with_biases_agree_with_the_definition(void **state)
             }
 }
 
-/* By the formula of clip.h, one channel wide; and width 0, which is down's bias alone. */
+/* By the formula of clip.h, one channel wide; and width 0, which is only down's bias. */
 static void a_clamped_channel_and_none_are_by_the_formula(void **state)
 {
     (void)state;
@@ -338,7 +338,7 @@ static void cuda_refuses_biases_by_name(void **state)
     free_arrays();
 }
 
-/* The resident channels of `s` alone, in memory of exactly that size. */
+/* Only the resident channels of `s`, in memory of exactly that size. */
 static void freed_tails_give_the_same_bits(void **state)
 {
     (void)state;

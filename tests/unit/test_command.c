@@ -14,7 +14,7 @@
 #include "lib/data/command.h"
 #include "tests/unit/scratch.h"
 
-/* `lines` lines of "text N"; where `fails`, an error behind them. */
+/* `lines` lines of "text N"; where `fails`, an error after them. */
 struct source {
     uint64_t lines, given, piece;
     bool fails;

@@ -89,7 +89,7 @@ if [ -n "$NVCC" ]; then
     grep -q 'vprintf' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait says nothing"
     grep -E 'trap;|vprintf' "$scratch/waits.ptx" && fail "a wait that ships is watched"
 fi
-# What a wait for products ends is tied behind it, number by number (products_fence): the compiler
+# What a wait for products ends is tied after it, number by number (products_fence): the compiler
 # does not know that products write those registers late, and could read them before.
 if [ -n "$NVCC" ]; then
     printf '%s\n' '#include "kernels/clip/cuda/clip_cuda_hopper.cuh"' '#include "tests/gpu/gpu_probe.cuh"' \

@@ -40,7 +40,7 @@ static int place(enum fm_weight_part part, enum fm_weight_part of, int j, int r,
     }
 }
 
-/* The elements that a cut says are there, `at` elements behind the share's first; their number. */
+/* The elements that a cut says are there, `at` elements after the share's first; their number. */
 static int check_cut(const struct fm_expert_cut *cut, enum fm_weight_part part, int at)
 {
     int width = (int)fm_expert_part_row(cut->of, H), n = 0;

@@ -23,7 +23,7 @@
 #define TOL_EACH 1e-6
 #define TOL_BF16 2e-2 /* operands have 8 bits */
 
-/* A case runs one or two ops on inputs that depend on its sizes alone. */
+/* A case runs one or two ops on inputs that depend only on its sizes. */
 typedef void run_case(const struct fm_ops *ops, const int *z, struct outputs *o);
 
 /* z: M N K ta tb beta; leading dimensions have gaps. */

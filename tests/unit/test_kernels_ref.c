@@ -88,7 +88,8 @@ static void norm_back_adds_the_gradient(void **state)
     check_norm_back(true);
 }
 
-/* Row 4 is position 1; the angle of element 2 of head 1, whose partner is `other` behind it. */
+/* Row 4 is position 1; the angle of element 2 of head 1, whose partner is `other` elements after
+ * it. */
 static void check_rope(int R, bool pairs, int first, int angle, int other)
 {
     enum { N = 6, T = 3, HEADS = 2, C = 10 };

@@ -1,4 +1,4 @@
-/* A checkpoint larger than 4 GiB, in holes that take no disk: the weights are found behind them. */
+/* A checkpoint larger than 4 GiB, in holes that take no disk: the weights after them are found. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -133,7 +133,7 @@ static void expect_flip_found(const char *tensor, uint64_t from_end, const char 
     fm_file_close(&f);
 }
 
-/* From the bundle's first members alone: the resident widths are boundaries of its segments. */
+/* From only the bundle's first members: the resident widths are boundaries of its segments. */
 static void every_byte_is_proved_by_the_checksums(void **unused)
 {
     (void)unused;

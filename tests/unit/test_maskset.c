@@ -92,7 +92,7 @@ static void every_cut_is_refused(void **unused)
     size_t size;
     unsigned char *frame = good_frame(&size);
     for (size_t cut = 0; cut < size; cut++) {
-        unsigned char *part = malloc(cut ? cut : 1); /* no byte behind the cut can be read */
+        unsigned char *part = malloc(cut ? cut : 1); /* no byte after the cut can be read */
         assert_non_null(part);
         memcpy(part, frame, cut);
         expect_refusal(part, cut, COUNT, "masks: ");
@@ -210,7 +210,7 @@ static void bombs_are_refused(void **unused)
     }
     ZSTD_freeCCtx(ctx);
     expect_refusal(bomb, out.pos, COUNT, "masks: 268435456 bytes");
-    assert_int_equal(bomb[4] >> 6, 2); /* the size is four bytes behind the window */
+    assert_int_equal(bomb[4] >> 6, 2); /* the size is the four bytes after the window */
     const uint32_t lie = COUNT * 4;
     memcpy(bomb + 6, &lie, sizeof lie);
     expect_refusal(bomb, out.pos, COUNT, "masks: ");

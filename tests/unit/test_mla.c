@@ -160,7 +160,7 @@ static void the_fast_table_agrees_with_the_definition(void **state)
     }
 }
 
-/* 1e-6, whatever rms_norm_eps says: a latent of zeros is divided by its root alone. */
+/* 1e-6, whatever rms_norm_eps says: a latent of zeros is divided only by its root. */
 static void latents_have_an_eps_of_their_own(void **state)
 {
     struct block b;

@@ -27,7 +27,7 @@ static void words_are_escaped_where_they_stand(void **state)
     free(json.data);
 }
 
-/* The title alone stands outside of the data; the template's places are all filled. */
+/* Only the title is outside of the data; all placeholders of the template are filled. */
 static void a_page_is_its_template_filled(void **state)
 {
     struct fm_text page = {0};

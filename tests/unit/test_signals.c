@@ -53,7 +53,7 @@ struct process {
 };
 
 /* The tool in the scratch directory, a process group of its own as shells make one; `more` is put
- * behind the words of `line`. */
+ * after the words of `line`. */
 static struct process start(const char *line, const char *more, bool piped)
 {
     int pipe_of[2] = {-1, -1};
@@ -99,7 +99,7 @@ static int run(const char *line, const char *more)
     return finish(start(line, more, false));
 }
 
-/* The set of signals behind `name` in a status file of /proc; none where it is gone. */
+/* The set of signals after `name` in a status file of /proc; empty if it is gone. */
 static uint64_t signal_set(const char *path, const char *name)
 {
     char line[256], format[32];

@@ -166,7 +166,7 @@ static void merges_across_words_are_made(void **state)
     }
 }
 
-/* The pieces of a text by a pattern, each behind a bar. */
+/* The pieces of a text by a pattern, each after a bar. */
 static void pieces_are(const char *pattern, const char *text, const char *wanted)
 {
     struct fm_pretoken p;
@@ -253,7 +253,7 @@ static void classes_are_those_of_unicode_16(void **state)
     assert_int_equal(cased, 1889 + 2258);
     assert_int_equal(marks, 2501);
     assert_int_equal(signs, 9369);
-    assert_int_equal(class[0x11de3], FM_DIGIT); /* a number in 17 alone */
+    assert_int_equal(class[0x11de3], FM_DIGIT); /* a number only in 17 */
     assert_true(class[0x10d4a] & FM_LETTER);    /* Garay, new in 16 */
     assert_false(class['_'] & FM_LETTER);
     assert_true(class['_'] & FM_WORD);

@@ -143,7 +143,7 @@ static void hy3_renormalises_with_a_factor_of_its_own_key(void **state)
     refused(HY3, "\"moe_router_enable_expert_bias\":0", FM_ECONFIG, "expert_bias 0 is not");
 }
 
-/* transformers reads the list alone, vLLM the number alone. */
+/* transformers reads only the list, vLLM only the number. */
 static void hy3s_dense_layers_are_those_of_all_programs(void **state)
 {
     (void)state;

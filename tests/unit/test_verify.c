@@ -169,7 +169,7 @@ static void every_bad_mask_is_found(void **unused)
     size_t size;
     memcpy(widths, given_widths(), sizeof widths);
     widths[1 * experts + 3] = widths[1 * experts + 5] = 25; /* not in the actions, and the sum */
-    widths[2 * experts + 7] = 4;                            /* the sum alone */
+    widths[2 * experts + 7] = 4;                            /* only the sum */
     GIVEN_TRY(fm_maskset_pack(widths, sizeof widths / 4, &frame, &size, &given_err));
     rewrite(&(struct change){FM_MEMBER_MASKS, frame, size}, 1);
     assert_int_equal(verify(verify_edited, NULL), FM_EFORMAT);

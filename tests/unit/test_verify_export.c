@@ -143,7 +143,7 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
     assert_int_equal(verify(to, verify_bundle), FM_OK);
 }
 
-/* The blanks behind the header have room for its name. */
+/* The blanks after the header have room for its name. */
 static void a_tensor_too_many_is_named(void **unused)
 {
     (void)unused;

@@ -106,7 +106,7 @@ static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int mino
     const struct fm_clip_layer *g = &layer->given;
     bool aligned = g->type != FM_CLIP_F32 && g->H % 8 == 0 && (uintptr_t)g->gate_up % 16 == 0 &&
                    (uintptr_t)g->down % 16 == 0;
-    /* compute capability 9.0 alone has these instructions; coordinates of boxes are 32 bits */
+    /* only compute capability 9.0 has these instructions; coordinates of boxes are 32 bits */
     bool hopper = aligned && g->cap_max > 0 && major == 9 && minor == 0 && g->H >= FM_CUDA_STEP &&
                   g->channels >= FM_CUDA_STEP && g->channels < ((int64_t)1 << 30) - FM_CUDA_STEP;
     switch (g->path) {

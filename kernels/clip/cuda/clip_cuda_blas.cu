@@ -1,5 +1,5 @@
 /*
- * The baselines that the fused paths are measured against, for the bench alone.  Both need the
+ * The baselines that the fused paths are measured against, only for the bench.  Both need the
  * sizes on the host, so a call waits for the device; buffers grow as needed and stay.
  *
  *   naive   per expert: copy the prefix of its weights out, multiply, gate, multiply

@@ -1,5 +1,5 @@
 /*
- * clip_gpu.h on CUDA.  A run is timed by events around the work alone; before it, memory larger
+ * clip_gpu.h on CUDA.  A run is timed by events around only the work; before it, memory larger
  * than any L2 cache is written, then other memory read: what was written would otherwise lie in
  * the cache and be written back at the run's cost.
  */

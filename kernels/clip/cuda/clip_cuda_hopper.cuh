@@ -15,7 +15,7 @@
  * The producer takes a tile when it has asked for all of the one before: longest first, from a
  * counter that all blocks share, and tells the consumers its number through shared memory.  (With
  * job.simple tiles are dealt out beforehand, round by round.)  Who computes a tile changes no bit
- * of it.  Weights that one tile alone reads, those of the small form, leave the cache first.
+ * of it.  Weights that only one tile reads, those of the small form, leave the cache first.
  *
  * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
  * 1 drops their columns where it stores; product 2, whose sum they would enter, overwrites them

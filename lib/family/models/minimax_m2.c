@@ -34,11 +34,10 @@ static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err
     cJSON_ArrayForEach(type, list)
     {
         if (!cJSON_IsNumber(type) || type->valuedouble != 1)
-            return fm_fail(
-                err, FM_ECONFIG,
-                "attn_type_list has another entry than 1, full attention, which alone is "
-                "supported for %s",
-                keys->family);
+            return fm_fail(err, FM_ECONFIG,
+                           "attn_type_list has another entry than 1, full attention, the only one "
+                           "supported for %s",
+                           keys->family);
     }
     return FM_OK;
 }
