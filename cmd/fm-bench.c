@@ -434,7 +434,7 @@ static const struct fm_cli_option own[] = {
     {"over", 0, FM_CLI_CHOICE, &asked.over, "budget|bytes",
      "quality, baselines: what --plot draws the losses over (default: budget)", 0, 0,
      LOSSES | BASED},
-    {"convention", 0, FM_CLI_CHOICE, &asked.convention, "papers|llama.cpp",
+    {"convention", 0, FM_CLI_CHOICE, &asked.convention, "papers|llama.cpp|wikitext",
      "quality: which tokens of which windows are predicted (default: papers)", 0, 0,
      QUALITY | HELD | FAMILY | EXPORTED | BASED},
     {"kl-base-out", 0, FM_CLI_RESULT, &asked.how.kl_base_out, "FILE",

@@ -127,16 +127,55 @@ static void add_spread(cJSON *o, const struct fm_quality *q, const struct fm_spr
     add_percentiles(o, "dp_tokens", s->change_at);
 }
 
-static void print_values(FILE *out, const char *convention, uint64_t tokens, uint64_t values)
+/* The names of lm-eval's results; nothing if words were not counted. */
+static void print_words(FILE *out, const char *name, double ce, uint64_t tokens,
+                        const struct fm_words *w)
+{
+    if (!w->words)
+        return;
+    double byte = fm_words_perplexity(ce, tokens, w->bytes);
+    fprintf(out, "%-10s %15.4f %15.6f %13.6f\n", name, fm_words_perplexity(ce, tokens, w->words),
+            byte, log2(byte));
+}
+
+static void head_words(FILE *out, const struct fm_words *w)
+{
+    if (w->words)
+        fprintf(out, "%-10s %15s %15s %13s\n", "", "word_perplexity", "byte_perplexity",
+                "bits_per_byte");
+}
+
+static void add_words(cJSON *o, double ce, uint64_t tokens, const struct fm_words *w)
+{
+    if (!w->words)
+        return;
+    double byte = fm_words_perplexity(ce, tokens, w->bytes);
+    fm_json_add_double(o, "word_perplexity", fm_words_perplexity(ce, tokens, w->words));
+    fm_json_add_double(o, "byte_perplexity", byte);
+    fm_json_add_double(o, "bits_per_byte", log2(byte));
+}
+
+static void print_values(FILE *out, const char *convention, uint64_t tokens, uint64_t values,
+                         const struct fm_words *w)
 {
     char bytes[32];
     fm_units_bytes(bytes, values);
+    if (w->words)
+        fprintf(out, "%llu documents of %llu words and %llu bytes\n",
+                (unsigned long long)w->documents, (unsigned long long)w->words,
+                (unsigned long long)w->bytes);
     fprintf(out, "convention %s: %llu tokens are predicted; their values take %s of memory\n",
             convention, (unsigned long long)tokens, bytes);
 }
 
-static void add_convention(cJSON *o, const char *convention, uint64_t tokens, uint64_t values)
+static void add_convention(cJSON *o, const char *convention, uint64_t tokens, uint64_t values,
+                           const struct fm_words *w)
 {
+    if (w->words) {
+        fm_json_add_uint(o, "documents", w->documents);
+        fm_json_add_uint(o, "words", w->words);
+        fm_json_add_uint(o, "text_bytes", w->bytes);
+    }
     fm_json_add_string(o, "convention", convention);
     fm_json_add_uint(o, "tokens", tokens);
     fm_json_add_uint(o, "values_bytes", values);
@@ -158,7 +197,7 @@ static double row_budget(const void *of, int i)
 void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
 {
     fprintf(out, "held out: %d sequences of %d tokens, %d budgets\n", q->sequences, q->T, q->rows);
-    print_values(out, q->convention, q->tokens, q->values);
+    print_values(out, q->convention, q->tokens, q->values, &q->words);
     if (q->rows == 0 || q->row[0].quality[0].positions == 0)
         return;
     print_reference(out, q->reference, q->row[0].quality[0].recovered);
@@ -175,6 +214,12 @@ void fm_results_quality(FILE *out, const struct fm_bench_quality *q)
                 m[FM_BENCH_UNIFORM].ce, r->budget[FM_BENCH_UNIFORM], m[FM_BENCH_LAYER].ce,
                 m[FM_BENCH_GLOBAL].ce);
     }
+    head_words(out, &q->words);
+    for (int i = 0; i < q->rows; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%.4f", q->row[i].budget[FM_BENCH_FAMILY]);
+        print_words(out, name, q->row[i].quality[FM_BENCH_FAMILY].ce, q->tokens, &q->words);
+    }
     print_spreads(out, row_spread, row_budget, q, q->rows);
     kinds_head(out, &q->kinds, "budget", 6);
     for (int i = 0; i < q->rows && q->kinds.count; i++) {
@@ -188,7 +233,7 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
     cJSON *o = fm_report_begin("fm-bench quality");
     fm_json_add_uint(o, "sequences", (uint64_t)q->sequences);
     fm_json_add_uint(o, "seq_len", (uint64_t)q->T);
-    add_convention(o, q->convention, q->tokens, q->values);
+    add_convention(o, q->convention, q->tokens, q->values, &q->words);
     add_reference(o, q->reference);
     cJSON *rows = fm_json_add_array(o, "rows");
     for (int i = 0; i < q->rows && q->row[i].quality[0].positions > 0; i++) {
@@ -197,6 +242,7 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
         for (int k = 0; k < FM_BENCH_KINDS; k++) {
             cJSON *m = fm_show_quality(&q->row[i].quality[k], &q->kinds);
             add_spread(m, &q->row[i].quality[k], &q->row[i].spread[k]);
+            add_words(m, q->row[i].quality[k].ce, q->tokens, &q->words);
             fm_json_add_double(m, "budget", q->row[i].budget[k]);
             fm_json_add_uint(m, "bytes", q->row[i].bytes[k]);
             fm_json_add(row, fm_bench_kind_name((enum fm_bench_kind)k), m);
@@ -278,7 +324,7 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
         fprintf(out, "%d budgets, * is the one it starts with\n", e->members);
     else
         fprintf(out, "budget %.4f\n", e->member[e->start].budget);
-    print_values(out, e->convention, e->tokens, e->values);
+    print_values(out, e->convention, e->tokens, e->values, &e->words);
     if (e->kl_base_bytes)
         fm_show_bytes(out, "base logits", e->kl_base_bytes, "");
     if (e->member[e->start].quality.positions == 0)
@@ -293,6 +339,15 @@ void fm_results_exported(FILE *out, const struct fm_record *e)
         fprintf(out, "%-10s %10.4f", "original", e->original.ce);
         print_half(out, e->original_spread.ce_half);
         fprintf(out, " %12.4f\n", exp(e->original.ce));
+    }
+    head_words(out, &e->words);
+    for (int i = 0; i < e->members; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "%.4f", e->member[i].budget);
+        print_words(out, name, e->member[i].quality.ce, e->tokens, &e->words);
+    }
+    if (e->compared) {
+        print_words(out, "original", e->original.ce, e->tokens, &e->words);
         print_spreads(out, member_spread, member_budget, e, e->members);
     }
     kinds_head(out, &e->kinds, e->whole ? "budget" : "", 10);
@@ -319,6 +374,7 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
         fm_json_add_double(o, "agree", q->agree);
     }
     add_spread(o, q, &e->member[i].spread);
+    add_words(o, q->ce, e->tokens, &e->words);
 }
 
 /* What fm-export.json says of them, for people. */
@@ -338,7 +394,7 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
     fm_json_add_uint(o, "seq_len", (uint64_t)e->T);
     fm_json_add_string(o, "digest", e->digest);
     fm_json_add_string(o, "precision", e->precision);
-    add_convention(o, e->convention, e->tokens, e->values);
+    add_convention(o, e->convention, e->tokens, e->values, &e->words);
     if (e->kl_base_bytes)
         fm_json_add_uint(o, "kl_base_bytes", e->kl_base_bytes);
     if (e->member[e->start].quality.positions == 0)
@@ -378,7 +434,7 @@ void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name
     sort_by_bytes(order, e, n);
     fprintf(out, "held out: %d sequences of %d tokens, %s; sorted by bytes of weight files\n",
             e[0].sequences, e[0].T, e[0].precision);
-    print_values(out, e[0].convention, e[0].tokens, e[0].values);
+    print_values(out, e[0].convention, e[0].tokens, e[0].values, &e[0].words);
     if (e[0].compared && measured)
         print_reference(out, e[0].base_file ? FM_BENCH_FILE : FM_BENCH_ORIGINAL, false);
     fprintf(out, "%10s %-10s %-8s %7s", "bytes", "weights", "layout", "budget");

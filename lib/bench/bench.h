@@ -1,9 +1,9 @@
 /*
  * This room, lib/bench: the measurements of fm-bench: the quality of a family (bench_quality;
- * exported for an exported directory; convention for which tokens count), the cost of files
- * (bench_io), the speed of the engine (bench_engine with meter and processor), and one clipped
- * layer next to its baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c and
- * pytorch). synth makes models and tokens of the sizes in shapes, workdir makes a directory for
+ * exported for an exported directory; convention for which tokens count, with wikitext), the cost
+ * of files (bench_io), the speed of the engine (bench_engine with meter and processor), and one
+ * clipped layer next to its baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c
+ * and pytorch). synth makes models and tokens of the sizes in shapes, workdir makes a directory for
  * them, plot draws.  It may include all other rooms of lib, and only cmd includes it.
  *
  * Results are structs; fm-bench prints them.
@@ -42,6 +42,7 @@ struct fm_bench_quality {
     const char *convention;
     uint64_t tokens, values; /* measured; upper bound of the memory for the values of each, in
                                 bytes */
+    struct fm_words words;   /* of convention wikitext */
     struct fm_bench_row *row;
     struct fm_kinds kinds; /* of the held-out text */
     enum fm_bench_reference reference;

@@ -219,6 +219,7 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
         result->sequences = s.text.held.count;
         result->T = s.text.held.T;
         result->convention = fm_convention_name(how->convention);
+        result->words = s.text.words;
         result->tokens = fm_bench_text_tokens(&s.text);
         result->values = fm_bench_text_values(&s.text, result->rows * FM_BENCH_KINDS);
         fm_quality_kinds(&result->kinds, &s.text.held);

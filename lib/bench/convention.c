@@ -1,16 +1,19 @@
 /* The one place that knows the conventions: all else is told which positions count. */
 #include "lib/bench/convention.h"
 
+#include <assert.h>
+#include <limits.h>
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
+#include "lib/bench/wikitext.h"
 #include "lib/engine/sweep.h"
 
 #define LLAMA_WINDOW 512 /* llama-perplexity's default of -c */
 
 const char *fm_convention_name(enum fm_convention convention)
 {
-    static const char *const name[FM_CONVENTIONS] = {"papers", "llama.cpp"};
+    static const char *const name[FM_CONVENTIONS] = {"papers", "llama.cpp", "wikitext"};
     return convention < FM_CONVENTIONS ? name[convention] : NULL;
 }
 
@@ -56,11 +59,105 @@ static int open_base(struct fm_bench_text *t, const struct fm_bench_how *how,
     return rc;
 }
 
+static int change_page(char **text, size_t *size, uint64_t *words, struct fm_err *err)
+{
+    *words = fm_wikitext_words(*text, *size);
+    return fm_wikitext_detokenise(text, size, err);
+}
+
+static int check_wikitext(const struct fm_inputs *in, const struct fm_config *config,
+                          struct fm_err *err)
+{
+    static const char why[] = "--convention wikitext takes documents of one --eval-text";
+    if (in->eval_tokens || !in->eval_texts[0] || in->eval_texts[1])
+        return fm_fail(err, FM_EUSAGE, "%s, a file of JSON lines; give one", why);
+    if (in->tokenizer_cmd)
+        return fm_fail(err, FM_EUSAGE, "%s, which --tokenizer-cmd does not keep apart; omit it",
+                       why);
+    if (in->separator)
+        return fm_fail(err, FM_EUSAGE, "%s, and no --separator; omit it", why);
+    if (in->seq_len == 1 || in->seq_len > config->T_exact)
+        return fm_fail(err, FM_EUSAGE, "--seq-len %d: give 2 to %d%s%s", in->seq_len,
+                       config->T_exact, config->exact ? ", " : "",
+                       config->exact ? config->exact : "");
+    return FM_OK;
+}
+
+/* Cut documents into windows of at most `most` predicted tokens; with `to` NULL only count them and
+ * find the longest, in tokens.  The last window of a long document is full, too. */
+static int cut_pages(struct fm_bench_text *t, const struct fm_corpus_pages *p,
+                     const struct fm_tokens *from, int most, int32_t *to, int V, struct fm_err *err)
+{
+    int n = 0, longest = 0;
+    for (size_t i = 0; i < p->count; i++)
+        for (uint64_t first = i ? p->end[i - 1] : 0, at = first; at < p->end[i]; n++) {
+            bool begins = at == first;
+            uint64_t left = p->end[i] - at;
+            int size = left < (uint64_t)most ? (int)left : most;
+            int length = begins ? size + 1 : most + 1;
+            if (n == INT_MAX)
+                return fm_fail(err, FM_EUSAGE, "the text has more than %d windows", n);
+            longest = length > longest ? length : longest;
+            at += (uint64_t)size;
+            if (!to)
+                continue;
+            int32_t *ids = to + (size_t)n * (size_t)t->held.T;
+            ids[0] = p->before;
+            t->window[n] = (struct fm_window){length, length - 1 - size};
+            int rc = fm_tokens_read(from, at - (uint64_t)(length - begins), ids + begins,
+                                    (uint64_t)(length - begins), (uint32_t)V, err);
+            if (rc)
+                return rc;
+        }
+    t->held.count = n;
+    t->held.T = longest;
+    return FM_OK;
+}
+
+/* Documents in windows. */
+static int open_pages(struct fm_bench_text *t, const struct fm_run_options *run,
+                      const struct fm_config *config, struct fm_err *err)
+{
+    struct fm_corpus corpus;
+    struct fm_corpus_pages pages = {.change = change_page};
+    struct fm_tokens tokens = {.file = {.fd = -1}};
+    const struct fm_inputs *in = &run->inputs;
+    int most = in->seq_len ? in->seq_len : config->T_exact;
+    int rc = check_wikitext(in, config, err);
+    if (!rc)
+        rc = fm_corpus_encode(&corpus, &tokens, run, in->eval_texts[0], in->max_eval_tokens, &pages,
+                              err);
+    if (!rc && pages.before >= config->V)
+        rc =
+            fm_fail(err, FM_ECONFIG,
+                    "the tokenizer begins texts with id %d, the model has a vocabulary of %d; give "
+                    "the model's tokenizer",
+                    (int)pages.before, config->V);
+    if (!rc)
+        rc = cut_pages(t, &pages, &tokens, most, NULL, config->V, err);
+    size_t n = rc ? 0 : (size_t)t->held.count, size = n * (size_t)t->held.T;
+    if (!rc) {
+        t->window = fm_alloc(n, sizeof *t->window, "windows", err);
+        t->held.ids =
+            t->window ? fm_alloc(n, (size_t)t->held.T * sizeof *t->held.ids, "windows", err) : NULL;
+        rc = t->held.ids ? cut_pages(t, &pages, &tokens, most, t->held.ids, config->V, err)
+                         : err->code;
+    }
+    if (!rc)
+        t->held.digest = fm_digest_of(t->held.ids, size * sizeof *t->held.ids);
+    t->detail.window = t->window;
+    t->words = (struct fm_words){pages.count, pages.words, pages.bytes};
+    fm_tokens_close(&tokens);
+    free(pages.end);
+    return rc;
+}
+
 static int open_windows(struct fm_bench_text *t, const struct fm_bench_how *how,
                         const struct fm_run_options *run, const struct fm_config *config,
                         struct fm_err *err)
 {
-    int rc = how->kl_base ? open_base(t, how, config, err)
+    int rc = how->convention == FM_CONVENTION_WIKITEXT ? open_pages(t, run, config, err)
+             : how->kl_base                            ? open_base(t, how, config, err)
              : fm_inputs_evaluate(&run->inputs)
                  ? fm_calib_open(&t->held, run, config, true, err)
                  : fm_quality_open(&t->train, &t->held, run, config, err);
@@ -92,11 +189,16 @@ void fm_bench_text_close(struct fm_bench_text *t)
     fm_klbase_close(&t->base);
     fm_calib_close(&t->held);
     fm_calib_close(&t->train);
+    free(t->window);
+    t->window = NULL;
 }
 
 uint64_t fm_bench_text_tokens(const struct fm_bench_text *t)
 {
-    return (uint64_t)t->held.count * (uint64_t)(t->held.T - 1 - t->detail.from);
+    uint64_t tokens = (uint64_t)t->held.count * (uint64_t)(t->held.T - 1 - t->detail.from);
+    for (int i = 0; t->window && i < t->held.count; i++)
+        tokens -= (uint64_t)(t->held.T - t->window[i].length + t->window[i].from);
+    return tokens;
 }
 
 uint64_t fm_bench_text_values(const struct fm_bench_text *t, int masks)

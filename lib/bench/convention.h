@@ -9,6 +9,13 @@
  *     llama.cpp  llama-perplexity: windows of 512, in which the first token gives way to the one
  *                that the tokenizer's template begins with, if any; the tokens after the middle one
  *                are predicted (tools/perplexity/perplexity.cpp).
+ *     wikitext   lm-eval's task of this name, of a text of documents: each is detokenised
+ *                (lib/bench/wikitext.h) and predicted whole, its first token from the tokenizer's
+ *                bos_token, or eos_token if there is none; documents longer than the window in
+ *                windows one after another, the first token of each from the last one before it.
+ *                The last window of such a document is as long as the others: it begins before
+ *                what is left to predict.
+ *                Losses are also given by the words and bytes of the documents.
  */
 #ifndef FM_CONVENTION_H
 #define FM_CONVENTION_H
@@ -18,8 +25,8 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-enum fm_convention { FM_CONVENTION_PAPERS, FM_CONVENTION_LLAMA };
-#define FM_CONVENTIONS 2
+enum fm_convention { FM_CONVENTION_PAPERS, FM_CONVENTION_LLAMA, FM_CONVENTION_WIKITEXT };
+#define FM_CONVENTIONS 3
 
 /* What to measure beside the losses: files of formats/text/klbase.h, which are of convention
  * llama.cpp. */
@@ -30,7 +37,7 @@ struct fm_bench_how {
     int kl_chunks;           /* the first ones of either; 0: all */
 };
 
-/* "papers", "llama.cpp"; NULL past the last. */
+/* "papers", "llama.cpp", "wikitext"; NULL past the last. */
 const char *fm_convention_name(enum fm_convention convention);
 
 /* The tokens to measure on, open. */
@@ -38,6 +45,8 @@ struct fm_bench_text {
     struct fm_calib train, held;
     struct fm_quality_detail detail; /* but for spread */
     struct fm_klbase base;           /* where detail.kl_base is this */
+    struct fm_window *window;        /* where detail.window is this */
+    struct fm_words words;           /* of convention wikitext */
     struct fm_klbase_shape out;      /* of the file to write, if any */
 };
 

@@ -309,6 +309,7 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
     if (!rc) {
         result->sequences = s.text.held.count;
         result->T = s.text.held.T;
+        result->words = s.text.words;
         result->tokens = fm_bench_text_tokens(&s.text);
         result->values = fm_bench_text_values(&s.text, result->members);
         fm_quality_kinds(&result->kinds, &s.text.held);

@@ -6,6 +6,7 @@
  */
 #include "lib/data/corpus.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@
 struct item {
     char *record, *text;
     size_t size, n;
-    uint64_t line;
+    uint64_t line, words, bytes;
     int32_t *ids;
     struct fm_err err;
 };
@@ -42,11 +43,13 @@ struct encoding {
     pthread_mutex_t lock;
     struct item *item;
     int items;
-    bool end, full;        /* no more documents; enough tokens */
-    uint64_t enough, seen; /* tokens; documents */
-    struct fm_err late;    /* the error after the items that were read */
-    struct fm_text lines;  /* for a command */
-    int out;               /* the temporary file */
+    bool end, full;                /* no more documents; enough tokens */
+    uint64_t enough, seen;         /* tokens; documents */
+    struct fm_err late;            /* the error after the items that were read */
+    struct fm_text lines;          /* for a command */
+    struct fm_corpus_pages *pages; /* or NULL */
+    size_t room;                   /* for documents in them */
+    int out;                       /* the temporary file */
     uint64_t at;
 };
 
@@ -110,7 +113,10 @@ static void encode_item(void *arg, int i)
     size_t valid = fm_unicode_check(it->text, length);
     if (valid < length)
         fm_fail(&it->err, FM_EFORMAT, "byte %zu of the text is not UTF-8", valid);
-    else if (e->tokenizer)
+    it->bytes = length;
+    if (e->pages && !it->err.code)
+        e->pages->change(&it->text, &length, &it->words, &it->err);
+    if (e->tokenizer && !it->err.code)
         encode_text(e, it, length);
 }
 
@@ -168,6 +174,24 @@ static int name_line(const struct encoding *e, const struct item *it, struct fm_
     return fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
 }
 
+/* Note where a document ends. */
+static int add_page(struct encoding *e, const struct item *it, struct fm_err *err)
+{
+    struct fm_corpus_pages *p = e->pages;
+    if (p->count == e->room) {
+        size_t room = 2 * e->room + 64;
+        uint64_t *end = realloc(p->end, room * sizeof *end);
+        if (!end)
+            return fm_fail(err, FM_ENOMEM, "no memory for %zu documents", room);
+        p->end = end;
+        e->room = room;
+    }
+    p->end[p->count++] = e->at / sizeof *it->ids;
+    p->words += it->words;
+    p->bytes += it->bytes;
+    return FM_OK;
+}
+
 /* In the order of the documents, so that the first failure is the error. */
 static int write_items(struct encoding *e, struct fm_err *err)
 {
@@ -180,6 +204,8 @@ static int write_items(struct encoding *e, struct fm_err *err)
             return rc;
         e->at += it->n * sizeof *it->ids;
         e->seen++;
+        if (e->pages && add_page(e, it, err))
+            return err->code;
         e->full = e->enough && e->at / sizeof *it->ids >= e->enough;
     }
     return FM_OK;
@@ -294,6 +320,8 @@ static int open_tokenizer(struct encoding *e, struct fm_corpus *c, struct fm_err
     memcpy(c->front, front, (size_t)c->fronts * sizeof *front);
     memcpy(c->back, back, (size_t)c->backs * sizeof *back);
     c->tokenizer = fm_tokenizer_digest(e->tokenizer);
+    if (e->pages)
+        return fm_separator_before(&e->pages->before, e->tokenizer, run, err);
     rc = fm_separator_choose(&c->separator, e->tokenizer, run, err);
     e->separator = c->separator.id;
     return rc;
@@ -356,14 +384,18 @@ static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, 
 }
 
 int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_run_options *run,
-                     const char *path, uint64_t enough, struct fm_err *err)
+                     const char *path, uint64_t enough, struct fm_corpus_pages *pages,
+                     struct fm_err *err)
 {
     struct encoding e = {.run = run,
                          .enough = enough,
+                         .pages = pages,
+                         .separator = -1,
                          .field = run->inputs.text_field ? run->inputs.text_field : "text",
                          .out = -1,
                          .documents.file.fd = -1,
                          .lock = PTHREAD_MUTEX_INITIALIZER};
+    assert(!pages || !run->inputs.tokenizer_cmd);
     *c = (struct fm_corpus){.separator.id = -1};
     int rc = prepare(&e, c, path, err);
     if (!rc)

@@ -29,16 +29,29 @@ struct fm_corpus {
     struct fm_separator separator; /* of a command: none, not unknown */
 };
 
+/* A text that is measured document by document, which no separator follows. */
+struct fm_corpus_pages {
+    /* Set by the caller: change the text of a document (malloced, *size bytes) before it is
+     * encoded, and count its words as they were.  Called by many threads. */
+    int (*change)(char **text, size_t *size, uint64_t *words, struct fm_err *err);
+    /* Filled in; free() end. */
+    size_t count;
+    uint64_t *end;         /* (count): tokens up to the end of each document */
+    uint64_t words, bytes; /* of all documents, before they were changed */
+    int32_t before;        /* fm_separator_before */
+};
+
 /*
  * Encode the text at `path` ("-": standard input) by run->inputs.tokenizer_cmd,
  * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, without one, of the bundle
- * run->inputs.stream; with enough != 0 only until there are that many tokens.  *t is then an open
- * token file that the caller closes.  FM_EFORMAT names the file, the line and the mistake, or the
+ * run->inputs.stream; with enough != 0 only until there are that many tokens.  pages may be NULL;
+ * with it, run->inputs.tokenizer_cmd must be NULL.  *t is then an open token file that the caller
+ * closes.  FM_EFORMAT names the file, the line and the mistake, or the
  * command that failed.
  */
 int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,
-                     struct fm_err *err);
+                     struct fm_corpus_pages *pages, struct fm_err *err);
 
 /*
  * The first id that the template of the same tokenizer puts in front of a text, of a vocabulary of

@@ -51,46 +51,46 @@ static int read_text(char **text, size_t *size, const char *dir, const char *str
 
 /* "</s>", or {"content": "</s>", ...}; null and an absent key say nothing. */
 static int take_name(struct fm_separator *s, const struct fm_tokenizer *t, const cJSON *config,
-                     struct fm_err *err)
+                     const char *key, struct fm_err *err)
 {
-    const cJSON *o = cJSON_GetObjectItemCaseSensitive(config, "eos_token");
+    const cJSON *o = cJSON_GetObjectItemCaseSensitive(config, key);
     if (!o || cJSON_IsNull(o))
         return FM_OK;
     const char *name = cJSON_GetStringValue(
         cJSON_IsObject(o) ? cJSON_GetObjectItemCaseSensitive(o, "content") : o);
     if (!name)
-        return fm_fail(err, FM_EFORMAT, "eos_token is not the text of a token; " CHOOSE);
+        return fm_fail(err, FM_EFORMAT, "%s is not the text of a token; " CHOOSE, key);
     s->id = fm_tokenizer_find(t, name);
     return s->id < 0 ? fm_fail(err, FM_ECONFIG,
-                               "eos_token '%.80s' is not a token of the tokenizer; " CHOOSE, name)
+                               "%s '%.80s' is not a token of the tokenizer; " CHOOSE, key, name)
                      : FM_OK;
 }
 
 /* A number, or the first of a list. */
 static int take_id(struct fm_separator *s, const struct fm_tokenizer *t, const cJSON *config,
-                   struct fm_err *err)
+                   const char *key, struct fm_err *err)
 {
     char text[FM_TOKENIZER_NAME];
-    const cJSON *o = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
+    const cJSON *o = cJSON_GetObjectItemCaseSensitive(config, key);
     o = cJSON_IsArray(o) ? o->child : o;
     if (!o || cJSON_IsNull(o))
         return FM_OK;
     if (!cJSON_IsNumber(o) || !(o->valuedouble >= 0 && o->valuedouble < INT32_MAX) ||
         o->valuedouble != (double)(int32_t)o->valuedouble)
-        return fm_fail(err, FM_EFORMAT, "eos_token_id is not a token id; " CHOOSE);
+        return fm_fail(err, FM_EFORMAT, "%s is not a token id; " CHOOSE, key);
     if (!fm_tokenizer_name(t, (int32_t)o->valuedouble, text))
-        return fm_fail(err, FM_ECONFIG,
-                       "eos_token_id %" PRId32 " is not a token of the tokenizer; " CHOOSE,
-                       (int32_t)o->valuedouble);
+        return fm_fail(err, FM_ECONFIG, "%s %" PRId32 " is not a token of the tokenizer; " CHOOSE,
+                       key, (int32_t)o->valuedouble);
     s->id = (int32_t)o->valuedouble;
     return FM_OK;
 }
 
 typedef int take(struct fm_separator *s, const struct fm_tokenizer *t, const cJSON *config,
-                 struct fm_err *err);
+                 const char *key, struct fm_err *err);
 
 static int take_from(struct fm_separator *s, const struct fm_tokenizer *t, const char *dir,
-                     const char *stream, const char *name, take *by, struct fm_err *err)
+                     const char *stream, const char *name, take *by, const char *key,
+                     struct fm_err *err)
 {
     char *text;
     size_t size = 0;
@@ -100,7 +100,7 @@ static int take_from(struct fm_separator *s, const struct fm_tokenizer *t, const
         return rc;
     rc = fm_json_tree(&config, text, size, err);
     if (!rc)
-        rc = by(s, t, config, err);
+        rc = by(s, t, config, key, err);
     if (rc)
         fm_within(err, "%s: %s", dir ? dir : stream, name);
     cJSON_Delete(config);
@@ -118,19 +118,27 @@ static char *folder_of(const char *path, struct fm_err *err)
     return dir;
 }
 
-static int find_end(struct fm_separator *s, const struct fm_tokenizer *t,
-                    const struct fm_inputs *in, struct fm_err *err)
+/* The token of `key` in tokenizer_config.json; s->id is -1 if that names none. */
+static int find_named(struct fm_separator *s, const struct fm_tokenizer *t,
+                      const struct fm_inputs *in, const char *key, struct fm_err *err)
 {
-    static const char *const configs[] = {"config.json", "generation_config.json"};
     char *beside = in->tokenizer ? folder_of(in->tokenizer, err) : NULL;
     if (in->tokenizer && !beside)
         return FM_ENOMEM;
     int rc = take_from(s, t, beside ? beside : in->model, in->stream, "tokenizer_config.json",
-                       take_name, err);
-    for (int i = 0; !rc && s->id < 0 && i < 2; i++)
-        rc = take_from(s, t, in->model, in->stream, configs[i], take_id, err);
-    s->unknown = s->id < 0;
+                       take_name, key, err);
     free(beside);
+    return rc;
+}
+
+static int find_end(struct fm_separator *s, const struct fm_tokenizer *t,
+                    const struct fm_inputs *in, struct fm_err *err)
+{
+    static const char *const configs[] = {"config.json", "generation_config.json"};
+    int rc = find_named(s, t, in, "eos_token", err);
+    for (int i = 0; !rc && s->id < 0 && i < 2; i++)
+        rc = take_from(s, t, in->model, in->stream, configs[i], take_id, "eos_token_id", err);
+    s->unknown = s->id < 0;
     return rc;
 }
 
@@ -151,4 +159,20 @@ int fm_separator_choose(struct fm_separator *s, const struct fm_tokenizer *t,
     if (!rc && s->id >= 0)
         fm_tokenizer_name(t, s->id, s->token);
     return rc;
+}
+
+int fm_separator_before(int32_t *id, const struct fm_tokenizer *t, const struct fm_run_options *run,
+                        struct fm_err *err)
+{
+    struct fm_separator s = {.id = -1};
+    int rc = find_named(&s, t, &run->inputs, "bos_token", err);
+    if (!rc && s.id < 0)
+        rc = find_end(&s, t, &run->inputs, err);
+    *id = s.id;
+    return rc || s.id >= 0
+               ? rc
+               : fm_fail(err, FM_ECONFIG,
+                         "no file names a bos_token or eos_token, which the first token "
+                         "of a text is predicted from; name one in "
+                         "tokenizer_config.json");
 }

@@ -27,4 +27,12 @@ struct fm_separator {
 int fm_separator_choose(struct fm_separator *separator, const struct fm_tokenizer *t,
                         const struct fm_run_options *run, struct fm_err *err);
 
+/*
+ * The token that stands before the first one of a text where that is predicted, too: "bos_token" of
+ * the same tokenizer_config.json, else the end-of-sequence token (lm-eval 0.4.13,
+ * HFLM.prefix_token_id).  FM_ECONFIG if there is neither.
+ */
+int fm_separator_before(int32_t *id, const struct fm_tokenizer *t, const struct fm_run_options *run,
+                        struct fm_err *err);
+
 #endif

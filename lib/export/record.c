@@ -55,6 +55,12 @@ static void say_metric(struct fm_text *t, const char *type, double value, const 
     fm_text_printf(t, "    - type: %s\n      value: %.6f\n      name: %s\n", type, value, name);
 }
 
+/* Of the convention: per token, or per word. */
+static double perplexity(const struct fm_record *r, double ce)
+{
+    return r->words.words ? fm_words_perplexity(ce, r->tokens, r->words.words) : exp(ce);
+}
+
 static void say_index(struct fm_text *t, const struct fm_record *r)
 {
     const struct fm_record_member *m = &r->member[r->start];
@@ -65,7 +71,14 @@ static void say_index(struct fm_text *t, const struct fm_record *r)
                    r->sequences, r->T, (unsigned long long)r->tokens, r->digest);
     fm_text_printf(t, "    metrics:\n");
     say_metric(t, "cross_entropy", m->quality.ce, "cross-entropy, nats per token");
-    say_metric(t, "perplexity", exp(m->quality.ce), r->convention);
+    if (r->words.words) { /* as lm-eval has them */
+        double byte = fm_words_perplexity(m->quality.ce, r->tokens, r->words.bytes);
+        say_metric(t, "word_perplexity", perplexity(r, m->quality.ce), r->convention);
+        say_metric(t, "byte_perplexity", byte, r->convention);
+        say_metric(t, "bits_per_byte", log2(byte), r->convention);
+    } else {
+        say_metric(t, "perplexity", perplexity(r, m->quality.ce), r->convention);
+    }
     if (r->compared) {
         say_metric(t, "kl_divergence", m->quality.kl,
                    "divergence from the original model, nats per token");
@@ -98,7 +111,7 @@ static void say_row(struct fm_text *t, const struct fm_record *r, int i)
     say_name(t, r, i);
     fm_text_printf(t, " ");
     say_mean(t, m->quality.ce, m->spread.ce_half);
-    fm_text_printf(t, " | %.4f |", exp(m->quality.ce));
+    fm_text_printf(t, " | %.4f |", perplexity(r, m->quality.ce));
     if (r->compared) {
         fm_text_printf(t, " ");
         say_mean(t, m->quality.kl, m->spread.kl_half);
@@ -141,13 +154,14 @@ static void say_section(struct fm_text *t, const struct fm_record *r)
                    (unsigned long long)r->tokens, r->convention);
     if (r->compared)
         fm_text_printf(t, ";\nthe divergence from the original is in nats per token");
-    fm_text_printf(t, ":\n\n| | cross-entropy | perplexity (%s) |%s\n|---|---|---|%s\n",
-                   r->convention, r->compared ? " divergence | same top token | top five |" : "",
+    fm_text_printf(t, ":\n\n| | cross-entropy | %sperplexity (%s) |%s\n|---|---|---|%s\n",
+                   r->words.words ? "word " : "", r->convention,
+                   r->compared ? " divergence | same top token | top five |" : "",
                    r->compared ? "---|---|---|" : "");
     if (r->compared) {
         fm_text_printf(t, "| the original | ");
         say_mean(t, r->original.ce, r->original_spread.ce_half);
-        fm_text_printf(t, " | %.4f | 0 | 100 %% | 100 %% |\n", exp(r->original.ce));
+        fm_text_printf(t, " | %.4f | 0 | 100 %% | 100 %% |\n", perplexity(r, r->original.ce));
     }
     for (int i = 0; i < r->members; i++)
         say_row(t, r, i);
@@ -277,6 +291,9 @@ static void say_json(struct fm_text *t, const struct fm_record *r)
     fm_text_printf(t, "\"seq_len\": %d, \"digest\": \"%s\", \"precision\": \"%s\", ", r->T,
                    r->digest, r->precision);
     fm_text_printf(t, "\"convention\": \"%s\"", r->convention);
+    if (r->words.words)
+        fm_text_printf(t, ", \"words\": %llu, \"bytes\": %llu", (unsigned long long)r->words.words,
+                       (unsigned long long)r->words.bytes);
     if (r->compared) {
         say_percentiles(t, ", \"percentiles\": [", fm_spread_at);
         fm_text_printf(t, ", \"original_ce\": %.17g", r->original.ce);
@@ -404,9 +421,11 @@ static void say_entry(struct fm_text *t, const struct fm_record_benchmark *b,
 {
     double ce = r->member[r->start].quality.ce;
     fm_text_printf(t, "- dataset:\n    id: \"%s\"\n    task_id: \"%s\"\n", b->dataset, b->task);
-    fm_text_printf(t, "  value: %.6f\n", b->perplexity ? exp(ce) : ce);
+    fm_text_printf(t, "  value: %.6f\n", b->perplexity ? perplexity(r, ce) : ce);
     fm_text_printf(t, "  notes: \"%s over %lld tokens by convention %s, ",
-                   b->perplexity ? "perplexity" : "cross-entropy in nats per token",
+                   !b->perplexity   ? "cross-entropy in nats per token"
+                   : r->words.words ? "word perplexity"
+                                    : "perplexity",
                    (long long)r->member[r->start].quality.positions, r->convention);
     fm_text_printf(t, "%d sequences of %d (xxh3 of their ids %s), %s; fm-bench %s\"\n",
                    r->sequences, r->T, r->digest, r->precision, FM_VERSION);

@@ -44,6 +44,7 @@ struct fm_record {
     struct fm_spread original_spread;
     const char *convention;  /* of the perplexity: "papers" (lib/bench/convention.h) */
     uint64_t tokens, values; /* measured; bytes of memory for the values of each, at the most */
+    struct fm_words words;   /* of convention wikitext */
     uint64_t kl_base_bytes;  /* of the base-logits file that is written; 0: none */
 };
 

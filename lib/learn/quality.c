@@ -86,7 +86,9 @@ struct held_out {
 static int read_held(struct held_out *h, const struct fm_calib *held,
                      const struct fm_quality_detail *detail, struct fm_err *err)
 {
-    int S = fm_sweep_micro(common_count(held), held->T), from = detail ? detail->from : 0;
+    const struct fm_window *window = detail ? detail->window : NULL;
+    int S = window ? 1 : fm_sweep_micro(common_count(held), held->T);
+    int from = detail ? detail->from : 0;
     size_t T = (size_t)held->T, ids = (size_t)S * T, count = (size_t)held->count;
     *h = (struct held_out){.calib = held,
                            .detail = detail,
@@ -100,10 +102,14 @@ static int read_held(struct held_out *h, const struct fm_calib *held,
     h->first = fm_alloc((size_t)h->batches + 1, sizeof *h->first, "places of batches", err);
     if (!h->ids || !h->batch || !h->sequence || !h->first)
         return err->code;
-    for (int i = 0; i < h->batches; i++)
-        h->batch[i] = (struct fm_batch){h->ids + (size_t)i * ids, S, held->T, from};
-    for (size_t i = 0; i <= count; i++)
-        h->sequence[i] = i * (T - 1 - (size_t)from);
+    for (int i = 0; i < h->batches; i++) {
+        struct fm_window own = window ? window[i] : (struct fm_window){held->T, from};
+        h->batch[i] = (struct fm_batch){h->ids + (size_t)i * ids, S, own.length, own.from};
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct fm_batch *b = &h->batch[i / (size_t)S];
+        h->sequence[i + 1] = h->sequence[i] + (size_t)(b->T - 1 - b->from);
+    }
     for (size_t i = 0; i <= (size_t)h->batches; i++)
         h->first[i] = h->sequence[i * (size_t)S];
     int rc = fm_calib_read(held, 0, held->count, h->ids, err);
@@ -290,7 +296,7 @@ static void take_rows(void *self, const struct fm_head_rows *rows)
         if (rows->target[i] < 0)
             continue;
         int at = rows->first + i, sequence = at / batch->T, t = at % batch->T - batch->from;
-        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t);
+        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t); /* all of one T */
         int32_t *top = v->top + (v->h->first[rows->batch] + place) * FM_SPREAD_NEAR;
         int32_t mine[FM_SPREAD_NEAR];
         const float *logits = rows->logits + (size_t)i * (size_t)v->V;

@@ -14,12 +14,18 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
+/* A sequence of its own length, 2 to T; the tokens after it are padding. */
+struct fm_window {
+    int32_t length, from;
+};
+
 /* The tokens of a sequence that are measured, and the values kept for each token in addition to the
  * means. */
 struct fm_quality_detail {
     int from;      /* position of a sequence from which on next tokens are measured */
     bool fronted;  /* the first id of every sequence is replaced by `front` */
     int32_t front; /* an id that replaces the first one */
+    const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
     struct fm_spread
         *spread; /* (masks), to be filled; compared with the full model or the original */
     /* NULL, or a file of the same sequences' first ones, to which every row of the original goes

@@ -28,6 +28,15 @@ struct fm_token {
     uint8_t near; /* of the original's five most probable tokens, those among our five */
 };
 
+/* Counts of a text by whose words and bytes losses are given, too; zeroed: by tokens only. */
+struct fm_words {
+    uint64_t documents, words, bytes;
+};
+
+/* exp of the loss per word: ce nats per token of so many tokens.  Also that per byte (bytes for
+ * words); bits per byte are its logarithm to 2. */
+double fm_words_perplexity(double ce, uint64_t tokens, uint64_t words);
+
 #define FM_SPREAD_NEAR 5
 
 /* Where percentiles are taken, as shares; 0 and 1 are minimum and maximum. */

@@ -145,7 +145,7 @@ static int read_text(const char *path, struct fm_err *err)
     const struct fm_run_options run = {.inputs.tokenizer = "golden/text/mixtral.json"};
     struct fm_corpus corpus;
     struct fm_tokens t;
-    int rc = fm_corpus_encode(&corpus, &t, &run, path, 0, err);
+    int rc = fm_corpus_encode(&corpus, &t, &run, path, 0, NULL, err);
     if (rc == FM_OK)
         fm_tokens_close(&t);
     return rc;

@@ -97,7 +97,7 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
         else if (separator >= 0 && last >= 0 && last != separator && other != separator)
             wanted[n++] = separator;
     }
-    if (fm_corpus_encode(&corpus, &t, run, rows, 0, &err) != FM_OK)
+    if (fm_corpus_encode(&corpus, &t, run, rows, 0, NULL, &err) != FM_OK)
         fail_msg("%s", err.text);
     assert_int_equal(corpus.separator.id, separator);
     assert_int_equal(t.count, n);
@@ -228,7 +228,7 @@ static void what_files_or_users_say_wrongly_is_refused(void **state)
         struct fm_run_options run = {
             .inputs.model = model_with("qwen2", bad[i].tokenizer_config, bad[i].config, NULL),
             .inputs.separator = bad[i].separator};
-        assert_int_equal(fm_corpus_encode(&corpus, &t, &run, rows, 0, &err), bad[i].code);
+        assert_int_equal(fm_corpus_encode(&corpus, &t, &run, rows, 0, NULL, &err), bad[i].code);
         if (!strstr(err.text, bad[i].says))
             fail_msg("%s", err.text);
         run.inputs.separator = "none"; /* which the sentences advise */
