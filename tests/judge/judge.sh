@@ -21,6 +21,7 @@ venv=$cache/judge
 pins="torch==2.15.0 transformers==5.23.0 safetensors==0.8.0 tokenizers==0.23.3
 accelerate==1.15.0 numpy==2.4.6 compressed-tensors==0.20.0"
 publish_pins="model-signing==1.1.1 pyOpenSSL==26.4.0 cyclonedx-python-lib==11.12.0 jsonschema==4.26.0"
+lm_pins="lm-eval==0.4.13 datasets==5.2.0"
 
 pins_hold() { # pins_hold VENV PIN...: the environment is there and has exactly these versions
     "$1/bin/python" - "${@:2}" <<'PYTHON' 2>/dev/null
@@ -81,6 +82,9 @@ status=0
 "$venv/bin/python" -u tests/judge/dropjudge.py || status=1
 "$venv/bin/python" -u tests/judge/layerjudge.py || status=1
 "$venv/bin/python" -u tests/judge/measurejudge.py || status=1
+# shellcheck disable=SC2086
+need "$cache/lm-eval" $pins $lm_pins
+"$cache/lm-eval/bin/python" -u tests/judge/lmjudge.py || status=1
 "$venv/bin/python" -u tests/judge/aheadjudge.py || status=1
 "$venv/bin/python" -u tests/judge/clipjudge.py || status=1
 if [ -e "$BUILD/kernels/clip/cuda/clip_cuda.cu.o" ]; then # the GPU side was built
