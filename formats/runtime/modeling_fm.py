@@ -634,7 +634,7 @@ def shared_width(config):
 def check_attention(config):
     """SGLang's Transformers backend hands no sinks on, without a word."""
     server = ALL_ATTENTION_FUNCTIONS["sglang"] if config._attn_implementation == "sglang" else None
-    if server and config.fm_biased and not hasattr(server, "fm_sinks"):
+    if server and config.fm_sinks and not hasattr(server, "fm_sinks"):
         raise ValueError("SGLang's Transformers backend leaves out attention sinks; the package fm_sglang adds them")
 
 
@@ -738,6 +738,7 @@ def family(directory, name, width_key="moe_intermediate_size"):
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
         "fm_biased": hasattr(base, "swiglu_limit"),
+        "fm_sinks": directory in ("gpt_oss", "mimo_v2_flash"),
         "base_model_tp_plan": (split if attends else ATTENTION_PLAN) | GATE_PLAN.get(directory, {}),
         "base_model_ep_plan": {},
     }
@@ -757,6 +758,7 @@ FAMILIES = {
     "solar_open": ("SolarOpen",), "hy_v3": ("HYV3",),
     "deepseek_v32": ("DeepseekV32",), "glm_moe_dsa": ("GlmMoeDsa",), "exaone_moe": ("ExaoneMoe",),
     "axk1": ("AXK1",), "afmoe": ("Afmoe",), "laguna": ("Laguna",),
+    "mimo_v2_flash": ("MiMoV2Flash",),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

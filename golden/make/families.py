@@ -301,6 +301,23 @@ def laguna_shapes(c):
     return renamed(table, LAGUNA_NAMES)
 
 
+def mimo_shapes(c):
+    """Twice the key heads and sinks in layers with a window; values narrower than keys."""
+    sizes = {"first_k_dense_replace": c["moe_layer_freq"].index(1), "n_shared_experts": 1}
+    table, H, Q, D = glm4_shapes(c | sizes), c["hidden_size"], c["num_attention_heads"], c["v_head_dim"]
+    table = {n: t for n, t in table.items() if "_norm.w" not in n and ".shared_experts." not in n}
+    table |= {n: t for n, t in ends(c).items()}
+    for l, p in layers(c):
+        window = c["hybrid_layer_pattern"][l]
+        G, a = c["num_key_value_heads"] * (1 + window), p + "self_attn."
+        for x, width in (("k", G * head_dim(c)), ("v", G * D)):
+            table |= {a + f"{x}_proj.weight": ((width, H), 0.25), a + f"{x}_proj.bias": ((width,), 0.5)}
+        table[a + "o_proj.weight"] = ((H, Q * D), 0.15)
+        if window:
+            table[a + "attention_sink_bias"] = ((Q,), 1.0)
+    return table
+
+
 def gpt_oss_shapes(c):
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
     for _, p in layers(c):
@@ -1228,6 +1245,47 @@ LAGUNA = Odd(
     tweak=keep_biases,
 )
 
+MIMO = Odd(
+    seed=330,
+    T=20,
+    own={k: v for k, v in GROUPED.items() if k not in ("num_experts", "num_shared_experts", "sliding_window")}
+    | {  # as its makers write it
+        "add_full_attention_sink_bias": False,
+        "add_swa_attention_sink_bias": True,
+        "architectures": ["MiMoV2FlashForCausalLM"],
+        "attention_bias": True,
+        "attention_value_scale": 0.707,
+        "dtype": "bfloat16",
+        "hybrid_layer_pattern": [0, 1, 1, 1],
+        "layernorm_epsilon": 1e-05,
+        "model_type": "mimo_v2_flash",
+        "moe_layer_freq": [0, 1, 1, 1],
+        "n_group": 1,
+        "n_routed_experts": 7,
+        "n_shared_experts": None,
+        "norm_topk_prob": True,
+        "partial_rotary_factor": 0.334,
+        "rope_theta": 5000000,
+        "routed_scaling_factor": None,
+        "scoring_func": "sigmoid",
+        "sliding_window_size": 5,
+        "swa_head_dim": 18,
+        "swa_num_attention_heads": 4,
+        "swa_num_key_value_heads": 4,
+        "swa_rope_theta": 10000,
+        "swa_v_head_dim": 10,
+        "topk_group": 1,
+        "topk_method": "noaux_tc",
+        "v_head_dim": 10,
+        "vocab_size": 89,
+    },
+    shapes=mimo_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=331, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
 GPTOSS = Odd(
     seed=140,
     T=21,
@@ -1386,4 +1444,5 @@ ROWS = {
     "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35, "odd-dots1": DOTS1,
     "odd-solar": SOLAR, "odd-hy3": HY3, "odd-dsv32": DSV32, "odd-glm5": GLM5,
     "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE, "odd-laguna": LAGUNA,
+    "odd-mimo": MIMO,
 }  # fmt: skip

@@ -22,6 +22,7 @@ SPELLING = (
     (".mlp.router.", ".mlp."),
     (".mlp.expert_bias", ".mlp.gate.e_score_correction_bias"),
     (".mlp.shared_mlp.", ".mlp.shared_experts."),
+    (".attention_sink_bias", ".sinks"),
     (".mlp.experts.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"),
 )
 
@@ -126,6 +127,8 @@ def attention(x, w, cfg, l):
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
     if hasattr(cfg, "num_attention_heads_per_layer"):
         Q = cfg.num_attention_heads_per_layer[l]
+    if cfg.model_type == "mimo_v2_flash" and "self_attn.sinks" in w:
+        G = 2 * G  # where there is a window
     neighbours = cfg.model_type == "ernie4_5_moe"
     types = getattr(cfg, "layer_types", None)
     full = types and types[l] == "full_attention"
@@ -136,6 +139,7 @@ def attention(x, w, cfg, l):
     q = turn(projection(x, w, cfg, "q", Q))
     k = turn(projection(x, w, cfg, "k", G)).repeat_interleave(Q // G, dim=1)
     v = projection(x, w, cfg, "v", G).repeat_interleave(Q // G, dim=1)
+    v = v * getattr(cfg, "attention_value_scale", 1.0)
     age = torch.arange(T)[:, None] - torch.arange(T)
     window = None if full else getattr(cfg, "sliding_window", None)
     seen = (age >= 0) & (age < (window or T))

@@ -75,6 +75,7 @@ struct fm_model_family {
     ROW(exaone_moe)         \
     ROW(afmoe)              \
     ROW(laguna)             \
+    ROW(mimo_v2_flash)      \
     ROW(minimax_m2)         \
     ROW(ernie4_5_moe)       \
     ROW(deepseek_v2)        \

@@ -194,6 +194,17 @@ FAMILIES = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
         },
     },
+    "mimo_v2_flash": {
+        "intermediate_size": 160,
+        "n_routed_experts": 8,
+        "head_dim": 32,
+        "v_head_dim": 16,
+        "hybrid_layer_pattern": [0, 1, 1],
+        "moe_layer_freq": [0, 1, 1],
+        "sliding_window_size": 15,
+        "swa_num_key_value_heads": 4,
+        "routed_scaling_factor": None,
+    },
     "minimax_m2": {  # with the keys of the published one that servers' own code reads
         "head_dim": 32,
         "rotary_dim": 16,

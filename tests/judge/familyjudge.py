@@ -40,7 +40,8 @@ ROWS = (
     "odd-glm4", "odd-minimax", "odd-ernie",
     "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-gptoss",
     "odd-q3next", "odd-q35", "odd-dots1", "odd-solar", "odd-hy3", "odd-dsv32", "odd-glm5",
-    "odd-exaone", "odd-axk1", "odd-afmoe", "odd-laguna", "odd-fp8",
+    "odd-exaone", "odd-axk1", "odd-afmoe", "odd-laguna", "odd-mimo",
+    "odd-fp8",
 )  # fmt: skip
 # Bytes of tensors that the published models have and transformers' classes leave out.
 IGNORED = {"odd-axk1": 36 * 2}  # the norm after the experts of a layer without experts
@@ -202,7 +203,8 @@ def loads_in_sglang(path):
 def judge_sglang(judge, path):
     """Its Transformers backend has no sinks, which is refused unless they are added (fm_sglang
     does)."""
-    sinks = "gpt_oss" in json.loads((path / "config.json").read_text())["model_type"]
+    kind = json.loads((path / "config.json").read_text())["model_type"]
+    sinks = any(name in kind for name in ("gpt_oss", "mimo_v2_flash"))
     ALL_ATTENTION_FUNCTIONS["sglang"] = attend_nothing
     judge.say(loads_in_sglang(path) != sinks, "in SGLang it loads, or its sinks are missed")
     attend_nothing.fm_sinks = True

@@ -258,7 +258,7 @@ static const char *const families[] = {
     "glm4_moe",   "minimax_m2",    "ernie4_5_moe", "deepseek_v2",  "deepseek_v3",
     "kimi_k2",    "glm4_moe_lite", "gpt_oss",      "qwen3_next",   "qwen3_5_moe_text",
     "dots1",      "solar_open",    "hy_v3",        "deepseek_v32", "glm_moe_dsa",
-    "exaone_moe", "axk1",          "afmoe",        "laguna"};
+    "exaone_moe", "axk1",          "afmoe",        "laguna",       "mimo_v2_flash"};
 
 static void every_key_of_a_golden_config_is_known(void **state)
 {

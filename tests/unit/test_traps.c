@@ -63,6 +63,13 @@
     ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\","            \
     "\"full_attention\"],\"sliding_window\":8"
 
+#define MIMO_KEYS                                                                                  \
+    "\"model_type\":\"mimo_v2_flash\",\"max_position_embeddings\":64,\"num_key_value_heads\":2,"   \
+    "\"num_attention_heads\":4,\"moe_intermediate_size\":6,\"n_routed_experts\":8,"                \
+    "\"num_experts_per_tok\":2,\"vocab_size\":11,\"hidden_size\":16,\"intermediate_size\":20,"     \
+    "\"num_hidden_layers\":7,\"head_dim\":12"
+#define MIMO MIMO_KEYS ",\"v_head_dim\":5"
+
 static bool has(const struct fm_config *c, enum fm_naming naming, const char *name)
 {
     int l, e;
@@ -499,6 +506,77 @@ static void lagunas_shared_expert_has_a_width_of_its_own(void **state)
             "key 'shared_expert_intermediate_size' is missing");
 }
 
+/* ---- MiMo-V2-Flash ---- */
+
+static void mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks(void **state)
+{
+    (void)state;
+    struct fm_config c = must(MIMO, "\"swa_num_key_value_heads\":4,\"sliding_window\":8");
+    int found;
+    for (int l = 0; l < 7; l++) {
+        char name[80];
+        bool full = l == 0 || l == 5;
+        assert_true(fm_gqa_groups(&c, l) == (full ? 2 : 4) && fm_gqa_heads(&c, l) == 4);
+        assert_int_equal(fm_gqa_window(&c, l) == 0, full);
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.attention_sink_bias", l);
+        assert_int_equal(fm_weights_is_off(&c, name, &found), full);
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.sinks", l);
+        assert_int_equal(has(&c, FM_NAMING_RAGGED, name), !full);
+    }
+    refused(MIMO, "\"swa_num_key_value_heads\":2", FM_ECONFIG,
+            "swa_num_key_value_heads 2 is not 4, 2 times num_key_value_heads, and programs read");
+    refused(MIMO, "\"swa_head_dim\":10", FM_ECONFIG, "swa_head_dim 10 is not 12, 1 times head_dim");
+    refused(MIMO, "\"swa_v_head_dim\":10", FM_ECONFIG, "swa_v_head_dim 10 is not 5");
+    refused(MIMO, "\"swa_num_attention_heads\":8", FM_ECONFIG, "swa_num_attention_heads 8 is not");
+    refused(MIMO, "\"add_swa_attention_sink_bias\":false", FM_ECONFIG, "sink_bias false");
+    refused(MIMO, "\"add_full_attention_sink_bias\":true", FM_ECONFIG, "sink_bias true");
+}
+
+static void mimos_values_are_narrow_and_scaled(void **state)
+{
+    (void)state;
+    struct fm_config c = must(MIMO, NULL);
+    assert_true(c.C == 12 && fm_gqa_value(&c) == 5 && c.gqa->scale == 0.707f);
+    assert_true(must(MIMO, "\"attention_value_scale\":null").gqa->scale == 1);
+    refused(MIMO_KEYS, "\"x\":1", FM_EFORMAT, "key 'v_head_dim' is missing");
+}
+
+/* One more than the makers' key, which counts the positions before a query's own. */
+static void mimos_window_counts_the_query_itself(void **state)
+{
+    (void)state;
+    struct fm_config c = must(MIMO, "\"sliding_window_size\":8,\"sliding_window\":8");
+    assert_int_equal(fm_gqa_window(&c, 1), 9);
+    c = must(MIMO, "\"sliding_window\":8");
+    assert_int_equal(fm_gqa_window(&c, 1), 8);
+    refused(MIMO, "\"sliding_window_size\":8,\"sliding_window\":11", FM_ECONFIG,
+            "sliding_window 11 is neither sliding_window_size 8 nor one more");
+}
+
+/* transformers takes its own defaults, whatever these say. */
+static void the_makers_keys_of_mimo_say_what_transformers_computes(void **state)
+{
+    (void)state;
+    struct fm_config c = must(MIMO, "\"rope_theta\":5000000,\"swa_rope_theta\":10000,"
+                                    "\"partial_rotary_factor\":0.334,\"layernorm_epsilon\":1e-5,"
+                                    "\"hybrid_layer_pattern\":[0,1,1,1,1,0,1],"
+                                    "\"moe_layer_freq\":[0,1,1,1,1,1,1],"
+                                    "\"routed_scaling_factor\":null");
+    assert_true(c.gqa->rope.theta == 5e6 && c.gqa->rope.R == 4 && c.gqa->window_rope.theta == 1e4);
+    assert_true(c.M == 6 && c.dense == 20 && c.shared == 0 && c.scored->rule.scale == 1);
+    refused(MIMO, "\"rope_theta\":1000000", FM_ECONFIG, "rope_theta 1e+06 is not the rope_theta");
+    refused(MIMO, "\"swa_rope_theta\":1000", FM_ECONFIG, "swa_rope_theta 1000 is not the rope");
+    refused(MIMO, "\"partial_rotary_factor\":0.5", FM_ECONFIG, "0.5 does not rotate 4 elements");
+    refused(MIMO, "\"layernorm_epsilon\":1e-6", FM_ECONFIG, "layernorm_epsilon 1e-06 is not");
+    refused(MIMO, "\"hybrid_layer_pattern\":[0,1,1,1,1,1,1]", FM_ECONFIG, "of layer 5 is not 0");
+    refused(MIMO, "\"moe_layer_freq\":[0,0,1,1,1,1,1]", FM_ECONFIG,
+            "moe_layer_freq of layer 1 is not 1");
+    refused(MIMO, "\"moe_layer_freq\":[0,1]", FM_EFORMAT, "has 2 entries for 7 layers");
+    refused(MIMO, "\"moe_layer_freq\":2", FM_ECONFIG, "moe_layer_freq 2 is not supported");
+    refused(MIMO, "\"routed_scaling_factor\":2.5", FM_ECONFIG, "routed_scaling_factor 2.5");
+    refused(MIMO, "\"n_shared_experts\":1", FM_ECONFIG, "n_shared_experts 1");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -533,6 +611,10 @@ int main(void)
         cmocka_unit_test(without_layer_types_no_layer_of_laguna_has_a_window),
         cmocka_unit_test(keys_of_laguna_that_transformers_does_not_read),
         cmocka_unit_test(lagunas_shared_expert_has_a_width_of_its_own),
+        cmocka_unit_test(mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks),
+        cmocka_unit_test(mimos_values_are_narrow_and_scaled),
+        cmocka_unit_test(mimos_window_counts_the_query_itself),
+        cmocka_unit_test(the_makers_keys_of_mimo_say_what_transformers_computes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
 }

@@ -95,17 +95,39 @@ static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
  * have experts. */
 static const struct fm_keys_only every[] = {{"moe_layer_freq", "1"}, {NULL, NULL}};
 
+/* As a list it has 1 for each layer with experts and 0 for the others. */
+static int check_every(const struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "moe_layer_freq"), *entry;
+    int l = 0;
+    if (!cJSON_IsArray(list))
+        return fm_keys_only(keys, every, err);
+    cJSON_ArrayForEach(entry, list)
+    {
+        int moe = l < c->L && fm_config_moe(c, l) >= 0;
+        if (!cJSON_IsNumber(entry) || entry->valuedouble != moe)
+            return fm_fail(err, FM_ECONFIG,
+                           "moe_layer_freq of layer %d is not %d, as mlp_layer_types or its "
+                           "default says; programs read one or the other",
+                           l, moe);
+        l++;
+    }
+    return l == c->L
+               ? FM_OK
+               : fm_fail(err, FM_EFORMAT, "moe_layer_freq has %d entries for %d layers", l, c->L);
+}
+
 int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *o,
                        const struct fm_keys *keys, struct fm_err *err)
 {
     const char *key = c->family->shared_key;
     int shared = o->shared, width = 0;
-    int rc = fm_keys_only(keys, every, err);
+    int rc = read_dense(c, o, keys, err);
     if (!rc)
-        rc = read_dense(c, o, keys, err);
+        rc = check_every(c, keys, err);
     if (!rc && o->width_key)
         return fm_keys_size(&c->shared, keys->json, o->width_key, FM_CHANNELS_MAX, err);
-    if (!rc)
+    if (!rc && key)
         rc = read_count(&shared, keys->json, key, FM_EXPERTS_MAX, err);
     if (!rc)
         rc = fm_keys_size(&width, keys->json, "moe_intermediate_size", FM_CHANNELS_MAX, err);
