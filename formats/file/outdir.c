@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -145,7 +144,16 @@ static int make_directory(struct fm_outdir *d, struct fm_err *err)
     if (failed)
         return fm_temporary_fail(d->path, err);
     d->fd = open(d->temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return d->fd < 0 ? fm_fail_errno(err, "cannot open '%s'", d->temp) : FM_OK;
+    if (d->fd < 0 && errno != ENOENT)
+        return fm_fail_errno(err, "cannot open '%s'", d->temp);
+    if (d->fd >= 0 && fm_temporary_own(d->fd))
+        return FM_OK;
+    if (d->fd >= 0) /* another process removed it before it was locked */
+        close(d->fd);
+    d->fd = -1;
+    fm_temporary_forget(d->slot);
+    free(d->temp);
+    return make_directory(d, err);
 }
 
 int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
@@ -274,38 +282,6 @@ static const char *last_component(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* Remove what killed processes left that made files beside `path`: the directories that are not
- * locked. */
-static int remove_left(const char *path, struct fm_err *err)
-{
-    int parent = -1;
-    DIR *entries = NULL;
-    char begin[NAME_MAX + 16];
-    int n = snprintf(begin, sizeof begin, ".%s.partial-", last_component(path));
-    int rc = fm_temporary_open_parent(&parent, path, err);
-    if (rc || parent < 0)
-        return rc;
-    rc = fm_file_entries(&entries, parent, err);
-    for (const struct dirent *d; !rc && (d = readdir(entries));) {
-        if (strncmp(d->d_name, begin, (size_t)n) != 0)
-            continue;
-        char *left = NULL;
-        int fd = openat(parent, d->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        bool unowned = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
-        if (unowned &&
-            asprintf(&left, "%.*s%s", (int)(last_component(path) - path), path, d->d_name) >= 0) {
-            fm_temporary_rmdir(-1, left);
-            free(left);
-        }
-        if (fd >= 0)
-            close(fd);
-    }
-    if (entries)
-        closedir(entries);
-    close(parent);
-    return rc;
-}
-
 static bool exists(const char *path)
 {
     struct stat st;
@@ -319,16 +295,12 @@ int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *na
     int rc = FM_OK;
     for (size_t i = 0; i < names && !rc; i++)
         rc = fm_output_check(name[i], force || (i > 0 && !exists(name[0])), err);
-    if (!rc)
-        rc = remove_left(path, err);
     if (!rc && !(d->path = fm_strdup(path, err)))
         rc = err->code;
     if (!rc)
         rc = make_directory(d, err);
     if (rc)
         fm_outdir_abandon(d);
-    else
-        (void)flock(d->fd, LOCK_EX | LOCK_NB); /* until this process ends: see remove_left */
     return rc;
 }
 

@@ -117,7 +117,13 @@ static int make_temporary(struct fm_output *o, struct fm_err *err)
     if (o->fd < 0)
         return fm_fail_errno(err, "cannot create '%s'", o->path);
     o->seekable = true;
-    return FM_OK;
+    if (fm_temporary_own(o->fd))
+        return FM_OK;
+    close(o->fd);
+    o->fd = -1;
+    fm_temporary_forget(o->slot);
+    free(o->temp);
+    return make_temporary(o, err);
 }
 
 int fm_output_open(struct fm_output *o, const char *path, bool binary, bool force,
@@ -240,11 +246,15 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err)
     assert(o->fd >= 0);
     int rc = fm_output_flush(o, err);
     int fd = o->fd;
+    int lock = o->temp && !o->inside ? fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
+                                     : -1; /* to the rename */
     o->fd = -1;
     if (close(fd) != 0 && !rc)
         rc = fm_fail_errno(err, "cannot close '%s'", name_of(o));
     if (!rc && o->path)
         rc = appear(o, err);
+    if (lock >= 0)
+        close(lock);
     fm_output_abandon(o);
     return rc;
 }

@@ -7,6 +7,9 @@
  * The steps that make an output durable are here too, with what differs between filesystems: a
  * rename that replaces nothing, an fsync that says it is not supported, a directory that cannot be
  * read.
+ *
+ * kill -9 leaves a temporary.  A process holds a lock on each of its own, which ends with it, so
+ * the next one that writes the same output can remove what has no lock.
  */
 #include "formats/file/temporary.h"
 
@@ -20,7 +23,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "formats/file/file.h"
@@ -137,6 +142,54 @@ int fm_temporary_check(const char *path, struct fm_err *err)
     return access(home, W_OK | X_OK) == 0 ? FM_OK : fm_temporary_fail(path, err);
 }
 
+bool fm_temporary_own(int fd)
+{
+    struct stat st;
+    bool others = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* it removes it */
+    return !others && (fstat(fd, &st) != 0 || st.st_nlink > 0);
+}
+
+/* True for the rest of a temporary's name: PID-RAND. */
+static bool is_pid_and_number(const char *s)
+{
+    size_t digits = strspn(s, "0123456789");
+    return digits > 0 && s[digits] == '-' && strspn(s + digits + 1, "0123456789abcdef") == 8 &&
+           s[digits + 9] == '\0';
+}
+
+/* Remove temporaries in `home` whose names begin so, and that no process owns.  Failures are
+ * silent: another run can remove them. */
+static void remove_left(const char *home, const char *begin, bool directory)
+{
+    char path[PATH_MAX];
+    int parent = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = NULL;
+    struct fm_err unused = {0};
+    if (parent < 0 || fm_file_entries(&entries, parent, &unused))
+        goto out;
+    for (const struct dirent *d; (d = readdir(entries));) {
+        size_t n = strlen(begin);
+        if (strncmp(d->d_name, begin, n) != 0 || !is_pid_and_number(d->d_name + n) ||
+            (size_t)snprintf(path, sizeof path, "%s/%s", home, d->d_name) >= sizeof path)
+            continue;
+        int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC |
+                                (directory ? O_DIRECTORY : 0));
+        if (fd < 0)
+            continue;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+            if (directory)
+                fm_temporary_rmdir(-1, path);
+            else
+                unlink(path);
+        }
+        close(fd);
+    }
+    closedir(entries);
+out:
+    if (parent >= 0)
+        close(parent);
+}
+
 char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
                        struct fm_err *err)
 {
@@ -152,6 +205,10 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
         fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
         return NULL;
     }
+    char home[PATH_MAX + 4], begin[NAME_MAX + 16];
+    snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
+    snprintf(begin, sizeof begin, ".%.*s.%s-", kept, name, kind);
+    remove_left(home, begin, directory);
     int s = claim_slot();
     if (s < 0) {
         fm_fail(err, FM_EBUG, "cannot create '%s': %d outputs are open already", path,

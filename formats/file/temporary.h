@@ -14,8 +14,9 @@
 
 /*
  * A name for a temporary beside `path`: DIR/.NAME.KIND-PID-RAND, entered into the table; free()
- * it.  NULL with FM_ENOMEM, FM_ECREATE (the path ends in no name, or is too long), FM_EBUG (table
- * full).
+ * it.  Temporaries of this path and kind that killed processes left are removed first: those that
+ * no process holds locked (fm_temporary_own).  NULL with FM_ENOMEM, FM_ECREATE (the path ends in no
+ * name, or is too long), FM_EBUG (table full).
  */
 char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
                        struct fm_err *err);
@@ -28,6 +29,11 @@ int fm_temporary_check(const char *path, struct fm_err *err);
  */
 int fm_temporary_enter(struct fm_err *err);
 void fm_temporary_leave(void);
+/*
+ * Lock a temporary that was just created, as long as `fd` or a copy of it is open.  False if
+ * another process removed it before the lock; it must be created again.
+ */
+bool fm_temporary_own(int fd);
 /* Leave the table; the file stays.  A slot below 0 is fine. */
 void fm_temporary_forget(int slot);
 /* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. `slot`

@@ -247,6 +247,31 @@ static void put(struct fm_outdir *d, const char *name, const char *text)
     assert_int_equal(fm_output_commit(&o, &err), FM_OK);
 }
 
+/* kill -9 leaves them; what a living process has locked, and what only looks alike, stays. */
+static void the_next_run_removes_what_a_killed_one_left(void **state)
+{
+    (void)state;
+    struct fm_output o, other;
+    struct fm_outdir d;
+    struct fm_err err = {0};
+    scratch_mkdir("left");
+    scratch_write("left/.file.fm-12-0123abcd", "left", 4);
+    scratch_write("left/.file.fm-12-notes", "stays", 5);
+    scratch_write("left/.other.fm-12-0123abcd", "stays", 5);
+    scratch_mkdir("left/.file.partial-12-0123abcd");
+    scratch_write("left/.file.partial-12-0123abcd/weights", "left", 4);
+    assert_int_equal(fm_output_open(&other, scratch("left/file"), true, false, &err), FM_OK);
+    assert_int_equal(access(scratch("left/.file.fm-12-0123abcd"), F_OK), -1);
+    assert_int_equal(fm_output_open(&o, scratch("left/file"), true, false, &err), FM_OK);
+    assert_int_equal(access(other.temp, F_OK), 0);
+    fm_output_abandon(&o);
+    fm_output_abandon(&other);
+    assert_int_equal(scratch_entries(scratch("left")), 3);
+    assert_int_equal(fm_outdir_open(&d, scratch("left/file"), NULL, &err), FM_OK);
+    fm_outdir_abandon(&d);
+    assert_int_equal(scratch_entries(scratch("left")), 2);
+}
+
 static void directories_appear_whole_or_not_at_all(void **state)
 {
     (void)state;
@@ -559,6 +584,7 @@ int main(void)
         cmocka_unit_test(a_terminal_is_refused),
         cmocka_unit_test(a_file_too_large_is_an_error_and_no_file),
         cmocka_unit_test(a_full_disk_is_named_with_its_room),
+        cmocka_unit_test(the_next_run_removes_what_a_killed_one_left),
         cmocka_unit_test(directories_appear_whole_or_not_at_all),
         cmocka_unit_test(what_no_export_listed_stays),
         cmocka_unit_test(what_another_run_put_there_stays),

@@ -1,0 +1,463 @@
+#!/usr/bin/env python3
+"""Every tool while the machine, a user or a stranger does the worst, case after case.
+
+    sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS]
+
+NAME is
+    faults   each call into the system, and each allocation, fails in turn
+    kill     kill -9 before each call that a tool makes, and at random times; then the command again
+    disk     full at every 64 KiB that are written, by four ways of being full
+    signals  SIGTERM, SIGINT, SIGHUP, SIGSTOP and SIGCONT at random times
+    readers  an output is read while it is replaced
+    flips    a bit of a bundle, a stream or an export is flipped (flips.py)
+    configs  config.json of every family, a key at a time made wrong (configs.py)
+    all      one after another, which share --seconds
+
+Cases have numbers, and a number always is the same case: `--from N --cases 1` repeats one.  They are
+in a mixed order, so a run that --seconds ends has met a bit of everything; it prints where the next
+begins.  A line is printed for each case that did not go as documented (fm(7), EXIT STATUS, FILES), and
+the status is 1 then.  BUILD names the build, default build.
+"""
+import argparse
+import os
+import pathlib
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "golden"
+BUILD = ROOT / os.environ.get("BUILD", "build")
+FAULTS = BUILD / "tests/unit/faults.so"
+MODEL = str(GOLDEN / "odd-mixtral")
+LIMIT = 60  # seconds of a run that ends by itself
+FITTING = (66, 71, 73, 74, 77)  # the statuses that a fault of the machine may have (lib/base/err.h)
+
+DATA = f"--model {MODEL} --tokens {MODEL}/tokens.npy -T 1 -q"
+REF = DATA + " --device ref"  # without oneDNN, which generates code in every process
+SETUP = [
+    f"fm-rank {REF} -o ranked",
+    f"fm-train {REF} --method saliency --budget-step 0.2 -o trained ranked",
+    f"fm-recover {REF} --steps 1 -o recovered trained",
+    f"fm-pack --model {MODEL} -q -o family.fm recovered",
+    "fm-pack -q --export out40 --budget 0.4 --layout ragged family.fm",
+    "fm-pack -T 1 -q --bom --from family.fm out40",
+    "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem",
+    "openssl pkey -in key.pem -pubout -out key.pub",
+    "fm-verify -T 1 -q --sign key.pem family.fm",
+]
+
+
+class Course:
+    """A command.  Its result is `out`, or what it prints."""
+
+    def __init__(self, title, command, stdin=None, pipe=False):
+        self.title, self.argv, self.stdin, self.pipe = title, command.split(), stdin, pipe
+        self.makes = "out" in self.argv
+        self.want, self.counts, self.seconds = None, {}, 0.0
+
+
+COURSES = [
+    Course("list as JSON", "fm-pack --list --json ranked"),
+    Course("rank", f"fm-rank {DATA} --state state -o out"),
+    Course("rank text", f"fm-rank --model {GOLDEN}/tiny-mixtral --text {GOLDEN}/text/rows.jsonl --separator none "
+           "--seq-len 32 --max-tokens 64 -T 1 -q --device ref -o out"),
+    Course("train", f"fm-train {DATA} --method learned --steps 2 --until 0.2 --budget-step 0.1 --memory 1K "
+           "--state state -o out", "ranked"),
+    Course("recover", f"fm-recover {REF} --steps 1 --memory 1K -o out trained"),
+    Course("pack", f"fm-pack --model {MODEL} -T 1 -q -o out", "recovered"),
+    Course("pack to a pipe", f"fm-pack --model {MODEL} -T 1 -q trained"),
+    Course("list", "fm-pack --list family.fm"),
+    *[Course("export " + layout, f"fm-pack -T 1 -q --export out --budget 0.4 --layout {layout} family.fm")
+      for layout in ("ragged", "uniform", "elastic", "native")],
+    Course("export to a pipe", "fm-pack -T 1 -q --export - --budget 0.4 family.fm"),
+    Course("verify a bundle", "fm-verify -T 1 -q family.fm"),
+    Course("verify a pipe", "fm-verify -T 1 -q -", "family.fm", pipe=True),
+    Course("verify an export", "fm-verify -T 1 -q out40 --against family.fm"),
+    Course("sign", "fm-verify -T 1 -q --force --sign key.pem family.fm"),
+    Course("bill of materials", "fm-pack -T 1 -q --force --bom --from family.fm out40"),
+    Course("verify a signature", "fm-verify -T 1 -q --trusted key.pub family.fm"),
+    Course("bench", f"fm-bench quality --tokens {MODEL}/tokens.npy -T 1 -q --plot out --device ref "
+           "--budgets 0.4 family.fm"),
+]
+
+
+def tree(path):
+    """The bytes of a file, or of all files of a directory by name; None where nothing is."""
+    if path.is_dir():
+        return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+    return path.read_bytes() if path.exists() else None
+
+
+def remove(path):
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.exists() or path.is_symlink():
+        path.unlink()
+
+
+class Place:
+    """A folder with the inputs, in which one case at a time runs."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.out = folder / "out"
+
+    def start(self, course, fault=None, extra=(), limit_kib=None):
+        environment = dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}", TMPDIR=str(self.folder),
+                           LC_ALL="C")
+        if fault is not None:
+            environment.update(LD_PRELOAD=str(FAULTS), FM_FAULT=fault, FM_FAULT_TOLD="told")
+            remove(self.folder / "told")
+        argv = [course.argv[0], *extra, *course.argv[1:]]
+        if "quality" in argv:
+            argv = [argv[0], "quality", *extra, *course.argv[2:]]
+        if limit_kib is not None:
+            argv = ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "-", *argv]
+        stdin = subprocess.PIPE if course.pipe else subprocess.DEVNULL
+        with open(self.folder / "stdout", "wb") as out, open(self.folder / "stderr", "wb") as err:
+            if course.stdin and not course.pipe:
+                with open(self.folder / course.stdin, "rb") as given:
+                    return subprocess.Popen(argv, cwd=self.folder, env=environment, stdin=given, stdout=out,
+                                            stderr=err)
+            p = subprocess.Popen(argv, cwd=self.folder, env=environment, stdin=stdin, stdout=out, stderr=err)
+        if course.pipe:
+            try:
+                p.stdin.write((self.folder / course.stdin).read_bytes())
+            except BrokenPipeError:
+                pass
+            try:
+                p.stdin.close()
+            except BrokenPipeError:
+                pass
+        return p
+
+    def run(self, course, **how):
+        p = self.start(course, **how)
+        try:
+            return p.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+            return "no end"
+
+    def told(self):
+        """(True where the fault came, how often each call came)"""
+        path = self.folder / "told"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return lines[:1] == ["hit"], {w[0]: int(w[1]) for w in (x.split() for x in lines) if len(w) == 2}
+
+    def sentence(self):
+        return (self.folder / "stderr").read_text(errors="replace")
+
+    def result(self, course):
+        return tree(self.out if course.makes else self.folder / "stdout")
+
+    def left(self):
+        return [p.name for p in self.folder.iterdir() if p.name.startswith((".", "fm-"))]
+
+    def clean(self):
+        for p in list(self.folder.iterdir()):
+            if p.name.startswith((".", "fm-", "out.", "state")) or p.name == "out":
+                remove(p)
+
+    def again(self, course):
+        """The same command after a case: what is wrong with it, or ''."""
+        there = self.out.exists()
+        if there and self.result(course) != course.want:
+            return "half an output"
+        status = self.run(course, extra=["--force"] if there else [])
+        if status != 0:
+            return f"again: status {status}: {self.sentence()}"
+        if self.result(course) != course.want:
+            return "again: other bytes"
+        if self.left() or (self.folder / "state").exists():
+            return f"again: {self.left()} left"
+        return ""
+
+
+class Sweep:
+    """A list of cases (`plan` makes it), or endless ones (`cases` is None)."""
+
+    cases = None
+
+    def __init__(self, places):
+        self.places = places
+
+    def mix(self, cases):
+        random.Random(37).shuffle(cases)
+        self.cases = cases
+
+    def measure(self, course, place):
+        """A run without a fault: its result, the calls it makes, its time."""
+        status = place.run(course, fault="none:0:fail")
+        course.counts = place.told()[1]
+        course.want = place.result(course)
+        if status != 0 or course.want is None:
+            sys.exit(f"{course.title} does not even run: status {status}: {place.sentence()}")
+        place.clean()
+        began = time.monotonic()
+        place.run(course)
+        course.seconds = time.monotonic() - began
+        place.clean()
+
+
+class Faults(Sweep):
+    def plan(self, place):
+        cases, allocations = [], []
+        for course in COURSES:
+            self.measure(course, place)
+            allocations += [(course, f"malloc:{i}:fail") for i in range(1, course.counts["malloc"] + 1)]
+            for call, n in course.counts.items():
+                if call in ("any", "space", "malloc"):
+                    continue
+                cases += [(course, f"{call}:{i}:fail") for i in range(1, n + 1)]
+                if call in ("read", "pread", "write", "pwrite"):
+                    cases += [(course, f"{call}:{i}:{kind}") for i in range(1, n + 1)
+                              for kind in ("interrupt", "short")]
+                if call == "statvfs" and n:
+                    cases.append((course, "statvfs:1:full"))
+        self.mix(cases)
+        random.Random(37).shuffle(allocations)
+        self.cases += allocations  # last: there are ten times as many
+
+    def case(self, number, place):
+        course, fault = self.cases[number]
+        return f"{course.title}, {fault}", self.judge(course, place, fault, place.run(course, fault=fault))
+
+    @staticmethod
+    def judge(course, place, fault, status):
+        said, what = place.sentence(), ""
+        result = place.result(course)
+        lost = course.argv[0] == "fm-bench" and result is None and "the plot is lost" in said
+        if status == 0 and result != course.want and not lost:
+            what = "another result"
+        elif fault.endswith(("interrupt", "short")) and status != 0:
+            what = "this should not matter"
+        elif status != 0 and status not in FITTING:
+            what = "not a status of such a fault"
+        elif fault == "statvfs:1:full" and status not in (0, 73, 74):
+            what = "a full disk is not seen at once"
+        elif status != 0 and (course.argv[0] + ": ") not in said:
+            what = "no sentence"
+        elif status != 0 and course.makes and result is not None and result != course.want:
+            what = "half an output"
+        elif place.left() and not fault.startswith("unlink"):
+            what = f"{place.left()} left"
+        elif course.makes:  # what a failed unlink leaves, the next run removes
+            if place.left() or fault.startswith("unlink"):
+                what = place.again(course)
+        return f"status {status}: {what}: {said}" if what else ""
+
+
+class Kill(Sweep):
+    """Even numbers: before a call.  Odd ones: at a time."""
+
+    def plan(self, place):
+        self.courses = [c for c in COURSES if c.makes]
+        self.calls = []
+        for course in self.courses:
+            self.measure(course, place)
+            self.calls += [(course, n) for n in range(1, course.counts["any"] + 1)]
+        random.Random(37).shuffle(self.calls)
+
+    def case(self, number, place):
+        chance = random.Random(number)
+        if number % 2 == 0:
+            course, n = self.calls[number // 2 % len(self.calls)]
+            title = f"{course.title}, before call {n}"
+            place.run(course, fault=f"any:{n}:kill")
+        else:
+            course = chance.choice(self.courses)
+            after = chance.uniform(0, 1.1 * course.seconds)
+            title = f"{course.title}, after {after:.4f} s"
+            p = place.start(course)
+            time.sleep(after)
+            p.kill()
+            p.wait()
+        return title, place.again(course)
+
+
+class Disk(Sweep):
+    def plan(self, place):
+        cases = []
+        for course in COURSES:
+            if course.want is None:
+                self.measure(course, place)
+            want = course.want
+            size = len(want) if isinstance(want, bytes) else sum(len(b) for b in want.values())
+            for at in range(0, 2 * size + 65536, 65536):  # temporaries and states count too
+                cases += [(course, max(at, 1024), how) for how in ("full", "fail", "tiny", "file")]
+        self.mix(cases)
+
+    def case(self, number, place):
+        course, at, how = self.cases[number]
+        if how == "file":  # a limit on each file
+            return (f"{course.title}, ulimit -f {at // 1024}",
+                    Faults.judge(course, place, "", place.run(course, limit_kib=at // 1024)))
+        if how == "tiny":  # not at a round number
+            at = at // 16 + 1 + number % 7
+        fault = f"space:{at}:{'full' if how == 'full' else 'fail'}"
+        return f"{course.title}, {fault}", Faults.judge(course, place, "", place.run(course, fault=fault))
+
+
+class Signals(Sweep):
+    def plan(self, place):
+        for course in COURSES:
+            self.measure(course, place)
+
+    def case(self, number, place):
+        chance = random.Random(number)
+        course = chance.choice(COURSES)
+        sig = chance.choice([signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGSTOP])
+        after = chance.uniform(0, 1.1 * course.seconds)
+        title = f"{course.title}, {sig.name} after {after:.4f} s"
+        p = place.start(course)
+        time.sleep(after)
+        p.send_signal(sig)
+        if sig == signal.SIGSTOP:
+            time.sleep(0.02)
+            p.send_signal(signal.SIGCONT)
+        try:
+            status = p.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
+            return title, "no end"
+        result, said = place.result(course), place.sentence()
+        if status == 0 and result != course.want:
+            return title, f"another result: {said}"
+        if status == 0:
+            return title, f"{place.left()} left" if place.left() else ""
+        if sig == signal.SIGSTOP:
+            return title, f"status {status}: this should not matter: {said}"
+        saved = status == 75 and "--state" in course.argv
+        if status not in (-sig, 128 + sig) and not saved:
+            return title, f"status {status}: {said}"
+        if place.left():
+            return title, f"{place.left()} left"
+        return title, place.again(course) if course.makes else ""
+
+
+class Readers(Sweep):
+    """While a file or an export is replaced by the like of it, what is read is always whole."""
+
+    def plan(self, place):
+        self.pack = Course("replace a bundle", f"fm-pack --model {MODEL} -T 1 -q --force -o out trained")
+        self.export = {b: Course("replace an export", f"fm-pack -T 1 -q --force --export out --budget {b} "
+                                 "--layout ragged family.fm") for b in ("0.2", "0.4")}
+
+    def case(self, number, place):
+        chance = random.Random(number)
+        look = Course("verify", "fm-verify -T 1 -q out")
+        writers = [self.pack] * 2 if number % 2 == 0 else list(self.export.values())
+        if place.run(writers[0]) != 0:
+            return writers[0].title, place.sentence()
+        writer = place.start(writers[1])
+        time.sleep(chance.uniform(0, 0.02))
+        reads = 0
+        while writer.poll() is None or reads == 0:
+            reads += 1
+            status = place.run(look)
+            said = place.sentence()
+            told = number % 2 == 1 and status == 74 and "was replaced while it was read" in said
+            if status != 0 and not told:
+                writer.wait()
+                return f"{writers[1].title}, read {reads}", f"status {status}: {said}"
+        if writer.wait() != 0:
+            return writers[1].title, f"the writer: status {writer.returncode}"
+        status = place.run(look)
+        return writers[1].title, f"after: status {status}" if status else ""
+
+
+def load(name, places):
+    kinds = {"faults": Faults, "kill": Kill, "disk": Disk, "signals": Signals, "readers": Readers}
+    if name in kinds:
+        return kinds[name](places)
+    return __import__(name).SWEEP(places)
+
+
+NAMES = ("faults", "kill", "disk", "signals", "readers")
+
+
+def sweep(name, places, first, cases, seconds):
+    """Run a sweep; how many cases were not as documented."""
+    s = load(name, places)
+    s.plan(places[0])
+    for place in places:
+        place.clean()
+    end = first + cases if cases is not None else None
+    if s.cases is not None:
+        end = min(len(s.cases), end if end is not None else len(s.cases))
+    until = time.monotonic() + seconds if seconds is not None else None
+    free, lock = queue.SimpleQueue(), threading.Lock()
+    for place in places:
+        free.put(place)
+    at, good, bad = first, 0, 0
+
+    def work():
+        nonlocal at, good, bad
+        place = free.get()
+        while True:
+            with lock:
+                if (end is not None and at >= end) or (until is not None and time.monotonic() >= until):
+                    return
+                number, at = at, at + 1
+            title, what = s.case(number, place)
+            place.clean()
+            with lock:
+                if what:
+                    bad += 1
+                    print(f"{name}: case {number} ({title}): {' '.join(what.split())}", flush=True)
+                else:
+                    good += 1
+
+    threads = [threading.Thread(target=work) for _ in places]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    whole = f" of {len(s.cases)}" if s.cases is not None else ""
+    more = "" if s.cases is not None and at >= len(s.cases) else f"; the next begins --from {at}"
+    print(f"{name}: {good + bad}{whole} cases: {good} as documented, {bad} not{more}", flush=True)
+    if hasattr(s, "table"):
+        s.table()
+    return bad
+
+
+def main():
+    parser = argparse.ArgumentParser(usage="sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS]")
+    parser.add_argument("name", choices=NAMES + ("all",))
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--cases", type=int)
+    parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("-j", type=int, default=os.cpu_count(), dest="jobs")
+    o = parser.parse_args()
+    if not FAULTS.exists():
+        sys.exit(f"no {FAULTS}; make tests")
+    names = NAMES if o.name == "all" else (o.name,)
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="fm-sweep-") as scratch:
+        first = pathlib.Path(scratch) / "0"
+        first.mkdir()
+        for command in SETUP:
+            subprocess.run(command.split(), cwd=first, check=True, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, env=dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}"))
+        places = [Place(first)]
+        for i in range(1, o.jobs):
+            shutil.copytree(first, pathlib.Path(scratch) / str(i), symlinks=True)
+            places.append(Place(pathlib.Path(scratch) / str(i)))
+        for i, name in enumerate(names):
+            left = o.seconds / len(names) if o.seconds is not None else None
+            bad += sweep(name, places, o.first, o.cases, left)
+    return bad > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

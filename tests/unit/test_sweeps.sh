@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# A few cases of each sweep (tests/sweep/sweep.py): make sweep has all of them.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+[ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
+status=0
+for name in faults kill disk signals readers; do
+    python3 -B tests/sweep/sweep.py "$name" --cases "${FM_SWEEP_CASES:-60}" || status=1
+done
+exit $status
