@@ -14,6 +14,7 @@
 #   judge-clip latency and tokens per second with libfm_clip and without, in transformers and vLLM, on a
 #              quiet machine
 #   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
+#   sweep      every tool with failing calls, kill -9, full disks, signals, damaged files, ten minutes
 #   fuzz       every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS)
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
@@ -252,7 +253,6 @@ PRELOADED := $(addprefix $(BUILD)/tests/unit/,faults.so reads.so)
 $(PRELOADED): $(BUILD)/tests/unit/%.so: tests/unit/%.c | deps-check
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl
-$(BUILD)/tests/unit/test_faults: | $(BUILD)/tests/unit/faults.so
 .SECONDARY:
 -include $(wildcard $(MPI_BUILD)/lib/comm/*.d) $(LIB_O:.o=.d) $(BENCH_O:.o=.d) $(wildcard $(BUILD)/cmd/*.d $(BUILD)/tests/*/*.d)
 
@@ -282,7 +282,7 @@ check: deps-check all $(TESTS) $(PRELOADED) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $
 
 # For the loop of edit, compile and test, a minute at most: lint, the unit tests that take a second of
 # processor time or less, and a few of the command line.
-SLOW := bench clip clip_bf16 command costs faults granularity hfdir kernelbench kernels_cpu model \
+SLOW := bench clip clip_bf16 command costs granularity hfdir kernelbench kernels_cpu model \
 	pytorch rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
 FAST_CLI := fm-*-help|usage|man-options|output|list|json|pipeline|criterion
@@ -309,6 +309,8 @@ arm64-check:
 	@bash tests/arm64.sh
 fuzz:
 	@bash tests/fuzz/fuzz.sh
+sweep: all $(PRELOADED)
+	@BUILD="$(BUILD)" python3 -B tests/sweep/sweep.py all --seconds 600
 gpu-check:
 	@BUILD="$(BUILD)" NVCC="$$(command -v $(NVCC))" bash tests/gpu/gpu-check.sh $(PARTS)
 bench: all
@@ -336,5 +338,5 @@ include cmd/package/package.mk
 clean:
 	rm -rf build
 
-.PHONY: all deps demo tests check check-fast judge judge-clip wheel deb packages-check arm64-check clients fuzz gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
+.PHONY: all deps demo tests check check-fast judge judge-clip wheel deb packages-check arm64-check clients fuzz sweep gpu-check lint golden bench bench-kernels study mpi mpi-check check-ranks install uninstall clean \
 	deps-build deps-check gpu-build gpu-more

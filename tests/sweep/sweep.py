@@ -9,8 +9,6 @@ NAME is
     disk     full at every 64 KiB that are written, by four ways of being full
     signals  SIGTERM, SIGINT, SIGHUP, SIGSTOP and SIGCONT at random times
     readers  an output is read while it is replaced
-    flips    a bit of a bundle, a stream or an export is flipped (flips.py)
-    configs  config.json of every family, a key at a time made wrong (configs.py)
     all      one after another, which share --seconds
 
 Cases have numbers, and a number always is the same case: `--from N --cases 1` repeats one.  They are
@@ -108,6 +106,7 @@ class Place:
     def __init__(self, folder):
         self.folder = folder
         self.out = folder / "out"
+        self.kept = {name: tree(folder / name) for name in ("family.fm.sig", "out40")}
 
     def start(self, course, fault=None, extra=(), limit_kib=None):
         environment = dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}", TMPDIR=str(self.folder),
@@ -378,9 +377,7 @@ class Readers(Sweep):
 
 def load(name, places):
     kinds = {"faults": Faults, "kill": Kill, "disk": Disk, "signals": Signals, "readers": Readers}
-    if name in kinds:
-        return kinds[name](places)
-    return __import__(name).SWEEP(places)
+    return kinds[name](places)
 
 
 NAMES = ("faults", "kill", "disk", "signals", "readers")

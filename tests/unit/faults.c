@@ -7,17 +7,23 @@
  *                              short      half of what was asked for
  *                              full       statvfs sees no free byte from the first call on
  *                              kill       the process ends as by kill -9, the call not made
+ *     FM_FAULT=any:N:kill      the N-th call of any kind but malloc
+ *     FM_FAULT=space:N:KIND    N bytes can be written, then the disk is full; KIND is
+ *                              full       fallocate fails for more than is left
+ *                              fail       the filesystem has no fallocate
  *     FM_FAULT_TOLD=FILE       at the end "hit" if it happened, then a line "CALL COUNT" for each
  *
  * Of malloc only calls of the program and of cJSON count: libarchive ends the process by itself
  * where it has no memory, and oneDNN and libc are not ours to try.
  */
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -25,6 +31,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -44,13 +52,41 @@ enum call {
     STATVFS,
     MALLOC,
     THREAD,
+    MMAP,
+    TRUNCATE,
+    LINK,
+    UNLINK,
+    STAT,
+    SEEK,
+    LOCK,
+    OPENDIR,
+    READDIR,
+    FOPEN,
+    PIPE,
+    FORK,
+    ANY,
+    SPACE,
     CALLS
 };
-static const char *const names[CALLS] = {"read",    "pread",  "write", "pwrite", "fsync",
-                                         "close",   "rename", "open",  "mkdir",  "fallocate",
-                                         "statvfs", "malloc", "thread"};
-static const int errors[CALLS] = {EIO,    EIO,    EIO,    ENOSPC, EIO,    EIO,   EACCES,
-                                  EMFILE, EACCES, ENOSPC, EIO,    ENOMEM, EAGAIN};
+static const struct {
+    const char *name;
+    int error;
+} calls[CALLS] = {
+    [READ] = {"read", EIO},          [PREAD] = {"pread", EIO},
+    [WRITE] = {"write", EIO},        [PWRITE] = {"pwrite", ENOSPC},
+    [FSYNC] = {"fsync", EIO},        [CLOSE] = {"close", EIO},
+    [RENAME] = {"rename", EACCES},   [OPEN] = {"open", EMFILE},
+    [MKDIR] = {"mkdir", EACCES},     [FALLOCATE] = {"fallocate", ENOSPC},
+    [STATVFS] = {"statvfs", EIO},    [MALLOC] = {"malloc", ENOMEM},
+    [THREAD] = {"thread", EAGAIN},   [MMAP] = {"mmap", ENOMEM},
+    [TRUNCATE] = {"ftruncate", EIO}, [LINK] = {"link", EMLINK},
+    [UNLINK] = {"unlink", EIO},      [STAT] = {"stat", EIO},
+    [SEEK] = {"lseek", EIO},         [LOCK] = {"flock", ENOLCK},
+    [OPENDIR] = {"opendir", EMFILE}, [READDIR] = {"readdir", EIO},
+    [FOPEN] = {"fopen", EMFILE},     [PIPE] = {"pipe", EMFILE},
+    [FORK] = {"fork", EAGAIN},       [ANY] = {"any", 0},
+    [SPACE] = {"space", ENOSPC},
+};
 enum kind { FAIL, INTERRUPT, SHORT, FULL, KILL };
 
 static atomic_long count[CALLS];
@@ -66,14 +102,28 @@ static int n_ours;
 /* True where this call is the one. */
 static bool due(enum call call)
 {
-    long n = ++count[call];
-    if ((int)call != chosen || n != chosen_n)
+    long n = ++count[call], any = call == MALLOC ? 0 : ++count[ANY];
+    if (chosen == ANY ? any != chosen_n : (int)call != chosen || n != chosen_n)
         return false;
     hit = true;
     if (chosen_kind == KILL)
         syscall(SYS_kill, getpid(), SIGKILL);
-    errno = chosen_kind == INTERRUPT ? EINTR : errors[call];
+    errno = chosen_kind == INTERRUPT ? EINTR : calls[call].error;
     return true;
+}
+
+/* How many of n bytes the disk takes; -1, none. */
+static ssize_t room_for(size_t n)
+{
+    static atomic_long used;
+    if (chosen != SPACE || n == 0)
+        return (ssize_t)n;
+    long before = atomic_fetch_add(&used, (long)n);
+    if (before < chosen_n)
+        return (long)n < chosen_n - before ? (ssize_t)n : chosen_n - before;
+    hit = true;
+    errno = ENOSPC;
+    return -1;
 }
 
 static bool is_wanted(const char *path)
@@ -116,7 +166,7 @@ __attribute__((constructor)) static void begin(void)
                   : kind[1] == 'u' ? FULL
                                    : FAIL;
     for (int i = 0; i < CALLS; i++)
-        if (strcmp(names[i], name) == 0)
+        if (strcmp(calls[i].name, name) == 0)
             chosen = i;
     memset(count, 0, sizeof count);
 }
@@ -124,10 +174,11 @@ __attribute__((constructor)) static void begin(void)
 __attribute__((destructor)) static void tell(void)
 {
     const char *path = getenv("FM_FAULT_TOLD");
-    char text[512];
+    char text[1024];
     int used = snprintf(text, sizeof text, "%s", hit ? "hit\n" : "");
     for (int i = 0; i < CALLS; i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, "%s %ld\n", names[i], count[i]);
+        used +=
+            snprintf(text + used, sizeof text - (size_t)used, "%s %ld\n", calls[i].name, count[i]);
     int fd =
         path ? (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0644) : -1;
     if (fd >= 0)
@@ -164,7 +215,8 @@ ssize_t write(int fd, const void *src, size_t n)
             return -1;
         n = (n + 1) / 2;
     }
-    return syscall(SYS_write, fd, src, n);
+    ssize_t room = fd == STDERR_FILENO ? (ssize_t)n : room_for(n);
+    return room < 0 ? -1 : syscall(SYS_write, fd, src, room);
 }
 
 ssize_t pwrite64(int fd, const void *src, size_t n, off_t at)
@@ -174,7 +226,8 @@ ssize_t pwrite64(int fd, const void *src, size_t n, off_t at)
             return -1;
         n = (n + 1) / 2;
     }
-    return syscall(SYS_pwrite64, fd, src, n, at);
+    ssize_t room = room_for(n);
+    return room < 0 ? -1 : syscall(SYS_pwrite64, fd, src, room, at);
 }
 
 int fsync(int fd)
@@ -229,6 +282,11 @@ int mkdir(const char *path, mode_t mode)
 
 int fallocate64(int fd, int mode, off_t at, off_t size)
 {
+    if (chosen == SPACE && (chosen_kind == FAIL || size > chosen_n)) {
+        hit = true;
+        errno = chosen_kind == FAIL ? EOPNOTSUPP : ENOSPC;
+        return -1;
+    }
     return due(FALLOCATE) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, size);
 }
 
@@ -239,6 +297,50 @@ int statvfs64(const char *path, struct statvfs64 *v)
     if (rc == 0 && full)
         v->f_bavail = 0;
     return rc;
+}
+
+int fstatvfs64(int fd, struct statvfs64 *v)
+{
+    return due(STATVFS) ? -1 : NEXT(fstatvfs64)(fd, v);
+}
+
+/* --- calls that do nothing else here than fail --- */
+
+#define FAILS(call, type, failed, name, parameters, arguments)                                     \
+    type name parameters                                                                           \
+    {                                                                                              \
+        return due(call) ? failed : NEXT(name) arguments;                                          \
+    }
+
+FAILS(MMAP, void *, MAP_FAILED, mmap64,
+      (void *where, size_t size, int access, int flags, int fd, off_t at),
+      (where, size, access, flags, fd, at))
+FAILS(TRUNCATE, int, -1, ftruncate64, (int fd, off_t size), (fd, size))
+FAILS(LINK, int, -1, link, (const char *from, const char *to), (from, to))
+FAILS(UNLINK, int, -1, unlink, (const char *path), (path))
+FAILS(UNLINK, int, -1, unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
+FAILS(UNLINK, int, -1, rmdir, (const char *path), (path))
+FAILS(STAT, int, -1, stat64, (const char *path, struct stat64 *st), (path, st))
+FAILS(STAT, int, -1, lstat64, (const char *path, struct stat64 *st), (path, st))
+FAILS(STAT, int, -1, fstat64, (int fd, struct stat64 *st), (fd, st))
+FAILS(STAT, int, -1, fstatat64, (int dir, const char *path, struct stat64 *st, int flags),
+      (dir, path, st, flags))
+FAILS(SEEK, off_t, -1, lseek64, (int fd, off_t at, int whence), (fd, at, whence))
+FAILS(LOCK, int, -1, flock, (int fd, int how), (fd, how))
+FAILS(OPENDIR, DIR *, NULL, opendir, (const char *path), (path))
+FAILS(OPENDIR, DIR *, NULL, fdopendir, (int fd), (fd))
+FAILS(READDIR, struct dirent64 *, NULL, readdir64, (DIR * dir), (dir))
+FAILS(READDIR, ssize_t, -1, getdents64, (int fd, void *dst, size_t size), (fd, dst, size))
+FAILS(FOPEN, FILE *, NULL, fopen64, (const char *path, const char *mode), (path, mode))
+FAILS(OPEN, int, -1, mkostemp64, (char *name, int flags), (name, flags))
+FAILS(MKDIR, char *, NULL, mkdtemp, (char *name), (name))
+FAILS(PIPE, int, -1, pipe2, (int fd[2], int flags), (fd, flags))
+FAILS(FORK, pid_t, -1, fork, (void), ())
+
+int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+                 const posix_spawnattr_t *attributes, char *const *argv, char *const *env)
+{
+    return due(FORK) ? EAGAIN : NEXT(posix_spawnp)(pid, file, actions, attributes, argv, env);
 }
 
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
@@ -280,4 +382,33 @@ char *strdup(const char *text)
     size_t n = strlen(text) + 1;
     char *copy = REFUSED ? NULL : __libc_malloc(n);
     return copy ? memcpy(copy, text, n) : NULL;
+}
+
+char *strndup(const char *text, size_t most)
+{
+    size_t n = strnlen(text, most);
+    char *copy = REFUSED ? NULL : __libc_malloc(n + 1);
+    if (copy)
+        memcpy(copy, text, n), copy[n] = '\0';
+    return copy;
+}
+
+int vasprintf(char **to, const char *format, va_list ap)
+{
+    return REFUSED ? -1 : NEXT(vasprintf)(to, format, ap);
+}
+
+int asprintf(char **to, const char *format, ...)
+{
+    bool refused = REFUSED;
+    va_list ap;
+    va_start(ap, format);
+    int n = refused ? -1 : NEXT(vasprintf)(to, format, ap);
+    va_end(ap);
+    return n;
+}
+
+FILE *open_memstream(char **to, size_t *size)
+{
+    return REFUSED ? NULL : NEXT(open_memstream)(to, size);
 }
