@@ -4,10 +4,12 @@
 . "$GOLDEN/../tests/pages.bash"
 tiny=$GOLDEN/tiny-mixtral
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/with
-mkdir -p with without/transformers model bare broken
-echo 'raise ImportError("no transformers")' >without/transformers/__init__.py
+mkdir -p with without/transformers model bare broken none
+echo 'raise ModuleNotFoundError("no transformers", name="transformers")' >without/transformers/__init__.py
 cat >with/transformers.py <<'PYTHON'
-import json, os, types
+import json, os, sys, types
+if os.environ.get("TRANSFORMERS_VERBOSITY") != "error":
+    print("PyTorch was not found.", file=sys.stderr)
 class AutoTokenizer:
     bos_token, bos_token_id = "<s>", 1
     def from_pretrained(path, local_files_only):
@@ -67,6 +69,8 @@ try --model model
 try model a b
 try nowhere chats.jsonl
 try model nowhere.jsonl
+try none chats.jsonl
+try model none
 try bare chats.jsonl
 try broken chats.jsonl | sed 's/JSONDecodeError: .*/JSONDecodeError: .../'
 row() {
