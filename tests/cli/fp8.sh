@@ -19,7 +19,7 @@ same() {
 echo "== the same ranking as the plain float32 model of these values, to the last bit"
 same "$model" "$model/tokens.npy"
 echo "== other families, in blocks of 16 x 24"
-for name in odd-dsv3 odd-minimax odd-glm4 odd-hy3 odd-glm5 odd-axk1 odd-afmoe; do
+for name in odd-dsv3 odd-minimax odd-glm4 odd-hy3 odd-glm5 odd-axk1 odd-afmoe odd-laguna odd-mimo; do
     python3 "$fp8" quantise "$GOLDEN/$name" made
     echo "$name: $(same made made/tokens.npy)"
     fm-rank -q --model made --tokens made/tokens.npy -o ranked -f >/dev/null 2>&1
