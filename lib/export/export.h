@@ -71,7 +71,7 @@ struct fm_export_report {
                                more than 1: none */
     uint64_t bytes_weights; /* safetensors files, headers included */
     uint64_t bytes_out;     /* all files, or the stream */
-    uint64_t bytes_memory;  /* buffers at the peak */
+    uint64_t bytes_memory;  /* the plan, and buffers at the peak */
     uint64_t bytes_free;    /* on the output's file system; 0: standard output */
     const char *storage;    /* of a bundle of codes, "fp8"; NULL: plain numbers */
     bool codes;             /* with it: the export has them, and not values */

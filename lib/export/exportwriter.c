@@ -167,8 +167,21 @@ static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_pl
     return t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut) ? 0 : 2 * piece;
 }
 
-/* The largest group: what its pieces share, what the largest of them is made from, and that one,
- * in a stream all of them. */
+/* The plan itself, with the two copies of its tensors that are sorted into files, and headers in
+ * buffers that doubled. */
+static uint64_t plan_memory(const struct fm_exportplan *p)
+{
+    uint64_t bytes = p->tensor_room * sizeof *p->tensor + p->block_room * sizeof *p->block +
+                     p->tensors * 2 * sizeof(struct fm_tensor);
+    for (size_t i = 0; i < p->tensors; i++)
+        bytes += strlen(p->tensor[i].t.name) + 2 * sizeof(void *);
+    for (size_t i = 0; i < p->files; i++)
+        bytes += 2 * p->file[i].header_bytes;
+    return bytes;
+}
+
+/* The plan, and the largest group: what its pieces share, what the largest of them is made from,
+ * and that one, in a stream all of them. */
 uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
 {
     struct fm_fill_held held = {0};
@@ -197,7 +210,7 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
         most = need > most ? need : most;
         expert = last;
     }
-    return most * (uint64_t)fm_pool_threads();
+    return most * (uint64_t)fm_pool_threads() + plan_memory(p);
 }
 
 /* ---- a directory ---- */

@@ -13,7 +13,7 @@
 int fm_exportwriter_write(const struct fm_exportplan *plan, const struct fm_run_options *run,
                           struct fm_err *err);
 
-/* Bytes of buffers at the peak, of a directory or of a stream. */
+/* Bytes of the plan and of buffers at the peak, of a directory or of a stream. */
 uint64_t fm_exportwriter_memory(const struct fm_exportplan *plan, bool stream);
 
 #endif
