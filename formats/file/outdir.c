@@ -32,7 +32,7 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
     bool mark = false, empty = true, plain = true;
     char stays[sizeof((struct dirent *)0)->d_name] = "";
     const struct dirent *d;
-    while ((d = readdir(dir))) {
+    while ((errno = 0, d = readdir(dir))) {
         if (!strcmp(d->d_name, ".") || !strcmp(d->d_name, ".."))
             continue;
         struct stat st;
@@ -48,6 +48,8 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
         snprintf(stays, sizeof stays, "%s", d->d_name);
         plain = file;
     }
+    if (errno != 0)
+        return fm_fail_errno(err, "cannot list '%s'", path);
     if (stays[0] && !plain)
         return fm_fail(err, FM_ECREATE,
                        "'%s' holds '%s', which is not a plain file, so not an export's; remove it "

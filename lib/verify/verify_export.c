@@ -229,7 +229,7 @@ int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, cons
     if (rc)
         return fm_within(err, "%s", v->options->target);
     const struct dirent *entry;
-    while (!rc && (entry = readdir(dir))) {
+    while (!rc && (errno = 0, entry = readdir(dir))) {
         size_t hub = find_hubs(entry->d_name);
         there[hub] = true;
         if (hub < HUBS || strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
@@ -239,6 +239,8 @@ int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, cons
         if (!rc && !(name[names++] = fm_strdup(entry->d_name, err)))
             rc = err->code;
     }
+    if (!rc && errno != 0)
+        rc = fm_fail_errno(err, "cannot list '%s'", v->options->target);
     closedir(dir);
     if (!rc && names)
         qsort(name, names, sizeof *name, compare_names);
