@@ -384,6 +384,20 @@ static uint64_t plan_codes(const struct fm_packing *p)
 
 #define PROCESS_BYTES ((uint64_t)8 << 20) /* the program, its libraries, the file headers */
 
+/* The tensors of a checkpoint by name, and their places. */
+static uint64_t index_memory(const struct fm_checkpoint *cp)
+{
+    uint64_t bytes = cp->experts * sizeof *cp->expert + cp->dir.places * sizeof *cp->dir.place +
+                     (cp->rests + cp->asides + cp->extras) * sizeof *cp->rest;
+    for (size_t i = 0; i < cp->dir.shards; i++) {
+        const struct fm_safetensors *st = &cp->dir.shard[i].st;
+        bytes += st->count * sizeof *st->tensor;
+        for (size_t t = 0; t < st->count; t++)
+            bytes += strlen(st->tensor[t].name) + 2 * sizeof(void *);
+    }
+    return bytes;
+}
+
 /* Source and destination of the largest item, and its channels in float32 if an adapter is merged,
  * for all tasks at once.  Scratch grows in chunks of doubling size, so a thread may hold twice what
  * it needs. */
@@ -396,7 +410,8 @@ static uint64_t plan_memory(const struct fm_packing *p)
     uint64_t item =
         channels * (rows * (made + element) + (p->ops ? (rows + 1) * sizeof(float) : 0));
     uint64_t task = item + FM_PACKING_PIECE_BYTES + plan_codes(p);
-    return PROCESS_BYTES + 2 * (uint64_t)fm_pool_threads() * task + p->segments_bytes;
+    return PROCESS_BYTES + 2 * (uint64_t)fm_pool_threads() * task + p->segments_bytes +
+           index_memory(&p->cp);
 }
 
 static void tell_large(const struct fm_packing *p, uint64_t largest)
