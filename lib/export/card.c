@@ -1,7 +1,7 @@
 /*
- * README.md of an export: a model card as the hub reads it.  Front matter with the license and the
- * original, what was measured, how to run it in each program, and the command that makes it again.
- * It holds what the bundle says and nothing of this machine, so its bytes are the same everywhere.
+ * README.md of an export: a model card for the hub, with front matter (the licence and the
+ * original), what was measured, how to run it in each program, and the command that makes it.  It
+ * contains only facts of the bundle and none of this machine, so its bytes are the same everywhere.
  */
 #include "lib/export/card.h"
 
@@ -19,7 +19,7 @@
 
 /* ---- parts between marks ---- */
 
-/* What fm-pack generates, and fm-verify compares. */
+/* The part that fm-pack generates and fm-verify compares. */
 static const struct fm_card_marks generated = {
     "<!-- fm-pack: begin; fm-verify compares what is between, so write above or below -->\n",
     "<!-- fm-pack: end -->\n"};
@@ -105,7 +105,8 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- what it is ---- */
 
-/* The figures measured are those of the mask: of this export too, if it is the mask or more. */
+/* The measured figures are those of the mask; they hold for this export if it keeps at least the
+ * mask. */
 static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_mask *mask = p->from->budgets.masks.mask;
@@ -192,11 +193,11 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
                        x->tensors, x->bytes);
 }
 
-/* The checkpoint's weight files beside these. */
+/* The size of the checkpoint's weight files next to that of these. */
 static void say_original(struct fm_text *t, const struct fm_exportplan *p)
 {
     uint64_t source = 0;
-    struct fm_err unread = {0}; /* what fm_stage_model_read passed is read here again */
+    struct fm_err unread = {0}; /* fm_stage_model_read has checked it; read it again */
     if (fm_stage_shard_bytes(&source, &p->from->bundle, &unread))
         return;
     double from = fm_exportplan_break_even(p, source);
@@ -210,7 +211,7 @@ static void say_original(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, ", which are fewer: this layout is smaller at no budget |\n");
 }
 
-/* What became of codes of the original. */
+/* What happened to the codes of the original. */
 static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_storage *storage = p->from->packed.storage;
@@ -274,9 +275,9 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- how to use it ---- */
 
-/* What keeps servers from running this directory by their own code is said before their commands.
- */
-/* What the family says of widths, and which layout has those of the mask. */
+/* Reasons why servers cannot run this directory with their own code, given before their
+ * commands. */
+/* What the family says about widths, and which layout has those of the mask. */
 static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -310,7 +311,7 @@ static void say_sglang(struct fm_text *t, const char *options, const char *why)
     fm_text_printf(t, "    python -m sglang.launch_server --model-path .%s\n\n", options);
 }
 
-/* What SGLang needs the suite's package for; "": nothing. */
+/* What SGLang needs the suite's package for; "" for nothing. */
 static const char *why_package(const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -359,8 +360,8 @@ static bool has_tokenizer(const struct fm_exportplan *p)
            fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model");
 }
 
-/* A program that runs as it is here.  The tokenizer needs no trust, and asks for it where a config
- * has classes of its own. */
+/* A program that runs the export unchanged.  The tokenizer needs no trust, but asks for it if a
+ * config names classes of its own. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = p->options.layout->code;
@@ -435,7 +436,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- where it comes from ---- */
 
-/* A source of calibration data, as the tool that read it wrote it down. */
+/* A source of calibration data, as recorded by the tool that read it. */
 static void say_source(struct fm_text *t, const char *tool, const cJSON *source)
 {
     const cJSON *format = cJSON_GetObjectItemCaseSensitive(source, "format");
@@ -443,7 +444,7 @@ static void say_source(struct fm_text *t, const char *tool, const cJSON *source)
     int64_t used = 0;
     struct fm_digest ids;
     struct fm_err unread = {0};
-    /* Strings of a bundle are somebody else's: only what has the form it must have is repeated. */
+    /* Strings of a bundle are untrusted: only those with the required form are repeated. */
     if (!cJSON_IsString(format) || !cJSON_IsString(digest) ||
         strspn(format->valuestring, "abcdefghijklmnopqrstuvwxyz0123456789.-") !=
             strlen(format->valuestring) ||
@@ -468,7 +469,7 @@ static void say_data(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "\n");
 }
 
-/* The command, options that shape the result alone: the same everywhere. */
+/* The command with only the options that affect the result: the same everywhere. */
 static void say_command(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_export_options *o = &p->options;
@@ -505,7 +506,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
                       "`family.fm` is the bundle that holds the family (suite fm, fm-pack(1)).\n");
 }
 
-/* What of the author's was kept. */
+/* What was kept of the author's code. */
 static void say_code(struct fm_text *t, const struct fm_exportplan *p)
 {
     char names[FM_CODE_NAMES_BYTES];

@@ -1,6 +1,6 @@
 /*
- * The model card of an export, README.md, as those see it that edit or compare one: parts of it
- * that the suite wrote are between marks, lines that are comments.
+ * The model card of an export, README.md, for code that edits or compares one: the parts that the
+ * suite wrote are between marks, which are comment lines.
  */
 #ifndef FM_CARD_H
 #define FM_CARD_H
@@ -16,17 +16,17 @@ struct fm_card_marks {
  * matter. */
 extern const struct fm_card_marks fm_card_figures, fm_card_index;
 
-/* The first line from `from` on that begins with `begin`; NULL: none. */
+/* The first line from `from` on that begins with `begin`, or NULL. */
 const char *fm_card_line(const char *from, const char *begin);
-/* The line behind the one that `line` is in; its NUL where that is the last. */
+/* The line after the one that contains `line`; its NUL if that is the last. */
 const char *fm_card_next(const char *line);
-/* The first part between marks, from *begin to *end with both; NULL: none.  A mark that has lost
- * its other one marks nothing. */
+/* The first part between marks, which *begin and *end include, or NULL.  A mark without its
+ * counterpart is ignored. */
 const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, const char **end);
 
-/* *text (free()) = what fm-pack generates of a card, and fm-verify compares, without recorded
- * figures; the rest is its owner's to write.  FM_EFORMAT where it has not such a part, or has two;
- * FM_ENOMEM. */
+/* *text (free()) = the part of a card that fm-pack generates and fm-verify compares, without
+ * recorded figures; the owner may write the rest.  FM_EFORMAT if the card does not have exactly
+ * one such part; FM_ENOMEM. */
 int fm_card_compared(char **text, const char *card, struct fm_err *err);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * An export from beginning to end: the family is opened, options choose one of its members, the
- * plan of that member says what there will be, and the writer follows it.
+ * An export from beginning to end: open the family, choose one of its members by the options, plan
+ * it, and write it by the plan.
  */
 #include "lib/export/export.h"
 
@@ -37,14 +37,14 @@ static int choose_budget(const struct fm_exportplan *p, const struct fm_run_opti
     return rc;
 }
 
-/* All that the export would write. */
+/* Bytes of everything that the export would write. */
 static uint64_t bytes_out(const struct fm_exportplan *p, const struct fm_run_options *run)
 {
     return strcmp(run->outputs.path, "-") == 0 ? fm_exportplan_stream_bytes(p)
                                                : fm_exportplan_bytes(p);
 }
 
-/* Budgets come with rising number of removed channels, so the first that fits is the largest. */
+/* Members are in order of removed channels, so the first that fits is the largest. */
 static int choose_fit(struct fm_exportplan *p, const struct fm_run_options *run, int *index,
                       struct fm_err *err)
 {
@@ -79,7 +79,7 @@ static int choose_mask(const struct fm_exportplan *p, int *index, struct fm_err 
     return FM_OK;
 }
 
-/* The member that the options choose. */
+/* The member selected by the options. */
 static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int *index,
                   struct fm_err *err)
 {
@@ -99,7 +99,8 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
 
 /* ---- what it will be ---- */
 
-/* What rounding up costs, nothing where every expert is stored at full width; what a cap frees. */
+/* The cost of rounding up, nothing if every expert is stored at full width; and what a cap
+ * saves. */
 static void report_channels(struct fm_export_report *r, const struct fm_exportplan *p)
 {
     r->channels_layout = p->widths.by_layout;
@@ -156,7 +157,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
 
 /* ---- whether it is there ---- */
 
-/* Of a card, the part that is not the owner's to edit. */
+/* The part of a card that is not the owner's to edit. */
 static bool same_card(const char *card, const char *want)
 {
     char *a = NULL, *b = NULL;
@@ -203,7 +204,7 @@ static int compare_texts(bool *same, const struct fm_exportplan *p, const char *
 
 /* ---- all of it ---- */
 
-/* `same`, where it is not NULL: whether the directory has these texts; then nothing is said. */
+/* If `same` is not NULL, set it to whether the directory has these texts, and print nothing. */
 static int export(const struct fm_run_options *run, const struct fm_export_options *options,
                   bool write, bool *same, struct fm_export_report *report, struct fm_err *err)
 {
@@ -263,7 +264,7 @@ int fm_export_same_texts(bool *same, const struct fm_run_options *run,
 {
     struct fm_export_report report = {0};
     struct fm_run_options quiet = *run;
-    quiet.progress = (struct fm_progress){0}; /* what is to be said of the member, fm_export says */
+    quiet.progress = (struct fm_progress){0}; /* fm_export reports the member */
     *same = false;
     return export(&quiet, options, false, same, &report, err);
 }

@@ -1,9 +1,10 @@
 /*
- * Writing an export that is planned.  A file is cut into pieces that threads fill from the bundle
- * side by side: into a directory each is written where it belongs, into a stream they go in order,
- * a round of as many as there are threads after the other.  fm-export.json, which has the digests
- * of all other files, is written last: those of a stream are made as it passes, those of a
- * directory's weight files, whose pieces come in any order, from one read of what was just written.
+ * Writes a planned export.  A file is cut into pieces that threads fill from the bundle in
+ * parallel.  In a directory each piece is written at its offset; in a stream they are written in
+ * order, in rounds of one piece per thread. fm-export.json, which has the digests of all other
+ * files, is written last: the digests of a stream are computed as it is written, and those of a
+ * directory's weight files, whose pieces are written in any order, from one read of what was just
+ * written.
  */
 #include "lib/export/exportwriter.h"
 
@@ -49,13 +50,13 @@ static int last_text(const struct writer *w, char **text, struct fm_err *err)
 
 /* ---- pieces of one file ---- */
 
-/* Pieces of one expert that follow each other are a group, which one task fills: some are made of
- * the same bytes of the bundle. */
+/* Consecutive pieces of one expert form a group, which one task fills, because some are made
+ * from the same bytes of the bundle. */
 struct piece {
     const struct fm_planned_tensor *tensor;
     uint64_t from, size;
-    uint64_t source; /* where its bytes begin in the bundle */
-    int group;       /* pieces of it from this one on; 0: not its first */
+    uint64_t source; /* offset of its source in the bundle */
+    int group;       /* number of pieces of the group from this one on; 0: not its first */
 };
 
 static int compare_sources(const void *a, const void *b)
@@ -68,8 +69,8 @@ static int compare_sources(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Mark the first of each group.  A piece goes on with the group of the expert that the one before
- * it ends with, unless both are of a tensor that shares nothing. */
+/* Mark the first of each group.  A piece joins the group of the expert in which the piece before
+ * it ends, unless both are of a tensor that shares nothing. */
 static void group(const struct fm_exportplan *p, struct piece *piece, int n)
 {
     int64_t expert = -1;
@@ -83,7 +84,7 @@ static void group(const struct fm_exportplan *p, struct piece *piece, int n)
     }
 }
 
-/* Hold what the pieces of a group share; the caller has the mark of scratch. */
+/* Hold what the pieces of a group share; the caller owns the mark of scratch. */
 static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
                  const struct piece *piece)
 {
@@ -93,9 +94,9 @@ static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
     fm_fill_hold(held);
 }
 
-/* The pieces of a file; *count of them.  In order of the file, for a stream; or in that of the
- * bundle, which is then read from its beginning to its end, and a tensor outside the experts, which
- * has one digest for all of it, is one piece. */
+/* The pieces of a file, and their number in *count.  For a stream in order of the file;
+ * otherwise in order of the bundle, which is then read from beginning to end, and a tensor
+ * outside the experts, which has one digest, is one piece. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
@@ -124,7 +125,7 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
     return FM_OK;
 }
 
-/* Is the tensor rounded from the bundle's numbers, a piece from one matrix or two? */
+/* True if the tensor is rounded from the bundle's numbers, its pieces from one matrix or two. */
 static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
 {
     return p->options.quantise &&
@@ -132,9 +133,9 @@ static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_te
             (t->blocks && p->block[t->block].plane >= 0));
 }
 
-/* Beside a piece that is rounded, at the most: its rows apart, where gate and up are in turn; the
- * numbers of its part of the expert, twice where they are turned; those rows of them that share
- * scales, as float32. */
+/* Upper bound of the memory for a rounded piece besides itself: its rows, if gate and up are
+ * interleaved; the numbers of its part of the expert, twice if they are transposed; the rows
+ * that share scales, as float32. */
 static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                 uint64_t piece)
 {
@@ -154,8 +155,8 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
     return most + (t->blocks ? piece : 0);
 }
 
-/* What a piece is made from, beside it: its source and its rows where it is transposed or
- * divided. */
+/* Memory for the source of a piece, besides itself: the source, and its rows if it is transposed
+ * or divided. */
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
@@ -167,8 +168,8 @@ static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_pl
     return t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut) ? 0 : 2 * piece;
 }
 
-/* The plan itself, with the two copies of its tensors that are sorted into files, and headers in
- * buffers that doubled. */
+/* Memory for the plan, with two copies of its tensors that are sorted into files, and headers in
+ * buffers that grow by doubling. */
 static uint64_t plan_memory(const struct fm_exportplan *p)
 {
     uint64_t bytes = p->tensor_room * sizeof *p->tensor + p->block_room * sizeof *p->block +
@@ -180,8 +181,8 @@ static uint64_t plan_memory(const struct fm_exportplan *p)
     return bytes;
 }
 
-/* The plan, and the largest group: what its pieces share, what the largest of them is made from,
- * and that one, in a stream all of them. */
+/* Memory for the plan and for the largest group: what its pieces share, the source of its largest
+ * piece, and that piece; in a stream all pieces. */
 uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
 {
     struct fm_fill_held held = {0};
@@ -202,7 +203,7 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
             shared += held.part[k].room;
         if (first >= 0 && first == last)
             all += t->t.size;
-        else /* of a tensor whose pieces are less than an expert, those of one expert */
+        else /* for a tensor whose pieces are less than an expert, those of one expert */
             all += piece + (is_rounded(p, t) ? 0 : shared);
         uint64_t beside = filling_memory(p, t, piece) + (stream ? 0 : piece);
         filling = beside > filling ? beside : filling;
@@ -258,7 +259,7 @@ static int write_whole(struct filework *f, const struct piece *p, struct fm_err 
     return rc;
 }
 
-/* The pieces of a group, where i is the first of one. */
+/* Fill and write the pieces of a group; i is the first. */
 static void write_group(void *arg, int i)
 {
     struct filework *f = arg;
@@ -279,7 +280,7 @@ static void write_group(void *arg, int i)
         fm_taskgroup_fail(&f->w->tasks, &err);
 }
 
-/* What comes before the tensors: of texts, all of it. */
+/* Bytes before the tensors; of a text, all of it. */
 static int write_head(const struct writer *w, size_t i, struct fm_output *out, struct fm_err *err)
 {
     size_t size = (size_t)w->plan->file[i].header_bytes;
@@ -294,7 +295,7 @@ static int write_head(const struct writer *w, size_t i, struct fm_output *out, s
     return rc;
 }
 
-/* The digest of a weight file whose pieces are written; the system still has them in memory. */
+/* The digest of a weight file whose pieces are written; the page cache still has them. */
 static int hash_written(struct filework *f, size_t i, struct fm_err *err)
 {
     const struct fm_planned_file *planned = &f->w->plan->file[i];
@@ -386,7 +387,7 @@ struct round {
     char **bytes;
 };
 
-/* The pieces of a group, where i is the first of one. */
+/* Fill the pieces of a group; i is the first. */
 static void fill_group(void *arg, int i)
 {
     struct round *v = arg;
@@ -406,8 +407,7 @@ static void fill_group(void *arg, int i)
         fm_taskgroup_fail(&v->w->tasks, &err);
 }
 
-/* A piece that is filled; with the last one of a tensor outside the experts, that one is checked.
- */
+/* Write a filled piece; with the last one of a tensor outside the experts, check its digest. */
 static int stream_piece(struct writer *w, const struct piece *p, const char *bytes,
                         struct fm_err *err)
 {
@@ -429,7 +429,7 @@ static int stream_piece(struct writer *w, const struct piece *p, const char *byt
     return rc;
 }
 
-/* Groups are filled side by side, as many as there are threads, and written in order. */
+/* Groups are filled in parallel, one per thread, and written in order. */
 static int stream_pieces(struct writer *w, const struct piece *piece, int pieces,
                          struct fm_err *err)
 {
@@ -451,7 +451,7 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
     return rc;
 }
 
-/* The member's header, and what comes before the tensors. */
+/* The member's header, and the bytes before the tensors. */
 static int stream_header(struct writer *w, size_t i, struct fm_err *err)
 {
     const struct fm_planned_file *f = &w->plan->file[i];
@@ -510,7 +510,7 @@ static int write_stream(struct writer *w, struct fm_err *err)
     if (!w->hasher || !w->whole)
         rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
     fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
-    /* What is small and says what the rest is comes first, but for fm-export.json. */
+    /* Small files that describe the rest come first, except for fm-export.json. */
     for (int weights = 0; weights < 2; weights++)
         for (size_t i = 0; i + 1 < w->plan->files && !rc && fm_taskgroup_going(&w->tasks); i++)
             if (w->plan->file[i].weights == (weights == 1))

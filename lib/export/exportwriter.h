@@ -1,5 +1,5 @@
 /*
- * Writing an export that is planned: as a directory, or as a tar stream of it.
+ * Writes a planned export as a directory or as a tar stream.
  */
 #ifndef FM_EXPORTWRITER_H
 #define FM_EXPORTWRITER_H
@@ -7,13 +7,13 @@
 #include "lib/export/plan.h"
 #include "lib/run/run.h"
 
-/* All files of the plan: as the new directory run->outputs.path, whole or not at all, or where that
- * is
- * "-" as a tar stream on standard output.  run gives threads, force, progress and stop too. */
+/* Write all files of the plan: as the new directory run->outputs.path, whole or not at all, or,
+ * if that is "-", as a tar stream on standard output.  Also uses threads, force, progress and
+ * stop of run. */
 int fm_exportwriter_write(const struct fm_exportplan *plan, const struct fm_run_options *run,
                           struct fm_err *err);
 
-/* Bytes of the plan and of buffers at the peak, of a directory or of a stream. */
+/* Peak bytes of the plan and buffers, for a directory or for a stream. */
 uint64_t fm_exportwriter_memory(const struct fm_exportplan *plan, bool stream);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The table is read from JSON that strangers may have written, so each entry is checked before its
- * name is opened; that no name is there twice the JSON reader checks.
+ * The table is read from untrusted JSON, so each entry is checked before its file is opened; the
+ * JSON reader refuses duplicate names.
  */
 #include "lib/export/filetable.h"
 
@@ -14,7 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/model/source.h"
 
-/* Small enough for the second cache, where the digest reads it. */
+/* Fits the L2 cache, from which the digest reads it. */
 #define PIECE_BYTES ((size_t)256 << 10)
 #define EXACT_MAX ((int64_t)1 << 53)
 
@@ -42,7 +42,7 @@ struct fm_filetable_entry *fm_filetable_find(const struct fm_filetable *t, const
     return bsearch(name, t->entry, t->entries, sizeof *t->entry, compare_name);
 }
 
-/* A name of a file beside fm-export.json. */
+/* True for a valid name of a file next to fm-export.json. */
 static bool name_ok(const char *name)
 {
     return *name && strlen(name) < FM_FILETABLE_NAME && !strchr(name, '/') &&

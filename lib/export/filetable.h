@@ -34,23 +34,23 @@ struct fm_filetable {
     size_t entries;
 };
 
-/* Of an fm-export.json.  FM_EFORMAT where the table is not there, or has what cannot be: the
- * sentence names the entry.  Release in every case. */
+/* Read the table of an fm-export.json.  FM_EFORMAT if it is missing or has an invalid entry,
+ * which is named.  Release in every case. */
 int fm_filetable_read(struct fm_filetable *t, const cJSON *json, struct fm_err *err);
 void fm_filetable_release(struct fm_filetable *t); /* zeroed struct is fine */
 
-/* For those who fill entries themselves: bring them into the order of names. */
+/* Sort the entries by name, after filling them without fm_filetable_read. */
 void fm_filetable_sort(struct fm_filetable *t);
 
-/* The entry of that name, or NULL. */
+/* The entry with that name, or NULL. */
 struct fm_filetable_entry *fm_filetable_find(const struct fm_filetable *t, const char *name);
 
-/* Put the table into the text of an fm-export.json (formats/json/jsonedit.h): in the place of an
- * older one, else behind the last key.  Its length does not depend on the digests. */
+/* Put the table into the text of an fm-export.json (formats/json/jsonedit.h), in place of an
+ * older one or after the last key.  Its length does not depend on the digests. */
 int fm_filetable_write(const struct fm_filetable *t, char **text, size_t *size, struct fm_err *err);
 
-/* The digest of a file, read once from beginning to end, unless `tasks` are not going any more;
- * with `tell` its bytes are progress of them. */
+/* The digest of a file, read once from beginning to end, unless `tasks` have been stopped; with
+ * `tell` its bytes are reported as their progress. */
 int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
                       struct fm_taskgroup *tasks, bool tell, struct fm_err *err);
 

@@ -1,9 +1,9 @@
 /*
- * The bytes of an export's tensors, from the bundle's.  There an expert is two ranges of ranked
- * channels: gate and up rows in turn, and down transposed.  A prefix of either is a copy; gate and
- * up rows apart are every second row of one, and the checkpoint's down is the other transposed
- * back.  Segments are hashed while they are in the cache, so an export trusts no byte of a bundle
- * that nobody has looked at since it was written.
+ * The bytes of an export's tensors, from those of the bundle.  In the bundle an expert is two
+ * ranges of ranked channels: interleaved gate and up rows, and the transposed down matrix.  A
+ * prefix of either is a copy; separate gate and up rows are every second row of the first, and the
+ * checkpoint's down is the second transposed back.  Segments are hashed while they are in the
+ * cache, so every byte of the bundle is checked before it enters an export.
  */
 #include "lib/export/fill.h"
 
@@ -28,14 +28,14 @@ static int check_digest(const struct fm_exportplan *p, const struct fm_opened_te
                    fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
 }
 
-/* Is the block codes or scales that the plan rounds the expert's values to? */
+/* True if the block is codes or scales to which the plan rounds the expert's values. */
 static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
     return b->plane >= 0 && p->options.quantise;
 }
 
-/* Where a block that begins at 0 can be cut behind `from`: at the last boundary of segments within
- * `limit`, at least the next one.  What is transposed is never cut. */
+/* The last place after `from` where a block that begins at 0 can be cut: the last boundary of
+ * segments within `limit`, at least the next one.  Transposed blocks are never cut. */
 static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                           uint64_t from, uint64_t limit)
 {
@@ -45,7 +45,7 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
     if (form.columns || all - from <= limit || is_rounded(p, b))
         return all;
-    if (seg->S == 0) /* nothing is checked: any channel group will do */
+    if (seg->S == 0) /* nothing is checked: any channel group is a boundary */
         return from + (limit > unit ? limit / unit : 1) * unit;
     for (int s = seg->S; s > 0; s--) {
         uint64_t at = (uint64_t)seg->bound[s] / group * unit;
@@ -113,9 +113,9 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
 }
 
 /*
- * Channels [first, first + count) of the part-th tensor of the block's layer as the bundle has
- * them, whole channel groups, `first` a boundary of segments.  Of a segment that is cut by the
- * width all is read, to be checked.
+ * Channels [first, first + count) of the part-th tensor of the block's layer in the bundle's form;
+ * whole channel groups, `first` a boundary of segments.  A segment that the width divides is read
+ * completely, to be checked.
  */
 static int read_checked(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                         uint64_t first, uint64_t count, void *dst, struct fm_err *err)
@@ -149,12 +149,10 @@ static int read_checked(const struct fm_exportplan *p, const struct fm_planned_b
     return rc;
 }
 
-/* Of this thread, between fm_fill_hold and fm_fill_drop; NULL: bytes are read as they are asked
- * for.
- */
+/* Of this thread, between fm_fill_hold and fm_fill_drop; NULL: bytes are read on demand. */
 static _Thread_local struct fm_fill_held *held;
 
-/* The same from what is held, which all channels that the expert keeps are read into first. */
+/* The same from the held bytes; first all channels that the expert keeps are read into them. */
 static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                      uint64_t first, uint64_t count, void *dst, struct fm_err *err)
 {
@@ -177,8 +175,8 @@ static int read_part(const struct fm_exportplan *p, const struct fm_planned_bloc
     return rc;
 }
 
-/* A part of experts whose rows are in several tensors, or in several blocks of one, is shared; so
- * is all that codes, scales and their factor are rounded from. */
+/* A part of experts whose rows are in several tensors, or in several blocks of one, is shared,
+ * and so is everything that codes, scales and their factor are rounded from. */
 static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         enum fm_weight_part *of)
 {
@@ -253,7 +251,7 @@ int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_te
     return -1;
 }
 
-/* The tensor that has a plane of a part of the experts; -1 if the bundle has no such tensor. */
+/* Index of the tensor that has a plane of a part of the experts; -1 if the bundle has none. */
 static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int plane)
 {
     const struct fm_packed *packed = &p->from->packed;
@@ -280,7 +278,7 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
            (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
-/* The tensor that belongs to an expert's matrix and is no channel's: its name has that end. */
+/* The tensor of an expert's matrix that belongs to no channel: its name ends so. */
 static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
                                                  const struct fm_planned_block *b,
                                                  enum fm_weight_part part, const char *end,
@@ -307,7 +305,7 @@ static int read_whole(const struct fm_exportplan *p, const struct fm_opened_tens
     return rc ? rc : check_digest(p, t, &digest, err);
 }
 
-/* What scales of each row of a channel are multiplied or divided by. */
+/* The factor that multiplies or divides the scales of each row of a channel. */
 static int read_factors(float factor[2], const struct fm_exportplan *p,
                         const struct fm_planned_block *b, enum fm_weight_part of,
                         struct fm_err *err)
@@ -330,7 +328,7 @@ static int read_factors(float factor[2], const struct fm_exportplan *p,
     return FM_OK;
 }
 
-/* Scales of down that no channel has, one for each row, into scratch. */
+/* Scales of down that belong to no channel, one for each row, into scratch. */
 static int read_apart(char **bytes, const struct fm_exportplan *p, const struct fm_planned_block *b,
                       struct fm_err *err)
 {
@@ -370,7 +368,7 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
     return rc;
 }
 
-/* What a row of a channel has in a block, and how many of these a channel group has. */
+/* Elements of a channel's row in a block, and how many of these a channel group has. */
 struct items {
     size_t bytes;
     int count;
@@ -391,7 +389,7 @@ static struct items items_of(const struct fm_exportplan *p, const struct fm_plan
                           packed->group};
 }
 
-/* The same channels of a part of the block's expert, as the block has them: codes, scales, or
+/* The same channels of a part of the block's expert in the form of the block: codes, scales, or
  * numbers. */
 static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
                          enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
@@ -402,7 +400,7 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
                      : read_values(p, b, of, first, count, dst, err);
 }
 
-/* Channels [first, first + n) of a block that has them as rows, those from the width on blank. */
+/* Channels [first, first + n) of a block that has them as rows; those after the width are blank. */
 static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_block *b,
                      const struct fm_expert_cut *cut, uint64_t first, uint64_t n, char *dst,
                      struct fm_err *err)
@@ -426,7 +424,7 @@ static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_bloc
     return rc;
 }
 
-/* (H, channels), or of codes the same of channel groups: the columns from the width on blank. */
+/* (H, channels), or for codes (H, channel groups): the columns after the width are blank. */
 static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_block *b,
                         const struct fm_expert_cut *cut, char *dst, struct fm_err *err)
 {
@@ -461,7 +459,7 @@ static int fill_block(const struct fm_exportplan *p, const struct fm_planned_blo
     return fill_rows(p, b, &cut, from / unit * group, size / unit * group, dst, err);
 }
 
-/* Those blocks, or parts of them, that lie in [from, from + size). */
+/* Those blocks, or parts of them, that are inside [from, from + size). */
 static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                        uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
@@ -476,7 +474,7 @@ static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_te
     return rc;
 }
 
-/* FM_EFORMAT where a tensor of the bundle outside the experts is not that of its checksum. */
+/* FM_EFORMAT if a tensor of the bundle outside the experts does not match its checksum. */
 static int check_whole(const struct fm_exportplan *p, const struct fm_opened_tensor *from,
                        struct fm_err *err)
 {
@@ -500,8 +498,8 @@ static int check_whole(const struct fm_exportplan *p, const struct fm_opened_ten
     return rc;
 }
 
-/* Values [first, first + n) of a tensor of codes, rounded once.  With the first of them codes and
- * scales are held to their checksums. */
+/* Values [first, first + n) of a tensor of codes, rounded once.  With the first of them, codes
+ * and scales are compared with their checksums. */
 static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t first, uint64_t n, void *dst, struct fm_err *err)
 {
@@ -552,9 +550,9 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
 }
 
 /*
- * All of a tensor of the shared expert, whose channels are rows of gate and up and columns of down:
- * its own with zeros after those of each row, or of the last.  They are hashed as a whole.  What
- * comes after scales is the last of them, for codes that are zero.
+ * A whole tensor of the shared expert, whose channels are rows of gate and up and columns of down:
+ * its own values, with zeros after each row, or after the last.  They are hashed as a whole.  The
+ * padding of scales repeats the last scale, for codes that are zero.
  */
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                         struct fm_err *err)
@@ -594,7 +592,7 @@ static int fill_number(const struct fm_planned_tensor *t, uint64_t from, uint64_
 
 /*
  * The matrix of a block as float32 values; `all` has every row of its part of the expert.  Gate and
- * up rows stay interleaved; down, which the bundle holds by columns, is transposed.
+ * up rows stay interleaved; down, which the bundle stores by columns, is transposed.
  */
 static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *all,
                        const struct fm_exportplan *p, const struct fm_planned_block *b,
@@ -649,7 +647,7 @@ static int round_matrix(char *dst, const struct fm_exportplan *p, const struct f
                    p->from->bundle.file.path, p->from->config.moe[b->m], b->e, q->name);
 }
 
-/* What the tensor has of one expert. */
+/* The part of the tensor that belongs to one expert. */
 static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
                         char *dst, struct fm_err *err)
 {
@@ -663,8 +661,8 @@ static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* A block of codes or scales as a bundle of them has it: rows of gate and up in turn, of down a
- * group's columns for each row. */
+/* A block of codes or scales in the form of a bundle of codes: interleaved rows of gate and up,
+ * or for each row of down a group's columns. */
 static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                        struct fm_err *err)
 {
@@ -680,7 +678,7 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
     for (int i = 0; i < part->rows && size > 0 && !rc; i++) {
         rc = round_matrix(own + (size_t)i * half, p, &rows,
                           b->plane ? FM_FILL_SCALES : FM_FILL_CODES, &w, &all, err);
-        w.at += all.stride; /* of gate and up, which are in turn */
+        w.at += all.stride; /* of gate and up, which are interleaved */
     }
     if (!rc && size > 0 && b->part == FM_PART_DOWN_T)
         fm_interleave_gather(dst, own, NULL, groups, (int)part->items, (int)part->item);
@@ -691,7 +689,7 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
     return rc;
 }
 
-/* What the bundle has of one expert's matrices and of no channel of it. */
+/* The part of one expert's matrices that belongs to no channel. */
 static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
                       char *dst, size_t size, struct fm_err *err)
 {

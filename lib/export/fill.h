@@ -1,6 +1,6 @@
 /*
- * The bytes of a planned tensor, from the bundle's, checked as they pass: every segment of an
- * expert has its digest in the bundle, and so has every other tensor.
+ * The bytes of a planned tensor, made from the bundle and checked at the same time: every segment
+ * of an expert, and every other tensor, has its digest in the bundle.
  */
 #ifndef FM_FILL_H
 #define FM_FILL_H
@@ -8,26 +8,25 @@
 #include "lib/export/plan.h"
 
 /*
- * Bytes [from, from + size) of a tensor into dst; both ends are cuts.  The family is open with
- * FM_OPENED_WEIGHTS, but for FM_FILL_NUMBER.  Where it is open with FM_OPENED_CHECKSUMS, too,
- * FM_EFORMAT names the expert and the channels that are not those of their digest; a tensor
- * outside the experts has one digest for all its bytes: code that takes all of them in order checks
- * that.
+ * Write bytes [from, to) of a tensor to dst; both ends are cuts.  The family is open with
+ * FM_OPENED_WEIGHTS, except for FM_FILL_NUMBER.  If it is also open with FM_OPENED_CHECKSUMS,
+ * FM_EFORMAT names the expert and the channels that do not match their digest.  A tensor outside
+ * the experts has one digest for all its bytes: the caller that reads them in order checks it.
  */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);
-/* The cut behind `from`, which is 0 or a cut: at most about `limit` bytes on, where a segment or a
- * block that is filled as a whole ends. */
+/* The next cut after `from`, which is 0 or a cut: at most about `limit` bytes further, at the
+ * end of a segment or of a block that is filled as a whole. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
-/* How the bytes of a tensor that is wider in the export lie there: `rows` times `row` bytes of its
- * own, each with zeros behind it up to `wide`. */
+/* Layout of a tensor that is wider in the export: `rows` times `row` bytes of its own, each
+ * followed by zeros up to `wide`. */
 void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide);
 /* Bytes of the largest piece between two cuts. */
 uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                            uint64_t limit);
 
-/* FM_EFORMAT where `digest`, of all bytes of a tensor outside the experts, is not the bundle's. */
+/* FM_EFORMAT if `digest`, of all bytes of a tensor outside the experts, is not the bundle's. */
 int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                   const struct fm_digest *digest, struct fm_err *err);
 
@@ -48,30 +47,31 @@ int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor 
  */
 struct fm_fill_held {
     struct fm_fill_held_part {
-        size_t room; /* bytes of the widest of the experts; 0: nothing is held of this part */
-        char *bytes; /* all channels that expert e of layer m keeps, where `full` */
+        size_t room; /* bytes for the widest of the experts; 0: nothing is held of this part */
+        char *bytes; /* if `full`: all channels that expert e of layer m keeps */
         bool full;
         int m, e;
     } part[FM_PACKED_PARTS_MAX];
     struct fm_fill_held *before; /* of the same thread, which waits in a task of its own */
 };
-/* Is the tensor made of such bytes? */
+/* True if the tensor is made from such bytes. */
 bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t);
 void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
                       const struct fm_planned_tensor *t);
 void fm_fill_hold(struct fm_fill_held *h);
 void fm_fill_drop(struct fm_fill_held *h);
 
-/* Where in the bundle what fills a tensor from `at` on begins, near enough to fill pieces in order
- * of the bundle's bytes; the same for all that share a part of an expert.  0: it needs no byte. */
+/* Approximate offset in the bundle of the source of byte `at` of a tensor, for filling pieces in
+ * order of the bundle's bytes; equal for tensors that share a part of an expert.  0: it has no
+ * source. */
 uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t at);
-/* Which expert the byte at `at` of a tensor is of, m E + e; -1: of none. */
+/* The expert, m E + e, that byte `at` of a tensor belongs to; -1: none. */
 int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                        uint64_t at);
 
-/* Bytes of a tensor that one task fills: large enough for a disk and for the system call's cost,
- * small enough for the second cache. */
+/* Bytes of a tensor that one task fills: enough to amortise a system call and a seek, and few
+ * enough for the L2 cache. */
 #define FM_FILL_PIECE ((uint64_t)4 << 20)
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The licence of a model card, from the few forms of YAML that cards use: a word, a list over lines
- * or in brackets, with either end of line.  What is in no such form is left out, not guessed.
+ * Reads the licence of a model card from the few forms of YAML that cards use: a word, or a list
+ * over lines or in brackets, with either kind of line end.  A value in any other form is left out.
  */
 #include "lib/export/frontmatter.h"
 
@@ -21,7 +21,7 @@ static struct span trim(struct span s)
     return s;
 }
 
-/* The line at *next, without what ends it; *next goes behind it. */
+/* The line at *next, without its end; *next moves after it. */
 static struct span take_line(const char **next)
 {
     struct span line = {*next, *next + strcspn(*next, "\n")};
@@ -35,7 +35,7 @@ static bool is_fence(struct span line)
     return line.end - line.at == 3 && memcmp(line.at, "---", 3) == 0;
 }
 
-/* Text in the making; once it does not fit, never again. */
+/* Text being built; once something does not fit, nothing more is added. */
 struct list {
     char *text;
     size_t capacity, used;
@@ -80,7 +80,7 @@ static void add_flow(struct list *l, struct span s)
     }
 }
 
-/* A word on each of the next lines, "- " in front of it. */
+/* A word on each of the next lines, after "- ". */
 static void add_block(struct list *l, const char *next)
 {
     while (*next && !l->failed) {

@@ -1,6 +1,6 @@
 /*
- * The list of layouts, and what sentences and options say of it.  To add a layout: a file with its
- * descriptor in lib/export/layouts, and a row in lib/export/layouts.h.
+ * The list of layouts, and the words for sentences and options.  To add a layout, write a file with
+ * its descriptor in lib/export/layouts, and add a row to lib/export/layouts.h.
  */
 #include "lib/export/layouts.h"
 

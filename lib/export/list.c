@@ -1,7 +1,7 @@
 /*
- * What a bundle offers.  A list plans every form of export of every member and counts what the
- * plans say, so it cannot differ from what an export would write.  Of a stage stream, which has no
- * weights, only the widths are planned.
+ * What a bundle offers.  A list plans every form of export of every member and adds up the plans,
+ * so that it agrees with the export itself.  For a stage stream, which has no weights, only the
+ * widths are planned.
  */
 #include "lib/export/list.h"
 
@@ -63,7 +63,7 @@ int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX])
     return n;
 }
 
-/* Bytes of the tensors that are planned, without those of no decoder layer. */
+/* Bytes of the planned tensors, without those outside the decoder layers. */
 static uint64_t planned_bytes(const struct fm_exportplan *p)
 {
     uint64_t bytes = 0;

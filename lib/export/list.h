@@ -1,6 +1,6 @@
 /*
- * What a bundle or stage stream offers: one row per budget of its family, and in it what every
- * layout makes of that member.
+ * What a bundle or stage stream offers: one row per budget of its family, with the size of that
+ * member in every layout.
  */
 #ifndef FM_LIST_H
 #define FM_LIST_H
@@ -19,7 +19,7 @@
 
 /*
  * A form of export: every layout, then forms for one runtime, then layouts with a load cap that
- * begins at the member of the row.
+ * starts at the member of the row.
  */
 struct fm_list_kind {
     const char *name; /* "native" and so on, "layer-vllm", "load-cap" */
@@ -28,20 +28,20 @@ struct fm_list_kind {
 };
 #define FM_LIST_FORMS_MAX (2 * FM_LAYOUTS_MAX)
 
-/* All there are; their number. */
+/* All forms; returns their number. */
 int fm_list_kinds(struct fm_list_kind kind[FM_LIST_FORMS_MAX]);
 
 struct fm_list_form {
-    uint64_t tensors;    /* bytes of all tensors: what the weights take in memory */
-    uint64_t files;      /* bytes of the whole directory, as --fit counts them; 0 in a stage stream,
-                            and where the layout cannot count so many members */
+    uint64_t tensors;    /* bytes of all tensors: the memory for the weights */
+    uint64_t files;      /* bytes of the whole directory, as counted by --fit; 0 for a stage
+                            stream, and if the layout cannot hold so many members */
     uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
-    uint32_t divisor;    /* the greatest that divides the stored widths of all experts */
+    uint32_t divisor;    /* the greatest common divisor of the stored widths of all experts */
 };
 
 /* A uniform export whose experts are rounded to a format of fm_quantisers. */
 struct fm_list_format {
-    uint64_t tensors;    /* as above; 0: the model cannot have it */
+    uint64_t tensors;    /* as above; 0: not possible for the model */
     uint32_t width;      /* of every expert */
     uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
 };

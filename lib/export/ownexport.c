@@ -1,7 +1,7 @@
 /*
- * --force replaces an export and never the files that somebody put beside it: a file is the
- * export's only if fm-export.json lists it, or if it is its signature or bill of materials, which
- * say nothing about another export.
+ * --force replaces an export, but never files that the user added to it: a file belongs to the
+ * export only if fm-export.json lists it, or if it is its signature or bill of materials, which are
+ * invalid for another export.
  */
 #include "lib/export/ownexport.h"
 
@@ -52,7 +52,7 @@ int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *e
     free(text);
     free(name);
     if (rc != FM_ENOMEM && rc != FM_EIO)
-        return FM_OK; /* not an export of ours; that is reported where it is in the way */
+        return FM_OK; /* not an export of ours; it is reported when it is in the way */
     *err = unread;
     return rc;
 }

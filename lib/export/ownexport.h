@@ -1,6 +1,6 @@
 /*
- * An export that --force may replace: which files of its directory are its own.  It lists them in
- * fm-export.json.
+ * An export that --force may replace: the files of its directory that belong to it, which
+ * fm-export.json lists.
  */
 #ifndef FM_OWNEXPORT_H
 #define FM_OWNEXPORT_H
@@ -11,16 +11,16 @@
 #include "lib/base/err.h"
 
 struct fm_ownexport {
-    cJSON *json; /* fm-export.json; NULL: the directory has none that could be read */
+    cJSON *json; /* fm-export.json; NULL if there is none that can be read */
     struct fm_outdir_listed listed;
 };
 
-/* Of the directory `path`, which need not be there.  FM_ENOMEM, FM_EIO. */
+/* Read the directory `path`, which need not exist.  FM_ENOMEM, FM_EIO. */
 int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *err);
 void fm_ownexport_close(struct fm_ownexport *r); /* zeroed struct is fine */
 
-/* What is in the way of an export into `path`, before anything is made: a directory without
- * `force`, and with it what is not an export's.  FM_ECREATE, FM_ENOMEM, FM_EIO. */
+/* What prevents an export into `path`, before any work: an existing directory without `force`,
+ * or with `force` files that do not belong to an export.  FM_ECREATE, FM_ENOMEM, FM_EIO. */
 int fm_ownexport_check(const char *path, bool force, struct fm_err *err);
 
 #endif
