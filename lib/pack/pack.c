@@ -171,11 +171,13 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* A tensor outside the experts, as the bundle has it. */
-static struct fm_tensor written(const struct fm_packing *p, const struct fm_stored *s)
+/* A tensor outside the experts, as the bundle has it; `name` has room for its name. */
+static struct fm_tensor written(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_packing *p,
+                                const struct fm_stored *s)
 {
     struct fm_tensor t = *s->tensor;
-    t.dtype = s->scale && !p->packed.storage ? p->cp.config.storage->written : t.dtype;
+    if (s->scale && !p->packed.storage)
+        fm_stored_values(&t, name, &p->cp.config, s->tensor);
     return t;
 }
 
@@ -229,7 +231,8 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
     uint32_t *width = fm_alloc((size_t)a->count + (size_t)f->count, sizeof *width, "widths", err);
     size_t rests = p->rests + p->cp.extras;
     struct fm_tensor *rest = fm_alloc(rests, sizeof *rest, "the list of tensors", err);
-    int rc = width && rest ? FM_OK : err->code;
+    char(*name)[FM_ST_NAME_BYTES_MAX + 1] = fm_alloc(p->rests, sizeof *name, "names", err);
+    int rc = width && rest && name ? FM_OK : err->code;
     if (!rc) {
         for (int i = 0; i < a->count; i++)
             width[n++] = a->width[i];
@@ -237,7 +240,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
             width[n++] =
                 fm_actions_uniform_export(f->mask[i].removed, c->M, c->E, c->I, a->multiple);
         for (size_t i = 0; i < p->rests; i++)
-            rest[i] = written(p, &p->rest[i]);
+            rest[i] = written(name[i], p, &p->rest[i]);
         for (size_t i = 0; i < p->cp.extras; i++)
             rest[p->rests + i] = *p->cp.extra[i].tensor;
         rc = fm_segments_init(&p->seg, c, &p->packed, p->cp.dtype, width, n, rest, rests, err);
@@ -247,6 +250,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
         rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
     free(width);
     free(rest);
+    free(name);
     return rc;
 }
 
@@ -282,8 +286,9 @@ static int plan_others(struct fm_packing_volume *v, const struct fm_packing *p, 
     v->tensors = tensors;
     v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "the plan of other tensors", err);
     for (size_t i = 0; v->tensor && i < v->tensors; i++) {
-        v->tensor[i] = written(p, &from[i]);
-        v->tensor[i].name = fm_strdup(from[i].tensor->name, err);
+        char own[FM_ST_NAME_BYTES_MAX + 1];
+        v->tensor[i] = written(own, p, &from[i]);
+        v->tensor[i].name = fm_strdup(v->tensor[i].name, err);
         if (!v->tensor[i].name)
             return err->code;
     }

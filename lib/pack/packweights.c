@@ -364,13 +364,12 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     return rc;
 }
 
-static const struct fm_stored *find_place(const struct fm_packing_volume *v, const char *name)
+static const struct fm_stored *find_name(const struct fm_packing_volume *v, const char *name)
 {
-    const struct fm_stored *place = NULL;
     size_t low = 0, high = v->tensors;
     while (low < high) {
         size_t mid = (low + high) / 2;
-        place = &v->from[mid];
+        const struct fm_stored *place = &v->from[mid];
         int c = strcmp(name, place->tensor->name);
         if (c == 0)
             return place;
@@ -379,8 +378,19 @@ static const struct fm_stored *find_place(const struct fm_packing_volume *v, con
         else
             low = mid + 1;
     }
-    assert(!"a planned tensor is in the checkpoint");
     return NULL;
+}
+
+/* The source of a planned tensor: of that name, or codes whose values have it. */
+static const struct fm_stored *find_place(const struct fm_packing *p,
+                                          const struct fm_packing_volume *v, const char *name)
+{
+    char codes[FM_ST_NAME_BYTES_MAX + 1];
+    const struct fm_stored *place = find_name(v, name);
+    if (!place && fm_stored_codes(codes, &p->cp.config, name))
+        place = find_name(v, codes);
+    assert(place);
+    return place;
 }
 
 /* A tensor outside the experts that is being copied in pieces. */
@@ -461,7 +471,7 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
-    struct other o = {.v = v, .t = t, .place = find_place(v, t->name), .hasher = fm_hasher_new()};
+    struct other o = {.v = v, .t = t, .place = find_place(p, v, t->name), .hasher = fm_hasher_new()};
     struct fm_mark mark = fm_scratch_mark();
     const struct fm_tensor *from = o.place->tensor;
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
