@@ -17,6 +17,7 @@
 
 #include "formats/json/json.h"
 #include "formats/json/jsonedit.h"
+#include "formats/tensor/gptq.h"
 #include "formats/tensor/hfcache.h"
 #include "formats/tensor/hfindex.h"
 #include "formats/tensor/hftext.h"
@@ -216,6 +217,20 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
     return rc;
 }
 
+/* For a checkpoint of GPTQ: take its tensors in the format that is read. */
+static int take_gptq(struct fm_hfdir *dir, struct fm_err *err)
+{
+    char *value = NULL;
+    int rc = fm_gptq_take(&value, dir, err);
+    struct fm_jsonedit edit = {.key = "quantization_config", .value = value};
+    if (!rc && value) {
+        rc = fm_jsonedit_set(&dir->config, &dir->config_bytes, &edit, 1, err);
+        dir->config_made = true;
+    }
+    free(value);
+    return rc;
+}
+
 static int compare_places(const void *a, const void *b)
 {
     return strcmp(((const struct fm_place *)a)->tensor->name,
@@ -258,6 +273,8 @@ int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
     if (!rc)
         rc = take_quant(dir, err);
     if (!rc)
+        rc = take_gptq(dir, err);
+    if (!rc)
         rc = sort_places(dir, err);
     if (rc)
         fm_within(err, "%s", path);
@@ -275,6 +292,7 @@ void fm_hfdir_close(struct fm_hfdir *dir)
         fm_safetensors_close(&dir->shard[i].st);
         fm_file_close(&dir->shard[i].file);
         free(dir->shard[i].name);
+        free(dir->shard[i].renamed);
     }
     for (size_t i = 0; i < dir->carried_count; i++)
         free(dir->carried[i].name);

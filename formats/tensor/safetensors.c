@@ -16,6 +16,7 @@
 #include "formats/json/json.h"
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
+#include "lib/base/pool.h"
 
 #define WINDOW_BYTES ((size_t)1 << 20)
 
@@ -488,4 +489,26 @@ uint64_t fm_tensor_count(const struct fm_tensor *t)
     for (int d = 0; d < t->dims; d++)
         n *= t->shape[d];
     return n;
+}
+
+int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64_t at, void *dst,
+                   size_t size, struct fm_err *err)
+{
+    assert(at <= t->size && size <= t->size - at);
+    if (t->form == FM_TENSOR_STORED)
+        return fm_file_read(file, t->offset + at, dst, size, err);
+    if (t->form == FM_TENSOR_SIZES) {
+        memcpy(dst, (const char *)t->sizes + at, size);
+        return FM_OK;
+    }
+    size_t element = (size_t)fm_dtype_bits(t->dtype) / 8, first = (size_t)at / element;
+    size_t rows = (size_t)t->shape[0], columns = (size_t)t->shape[1], n = size / element;
+    struct fm_mark mark = fm_scratch_mark();
+    char *whole = fm_scratch((size_t)t->size), *to = dst;
+    assert(at % element == 0 && size % element == 0);
+    int rc = fm_file_read(file, t->offset, whole, (size_t)t->size, err);
+    for (size_t i = first; i < first + n && !rc; i++, to += element)
+        memcpy(to, whole + (i % columns * rows + i / columns) * element, element);
+    fm_scratch_release(mark);
+    return rc;
 }

@@ -3,8 +3,8 @@
  * directory of several.  It knows names, dtypes, shapes and offsets, and nothing of models.  In
  * reading order: safetensors.c (the index of a file), stplan.c (the header of a file to be
  * written), hfindex, hfcache (a directory by its hub name), hfdir (reading a directory), hftext
- * (the text part of a multimodal checkpoint), carry (which other files are carried), hfwriter
- * (planning a directory).
+ * (the text part of a multimodal checkpoint), gptq (a checkpoint of GPTQ), carry (which other files
+ * are carried), hfwriter (planning a directory).
  *
  * safetensors: a sorted index of one file that refuses what the reference refuses and what only lax
  * readers accept, and a streaming writer.
@@ -33,12 +33,21 @@
 #define FM_ST_ENTRY_BYTES_MAX ((size_t)256 << 10) /* header text of a tensor or metadata pair */
 #define FM_ST_ALIGN 4096 /* data of the files we write starts at a multiple of this */
 
+/* Where fm_tensor_read takes the bytes of a tensor from (formats/tensor/gptq.h). */
+enum fm_tensor_form {
+    FM_TENSOR_STORED, /* the file has them */
+    FM_TENSOR_TURNED, /* the file has the transposed matrix */
+    FM_TENSOR_SIZES   /* the tensor is `sizes` */
+};
+
 struct fm_tensor {
     const char *name; /* borrowed from the index, NUL-terminated */
     enum fm_dtype dtype;
     int dims;
     uint64_t shape[FM_ST_DIMS_MAX];
     uint64_t offset, size; /* bytes, absolute in the file that was opened */
+    enum fm_tensor_form form;
+    int64_t sizes[2]; /* of FM_TENSOR_SIZES */
 };
 
 struct fm_safetensors {
@@ -64,6 +73,11 @@ const char *fm_safetensors_metadata(const struct fm_safetensors *st, const char 
 
 /* Number of elements; shapes were checked at open. */
 uint64_t fm_tensor_count(const struct fm_tensor *t);
+
+/* Read `size` bytes of the tensor, from byte `at` on, into dst.  Of a transposed matrix the whole
+ * is read into scratch. */
+int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64_t at, void *dst,
+                   size_t size, struct fm_err *err);
 
 /*
  * Plan a file: names, dtypes and shapes in, header and offsets out.  Tensors are laid out in

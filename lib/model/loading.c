@@ -159,7 +159,7 @@ static void end_task(void *arg, int i)
     scales.first = (int64_t)first;
     void *raw = fm_scratch(bytes);
     struct fm_in x = {raw, t->dtype, scales.scale ? &scales : NULL};
-    int rc = fm_file_read(v->whole->at.file, t->offset + at, raw, bytes, &err);
+    int rc = fm_tensor_read(t, v->whole->at.file, at, raw, bytes, &err);
     if (!rc && fm_stored_finite(&v->whole->at, &v->m->config, raw, first, n, &err))
         rc = fm_within(&err, "%s", v->m->path);
     if (!rc)
@@ -180,7 +180,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
     if (!at->scale)
         return FM_OK;
     void *raw = fm_scratch(at->scale->size);
-    int rc = fm_file_read(at->scale_file, at->scale->offset, raw, at->scale->size, err);
+    int rc = fm_tensor_read(at->scale, at->scale_file, 0, raw, at->scale->size, err);
     if (rc)
         return fm_within(err, "tensor '%s'", at->scale->name);
     struct fm_digest digest = fm_weightsum_tensor(at->scale, raw, 0);
@@ -458,7 +458,7 @@ static int read_bytes(const void **bytes, const struct fm_tensor *t, const struc
 {
     void *to = fm_scratch(size);
     *bytes = to;
-    if (fm_file_read(file, t->offset + offset, to, size, err))
+    if (fm_tensor_read(t, file, offset, to, size, err))
         return fm_within(err, "tensor '%s'", t->name);
     return FM_OK;
 }

@@ -195,7 +195,7 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
     if (!s->shape)
         return FM_OK;
     int64_t said[2];
-    if (fm_file_read(s->shape_file, s->shape->offset, said, sizeof said, err))
+    if (fm_tensor_read(s->shape, s->shape_file, 0, said, sizeof said, err))
         return fm_within(err, "tensor '%s'", s->shape->name);
     uint64_t rows = s->tensor->shape[0],
              columns = fm_stored_count(c, s->tensor) / (rows ? rows : 1);

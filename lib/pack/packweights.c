@@ -46,7 +46,7 @@ static int read_tensor(struct fm_packing *p, const struct fm_tensor *t, const st
                        int e, struct fm_digest *pieces, void *dst, struct fm_err *err)
 {
     size_t size = pieces ? (size_t)t->size / (size_t)p->cp.config.E : (size_t)t->size;
-    int rc = fm_file_read(file, t->offset + (pieces ? (size_t)e * size : 0), dst, size, err);
+    int rc = fm_tensor_read(t, file, pieces ? (size_t)e * size : 0, dst, size, err);
     if (rc)
         return rc;
     struct fm_digest digest =
@@ -114,9 +114,9 @@ static int read_scales(struct fm_packing *p, const struct fm_stored *place, int 
     size_t size = (size_t)place->scale->size / shares;
     float *wide = fm_scratch(n * sizeof *wide);
     void *raw = fm_scratch(size);
-    uint64_t at = place->scale->offset + (pieces ? (uint64_t)e * size : 0);
+    uint64_t at = pieces ? (uint64_t)e * size : 0;
     int rc = p->packed.storage
-                 ? fm_file_read(place->scale_file, at, raw, size, err)
+                 ? fm_tensor_read(place->scale, place->scale_file, at, raw, size, err)
                  : read_tensor(p, place->scale, place->scale_file, e, pieces, raw, err);
     float factor = 1;
     if (!rc)
@@ -444,7 +444,7 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
     uint64_t at = index * FM_PACKING_PIECE_BYTES;
     size_t bits = (size_t)fm_stored_bits(&p->cp.config, from);
     size_t first = 8 * at / bits, values = 8 * n / bits;
-    int rc = fm_file_read(o->place->file, from->offset + at, o->raw, n, err);
+    int rc = fm_tensor_read(from, o->place->file, at, o->raw, n, err);
     if (rc)
         return rc;
     if (!o->v->extra && (o->place->scale || fm_dtype_is_weight(from->dtype)) &&
@@ -471,7 +471,8 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
-    struct other o = {.v = v, .t = t, .place = find_place(p, v, t->name), .hasher = fm_hasher_new()};
+    struct other o = {
+        .v = v, .t = t, .place = find_place(p, v, t->name), .hasher = fm_hasher_new()};
     struct fm_mark mark = fm_scratch_mark();
     const struct fm_tensor *from = o.place->tensor;
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)

@@ -5,6 +5,7 @@
                                       fewer; shared experts that config.json counts in experts, too
     codes.py plain MODEL OUT          the values of compressed-tensors' and ModelOpt's codes as F32
     codes.py join MODEL OTHER EXPRESSION OUT   modules that match from OTHER: a mixture of schemes
+    codes.py gptq MODEL OUT [CASE]    W4A16 as GPTQ stores it; `codes.py gptqs` lists faults of it
     codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels of that order
@@ -230,6 +231,74 @@ def join(model, other, expression, out):
         groups["group_1"] = theirs["config_groups"]["group_0"] | {"targets": ["re:" + expression], "format": theirs["format"]}
 
     write(model, out, tensors, edit)
+
+
+def turned(tensor, size):
+    """A matrix of elements of that many bytes, transposed."""
+    dtype, (n, k), data = tensor
+    return dtype, [k, n], b"".join(data[(i * k + j) * size : (i * k + j + 1) * size] for j in range(k) for i in range(n))
+
+
+def gptq(model, out, case="none"):
+    """The W4A16 of a model as GPTQ stores it."""
+    tensors, group = {}, 32
+    for name, t in read(model).items():
+        base, _, end = name.rpartition(".")
+        if end == "weight_packed":
+            tensors[base + ".qweight"] = turned(t, 4)
+        elif end == "weight_scale":
+            tensors[base + ".scales"] = turned(t, 2)
+        elif end == "weight_shape":
+            n, k = struct.unpack("<2q", t[2])
+            zero = 0x88 if case == "v2" else 0x77
+            tensors[base + ".qzeros"] = "I32", [k // group, n // 8], bytes([zero]) * (k // group * n // 2)
+            tensors[base + ".g_idx"] = "I32", [k], struct.pack(f"<{k}i", *(i // group for i in range(k)))
+        else:
+            tensors[name] = t
+
+    def edit(config):
+        config["quantization_config"] = quant = {
+            "quant_method": "gptq", "bits": 4, "group_size": group, "desc_act": False, "sym": True,
+        }  # fmt: skip
+        if case == "v2":
+            quant["checkpoint_format"] = "gptq_v2"
+        elif case in GPTQ:
+            GPTQ[case](tensors, quant)
+
+    write(model, out, tensors, edit)
+
+
+def gptq_poke(end, at, data):
+    def spoil(tensors, quant):
+        dtype, shape, old = tensors[EXPERT + end]
+        tensors[EXPERT + end] = dtype, shape, old[:at] + data + old[at + len(data) :]
+
+    return spoil
+
+
+def gptq_shape(end, *shape):
+    def spoil(tensors, quant):
+        tensors[EXPERT + end] = tensors[EXPERT + end][0], list(shape), tensors[EXPERT + end][2]
+
+    return spoil
+
+
+GPTQ = {
+    "act-order": gptq_poke("g_idx", 4, b"\1"),
+    "negative-order": gptq_poke("g_idx", 3, b"\xff"),
+    "asymmetric": gptq_poke("qzeros", 3, b"\x76"),
+    "v1-said-v2": lambda tensors, quant: quant.update(checkpoint_format="gptq_v2"),
+    "eight-bits": lambda tensors, quant: quant.update(bits=8),
+    "no-groups": lambda tensors, quant: quant.update(group_size=-1),
+    "other-group": lambda tensors, quant: quant.update(group_size=16),
+    "marlin": lambda tensors, quant: quant.update(checkpoint_format="marlin"),
+    "scale-nan": gptq_poke("scales", 0, b"\xc0\x7f"),
+    "codes-flat": gptq_shape("qweight", 256),
+    "codes-turned": gptq_shape("qweight", 64, 4),
+    "zeros-turned": gptq_shape("qzeros", 8, 1),
+    "scales-missing": lambda tensors, quant: tensors.pop(EXPERT + "scales"),
+    "codes-twice": lambda tensors, quant: tensors.update({EXPERT + "weight": ("BF16", [64, 32], bytes(4096))}),
+}
 
 
 def spoil(model, out, case):
@@ -533,8 +602,8 @@ def resize(model, out, I):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("cases", "twists"):
-        print(*(CASES if sys.argv[1] == "cases" else TWISTS), sep="\n")
+    if sys.argv[1] in ("cases", "twists", "gptqs"):
+        print(*{"cases": CASES, "twists": TWISTS, "gptqs": GPTQ}[sys.argv[1]], sep="\n")
         sys.exit()
-    {"flat": flat, "twist": twist, "join": join, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
+    {"flat": flat, "twist": twist, "join": join, "gptq": gptq, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
      "blank": blank}[sys.argv[1]](*sys.argv[2:])

@@ -379,7 +379,7 @@ def make_exports(family, calib, folder):
     tool("fm-pack", "--model", family.model, "--quiet", "-o", packed, train)
 
     def export(row, budget, *options):
-        out = folder / row.replace(" ", "-")
+        out = folder / row.replace(" ", "-").replace(":", "-")  # SGLang refuses a colon
         tool("fm-pack", "--quiet", "--export", out, "--budget", budget, *options, packed)
         return out
 

@@ -1,0 +1,209 @@
+/* Nothing is converted on disk: names and shapes change in the index of each shard, and
+ * fm_tensor_read transposes what is read. */
+#include "formats/tensor/gptq.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "formats/file/text.h"
+#include "formats/json/json.h"
+#include "lib/base/names.h"
+#include "lib/base/pool.h"
+
+static int check_number(const cJSON *quant, const char *key, double from, double to, double *value,
+                        struct fm_err *err)
+{
+    const cJSON *entry = cJSON_GetObjectItemCaseSensitive(quant, key);
+    *value = cJSON_IsNumber(entry) ? entry->valuedouble : 0;
+    if (*value >= from && *value <= to && *value == (double)(int)*value)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "gptq with %s %g is not supported (only %g%s); use the model's BF16 original",
+                   key, *value, from, from < to ? " or more" : "");
+}
+
+/* Read a tensor of 32-bit integers into scratch. */
+static int read_integers(const int32_t **value, const struct fm_tensor *t, const struct fm_shard *s,
+                         struct fm_err *err)
+{
+    int32_t *to = fm_scratch((size_t)t->size + 1);
+    *value = to;
+    return fm_file_read(&s->file, t->offset, to, (size_t)t->size, err);
+}
+
+/* Check the zero points, and let the tensor stand for the sizes of its matrix. */
+static int take_zeros(struct fm_tensor *t, const struct fm_shard *s, int group, bool minus_one,
+                      struct fm_err *err)
+{
+    const int32_t *zeros;
+    uint32_t want = minus_one ? 0x77777777 : 0x88888888;
+    int rc = read_integers(&zeros, t, s, err);
+    for (size_t i = 0; i < t->size / sizeof *zeros && !rc; i++)
+        if ((uint32_t)zeros[i] != want)
+            rc = fm_fail(err, FM_ECONFIG,
+                         "tensor '%s' has zero points other than 8 (sym false); use the model's "
+                         "BF16 original",
+                         t->name);
+    t->sizes[0] = 8 * (int64_t)t->shape[1];
+    t->sizes[1] = (int64_t)group * (int64_t)t->shape[0];
+    t->form = FM_TENSOR_SIZES;
+    t->dtype = FM_I64;
+    t->dims = 1;
+    t->shape[0] = 2;
+    t->size = sizeof t->sizes;
+    return rc;
+}
+
+static int check_order(const struct fm_tensor *t, const struct fm_shard *s, int group,
+                       struct fm_err *err)
+{
+    const int32_t *of;
+    int rc = read_integers(&of, t, s, err);
+    for (size_t k = 0; k < t->size / sizeof *of && !rc; k++)
+        if (of[k] != (int32_t)(k / (size_t)group))
+            rc = fm_fail(err, FM_ECONFIG,
+                         "tensor '%s' has columns in another order (desc_act true); use the "
+                         "model's BF16 original",
+                         t->name);
+    return rc;
+}
+
+static const struct {
+    const char *end, *as; /* suffixes; as NULL: the tensor is left out */
+    int dims;
+    bool integers;
+} ends[] = {{".qweight", ".weight_packed", 2, true},
+            {".scales", ".weight_scale", 2, false},
+            {".qzeros", ".weight_shape", 2, true},
+            {".g_idx", NULL, 1, true}};
+
+/* Give a tensor its new name, in `names`, and form; *left_out: it has none. */
+static int take_tensor(struct fm_tensor *t, bool *left_out, char **names, const struct fm_shard *s,
+                       int group, bool minus_one, struct fm_err *err)
+{
+    size_t i = 0, n = sizeof ends / sizeof *ends;
+    *left_out = false;
+    while (i < n && !fm_ends_with(t->name, ends[i].end))
+        i++;
+    if (i == n)
+        return FM_OK;
+    bool number = t->dtype == FM_F16 || t->dtype == FM_BF16 || t->dtype == FM_F32;
+    if (t->dims != ends[i].dims || !(ends[i].integers ? t->dtype == FM_I32 : number))
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s with %d dimensions; gptq has %s with %d",
+                       t->name, fm_dtype_name(t->dtype), t->dims,
+                       ends[i].integers ? "I32" : "numbers", ends[i].dims);
+    struct fm_mark mark = fm_scratch_mark();
+    int rc = FM_OK;
+    *left_out = !ends[i].as;
+    if (!ends[i].as)
+        rc = check_order(t, s, group, err);
+    else if (i == 2)
+        rc = take_zeros(t, s, group, minus_one, err);
+    fm_scratch_release(mark);
+    if (rc || !ends[i].as)
+        return rc;
+    if (i < 2) {
+        uint64_t rows = t->shape[0];
+        t->shape[0] = t->shape[1];
+        t->shape[1] = rows;
+        t->form = FM_TENSOR_TURNED;
+    }
+    int length = (int)(strlen(t->name) - strlen(ends[i].end));
+    int size = snprintf(*names, FM_ST_NAME_BYTES_MAX + 1, "%.*s%s", length, t->name, ends[i].as);
+    if (size > FM_ST_NAME_BYTES_MAX)
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' has a name that is too long", t->name);
+    t->name = *names;
+    *names += size + 1;
+    return FM_OK;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
+}
+
+static int take_shard(struct fm_shard *s, int group, bool minus_one, struct fm_err *err)
+{
+    size_t bytes = 1, count = 0;
+    for (size_t i = 0; i < s->st.count; i++)
+        bytes += strlen(s->st.tensor[i].name) + sizeof ".weight_packed";
+    char *names = malloc(bytes + FM_ST_NAME_BYTES_MAX);
+    free(s->renamed);
+    s->renamed = names;
+    if (!names)
+        return fm_fail(err, FM_ENOMEM, "no memory for the names of tensors");
+    for (size_t i = 0; i < s->st.count; i++) {
+        bool left_out;
+        struct fm_tensor *t = &s->st.tensor[i];
+        if (take_tensor(t, &left_out, &names, s, group, minus_one, err))
+            return err->code;
+        if (!left_out)
+            s->st.tensor[count++] = *t;
+    }
+    s->st.count = count;
+    if (count)
+        qsort(s->st.tensor, count, sizeof *s->st.tensor, compare_names);
+    return FM_OK;
+}
+
+/* The configuration in the other format: matrices of plain numbers are listed by name. */
+static int make_config(char **config, const struct fm_hfdir *dir, int group, struct fm_err *err)
+{
+    struct fm_text t = {0};
+    fm_text_printf(&t,
+                   "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
+                   "\"quantization_status\": \"compressed\", \"config_groups\": {\"group_0\": "
+                   "{\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"int\", "
+                   "\"symmetric\": true, \"strategy\": \"group\", \"group_size\": %d, "
+                   "\"dynamic\": false}, \"input_activations\": null}}, \"kv_cache_scheme\": null, "
+                   "\"ignore\": [\"lm_head\"",
+                   group);
+    for (size_t s = 0; s < dir->shards; s++)
+        for (size_t i = 0; i < dir->shard[s].st.count; i++) {
+            const struct fm_tensor *plain = &dir->shard[s].st.tensor[i];
+            char module[FM_ST_NAME_BYTES_MAX + 1];
+            if (plain->dims != 2 || !fm_ends_with(plain->name, ".weight") ||
+                strstr(plain->name, "embed_tokens") || strcmp(plain->name, "lm_head.weight") == 0)
+                continue;
+            snprintf(module, sizeof module, "%.*s", (int)(strlen(plain->name) - strlen(".weight")),
+                     plain->name);
+            fm_text_printf(&t, ", ");
+            fm_text_quote(&t, module);
+        }
+    fm_text_printf(&t, "]}");
+    fm_text_add(&t, "", 1);
+    *config = t.data;
+    return t.failed ? fm_fail(err, FM_ENOMEM, "no memory for config.json") : FM_OK;
+}
+
+int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err)
+{
+    cJSON *json = NULL;
+    double bits, group;
+    *config = NULL;
+    if (fm_json_tree(&json, dir->config, dir->config_bytes, err))
+        return fm_within(err, "config.json");
+    const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
+    const char *method =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "quant_method"));
+    const char *format =
+        cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(quant, "checkpoint_format"));
+    bool gptq = method && strcmp(method, "gptq") == 0;
+    bool second = format && strcmp(format, "gptq_v2") == 0;
+    int rc = gptq ? check_number(quant, "bits", 4, 4, &bits, err) : FM_OK;
+    if (!rc && gptq)
+        rc = check_number(quant, "group_size", 8, 1 << 20, &group, err);
+    if (!rc && gptq && format && !second && strcmp(format, "gptq") != 0)
+        rc = fm_fail(err, FM_ECONFIG,
+                     "checkpoint_format '%.32s' is not supported (only gptq and gptq_v2); use the "
+                     "model's BF16 original",
+                     format);
+    cJSON_Delete(json);
+    if (rc)
+        return fm_within(err, "config.json: quantization_config");
+    for (size_t s = 0; s < dir->shards && gptq && !rc; s++)
+        if ((rc = take_shard(&dir->shard[s], (int)group, !second, err)))
+            fm_within(err, "%s", dir->shard[s].name);
+    return rc || !gptq ? rc : make_config(config, dir, (int)group, err);
+}

@@ -1,0 +1,57 @@
+# GPTQ with symmetric zero points and columns in their order is compressed-tensors' W4A16, transposed:
+# the bundle has the same weights, and exports are of that format.
+here=$(dirname "$0")
+export PYTHONDONTWRITEBYTECODE=1
+from=$GOLDEN/packed/w4a16
+family() { # family MODEL NAME
+    fm-rank -q -m "$1" -t "$from/tokens.npy" --precision f32 -f -o ranked >/dev/null
+    fm-train -q -m "$1" -t "$from/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
+        -o trained ranked >/dev/null 2>&1
+    fm-pack -q -m "$1" -f -o "$2.fm" trained | grep -E '^(stored|plain|codes)'
+}
+same() { # same MEMBER
+    cmp <(tar -xOf w4a16.fm "$1") <(tar -xOf gptq.fm "$1") && echo "$1: the same"
+}
+family "$from" w4a16
+fm-pack -q --export uniform --budget 0.5 --layout uniform -f w4a16.fm >/dev/null
+for format in v1 v2; do
+    echo "== $format"
+    python3 "$here/codes.py" gptq "$from" gptq $format
+    family gptq gptq
+    same ranking.safetensors
+    for member in layers-00000 layers-00001 rest; do
+        same weights/$member.safetensors
+    done
+    fm-pack -q -m gptq -T 3 trained | cmp - gptq.fm && echo "pipe: same bytes"
+    fm-pack -q --export out --budget 0.5 --layout uniform -f gptq.fm | grep -E '^(export|codes)'
+    cmp out/*.safetensors uniform/*.safetensors && echo "export: the same"
+    fm-verify -q -m gptq --against gptq.fm out | sed 's/ items, .*B:/ items:/' | tail -n 1
+    fm-verify -q --function -m gptq -t "$from/tokens.npy" gptq.fm | sed 's/ items, .*B:/ items:/' | tail -n 1
+    rm -r gptq
+done
+echo "== values"
+python3 "$here/codes.py" gptq "$from" gptq
+for model in "$from" gptq; do
+    fm-rank -q -m "$model" -t "$from/tokens.npy" --channel-group 1 -f -o ranked >/dev/null
+    fm-train -q -m "$model" -t "$from/tokens.npy" --method saliency --budget-step 0.3 -f -o trained ranked \
+        >/dev/null 2>&1
+    fm-pack -q -m "$model" -f -o "${model##*/}.fm" trained | grep -E '^codes'
+done
+for member in layers-00000 layers-00001 rest; do
+    same weights/$member.safetensors
+done
+fm-verify -q -m gptq gptq.fm | sed 's/ items, .*B:/ items:/'
+for layout in uniform ragged; do
+    fm-pack -q --export values --budget 0.3 --layout $layout -f gptq.fm >/dev/null
+    fm-verify -q --function -t "$from/tokens.npy" --against gptq.fm values | sed 's/ items, .*B:/ items:/' | tail -n 1
+done
+python3 - <<'PYTHON'
+import json
+print(json.load(open("out/config.json"))["quantization_config"]["ignore"])
+PYTHON
+echo "== faults"
+python3 "$here/codes.py" gptqs | while read -r fault; do
+    python3 "$here/codes.py" gptq "$from" spoilt "$fault"
+    fm-rank -q -m spoilt -t spoilt/tokens.npy -f -o none.fm 2>&1 >/dev/null | sed "s/^/$fault: /"
+    rm -rf spoilt none.fm
+done
