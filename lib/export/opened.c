@@ -1,8 +1,8 @@
 /*
- * Opening a family.  Everything that does not depend on which member is wanted, or in which
- * layout, is read and checked here once: exports, lists and fm-verify then plan from it.  The
- * tensors that are no experts' have one list, whether the weights say what they are or the
- * checksums do, so that an export can be planned from the beginning of a bundle.
+ * Opens a family.  Everything that does not depend on the member or the layout is read and checked
+ * here once: exports, lists and fm-verify plan from it.  Tensors outside the experts have one list,
+ * filled from the weights or from the checksums, so that an export can be planned from the
+ * beginning of a bundle.
  */
 #include "lib/export/opened.h"
 
@@ -16,7 +16,7 @@
 #include "lib/export/frontmatter.h"
 #include "lib/stage/stage.h"
 
-/* ---- where the model comes from ---- */
+/* ---- origin of the model ---- */
 
 /* The license of the checkpoint's card, as lines of front matter. */
 static int read_license(struct fm_opened *o, struct fm_err *err)
@@ -46,7 +46,7 @@ static int read_origin(struct fm_opened *o, struct fm_err *err)
     return rc;
 }
 
-/* ---- what it has ---- */
+/* ---- contents ---- */
 
 static int read_config(struct fm_opened *o, struct fm_err *err)
 {
@@ -77,7 +77,7 @@ static void list_weights(struct fm_opened *o, const struct fm_safetensors *st)
     }
 }
 
-/* From the checksums: types and shapes are there too, offsets are not. */
+/* From the checksums, which have types and shapes but no offsets. */
 static int list_checksums(struct fm_opened *o, struct fm_err *err)
 {
     for (size_t i = 0; i < o->seg.tensors; i++) {
@@ -130,7 +130,7 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
     return rc;
 }
 
-/* Channels of codes leave in whole groups. */
+/* Channels of codes are removed in whole groups. */
 static int check_groups(const struct fm_opened *o, struct fm_err *err)
 {
     const struct fm_actions *a = &o->budgets.actions;

@@ -27,31 +27,32 @@
 #include "lib/model/source.h"
 #include "lib/stage/ranking.h"
 
-/* Where a tensor's bytes come from. */
+/* The source of a tensor's bytes. */
 enum fm_fill {
     FM_FILL_COPY,    /* a tensor of the bundle outside the experts */
-    FM_FILL_WIDENED, /* one of the shared expert, or its values, with zeros after its channels */
-    FM_FILL_DECODED, /* the values of one that is codes, rounded once */
+    FM_FILL_WIDENED, /* one of the shared expert, or its decoded values, with zeros after its
+                        channels */
+    FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
-    FM_FILL_CODES,   /* what an expert's matrices are rounded to, one after another: codes, */
-    FM_FILL_SCALES,  /* scales, or, where codes are kept, those that no channel has, */
-    FM_FILL_FACTOR,  /* or the numbers that belong to these */
+    FM_FILL_CODES,   /* an expert's matrices in a rounded format, one after another: codes, */
+    FM_FILL_SCALES,  /* scales, or, if codes are kept, those that belong to no channel, */
+    FM_FILL_FACTOR,  /* or the factors that belong to these */
     FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
     FM_FILL_NUMBER,  /* one number */
     FM_FILL_CONSTANT /* the output of a removed expert, H numbers */
 };
 
 /*
- * The first channels of one expert, and zeros behind them: one cut (lib/block/experts.h) of k
- * channels in all.  Of codes, all scales are the expert's own: what is zero is the codes.  Ranges
- * of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or one transposed.  Of
- * plain numbers the block after one of gate rows is that of the same expert's up rows; of codes and
- * scales, the second after it.
+ * The first channels of one expert, followed by zeros: one cut (lib/block/experts.h) of k channels
+ * in all.  For codes, all scales are those of the expert, and the codes are zero.  The source is
+ * ranges of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or one transposed.
+ * For plain numbers the block after one of gate rows has the up rows of the same expert; for codes
+ * and scales, the second block after it has.
  */
 struct fm_planned_block {
-    size_t tensor; /* its place in the plan */
-    uint64_t at;   /* in that tensor's bytes */
-    int m, e;      /* the layer's place in config.moe; expert */
+    size_t tensor; /* its index in the plan */
+    uint64_t at;   /* in bytes of that tensor */
+    int m, e;      /* index of the layer in config.moe; expert */
     enum fm_weight_part part;
     int plane; /* of the codes; -1: plain numbers */
 };
@@ -59,17 +60,17 @@ struct fm_planned_block {
 struct fm_planned_tensor {
     struct fm_tensor t; /* name owned; offset is that in its file */
     enum fm_fill fill;
-    int m;                                 /* the layer's place in config.moe; -1: of none */
+    int m;                                 /* index of the layer in config.moe; -1: none */
     const struct fm_opened_tensor *from;   /* COPY, WIDENED, DECODED */
-    const struct fm_opened_tensor *scale;  /* DECODED, WIDENED: of codes, else NULL */
-    const struct fm_opened_tensor *factor; /* the same, where there is one */
+    const struct fm_opened_tensor *scale;  /* DECODED, WIDENED: for codes, else NULL */
+    const struct fm_opened_tensor *factor; /* the same, if there is one */
     int64_t rows, columns;                 /* SHAPE */
     float number;                          /* NUMBER */
     enum fm_weight_part part;              /* CODES, SCALES, FACTOR: which matrix, */
     int e, experts;                        /* the first expert, how many */
     int wider;                             /* WIDENED: this dimension, */
     uint64_t by;                           /* by so much, */
-    size_t again;                          /* of scales: with the last one, its bytes, again */
+    size_t again;                          /* of scales: with the last one, these bytes, repeated */
     int blank;                             /* else with this byte */
     size_t block, blocks;                  /* EXPERTS: the first, how many */
     size_t file;
@@ -77,24 +78,25 @@ struct fm_planned_tensor {
 
 struct fm_planned_file {
     char name[128];
-    char *header; /* the whole file, or the header of a weight file; owned; NULL: it is carried */
+    char *header; /* the whole file, or the header of a weight file; owned; NULL: the file is
+                     carried */
     uint64_t header_bytes, bytes;
-    uint64_t table_bytes; /* of fm-export.json: what the table of files adds to it; else 0 */
-    const struct fm_member *carried; /* what it is a copy of */
+    uint64_t table_bytes; /* of fm-export.json: bytes that the table of files adds to it; else 0 */
+    const struct fm_member *carried; /* the member it is a copy of */
     bool weights;
     size_t tensor, tensors; /* the first of its tensors, how many */
 };
 
 struct fm_planned_widths {
     uint32_t *kept;             /* (M, E): channels of every expert that the export computes with */
-    uint32_t *stored;           /* (M, E): channels that files can hold, those behind zero */
-    uint32_t widest;            /* of stored; of a layout with one width, that */
-    int shared;                 /* channels that files can hold of the shared expert */
-    uint64_t by_layout, by_pad; /* channels kept and not in the mask, and why: struct
+    uint32_t *stored;           /* (M, E): channels in the files; those past widths.kept are zero */
+    uint32_t widest;            /* of stored; for a layout with one width, that width */
+    int shared;                 /* channels of the shared expert in the files */
+    uint64_t by_layout, by_pad; /* channels kept beyond the mask, and why: struct
                                    fm_export_report */
 };
 
-/* What of the checkpoint's author an export left out or kept (lib/export/trust.h). */
+/* What an export left out or kept of the author's files (lib/export/trust.h). */
 enum fm_code_fate {
     FM_CODE_LEFT,   /* code, or what makes a program load code or another model */
     FM_CODE_KEPT,   /* the same, with options.allow_code */
@@ -110,13 +112,13 @@ struct fm_planned_code {
         char name[FM_CODE_NAME_BYTES]; /* "helper.py", "tokenizer_config.json: auto_map" */
     } * item;
     size_t items, capacity;
-    bool tokenizer; /* one that was left out is the tokenizer's */
+    bool tokenizer; /* one that was left out belongs to the tokenizer */
 };
 
 struct fm_exportplan {
     const struct fm_opened *from;     /* borrowed */
     struct fm_export_options options; /* what they point to is borrowed */
-    int first, last;                  /* members that the export may be of, or holds */
+    int first, last;                  /* members that the export can be, or holds */
     int index;                        /* the member */
     struct fm_planned_widths widths;
     struct fm_planned_tensor *tensor; /* in order of file, then offset */
@@ -125,135 +127,137 @@ struct fm_exportplan {
     size_t blocks, block_room;
     struct fm_planned_file *file; /* weight files and their index, then texts */
     size_t files, file_room;
-    size_t weight_files;   /* of these, made for `planned_for`; 0: none yet */
+    size_t weight_files;   /* of these, number made for `planned_for`; 0: none yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
-    bool codes;               /* experts are the codes and scales of the bundle */
-    struct fm_packed packed;  /* of experts that are codes: the bundle's, or with options.quantise
-                                 what they are rounded to */
-    struct fm_config rounded; /* with options.quantise: the model that the export is; what it points
-                                 to is borrowed */
-    struct fm_ranking ranking; /* options.means: the bundle's */
-    bool wrapped; /* the export is the multimodal checkpoint, not its text class alone */
+    bool codes;                /* experts keep the codes and scales of the bundle */
+    struct fm_packed packed;   /* if experts are codes: the bundle's storage, or with
+                                  options.quantise the one they are rounded to */
+    struct fm_config rounded;  /* with options.quantise: the model of the export; what it points
+                                  to is borrowed */
+    struct fm_ranking ranking; /* options.means: those of the bundle */
+    bool wrapped; /* the export is the multimodal checkpoint, not only its text class */
     char *family; /* fm_family of config.json, which all members share; NULL: not yet */
 };
 
-/* ---- making it ---- */
+/* ---- making a plan ---- */
 
-/* FM_EUSAGE for options that do not go together. */
+/* FM_EUSAGE for options that exclude each other. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
-/* --for: the layout's form for that server, or, of rounded experts, its rules for widths.
- * FM_EUSAGE where neither differs there. */
+/* --for: replace the layout by its form for that server, or set the rules for widths of rounded
+ * experts.  FM_EUSAGE if the server makes no difference. */
 int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,
                         struct fm_err *err);
 
 /* True for a budget inside the load cap, or without one. */
 bool fm_exportplan_keeps(const struct fm_export_options *options, double budget);
 
-/* Budgets are quotients of integers and what was asked for was typed: equal up to rounding is
+/* Budgets are quotients of integers and the option was typed: equal up to rounding counts as
  * equal. */
 #define FM_EXPORTPLAN_SLACK 1e-9
 
-/* Set first and last.  The options passed fm_exportplan_check; FM_EUSAGE where this family
- * cannot follow them.  Release in every case. */
+/* Set first and last.  The options have passed fm_exportplan_check; FM_EUSAGE if they do not
+ * suit this family.  Release in every case. */
 int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err);
-/* The widths of a member alone: for counting channels. */
+/* Only the widths of a member, for counting channels. */
 void fm_exportplan_widths(struct fm_exportplan *p, int index);
-/* Widths, tensors, files and texts of a member.  FM_ECONFIG where the layout cannot hold them. */
+/* Widths, tensors, files and texts of a member.  FM_ECONFIG if the layout cannot hold them. */
 int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err);
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
 
 /*
- * For asserts of a DEBUG build, where a plan of weights changes hands: widths kept are at most
- * those stored, these at most I; the weight files come first, and have their tensors in order, one
- * behind another, up to their ends; tensors of experts have their blocks so.
+ * For asserts of a DEBUG build after a plan of weights was made: widths kept are at most those
+ * stored, and these at most I; the weight files come first, with their tensors in order and
+ * contiguous up to their ends; so are the blocks of tensors of experts.
  */
 bool fm_exportplan_sane(const struct fm_exportplan *p);
 
-/* ---- what it says ---- */
+/* ---- properties of a plan ---- */
 
 /* Bytes of the tensors of a member in a layout with one width for all experts, without planning
- * files or texts: one layer of experts stands for all.  The plan has no member after it. FM_ECONFIG
- * as fm_exportplan_member. */
+ * files or texts: one layer of experts stands for all.  The plan has no member afterwards.
+ * FM_ECONFIG as fm_exportplan_member. */
 int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *bytes,
                               struct fm_err *err);
 /* Bytes of all weight files; of all files; and of a tar stream of them. */
 uint64_t fm_exportplan_weight_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_bytes(const struct fm_exportplan *p);
 uint64_t fm_exportplan_stream_bytes(const struct fm_exportplan *p);
-/* Bytes of a block; of `channels` channels in it, whole channel groups where it is of codes. */
+/* Bytes of a block; of `channels` channels in it, whole channel groups if it has codes. */
 uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels);
-/* Of channels of experts with all that belongs to them, whole channel groups of codes. */
+/* Bytes of channels of experts with everything that belongs to them; whole channel groups of
+ * codes. */
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
-/* Channels of a block: its expert's; of scales as many are kept as are stored. */
+/* Channels of a block: those of its expert; for scales, kept equals stored. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
-/* Each byte of the channels of a block that are stored and not kept. */
+/* The value of each byte of the channels of a block that are stored and not kept. */
 int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b);
-/* Channels that files can hold. */
+/* Number of channels in the files. */
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
-/* Channels of the model that are not kept. */
+/* Number of channels of the model that are not kept. */
 uint64_t fm_exportplan_freed(const struct fm_exportplan *p);
-/* Can files hold every channel of the model, whatever the mask says? */
+/* True if files hold every channel of the model, whatever the mask says. */
 bool fm_exportplan_full(const struct fm_exportplan *p);
-/* Does it hold every channel although its mask removes some, as a layout with one width for many
- * experts may? */
+/* True if it holds every channel although its mask removes some, as a layout with one width for
+ * many experts may. */
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);
-/* Are weight files larger than `source` bytes, by more than names and headers? */
+/* True if weight files are larger than `source` bytes by more than names and headers. */
 bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
-/* From which share of channels on, removed, weight files are smaller than `source` bytes: at most
- * 0, always; more than 1, never. */
+/* The fraction of removed channels from which weight files are smaller than `source` bytes: at
+ * most 0, always; more than 1, never. */
 double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
-/* A width as this export has it: rounded up to pad_multiple, where it stays a multiple of what the
- * training and the layout's kernels ask for. */
+/* The width of this export for a width: rounded up to pad_multiple, as long as that is a
+ * multiple required by the training and the layout's kernels. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
-/* The channels of an expert on each device are a multiple of it: that of codes, 1 without. */
+/* The channels of an expert on each device are a multiple of it: the group of the codes, or 1. */
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p);
-/* org/name of the original, by the options or the checkpoint; "": unknown. */
+/* org/name of the original, from the options or the checkpoint; "" if unknown. */
 const char *fm_exportplan_base_model(const struct fm_exportplan *p);
 
-/* The bytes of file i before its tensors, file[i].header_bytes of them: *header.  Those of a
- * carried file are read from the bundle and checked; free(*owned), NULL for all others. */
+/* *header: the bytes of file i before its tensors, file[i].header_bytes of them.  Those of a
+ * carried file are read from the bundle and checked; free(*owned), which is NULL for all others. */
 int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
                          struct fm_err *err);
 
-/* ---- for layouts: tensors and files that they have in common ---- */
+/* ---- for layouts: common tensors and files ---- */
 
 /*
  * The experts of the m-th layer of experts: flat tensors, gate_up (2 sum k, H) and down (sum k, H),
- * and gate_up_bias (2 sum k) where they have biases.  Codes that are kept lie as in the bundle
- * (lib/model/packed.h), and beside them are gate_up_scale and down_scale.  Where the layout has no
- * tensors of codes outside the experts (`code`), there are also down_scale (E, H) of scales that no
- * channel has, and gate_up_factor (E, 2) and down_factor (E, 1) where scales have factors.
+ * and gate_up_bias (2 sum k) if they have biases.  Kept codes have the order of the bundle
+ * (lib/model/packed.h), next to gate_up_scale and down_scale.  If the layout has tensors of codes
+ * only for experts (`code`), there are also down_scale (E, H) for scales that belong to no channel,
+ * and gate_up_factor (E, 2) and down_factor (E, 1) if scales have factors.
  */
 int fm_exportplan_flat(struct fm_exportplan *p, int m, struct fm_err *err);
-/* Two tensors with a dimension for the experts, as fused kernels have them: gate_up_proj
- * (E, 2 k, H), gate rows first, and down_proj (E, H, k).  All experts of the layer are k wide. */
+/* Two tensors with a dimension for the experts, as for fused kernels: gate_up_proj (E, 2 k, H),
+ * gate rows first, and down_proj (E, H, k).  All experts of the layer have width k. */
 int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err);
-/* The checkpoint's own tensors of every expert, or of all of the layer; where the layout drops
- * experts, the constant of each that has no channel. */
+/* The checkpoint's own tensors of every expert, or of the whole layer; if the layout drops
+ * experts, the constant of each expert without channels. */
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err);
 
-/* All tensors into files of at most --shard-size, as transformers names them, and their index. */
+/* Distribute all tensors over files of at most --shard-size, named as by transformers, with
+ * their index. */
 int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 
-/* ---- for layouts and texts: one more ---- */
+/* ---- for layouts and texts: adding ---- */
 
-/* Add a tensor; `like` is copied, its name too.  Dtype, shape, fill and m are set. */
+/* Add a tensor; `like` is copied, including its name.  Dtype, shape, fill and m are set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err);
-/* Add a file; takes header over, in failure too. */
+/* Add a file; takes ownership of header, even on failure. */
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
                            uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);
-/* The tensor of that name is in file `file` at `offset`; tensors are in order of name. */
+/* Put the tensor of that name into file `file` at `offset`; tensors are in order of name. */
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 
 #define FM_EXPORT_CARD "README.md"
-#define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* that its owner may add to it */
+#define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* files that the owner may add */
 #define FM_EXPORT_MODELING "modeling_fm.py"
 #define FM_EXPORT_BOM "bom.cdx.json" /* a bill of materials (lib/publish/bom.h) */
 

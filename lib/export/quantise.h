@@ -35,7 +35,7 @@
 #include "lib/base/err.h"
 #include "lib/family/family.h"
 
-/* Whose rules for widths an export follows. */
+/* The server whose rules for widths an export follows. */
 enum fm_server { FM_SERVER_ANY, FM_SERVER_VLLM, FM_SERVER_SGLANG, FM_SERVERS };
 
 /* "any|vllm|sglang": the names, as options list them; -1 for an unknown name. */
@@ -43,12 +43,12 @@ enum fm_server { FM_SERVER_ANY, FM_SERVER_VLLM, FM_SERVER_SGLANG, FM_SERVERS };
 const char *fm_server_name(enum fm_server server);
 int fm_server_find(const char *name);
 
-/* How scales come from the largest magnitude of a block. */
+/* How scales are computed from the largest magnitude of a block. */
 enum fm_quantise_rule {
     FM_SCALE_F32,      /* a quotient, float32 */
-    FM_SCALE_ROUNDED,  /* the same as a number of the weights' dtype */
-    FM_SCALE_NVFP4,    /* E4M3, times a number of the matrix */
-    FM_SCALE_NVFP4_CT, /* E4M3, divided by it */
+    FM_SCALE_ROUNDED,  /* the same, rounded to the weights' dtype */
+    FM_SCALE_NVFP4,    /* E4M3, times a factor of the matrix */
+    FM_SCALE_NVFP4_CT, /* E4M3, divided by the factor */
     FM_SCALE_MX        /* a power of two */
 };
 
@@ -56,31 +56,32 @@ struct fm_quantiser {
     const char *name;   /* of --weights: "w4a16:32" */
     const char *config; /* fm_quantiser_text, */
     const char *list;   /* and the key */
-    const char *fused;  /* the same for experts in one tensor; NULL: it has no form for these */
+    const char *fused;  /* the same for experts in one tensor; NULL: not supported */
     const char *fused_list;
     enum fm_quantise_rule rule;
     float top;                     /* code of the largest magnitude; MX: the exponent's offset */
     enum fm_dtype scales;          /* ROUNDED: any, the weights' */
-    const char *unit_end;          /* end of the name of one more number, 1, which servers want */
+    const char *unit_end;          /* ending of the name of another number, 1, that servers
+                                      require */
     uint32_t multiple[FM_SERVERS]; /* of an expert's channels on each device */
-    const char *unread;            /* how transformers fails to read it; NULL: it does not */
+    const char *unread;            /* how transformers fails to read it; NULL: it reads it */
     const char *about;             /* for cards: "FP8, a scale for each 128 x 128 block" */
 };
 
-/* The list, by its names as an option has them: to NULL. */
+/* The list, by their option names; ends with NULL. */
 extern const struct fm_quantiser *const fm_quantisers[];
 #define FM_QUANTISERS_MAX 16
 const struct fm_quantiser *fm_quantisers_find(const char *name);
-/* "|fp8-block|fp8|..", to be put after other choices. */
+/* "|fp8-block|fp8|..", to append to other choices. */
 void fm_quantisers_choices(char *text, size_t size);
 
-/* `to`: `from` as a model whose experts have that format; what it points to is borrowed from
- * `from`.  FM_ECONFIG where its experts cannot have it. */
+/* Set `to` to `from` with experts in that format; what it points to is borrowed from `from`.
+ * FM_ECONFIG if the format does not fit its experts. */
 int fm_quantiser_config(struct fm_config *to, const struct fm_quantiser *q,
                         const struct fm_config *from, struct fm_err *err);
 
-/* quantization_config of such a model, but for its list of what stays as it is and the braces, and
- * the list's key. */
+/* quantization_config of such a model without braces and without the list of modules that are
+ * not quantised; and the key of that list. */
 const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_config *config,
                               const char **list);
 
@@ -95,13 +96,12 @@ struct fm_quantise_matrix {
     size_t rows, columns;
 };
 
-/* The largest magnitude of it; NaN or Inf where it has one. */
+/* Its largest magnitude; NaN or Inf if it contains one. */
 float fm_quantise_most(const struct fm_quantise_matrix *w);
-/* The number of a matrix of that dtype whose largest magnitude is that; 1 where the format has
- * none. */
+/* The factor of a matrix of that dtype with this largest magnitude; 1 if the format has none. */
 float fm_quantise_factor(const struct fm_quantiser *q, enum fm_dtype weights, float most);
-/* Its codes and its scales, row-major as tensors have them, each unless NULL.  `to` is
- * fm_quantiser_config's, `factor` the number of the matrix.  False: it holds NaN or Inf. */
+/* Its codes and its scales, row-major, each unless NULL. `to` is that of fm_quantiser_config,
+ * `factor` the factor of the matrix.  False if it contains NaN or Inf. */
 bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
                  const struct fm_config *to, const struct fm_quantise_matrix *w, float factor);
 

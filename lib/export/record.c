@@ -1,9 +1,8 @@
 /*
- * The card is its owner's to edit, so only what was written here before is replaced: a section, and
- * model-index in the front matter, each between two marks.  A model-index without them is the
- * owner's; YAML allows one, so that it stays and none is added.  model-index is what cards on the
- * hub have for results of any data; those of benchmarks that are registered there go into
- * .eval_results/.
+ * The owner may edit the card, so only what was written here before is replaced: a section, and
+ * model-index in the front matter, each between two marks.  A model-index without marks belongs to
+ * the owner; YAML allows only one, so it stays and none is added.  Cards on the hub use model-index
+ * for results on any data; results of benchmarks registered there go into .eval_results/.
  */
 #include "lib/export/record.h"
 
@@ -41,7 +40,7 @@ static void add_span(struct fm_text *t, const char *from, const char *to)
     fm_text_add(t, from, (size_t)(to - from));
 }
 
-/* The key is there, in whatever form YAML has for it. */
+/* True if the key exists, in any YAML form. */
 static bool has_index(const char *front)
 {
     return fm_card_line(front, "model-index:") || fm_card_line(front, "\"model-index\":") ||
@@ -55,7 +54,7 @@ static void say_metric(struct fm_text *t, const char *type, double value, const 
     fm_text_printf(t, "    - type: %s\n      value: %.6f\n      name: %s\n", type, value, name);
 }
 
-/* Of the convention: per token, or per word. */
+/* The unit of the convention: per token, or per word. */
 static double perplexity(const struct fm_record *r, double ce)
 {
     return r->words.words ? fm_words_perplexity(ce, r->tokens, r->words.words) : exp(ce);
@@ -120,7 +119,7 @@ static void say_row(struct fm_text *t, const struct fm_record *r, int i)
     fm_text_printf(t, "\n");
 }
 
-/* What cards of pruned and quantised models have of single tokens. */
+/* The figures of single tokens that cards of pruned and quantised models have. */
 static void say_tokens(struct fm_text *t, const struct fm_record *r)
 {
     fm_text_printf(t,
@@ -172,7 +171,7 @@ static void say_section(struct fm_text *t, const struct fm_record *r)
 
 /* ---- the files ---- */
 
-/* The front matter, which ends at `front`, with these figures for older ones of ours. */
+/* The front matter, which ends at `front`, with these figures instead of older ones of ours. */
 static void edit_front(struct fm_text *t, const char *card, const char *front,
                        const struct fm_record *r, bool *kept)
 {
@@ -192,8 +191,8 @@ static void edit_front(struct fm_text *t, const char *card, const char *front,
 }
 
 /*
- * `card` again, without older figures of ours and with these: the section where the older one was,
- * else before what says how the export runs.  *kept: the owner has a model-index.
+ * `card` without older figures of ours and with these: the section in place of the older one, else
+ * before the part on how to run the export. *kept: the owner has a model-index.
  */
 static void edit_card(struct fm_text *t, const char *card, const struct fm_record *r, bool *kept)
 {
@@ -217,7 +216,7 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_recor
     fm_text_add(t, rest, strlen(rest));
 }
 
-/* *written (free()) = the new text of the card; NULL: there is none. */
+/* *written (free()) = the new text of the card, or NULL. */
 static int record_card(const struct fm_run_options *run, const struct fm_record *r, char **written,
                        struct fm_err *err)
 {
@@ -265,7 +264,7 @@ static void say_percentiles(struct fm_text *t, const char *key, const double at[
     }
 }
 
-/* "ce": .., and where there is an original "kl": .., "agree": .. */
+/* "ce": .., and with an original "kl": .., "agree": .. */
 static void say_numbers(struct fm_text *t, const struct fm_record *r, int i)
 {
     const struct fm_quality *q = &r->member[i].quality;
@@ -319,7 +318,7 @@ int fm_record_compared(char **text, size_t *size, struct fm_err *err)
     return fm_jsonedit_set(text, size, away, 2, err);
 }
 
-/* The card's size and digest, where it has an entry in the table and its text was written. */
+/* Update the card's size and digest, if it has an entry in the table and its text was written. */
 static int list_card(char **json, size_t *size, const char *card, struct fm_err *err)
 {
     struct fm_filetable table = {0};
@@ -382,17 +381,17 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
 /* ---- a benchmark of the hub ---- */
 
 /*
- * A result for a benchmark of the Hugging Face hub.  There a data set is one whose eval.yaml lists
- * tasks; a model repository has the scores of its model as entries of YAML in .eval_results/: the
- * data set's id, the task's, and a value, which are required, and notes
- * (https://huggingface.co/docs/hub/eval-results).  A loss on tokens of the user's own belongs to no
- * benchmark, so without the user's word there is no entry.  It has no date, since the hub takes the
- * commit's.
+ * A result for a benchmark of the Hugging Face hub.  There a benchmark is a data set whose
+ * eval.yaml lists tasks; a model repository has the scores of its model as YAML entries in
+ * .eval_results/ with the ids of the data set and the task and a value, which are required, and
+ * notes (https://huggingface.co/docs/hub/eval-results).  A loss on the user's own tokens belongs to
+ * no benchmark, so there is no entry unless the user names one.  It has no date, because the hub
+ * uses that of the commit.
  */
 #define FOLDER ".eval_results"
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
-/* It becomes the name of a file. */
+/* It becomes a file name. */
 static bool is_task(const char *text)
 {
     return *text && *text != '.' && *text != '-' && !text[strspn(text, LETTERS)];
@@ -431,7 +430,7 @@ static void say_entry(struct fm_text *t, const struct fm_record_benchmark *b,
                    r->sequences, r->T, r->digest, r->precision, FM_VERSION);
 }
 
-/* Never a link: the directory may be somebody else's, and this leads out of it. */
+/* Never follow a link: the directory may be untrusted, and the link leads out of it. */
 static int make_folder(const char *path, struct fm_err *err)
 {
     struct stat st;

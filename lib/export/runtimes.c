@@ -1,7 +1,7 @@
 /*
- * What other programs make of an export: over how many devices servers split it, which card has
- * space for it, and whether llama.cpp computes the same function.  All follow from config.json and
- * the widths in the files; the programs' own rules are said in the header.
+ * How other programs handle an export: over how many devices servers split it, which GPU has memory
+ * for it, and whether llama.cpp computes the same function.  Everything follows from config.json
+ * and the widths in the files; the rules of the programs are in the header.
  */
 #include "lib/export/runtimes.h"
 
@@ -15,13 +15,13 @@
 
 /* ---- families ---- */
 
-/* What other programs know of a family.  A family without a row is as most are: servers know it by
- * class_name, llama.cpp has another router or was never compared, cards say nothing special. */
+/* What other programs know about a family.  The defaults of a family without a row: servers know
+ * it by class_name, llama.cpp has another router or was not compared, cards need no note. */
 struct family {
     const struct fm_model_family *family;
     const char *architecture;            /* fm_runtimes_architecture */
     const char *unequal;                 /* fm_runtimes_unequal */
-    const struct fm_router *gguf_router; /* that llama.cpp has built in */
+    const struct fm_router *gguf_router; /* built into llama.cpp */
 };
 
 static const struct family families[] = {
@@ -55,10 +55,10 @@ const char *fm_runtimes_unequal(const struct fm_model_family *family)
 
 /* ---- attention ---- */
 
-/* What a server keeps of one sequence between two steps, in one layer. */
+/* What a server keeps of one sequence between two steps, for one layer. */
 struct kept {
     uint64_t token;                   /* numbers of each token, in the cache's type */
-    int window;                       /* of the last so many tokens only; 0: of all */
+    int window;                       /* of the last so many tokens; 0: of all */
     uint64_t short_state, long_state; /* numbers for any length: in the cache's type, in F32 */
 };
 
@@ -94,21 +94,21 @@ static bool gqa_divides(const struct fm_config *c, int d, bool copies)
     return all;
 }
 
-/* The latent of all heads, and the part of their key that is rotated; an indexer's key. */
+/* The latent of all heads, and the rotated part of their key; an indexer's key. */
 static struct kept mla_kept(const struct fm_config *c, int l)
 {
     int index = fm_mla_indexed(c, l) ? c->mla->index_width : 0;
     return (struct kept){.token = (uint64_t)(c->mla->c_rank + c->mla->R + index)};
 }
 
-/* Every device has the latents whole, and its heads' part of what is made of them. */
+/* Every device has whole latents, and the part of its heads of what is computed from them. */
 static bool mla_divides(const struct fm_config *c, int d, bool copies)
 {
     (void)copies;
     return c->Q % d == 0;
 }
 
-/* What the convolution will see again, and the state (Q, C, D). */
+/* The inputs that the convolution still needs, and the state (Q, C, D). */
 static struct kept deltanet_kept(const struct fm_config *c, int l)
 {
     const struct fm_deltanet *m = c->deltanet;
@@ -120,18 +120,18 @@ static struct kept deltanet_kept(const struct fm_config *c, int l)
                          .long_state = (uint64_t)m->C * values};
 }
 
-/* No state is on two devices. */
+/* A state is not split over devices. */
 static bool deltanet_divides(const struct fm_config *c, int d, bool copies)
 {
     return c->deltanet->G % d == 0 && gqa_divides(c, d, copies);
 }
 
-/* As vLLM and SGLang keep it and share it among devices.  Attention without a row keeps keys and
- * values, and devices take whole query heads and whole key heads. */
+/* How vLLM and SGLang cache it and split it over devices.  Attention without a row caches keys
+ * and values, and devices take whole query heads and whole key heads. */
 struct attention {
     const struct fm_attention *block;
     struct kept (*kept)(const struct fm_config *config, int l);
-    /* Can d devices share its heads?  `copies`: a key head may be on several. */
+    /* True if d devices can share its heads. `copies`: a key head may be on several. */
     bool (*divides)(const struct fm_config *config, int d, bool copies);
 };
 
@@ -191,7 +191,8 @@ const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
     return NULL;
 }
 
-/* Has attention sinks?  vLLM's backend knows them, that of SGLang 0.5.23 leaves them out. */
+/* True if it has attention sinks. vLLM's backend supports them, that of SGLang 0.5.23 leaves
+ * them out. */
 static bool has_sinks(const struct fm_config *c)
 {
     return c->attention == &fm_gqa && c->gqa->sinks;
@@ -204,7 +205,7 @@ bool fm_runtimes_package(const struct fm_config *c, const struct fm_layout *layo
 
 /* ---- tensor parallelism ---- */
 
-/* Every width is a multiple. */
+/* True if every width is a multiple. */
 static bool splits_experts(const struct fm_config *c, const uint32_t *stored, uint32_t part)
 {
     for (size_t i = 0; i < (size_t)c->M * (size_t)c->E; i++)

@@ -14,7 +14,7 @@
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err);
 /* Add a text as a file; releases it. */
 int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err);
-/* The table of all files of a finished plan but fm-export.json, its digests not set. */
+/* The table of all files of a finished plan except fm-export.json, with digests not set. */
 int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct fm_err *err);
 /* README.md: lib/export/card.c. */
 int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);
@@ -23,7 +23,7 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);
 
 #define FM_TEXTS_KEYS_MAX 16
 
-/* The keys to set, in their order, with values of their own; and the first failure. */
+/* The keys to set, in order, with their values; and the first error. */
 struct fm_texts_edit {
     struct fm_jsonedit key[FM_TEXTS_KEYS_MAX];
     char *value[FM_TEXTS_KEYS_MAX]; /* the same; free() them */
@@ -32,20 +32,20 @@ struct fm_texts_edit {
     struct fm_err *err;
 };
 
-/* Set a key, which stays valid, to a text that was just built; takes that over. */
+/* Set a key, which stays valid, to a text that was just built; takes ownership of the text. */
 void fm_texts_set(struct fm_texts_edit *edit, const char *key, struct fm_text *value);
 /* With our modelling file: its architecture and classes, and the widths. */
 void fm_texts_ours(struct fm_texts_edit *edit, struct fm_exportplan *p);
-/* Under stock names: the architecture by the name that servers know, and no auto_map whose files
- * are not here, over which a loader would only stumble. */
+/* Under stock names: the architecture name that servers use, and no auto_map to files that are
+ * not here, on which a loader would fail. */
 void fm_texts_stock(struct fm_texts_edit *edit, struct fm_exportplan *p);
 
 /* ---- values ---- */
 
-/* [[26, 103], [37, 26]], a decoder layer per line, [] where it has no experts. */
+/* [[26, 103], [37, 26]], a decoder layer per line, [] for one without experts. */
 void fm_texts_widths(struct fm_text *t, const struct fm_exportplan *p, const uint32_t *widths,
                      const char *indent);
-/* With the fewest digits that read back the same; [0.2, 1] of a load cap. */
+/* With the fewest digits that read back equal; [0.2, 1] of a load cap. */
 void fm_texts_number(struct fm_text *t, double value);
 void fm_texts_cap(struct fm_text *t, const struct fm_export_options *o);
 
