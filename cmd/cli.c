@@ -17,11 +17,13 @@
 #include <unistd.h>
 
 #include "cmd/progress.h"
+#include "lib/base/clock.h"
 #include "lib/base/fatal.h"
 #include "lib/base/isa.h"
 #include "lib/base/pool.h"
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
+#include "lib/base/units.h"
 #include "lib/run/ranks.h"
 #include "lib/run/report.h"
 
@@ -124,10 +126,13 @@ static int check_isa(struct fm_err *err)
                    : FM_OK;
 }
 
+static double began; /* fm_clock_now() of fm_cli_begin */
+
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count)
 {
     struct fm_err err = {0};
+    began = fm_clock_now();
     fill_standard_descriptors();
     if (!fm_options_parse(cli, argc, argv, own, count))
         exit(fm_cli_end(cli, FM_OK, &err));
@@ -248,6 +253,11 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
                 advise(words, err, cli->groups),
                 state ? "; repeat the command to go on from '" : "", state ? state : "",
                 state ? "'" : "");
+    }
+    if (ended && speaks && (cli->groups & FM_CLI_STATE)) {
+        fm_units_time(words, fm_clock_now() - began);
+        fprintf(stderr, "%s%s: stopped by a signal; work of %s is lost, which --state FILE saves\n",
+                fm_progress_stamp(stamp), cli->tool, words);
     }
     /* The first rank that is gone with a status may be the end of the others. */
     code = fm_comm_close(cli->run.machine.comm, code, err);
