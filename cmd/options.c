@@ -431,7 +431,7 @@ static void parse_words(struct fm_cli *cli, const struct table *t, int argc, cha
         remember(cli, t, row);
         if (!fm_value_parse(o, optarg)) {
             char advice[160], what[96];
-            fm_value_explain(advice, sizeof advice, o);
+            fm_value_explain(advice, sizeof advice, o, optarg);
             snprintf(what, sizeof what, "bad value for --%s: ", o->name);
             refuse(cli, what, optarg, advice);
         }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "lib/bench/plot.h"
+#include "lib/masks/decimal.h"
 #include "lib/run/report.h"
 
 #define BRIEF_LEFT 26 /* columns of option and argument in the short help */
@@ -154,9 +155,13 @@ bool fm_value_parse(const struct fm_cli_option *o, const char *text)
     return false;
 }
 
-void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o)
+void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o, const char *given)
 {
-    if (o->kind == FM_CLI_CHOICE)
+    double share =
+        o->kind == FM_CLI_REAL && o->max == 1 ? fm_decimal_percent(given, strlen(given)) : 0;
+    if (share)
+        snprintf(text, size, "use a number from %.15g to 1, here %.6g", o->min, share);
+    else if (o->kind == FM_CLI_CHOICE)
         snprintf(text, size, "use %s", o->arg);
     else if (o->kind == FM_CLI_HELP)
         snprintf(text, size, "use --help or --help=all");

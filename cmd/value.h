@@ -52,7 +52,8 @@ struct fm_cli_first {
 bool fm_value_parse(const struct fm_cli_option *option, const char *text);
 
 /* What would have been right: "use a size such as 4GiB, 23.4GB or 512M". */
-void fm_value_explain(char *text, size_t size, const struct fm_cli_option *option);
+void fm_value_explain(char *text, size_t size, const struct fm_cli_option *option,
+                      const char *given);
 
 /* The files that an option's value names, to the guard; `what` is the option's name with dashes,
  * and stays while the guard is used. */

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define DECIMALS_MAX 9
@@ -45,13 +46,26 @@ static bool read_digits(struct fm_decimal *d, const char *text, size_t len)
     return digit;
 }
 
+double fm_decimal_percent(const char *text, size_t len)
+{
+    char copy[16] = "", *end;
+    if (len == 0 || len >= sizeof copy || text[0] < '0' || text[0] > '9')
+        return 0;
+    memcpy(copy, text, len);
+    double percent = strtod(copy, &end);
+    bool whole = *end == '\0' || strcmp(end, "%") == 0;
+    return whole && percent >= 2 && percent <= 100 ? percent / 100 : 0;
+}
+
 int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
                     struct fm_err *err)
 {
-    if (!read_digits(d, text, len))
+    if (!read_digits(d, text, len)) {
+        double share = fm_decimal_percent(text, len);
         return fm_fail(err, FM_EUSAGE,
-                       "%s: '%.*s' is not a decimal from 0 to 1 with at most %d places; write 0.40",
-                       what, (int)(len > 40 ? 40 : len), text, DECIMALS_MAX);
+                       "%s: '%.*s' is not a decimal from 0 to 1 with at most %d places; write %.6g",
+                       what, (int)(len > 40 ? 40 : len), text, DECIMALS_MAX, share ? share : 0.4);
+    }
     fm_decimal_reduce(d);
     return FM_OK;
 }

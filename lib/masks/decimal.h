@@ -21,6 +21,8 @@ int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, s
 /* The same of the first `len` bytes of text. */
 int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
                     struct fm_err *err);
+/* The fraction that a percentage of at least 2 means, "40" or "40%"; 0: text is no such number. */
+double fm_decimal_percent(const char *text, size_t len);
 
 /* The least denominator. */
 void fm_decimal_reduce(struct fm_decimal *d);

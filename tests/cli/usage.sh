@@ -86,3 +86,7 @@ try fm-bench quality --eval-tokens x --tokens y z
 try fm-bench quality --eval-tokens x --batch 2 y
 fm-rank --log-time -n --model no/such/model --tokens x 2>&1 | sed 's/^20[0-9-]*T[0-9:]*Z /TIME /'
 FM_ISA=sse2 try fm-verify x
+echo "-- percentages"
+try fm-pack --export x --budget 40 y
+try fm-recover "${o[@]}" --budget 35%
+try fm-train "${o[@]}" --until 80
