@@ -112,7 +112,8 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
     if (!rc) {
         fm_units_bytes(bytes, r.bytes);
         fm_cli_word(text.out, r.path);
-        fprintf(text.out, ": %llu files, %s, parent ", (unsigned long long)r.files, bytes);
+        fprintf(text.out, ": %llu file%s, %s, parent ", (unsigned long long)r.files,
+                r.files == 1 ? "" : "s", bytes);
         fm_cli_word(text.out, r.parent);
         fprintf(text.out, "%s%s%s\n", r.revision[0] ? " at " : "", r.revision,
                 strcmp(r.parent, "unknown") == 0 ? "; name it with --base-model ORG/NAME" : "");

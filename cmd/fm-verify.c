@@ -108,8 +108,8 @@ static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t byte
     if (fm_cli_text_open(&text, err))
         return err->code;
     fm_units_bytes(size, bytes);
-    fprintf(text.out, "%llu files, %s: would be read and %s\n", (unsigned long long)files, size,
-            done);
+    fprintf(text.out, "%llu file%s, %s: would be read and %s\n", (unsigned long long)files,
+            files == 1 ? "" : "s", size, done);
     cJSON *o = fm_report_begin("fm-verify");
     fm_json_add_bool(o, "dry_run", 1);
     fm_json_add_uint(o, "items", files);
@@ -204,8 +204,8 @@ static void describe_signature(const struct signed_files *f, const struct fm_sig
         fprintf(out, "links followed to blobs of their Hugging Face cache: %llu\n",
                 (unsigned long long)r->links);
     fm_cli_word(out, r->signature);
-    fprintf(out, ": %llu files, %s, %s key %.16s: %s\n", (unsigned long long)r->files, bytes,
-            r->curve, r->key,
+    fprintf(out, ": %llu file%s, %s, %s key %.16s: %s\n", (unsigned long long)r->files,
+            r->files == 1 ? "" : "s", bytes, r->curve, r->key,
             code   ? "not verified"
             : made ? "signed"
                    : "ok");
