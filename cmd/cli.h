@@ -42,7 +42,7 @@ struct fm_cli_text {
     size_t size;
 };
 int fm_cli_text_open(struct fm_cli_text *text, struct fm_err *err);
-/* A word of somebody else as a part of one line: a name or a value from a file. */
+/* Print an untrusted word, a name or a value from a file, as part of one line. */
 void fm_cli_word(FILE *out, const char *word);
 void fm_cli_text_drop(struct fm_cli_text *text); /* not printed after all */
 

@@ -1,11 +1,10 @@
 /*
- * Completions are printed by the tool itself, so they can know no other options than it has.  Both
- * scripts stand alone: bash's needs no bash-completion package, zsh's is one call of _arguments.
+ * Completions are printed by the tool itself, so they always match its options.  Both scripts are
+ * self-contained: bash's needs no bash-completion package, zsh's is one call of _arguments.
  *
  * What may follow an option is taken from its kind and from the word that --help has for its value.
- * A value that nobody can guess (a number, a pattern) is completed by nothing, also by no file.
- * Where the first operand says what the tool is to do, options that mean nothing there are not
- * offered behind it.
+ * A free value (a number, a pattern) is not completed, not even with file names.  If the first
+ * operand selects a mode, options that have no effect in it are not offered after it.
  */
 #include "cmd/completion.h"
 

@@ -24,7 +24,7 @@ struct fm_completion {
     int rows;
 };
 
-/* Print the script for `shell`; false where it is none of "bash" and "zsh". */
+/* Print the script for `shell`; false if it is neither "bash" nor "zsh". */
 bool fm_completion_print(FILE *out, const char *shell, const struct fm_completion *c);
 
 #endif

@@ -28,7 +28,7 @@ static struct {
     char stage[48];
     uint64_t done_first; /* `done` at the stage's first report: a resumed run begins high */
     double began, last;
-    double work, after; /* of the stage and behind it; 0: nobody said */
+    double work, after; /* of the stage and after it; 0: unknown */
 } now;
 static struct {
     double work, after;

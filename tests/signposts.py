@@ -6,6 +6,8 @@ a bare file name (sweep.c) in a comment of C or CUDA.  The header that opens a r
 "This room, <folder>:", names every unit of the room (x of x.c and x.h) in its opening comment, so
 that its reading order leaves none out; "unicode_*" names all that begin so.
 
+Comments and pages have none of PHRASES, which came up again and again (fm-hacking(7), Words).
+
     tests/signposts.py [ROOT]   a line for every fault, status 1
 """
 
@@ -25,6 +27,18 @@ READ = SOURCES | {".py", ".sh", ".bash", ".1", ".3", ".5", ".7", ".md", ".mk"}
 # Names of other projects, and names that the text itself makes up as examples.
 ELSEWHERE = {"llm.c", "omp.h", "cuda.h", "fm_clip.h", "x.c", "x.h"}
 EXAMPLES = {"tests/unit/test_rooms.sh", "tests/unit/test_signposts.sh", "tests/signposts.py", "tests/rooms.py"}
+
+# What a reviewer marked most often, and what to write.  A list of real cases, not a grammar.
+PHRASES = [(re.compile(phrase), better) for phrase, better in (
+    (r"(?i:\b(?:nobody|somebody|whoever|everybody)\b)", "name the caller, the user, the thread or the process"),
+    (r"(?<!there )\b(?:is|are) none\b", "say 'is not a ...', 'there is no ...' or 'has no ...'"),
+    (r"\b(?:is|are) told\b", "say what the code reads, requires or receives"),
+    (r"\balone (?:is|are|has|have|can|says|knows|reads|takes)\b", "say 'only'"),
+    (r"\b(?:lies|lie) (?:in|on|beside|behind|one|there|here)\b", "say 'is in', 'is at', 'follows'"),
+    (r"\bone behind (?:another|the other)\b", "say 'one after the other'"),
+)]
+SCRIPTED = re.compile(r"^\s*#[^\n]*|\"\"\".*?\"\"\"", re.M | re.S)
+PROSE = {".1", ".3", ".5", ".7", ".md"}
 
 
 def texts(root):
@@ -73,10 +87,22 @@ def left_out(found):
             yield f"{path}: the opening of {m[1]} does not name {unit}"
 
 
+def marked(found):
+    for path, text in found.items():
+        if path in EXAMPLES or path == "man/fm-hacking.7":
+            continue
+        suffix = Path(path).suffix
+        form = COMMENT if suffix in SOURCES else re.compile(r"[^\n]+") if suffix in PROSE else SCRIPTED
+        for part in form.finditer(text):
+            for phrase, better in PHRASES:
+                for m in phrase.finditer(re.sub(r"\n[ \t]*[*#]?", lambda n: " ".ljust(len(n[0])), part[0])):
+                    yield f"{path}:{line_of(text, part.start() + m.start())}: '{m[0]}': {better}"
+
+
 def main(arguments):
     root = Path(arguments[0] if arguments else ".")
     found = texts(root)
-    faults = [*stale(found, root), *left_out(found)]
+    faults = [*stale(found, root), *left_out(found), *marked(found)]
     if not found:
         faults.append("tests/signposts.py: nothing to read here; run it from the root")
     for fault in faults:

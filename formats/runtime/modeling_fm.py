@@ -350,7 +350,7 @@ def _(hidden, *arguments):
 
 def clip_serves(hidden, weights, gate_up, biased):
     """Whether libfm_clip may be called: what it computes, on the CPU alone where there are biases, and
-    nobody wants a gradient."""
+    no gradient is requested."""
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, weights, gate_up))
     known = gate_up.dtype in (torch.float32, torch.float16, torch.bfloat16) and hidden.dtype == gate_up.dtype
     devices = ("cpu",) if biased else ("cpu", "cuda")

@@ -1,4 +1,4 @@
-"""The other families' rows of odd.py's table: what each alone has is in its model."""
+"""The other families' rows of odd.py's table; each model has what is particular to its family."""
 
 import torch
 

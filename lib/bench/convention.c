@@ -1,4 +1,4 @@
-/* The one place that knows the conventions: all else is told which positions count. */
+/* The conventions are defined only here; other code receives the positions that count. */
 #include "lib/bench/convention.h"
 
 #include <assert.h>

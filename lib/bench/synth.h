@@ -1,7 +1,7 @@
 /*
  * Synthetic checkpoints, tokens and stage streams for benchmarks: a Mixtral of any shape with
- * random weights, or a model of another family by its name, written as a user's checkpoint would
- * lie on disk.  A function of the seed.
+ * random weights, or a model of another family by its name, in the form of a
+ * user's checkpoint.  A function of the seed.
  */
 #ifndef FM_SYNTH_H
 #define FM_SYNTH_H

@@ -1,28 +1,28 @@
 /*
  * This room, lib/export: one member of a family, or all of it, as a checkpoint directory that other
- * programs load, made from the bundle without the original checkpoint.  It knows which bytes of the
- * bundle an export has and what it says of itself.  It does not know how the bundle lies on disk
- * (formats/bundle), where an expert lies in it (lib/stage/volumes.h), which widths a mask has
- * (lib/masks), or what it is for.
+ * programs load, made from the bundle without the original checkpoint.  It decides which
+ * bytes of the bundle an export has and what it says about itself.  The format of the bundle is in
+ * formats/bundle, the place of an expert in it in lib/stage/volumes.h, and the widths of a mask in
+ * lib/masks.
  *
- * The forms that an export can have are the layouts, each a file in lib/export/layouts (layouts.h).
- * Where a layout rounds widths up, or options.pad_multiple does, the channels that come with it are
- * the expert's next ranked ones, never zeros: what is served is a superset of the member.
+ * The forms of an export are the layouts, each a file in lib/export/layouts (layouts.h).  If a
+ * layout or options.pad_multiple rounds widths up, the added channels are the expert's next ranked
+ * ones, never zeros: what is served is a superset of the member.
  *
  * An export by a budget, from options to files:
  *
  *   1. cmd/fm-pack.c reads the options and cmd/exporting.c has them done here, fm_export();
- *   2. plan.c refuses those that do not go together, by what the layout's file says of it;
- *   3. opened.c opens the family: the bundle, config.json, the masks, and where the weights lie;
+ *   2. plan.c refuses invalid combinations, by the layout's descriptor;
+ *   3. opened.c opens the family: the bundle, config.json, the masks, and the places of weights;
  *   4. plan.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the one whose budget is nearest;
  *   6. plan.c plans it.  Its mask and the layout give widths, these tensors of experts, and the
  *      layout cuts all tensors into files; texts.c and card.c write what the export says of itself;
  *   7. export.c counts what there will be, and what is free;
- *   8. exportwriter.c makes the directory: pieces of all files side by side, each filled by fill.c
+ *   8. exportwriter.c makes the directory: pieces of all files in parallel, each filled by fill.c
  *      from ranges of the bundle.
  *
- * In reading order beside these: exportoptions.h, layouts.h and layouts.c (the layouts are in
+ * The other files, in reading order: exportoptions.h, layouts.h and layouts.c (the layouts are in
  * lib/export/layouts), quantise (formats that experts are rounded to), trust (which files and keys
  * of a checkpoint load code), runtimes (what each server loads), frontmatter; filetable (sizes
  * and digests of files); ownexport (what --force may replace); record (figures that are added to an

@@ -794,7 +794,7 @@ static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
 }
 
 /* The shared expert's tensors may be planned wider than they are, their codes and scales too.
- * Whoever made the bundle said which shape they have. */
+ * Their shapes come from the bundle, which is untrusted. */
 static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
                         struct fm_err *err)
 {

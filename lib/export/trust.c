@@ -23,7 +23,7 @@ static const char *const loading[] = {
     "auto_map",                 /* classes of a Python file here or in another repository */
     "custom_pipelines",         /* transformers: the same for pipeline() */
     "custom_generate",          /* transformers: the same for generate() */
-    "trust_remote_code",        /* as an argument of somebody's from_pretrained() */
+    "trust_remote_code",        /* as an argument of from_pretrained() */
     "*attn_implementation*",    /* transformers: attention from a kernel on the hub */
     "*experts_implementation*", /* transformers: the same for experts */
     "kernel_config",            /* transformers: the same for any layer */

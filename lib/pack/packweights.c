@@ -395,7 +395,7 @@ static const struct fm_stored *find_place(const struct fm_packing *p,
 
 /* A tensor outside the experts that is being copied in pieces. */
 struct other {
-    const float *change; /* differences to a router's values; NULL: it is none, or stays */
+    const float *change; /* differences to a router's values; NULL: not a router, or unchanged */
     const struct fm_packing_volume *v;
     const struct fm_tensor *t; /* in the bundle */
     const struct fm_stored *place;

@@ -252,8 +252,8 @@ static int check_target(const struct fm_guard *g, const struct fm_guard_write *w
     struct stat st;
     if (w->kind == FM_GUARD_RESULT)
         return fm_output_check(w->path, g->force || g->replaces, err);
-    /* Where --if-changed finds all as it is to be, it stays, whatever else lies there; else the
-     * export asks again before it writes. */
+    /* If --if-changed finds the export up to date, it stays, whatever else the directory has;
+     * otherwise the export checks again before it writes. */
     if (w->kind == FM_GUARD_DIRECTORY && g->replaces && !g->force && stat(w->path, &st) == 0 &&
         S_ISDIR(st.st_mode))
         return FM_OK;

@@ -25,5 +25,7 @@ refuses 'there is no lib/masks/attic.c' lib/masks/masks.c '/* as lib/masks/attic
 refuses 'there is no attic.c' lib/masks/masks.c '/* as attic.c does */'
 refuses 'there is no tests/attic.sh' README.md 'Run tests/attic.sh.'
 refuses 'there is no lib/attic.h' man/fm.7 '.Pa lib/attic.h'
+refuses "'nobody': name the caller" lib/masks/masks.c '/* which nobody reads */'
+refuses "'is none'" man/fm.7 'This is none.'
 refuses 'the opening of lib/masks does not name attic' lib/masks/attic.c '/* A new unit. */'
 exit $bad

@@ -1,7 +1,7 @@
 /*
  * clip_gpu.h on CUDA.  A run is timed by events around only the work; before it, memory larger
- * than any L2 cache is written, then other memory read: what was written would otherwise lie in
- * the cache and be written back at the run's cost.
+ * than any L2 cache is written, then other memory read: otherwise the run would pay for
+ * writing back what the cache holds.
  */
 #include "kernels/clip/clip_gpu.h"
 
