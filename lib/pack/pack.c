@@ -162,10 +162,11 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
                    ? fm_fail(err, FM_ECONFIG, "--weights keep: %s", r->why_not)
                    : FM_OK;
     if (p->ops)
-        return fm_fail(err, FM_ECONFIG,
-                       "%s: an adapter cannot be merged into codes; give --no-adapter to keep the "
-                       "codes without it, or --weights bf16 to merge it into their values",
-                       p->in.file.path);
+        return fm_fail(
+            err, FM_ECONFIG,
+            "%s: an adapter cannot be merged into codes; pack fm-train's stream to keep the "
+            "codes without it, or give --weights bf16 to merge it into their values",
+            p->in.file.path);
     fm_packed_codes(&p->packed, c, p->cp.dtype, scales);
     r->kept = true;
     return FM_OK;

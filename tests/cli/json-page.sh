@@ -51,6 +51,14 @@ kinds=(-q -m "$tiny" -t "$tiny/calib.npy" --seq-len 32 --max-tokens 1024 --eval-
 fm-rank "${kinds[@]}" -f -o ranked >/dev/null 2>&1
 fm-train "${kinds[@]}" --method uniform --budget-step 0.4 -f -o trained ranked >/dev/null
 fm-pack -q -l --json trained >list/kinds
+# Of whole documents.
+fm-bench quality -q -m "$tiny" --eval-text "$GOLDEN/text/rows.jsonl" --max-eval-tokens 128 --convention wikitext \
+    --precision f32 --seq-len 32 --json --budgets 0.4 trained >quality/wikitext
+# Of experts that are left out.
+fm-rank "${data[@]}" --means -f -o ranked >rank/means 2>/dev/null
+fm-train "${data[@]}" --method saliency --actions 0,1 -f -o trained ranked >/dev/null 2>&1
+fm-pack -q -m "$odd" -f -o dropped.fm trained >/dev/null
+fm-pack -q -x dropped -b 0.2 --layout uniform --drop-experts --substitute mean --json dropped.fm >export/dropped
 # Of attention that is whole up to a length only.
 fm-rank -q -n -m "$GOLDEN/odd-dsv32" -t "$GOLDEN/odd-dsv32/tokens.npy" --json >plan/longest
 # Of codes: what they have beside the others.
