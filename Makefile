@@ -248,8 +248,8 @@ gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
 gpu-more: $(BUILD)/tests/gpu/gpu_check_watch $(DOUBLES)
 -include $(wildcard $(BUILD)/tests/gpu/*.d $(BUILD)/watch/kernels/clip/cuda/*.d)
 
-# What tests load before the tools: their calls fail, or their reads are counted.
-PRELOADED := $(addprefix $(BUILD)/tests/unit/,faults.so reads.so)
+# What tests load before the tools: their calls fail, their reads are counted, or they go astray.
+PRELOADED := $(addprefix $(BUILD)/tests/unit/,broken.so faults.so reads.so)
 $(PRELOADED): $(BUILD)/tests/unit/%.so: tests/unit/%.c | deps-check
 	@mkdir -p $(@D)
 	$(call say,CC,$@)$(CC) -std=c11 $(WARN) $(CFLAGS) $(DEFINES) -shared -fPIC -o $@ $< -ldl

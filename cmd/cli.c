@@ -24,6 +24,7 @@
 #include "lib/base/printable.h"
 #include "lib/base/signals.h"
 #include "lib/base/units.h"
+#include "lib/run/confine.h"
 #include "lib/run/ranks.h"
 #include "lib/run/report.h"
 
@@ -57,12 +58,18 @@ static const struct {
     [FM_ADVISE_TOKENS_OR_TEXT] = {"give one of tokens, or --text FILE", 0},
 };
 
+static bool files_confined; /* only what the command line names can be opened */
+
 /* The words after the sentence of an error: "" or "; use --force to replace it". */
 static const char *advise(char to[96], const struct fm_err *err, int groups)
 {
     const char *words = advice[err->advice].words;
     assert(words || !err->advice);
     bool fits = words && !(advice[err->advice].groups & ~groups);
+    if (!words && files_confined && err->code == FM_EPERM) {
+        words = "the sandbox opens only what the command line names; see --no-sandbox in fm(7)";
+        fits = true;
+    }
     snprintf(to, 96, "%s%s", fits ? "; " : "", fits ? words : "");
     return to;
 }
@@ -138,6 +145,9 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
         exit(fm_cli_end(cli, FM_OK, &err));
     if (cli->groups & FM_CLI_TOKENS)
         fm_fatal_advise("use a smaller --batch or --seq-len");
+    if (cli->confined && cli->confined(cli) && !cli->no_sandbox)
+        files_confined = fm_confine(&cli->guard, fm_options_given(cli, "sign") ||
+                                                     fm_options_given(cli, "record"));
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (cli->log_time)

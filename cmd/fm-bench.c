@@ -319,6 +319,7 @@ static const struct fm_cli_scope scope[] = {
     {"tokens", 0, CALIBRATED, "rows", KERNELS},
     {.name = "batch", .modes = ENGINE},
     {.name = "output", .modes = REPORT},
+    {.name = "no-sandbox", .modes = REPORT},
     {.name = "threads", .modes = MEASURES | BASED | IO | ENGINE | KERNELS},
     {.name = "text", .modes = CALIBRATED},
     {.name = "shuffle", .modes = CALIBRATED | ENGINE},
@@ -494,6 +495,11 @@ static const struct fm_cli_option own[] = {
      REPORT},
 };
 
+static bool reads_only(const struct fm_cli *cli)
+{
+    return cli->operands && strcmp(cli->operand[0], "report") == 0;
+}
+
 int main(int argc, char **argv)
 {
     struct fm_cli cli = {
@@ -503,7 +509,8 @@ int main(int argc, char **argv)
         .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |
-                  FM_CLI_OUTPUT,
+                  FM_CLI_OUTPUT | FM_CLI_CONFINED,
+        .confined = reads_only,
         .run = {.inputs.stream = "-"},
         .operands_max = 1 + FM_RESULTS_COMPARED_MAX,
         .first = measurements,

@@ -180,6 +180,7 @@ static const struct fm_cli_scope scope[] = {
     {.name = "output", .modes = PACK},
     {.name = "if-changed", .modes = PACK | EXPORT},
     {.name = "dry-run", .modes = PACK | EXPORT},
+    {.name = "no-sandbox", .modes = LIST | LIST_REPORT | EXPORT},
     {.name = "force", .modes = PACK | EXPORT | LIST_REPORT | BOM},
     {0},
 };
@@ -302,6 +303,12 @@ static const struct fm_cli_option own[] = {
      "do not check weights against the bundle's checksums", 0, 0, EXPORT},
 };
 
+static bool reads_only(const struct fm_cli *cli)
+{
+    (void)cli;
+    return asked.list || asked.directory;
+}
+
 int main(int argc, char **argv)
 {
     struct fm_cli cli = {
@@ -315,7 +322,8 @@ int main(int argc, char **argv)
         .often = "model output list export budget fit layout base-model bom from force dry-run "
                  "json help "
                  "version",
-        .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_STAGE,
+        .groups = FM_CLI_MODEL | FM_CLI_OUTPUT | FM_CLI_OPTIONAL | FM_CLI_STAGE | FM_CLI_CONFINED,
+        .confined = reads_only,
         .run = {.outputs.path = "-", .inputs.stream = "-"},
         .operands_max = 1,
         .makes = "bom",

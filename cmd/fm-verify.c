@@ -154,6 +154,7 @@ enum { FILES = 1, FUNCTION = 2, BESIDE = 4, SIGN = 8, TRUST = 16 };
 static const struct fm_cli_scope scope[] = {
     {.name = "batch", .modes = FM_CLI_NEVER},
     {.name = "model", .modes = FILES | FUNCTION},
+    {.name = "no-sandbox", .modes = FILES | SIGN | TRUST},
     {.groups = FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE, .modes = FUNCTION | BESIDE},
     {0},
 };
@@ -325,6 +326,11 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
     return rc ? rc : printed;
 }
 
+static bool reads_only(const struct fm_cli *cli)
+{
+    return !fm_options_given(cli, "function");
+}
+
 int main(int argc, char **argv)
 {
     struct fm_verify_options options = {.target = "-"};
@@ -355,7 +361,8 @@ int main(int argc, char **argv)
         .about = "Check a bundle, a stream or an export; sign, and verify signatures.",
         .often = "against record sign trusted function model tokens text threads json quiet help "
                  "version",
-        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL,
+        .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_MACHINE | FM_CLI_OPTIONAL | FM_CLI_CONFINED,
+        .confined = reads_only,
         .operands_max = 1,
         .makes = "sign",
         .scope = scope,

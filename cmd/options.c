@@ -233,6 +233,10 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL,
           "print only errors on standard error; no progress, no warnings", 0, 0, 0},
          0},
+        {FM_CLI_CONFINED,
+         {"no-sandbox", 0, FM_CLI_FLAG, &cli->no_sandbox, NULL,
+          "do not confine the process that reads strangers' files", 0, 0, 0},
+         0},
         {FM_CLI_ALL,
          {"log-time", 0, FM_CLI_FLAG, &cli->log_time, NULL,
           "lines on standard error begin with the time (UTC)", 0, 0, 0},
@@ -459,13 +463,18 @@ int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struc
     return FM_OK;
 }
 
+bool fm_options_given(const struct fm_cli *cli, const char *name)
+{
+    for (int i = 0; i < cli->givens; i++)
+        if (strcmp(cli->given[i].name, name) == 0)
+            return true;
+    return false;
+}
+
 /* The option that makes a file of another name was given. */
 static bool makes_file(const struct fm_cli *cli)
 {
-    for (int i = 0; i < cli->givens; i++)
-        if (cli->makes && strcmp(cli->given[i].name, cli->makes) == 0)
-            return true;
-    return false;
+    return cli->makes && fm_options_given(cli, cli->makes);
 }
 
 /* Options that only say something about others, which are not there. */

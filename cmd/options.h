@@ -47,6 +47,7 @@ enum fm_cli_group {
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
     FM_CLI_RANKS = 1 << 8,    /* --alone: else the run may be that of many ranks */
     FM_CLI_STAGE = 1 << 9,    /* --if-changed */
+    FM_CLI_CONFINED = 1 << 10 /* --no-sandbox */
 };
 
 struct fm_cli {
@@ -56,7 +57,7 @@ struct fm_cli {
     const char *often;    /* options that --help shows, "model tokens"; --help=all shows all */
     int groups;
     struct fm_run_options run;
-    bool json, dry_run, quiet, log_time, alone;
+    bool json, dry_run, quiet, log_time, alone, no_sandbox;
     bool force; /* --force was given; run.outputs.force is also where --if-changed may replace */
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
@@ -64,6 +65,9 @@ struct fm_cli {
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
     const char
         *makes; /* an option with which the tool writes a file that no option names; or NULL */
+    /* Does this command read what strangers made, so that it confines itself (lib/run/confine.h)?
+     * NULL: never. */
+    bool (*confined)(const struct fm_cli *cli);
     const struct fm_cli_first *first; /* ends with {0}; or NULL: all operands name files */
     struct fm_guard guard;            /* every file that the command line names */
     struct fm_cli_given given[FM_CLI_GIVEN_MAX];
@@ -79,6 +83,9 @@ struct fm_cli {
  */
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count);
+
+/* Was the option given? */
+bool fm_options_given(const struct fm_cli *cli, const char *name);
 
 /*
  * FM_EUSAGE, naming the option, where one was given that does nothing in the mode at hand.  `says`

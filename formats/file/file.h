@@ -4,10 +4,11 @@
  * here.  In reading order: file (inputs), output and outdir (both declared in this header),
  * temporary (what a signal handler removes), spool and input (standard input as a file), screen
  * (standard output as a terminal), lock, digest, text, carried (which files travel with a
- * checkpoint), cgroup (the system's, with a job's memory).
+ * checkpoint), sandbox (what may be opened), cgroup (the system's, with a job's memory).
  *
  * Files: the only calls of open(2) in the tree (file.c for inputs; output.c, outdir.c, temporary.c
- * and lock.c for outputs; cgroup.c for files of the system; tests/rooms.py checks it), so that no
+ * and lock.c for outputs; cgroup.c for files of the system; sandbox.c for rules; tests/rooms.py
+ * checks it), so that no
  * open waits for a FIFO or a device.  Inputs are read with pread, never mapped, and must be regular
  * files (a pipe on "-" is spooled).  Outputs are written to a temporary file in the target
  * directory and appear under their name whole or not at all: fsync, rename, fsync of the directory.

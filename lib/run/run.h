@@ -2,7 +2,7 @@
  * This room, lib/run: what every run of a tool has, whatever it computes: its options, a guard over
  * what it writes, tasks that may be stopped, a report.  It knows no model and no stream.  In
  * reading order: this header, inputs, machine, ranks (the beginning of a run of many processes),
- * guard (outputs), taskgroup, report.
+ * guard (outputs), confine (what may be opened), taskgroup, report.
  *
  * The options that every tool has, in three groups.  The command line fills them (cmd/cli.c), the
  * library reads them; a function that needs one group takes that one.

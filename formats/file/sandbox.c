@@ -1,0 +1,332 @@
+/*
+ * Rights of Landlock, and a filter of system calls as classic BPF.  Headers of Debian 12 have only
+ * the first rights of Landlock, so the later ones are numbers here; a kernel that does not know one
+ * is not asked for it.
+ *
+ * The filter compares the number of the call with each allowed one.  Linux 5.11 and newer remember
+ * the result for numbers whose result does not depend on arguments, so the length costs nothing.
+ */
+#include "formats/file/sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "lib/base/trace.h"
+
+#define READ LANDLOCK_ACCESS_FS_READ_FILE
+#define LIST LANDLOCK_ACCESS_FS_READ_DIR
+#define TRUNCATE ((uint64_t)1 << 14) /* since version 3 */
+#define OF_FILES                                                                                   \
+    (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | READ | TRUNCATE |                \
+     (uint64_t)1 << 15 /* ioctl of devices, version 5 */)
+#define CHANGE                                                                                     \
+    (LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_WRITE_FILE | TRUNCATE |                      \
+     LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_REMOVE_DIR)
+
+/* struct landlock_ruleset_attr of version 6. */
+struct ruleset {
+    uint64_t files, tcp, scopes;
+};
+
+static void allow(struct fm_sandbox *s, const char *path, uint64_t rights)
+{
+    struct stat st;
+    int fd = s->ruleset >= 0 ? open(path, O_PATH | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return;
+    if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
+        rights &= OF_FILES;
+    struct landlock_path_beneath_attr rule = {.allowed_access = rights & s->handled,
+                                              .parent_fd = fd};
+    /* Pipes and the like are refused here, and need no rule. */
+    if (rule.allowed_access)
+        syscall(SYS_landlock_add_rule, s->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+    close(fd);
+}
+
+void fm_sandbox_open(struct fm_sandbox *s)
+{
+    /* Libraries can be read: conversions, locales and providers of OpenSSL are loaded late. */
+    static const char *const systems[] = {"/lib",
+                                          "/lib64",
+                                          "/usr/lib",
+                                          "/usr/lib64",
+                                          "/usr/share/locale",
+                                          "/usr/share/zoneinfo",
+                                          "/etc/ld.so.cache",
+                                          "/etc/localtime",
+                                          "/etc/ssl/openssl.cnf",
+                                          "/etc/pki/tls/openssl.cnf",
+                                          "/proc/meminfo",
+                                          "/proc/cpuinfo",
+                                          "/proc/self/cgroup",
+                                          "/proc/sys/vm/overcommit_memory",
+                                          "/sys/devices/system/cpu",
+                                          "/sys/fs/cgroup",
+                                          "/dev/null",
+                                          "/dev/urandom"};
+    *s = (struct fm_sandbox){.ruleset = -1};
+#ifndef FM_SANITIZED
+    long version =
+        syscall(SYS_landlock_create_ruleset, NULL, (size_t)0, LANDLOCK_CREATE_RULESET_VERSION);
+    if (version < 1)
+        return; /* ENOSYS, EOPNOTSUPP where it is switched off, EPERM in containers */
+    int rights = version == 1 ? 13 : version == 2 ? 14 : version < 5 ? 15 : 16;
+    struct ruleset all = {.files = ((uint64_t)1 << rights) - 1, .tcp = 3, .scopes = 3};
+    size_t size = version < 4   ? offsetof(struct ruleset, tcp)
+                  : version < 6 ? offsetof(struct ruleset, scopes)
+                                : sizeof all;
+    s->ruleset = (int)syscall(SYS_landlock_create_ruleset, &all, size, 0);
+    s->handled = all.files;
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
+        fm_sandbox_read(s, systems[i]);
+#else
+    (void)systems;
+#endif
+}
+
+void fm_sandbox_read(struct fm_sandbox *s, const char *path)
+{
+    allow(s, path, READ | LIST);
+}
+
+void fm_sandbox_list(struct fm_sandbox *s, const char *directory)
+{
+    allow(s, directory, LIST);
+}
+
+void fm_sandbox_write(struct fm_sandbox *s, const char *directory)
+{
+    allow(s, directory, READ | LIST | CHANGE);
+}
+
+/* ---- system calls ---- */
+
+#if defined(__x86_64__)
+#define MACHINE AUDIT_ARCH_X86_64
+#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define MACHINE AUDIT_ARCH_AARCH64
+#endif
+
+#if defined(MACHINE) && !defined(FM_SANITIZED)
+
+/* What the commands were seen to call (strace(1), every layout and option), what glibc and musl
+ * call instead in other versions, and what they call when a process ends badly. */
+static const int allowed[] = {
+    /* files */
+    SYS_pread64,
+    SYS_pwrite64,
+    SYS_read,
+    SYS_write,
+    SYS_readv,
+    SYS_writev,
+    SYS_preadv,
+    SYS_pwritev,
+    SYS_openat,
+    SYS_close,
+    SYS_close_range,
+    SYS_fstat,
+    SYS_newfstatat,
+    SYS_statx,
+    SYS_fstatfs,
+    SYS_statfs,
+    SYS_lseek,
+    SYS_fcntl,
+    SYS_dup,
+    SYS_dup3,
+    SYS_getdents64,
+    SYS_readlinkat,
+    SYS_faccessat,
+    SYS_faccessat2,
+    SYS_getcwd,
+    SYS_fadvise64,
+    SYS_readahead,
+    SYS_fallocate,
+    SYS_ftruncate,
+    SYS_fsync,
+    SYS_fdatasync,
+    SYS_sync_file_range,
+    SYS_mkdirat,
+    SYS_unlinkat,
+    SYS_renameat2,
+    SYS_linkat,
+    SYS_flock,
+    SYS_umask,
+    SYS_ppoll,
+    SYS_pselect6,
+    SYS_eventfd2,
+    SYS_epoll_create1,
+    SYS_pipe2,
+    SYS_copy_file_range,
+    SYS_sendfile,
+    /* memory and threads */
+    SYS_futex,
+    SYS_brk,
+    SYS_mmap,
+    SYS_munmap,
+    SYS_mremap,
+    SYS_mprotect,
+    SYS_madvise,
+    SYS_mlock,
+    SYS_munlock,
+    SYS_exit,
+    SYS_exit_group,
+    SYS_set_robust_list,
+    SYS_get_robust_list,
+    SYS_set_tid_address,
+    SYS_rseq,
+    SYS_membarrier,
+    SYS_sched_yield,
+    SYS_sched_getaffinity,
+    SYS_getcpu,
+    SYS_gettid,
+    SYS_getpid,
+    SYS_getppid,
+    SYS_getuid,
+    SYS_geteuid,
+    SYS_getgid,
+    SYS_getegid,
+    /* time, signals, limits */
+    SYS_clock_gettime,
+    SYS_clock_getres,
+    SYS_clock_nanosleep,
+    SYS_nanosleep,
+    SYS_gettimeofday,
+    SYS_restart_syscall,
+    SYS_rt_sigaction,
+    SYS_rt_sigprocmask,
+    SYS_rt_sigreturn,
+    SYS_rt_sigpending,
+    SYS_rt_sigsuspend,
+    SYS_rt_sigtimedwait,
+    SYS_sigaltstack,
+    SYS_getrandom,
+    SYS_getrusage,
+    SYS_sysinfo,
+    SYS_uname,
+#ifdef SYS_renameat
+    SYS_renameat,
+#endif
+#ifdef SYS_open /* x86-64 has the older calls too, and an AMX unit that is asked for */
+    SYS_open,
+    SYS_stat,
+    SYS_lstat,
+    SYS_access,
+    SYS_readlink,
+    SYS_unlink,
+    SYS_rmdir,
+    SYS_mkdir,
+    SYS_rename,
+    SYS_link,
+    SYS_poll,
+    SYS_select,
+    SYS_dup2,
+    SYS_pipe,
+    SYS_pause,
+    SYS_time,
+    SYS_getdents,
+    SYS_arch_prctl,
+#endif
+};
+
+/* No tool has a use for these: the process ends. */
+static const int fatal[] = {
+    SYS_execve,      SYS_execveat,     SYS_socket,     SYS_socketpair,       SYS_connect,
+    SYS_bind,        SYS_listen,       SYS_accept,     SYS_accept4,          SYS_sendto,
+    SYS_sendmsg,     SYS_ptrace,       SYS_mount,      SYS_unshare,          SYS_setns,
+    SYS_chroot,      SYS_pivot_root,   SYS_bpf,        SYS_process_vm_readv, SYS_process_vm_writev,
+    SYS_init_module, SYS_finit_module, SYS_kexec_load, SYS_keyctl,           SYS_perf_event_open,
+#ifdef SYS_fork
+    SYS_fork,        SYS_vfork,
+#endif
+};
+
+/* Calls that are allowed if bits of an argument have a value. */
+static const struct {
+    int call, argument;
+    uint32_t mask, value;
+    bool own; /* the value is the id of this process */
+} partly[] = {
+    {SYS_clone, 0, 0x10000 /* CLONE_THREAD */, 0x10000, false},
+    {SYS_ioctl, 1, ~(uint32_t)0, TCGETS, false},
+    {SYS_ioctl, 1, ~(uint32_t)0, 0x802c542a /* TCGETS2 of glibc 2.42 */, false},
+    {SYS_ioctl, 1, ~(uint32_t)0, TIOCGWINSZ, false},
+    {SYS_prctl, 0, ~(uint32_t)0, PR_SET_NAME, false},
+    {SYS_prctl, 0, ~(uint32_t)0, 0x53564d41 /* PR_SET_VMA: malloc names its memory */, false},
+    {SYS_prlimit64, 0, ~(uint32_t)0, 0, false},
+    {SYS_kill, 0, ~(uint32_t)0, 0, true},
+    {SYS_tgkill, 0, ~(uint32_t)0, 0, true},
+};
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+#define ARGUMENT(i) (offsetof(struct seccomp_data, args) + 8 * (uint32_t)(i)) /* its lower half */
+
+static bool filter_calls(void)
+{
+    struct sock_filter code[8 + 2 * COUNT(allowed) + 2 * COUNT(fatal) + 6 * COUNT(partly)];
+    unsigned short n = 0;
+#define OP(...) code[n++] = (struct sock_filter)__VA_ARGS__
+#define LOAD(offset) OP(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)(offset)))
+#define SKIP_UNLESS(k, steps) OP(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)(k), 0, steps))
+#define RETURN(k) OP(BPF_STMT(BPF_RET | BPF_K, k))
+    LOAD(offsetof(struct seccomp_data, arch));
+    OP(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MACHINE, 1, 0));
+    RETURN(SECCOMP_RET_KILL_PROCESS);
+    LOAD(offsetof(struct seccomp_data, nr));
+    for (size_t i = 0; i < COUNT(allowed); i++) {
+        SKIP_UNLESS(allowed[i], 1);
+        RETURN(SECCOMP_RET_ALLOW);
+    }
+    for (size_t i = 0; i < COUNT(fatal); i++) {
+        SKIP_UNLESS(fatal[i], 1);
+        RETURN(SECCOMP_RET_KILL_PROCESS);
+    }
+    for (size_t i = 0; i < COUNT(partly); i++) {
+        SKIP_UNLESS(partly[i].call, 5);
+        LOAD(ARGUMENT(partly[i].argument));
+        OP(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, partly[i].mask));
+        SKIP_UNLESS(partly[i].own ? (uint32_t)getpid() : partly[i].value, 1);
+        RETURN(SECCOMP_RET_ALLOW);
+        LOAD(offsetof(struct seccomp_data, nr));
+    }
+    SKIP_UNLESS(SYS_clone, 1); /* a process, not a thread */
+    RETURN(SECCOMP_RET_KILL_PROCESS);
+    RETURN(SECCOMP_RET_ERRNO | ENOSYS);
+    struct sock_fprog program = {.len = n, .filter = code};
+    return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
+}
+#else
+static bool filter_calls(void)
+{
+    return false;
+}
+#endif
+
+int fm_sandbox_enter(struct fm_sandbox *s)
+{
+    int parts = 0;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
+        if (s->ruleset >= 0 && syscall(SYS_landlock_restrict_self, s->ruleset, 0) == 0)
+            parts |= FM_SANDBOX_FILES;
+        if (filter_calls())
+            parts |= FM_SANDBOX_CALLS;
+    }
+    if (s->ruleset >= 0)
+        close(s->ruleset);
+    FM_TRACE(FM_TRACE_IO, "sandbox: files %s, system calls %s",
+             parts & FM_SANDBOX_FILES ? "confined" : "open",
+             parts & FM_SANDBOX_CALLS ? "confined" : "open");
+    return parts;
+}

@@ -1,0 +1,60 @@
+/*
+ * The process confines itself, before it reads what strangers made: the kernel then refuses what
+ * the tool never does, even if the input takes control of it.
+ *
+ *     struct fm_sandbox s;
+ *     fm_sandbox_open(&s);
+ *     fm_sandbox_read(&s, "family.fm");
+ *     fm_sandbox_write(&s, ".");
+ *     fm_sandbox_enter(&s);        before any other thread exists
+ *
+ * Two parts, each used where the kernel has it:
+ *
+ *   - Landlock (Linux 5.13): only the files and directories that were named can be opened, created,
+ *     renamed or removed.  No TCP (6.7), no signals or abstract sockets outside (6.12).  It holds
+ *     for the calling thread and for threads and processes that it makes, so it is entered first.
+ *   - seccomp: a list of allowed system calls, for all threads of the process.
+ *
+ * What becomes of a call that is not allowed:
+ *
+ *   - Calls with no use in these tools end the process by SIGSYS: execve, fork, socket, ptrace and
+ *     the like.  Only an attacker's code makes them, and a process that it controls must not go on
+ *     to print "ok".
+ *   - Every other call fails with ENOSYS, as in an older kernel.  C libraries try new calls
+ * (clone3, io_uring, openat2) and use older ones then; with EPERM they would report an error.
+ * clone3 is refused because its flags are in memory, where a filter cannot check that it makes a
+ * thread.
+ *
+ * A kernel without one part, or a container that refuses its calls, is no error: the other part
+ * holds.  Calls that take a name but open nothing (stat, readlink, access) are not confined.
+ * The filter knows x86-64 and arm64.  Sanitizers need more calls and files: with FM_SANITIZED
+ * nothing is confined.
+ *
+ * Source: Linux, Documentation/userspace-api/landlock.rst and seccomp_filter.rst.
+ */
+#ifndef FM_SANDBOX_H
+#define FM_SANDBOX_H
+
+#include <stdint.h>
+
+enum { FM_SANDBOX_FILES = 1, FM_SANDBOX_CALLS = 2 };
+
+struct fm_sandbox {
+    int ruleset;      /* -1: no Landlock */
+    uint64_t handled; /* rights that this kernel's Landlock knows */
+};
+
+/* Begin; allows what the C library, locales, OpenSSL and cgroup.h read of the system. */
+void fm_sandbox_open(struct fm_sandbox *s);
+/* Allow to read the file, or the directory and everything below.  A missing path adds nothing. */
+void fm_sandbox_read(struct fm_sandbox *s, const char *path);
+/* Allow to list the directory and those below. */
+void fm_sandbox_list(struct fm_sandbox *s, const char *directory);
+/* Allow to read, create, write, rename and remove below the directory: outputs are created there,
+ * and read again for their digests. */
+void fm_sandbox_write(struct fm_sandbox *s, const char *directory);
+/* Enter for good, which also releases *s.  Returns the parts that hold: a sum of FM_SANDBOX_FILES
+ * and FM_SANDBOX_CALLS. */
+int fm_sandbox_enter(struct fm_sandbox *s);
+
+#endif

@@ -1,0 +1,146 @@
+/* The names are those of the guard.  What does not exist is left out; the tool then reports it. */
+#include "lib/run/confine.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/bundle/partname.h"
+#include "formats/file/file.h"
+#include "formats/file/sandbox.h"
+#include "formats/file/spool.h"
+#include "formats/tensor/hfcache.h"
+
+/* The directory that a name is in. */
+static void parent_of(char home[PATH_MAX + 2], const char *path)
+{
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    while (length > 0 && path[length - 1] != '/')
+        length--;
+    snprintf(home, PATH_MAX + 2, "%.*s.", (int)(length < PATH_MAX ? length : 0), path);
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), tail = strlen(end);
+    return n > tail && strcmp(text + n - tail, end) == 0;
+}
+
+/* Files elsewhere to which entries of the directory are links. */
+static void read_linked(struct fm_sandbox *s, const char *path)
+{
+    char name[PATH_MAX], target[PATH_MAX];
+    struct fm_err unused = {0};
+    DIR *entries = NULL;
+    int fd;
+    if (fm_file_open_directory(&fd, path, &unused))
+        return;
+    (void)fm_file_entries(&entries, fd, &unused);
+    close(fd);
+    for (const struct dirent *d; entries && (d = readdir(entries));) {
+        struct stat st;
+        if (fstatat(dirfd(entries), d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+            S_ISLNK(st.st_mode) &&
+            (size_t)snprintf(name, sizeof name, "%s/%s", path, d->d_name) < sizeof name &&
+            realpath(name, target) && (ends_in(target, ".safetensors") || ends_in(target, ".json")))
+            fm_sandbox_read(s, target);
+    }
+    if (entries)
+        closedir(entries);
+}
+
+static void read_directory(struct fm_sandbox *s, const char *path)
+{
+    char home[PATH_MAX], blobs[PATH_MAX], file[PATH_MAX + 2];
+    fm_sandbox_read(s, path);
+    read_linked(s, path);
+    if (!realpath(path, home) ||
+        (size_t)snprintf(file, sizeof file, "%s/../../blobs", home) >= sizeof file ||
+        !realpath(file, blobs))
+        return;
+    snprintf(file, sizeof file, "%s/x", blobs);
+    if (fm_hfcache_is_own_blob(file, home))
+        fm_sandbox_read(s, blobs);
+}
+
+static void read_file(struct fm_sandbox *s, const char *path)
+{
+    char *beside = NULL;
+    int number, parts;
+    fm_sandbox_read(s, path);
+    if (asprintf(&beside, "%s.sig", path) >= 0) {
+        fm_sandbox_read(s, beside);
+        free(beside);
+    }
+    if (!fm_partname_parse(path, &number, &parts))
+        return;
+    for (int k = 1; k <= parts && k <= FM_PARTS_MAX; k++) {
+        struct fm_err unused = {0};
+        char *other = fm_partname_other(path, k, &unused);
+        if (other)
+            fm_sandbox_read(s, other);
+        free(other);
+    }
+}
+
+/* Where there is no such file, its directory may have parts of a bundle of that name. */
+static void read_any(struct fm_sandbox *s, const char *path)
+{
+    char home[PATH_MAX + 2];
+    struct fm_err unused = {0};
+    struct stat st;
+    if (stat(path, &st) != 0) {
+        char *first = fm_partname_find(path, &unused);
+        parent_of(home, path);
+        fm_sandbox_list(s, home);
+        if (first)
+            read_file(s, first);
+        free(first);
+    } else if (S_ISDIR(st.st_mode)) {
+        read_directory(s, path);
+    } else {
+        read_file(s, path);
+    }
+}
+
+static void write_beside(struct fm_sandbox *s, const char *path)
+{
+    char home[PATH_MAX + 2];
+    parent_of(home, path);
+    fm_sandbox_write(s, home);
+}
+
+bool fm_confine(const struct fm_guard *guard, bool rewrites)
+{
+    struct fm_sandbox s;
+    bool named = false, piped = false;
+    fm_sandbox_open(&s);
+    /* The last is standard input, which every command could read. */
+    for (int i = 0; i + 1 < guard->reads; i++) {
+        const struct fm_guard_read *r = &guard->read[i];
+        bool operand = strcmp(r->what, "the operand") == 0, stream = strcmp(r->path, "-") == 0;
+        struct stat st;
+        named = named || (operand && !stream);
+        piped = piped || stream;
+        if (stream)
+            continue;
+        read_any(&s, r->path);
+        if (operand && rewrites && stat(r->path, &st) == 0 && S_ISDIR(st.st_mode))
+            fm_sandbox_write(&s, r->path);
+        else if (operand && rewrites)
+            write_beside(&s, r->path);
+    }
+    for (int i = 0; i < guard->writes; i++)
+        if (strcmp(guard->write[i].path, "-") != 0)
+            write_beside(&s, guard->write[i].path);
+    if ((piped || !named) && fm_spool_needed("-"))
+        fm_sandbox_write(&s, fm_file_temp_directory());
+    return (fm_sandbox_enter(&s) & FM_SANDBOX_FILES) != 0;
+}
