@@ -6,6 +6,7 @@
  */
 #include "lib/verify/verify.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,22 +172,33 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
 
 /* ---- entry ---- */
 
-static bool is_directory(const char *path)
+/* A target that does not exist is no directory here; opening it is the error. */
+static int is_directory(bool *directory, const char *path, struct fm_err *err)
 {
-    struct stat st;
-    return strcmp(path, "-") != 0 && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    struct stat st = {0};
+    if (strcmp(path, "-") != 0 && stat(path, &st) != 0 && errno != ENOENT && errno != ENOTDIR)
+        return fm_fail_errno(err, "cannot examine '%s'", path);
+    *directory = S_ISDIR(st.st_mode);
+    return FM_OK;
 }
 
 bool fm_verify_is_alone(const struct fm_verify_options *options)
 {
-    return !options->against && is_directory(options->target);
+    struct fm_err unused = {0};
+    bool directory = false;
+    return !options->against && !is_directory(&directory, options->target, &unused) && directory;
 }
 
 int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *o,
                     struct fm_err *err)
 {
-    bool alone = fm_verify_is_alone(o), directory = is_directory(o->target);
-    if ((o->against || o->record) && strcmp(o->target, "-") != 0 && access(o->target, F_OK) != 0)
+    bool directory;
+    int rc = is_directory(&directory, o->target, err);
+    if (rc)
+        return rc;
+    bool alone = directory && !o->against;
+    if (!directory && (o->against || o->record) && strcmp(o->target, "-") != 0 &&
+        access(o->target, F_OK) != 0)
         return fm_fail_errno(err, "cannot open the directory '%s'", o->target);
     if (alone && (o->function || run->inputs.model))
         return fm_fail(err, FM_EUSAGE, "%s of the directory %s needs its bundle: --against",
@@ -242,8 +254,10 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     double start = fm_clock_now();
     *report = (struct fm_verify_report){.index = -1};
     struct fm_verifier v = {.run = run, .options = options, .report = report, .dir = -1};
-    bool directory = is_directory(options->target);
+    bool directory;
     int rc = fm_verify_check(run, options, err);
+    if (!rc)
+        rc = is_directory(&directory, options->target, err);
     if (!rc && directory)
         rc = fm_file_open_directory(&v.dir, options->target, err);
     if (rc)
