@@ -1,6 +1,4 @@
-/* fm-bench baselines: from its options to the comparison, and from its figures to table, JSON,
- * plot.
- */
+/* fm-bench baselines: options to comparison, and figures to table, JSON and plot. */
 #include "cmd/baselines.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* fm-bench baselines: what it needs, and the run. */
+/* fm-bench baselines: its options, and the run. */
 #ifndef FM_BASELINES_H
 #define FM_BASELINES_H
 

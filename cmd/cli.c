@@ -1,8 +1,8 @@
 /*
- * The beginning and end of every tool.  The rules that scripts rely on are kept here once: a
- * signal is noticed by the run at its next step and a second one ends it, a lost reader of
- * standard output is an error of writing, the result is printed only when the work is done, and a
- * failed flush is never status 0.
+ * The beginning and end of every tool.  The rules that scripts rely on are implemented only here:
+ * the run stops at its next step after a signal and a second one ends it, a lost reader of standard
+ * output is a write error, the result is printed only when the work is done, and a failed flush
+ * never gives status 0.
  */
 #include "cmd/cli.h"
 
@@ -28,8 +28,8 @@
 #include "lib/run/ranks.h"
 #include "lib/run/report.h"
 
-/* A closed descriptor 0, 1 or 2 would be given to the next file opened, and results printed
- * into it.  An epoll descriptor in its place can be neither read nor written. */
+/* A closed descriptor 0, 1 or 2 would be reused for the next file opened, and results would be
+ * printed into it.  An epoll descriptor in its place can be neither read nor written. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -37,7 +37,7 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
-/* What each kind of advice is in terms of options.  `groups`: those that a tool must take. */
+/* Each kind of advice in terms of options. `groups`: those that a tool must have. */
 static const struct {
     const char *words;
     int groups;
@@ -86,7 +86,8 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
     return FM_OK;
 }
 
-/* Ranks that went other ways would wait for each other; what shapes a result is compared later. */
+/* Ranks that take different paths would wait for each other; options that affect the result are
+ * compared later. */
 static int same_way(const struct fm_cli *cli, struct fm_err *err)
 {
     const char *const says[] = {"absent", "given"};
@@ -100,13 +101,14 @@ static int same_way(const struct fm_cli *cli, struct fm_err *err)
     return fm_comm_same(cli->run.machine.comm, fact, sizeof fact / sizeof *fact, err);
 }
 
-/* Ranks where there are any.  Rank 0 speaks, and looks at what is in the way of outputs: it is the
- * one to write them, maybe where no other machine sees them. */
+/* Start the ranks, if any.  Rank 0 prints, and checks whether outputs can be written: it writes
+ * them, perhaps to a disk that no other machine sees. */
 static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_run_options *run = &cli->run;
     const char *warning = NULL;
-    if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* else rank 0 would wait for a stream */
+    if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* otherwise rank 0 would wait for a
+                                                          stream */
         run->inputs.stream = cli->operand[0];
     if ((cli->groups & FM_CLI_RANKS) &&
         fm_comm_open(&run->machine.comm, fm_wire_linked, cli->alone, &warning, err))
@@ -179,8 +181,8 @@ void fm_cli_text_drop(struct fm_cli_text *text)
     free(text->bytes);
 }
 
-/* FM_EPIPE, FM_EIO; what could not be written is dropped, and asked for no more.  `why`: the errno
- * of an earlier write, or 0. */
+/* FM_EPIPE, FM_EIO; text that could not be written is dropped and not tried again. `why`: the
+ * errno of an earlier write, or 0. */
 static int flush_stdout(int why, struct fm_err *err)
 {
     bool lost = ferror(stdout) != 0;
@@ -200,7 +202,7 @@ static int print_report(const struct fm_cli *cli, const cJSON *report, struct fm
     return fm_cli_settle_side("--report", cli->report, rc, err);
 }
 
-/* A report in a file comes last: where standard output fails, the run has no result to report. */
+/* A report in a file is written last: if standard output fails, there is no result to report. */
 static int print_result(const struct fm_cli *cli, const char *text, const cJSON *report,
                         struct fm_err *err)
 {
@@ -236,7 +238,7 @@ int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *rep
     return rc;
 }
 
-/* All ranks end alike: with one code, and by one signal if by any. */
+/* All ranks end in the same way: with one code, and by one signal if by any. */
 static int agree_ends(const struct fm_cli *cli, int code, struct fm_err *err, int *stop)
 {
     struct fm_comm *comm = cli->run.machine.comm;
@@ -269,7 +271,7 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
         fprintf(stderr, "%s%s: stopped by a signal; work of %s is lost, which --state FILE saves\n",
                 fm_progress_stamp(stamp), cli->tool, words);
     }
-    /* The first rank that is gone with a status may be the end of the others. */
+    /* The first rank that exits with a status may end the others. */
     code = fm_comm_close(cli->run.machine.comm, code, err);
     if (ended) {
         fm_run_abandon();

@@ -12,7 +12,7 @@
 
 enum follows { NOTHING, ANYTHING, WORDS, FILES, DIRECTORIES, PROGRAMS };
 
-/* What comes behind an option. */
+/* What follows an option. */
 static enum follows follows(const struct fm_cli_option *o)
 {
     switch (o->kind) {
@@ -43,7 +43,7 @@ static bool offered(const struct fm_completion_row *row, int mode)
     return !mode || !row->modes || row->modes & mode;
 }
 
-/* The words of "a|b|c", with `between` for each bar. */
+/* The words of "a|b|c", with `between` in place of each bar. */
 static void print_words(FILE *out, const char *list, const char *between)
 {
     for (; *list; list++)
@@ -53,7 +53,7 @@ static void print_words(FILE *out, const char *list, const char *between)
             fputc(*list, out);
 }
 
-/* A shell's function has no dashes in its name. */
+/* Names of shell functions have no dashes. */
 static void print_function(FILE *out, const char *tool)
 {
     fputc('_', out);
@@ -61,7 +61,7 @@ static void print_function(FILE *out, const char *tool)
         fputc(*tool == '-' ? '_' : *tool, out);
 }
 
-/* What people write as the first operand, with `between` them. */
+/* The possible first operands, with `between` them. */
 static void print_first(FILE *out, const struct fm_completion *c, const char *between)
 {
     for (const struct fm_cli_first *f = c->first; f->name; f++)
@@ -70,7 +70,7 @@ static void print_first(FILE *out, const struct fm_completion *c, const char *be
 
 /* --- bash --- */
 
-/* The options that are followed so, as one pattern of a `case`. */
+/* The options completed in the same way, as one pattern of a `case`. */
 static bool bash_pattern(FILE *out, const struct fm_completion_row *row, int rows,
                          enum follows what)
 {
@@ -87,7 +87,7 @@ static bool bash_pattern(FILE *out, const struct fm_completion_row *row, int row
     return any;
 }
 
-/* Behind an option that has a value: what completes it, and nothing else. */
+/* After an option with a value: the completion of the value, and nothing else. */
 static void bash_values(FILE *out, const struct fm_completion *c)
 {
     static const char *const does[] = {
@@ -122,7 +122,7 @@ static void bash_options(FILE *out, const struct fm_completion *c, int mode)
     fprintf(out, "'");
 }
 
-/* The options of the first operand that is there, all where none is. */
+/* The options of the first operand on the line; all if there is none. */
 static void bash_first(FILE *out, const struct fm_completion *c)
 {
     fprintf(out, "    local word what=''\n"
@@ -181,7 +181,7 @@ static void print_bash(FILE *out, const struct fm_completion *c)
 
 /* --- zsh --- */
 
-/* Inside '...[here]': what _arguments and the quotes would take for their own. */
+/* Inside '...[here]': escape the characters that _arguments and the quotes interpret. */
 static void zsh_text(FILE *out, const char *text)
 {
     for (; *text; text++)

@@ -1,6 +1,6 @@
 /*
- * Scripts by which bash and zsh complete a tool's command line, from its option table: names,
- * values that the table lists, files and directories where the table says that one is named.
+ * Scripts with which bash and zsh complete a tool's command line, from its option table: names,
+ * listed values, files and directories.
  */
 #ifndef FM_COMPLETION_H
 #define FM_COMPLETION_H
@@ -10,7 +10,7 @@
 
 #include "cmd/value.h"
 
-/* A row of the table, and the modes in which it means something; 0: all. */
+/* A row of the table, and the modes in which it applies; 0: all. */
 struct fm_completion_row {
     const struct fm_cli_option *option;
     int modes;
@@ -18,8 +18,8 @@ struct fm_completion_row {
 
 struct fm_completion {
     const char *tool;
-    const struct fm_cli_first *first; /* what may be the first operand; NULL: no such words */
-    bool files;                       /* operands name files, all or those behind the first */
+    const struct fm_cli_first *first; /* possible first operands; NULL: none */
+    bool files;                       /* operands are file names, all or those after the first */
     const struct fm_completion_row *row;
     int rows;
 };

@@ -1,5 +1,5 @@
 /*
- * fm-pack --export: make the export, or with --dry-run plan it, and say what it is.
+ * fm-pack --export: make the export, or with --dry-run plan it, and print the result.
  */
 #ifndef FM_EXPORTING_H
 #define FM_EXPORTING_H

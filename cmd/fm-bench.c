@@ -1,5 +1,5 @@
-/* fm-bench: measure what a family is worth, what the files cost, how fast the engine is; show a
- * family. */
+/* fm-bench: measure the quality of a family, the cost of files and the speed of the engine; show
+ * a family. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #include "lib/page/page.h"
 #include "lib/run/report.h"
 
-/* What to measure, and, as another option says, how. */
+/* What to measure, and variants chosen by other options. */
 enum {
     QUALITY = 1,
     HELD = 2, /* quality on --eval-tokens or --eval-text */
@@ -26,34 +26,33 @@ enum {
     REPORT = 256,
     BASED = 512,                                               /* quality with --kl-base */
     MEASURES = QUALITY | HELD | BASELINES | FAMILY | EXPORTED, /* losses of a model on tokens */
-    CALIBRATED =
-        QUALITY | BASELINES | FAMILY | EXPORTED, /* without data of its own to measure on */
-    LOSSES = QUALITY | HELD | BASELINES | FAMILY /* that --plot draws */
+    CALIBRATED = QUALITY | BASELINES | FAMILY | EXPORTED, /* no data of its own to measure on */
+    LOSSES = QUALITY | HELD | BASELINES | FAMILY          /* --plot draws it */
 };
 
 struct options {
     const char *budgets, *plot;        /* quality */
-    int over;                          /* quality, baselines: of --plot; 1: bytes, -1: not given */
+    int over;                          /* quality, baselines: for --plot; 1: bytes, -1: not given */
     int convention;                    /* quality; -1: not given */
     struct fm_bench_how how;           /* quality */
     uint64_t size;                     /* io */
-    int repeat;                        /* io, kernels; 0: theirs */
+    int repeat;                        /* io, kernels; 0: their default */
     const char *family, *rows;         /* kernels */
     const char *python;                /* kernels, engine */
-    const char *shape;                 /* engine, kernels; NULL: theirs */
-    int sequences;                     /* engine; 0: its own */
-    int layers;                        /* engine; 0: its own */
-    struct fm_bench_engine_options on; /* engine; dir is io's too */
+    const char *shape;                 /* engine, kernels; NULL: their default */
+    int sequences;                     /* engine; 0: its default */
+    int layers;                        /* engine; 0: its default */
+    struct fm_bench_engine_options on; /* engine; dir also for io */
     int dtype;
     bool record;           /* quality */
     const char *benchmark; /* quality */
-    int score;             /* quality, of --benchmark; 1: perplexity, -1: not given */
+    int score;             /* quality, with --benchmark; 1: perplexity, -1: not given */
     struct fm_baseline_options baselines;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
-    int context;                            /* report; 0: its own */
+    int context;                            /* report; 0: its default */
 };
 
-/* What --benchmark and --score ask for. */
+/* The arguments of --benchmark and --score. */
 static int read_benchmark(struct fm_record_benchmark *b, const struct options *o,
                           struct fm_err *err)
 {
@@ -77,7 +76,7 @@ static int record(const struct fm_cli *cli, const struct fm_record *e,
     return rc;
 }
 
-/* An exported directory. */
+/* Measure an exported directory. */
 static int exported(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     struct fm_record e = {0};
@@ -100,7 +99,7 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     return rc;
 }
 
-/* Several of them, each beside the original. */
+/* Measure several of them, each with the original. */
 static int compared(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     int n = cli->operands - 1, rc = FM_OK;
@@ -146,8 +145,7 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
     return rc;
 }
 
-/* What the options for base-logits files ask for, and which convention, where that was not given.
- */
+/* The options for base-logits files, and the default convention with them. */
 static int settle_how(struct fm_bench_how *how, int convention, struct fm_err *err)
 {
     bool file = how->kl_base || how->kl_base_out;
@@ -196,7 +194,7 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     return rc;
 }
 
-/* --dry-run of what makes its data: how much that would be. */
+/* --dry-run of a measurement that makes its data: how much that would be. */
 static int dry_run(const struct fm_cli *cli, const char *what, uint64_t bytes, struct fm_err *err)
 {
     char text[32];
@@ -280,7 +278,7 @@ static int baselines(const struct fm_cli *cli, struct options *o, struct fm_err 
     return fm_baselines_run(cli, &o->baselines, o->plot, o->over == 1, err);
 }
 
-/* What the page has. */
+/* Report what the page contains. */
 static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct fm_err *err)
 {
     struct fm_cli_text text;
@@ -336,7 +334,7 @@ static const struct fm_cli_first measurements[] = {
     {"kernels", KERNELS}, {"report", REPORT},       {0},
 };
 
-/* Options of the other things to measure. */
+/* Options of the other measurements. */
 static int check_own(const struct fm_cli *cli, const char *what, bool based, bool *known,
                      struct fm_err *err)
 {
@@ -395,7 +393,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
                    what);
 }
 
-/* What the engine's measurement takes where nothing was given. */
+/* Defaults of the engine's measurement. */
 static void settle(struct options *o)
 {
     o->on.dtype = o->dtype ? "f32" : "bf16";
@@ -415,7 +413,7 @@ static void settle(struct options *o)
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
     "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
 
-/* What the command line asks for. */
+/* The mode given by the command line. */
 static struct options asked = {
     .size = 256u << 20,
     .over = -1,

@@ -1,5 +1,5 @@
-/* fm-pack: make the bundle, list what it offers, export one member of the family, and write a bill
- * of materials. */
+/* fm-pack: make the bundle, list what it offers, export one member of the family, or write a
+ * bill of materials. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,7 +131,8 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
     return rc;
 }
 
-/* Which of --budget, --fit and --mask chooses; a layout that holds all members starts full. */
+/* Which of --budget, --fit and --mask selects the member; a layout with all members starts at
+ * full width. */
 static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
 {
     int given = (o->budget >= 0) + (o->fit > 0) + (mask >= 0);
@@ -149,7 +150,7 @@ static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
     return FM_OK;
 }
 
-/* R or R:R2, the lowest and the highest share that will be served. */
+/* R or R:R2, the lowest and the highest budget to serve. */
 static int read_cap(struct fm_export_options *o, const char *text, struct fm_err *err)
 {
     char *end;
@@ -185,7 +186,7 @@ static const struct fm_cli_scope scope[] = {
     {0},
 };
 
-/* What the command line asks for. */
+/* The mode given by the command line. */
 static struct {
     bool list, bom, drop;
     const char *directory, *cap;
@@ -204,7 +205,7 @@ static struct {
            .substitute = -1,
            .options = {.budget = -1}};
 
-/* What was asked for, and what of the command line does nothing there. */
+/* Check the mode, and refuse options that have no effect in it. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     const struct fm_listing_options *listing, const struct fm_pack_options *packing,
                     struct fm_export_options *o, int mask, int server, struct fm_err *err)

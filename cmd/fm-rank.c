@@ -1,10 +1,10 @@
-/* fm-rank: score every channel of every expert and put it in order. */
+/* fm-rank: score every channel of every expert and order the channels by score. */
 #include "cmd/cli.h"
 #include "cmd/show.h"
 #include "lib/learn/rank.h"
 #include "lib/run/report.h"
 
-/* Of each layer the experts that saw the fewest and the most tokens, beside an even share. */
+/* For each layer the experts with the fewest and the most tokens, next to an even share. */
 static void describe_experts(FILE *out, const struct fm_rank_report *r)
 {
     fprintf(out, "layer    fewest tokens  of expert   even share         most  of expert\n");

@@ -32,11 +32,11 @@ static cJSON *describe_json(const void *report)
     return o;
 }
 
-/* Modes: the method, and what is different where --actions is there too. */
+/* Modes: the method, and a variant if --actions is given. */
 enum { WITH_ACTIONS = 1 << FM_METHODS }; /* uniform */
 
-/* FM_EUSAGE for an option that only `learned` has where no method was given: an option never
- * chooses the method. */
+/* FM_EUSAGE for an option that only `learned` has if no method was given: an option never
+ * selects the method. */
 static int check_default(const struct fm_cli *cli, int learning, struct fm_err *err)
 {
     for (int i = 0; i < cli->givens; i++) {

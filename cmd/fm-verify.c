@@ -1,5 +1,5 @@
-/* fm-verify: check a bundle, a stage stream or an export, and say every thing that is wrong; sign a
- * directory or a file, and verify a signature. */
+/* fm-verify: check a bundle, a stage stream or an export, and report everything that is wrong;
+ * sign a directory or a file, and verify a signature. */
 #include <stdlib.h>
 
 #include "cmd/cli.h"
@@ -12,7 +12,7 @@
 /* Findings and notes are lines of the result, and arrays of its JSON. */
 struct findings {
     FILE *out;
-    cJSON *list, *noted[FM_VERIFY_NOTES]; /* these: NULL where there are none */
+    cJSON *list, *noted[FM_VERIFY_NOTES]; /* these; NULL if there are none of a kind */
 };
 
 static void add_finding(void *self, const char *item, const char *what)
@@ -99,7 +99,7 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
     return o;
 }
 
-/* --dry-run of what is read file by file, and then `done`. */
+/* --dry-run of a check file by file, and the result `done`. */
 static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t bytes, const char *done,
                          struct fm_err *err)
 {
@@ -127,7 +127,7 @@ static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_option
               : dry_run_files(cli, files, bytes, options->record ? "recorded" : "checked", err);
 }
 
-/* --dry-run: the stream opens and makes sense as far as its first members go. */
+/* --dry-run: the stream can be opened, and its first members are valid. */
 static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *options,
                    struct fm_err *err)
 {
@@ -148,7 +148,8 @@ static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *opt
     return rc;
 }
 
-/* Tokens and machine are for --function alone, and an export is computed beside its bundle. */
+/* Tokens and machine options are only for --function, and an export is computed together with
+ * its bundle. */
 enum { FILES = 1, FUNCTION = 2, BESIDE = 4, SIGN = 8, TRUST = 16 };
 
 static const struct fm_cli_scope scope[] = {
@@ -166,7 +167,7 @@ struct signing {
     const char *private_key, *public_key; /* PEM; NULL: not asked for */
 };
 
-/* What is said of a signature while it is made or verified. */
+/* Report progress of making or verifying a signature. */
 struct signed_files {
     struct findings findings;
     cJSON *ignored;
@@ -231,7 +232,7 @@ static cJSON *describe_signature_json(const struct signed_files *f, const struct
     return o;
 }
 
-/* --sign or --trusted: nothing else is looked at. */
+/* --sign or --trusted: nothing else is checked. */
 static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm_err *err)
 {
     struct fm_sign_report report = {0};
@@ -313,7 +314,7 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
     options->self = &findings;
     int rc = fm_verify(&cli->run, options, &report, err);
     if (rc && report.items == 0 &&
-        report.failed == 0) { /* stopped before it was known what this is: an error, no result */
+        report.failed == 0) { /* stopped before the kind of target was known: an error, no result */
         cJSON_Delete(findings.list); /* and no file was noted */
         fm_cli_text_drop(&text);
         return rc;

@@ -1,6 +1,6 @@
 /*
- * fm-pack --list: the members of a family, what every form of export takes of each, and over how
- * many devices it can be split.  Columns are the forms that the list has.
+ * fm-pack --list: the members of a family, the size of each in every form of export, and over how
+ * many devices it can be split.  Columns are the forms of the list.
  */
 #include "cmd/listing.h"
 #include "cmd/show.h"
@@ -14,7 +14,7 @@
 #include "lib/export/runtimes.h"
 #include "lib/run/report.h"
 
-#define CONTEXT 32768 /* tokens of one sequence: what people serve */
+#define CONTEXT 32768 /* tokens of one sequence: a common length in serving */
 
 static void format_count(char text[32], uint64_t n)
 {
@@ -65,7 +65,7 @@ static void row_text(FILE *out, const struct fm_list *list, int row, uint64_t co
     fputc('\n', out);
 }
 
-/* Rows by what they lose on the worst kind of text, those without figures last. */
+/* Rows by the loss on the worst kind of text; those without figures last. */
 static int compare_worst(const void *a, const void *b)
 {
     const struct fm_list_row *x = *(const struct fm_list_row *const *)a,
@@ -77,7 +77,7 @@ static int compare_worst(const void *a, const void *b)
     return x->index - y->index;
 }
 
-/* Tensor-parallel degrees of a form: other ones for every member, or the same for all. */
+/* Tensor-parallel degrees of a form: different for members, or the same for all. */
 static bool tp_degrees_vary(const struct fm_list_kind *kind)
 {
     return kind->layout->split == FM_SPLIT_EXPERTS && !kind->layout->full;
@@ -88,7 +88,7 @@ static bool tp_degrees_fixed(const struct fm_list_kind *kind, enum fm_split spli
     return kind->layout->split == split && !kind->capped && !tp_degrees_vary(kind);
 }
 
-/* Degrees of a member in all forms where they vary; the forms' names where r is NULL. */
+/* Degrees of a member in all forms where they vary; if r is NULL, the names of these forms. */
 static void degree_cells(FILE *out, const struct fm_list *list, const struct fm_list_row *r)
 {
     int used = 12, blanks = 2;
@@ -118,7 +118,7 @@ static void form_row(FILE *out, const struct fm_list *list, const struct fm_list
     degree_cells(out, list, r);
 }
 
-/* "ragged, elastic, layer: 1,2": of forms that split in this way, the same for all members. */
+/* "ragged, elastic, layer: 1,2": forms that split in the same way for all members. */
 static void fixed_tp_degrees(FILE *out, const struct fm_list *list, enum fm_split split)
 {
     char tp_degrees[FM_TP_DEGREES_TEXT] = "";
@@ -133,7 +133,7 @@ static void fixed_tp_degrees(FILE *out, const struct fm_list *list, enum fm_spli
     fprintf(out, ": %s", tp_degrees);
 }
 
-/* What each layout takes of every member, and over how many devices it can be split. */
+/* The size of every member in each layout, and over how many devices it can be split. */
 static void form_table(FILE *out, const struct fm_list *list)
 {
     const char *separator = "";
@@ -158,7 +158,7 @@ static void form_table(FILE *out, const struct fm_list *list)
     fputc('\n', out);
 }
 
-/* What a uniform export takes whose experts are rounded to a format that the model can have. */
+/* The size of a uniform export with experts rounded to each possible format. */
 static void format_table(FILE *out, const struct fm_list *list)
 {
     fprintf(out, "\nbytes of a uniform export with --weights FORMAT, tensors alone; - where its "
@@ -177,7 +177,7 @@ static void format_table(FILE *out, const struct fm_list *list)
     }
 }
 
-/* Which layouts the widths allow for so many devices and such kernels. */
+/* Which layouts allow this number of devices and these kernels. */
 static void pass_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
     int devices = o->devices ? o->devices : 1, quantum = o->quantum ? o->quantum : 1;
@@ -199,7 +199,7 @@ static void pass_table(FILE *out, const struct fm_list *list, const struct fm_li
             quantum * devices);
 }
 
-/* From which budget on a layout is smaller than a quantised checkpoint. */
+/* The budget from which a layout is smaller than a quantised checkpoint. */
 static void smaller_line(FILE *out, const struct fm_list *list)
 {
     char stored[32];
@@ -237,7 +237,7 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
               out);
 }
 
-/* The members, in the order that was asked for. */
+/* The members, in the requested order. */
 static int member_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o,
                         struct fm_err *err)
 {
@@ -298,7 +298,7 @@ static int table(FILE *out, const struct fm_list *list, const struct fm_listing_
     return FM_OK;
 }
 
-/* Sizes of cards and what passes are answers to options, so they are not in fm_list_json. */
+/* Sizes of GPUs and the layouts that pass depend on options, so they are not in fm_list_json. */
 static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm_listing_options *o)
 {
     if (list->rows == 0)
@@ -339,7 +339,7 @@ static cJSON *list_json(const struct fm_list *list, const struct fm_listing_opti
     return tree;
 }
 
-/* The context to leave room for. */
+/* The length of context to reserve memory for. */
 static int settle(struct fm_listing_options *o, const struct fm_list *list, const char *path,
                   struct fm_err *err)
 {

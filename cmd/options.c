@@ -1,9 +1,8 @@
 /*
- * One table drives parsing, --help and the checks that an option fits the mode, so none of the
- * three can forget an option that the others know.  getopt_long does the splitting; the table says
- * what a value is and where it goes.
- * glibc's argp has tables too, but no modes, numbers with units or limits in them, and it prints
- * and exits by itself.
+ * One table drives parsing, --help and the checks that an option applies in the mode, so the three
+ * always agree. getopt_long splits the command line; the table says what a value is and where it is
+ * stored. glibc's argp has tables too, but no modes, units or limits, and it prints and exits by
+ * itself.
  */
 #include "cmd/options.h"
 
@@ -38,8 +37,8 @@ static struct {
     bool version;
 } chosen;
 
-/* Values of --precision.  What is measured is compared with what others measured elsewhere, so that
- * fm-bench computes in float32 everywhere; the stages in what is fast. */
+/* Values of --precision.  Measurements are compared with those of other machines, so fm-bench
+ * computes in float32 everywhere; the stages use what is fast. */
 enum { IN_F32, IN_BF16, IN_EITHER };
 
 static bool is_stage(const struct fm_cli *cli)
@@ -47,7 +46,7 @@ static bool is_stage(const struct fm_cli *cli)
     return cli->groups & FM_CLI_STATE;
 }
 
-/* What a shared option needs beside it to mean something. */
+/* Other options that a shared option requires. */
 enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_DRY = 8, NEEDS_EVAL = 16 };
 
 struct shared {
@@ -65,7 +64,7 @@ static const char *heading_of(int group)
                                                                    : "Every tool";
 }
 
-/* What is read: the first rows under "Model and tokens". */
+/* Inputs: the first rows under "Model and tokens". */
 static int add_inputs(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -115,7 +114,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
-/* How its tokens become sequences, and which of them count. */
+/* How tokens become sequences, and which of them are used. */
 static int add_sequences(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -155,7 +154,7 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
-/* Standard output is the stream's where there is one. */
+/* Standard output carries the stream, if there is one. */
 static const char *json_help(const struct fm_cli *cli)
 {
     return cli->groups & FM_CLI_OUTPUT
@@ -163,7 +162,7 @@ static const char *json_help(const struct fm_cli *cli)
                : "print the result as JSON";
 }
 
-/* By what it is computed. */
+/* The machine to compute with. */
 static int add_machine(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -195,7 +194,7 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
-/* Where the result goes, and what every tool takes. */
+/* The output, and options of every tool. */
 static int add_others(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -292,7 +291,7 @@ static const struct fm_cli_option *find_row(const struct table *t, const char *n
     return NULL;
 }
 
-/* What most people come for, in the order that the tool gives, on a screen of 80 by 24. */
+/* The most common options, in the order that the tool gives, on a screen of 80 by 24. */
 static void print_brief(const struct fm_cli *cli, const struct table *t)
 {
     printf("usage: %s %s\n\n%s\n\n", cli->tool, cli->synopsis, cli->about);
@@ -378,7 +377,7 @@ static int getopt_tables(const struct table *t, struct option *longs, char *shor
     return t->rows;
 }
 
-/* The row that getopt_long's answer means; -1: none. */
+/* The row for the result of getopt_long, or -1. */
 static int row_of(const struct table *t, int c)
 {
     if (c >= 256)
@@ -389,7 +388,7 @@ static int row_of(const struct table *t, int c)
     return -1;
 }
 
-/* Where the tool says in which modes it means something; NULL: in all. */
+/* The modes that the tool gives for a shared option; NULL: all. */
 static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const struct shared *shared)
 {
     const struct fm_cli_scope *s = cli->scope;
@@ -399,7 +398,7 @@ static const struct fm_cli_scope *find_scope(const struct fm_cli *cli, const str
     return NULL;
 }
 
-/* The modes in which an option means something; 0: all. */
+/* The modes in which an option applies; 0: all. */
 static int modes_of(const struct fm_cli *cli, const struct table *t, int row)
 {
     const struct fm_cli_scope *scope = t->shared[row] ? find_scope(cli, t->shared[row]) : NULL;
@@ -471,13 +470,13 @@ bool fm_options_given(const struct fm_cli *cli, const char *name)
     return false;
 }
 
-/* The option that makes a file of another name was given. */
+/* True if the option that makes a file without a name of its own was given. */
 static bool makes_file(const struct fm_cli *cli)
 {
     return cli->makes && fm_options_given(cli, cli->makes);
 }
 
-/* Options that only say something about others, which are not there. */
+/* Refuse options that modify others which were not given. */
 static int check_given(const struct fm_cli *cli, struct fm_err *err)
 {
     bool tokens = chosen.tokens[0] || cli->run.inputs.eval_tokens;
@@ -530,7 +529,7 @@ static void settle_run(struct fm_run_options *run)
     memcpy(run->inputs.eval_texts, chosen.eval_texts, sizeof run->inputs.eval_texts);
 }
 
-/* All files that the command line names, and standard input. */
+/* Register all files of the command line, and standard input. */
 static void collect(struct fm_cli *cli, const struct table *t)
 {
     static char what[OPTIONS_MAX][32]; /* "--report" */
@@ -543,7 +542,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);
         if (o->kind == FM_CLI_RESULT && g->writes > 0 && g->write[0].kind == FM_GUARD_DIRECTORY)
-            continue; /* an export is the result, not --output's default */
+            continue; /* the export is the result, not --output's default */
         fm_value_files(g, o, what[i]);
     }
     for (int i = cli->first ? 1 : 0; i < cli->operands && i < cli->operands_max; i++)
@@ -551,7 +550,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
     fm_guard_reads(g, "standard input", "-", false);
 }
 
-/* The directory of --export; NULL: none. */
+/* The directory of --export, or NULL. */
 static const char *exported_to(const struct table *t)
 {
     for (int i = 0; i < t->rows; i++)
@@ -560,7 +559,7 @@ static const char *exported_to(const struct table *t)
     return NULL;
 }
 
-/* An output that --if-changed made may be replaced by it, and of a directory what --force may. */
+/* --if-changed may replace an output that it made, and of a directory whatever --force may. */
 static void find_output(struct fm_cli *cli, const struct table *t)
 {
     struct fm_run_options *run = &cli->run;
@@ -576,7 +575,7 @@ static void find_output(struct fm_cli *cli, const struct table *t)
         run->outputs.force || directory || fm_uptodate_is_own(run->outputs.path, cli->tool);
 }
 
-/* A model by its name on the hub is where the cache on this machine has it. */
+/* Look up a model by its hub name in the cache of this machine. */
 static void find_model(struct fm_cli *cli)
 {
     struct fm_err err = {0};
@@ -586,7 +585,7 @@ static void find_model(struct fm_cli *cli)
     }
 }
 
-/* --completion=SHELL alone: for those who install, so --help says nothing of it. */
+/* --completion=SHELL, without other arguments: for installation, so --help does not list it. */
 static bool completes(const struct fm_cli *cli, const struct table *t, int argc, char **argv)
 {
     static const char option[] = "--completion=";

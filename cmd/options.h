@@ -1,6 +1,6 @@
 /*
- * The option table: a tool's own rows and the shared ones, parsed by getopt_long, and
- * printed by --help, from one place.
+ * The option table: a tool's own rows and the shared ones, parsed with getopt_long and printed by
+ * --help.
  */
 #ifndef FM_OPTIONS_H
 #define FM_OPTIONS_H
@@ -13,9 +13,9 @@
 #include "lib/run/run.h"
 
 /*
- * The modes in which a shared option means something to a tool, where these are not all: of the
- * option `name`, or, where that is NULL, of all whose sets are in `groups`.  The first row that
- * fits counts.  In the modes `instead_in`, what people may mean by it has another name.
+ * The modes in which a shared option applies to a tool, if these are not all: of the option `name`,
+ * or, if that is NULL, of all options in the sets `groups`.  The first matching row is used.  In
+ * the modes `instead_in`, another option has the likely meaning.
  */
 struct fm_cli_scope {
     const char *name;
@@ -23,7 +23,7 @@ struct fm_cli_scope {
     const char *instead;
     int instead_in;
 };
-#define FM_CLI_NEVER (1 << 30) /* for `modes`: in none */
+#define FM_CLI_NEVER (1 << 30) /* for `modes`: none */
 
 /* An option that was given. */
 struct fm_cli_given {
@@ -34,8 +34,8 @@ struct fm_cli_given {
 };
 #define FM_CLI_GIVEN_MAX 64
 
-/* Sets of shared options that a tool takes, beside --report --force --json --dry-run --quiet --help
- * --version, which all take. */
+/* Sets of shared options that a tool has, besides --report --force --json --dry-run --quiet
+ * --help --version, which all tools have. */
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
     FM_CLI_MODEL = 1 << 1,    /* --model, required */
@@ -45,7 +45,7 @@ enum fm_cli_group {
     FM_CLI_OUTPUT = 1 << 5,   /* --output */
     FM_CLI_STATE = 1 << 6,    /* --state */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
-    FM_CLI_RANKS = 1 << 8,    /* --alone: else the run may be that of many ranks */
+    FM_CLI_RANKS = 1 << 8,    /* --alone: without it the run may be that of many ranks */
     FM_CLI_STAGE = 1 << 9,    /* --if-changed */
     FM_CLI_CONFINED = 1 << 10 /* --no-sandbox */
 };
@@ -58,14 +58,14 @@ struct fm_cli {
     int groups;
     struct fm_run_options run;
     bool json, dry_run, quiet, log_time, alone, no_sandbox;
-    bool force; /* --force was given; run.outputs.force is also where --if-changed may replace */
+    bool force; /* --force was given; run.outputs.force is also set if --if-changed may replace */
     const char *report; /* --report FILE: the result as JSON */
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
     const char
-        *makes; /* an option with which the tool writes a file that no option names; or NULL */
-    /* Does this command read what strangers made, so that it confines itself (lib/run/confine.h)?
+        *makes; /* an option with which the tool writes a file that no option names, or NULL */
+    /* True if the command reads untrusted files, so that it confines itself (lib/run/confine.h).
      * NULL: never. */
     bool (*confined)(const struct fm_cli *cli);
     const struct fm_cli_first *first; /* ends with {0}; or NULL: all operands name files */
@@ -77,19 +77,19 @@ struct fm_cli {
 #define FM_CLI_COUNT(table) (int)(sizeof(table) / sizeof *(table))
 
 /*
- * Fill *cli and what the rows point to.  A mistake ends the process with one sentence and
- * status 2, with the nearest spelling where there is one.  False where --help or --version was
+ * Fill *cli and the variables that the rows point to.  A mistake ends the process with one sentence
+ * and status 2, with the nearest spelling if there is one.  False if --help or --version was
  * printed and nothing is left to do.
  */
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count);
 
-/* Was the option given? */
+/* True if the option was given. */
 bool fm_options_given(const struct fm_cli *cli, const char *name);
 
 /*
- * FM_EUSAGE, naming the option, where one was given that does nothing in the mode at hand.  `says`
- * ends the sentence: "with --method uniform", "in io", "without --function".
+ * FM_EUSAGE, naming the option, if one was given that has no effect in the mode. `says` ends the
+ * sentence: "with --method uniform", "in io", "without --function".
  */
 int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struct fm_err *err);
 

@@ -1,8 +1,8 @@
 /*
- * Reports come as often as the work likes and from any thread; what is shown is limited by time,
- * so that a terminal is not flooded and a log stays short.  Time left is judged from this run
- * alone: a resumed one begins with work that is already done.  Where a run has said how much of its
- * work a stage is, the time to the end of the run is judged by the stage's rate.
+ * The work may report as often as it likes and from any thread; output is limited by time, so that
+ * a terminal is not flooded and a log stays short.  The time left is estimated from this run only,
+ * because a resumed one begins with finished work.  If a run declares what fraction of its work a
+ * stage is, the time to the end of the run is estimated from the stage's rate.
  */
 #include "cmd/progress.h"
 
@@ -20,13 +20,13 @@
 #define SECONDS_TERMINAL 0.1
 #define SECONDS_PLAIN 5.0
 
-/* What is on the screen; threads of the pool may report, so it is guarded. */
+/* The current line on the screen; threads of the pool may report, so it is guarded. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     const char *tool;
     bool terminal, shown, stamped;
     char stage[48];
-    uint64_t done_first; /* `done` at the stage's first report: a resumed run begins high */
+    uint64_t done_first; /* `done` at the stage's first report: a resumed run starts above 0 */
     double began, last;
     double work, after; /* of the stage and after it; 0: unknown */
 } now;
@@ -43,8 +43,8 @@ static void format_clock(char *text, size_t size, double left)
         snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
 }
 
-/* Of the stage, and where there is more behind it, to the end of the run; `share` of the stage was
- * done by this process in `elapsed`. */
+/* The time left in the stage, and if more follows, to the end of the run; `share` of the stage
+ * was done by this process in `elapsed`. */
 static void format_left(char *text, size_t size, double left, double share, double elapsed)
 {
     char stage[24], run[24];

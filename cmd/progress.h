@@ -9,17 +9,16 @@
 
 #include "lib/run/run.h"
 
-/* Fill *progress; quiet: with nothing.  `tool` is borrowed. */
+/* Fill *progress; if quiet, with no functions. `tool` is borrowed. */
 void fm_progress_begin(struct fm_progress *progress, const char *tool, bool quiet);
-/* A warning, also where progress is quiet: something that was asked for is lost. */
+/* Print a warning even if progress is quiet: something that was requested is lost. */
 void fm_progress_warn(const char *text);
-/* From now on every line begins with the time, and there is no line that is updated. */
+/* From now on every line begins with the time, and no line is updated in place. */
 void fm_progress_log(void);
-/* "2026-11-22T10:22:00Z ", or "" where that is not asked for: what a line on standard error begins
- * with. */
+/* The beginning of a line on standard error: "2026-11-22T10:22:00Z ", or "" without --log-time. */
 const char *fm_progress_stamp(char text[32]);
 
-/* Take an unfinished line off the terminal. */
+/* Remove an unfinished line from the terminal. */
 void fm_progress_end(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Each measurement of fm-bench is printed from its struct in two ways, a table and JSON, side by
- * side in this file so that they do not drift apart.
+ * Each measurement of fm-bench is printed from its struct as a table and as JSON, next to each
+ * other in this file so that they stay consistent.
  */
 #include "cmd/results.h"
 
@@ -56,9 +56,9 @@ static void add_reference(cJSON *o, enum fm_bench_reference reference)
     fm_json_add_string(o, "reference", name[reference]);
 }
 
-/* ---- what is said of tokens ---- */
+/* ---- figures of tokens ---- */
 
-/* One line of a table below: "0.4016" and what cards of pruned and quantised models have. */
+/* One line of a table below: "0.4016" and the figures on cards of pruned and quantised models. */
 static void print_kl(FILE *out, const char *name, const struct fm_spread *s)
 {
     fprintf(out, "%-10s", name);
@@ -77,7 +77,7 @@ static void print_change(FILE *out, const char *name, const struct fm_spread *s)
     fputc('\n', out);
 }
 
-/* Of what `spreads` gives by number. */
+/* One of the spreads in `spreads`, by index. */
 static void print_spreads(FILE *out, const struct fm_spread *(*spreads)(const void *of, int i),
                           double (*budget)(const void *of, int i), const void *of, int n)
 {
@@ -112,7 +112,7 @@ static void add_interval(cJSON *o, const char *name, double mean, double half)
     fm_json_add_double(list, NULL, mean + half);
 }
 
-/* To the object of a quality. */
+/* Add to the object of a quality. */
 static void add_spread(cJSON *o, const struct fm_quality *q, const struct fm_spread *s)
 {
     fm_json_add_double(o, "perplexity", exp(q->ce));
@@ -251,7 +251,7 @@ cJSON *fm_results_quality_json(const struct fm_bench_quality *q)
     return o;
 }
 
-/* The family's highest loss and a quarter of its span: controls that are worse leave the field. */
+/* The family's highest loss plus a quarter of its span: controls above it leave the plot. */
 static double loss_most(const struct fm_bench_quality *q)
 {
     double low = INFINITY, high = 0;
@@ -377,7 +377,7 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
     add_words(o, q->ce, e->tokens, &e->words);
 }
 
-/* What fm-export.json says of them, for people. */
+/* What fm-export.json says about them, for people. */
 static const char *weights_of(const struct fm_record *e)
 {
     return !e->weights[0] ? "plain" : strcmp(e->weights, "keep") == 0 ? "codes" : e->weights;
@@ -416,7 +416,7 @@ cJSON *fm_results_exported_json(const struct fm_record *e)
     return o;
 }
 
-/* By bytes, the smallest first; `order` (n) has their places. */
+/* Sort by bytes, the smallest first; `order` (n) gets the indices. */
 static void sort_by_bytes(int *order, const struct fm_record *e, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -480,7 +480,7 @@ cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, in
 struct io_row {
     const char *name;
     uint64_t bytes;
-    double seconds, beside; /* beside: rate of the program it is compared with, or 0 */
+    double seconds, beside; /* beside: rate of the program compared with, or 0 */
 };
 
 #define IO_ROWS 6
@@ -537,7 +537,7 @@ cJSON *fm_results_io_json(const struct fm_bench_io *io)
     return o;
 }
 
-/* Share of the speed that large products have. */
+/* Fraction of the speed of large products. */
 static double share_of(const struct fm_bench_engine_run *r)
 {
     return r->useful / r->seconds / r->peak;
@@ -574,7 +574,7 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
     engine_rest(out, "other", r->rest.other, all);
 }
 
-/* Our speed at the same. */
+/* Our speed relative to it. */
 static double ours(const struct fm_bench_engine *e, const struct fm_pytorch_row *row)
 {
     return strcmp(row->what, "rank") == 0 ? e->rank.tokens_second : e->train.tokens_second;

@@ -17,7 +17,7 @@ static double budget_of(const struct fm_baseline_table *t, int b)
     return (double)t->dropped[b] / t->experts;
 }
 
-/* Of all tensors, with the channels gone that the rule really removed. */
+/* Bytes of all tensors without the channels that the rule actually removed. */
 static double bytes_of(const struct fm_baseline_table *t, const struct fm_baseline_cell *cell)
 {
     return (double)t->bytes - cell->budget * (double)t->bytes_experts;
@@ -164,8 +164,8 @@ cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
     return o;
 }
 
-/* The highest loss of the rules for channels and a quarter of their span, or 0 where there are
- * none: a field as high as what whole experts cost would show nothing of the others. */
+/* The highest loss of the rules for channels plus a quarter of their span, or 0 if there are
+ * none: a plot as high as the losses of whole-expert rules would hide the others. */
 static double loss_most(const struct fm_baseline_table *t)
 {
     double low = t->full.ce, high = 0;

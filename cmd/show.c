@@ -1,5 +1,5 @@
 /*
- * Printing that several tools share: the estimate of a --dry-run, and a family's held-out loss by
+ * Output shared by several tools: the estimate of a --dry-run, and a family's held-out loss by
  * budget, as text and as JSON.
  */
 #include "cmd/show.h"
@@ -53,7 +53,7 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
     fm_json_add_uint(o, "bytes_plain", written);
 }
 
-/* Machines like this one, as far as more of them are faster. */
+/* Factor for machines like this one with more cores. */
 static void ranks_text(FILE *out, const struct fm_estimate *p)
 {
     static const int ranks[] = {2, 8, 32};
@@ -70,7 +70,7 @@ static void ranks_text(FILE *out, const struct fm_estimate *p)
     }
 }
 
-/* The time here, on machines that people have, and what would halve it. */
+/* The time here, on common machines, and what would halve it. */
 static void forecast_text(FILE *out, const struct fm_estimate *p)
 {
     const struct fm_forecast *f = &p->forecast;
@@ -100,7 +100,7 @@ static void forecast_text(FILE *out, const struct fm_estimate *p)
     fprintf(out, "%-9s%12s  with %s\n", "halved", most, f->halved.options);
 }
 
-/* Of the sweeps that cost most. */
+/* The most expensive sweeps. */
 static int leaves_of(const struct fm_estimate *p)
 {
     int most = 0;
@@ -118,8 +118,8 @@ static void separator_text(FILE *out, const struct fm_separator *s)
                 s->unknown ? "as no file names an end-of-sequence token" : "after each document");
 }
 
-/* What the family takes beside the checkpoint once it is packed, and one member exported at full
- * size: bundles and exports have the weights as they are, or as plain numbers. */
+/* The size of the packed family besides the checkpoint, and of one member exported at full size:
+ * bundles and exports have the weights unchanged, or as plain numbers. */
 static uint64_t later(const struct fm_estimate *p)
 {
     return 2 * (p->written > p->stored ? p->written : p->stored);
@@ -225,7 +225,7 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     return o;
 }
 
-/* The whole of a --dry-run. */
+/* The whole output of a --dry-run. */
 static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *estimate,
                          struct fm_err *err)
 {
@@ -236,7 +236,7 @@ static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *est
     return fm_cli_result(cli, &text, estimate_json(cli, estimate), err);
 }
 
-/* What each rank did, where there are several. */
+/* Work of each rank, if there are several. */
 static void add_ranks(cJSON *json, const struct fm_comm *comm)
 {
     const struct fm_tally *all = fm_comm_tallies(comm);
@@ -306,7 +306,7 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     return tool->uptodate->is && speaks ? fm_show_uptodate(cli, tool->uptodate, err) : FM_OK;
 }
 
-/* Of all held-out text, kind -1, or of one kind. */
+/* Of all held-out text (kind -1), or of one kind. */
 static double loss_of(const struct fm_quality *q, int kind)
 {
     return kind < 0 ? q->ce : q->kind[kind];

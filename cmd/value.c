@@ -1,8 +1,7 @@
 /*
- * A size like 23.4GB is worked out in integers, because it must be exact to the byte.  Whole
- * numbers and reals are held to what a person would write: nothing in front or behind, no
- * infinity, inside the option's limits.  No tool calls setlocale, so the point is a point
- * everywhere.
+ * A size like 23.4GB is computed in integers, because it must be exact to the byte.  Whole numbers
+ * and reals must look like a number that a person writes: no text before or after, no infinity,
+ * within the option's limits.  No tool calls setlocale, so the decimal point is always a point.
  */
 #include "cmd/value.h"
 
