@@ -147,6 +147,36 @@ static int take_shard(struct fm_shard *s, int group, bool minus_one, struct fm_e
     return FM_OK;
 }
 
+static bool has_tensor(const struct fm_hfdir *dir, const char *name)
+{
+    for (size_t s = 0; s < dir->shards; s++)
+        if (fm_safetensors_find(&dir->shard[s].st, name))
+            return true;
+    return false;
+}
+
+/* Check that every matrix of codes has zero points, and an order of its columns if `order`: what is
+ * missing cannot be checked. */
+static int check_complete(const struct fm_hfdir *dir, const struct fm_shard *s, bool order,
+                          struct fm_err *err)
+{
+    for (size_t i = 0; i < s->st.count; i++) {
+        const char *codes = s->st.tensor[i].name;
+        for (int k = 2; k < (order ? 4 : 3); k++) {
+            char name[FM_ST_NAME_BYTES_MAX + sizeof ".qzeros"];
+            if (!fm_ends_with(codes, ".qweight"))
+                continue;
+            snprintf(name, sizeof name, "%.*s%s", (int)(strlen(codes) - strlen(".qweight")), codes,
+                     ends[k].end);
+            if (!has_tensor(dir, name))
+                return fm_fail(err, FM_ECONFIG,
+                               "tensor '%s' has no '%s' (%s); use the model's BF16 original", codes,
+                               name, k == 2 ? "zero points" : "desc_act true");
+        }
+    }
+    return FM_OK;
+}
+
 /* The configuration in the other format: matrices of plain numbers are listed by name. */
 static int make_config(char **config, const struct fm_hfdir *dir, int group, struct fm_err *err)
 {
@@ -157,8 +187,11 @@ static int make_config(char **config, const struct fm_hfdir *dir, int group, str
                    "{\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 4, \"type\": \"int\", "
                    "\"symmetric\": true, \"strategy\": \"group\", \"group_size\": %d, "
                    "\"dynamic\": false}, \"input_activations\": null}}, \"kv_cache_scheme\": null, "
-                   "\"ignore\": [\"lm_head\"",
+                   "\"ignore\": [",
                    group);
+    bool first = has_tensor(dir, "lm_head.weight_packed");
+    if (!first)
+        fm_text_quote(&t, "lm_head");
     for (size_t s = 0; s < dir->shards; s++)
         for (size_t i = 0; i < dir->shard[s].st.count; i++) {
             const struct fm_tensor *plain = &dir->shard[s].st.tensor[i];
@@ -168,7 +201,8 @@ static int make_config(char **config, const struct fm_hfdir *dir, int group, str
                 continue;
             snprintf(module, sizeof module, "%.*s", (int)(strlen(plain->name) - strlen(".weight")),
                      plain->name);
-            fm_text_printf(&t, ", ");
+            fm_text_printf(&t, first ? "" : ", ");
+            first = false;
             fm_text_quote(&t, module);
         }
     fm_text_printf(&t, "]}");
@@ -199,9 +233,13 @@ int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err)
                      "checkpoint_format '%.32s' is not supported (only gptq and gptq_v2); use the "
                      "model's BF16 original",
                      format);
+    bool order = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(quant, "desc_act"));
     cJSON_Delete(json);
     if (rc)
         return fm_within(err, "config.json: quantization_config");
+    for (size_t s = 0; s < dir->shards && gptq && !rc; s++)
+        if ((rc = check_complete(dir, &dir->shard[s], order, err)))
+            fm_within(err, "%s", dir->shard[s].name);
     for (size_t s = 0; s < dir->shards && gptq && !rc; s++)
         if ((rc = take_shard(&dir->shard[s], (int)group, !second, err)))
             fm_within(err, "%s", dir->shard[s].name);

@@ -161,18 +161,27 @@ def quantization(**keys):
     return lambda tensors, config: config["quantization_config"].update(keys)
 
 
-def second_scheme(target):
+def second_scheme(*targets):
     def spoil(tensors, config):
         groups = config["quantization_config"]["config_groups"]
         groups["group_1"] = json.loads(json.dumps(groups["group_0"]))
         groups["group_1"]["weights"]["group_size"] = 16
-        groups["group_1"]["targets"] = [target]
+        groups["group_1"]["targets"] = list(targets)
 
     return spoil
 
 
 def targets(name, *entries):
     return lambda tensors, config: config["quantization_config"]["config_groups"][name].update(targets=list(entries))
+
+
+def plain_experts(tensors, config):
+    targets("group_1", "re:.*none")(tensors, config)
+    for name in [n for n in tensors if ".experts." in n]:
+        _, shape, data = tensors.pop(name)
+        if name.endswith(".weight_packed"):
+            n, k = shape[0], 2 * shape[1]
+            tensors[name.removesuffix("_packed")] = "BF16", [n, k], b"\0\x3d" * (n * k)
 
 
 CASES = {  # of the format in front
@@ -193,6 +202,10 @@ CASES = {  # of the format in front
     "w4a16 other-scheme": second_scheme("re:.*up_proj"),
     "w4a16 other-class": second_scheme("Conv1D"),
     "w4a16 other-lookahead": second_scheme("re:(?!.*experts).*"),
+    "w4a16 other-deep": second_scheme("re:" + "(" * 100 + ")" * 100),
+    "w4a16 other-many": second_scheme(*(f"re:x{i}" for i in range(257))),
+    "w4a16 ignored-many": quantization(ignore=["lm_head"] + ["re:x"] * 257),
+    "mixed experts-plain": plain_experts,
     "mixed targets-none": targets("group_0"),
     "mixed targets-number": targets("group_0", 3),
     "mixed targets-swapped": targets("group_0", "re:.*experts.*"),
@@ -293,6 +306,11 @@ GPTQ = {
     "other-group": lambda tensors, quant: quant.update(group_size=16),
     "marlin": lambda tensors, quant: quant.update(checkpoint_format="marlin"),
     "scale-nan": gptq_poke("scales", 0, b"\xc0\x7f"),
+    "zeros-missing": lambda tensors, quant: tensors.pop(EXPERT + "qzeros"),
+    "order-missing": lambda tensors, quant: (quant.update(desc_act=True), tensors.pop(EXPERT + "g_idx")),
+    "head-coded": lambda tensors, quant: tensors.update(  # and it is not listed in `ignore`
+        {"lm_head.qweight": ("I32", [4, 64], bytes(1024)), "lm_head.scales": ("BF16", [1, 64], b"\x80\x3f" * 64),
+         "lm_head.qzeros": ("I32", [1, 8], b"\x77" * 32)}) or tensors.pop("lm_head.weight"),
     "codes-flat": gptq_shape("qweight", 256),
     "codes-turned": gptq_shape("qweight", 64, 4),
     "zeros-turned": gptq_shape("qzeros", 8, 1),
