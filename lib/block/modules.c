@@ -6,37 +6,85 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copy an expression with (?: written as ( and \d as [0-9]; false if it has another (? of Python's,
- * which POSIX would read as something else. */
+/* Limits of an expression, so that glibc compiles it in little memory and stack: it parses groups
+ * by recursion, and copies what a + repeats. */
+#define DEPTH_MAX 16
+#define REPEATS_MAX 4 /* groups followed by + */
+
+/* Write what the backslash before *python means outside or inside brackets; NULL if that is not
+ * supported. */
+static char *translate_escape(char *posix, char c, bool bracket)
+{
+    bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    if (c == '\0' || (c >= '0' && c <= '9') || c == '{')
+        return NULL;
+    if (c == 'd')
+        return stpcpy(posix, bracket ? "0-9" : "[0-9]");
+    if (bracket && c == 'w')
+        return stpcpy(posix, "A-Za-z0-9_");
+    if (letter ? bracket || !strchr("wWsSbB", c) : bracket && strchr("]^-[", c))
+        return NULL;
+    if (!bracket && !strchr("<>`'", c)) /* which with a backslash are GNU's own */
+        *posix++ = '\\';
+    *posix++ = c;
+    return posix;
+}
+
+/* Copy an expression as POSIX writes it, after ^ and in parentheses; false if it has what POSIX
+ * reads as something else, or is beyond the limits. */
 static bool translate(char *posix, const char *python)
 {
-    while (*python) {
-        if (strncmp(python, "(?", 2) == 0) {
-            if (python[2] != ':')
+    const char *open = NULL; /* first character in brackets */
+    int depth = 0, repeats = 0;
+    char last = '\0'; /* what was read before, if it is an operator */
+    posix = stpcpy(posix, "^(");
+    for (; *python; python++) {
+        char c = *python, before = last;
+        last = open || c == '\\' ? '\0' : c;
+        if (c == '{')
+            return false;
+        if (c == '\\') {
+            posix = translate_escape(posix, *++python, open);
+            if (!posix)
                 return false;
-            *posix++ = '(';
-            python += 3;
-        } else if (strncmp(python, "\\d", 2) == 0) {
-            posix = stpcpy(posix, "[0-9]");
-            python += 2;
-        } else {
-            if (*python == '\\' && python[1])
-                *posix++ = *python++;
-            *posix++ = *python++;
+            continue;
         }
+        if (open) {
+            if (c == '[' && strchr(":.=", python[1]))
+                return false;
+            open = c == ']' && python > open ? NULL : open;
+        } else if (c == '[') {
+            open = python + (python[1] == '^' ? 2 : 1);
+        } else if (before && strchr("*+?L", before) && strchr("*+?", c)) {
+            if (c != '?' || before == 'L') /* L: ? after a repetition */
+                return false;
+            last = 'L';
+            continue; /* *? matches the same names as * */
+        } else if (c == '(') {
+            if (++depth > DEPTH_MAX || (python[1] == '?' && python[2] != ':'))
+                return false;
+            python += python[1] == '?' ? 2 : 0;
+        } else if (c == ')') {
+            if (--depth < 0)
+                return false;
+        } else if (c == '+' && before == ')' && ++repeats > REPEATS_MAX) {
+            return false;
+        }
+        *posix++ = c;
     }
-    *posix = '\0';
-    return true;
+    strcpy(posix, ")");
+    return depth == 0;
 }
 
 bool fm_modules_read(struct fm_modules *m, const char *text)
 {
     *m = (struct fm_modules){.text = text, .length = strlen(text)};
     m->expression = strncmp(text, "re:", 3) == 0;
-    char *made = malloc(3 * m->length + 3); /* room for "[0-9]" instead of "\d", and for ".*" */
-    bool good = made;
+    /* Room for "A-Za-z0-9_" instead of "\w", for "^()", and for ".*". */
+    char *made = malloc(5 * m->length + 4);
+    bool good = made && (!m->expression || m->length <= FM_EXPRESSION_BYTES_MAX);
     if (good && m->expression) {
-        good = translate(made, text + 3) && regcomp(&m->regex, made, REG_EXTENDED) == 0;
+        good = translate(made, text + 3) && regcomp(&m->regex, made, REG_EXTENDED | REG_NOSUB) == 0;
     } else if (good && strchr(text, '*')) {
         snprintf(made, m->length + 3, "%s.*", text);
         m->inside = made;
@@ -58,11 +106,10 @@ void fm_modules_release(struct fm_modules *m)
 
 bool fm_modules_match(const struct fm_modules *m, const char *module)
 {
-    regmatch_t match[1];
     if (!m->text)
         return false;
     if (m->expression)
-        return regexec(&m->regex, module, 1, match, 0) == 0 && match[0].rm_so == 0;
+        return regexec(&m->regex, module, 0, NULL, 0) == 0;
     if (!m->inside)
         return strncmp(m->text, module, m->length) == 0 &&
                (module[m->length] == '\0' || module[m->length] == '.');

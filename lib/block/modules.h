@@ -19,8 +19,13 @@ struct fm_modules {
     regex_t regex;
 };
 
-/* Read an entry, which is borrowed.  False, and nothing to release, if its regular expression is
- * not one of POSIX once (?: and \d of Python are replaced, or if there is no memory. */
+#define FM_EXPRESSION_BYTES_MAX 256 /* with "re:" */
+#define FM_PATTERNS_MAX 256         /* patterns and expressions of a list */
+
+/* Read an entry, which is borrowed.  False, and nothing to release, if there is no memory, or if
+ * its regular expression is longer than that, has { or a back reference, more than 16 nested
+ * groups, 4 groups followed by +, or anything else that POSIX reads as something else once (?:, \d,
+ * lazy repetition and escapes in brackets are replaced. */
 bool fm_modules_read(struct fm_modules *modules, const char *text);
 void fm_modules_release(struct fm_modules *modules);
 

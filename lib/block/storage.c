@@ -61,6 +61,7 @@ struct entry {
 struct fm_schemes {
     struct entry *entry;
     size_t entries, names; /* names of modules come first */
+    size_t patterns;       /* entries that are no names */
     struct fm_scheme rest;
 };
 
@@ -98,11 +99,17 @@ int fm_schemes_add(struct fm_config *c, const char *target, const struct fm_sche
         return err->code;
     if (!fm_modules_read(&e->modules, e->text)) {
         free(e->text);
-        return fm_fail(err, FM_ECONFIG, "target '%.64s' is not a regular expression of POSIX",
-                       target);
+        return fm_fail(
+            err, FM_ECONFIG,
+            "target '%.64s' is not a regular expression that is supported: of POSIX, at most "
+            "%d bytes, without { and back references, at most 16 nested groups",
+            target, FM_EXPRESSION_BYTES_MAX);
     }
     s->entries++;
-    return FM_OK;
+    if (is_name(e) || ++s->patterns <= FM_PATTERNS_MAX)
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG, "there are more than %d patterns and regular expressions",
+                   FM_PATTERNS_MAX);
 }
 
 static int compare_entries(const void *a, const void *b)

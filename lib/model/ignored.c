@@ -56,8 +56,14 @@ int fm_ignored_check(const struct fm_tensors *tensors, const struct fm_config *c
         return err->code;
     const cJSON *quant = cJSON_GetObjectItemCaseSensitive(json, "quantization_config");
     for (int k = 0; k < 2; k++) {
+        int expressions = 0;
         cJSON_ArrayForEach(entry, cJSON_GetObjectItemCaseSensitive(quant, keys[k]))
         {
+            const char *text = cJSON_GetStringValue(entry);
+            if (!rc && text && strncmp(text, "re:", 3) == 0 && ++expressions > FM_PATTERNS_MAX)
+                rc = fm_fail(err, FM_ECONFIG,
+                             "quantization_config: %s has more than %d regular expressions",
+                             keys[k], FM_PATTERNS_MAX);
             if (!rc)
                 rc = check_entry(tensors, c, entry, keys[k], err);
         }

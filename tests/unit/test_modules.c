@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -52,12 +53,65 @@ static void an_expression_is_pythons_and_matches_the_start(void **state)
     assert_false(fm_modules_match(&m, Q_PROJ));
 }
 
+static void reads(bool good, const char *entry)
+{
+    struct fm_modules m;
+    if (fm_modules_read(&m, entry) != good)
+        fail_msg("%.40s", entry);
+    fm_modules_release(&m);
+}
+
+static void an_expression_has_limits(void **state)
+{
+    (void)state;
+    char entry[40005] = "re:";
+    reads(true, "re:((((((((((((((((a))))))))))))))))");
+    reads(false, "re:(((((((((((((((((a)))))))))))))))))");
+    memset(entry + 3, '(', 20000);
+    memset(entry + 20003, ')', 20000);
+    reads(false, entry);
+    memset(entry + 3, 'x', 253);
+    entry[256] = '\0';
+    reads(true, entry);
+    memcpy(entry + 256, "x", 2);
+    reads(false, entry);
+    reads(false, "re:((a{1,255}){1,255}){1,255}");
+    reads(false, "re:a\\{");
+    reads(false, "re:(a*)\\1");
+    reads(false, "re:a++");
+    reads(false, "re:a*?+");
+    reads(true, "re:((((a+)+)+)+)+");
+    reads(false, "re:(((((a+)+)+)+)+)+");
+    reads(false, "re:a)(b");
+    reads(false, "re:a\\");
+}
+
+static void escapes_are_pythons(void **state)
+{
+    (void)state;
+    assert_true(match("re:model\\.layers\\.[\\d]+\\.", Q_PROJ));
+    assert_true(match("re:[\\w.]*$", Q_PROJ));
+    assert_false(match("re:[\\d]", "\\5"));
+    assert_false(match("re:[^\\d]", "5"));
+    assert_true(match("re:[]x]$", "]"));
+    assert_false(match("re:a|b", "xb"));
+    assert_false(match("re:model.+?q", "model"));
+    assert_true(match("re:.*?q_proj", Q_PROJ));
+    assert_true(match("re:\\<q", "<q"));
+    reads(false, "re:\\A.*");
+    reads(false, "re:.*\\Z");
+    reads(false, "re:[\\S]");
+    reads(false, "re:[[:alpha:]]");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_means_its_module_and_what_is_in_it),
         cmocka_unit_test(a_star_means_any_text),
         cmocka_unit_test(an_expression_is_pythons_and_matches_the_start),
+        cmocka_unit_test(an_expression_has_limits),
+        cmocka_unit_test(escapes_are_pythons),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
