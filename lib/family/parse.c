@@ -230,27 +230,32 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc;
 }
 
-/* Of a checkpoint with several schemes: that of the experts; where theirs differ, the first, and
- * their codes are not kept. */
+/* Compare the schemes of a weight's experts in layer l with the first of the model. */
+static void compare_experts(struct fm_config *c, struct fm_scheme *first, const struct fm_weight *w,
+                            int l)
+{
+    int count = fm_weights_per_expert(w, FM_NAMING_STOCK) ? c->E : 1;
+    for (int e = 0; e < count && !(c->mixed && first->storage); e++) {
+        char name[FM_WEIGHT_NAME_BYTES];
+        fm_weights_name(name, w->name[FM_NAMING_STOCK], l, e);
+        struct fm_scheme own = fm_storage_of(c, name);
+        *first = first->storage ? *first : own;
+        c->mixed = c->mixed || !own.storage || !fm_scheme_equal(&own, first);
+    }
+}
+
+/* Of a checkpoint with several schemes: that of the experts.  Where they are not all codes of one
+ * scheme, their codes are not kept, and it is that of the first that is codes, if any is. */
 static void choose_storage(struct fm_config *c)
 {
     struct fm_scheme first = {0};
-    bool plain = false;
     for (int i = 0; i < c->M; i++)
-        for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
-            char name[FM_WEIGHT_NAME_BYTES];
-            if (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
-                !fm_weights_exists(c, w, c->moe[i]))
-                continue;
-            fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[i], 0);
-            struct fm_scheme own = fm_storage_of(c, name);
-            plain = plain || !own.storage;
-            first = first.storage ? first : own;
-            c->mixed = c->mixed || (own.storage && !fm_scheme_equal(&own, &first));
-        }
+        for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
+            if (w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w) &&
+                fm_weights_exists(c, w, c->moe[i]))
+                compare_experts(c, &first, w, c->moe[i]);
     if (!first.storage)
         return; /* experts are plain numbers */
-    c->mixed = c->mixed || plain;
     c->storage = first.storage;
     c->block_rows = first.block_rows;
     c->block_columns = first.block_columns;

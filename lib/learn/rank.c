@@ -527,7 +527,7 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_c
         return;
     if (c->mixed)
         snprintf(text, FM_ESTIMATE_CODES,
-                 "not kept, bundles will have %s: experts are not all stored in one way",
+                 "not kept, bundles will have %s: experts are not all codes of one scheme",
                  fm_dtype_name(c->storage->written));
     else if (fm_packed_can_keep(c, group))
         snprintf(text, FM_ESTIMATE_CODES, "kept in bundles, in groups of %d channels", own);

@@ -122,6 +122,9 @@ static int set_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dty
 {
     const char *name = c->storage->name;
     int group = fm_storage_group(c);
+    if (c->mixed)
+        return fm_fail(err, FM_EFORMAT,
+                       "storage is '%s', and by config.json not all experts are stored so", name);
     if (group > c->I || c->I % group != 0)
         return fm_fail(err, FM_EFORMAT,
                        "storage is '%s', whose groups of %d channels do not divide %d", name, group,

@@ -116,6 +116,14 @@ for other in 'fp8-channel .*layers\.1\..*experts\.\d+\.(?:gate|up|down)_proj' 'm
     fm-pack --list joined.fm | grep 'stored as'
     rm -r joined joined.fm twin
 done
+echo "== a scheme of one expert, and one of no expert"
+python3 "$here/codes.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/fp8-channel" '.*experts\.3\.' joined
+fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes
+rm -r joined
+python3 "$here/codes.py" spoil "$GOLDEN/packed/mixed" joined "mixed experts-plain"
+fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes
+run joined | grep codes
+rm -r joined
 echo "== faults"
 python3 "$here/codes.py" cases | while read -r format fault; do
     python3 "$here/codes.py" spoil "$GOLDEN/packed/$format" spoilt "$format $fault"
@@ -142,6 +150,12 @@ b.poke("weights/rest.safetensors", "model.layers.0.self_attn.q_proj.weight_scale
 verify liar.fm
 verify -m "$GOLDEN/packed/w4a16" liar.fm
 echo "status $?"
+python3 "$here/forge.py" family.fm liar.fm 'groups = b.config["quantization_config"]["config_groups"]
+groups["group_1"] = json.loads(json.dumps(groups["group_0"]))
+groups["group_1"]["weights"]["group_size"] = 16
+groups["group_1"]["targets"] = ["re:.*experts.3.*"]'
+said fm-pack -q --export none --budget 0 --layout ragged liar.fm
+said fm-verify -q liar.fm
 fm-verify -q -m "$GOLDEN/packed/nvfp4" family.fm >/dev/null 2>&1
 echo "status $?"
 run fp8-odd-dsv3 >/dev/null
