@@ -760,6 +760,15 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
 
 /* ---- the methods ---- */
 
+static int check_several(const struct fm_trainer *t, struct fm_err *err)
+{
+    if (t->actions.count >= 2)
+        return FM_OK;
+    return fm_fail(err, FM_EUSAGE,
+                   "a family needs more than one width; give more --actions or a "
+                   "smaller --width-multiple");
+}
+
 static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
@@ -772,23 +781,21 @@ static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err 
                     "%d channels in multiples of %u leave %d widths",
                     t->actions.merged, t->actions.merged + t->actions.count, I, t->actions.multiple,
                     t->actions.count);
-    if (!rc && t->actions.count < 2)
-        rc = fm_fail(err, FM_EUSAGE,
-                     "a family needs more than one width; give more --actions or a "
-                     "smaller --width-multiple");
-    return rc;
+    return rc ? rc : check_several(t, err);
 }
 
 /* The action set of a method that gives widths: --actions; else `usual`, but one for every budget
- * step if the model has one width only, because every budget then is one of the actions. */
+ * step if the model has one width only, because every budget then is one of the actions.  A step
+ * above a half would give only the full width. */
 static int choose_shares(struct fm_trainer *t, const char *usual, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
     const struct fm_decimal *step = &t->range.step;
     const struct fm_decimal most = {step->den - step->num, step->den};
-    if (o->actions || o->granularity != FM_PER_MODEL || step->num >= step->den)
+    if (o->actions || o->granularity != FM_PER_MODEL || 2 * step->num > step->den)
         return parse_actions(t, usual, err);
-    return fm_actions_steps(&t->actions, step, &most, t->task.config->I, o->width_multiple, err);
+    int rc = fm_actions_steps(&t->actions, step, &most, t->task.config->I, o->width_multiple, err);
+    return rc ? rc : check_several(t, err);
 }
 
 static int choose_tenths(struct fm_trainer *t, struct fm_err *err)

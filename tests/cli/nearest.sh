@@ -28,3 +28,6 @@ for method in saliency exchange; do
     family $method --granularity model --budget-step 0.01 --width-multiple 4 2>/dev/null
     echo "$method:" "$(fm-pack --list --json family.fm | sed -n 's/.*"budget": \(0*.....\).*/\1/p' | tr '\n' ' ')"
 done
+fm-train -q -n --model "$odd" --tokens "$odd/tokens.npy" --method saliency --granularity model \
+    --width-multiple 37 </dev/null
+echo "one width only: status $?"
