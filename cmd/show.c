@@ -171,8 +171,10 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     fm_json_add_bool(o, "dry_run", 1);
     if (p->method)
         fm_json_add_string(o, "method", p->method);
-    if (p->reach > 0)
+    if (p->reach > 0) {
         fm_json_add_double(o, "budget_most", p->reach);
+        fm_json_add_double(o, "budget_beyond", p->beyond);
+    }
     if (p->exact) {
         fm_json_add_uint(o, "longest", (uint64_t)p->longest);
         fm_json_add_string(o, "longest_why", p->exact);

@@ -61,6 +61,7 @@ struct fm_estimate {
     const char *precision;        /* of products: "f32", "bf16" */
     const char *method;           /* method that makes masks; NULL: no masks are made */
     double reach;                 /* largest budget that masks can have; 0: unknown */
+    double beyond;                /* how much larger --budget may be, at most */
     double flops;                 /* of the matrix products */
     double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {

@@ -1322,17 +1322,39 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
     return rc;
 }
 
-/* Where the masks end: at `until`, or where all experts are as narrow as the actions allow. */
-static int estimate_reach(double *reach, struct fm_trainer *t, struct fm_train_options *o,
-                          struct fm_err *err)
+/* Where the masks end: at `until`, or where all experts are as narrow as the actions allow; and how
+ * far beyond the end --budget may be (lib/masks/choose.h).  With one width for the model the first
+ * action that removes `until` is the end.  Other granularities can end one step of a group after
+ * `until`; the mask before is at most a step of the budget and one of a group before the end.
+ * The logits of `learned` can skip actions. */
+static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
+                          struct fm_train_options *o, struct fm_err *err)
 {
+    const struct fm_config *c = t->task.config;
+    const struct fm_actions *actions = &t->actions;
+    const struct fm_decimal *until = &t->range.until;
     if (o->width_multiple == 0)
         o->width_multiple = 1;
     if (t->method->choose(t, err))
         return err->code;
-    double least = (double)t->actions.width[0] / t->task.config->I,
-           until = (double)t->range.until.num / (double)t->range.until.den;
-    *reach = until < 1 - least ? until : 1 - least;
+    bool skips = t->method->has & FM_TRAIN_STEPS, shaped = is_shaped(t);
+    bool together = !shaped || o->granularity == FM_PER_MODEL;
+    uint64_t I = (uint64_t)c->I;
+    uint32_t most = skips ? actions->width[actions->count - 1] - actions->width[0] : 0;
+    int end = 0;
+    for (int a = 1; a < actions->count; a++) {
+        uint32_t change = actions->width[a] - actions->width[a - 1];
+        most = change > most ? change : most;
+        if (shaped && together && !skips && (I - actions->width[a]) * until->den >= until->num * I)
+            end = a;
+    }
+    double last = 1 - (double)actions->width[end] / c->I;
+    double to = (double)until->num / (double)until->den;
+    double step = (double)t->range.step.num / (double)t->range.step.den;
+    int size = together ? c->M * c->E : fm_granularity_size(o->granularity, c->M, c->E);
+    double share = (double)most / c->I * size / ((double)c->M * c->E);
+    *reach = (shaped && together) || last < to ? last : to;
+    *beyond = together ? fmax(step, share) : step + 2 * share;
     return FM_OK;
 }
 
@@ -1341,7 +1363,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
 {
     struct fm_train_options own = *given, *options = &own;
     struct fm_trainer t = {.options = options, .method = &methods[options->method]};
-    double reach = 0;
+    double reach = 0, beyond = 0;
     int rc = check_options(options, &t.range, err);
     if (!rc)
         rc = fm_task_open_inputs(&t.task, run, true, err);
@@ -1352,11 +1374,12 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc && t.task.in.members)
         rc = choose_multiple(options, &t.task, err);
     if (!rc && t.method->has & FM_TRAIN_ENDS)
-        rc = estimate_reach(&reach, &t, options, err);
+        rc = estimate_reach(&reach, &beyond, &t, options, err);
     if (!rc) {
         estimate_run(estimate, options, &t.task, &t.range);
         suggest_less(estimate, options, &t.task, &t.range);
         estimate->reach = reach;
+        estimate->beyond = beyond;
         estimate->method = fm_method_name(options->method);
         rc = fm_task_estimate_end(&t.task, estimate, err);
     }

@@ -31,3 +31,13 @@ done
 fm-train -q -n --model "$odd" --tokens "$odd/tokens.npy" --method saliency --granularity model \
     --width-multiple 37 </dev/null
 echo "one width only: status $?"
+echo "-- the plan's end of one width for the model is the family's, which can be after --until"
+for multiple in 1 4 8; do
+    rm -f ranked trained family.fm
+    options=(--granularity model --until 0.4 --width-multiple "$multiple")
+    family saliency "${options[@]}" 2>/dev/null
+    plan=$(fm-train -q -n --json --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget-step 0.1 \
+        "${options[@]}" </dev/null)
+    echo "multiple $multiple: planned" "$(sed -n 's/.*"budget_\(....\).*: \([0-9.]\{6\}\).*/\1 \2/p' <<<"$plan" | tr '\n' ' ')" \
+        "made $(fm-pack --list --json family.fm | sed -n 's/.*"budget": \(0*.....\).*/\1/p' | tail -n 1)"
+done
