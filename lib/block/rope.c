@@ -48,7 +48,8 @@ static int read_type(struct stated *stated, const struct fm_rope_options *option
 }
 
 /* Read the number of positions that the model was first trained on: the model's own key, else that
- * of `rope`, else all positions. */
+ * of `rope`, else all positions.  json NULL: the model's own key is not read, as in transformers
+ * for objects of types of layers. */
 static int read_original(int *original, const cJSON *json, const cJSON *rope, struct fm_err *err)
 {
     const char *key = "original_max_position_embeddings";
@@ -232,6 +233,22 @@ static int check_own(const struct fm_rope *r, int width, const struct fm_rope_op
     return rc;
 }
 
+/* Refuse a partial_rotary_factor of the model if the object of a type of layer has none:
+ * transformers copies it there, and other programs use a default. */
+static int check_inherited(const cJSON *object, const struct fm_keys *keys, const char *layer_type,
+                           struct fm_err *err)
+{
+    const char *key = "partial_rotary_factor";
+    const cJSON *own = cJSON_GetObjectItemCaseSensitive(object, key),
+                *model = cJSON_GetObjectItemCaseSensitive(keys->json, key);
+    if ((own && !cJSON_IsNull(own)) || !model || cJSON_IsNull(model))
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG,
+                   "%s is outside rope_parameters, and '%s' there has none; some programs use it "
+                   "for those layers, others a default; add %s to '%s'",
+                   key, layer_type, key, layer_type);
+}
+
 /* The rotation of one type of layer. */
 static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
                            const struct fm_rope_options *options, const struct fm_keys *keys,
@@ -254,8 +271,10 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
                      options->layer_type);
     if (!rc && said)
         rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
+    if (!rc && said && !options->theta_key)
+        rc = check_inherited(object, keys, options->layer_type, err);
     if (!rc && stated.type == YARN)
-        rc = read_yarn(r, c, keys->json, object, err);
+        rc = read_yarn(r, c, NULL, object, err);
     return rc ? rc : check_own(r, width, options, keys, err);
 }
 

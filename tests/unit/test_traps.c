@@ -444,6 +444,19 @@ static void each_type_of_lagunas_layers_has_a_rotation(void **state)
     assert_true(c.gqa->rope.theta == 9 && c.gqa->rope.R == 8 && c.gqa->window_rope.theta == 8);
     c = must(LAGUNA, ROPES(",\"partial_rotary_factor\":0.5,\"rope_type\":\"yarn\",\"factor\":4"));
     assert_true(c.gqa->rope.R == 4 && c.gqa->rope.factor[1] != 1 && c.gqa->window_rope.R == 8);
+#define OWN ",\"partial_rotary_factor\":0.5"
+    c = must(LAGUNA, "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9" OWN
+                     "},\"sliding_attention\":{\"rope_theta\":8" OWN "}}"
+                     ",\"partial_rotary_factor\":0.25");
+    assert_true(c.gqa->rope.R == 4 && c.gqa->window_rope.R == 4);
+    refused(
+        LAGUNA, ROPES("") OWN, FM_ECONFIG,
+        "partial_rotary_factor is outside rope_parameters, and 'full_attention' there has none");
+    refused(LAGUNA, ROPES(OWN) OWN, FM_ECONFIG, "and 'sliding_attention' there has none");
+#define YARN ",\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16"
+    c = must(LAGUNA, ROPES(YARN));
+    struct fm_config other = must(LAGUNA, ROPES(YARN) ",\"original_max_position_embeddings\":1024");
+    assert_memory_equal(&c.gqa->rope, &other.gqa->rope, sizeof c.gqa->rope);
     refused(LAGUNA, "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"default\"}", FM_ECONFIG,
             "rope_parameters has no object 'full_attention'; programs of laguna read");
     refused(LAGUNA, "\"swa_rope_parameters\":{\"rope_theta\":9}", FM_ECONFIG,
