@@ -143,8 +143,8 @@ static int check_pattern(const struct fm_gqa *g, const struct fm_config *c, cons
 static int read_before(int64_t *window, const char *key, const cJSON *json, struct fm_err *err)
 {
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, "sliding_window");
-    int64_t before = 0;
-    int rc = fm_json_opt_int(json, key, 0, EXACT_MAX - 1, &before, err);
+    int64_t before = 0; /* absent or null */
+    int rc = fm_json_opt_int(json, key, 1, EXACT_MAX - 1, &before, err);
     if (rc || before == 0)
         return rc;
     if (cJSON_IsNumber(said) && *window != before && *window != before + 1)

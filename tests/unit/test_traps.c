@@ -564,6 +564,10 @@ static void mimos_window_counts_the_query_itself(void **state)
     assert_int_equal(fm_gqa_window(&c, 1), 8);
     refused(MIMO, "\"sliding_window_size\":8,\"sliding_window\":11", FM_ECONFIG,
             "sliding_window 11 is neither sliding_window_size 8 nor one more");
+    c = must(MIMO, "\"sliding_window_size\":null,\"sliding_window\":8");
+    assert_int_equal(fm_gqa_window(&c, 1), 8);
+    refused(MIMO, "\"sliding_window_size\":0,\"sliding_window\":8", FM_EFORMAT,
+            "sliding_window_size");
 }
 
 /* transformers takes its own defaults, whatever these say. */
