@@ -2,6 +2,7 @@
  * them. */
 #include "lib/bench/wikitext.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,11 +102,15 @@ static const char *trim_end(const char *from, const char *at)
 static char *trim_between(const struct change *c, char open, char close)
 {
     char *to = c->to;
+    bool closes = true; /* CLOSE may be in the rest of the text */
     for (const char *at = c->from; at < c->end;) {
-        const char *last = *at == open ? memchr(at + 1, close, (size_t)(c->end - at - 1)) : NULL;
+        bool opens = closes && *at == open;
+        const char *last = opens ? memchr(at + 1, close, (size_t)(c->end - at - 1)) : NULL;
         *to++ = *at++;
-        if (!last)
+        if (!last) {
+            closes = closes && !opens;
             continue;
+        }
         for (size_t n; (n = space(at, last)) > 0;)
             at += n;
         size_t kept = (size_t)(trim_end(at, last) - at);

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -43,8 +44,29 @@ static void pages_are_what_lm_eval_makes_of_them(void **state)
     }
 }
 
+/* A search to the end of the page for every bracket would take minutes. */
+static void brackets_that_nothing_closes_take_linear_time(void **state)
+{
+    (void)state;
+    struct fm_err err = {0};
+    size_t size = (size_t)4 << 20, made = size;
+    char *text = malloc(size);
+    assert_non_null(text);
+    memset(text, '(', size);
+    alarm(60);
+    assert_int_equal(fm_wikitext_detokenise(&text, &made, &err), 0);
+    alarm(0);
+    assert_int_equal(made, size);
+    for (size_t i = 0; i < size; i++)
+        assert_true(text[i] == '(');
+    free(text);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(pages_are_what_lm_eval_makes_of_them)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_are_what_lm_eval_makes_of_them),
+        cmocka_unit_test(brackets_that_nothing_closes_take_linear_time),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
