@@ -53,7 +53,7 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
     fm_json_add_uint(o, "bytes_plain", written);
 }
 
-/* Factor for machines like this one with more cores. */
+/* The time on more ranks like this one, as long as more of them are faster. */
 static void ranks_text(FILE *out, const struct fm_estimate *p)
 {
     static const int ranks[] = {2, 8, 32};

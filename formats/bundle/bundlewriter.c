@@ -17,10 +17,10 @@
  *     | offset                                        offset, a multiple of 4096       file end
  *     header
  *
- * In parts, several files go on counting: a file ends with its checksums and two zero blocks, and
- * the next one begins with the header of the slot after them.  The checksums of the first are slot
- * w->file[0].sums, with the manifest's digest; those of the others have their digests in the
- * manifest.
+ * In a bundle in parts, slots and offsets continue from file to file: a file ends with its
+ * checksums and two zero blocks, and the next one begins with the header of the next slot.  The
+ * checksums of the first file are slot w->file[0].sums and have the manifest's digest; the manifest
+ * has the digests of the other files' checksums.
  *
  * States of a writer, and what moves it on:
  *
@@ -30,12 +30,12 @@
  *     any state  --fm_bundle_abandon-->   nothing is left of it
  *
  * Invariants, from the layout on:
- *   1. Slot 0 is the manifest, the last one of a file its checksums.  Places never decrease from
- * slot to slot, pads and these apart, and a pad stands directly before every aligned slot and
- * nowhere else.
- *   2. Slots touch: the header of slot i + 1 begins where the padded data of slot i ends, or where
- * the file of slot i does.  The data of an aligned slot begins at a multiple of FM_BUNDLE_ALIGN of
- *      its file.
+ *   1. Slot 0 is the manifest, and the last slot of a file is its checksums.  Places never decrease
+ *      from slot to slot, except at pads and checksums.  There is a pad directly before every
+ *      aligned slot, and nowhere else.
+ *   2. Slots are contiguous: the header of slot i + 1 begins where the padded data of slot i ends,
+ *      or where the file of slot i ends.  The data of an aligned slot begins at a multiple of
+ *      FM_BUNDLE_ALIGN in its file.
  *   3. The manifest has exactly slot[0].size bytes whenever it is printed, with digests or zeros:
  *      only then the offsets that it states are true.
  *   4. Pipe: bytes are written in ascending order without a gap.  Slots before `next` are written
@@ -112,7 +112,7 @@ static bool is_appended(const struct slot *s)
            s->place != FM_PLACE_PAD;
 }
 
-/* True if it is, or may become, several parts. */
+/* True if the bundle is, or may become, several parts. */
 static bool is_split(const struct fm_bundle_writer *w)
 {
     return w->files > 1;
@@ -394,7 +394,7 @@ static int make_writer(struct fm_bundle_writer **out, cJSON *manifest, uint64_t 
     return FM_OK;
 }
 
-/* Write slot by slot: an offset in the whole belongs to the file of its slot. */
+/* Write to the file that has the slot; offset counts from the beginning of the first file. */
 static int put(struct fm_bundle_writer *w, const struct slot *s, uint64_t offset, const void *src,
                size_t size, struct fm_err *err)
 {

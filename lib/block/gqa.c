@@ -117,7 +117,7 @@ static int find_list(const cJSON **list, const cJSON *json, const char *key, int
     return n == L ? FM_OK : fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, n, L);
 }
 
-/* Check a list of layers with a window that transformers does not read. */
+/* Check a list that marks the layers with a window; transformers does not read this list. */
 static int check_pattern(const struct fm_gqa *g, const struct fm_config *c, const char *key,
                          const cJSON *json, struct fm_err *err)
 {
@@ -138,8 +138,8 @@ static int check_pattern(const struct fm_gqa *g, const struct fm_config *c, cons
     return FM_OK;
 }
 
-/* Read the number of positions before a query's own; sliding_window may count with its own or
- * without. */
+/* Read the number of positions before the query's own; sliding_window may or may not include the
+ * query's own position. */
 static int read_before(int64_t *window, const char *key, const cJSON *json, struct fm_err *err)
 {
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(json, "sliding_window");
@@ -258,8 +258,8 @@ static int read_layer_heads(struct fm_config *c, const char *key, const cJSON *j
     return FM_OK;
 }
 
-/* Set how many key heads layers have that have a window, and the others; G becomes the larger
- * number.  Check that they divide the query heads. */
+/* Set the number of key heads of layers with a window, and of the other layers; G becomes the
+ * larger one.  Check that both divide the number of query heads. */
 static int share_heads(struct fm_config *c, const struct fm_gqa_options *o, struct fm_err *err)
 {
     struct fm_gqa *g = c->gqa;

@@ -153,7 +153,7 @@ static void embed_block(const struct fm_sweeping *r, int block, float *x)
     }
 }
 
-/* Fill in the places of the views of a block and lane, for the forward. */
+/* Set the views of the block's micro-batches in a lane, for the forward. */
 static void place_forward(const struct fm_sweeping *r, int block, int lane,
                           struct fm_expert_view *where)
 {

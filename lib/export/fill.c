@@ -152,7 +152,8 @@ static int read_checked(const struct fm_exportplan *p, const struct fm_planned_b
 /* Of this thread, between fm_fill_hold and fm_fill_drop; NULL: bytes are read on demand. */
 static _Thread_local struct fm_fill_held *held;
 
-/* The same from the held bytes; first all channels that the expert keeps are read into them. */
+/* As read_checked, but from the held bytes, into which all kept channels of the expert are read on
+ * its first use. */
 static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                      uint64_t first, uint64_t count, void *dst, struct fm_err *err)
 {
@@ -706,7 +707,7 @@ static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_ten
     return rc;
 }
 
-/* The same of whole experts. */
+/* Bytes [from, from + size) of a tensor with a range for each expert; whole experts. */
 static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
@@ -717,7 +718,7 @@ static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_t
         char *to = dst + (at - from);
         rc = p->codes ? fill_apart(p, t, e, to, (size_t)each, err) : fill_rounded(p, t, e, to, err);
         bool shared = !p->codes && t->fill == FM_FILL_FACTOR && each > sizeof(float);
-        if (!rc && shared) /* by gate and up */
+        if (!rc && shared) /* gate and up have the same factor */
             memcpy(to + sizeof(float), to, sizeof(float));
     }
     return rc;

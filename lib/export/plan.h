@@ -1,8 +1,8 @@
 /*
- * The plan of an export: which member of an open family, as wide as which channels, in which
- * tensors, from which bytes of the bundle, in which files of which size, with which texts.  The
- * writer of an export follows it, a list of exports counts it, and fm-verify plans an export again
- * to compare files with it.
+ * The plan of an export: the member of an open family, the widths of its experts, the tensors, the
+ * bytes of the bundle that fill them, the files with their sizes, and the texts.  The writer of an
+ * export follows the plan, a list of exports takes its sizes from it, and fm-verify plans an export
+ * again to compare files with it.
  *
  *     struct fm_exportplan p;
  *     rc = fm_exportplan_begin(&p, &opened, &options, &err);
@@ -70,8 +70,8 @@ struct fm_planned_tensor {
     int e, experts;                        /* the first expert, how many */
     int wider;                             /* WIDENED: this dimension, */
     uint64_t by;                           /* by so much, */
-    size_t again;                          /* of scales: with the last one, these bytes, repeated */
-    int blank;                             /* else with this byte */
+    size_t again;                          /* padding: repeat the last scale, of these bytes; 0: */
+    int blank;                             /* repeat this byte */
     size_t block, blocks;                  /* EXPERTS: the first, how many */
     size_t file;
 };
@@ -100,7 +100,7 @@ struct fm_planned_widths {
 enum fm_code_fate {
     FM_CODE_LEFT,   /* code, or what makes a program load code or another model */
     FM_CODE_KEPT,   /* the same, with options.allow_code */
-    FM_CODE_UNKNOWN /* a key of config.json that neither family nor layout knows, left out */
+    FM_CODE_UNKNOWN /* a key of config.json that neither family nor layout defines, left out */
 };
 
 #define FM_CODE_NAME_BYTES 192
@@ -214,7 +214,7 @@ double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
 /* The width of this export for a width: rounded up to pad_multiple, as long as that is a
  * multiple required by the training and the layout's kernels. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
-/* The channels of an expert on each device are a multiple of it: the group of the codes, or 1. */
+/* The number that divides an expert's channels on each device: the group of the codes, or 1. */
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p);
 /* org/name of the original, from the options or the checkpoint; "" if unknown. */
 const char *fm_exportplan_base_model(const struct fm_exportplan *p);

@@ -94,8 +94,8 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
 /*
  * Open a bundle from a pipe while its weights are still to come.  The members before the weights
  * have their digests in the manifest, which comes first; those of the weights come last.  So the
- * first members are kept and opened at once.  Whatever is unexpected in them is kept whole, and
- * reported by the checks of a file.
+ * first members are kept and opened at once.  If they have unexpected content, the whole bundle is
+ * kept, and the checks for a file report it.
  */
 int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err);
 

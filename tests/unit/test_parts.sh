@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A bundle in parts that is interrupted, by a failing call or by kill -9: no first part under its name,
-# which would make the set look whole, unless all of it is; and the same command again makes the set,
-# and leaves nothing else.
+# Interrupt the writing of a bundle in parts, by a failing call or by kill -9.  The first part must not
+# have its final name unless the set is complete; and the same command, run again, must write the
+# complete set and leave nothing else.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD odd=$PWD/golden/odd-mixtral
