@@ -67,7 +67,7 @@ static const char *advise(char to[96], const struct fm_err *err, int groups)
     assert(words || !err->advice);
     bool fits = words && !(advice[err->advice].groups & ~groups);
     if (!words && files_confined && err->code == FM_EPERM) {
-        words = "the sandbox opens only what the command line names; see --no-sandbox in fm(7)";
+        words = "if its permissions allow it, the sandbox does not: see --no-sandbox in fm(7)";
         fits = true;
     }
     snprintf(to, 96, "%s%s", fits ? "; " : "", fits ? words : "");

@@ -80,7 +80,7 @@ int main(int argc, char **argv)
         {"lr", 0, FM_CLI_REAL, &options.lr, "X", "learning rate (default: 1e-4)", FM_RECOVER_LR_MIN,
          FM_RECOVER_LR_MAX, 0},
         {"w-task", 0, FM_CLI_REAL, &options.w_task, "X",
-         "weight of the cross-entropy (default: 1; with --train router 0)", 0,
+         "weight of the cross-entropy (default: 1; of routers on one mask 0)", 0,
          FM_RECOVER_WEIGHT_MAX, 0},
         {"w-kl", 0, FM_CLI_REAL, &options.w_kl, "X",
          "weight of the divergence from the full model (default: 1)", 0, FM_RECOVER_WEIGHT_MAX, 0},
@@ -104,6 +104,9 @@ int main(int argc, char **argv)
     struct fm_recover_options usual;
     fm_recover_defaults(&usual, (enum fm_recover_train)train);
     options.train = usual.train;
+    /* A cross step trains the full model too, by the cross-entropy only. */
+    if (options.strategy == FM_RECOVER_CROSS)
+        usual.w_task = 1;
     options.w_task = options.w_task < 0 ? usual.w_task : options.w_task;
     struct fm_recover_report report = {0};
     struct fm_err err = {0};

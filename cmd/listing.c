@@ -14,6 +14,8 @@
 #include "lib/export/runtimes.h"
 #include "lib/run/report.h"
 
+#define ROWS_ALL 40   /* a table of at most so many members has all of them */
+#define ROWS_EVEN 20  /* of more, if too few are measured, about so many */
 #define CONTEXT 32768 /* tokens of one sequence: a common length in serving */
 
 static void format_count(char text[32], uint64_t n)
@@ -39,6 +41,40 @@ static void marks(FILE *out, const struct fm_list *list, int row, uint64_t conte
     }
     if (fm_list_knee(list) == row)
         fprintf(out, "%sknee", before);
+}
+
+/* True if the member is first on a card or the knee. */
+static bool is_marked(const struct fm_list *list, int row, uint64_t context)
+{
+    for (int card = 0; card < FM_CARDS; card++)
+        if (fm_list_first_on_card(list, card, context) == row)
+            return true;
+    return fm_list_knee(list) == row;
+}
+
+/*
+ * Tables of a large family have the first and the last member, those with marks, and the measured
+ * ones; if fewer than three are measured, evenly spaced ones.  The JSON has all.
+ */
+static bool is_shown(const struct fm_list *list, int row, uint64_t context)
+{
+    int measured = 0;
+    if (list->rows <= ROWS_ALL || row == 0 || row == list->rows - 1)
+        return true;
+    for (int i = 0; i < list->rows; i++)
+        measured += list->row[i].known && !list->row[i].interpolated;
+    if (measured < 3 ? row % (list->rows / ROWS_EVEN) == 0
+                     : list->row[row].known && !list->row[row].interpolated)
+        return true;
+    return is_marked(list, row, context);
+}
+
+static int count_shown(const struct fm_list *list, uint64_t context)
+{
+    int n = 0;
+    for (int i = 0; i < list->rows; i++)
+        n += is_shown(list, i, context);
+    return n;
 }
 
 static void row_text(FILE *out, const struct fm_list *list, int row, uint64_t context)
@@ -134,7 +170,7 @@ static void fixed_tp_degrees(FILE *out, const struct fm_list *list, enum fm_spli
 }
 
 /* The size of every member in each layout, and over how many devices it can be split. */
-static void form_table(FILE *out, const struct fm_list *list)
+static void form_table(FILE *out, const struct fm_list *list, uint64_t context)
 {
     const char *separator = "";
     fprintf(out, "\nbytes of an export, %s; tensor-parallel degrees of ",
@@ -150,7 +186,8 @@ static void form_table(FILE *out, const struct fm_list *list)
         fprintf(out, " %10s", list->kind[i].name);
     degree_cells(out, list, NULL);
     for (int i = 0; i < list->rows; i++)
-        form_row(out, list, &list->row[i]);
+        if (is_shown(list, i, context))
+            form_row(out, list, &list->row[i]);
     fprintf(out, "tensor-parallel degrees of ");
     fixed_tp_degrees(out, list, FM_SPLIT_HEADS);
     fprintf(out, "; ");
@@ -159,14 +196,22 @@ static void form_table(FILE *out, const struct fm_list *list)
 }
 
 /* The size of a uniform export with experts rounded to each possible format. */
-static void format_table(FILE *out, const struct fm_list *list)
+static void format_table(FILE *out, const struct fm_list *list, uint64_t context)
 {
+    bool any = false;
+    for (int r = 0; r < list->rows; r++)
+        for (int i = 0; fm_quantisers[i]; i++)
+            any = any || list->row[r].format[i].tensors > 0;
+    if (!any)
+        return;
     fprintf(out, "\nbytes of a uniform export with --weights FORMAT, tensors alone; - where its "
                  "sizes do not go with the format\nbudget");
     for (int i = 0; fm_quantisers[i]; i++)
         fprintf(out, " %9s", fm_quantisers[i]->name);
     fputc('\n', out);
     for (int r = 0; r < list->rows; r++) {
+        if (!is_shown(list, r, context))
+            continue;
         fprintf(out, "%6.4f", list->row[r].budget);
         for (int i = 0; fm_quantisers[i]; i++) {
             char bytes[32];
@@ -185,6 +230,8 @@ static void pass_table(FILE *out, const struct fm_list *list, const struct fm_li
             devices, devices == 1 ? "" : "s", quantum);
     for (int i = 0; i < list->rows; i++) {
         const char *before = "  ";
+        if (!is_shown(list, i, o->context))
+            continue;
         fprintf(out, "%6.4f", list->row[i].budget);
         for (int k = 0; k < list->kinds; k++) {
             if (!fm_list_passes(&list->kind[k], &list->row[i].form[k], devices, (uint32_t)quantum))
@@ -254,7 +301,8 @@ static int member_table(FILE *out, const struct fm_list *list, const struct fm_l
     if (o->sort)
         qsort(row, (size_t)list->rows, sizeof *row, compare_worst);
     for (int i = 0; i < list->rows; i++)
-        row_text(out, list, (int)(row[i] - list->row), o->context);
+        if (is_shown(list, row[i]->index, o->context))
+            row_text(out, list, row[i]->index, o->context);
     free(row);
     return FM_OK;
 }
@@ -288,13 +336,16 @@ static int table(FILE *out, const struct fm_list *list, const struct fm_listing_
     legend(out, list, context);
     if (member_table(out, list, o, err))
         return err->code;
-    form_table(out, list);
+    form_table(out, list, context);
     if (list->packed && list->storage[0])
         smaller_line(out, list);
     if (list->packed)
-        format_table(out, list);
+        format_table(out, list, context);
     if (o->devices || o->quantum)
         pass_table(out, list, o);
+    int shown = count_shown(list, context);
+    if (shown < list->rows)
+        fprintf(out, "\n%d of %d members are shown; --json has all\n", shown, list->rows);
     return FM_OK;
 }
 

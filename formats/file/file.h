@@ -129,10 +129,10 @@ int fm_output_text(const char *path, const char *text, bool force, struct fm_err
 void fm_output_abandon(struct fm_output *o); /* remove the temporary; after commit: nothing */
 
 /*
- * A directory that appears whole: made as .NAME.partial-PID-RAND, renamed by commit.  With `force`
- * (else NULL; borrowed) an existing one is replaced if it is empty, or if it is an export: it has
- * the file `mark`, and otherwise only plain files for which has() is true.  FM_ECREATE names a file
- * that prevents this.
+ * A directory that appears whole: made as .NAME.partial-HOST-PID-RAND, renamed by commit.  With
+ * `force` (else NULL; borrowed) an existing one is replaced if it is empty, or if it is an export:
+ * it has the file `mark`, and otherwise only plain files for which has() is true.  FM_ECREATE names
+ * a file that prevents this.
  */
 struct fm_outdir_listed {
     const char *mark;

@@ -26,6 +26,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "formats/file/file.h"
@@ -117,6 +118,18 @@ static uint32_t draw(void)
     return r;
 }
 
+/* A number for this machine: a lock on a network file system may be known to one machine only, so
+ * temporaries of others are never taken for left ones. */
+static uint32_t machine(void)
+{
+    struct utsname u = {0};
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    (void)uname(&u);
+    for (const char *c = u.nodename; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 16777619u;
+    return hash;
+}
+
 /* The start and length of the name in `path`; FM_ECREATE for an empty or too long name. */
 static int find_name(const char **name, size_t *len, const char *path, struct fm_err *err)
 {
@@ -157,8 +170,8 @@ static bool is_pid_and_number(const char *s)
            s[digits + 9] == '\0';
 }
 
-/* Remove temporaries in `home` whose names begin so, and that no process owns.  Failures are
- * silent: another run can remove them. */
+/* Remove temporaries of this machine in `home` whose names begin so, and that no process owns.
+ * Failures are silent: another run can remove them. */
 static void remove_left(const char *home, const char *begin, bool directory)
 {
     char path[PATH_MAX];
@@ -199,15 +212,15 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
         return NULL;
     int kept = (int)(len < NAME_KEPT ? len : NAME_KEPT);
     char made[PATH_MAX];
-    int n = snprintf(made, sizeof made, "%.*s.%.*s.%s-%ld-%08x", (int)(name - path), path, kept,
-                     name, kind, (long)getpid(), (unsigned)draw());
+    int n = snprintf(made, sizeof made, "%.*s.%.*s.%s-%08x-%ld-%08x", (int)(name - path), path,
+                     kept, name, kind, (unsigned)machine(), (long)getpid(), (unsigned)draw());
     if (n < 0 || (size_t)n >= sizeof made) {
         fm_fail(err, FM_ECREATE, "cannot create '%.64s...': the name is too long", path);
         return NULL;
     }
     char home[PATH_MAX + 4], begin[NAME_MAX + 16];
     snprintf(home, sizeof home, "%.*s.", (int)(name - path), path);
-    snprintf(begin, sizeof begin, ".%.*s.%s-", kept, name, kind);
+    snprintf(begin, sizeof begin, ".%.*s.%s-%08x-", kept, name, kind, (unsigned)machine());
     remove_left(home, begin, directory);
     int s = claim_slot();
     if (s < 0) {

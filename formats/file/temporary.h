@@ -13,10 +13,10 @@
 #define FM_TEMPORARIES_MAX 64 /* outputs open at once */
 
 /*
- * A name for a temporary beside `path`: DIR/.NAME.KIND-PID-RAND, entered into the table; free()
- * it.  Temporaries of this path and kind that killed processes left are removed first: those that
- * no process holds locked (fm_temporary_own).  NULL with FM_ENOMEM, FM_ECREATE (the path ends in no
- * name, or is too long), FM_EBUG (table full).
+ * A name for a temporary beside `path`: DIR/.NAME.KIND-HOST-PID-RAND, entered into the table;
+ * free() it.  Temporaries of this path and kind that killed processes left are removed first: those
+ * that no process holds locked (fm_temporary_own).  NULL with FM_ENOMEM, FM_ECREATE (the path ends
+ * in no name, or is too long), FM_EBUG (table full).
  */
 char *fm_temporary_new(const char *path, const char *kind, bool directory, int *slot,
                        struct fm_err *err);

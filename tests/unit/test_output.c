@@ -254,22 +254,30 @@ static void the_next_run_removes_what_a_killed_one_left(void **state)
     struct fm_output o, other;
     struct fm_outdir d;
     struct fm_err err = {0};
+    char file[64], partial[64], weights[80];
     scratch_mkdir("left");
-    scratch_write("left/.file.fm-12-0123abcd", "left", 4);
+    assert_int_equal(fm_output_open(&o, scratch("left/file"), true, false, &err), FM_OK);
+    const char *host = strstr(o.temp, ".fm-") + 4; /* 8 digits */
+    snprintf(file, sizeof file, "left/.file.fm-%.8s-12-0123abcd", host);
+    snprintf(partial, sizeof partial, "left/.file.partial-%.8s-12-0123abcd", host);
+    snprintf(weights, sizeof weights, "%s/weights", partial);
+    fm_output_abandon(&o);
+    scratch_write(file, "left", 4);
     scratch_write("left/.file.fm-12-notes", "stays", 5);
+    scratch_write("left/.file.fm-00000000-12-0123abcd", "of another machine, stays", 25);
     scratch_write("left/.other.fm-12-0123abcd", "stays", 5);
-    scratch_mkdir("left/.file.partial-12-0123abcd");
-    scratch_write("left/.file.partial-12-0123abcd/weights", "left", 4);
+    scratch_mkdir(partial);
+    scratch_write(weights, "left", 4);
     assert_int_equal(fm_output_open(&other, scratch("left/file"), true, false, &err), FM_OK);
-    assert_int_equal(access(scratch("left/.file.fm-12-0123abcd"), F_OK), -1);
+    assert_int_equal(access(scratch(file), F_OK), -1);
     assert_int_equal(fm_output_open(&o, scratch("left/file"), true, false, &err), FM_OK);
     assert_int_equal(access(other.temp, F_OK), 0);
     fm_output_abandon(&o);
     fm_output_abandon(&other);
-    assert_int_equal(scratch_entries(scratch("left")), 3);
+    assert_int_equal(scratch_entries(scratch("left")), 4);
     assert_int_equal(fm_outdir_open(&d, scratch("left/file"), NULL, &err), FM_OK);
     fm_outdir_abandon(&d);
-    assert_int_equal(scratch_entries(scratch("left")), 2);
+    assert_int_equal(scratch_entries(scratch("left")), 3);
 }
 
 static void directories_appear_whole_or_not_at_all(void **state)
