@@ -30,6 +30,7 @@ echo "-- a member between two that were measured"
 fm-pack -q -m "$odd" -o family.fm few >/dev/null
 fm-verify -q family.fm >/dev/null && echo "verified"
 fm-pack --list --json family.fm | grep -c '"interpolated": true'
+fm-pack --list family.fm | grep -c 'members are shown; --json has all' # tables have few that were not measured
 for budget in 0.1 0.12; do
     fm-pack -q --export at --layout ragged --budget $budget -f family.fm >/dev/null 2>&1
     grep -o 'held-out cross-entropy[a-z ,]*|' at/README.md
