@@ -57,6 +57,9 @@ must() {
     [ ! -e ../outside/made ] || fault "$*, $act: wrote outside"
 }
 
+# Containers often refuse io_uring to all: then there is nothing to compare.
+uring=$(run io_uring fm-verify --no-sandbox family.fm | grep -c succeeded)
+
 commands=("fm-verify family.fm" "fm-verify plain" "fm-verify plain --against family.fm"
     "fm-verify -n family.fm" "fm-pack --list family.fm" "fm-pack -q --export made --budget 0.5 family.fm"
     "fm-pack -q --export - --budget 0.5 family.fm" "fm-bench report family.fm")
@@ -73,7 +76,7 @@ for command in "${commands[@]}"; do
         must killed "connect 9" $command
         must killed fork $command
         must failed kill $command
-        must failed io_uring $command
+        [ "$uring" = 0 ] || must failed io_uring $command
     fi
 done
 
