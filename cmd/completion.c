@@ -122,7 +122,7 @@ static void bash_options(FILE *out, const struct fm_completion *c, int mode)
     fprintf(out, "'");
 }
 
-/* The options of the first operand on the line; all if there is none. */
+/* The options of the first operand on the line; without an operand, all options. */
 static void bash_first(FILE *out, const struct fm_completion *c)
 {
     fprintf(out, "    local word what=''\n"

@@ -12,7 +12,7 @@
 /* Findings and notes are lines of the result, and arrays of its JSON. */
 struct findings {
     FILE *out;
-    cJSON *list, *noted[FM_VERIFY_NOTES]; /* these; NULL if there are none of a kind */
+    cJSON *list, *noted[FM_VERIFY_NOTES]; /* these; NULL for a kind that did not occur */
 };
 
 static void add_finding(void *self, const char *item, const char *what)

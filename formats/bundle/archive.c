@@ -354,7 +354,7 @@ int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_er
                    file->size - end);
 }
 
-/* Read one member; *end is set if there is none. */
+/* Read one member; *end is set at the end of the archive. */
 static int step(struct walk *w, bool *end, struct fm_err *err)
 {
     char name[NAME_BYTES + 1];

@@ -78,7 +78,7 @@ static const struct {
             {".qzeros", ".weight_shape", 2, true},
             {".g_idx", NULL, 1, true}};
 
-/* Give a tensor its new name, in `names`, and form; *left_out: it has none. */
+/* Give a tensor its new name, in `names`, and form; *left_out: the tensor is dropped. */
 static int take_tensor(struct fm_tensor *t, bool *left_out, char **names, const struct fm_shard *s,
                        int group, bool minus_one, struct fm_err *err)
 {

@@ -11,11 +11,10 @@
  *                are predicted (tools/perplexity/perplexity.cpp).
  *     wikitext   lm-eval's task of this name, of a text of documents: each is detokenised
  *                (lib/bench/wikitext.h) and predicted whole, its first token from the tokenizer's
- *                bos_token, or eos_token if there is none; documents longer than the window in
- *                windows one after another, the first token of each from the last one before it.
- *                The last window of such a document is as long as the others: it begins before
- *                what is left to predict.
- *                Losses are also given by the words and bytes of the documents.
+ *                bos_token, or eos_token if the tokenizer has no bos_token; documents longer than
+ * the window in windows one after another, the first token of each from the last one before it. The
+ * last window of such a document is as long as the others: it begins before what is left to
+ * predict. Losses are also given by the words and bytes of the documents.
  */
 #ifndef FM_CONVENTION_H
 #define FM_CONVENTION_H

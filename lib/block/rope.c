@@ -233,7 +233,7 @@ static int check_own(const struct fm_rope *r, int width, const struct fm_rope_op
     return rc;
 }
 
-/* Refuse a partial_rotary_factor of the model if the object of a type of layer has none:
+/* Refuse a partial_rotary_factor of the model if the object of a type of layer lacks one:
  * transformers copies it there, and other programs use a default. */
 static int check_inherited(const cJSON *object, const struct fm_keys *keys, const char *layer_type,
                            struct fm_err *err)
@@ -244,7 +244,7 @@ static int check_inherited(const cJSON *object, const struct fm_keys *keys, cons
     if ((own && !cJSON_IsNull(own)) || !model || cJSON_IsNull(model))
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "%s is outside rope_parameters, and '%s' there has none; some programs use it "
+                   "%s is outside rope_parameters, which lacks it for '%s'; some programs use it "
                    "for those layers, others a default; add %s to '%s'",
                    key, layer_type, key, layer_type);
 }

@@ -18,7 +18,7 @@ struct fm_rope_options {
     bool pairs;
     const char *layer_type; /* rope_parameters has an object for each type of layer: the name of
                                this type; NULL: it has the rotation of all layers */
-    double partial_object;  /* partial_rotary_factor if that object has none */
+    double partial_object;  /* default partial_rotary_factor of that object */
     const char *theta_key;  /* with layer_type: a key of the model that other programs read, whose
                                value must be the same, as must partial_rotary_factor; NULL: none */
 };

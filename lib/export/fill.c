@@ -252,7 +252,7 @@ int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_te
     return -1;
 }
 
-/* Index of the tensor that has a plane of a part of the experts; -1 if the bundle has none. */
+/* Index of the tensor that has a plane of a part of the experts; -1 if the bundle lacks it. */
 static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int plane)
 {
     const struct fm_packed *packed = &p->from->packed;

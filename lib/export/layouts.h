@@ -111,7 +111,7 @@ const struct fm_layout *fm_layouts_find(const char *name);
 void fm_layouts_choices(char *text, size_t size);
 /* Replace *layout by its form for vLLM; FM_EUSAGE if it has one form for all. */
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
-/* Replace *layout by its form for --drop-experts; FM_EUSAGE if it has none. */
+/* Replace *layout by its form for --drop-experts; FM_EUSAGE if there is no such form. */
 int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err);
 /* For sentences: the name of the first layout that takes a load cap; "native or padded", the
  * layouts that can keep extra tensors. */

@@ -11,7 +11,7 @@
 #include "lib/base/err.h"
 
 struct fm_ownexport {
-    cJSON *json; /* fm-export.json; NULL if there is none that can be read */
+    cJSON *json; /* fm-export.json; NULL if missing or unreadable */
     struct fm_outdir_listed listed;
 };
 

@@ -98,7 +98,8 @@ struct fm_quantise_matrix {
 
 /* Its largest magnitude; NaN or Inf if it contains one. */
 float fm_quantise_most(const struct fm_quantise_matrix *w);
-/* The factor of a matrix of that dtype with this largest magnitude; 1 if the format has none. */
+/* The factor of a matrix of that dtype with this largest magnitude; 1 for a format without factors.
+ */
 float fm_quantise_factor(const struct fm_quantiser *q, enum fm_dtype weights, float most);
 /* Its codes and its scales, row-major, each unless NULL. `to` is that of fm_quantiser_config,
  * `factor` the factor of the matrix.  False if it contains NaN or Inf. */

@@ -451,8 +451,8 @@ static void each_type_of_lagunas_layers_has_a_rotation(void **state)
     assert_true(c.gqa->rope.R == 4 && c.gqa->window_rope.R == 4);
     refused(
         LAGUNA, ROPES("") OWN, FM_ECONFIG,
-        "partial_rotary_factor is outside rope_parameters, and 'full_attention' there has none");
-    refused(LAGUNA, ROPES(OWN) OWN, FM_ECONFIG, "and 'sliding_attention' there has none");
+        "partial_rotary_factor is outside rope_parameters, which lacks it for 'full_attention'");
+    refused(LAGUNA, ROPES(OWN) OWN, FM_ECONFIG, "which lacks it for 'sliding_attention'");
 #define YARN ",\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16"
     c = must(LAGUNA, ROPES(YARN));
     struct fm_config other = must(LAGUNA, ROPES(YARN) ",\"original_max_position_embeddings\":1024");
