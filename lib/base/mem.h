@@ -13,6 +13,9 @@
 
 #define FM_ALIGN 64
 
+/* Memory of a process beside its data, for forecasts: the program, its libraries, small blocks. */
+#define FM_PROCESS_BYTES ((uint64_t)16 << 20)
+
 /* *out = a * b or a + b; false, *out untouched, where that does not fit. */
 static inline bool fm_mul(size_t *out, size_t a, size_t b)
 {

@@ -10,7 +10,7 @@
 #include "lib/base/mem.h"
 #include "lib/engine/sweeping.h"
 
-int fm_sweeping_together(int batches, int rows, int cut)
+int fm_sweep_together(int batches, int rows, int cut)
 {
     int fit = rows < FM_SWEEP_BLOCK_TOKENS ? FM_SWEEP_BLOCK_TOKENS / rows : 1;
     int most = cut > 0 && cut < batches ? cut : batches;
@@ -19,7 +19,7 @@ int fm_sweeping_together(int batches, int rows, int cut)
 
 int fm_sweep_leaves(int batches, int rows, int cut)
 {
-    int together = fm_sweeping_together(batches, rows, cut);
+    int together = fm_sweep_together(batches, rows, cut);
     int part = cut > 0 && cut < batches ? cut : batches, rest = batches % part;
     return batches / part * ((part + together - 1) / together) + (rest + together - 1) / together;
 }

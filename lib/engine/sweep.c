@@ -587,7 +587,7 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                            .rows = rows,
                            .T = T,
                            .lanes = lanes,
-                           .together = fm_sweeping_together(batches, rows, options->cut)};
+                           .together = fm_sweep_together(batches, rows, options->cut)};
     s->slots = count_slots(s);
     int rc = take_buffers(s, err);
     if (!rc)

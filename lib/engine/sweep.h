@@ -198,7 +198,9 @@ struct fm_comm *fm_sweep_comm(const struct fm_sweep *sweep);
 int fm_sweep_own(const struct fm_sweep *sweep, int rank);
 int fm_sweep_own_most(const struct fm_sweep *sweep);
 
-/* Leaves of a run of `batches` micro-batches of `rows` tokens. */
+/* For a run of `batches` micro-batches of `rows` tokens, with the option `cut`: the most that go
+ * through a layer together, and the number of leaves. */
+int fm_sweep_together(int batches, int rows, int cut);
 int fm_sweep_leaves(int batches, int rows, int cut);
 
 /*

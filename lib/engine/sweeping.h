@@ -79,10 +79,6 @@ struct fm_sweeping {
 /* Rows of one task of the LM head: constant, so that results depend on nothing else. */
 #define FM_HEAD_ROWS 128
 
-/* Largest number of micro-batches in a block, for a sweep of `batches` micro-batches of `rows`
- * rows. */
-int fm_sweeping_together(int batches, int rows, int cut);
-
 /*
  * Cut r->batch into blocks, consecutive micro-batches of one shape, and keep only this rank's.  Its
  * micro-batches are then numbered from 0, except for the visitor.

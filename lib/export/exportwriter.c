@@ -211,7 +211,7 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
         most = need > most ? need : most;
         expert = last;
     }
-    return most * (uint64_t)fm_pool_threads() + plan_memory(p);
+    return FM_PROCESS_BYTES + most * (uint64_t)fm_pool_threads() + plan_memory(p);
 }
 
 /* ---- a directory ---- */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "formats/file/file.h"
+#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/units.h"
 #include "lib/block/cost.h"
@@ -20,22 +21,32 @@
 #include "lib/block/storage.h"
 #include "lib/engine/layer.h"
 
-#define PROCESS_BYTES ((uint64_t)16 << 20) /* the program, its libraries and their allocations */
-
-/* Scratch of one thread that computes a block of micro-batches in a layer: inner values and their
- * gradients, the rows of all experts, and one expert with twice its even share of rows. */
-static uint64_t scratch_bytes(const struct fm_config *c, int rows)
+/*
+ * Scratch of all threads in a layer.  A thread that computes a block of micro-batches in one lane
+ * has inner values, their gradients and the rows of all experts; there are at most blocks * lanes
+ * such threads.  All threads compute experts, each with twice its even share of rows.
+ */
+static uint64_t scratch_bytes(const struct fm_config *c, int batches, int rows, int cut, int lanes)
 {
-    uint64_t block = (uint64_t)(rows > FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS);
+    uint64_t block = (uint64_t)rows * (uint64_t)fm_sweep_together(batches, rows, cut);
     uint64_t share = 2 * block * (uint64_t)c->K / (uint64_t)c->E + 1;
-    return (block * fm_cost_token_floats(c) + share * fm_cost_row_floats(c)) * sizeof(float);
+    uint64_t blocks = (uint64_t)fm_sweep_leaves(batches, rows, cut) * (uint64_t)lanes;
+    uint64_t threads = (uint64_t)fm_pool_threads(), busy = blocks < threads ? blocks : threads;
+    return (busy * block * fm_cost_token_floats(c) + threads * share * fm_cost_row_floats(c)) *
+           sizeof(float);
 }
 
-uint64_t fm_estimate_boundaries(const struct fm_model *model, int rows, uint64_t memory)
+uint64_t fm_estimate_merged(const struct fm_config *c)
 {
-    uint64_t scratch = scratch_bytes(fm_model_config(model), rows);
-    uint64_t taken =
-        PROCESS_BYTES + fm_model_resident_bytes(model) + scratch * (uint64_t)fm_pool_threads();
+    return (uint64_t)c->E * (uint64_t)c->I * fm_expert_channel_params(c->expert, c->H) *
+           sizeof(float);
+}
+
+uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,
+                                int lanes, uint64_t memory)
+{
+    uint64_t taken = FM_PROCESS_BYTES + fm_model_resident_bytes(model) +
+                     scratch_bytes(fm_model_config(model), batches, rows, cut, lanes);
     return memory > taken ? memory - taken : 0;
 }
 
@@ -111,16 +122,18 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                                       (uint64_t)sweep->backward * ((uint64_t)c->L + 1));
     int rows = sweep->rows > INT_MAX ? INT_MAX : (int)sweep->rows;
     rows = rows < FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS;
-    uint64_t space = fm_estimate_boundaries(model, rows, memory);
+    int sequences = (int)(sweep->rows / (uint64_t)sweep->T);
+    int micro = fm_sweep_micro(sequences, sweep->T), batches = sequences / micro;
+    uint64_t space =
+        fm_estimate_boundaries(model, batches, micro * sweep->T, 0, sweep->lanes, memory);
     uint64_t spill = boundaries > space ? boundaries - space : 0;
     bool stay = fm_model_resident_bytes(model) >= fm_model_layer_bytes(model) * (uint64_t)c->L;
-    uint64_t merged =
-        (uint64_t)c->E * (uint64_t)c->I * fm_expert_channel_params(c->expert, c->H) * sizeof(float);
     uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
     uint64_t left = space - (boundaries - spill), kept = inner < left ? inner : left;
-    uint64_t resident = PROCESS_BYTES + boundaries - spill + kept + fm_model_resident_bytes(model) +
-                        (uint64_t)sweep->merged * merged +
-                        scratch_bytes(c, rows) * (uint64_t)fm_pool_threads();
+    uint64_t resident = FM_PROCESS_BYTES + boundaries - spill + kept +
+                        fm_model_resident_bytes(model) +
+                        (uint64_t)sweep->merged * fm_estimate_merged(c) +
+                        scratch_bytes(c, batches, micro * sweep->T, 0, sweep->lanes);
     estimate->memory = resident > estimate->memory ? resident : estimate->memory;
     estimate->spill = spill > estimate->spill ? spill : estimate->spill;
     estimate->sweeps += sweep->count;

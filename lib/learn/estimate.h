@@ -90,11 +90,16 @@ struct fm_estimate_sweep {
     int leaves;     /* units that ranks can share; 0: those of a step's micro-batches */
 };
 
+/* Bytes of the copy of a layer's experts in a sweep with an adapter merged. */
+uint64_t fm_estimate_merged(const struct fm_config *config);
+
 /*
- * Bytes of `memory` left for the boundaries of a sweep, after the layers that stay and the threads'
- * scratch; rows: tokens of a micro-batch.  0: everything is spilled.
+ * Bytes of `memory` left for the boundaries of a sweep of `batches` micro-batches of `rows` tokens
+ * in `lanes` lanes, after the layers that stay and the threads' scratch; cut: as in the sweep's
+ * options.  0: everything is spilled.
  */
-uint64_t fm_estimate_boundaries(const struct fm_model *model, int rows, uint64_t memory);
+uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,
+                                int lanes, uint64_t memory);
 
 /* Add a suggestion for a shorter run. */
 void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)

@@ -416,7 +416,8 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
                      const struct held_out *h, int lanes, struct watch *watch, struct fm_err *err)
 {
     int rows = h->S * h->T;
-    uint64_t memory = fm_estimate_boundaries(subnets->model, rows, subnets->memory);
+    uint64_t memory =
+        fm_estimate_boundaries(subnets->model, h->batches, rows, 0, lanes, subnets->memory);
     if (h->detail) {
         uint64_t taken = fm_quality_detail_bytes(h->sequence[h->sequences], lanes);
         memory = memory > taken ? memory - taken : 0;
@@ -442,7 +443,8 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
                          const struct held_out *h, struct watch *watch, struct fm_err *err)
 {
     const struct fm_config *config = fm_model_config(subnets->model);
-    uint64_t space = fm_estimate_boundaries(subnets->model, h->S * h->T, subnets->memory);
+    uint64_t space = fm_estimate_boundaries(subnets->model, h->batches, h->S * h->T, 0,
+                                            fm_pool_threads(), subnets->memory);
     int group = fm_quality_group(config, h->calib, space), before = watch->group;
     size_t experts = (size_t)config->M * (size_t)config->E;
     struct fm_sweep *sweep = NULL;
@@ -500,6 +502,12 @@ static int measure(struct fm_quality *quality, struct subnets *subnets, int mask
     struct fm_sweep *teacher = NULL;
     assert(!detail || !run->machine.comm); /* a rank has the values of its own tokens */
     subnets->memory = fm_machine_memory(&run->machine) / (original ? 2 : 1);
+    if (subnets->adapter && !subnets->adapter->router) {
+        const struct fm_adapter *a = subnets->adapter;
+        uint64_t taken = a->offset[a->M * a->E] * sizeof(float) +
+                         fm_estimate_merged(fm_model_config(subnets->model));
+        subnets->memory = subnets->memory > taken ? subnets->memory - taken : 0;
+    }
     int rc = read_held(&h, held, detail, err);
     if (!rc && original)
         rc = measure_original(&teacher, original, subnets->memory, &h, &watch, err);

@@ -223,11 +223,12 @@ void fm_task_close(struct fm_task *task)
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err)
 {
-    struct fm_sweep_options options = {.memory =
-                                           fm_estimate_boundaries(task->model, rows, task->memory),
-                                       .stop = task->run->stop,
-                                       .comm = task->run->machine.comm,
-                                       .cut = task->cut};
+    struct fm_sweep_options options = {
+        .memory =
+            fm_estimate_boundaries(task->model, batches, rows, task->cut, lanes, task->memory),
+        .stop = task->run->stop,
+        .comm = task->run->machine.comm,
+        .cut = task->cut};
     return fm_sweep_new(sweep, task->model, task->ops, batches, rows, task->calib.T, lanes,
                         &options, err);
 }

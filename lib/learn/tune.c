@@ -95,15 +95,22 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
                              : FM_ENOMEM;
 }
 
-void fm_tune_release(struct fm_tune *t)
+void fm_tune_finish(struct fm_tune *t)
 {
     fm_sweep_free(t->sweep);
-    fm_store_release(&t->moments);
     fm_store_release(&t->gradients);
+    fm_reduction_release(&t->reduction);
+    free(t->slot);
+    t->sweep = NULL;
+    t->slot = NULL;
+}
+
+void fm_tune_release(struct fm_tune *t)
+{
+    fm_tune_finish(t);
+    fm_store_release(&t->moments);
     fm_adapter_release(&t->adapter);
     free(t->spare);
-    free(t->slot);
-    fm_reduction_release(&t->reduction);
     free(t->ids);
     *t = (struct fm_tune){0};
 }

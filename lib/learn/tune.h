@@ -45,6 +45,9 @@ void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */
 /* Take one step.  After FM_ESAVED the state is unchanged. */
 int fm_tune_step(struct fm_tune *tune, struct fm_err *err);
 
+/* After the last step: free what only steps need.  Adapter and moments stay. */
+void fm_tune_finish(struct fm_tune *tune);
+
 /* Between steps: gather the moments of all ranks on rank 0, to save them. */
 int fm_tune_gather(struct fm_tune *tune, struct fm_err *err);
 

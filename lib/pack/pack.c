@@ -388,8 +388,6 @@ static uint64_t plan_codes(const struct fm_packing *p)
     return codes + scales;
 }
 
-#define PROCESS_BYTES ((uint64_t)8 << 20) /* the program, its libraries, the file headers */
-
 /* The tensors of a checkpoint by name, and their places. */
 static uint64_t index_memory(const struct fm_checkpoint *cp)
 {
@@ -416,7 +414,11 @@ static uint64_t plan_memory(const struct fm_packing *p)
     uint64_t item =
         channels * (rows * (made + element) + (p->ops ? (rows + 1) * sizeof(float) : 0));
     uint64_t task = item + FM_PACKING_PIECE_BYTES + plan_codes(p);
-    return PROCESS_BYTES + 2 * (uint64_t)fm_pool_threads() * task + p->segments_bytes +
+    uint64_t writing = 2 * (uint64_t)fm_pool_threads() * task + p->segments_bytes;
+    const struct fm_member *member = fm_bundle_find(&p->in, FM_MEMBER_ADAPTER);
+    uint64_t adapter = member && p->adapter.M ? member->size : 0;
+    /* The adapter's member is in memory while its values are copied. */
+    return FM_PROCESS_BYTES + adapter + (adapter > writing ? adapter : writing) +
            index_memory(&p->cp);
 }
 

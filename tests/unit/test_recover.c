@@ -521,6 +521,26 @@ static void a_plan_counts_the_merged_copy(void **unused)
     fm_model_close(model);
 }
 
+/* A thread has scratch for a block only if there is a block for it. */
+static void scratch_is_of_threads_with_work(void **unused)
+{
+    (void)unused;
+    struct fm_model *model;
+    struct fm_err err = {0};
+    assert_int_equal(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err), FM_OK);
+    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    uint64_t left[3];
+    for (int lanes = 1; lanes <= 3; lanes++)
+        left[lanes - 1] = fm_estimate_boundaries(model, 1, 24, 0, lanes, 1 << 26);
+    assert_true(left[0] > left[1]);
+    assert_true(left[1] == left[2]);
+    /* Two micro-batches of 24 tokens are one block, and four of 1024 are two. */
+    assert_true(fm_estimate_boundaries(model, 4, 1024, 0, 1, 1 << 30) <
+                fm_estimate_boundaries(model, 2, 1024, 0, 1, 1 << 30));
+    fm_pool_stop();
+    fm_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -536,6 +556,7 @@ int main(void)
         cmocka_unit_test(the_stream_gets_the_routers),
         cmocka_unit_test(two_threads_make_the_same_adapter),
         cmocka_unit_test(a_plan_counts_the_merged_copy),
+        cmocka_unit_test(scratch_is_of_threads_with_work),
         cmocka_unit_test(a_recovery_that_diverges_says_what_to_turn_down),
         cmocka_unit_test(recovery_options_that_make_no_sense_are_refused),
     };

@@ -64,7 +64,7 @@ static void share_out(struct fm_sweep *sweep, int *share, struct fm_comm *comm,
     *sweep = (struct fm_sweep){.options = {.comm = comm},
                                .batches = s->batches,
                                .rows = ROWS,
-                               .together = fm_sweeping_together(s->batches, ROWS, 0),
+                               .together = fm_sweep_together(s->batches, ROWS, 0),
                                .share = share};
     for (int r = 0; r < fm_comm_size(comm); r++) {
         int first, count;
