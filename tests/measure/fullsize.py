@@ -365,7 +365,7 @@ def need(run, command):
 
 
 def span(seconds):
-    return f"{seconds:.1f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    return f"{seconds:.1f} s" if seconds < 600 else f"{seconds / 60:.0f} min"
 
 
 def amount(n):
@@ -409,7 +409,10 @@ class Stage:
             return {}, ""
         command = [*self.command, "--dry-run", "--json"]
         run = need(Run(command), command)
-        return json.loads(run.out), f"{run.seconds:.2f} s, {amount(run.peak)}"
+        says = json.loads(run.out)
+        if "bytes_out" in says:
+            del says["seconds"]  # fm-pack's are those of the dry run
+        return says, f"{run.seconds:.2f} s, {amount(run.peak)}"
 
     def go(self, share):
         says, took = self.forecast()
@@ -439,16 +442,24 @@ def pipeline(o, c, path):
             "--memory", o.memory, "--quiet"]  # fmt: skip
     method = ["--method", o.method or "saliency", "--budget-step", "0.1", "--until", "0.5"]
     kept = "quantization_config" in c
-    weights = {"keep": ["--weights", "keep"], "bf16": ["--weights", "bf16"]} if kept else {"": []}
+    weights = {form: ["--weights", form] for form in o.weights.split(",")} if kept else {"": []}
     if o.narrow > 1 and c.get("quantization_config") == FP8:
-        del weights["keep"]  # no two blocks are left of an expert
+        weights.pop("keep", None)  # no two blocks are left of an expert
     stages = [Stage("rank", [tool("fm-rank"), *data, "--state", at("rank.state"), "-o", at("ranking")], at("ranking")),
               Stage("train", [tool("fm-train"), *data, *method, "--state", at("train.state"), "-o", at("masks"),
-                              at("ranking")], at("masks"))]  # fmt: skip
+                              at("ranking")], at("masks")),
+              Stage("recover", [tool("fm-recover"), *data, "--budget", o.budget, "--steps", str(o.steps), "--batch", "1",
+                                "--state", at("recover.state"), "-o", at("adapter"), at("masks")], at("adapter"))]  # fmt: skip
+    recovered = "recover" in o.stages.split(",") and not kept
     for form, say in weights.items():
         bundle, label = at(f"bundle{form}.fm"), f" {form}" if form else ""
-        stages.append(Stage("pack" + label, [tool("fm-pack"), "--model", path, "--quiet", *say, "-o", bundle, at("masks")], bundle))
+        stages.append(Stage("pack" + label, [tool("fm-pack"), "--model", path, "--quiet", *say, "-o", bundle,
+                                             at("adapter" if recovered else "masks")], bundle))  # fmt: skip
         stages.append(Stage("list" + label, [tool("fm-pack"), "--list", bundle], dry=False))
+        copy = f"cp --reflink=never {bundle} {at('copy')} && sync {at('copy')} && rm {at('copy')}"
+        stages.append(Stage("copy" + label, ["sh", "-c", copy], dry=False))  # of as many bytes, to compare with
+        stages.append(Stage("report" + label, [tool("fm-bench"), "report", "-o", at("report.html"), bundle], at("report.html"), False))
+        stages.append(Stage("quality" + label, [tool("fm-bench"), "quality", "--eval-tokens", *data[3:], "--budgets", o.budget, bundle], dry=False))
         stages.append(Stage("verify" + label, [tool("fm-verify"), "--quiet", bundle], dry=False))
         for layout in o.layouts.split(","):
             made = at("export-" + layout)
@@ -459,7 +470,7 @@ def pipeline(o, c, path):
     print("| :-- | :-- | --: | --: | --: | --: | --: | --: | --: |", flush=True)
     for stage in stages:
         if stage.label.split()[0] in o.stages.split(","):
-            stage.go(o.stop)
+            stage.go(0 if stage.label.startswith("copy") else o.stop)
         if stage.label.startswith("verify ") and not o.keep:
             shutil.rmtree(stage.command[2], ignore_errors=True)
 
@@ -485,9 +496,11 @@ def main():
     p.add_argument("--dir")
     p.add_argument("--layers", type=int)
     p.add_argument("--narrow", type=int, default=1, metavar="N")
-    p.add_argument("--stages", default="rank,train,pack,list,verify,export")
+    p.add_argument("--stages", default="rank,train,recover,pack,copy,list,report,quality,verify,export")
     p.add_argument("--layouts", default="uniform")
+    p.add_argument("--weights", default="keep,bf16", help="forms of the bundle of a quantised model")
     p.add_argument("--budget", default="0.4")
+    p.add_argument("--steps", type=int, default=8, help="of fm-recover, a sequence each")
     p.add_argument("--stop", type=float, default=0.5, metavar="SHARE", help="0: no stage is interrupted")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--ranks", type=int, default=0, help="with --plan-only, as are the next two")
