@@ -7,13 +7,11 @@
 #define FM_TESTS_BLOCKS_H
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "lib/base/rng.h"
 #include "lib/block/pass.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/test.h"
 
 enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H, GUARD = 64 };
 

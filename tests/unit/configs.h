@@ -2,11 +2,9 @@
 #ifndef FM_TESTS_CONFIGS_H
 #define FM_TESTS_CONFIGS_H
 
-#include <stdio.h>
-#include <string.h>
-
 #include "lib/family/family.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/test.h"
 
 /* {keys, more}; more may be NULL. */
 static inline int config_parse(struct fm_config *c, const char *keys, const char *more,

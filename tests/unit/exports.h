@@ -5,19 +5,13 @@
 #ifndef FM_TESTS_EXPORTS_H
 #define FM_TESTS_EXPORTS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/json/json.h"
 #include "lib/export/export.h"
 #include "lib/export/list.h"
 #include "lib/pack/pack.h"
 #include "lib/verify/verify.h"
 #include "tests/unit/given.h"
+#include "tests/unit/test.h"
 
 static char bundle[512];
 

@@ -5,18 +5,11 @@
 #ifndef FM_TESTS_KERNELS_H
 #define FM_TESTS_KERNELS_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/ops/kernels.h"
 #include "lib/base/rng.h"
+#include "tests/unit/test.h"
 
 enum { GUARD = 256, ARRAYS_MAX = 512 };
 
@@ -122,7 +115,7 @@ static inline int end_test(void **state)
     return 0;
 }
 
-#define KERNEL_TEST(f) cmocka_unit_test_setup_teardown(f, start_test, end_test)
+#define KERNEL_TEST(name) TEST_AROUND(name, start_test, end_test)
 
 /* |got - want| <= tol * the largest |want|; NaN fails. */
 static inline void expect_close(const float *got, const float *want, size_t n, double tol,

@@ -2,9 +2,8 @@
 #ifndef FM_TESTS_OWNED_H
 #define FM_TESTS_OWNED_H
 
-#include <stdlib.h>
-
 #include "lib/block/block.h"
+#include "tests/unit/test.h"
 
 static struct {
     struct fm_config config[256];

@@ -1,6 +1,5 @@
 /*
- * A ranking in the scratch directory, and how far its scores are from stored ones: for tests with
- * cmocka, which is included before.
+ * A ranking in the scratch directory, and how far its scores are from stored ones.
  */
 #ifndef FM_TESTS_RANKED_H
 #define FM_TESTS_RANKED_H
@@ -10,6 +9,7 @@
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static inline void ranked_read(struct fm_ranking *ranking, const char *name)
 {

@@ -15,6 +15,7 @@
 #include "lib/stage/ranking.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 #define STAGES_MODEL "golden/odd-mixtral"
 

@@ -10,8 +10,9 @@
 #include "lib/learn/loragrad.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/models.h"
+#include "tests/unit/test.h"
 
-/* Where the group of tests runs. */
+/* What the tests run on. */
 static const struct fm_ops *sweeps_ops;
 static struct golden sweeps_golden;
 static char sweeps_model[64];
@@ -195,7 +196,7 @@ static inline void sweeps_open_adapter(struct fm_adapter *a, const struct sweeps
     free(values);
 }
 
-static inline int sweeps_run_on(const char *model, const struct fm_ops *ops, int (*group)(void))
+static inline int sweeps_run_on(const char *model, const struct fm_ops *ops, int (*run)(void))
 {
     char path[96];
     sweeps_ops = ops;
@@ -203,21 +204,26 @@ static inline int sweeps_run_on(const char *model, const struct fm_ops *ops, int
     snprintf(path, sizeof path, "%s/golden.safetensors", sweeps_model);
     printf("== %s, %s\n", model, ops->name);
     golden_open(&sweeps_golden, path);
-    int failed = group();
+    int failed = run();
     golden_close(&sweeps_golden);
     return failed;
 }
 
-/* The group of tests on every model, with the table of the CPU and that of the definition. */
-static inline int sweeps_run(int (*group)(void))
+static inline int sweeps_tests(void)
+{
+    return tests_run(NULL, NULL);
+}
+
+/* All tests on every model, with the table of the CPU and that of the definition. */
+static inline int sweeps_run(void)
 {
     const struct fm_ops *cpu = NULL;
     if (fm_pool_start(2, &sweeps_err) || fm_ops_cpu(&cpu, FM_PRECISION_F32, &sweeps_err))
         golden_die(&sweeps_err);
-    int failed = sweeps_run_on("tiny-mixtral", cpu, group);
+    int failed = sweeps_run_on("tiny-mixtral", cpu, sweeps_tests);
     for (size_t i = 0; i < MODELS; i++)
-        failed += sweeps_run_on(odd_models[i], fm_ops_ref(), group) +
-                  sweeps_run_on(odd_models[i], cpu, group);
+        failed += sweeps_run_on(odd_models[i], fm_ops_ref(), sweeps_tests) +
+                  sweeps_run_on(odd_models[i], cpu, sweeps_tests);
     fm_pool_stop();
     return failed ? 1 : 0;
 }

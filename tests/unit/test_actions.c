@@ -1,12 +1,6 @@
 /* Ratios as decimals, widths in integers. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "lib/masks/actions.h"
+#include "tests/unit/test.h"
 
 static struct fm_decimal decimal(const char *text)
 {
@@ -16,9 +10,8 @@ static struct fm_decimal decimal(const char *text)
     return d;
 }
 
-static void seven_tenths_of_2560_is_1792(void **state)
+TEST(seven_tenths_of_2560_is_1792)
 {
-    (void)state;
     struct fm_decimal d = decimal("0.7");
     assert_int_equal(fm_decimal_ceil(&d, 2560), 1792);
     assert_int_equal(fm_decimal_floor(&d, 2560), 1792);
@@ -26,9 +19,8 @@ static void seven_tenths_of_2560_is_1792(void **state)
     assert_int_equal(fm_decimal_floor(&d, 37), 25);
 }
 
-static void what_is_no_ratio_is_refused(void **state)
+TEST(what_is_no_ratio_is_refused)
 {
-    (void)state;
     static const char *const bad[] = {"",  ".",    "-0.1", "1.1",          "0.1x", "1e-1",
                                       "2", "0..1", "+1",   "0.1234567891", "10",   "nan"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -39,9 +31,8 @@ static void what_is_no_ratio_is_refused(void **state)
     }
 }
 
-static void a_decimal_prints_as_short_as_it_can(void **state)
+TEST(a_decimal_prints_as_short_as_it_can)
 {
-    (void)state;
     static const char *const pairs[][2] = {{"0.40", "0.4"},
                                            {"1.000", "1"},
                                            {".05", "0.05"},
@@ -55,9 +46,8 @@ static void a_decimal_prints_as_short_as_it_can(void **state)
     }
 }
 
-static void ten_actions_give_ten_widths(void **state)
+TEST(ten_actions_give_ten_widths)
 {
-    (void)state;
     struct fm_actions a;
     struct fm_err err = {0};
     assert_int_equal(fm_actions_parse(&a, FM_ACTIONS_TEN, 37, 1, &err), FM_OK);
@@ -69,9 +59,8 @@ static void ten_actions_give_ten_widths(void **state)
     assert_int_equal(fm_actions_find(&a, 20), -1);
 }
 
-static void widths_that_coincide_are_merged(void **state)
+TEST(widths_that_coincide_are_merged)
 {
-    (void)state;
     struct fm_actions a;
     struct fm_err err = {0};
     /* 256 channels in multiples of 100: 100, 200 and, as the most there is, 256. */
@@ -84,9 +73,8 @@ static void widths_that_coincide_are_merged(void **state)
     assert_int_equal(fm_decimal_ceil(&a.ratio[1], 10), 4);
 }
 
-static void the_first_width_may_be_none(void **state)
+TEST(the_first_width_may_be_none)
 {
-    (void)state;
     struct fm_actions a;
     struct fm_err err = {0};
     assert_int_equal(fm_actions_parse(&a, "0,0.3,1", 37, 8, &err), FM_OK);
@@ -97,9 +85,8 @@ static void the_first_width_may_be_none(void **state)
     assert_int_equal(fm_actions_find(&a, 0), 0);
 }
 
-static void action_sets_that_make_no_sense_are_refused(void **state)
+TEST(action_sets_that_make_no_sense_are_refused)
 {
-    (void)state;
     static const char *const bad[] = {"",        "0.5",       "1,0.5", "0,0,1", "0",
                                       "0.5,0,1", "0.5,0.5,1", "0.5;1", "0.1,2"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -114,9 +101,8 @@ static void action_sets_that_make_no_sense_are_refused(void **state)
     assert_int_equal(fm_actions_parse(&a, "1", 64, 65, &err), FM_EUSAGE);
 }
 
-static void uniform_steps_reach_until_and_keep_something(void **state)
+TEST(uniform_steps_reach_until_and_keep_something)
 {
-    (void)state;
     struct fm_actions a;
     struct fm_err err = {0};
     struct fm_decimal step = decimal("0.01"), until = decimal("0.80"), one = decimal("1");
@@ -135,9 +121,8 @@ static void uniform_steps_reach_until_and_keep_something(void **state)
     assert_int_equal(fm_actions_steps(&a, &step, &one, 14336, 1, &err), FM_EUSAGE);
 }
 
-static void targets_end_with_until(void **state)
+TEST(targets_end_with_until)
 {
-    (void)state;
     struct fm_decimal step = decimal("0.3"), until = decimal("0.8");
     assert_int_equal(fm_decimal_targets(&step, &until), 3);
     assert_int_equal(fm_decimal_target(&step, &until, 1, 1001), 301);
@@ -148,9 +133,8 @@ static void targets_end_with_until(void **state)
     assert_int_equal(fm_decimal_target(&step, &until, 80, 8192), 6554);
 }
 
-static void the_uniform_width_of_a_budget_is_rounded_up(void **state)
+TEST(the_uniform_width_of_a_budget_is_rounded_up)
 {
-    (void)state;
     assert_int_equal(fm_actions_uniform(0, 4, 8, 256, 1), 256);
     assert_int_equal(fm_actions_uniform(32 * 51 + 31, 4, 8, 256, 1), 205);
     assert_int_equal(fm_actions_uniform(32 * 51, 4, 8, 256, 64), 256);
@@ -160,19 +144,4 @@ static void the_uniform_width_of_a_budget_is_rounded_up(void **state)
     assert_int_equal(fm_actions_uniform_export(15 * 2, 3, 5, 37, 1), 37);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(seven_tenths_of_2560_is_1792),
-        cmocka_unit_test(what_is_no_ratio_is_refused),
-        cmocka_unit_test(a_decimal_prints_as_short_as_it_can),
-        cmocka_unit_test(ten_actions_give_ten_widths),
-        cmocka_unit_test(the_first_width_may_be_none),
-        cmocka_unit_test(widths_that_coincide_are_merged),
-        cmocka_unit_test(action_sets_that_make_no_sense_are_refused),
-        cmocka_unit_test(uniform_steps_reach_until_and_keep_something),
-        cmocka_unit_test(targets_end_with_until),
-        cmocka_unit_test(the_uniform_width_of_a_budget_is_rounded_up),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -82,9 +82,8 @@ static void try_product(int M, int N, int K, bool ta, bool tb, float beta)
 }
 
 /* Less than a register, one more than registers, more than a stretch of the sum, than a task. */
-static void every_form_agrees_at_the_edge_of_memory(void **state)
+KERNEL_TEST(every_form_agrees_at_the_edge_of_memory)
 {
-    (void)state;
     static const int sizes[][3] = {{1, 1, 1},     {33, 70, 129}, {31, 33, 513}, {64, 32, 1100},
                                    {5, 1040, 40}, {1030, 48, 3}, {16, 16, 32}};
     if (!fm_isa_amx())
@@ -95,9 +94,8 @@ static void every_form_agrees_at_the_edge_of_memory(void **state)
                         form & 4 ? 1.0f : 0.0f);
 }
 
-static void sums_do_not_depend_on_the_cut(void **state)
+KERNEL_TEST(sums_do_not_depend_on_the_cut)
 {
-    (void)state;
     enum { M = 1100, N = 600, K = 700 };
     if (!fm_isa_amx())
         skip();
@@ -112,11 +110,4 @@ static void sums_do_not_depend_on_the_cut(void **state)
     assert_memory_equal(all, some, (size_t)M * N * sizeof *all);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(every_form_agrees_at_the_edge_of_memory),
-        KERNEL_TEST(sums_do_not_depend_on_the_cut),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,19 +1,12 @@
 /* Each hostile tar is a good one with a few bytes changed, and must be refused with a sentence that
  * says why. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <archive.h>
 #include <archive_entry.h>
-#include <cmocka.h>
 
 #include "formats/bundle/archive.h"
+#include "tests/unit/test.h"
 
 #define TAR_BYTES_MAX (1 << 20)
 
@@ -155,9 +148,8 @@ static void expect_edit_refused(size_t header, size_t at, const void *bytes, siz
     expect_refusal(&t, why);
 }
 
-static void a_good_tar_is_listed(void **unused)
+TEST(a_good_tar_is_listed)
 {
-    (void)unused;
     struct tar t = good_tar();
     struct fm_archive_member *member;
     size_t members;
@@ -173,9 +165,8 @@ static void a_good_tar_is_listed(void **unused)
     free(t.bytes);
 }
 
-static void types_other_than_files_are_refused(void **unused)
+TEST(types_other_than_files_are_refused)
 {
-    (void)unused;
     expect_edit_refused(0, 156, "1", 1, "hard link");
     expect_edit_refused(0, 156, "2", 1, "symbolic link");
     expect_edit_refused(0, 156, "3", 1, "device");
@@ -190,9 +181,8 @@ static void types_other_than_files_are_refused(void **unused)
     expect_edit_refused(0, 156, "\0", 1, "old-style");
 }
 
-static void names_that_lead_elsewhere_are_refused(void **unused)
+TEST(names_that_lead_elsewhere_are_refused)
 {
-    (void)unused;
     static const char *const names[] = {"../evil",  "/etc/passwd", "a//b", "a/../b", "a/",
                                         "./a",      "a/.",         "..",   "a b",    "a\nb",
                                         "a\x1b[2J", "caf\xc3\xa9", "a\\b", "~",      "*"};
@@ -213,9 +203,8 @@ static void names_that_lead_elsewhere_are_refused(void **unused)
     assert_true(fm_archive_name_ok(name));
 }
 
-static void numbers_that_are_not_plain_octal_are_refused(void **unused)
+TEST(numbers_that_are_not_plain_octal_are_refused)
 {
-    (void)unused;
     expect_edit_refused(0, 124, "\x80\0\0\0\0\0\0\0\0\0\0\5", 12, "size is not an octal");
     expect_edit_refused(0, 124, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xfb", 12,
                         "size is not an octal");
@@ -227,9 +216,8 @@ static void numbers_that_are_not_plain_octal_are_refused(void **unused)
     expect_edit_refused(0, 108, "\0\0\0\0\0\0\0\0", 8, "user id is not an octal");
 }
 
-static void what_could_vary_is_refused(void **unused)
+TEST(what_could_vary_is_refused)
 {
-    (void)unused;
     expect_edit_refused(0, 100, "006755 ", 7, "mode is 6755");
     expect_edit_refused(0, 100, "000600 ", 7, "mode is 600");
     expect_edit_refused(0, 108, "001750 ", 7, "user id is 1750");
@@ -245,9 +233,8 @@ static void what_could_vary_is_refused(void **unused)
     expect_edit_refused(0, 257, "\0\0\0\0\0\0\0", 8, "ustar");
 }
 
-static void a_wrong_checksum_is_refused(void **unused)
+TEST(a_wrong_checksum_is_refused)
 {
-    (void)unused;
     struct tar t = good_tar();
     t.bytes[150] ^= 1;
     expect_refusal(&t, "checksum");
@@ -259,9 +246,8 @@ static void a_wrong_checksum_is_refused(void **unused)
     expect_refusal(&t, "checksum");
 }
 
-static void sizes_that_lie_are_refused(void **unused)
+TEST(sizes_that_lie_are_refused)
 {
-    (void)unused;
     expect_edit_refused(1024, 124, "00000004000 ", 12, "the file ends");
     expect_edit_refused(1024, 124, "77777777777 ", 12, "the file ends");
     expect_edit_refused(1024, 124, "777777777777", 12, "no pax size");
@@ -270,9 +256,8 @@ static void sizes_that_lie_are_refused(void **unused)
     expect_edit_refused(1024, 124, "00000001001 ", 12, "second zero block");
 }
 
-static void names_that_come_twice_are_refused(void **unused)
+TEST(names_that_come_twice_are_refused)
 {
-    (void)unused;
     struct tar t = good_tar();
     t.size -= FM_ARCHIVE_END_BYTES;
     add_member(&t, "one.txt", "other");
@@ -280,9 +265,8 @@ static void names_that_come_twice_are_refused(void **unused)
     expect_refusal(&t, "'one.txt' appears twice");
 }
 
-static void ends_that_are_not_ends_are_refused(void **unused)
+TEST(ends_that_are_not_ends_are_refused)
 {
-    (void)unused;
     struct tar t = good_tar();
     t.size -= FM_ARCHIVE_END_BYTES;
     expect_refusal(&t, "zero blocks that end");
@@ -309,9 +293,8 @@ static void ends_that_are_not_ends_are_refused(void **unused)
     expect_refusal(&t, "zero blocks that end");
 }
 
-static void more_members_than_the_limit_are_refused(void **unused)
+TEST(more_members_than_the_limit_are_refused)
 {
-    (void)unused;
     struct tar t = good_tar();
     char name[16];
     t.size = 0;
@@ -323,9 +306,8 @@ static void more_members_than_the_limit_are_refused(void **unused)
     expect_refusal(&t, "more than 10 members");
 }
 
-static void every_cut_is_refused(void **unused)
+TEST(every_cut_is_refused)
 {
-    (void)unused;
     struct tar t = good_tar();
     for (size_t size = 0; size < t.size; size += 31) {
         struct tar cut = good_tar();
@@ -336,9 +318,8 @@ static void every_cut_is_refused(void **unused)
 }
 
 /* Without CHECKSUMS over the data, flips inside the data (5 and 6 bytes) may pass, others not. */
-static void every_flip_outside_data_is_refused(void **unused)
+TEST(every_flip_outside_data_is_refused)
 {
-    (void)unused;
     struct tar t = good_tar();
     for (size_t i = 0; i < t.size; i++) {
         bool data = (i >= 512 && i < 517) || (i >= 1536 && i < 1542);
@@ -374,9 +355,8 @@ static FILE *big_file(struct fm_file *file, uint64_t size, const char *edit, siz
     return f;
 }
 
-static void members_of_eight_gigabytes_have_a_pax_size(void **unused)
+TEST(members_of_eight_gigabytes_have_a_pax_size)
 {
-    (void)unused;
     static const uint64_t sizes[] = {FM_ARCHIVE_PLAIN_MAX, FM_ARCHIVE_PLAIN_MAX + 1,
                                      FM_ARCHIVE_SIZE_MAX};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -397,9 +377,8 @@ static void members_of_eight_gigabytes_have_a_pax_size(void **unused)
     }
 }
 
-static void other_pax_records_are_refused(void **unused)
+TEST(other_pax_records_are_refused)
 {
-    (void)unused;
     static const struct {
         const char *edit;
         size_t at;
@@ -429,9 +408,8 @@ static void other_pax_records_are_refused(void **unused)
     }
 }
 
-static void a_small_member_may_not_have_a_pax_header(void **unused)
+TEST(a_small_member_may_not_have_a_pax_header)
 {
-    (void)unused;
     struct tar t = good_tar();
     char header[FM_ARCHIVE_HEADER_MAX];
     size_t size;
@@ -449,9 +427,8 @@ static void a_small_member_may_not_have_a_pax_header(void **unused)
     expect_refusal(&t, "a pax size of 5");
 }
 
-static void two_pax_headers_in_a_row_are_refused(void **unused)
+TEST(two_pax_headers_in_a_row_are_refused)
 {
-    (void)unused;
     struct tar t = good_tar();
     char header[FM_ARCHIVE_HEADER_MAX];
     size_t size;
@@ -465,9 +442,8 @@ static void two_pax_headers_in_a_row_are_refused(void **unused)
     expect_refusal(&t, "followed by a pax header");
 }
 
-static void the_beginning_of_a_tar_lists_what_is_whole(void **unused)
+TEST(the_beginning_of_a_tar_lists_what_is_whole)
 {
-    (void)unused;
     struct tar t = good_tar();
     size_t whole = t.size;
     for (size_t size = 512; size <= whole; size++) {
@@ -484,26 +460,4 @@ static void the_beginning_of_a_tar_lists_what_is_whole(void **unused)
     free(t.bytes);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_good_tar_is_listed),
-        cmocka_unit_test(types_other_than_files_are_refused),
-        cmocka_unit_test(names_that_lead_elsewhere_are_refused),
-        cmocka_unit_test(numbers_that_are_not_plain_octal_are_refused),
-        cmocka_unit_test(what_could_vary_is_refused),
-        cmocka_unit_test(a_wrong_checksum_is_refused),
-        cmocka_unit_test(sizes_that_lie_are_refused),
-        cmocka_unit_test(names_that_come_twice_are_refused),
-        cmocka_unit_test(ends_that_are_not_ends_are_refused),
-        cmocka_unit_test(more_members_than_the_limit_are_refused),
-        cmocka_unit_test(every_cut_is_refused),
-        cmocka_unit_test(every_flip_outside_data_is_refused),
-        cmocka_unit_test(members_of_eight_gigabytes_have_a_pax_size),
-        cmocka_unit_test(other_pax_records_are_refused),
-        cmocka_unit_test(a_small_member_may_not_have_a_pax_header),
-        cmocka_unit_test(two_pax_headers_in_a_row_are_refused),
-        cmocka_unit_test(the_beginning_of_a_tar_lists_what_is_whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -4,9 +4,8 @@
  */
 #include "tests/unit/gradients.h"
 
-static void a_row_is_added_to_all_rows(void **state)
+KERNEL_TEST(a_row_is_added_to_all_rows)
 {
-    (void)state;
     float x[] = {1, 2, 3, 4, 5, 6};
     const float b[] = {10, -1, 0.5f}, want[] = {11, 1, 3.5f, 14, 4, 6.5f};
     ref()->add_rows(x, b, 2, 3);
@@ -14,9 +13,8 @@ static void a_row_is_added_to_all_rows(void **state)
 }
 
 /* As torch.clamp: at a bound the gradient passes. */
-static void clamped_values_have_no_gradient(void **state)
+KERNEL_TEST(clamped_values_have_no_gradient)
 {
-    (void)state;
     const float x[] = {-3, -2, -1, 2, 2.5f, NAN}, want[] = {-2, -2, -1, 2, 2};
     const float passed[] = {0, 1, 1, 1, 0};
     float y[6], dx[6] = {1, 1, 1, 1, 1, 1};
@@ -50,16 +48,14 @@ static void check_gate_rows(bool softplus)
     expect_gradient(&s, 1, du, N, "du");
 }
 
-static void gate_rows_back_is_the_gradient(void **state)
+KERNEL_TEST(gate_rows_back_is_the_gradient)
 {
-    (void)state;
     check_gate_rows(false);
     check_gate_rows(true);
 }
 
-static void softplus_of_any_number_is_finite(void **state)
+KERNEL_TEST(softplus_of_any_number_is_finite)
 {
-    (void)state;
     const float u[] = {-200, -20, 0, 20, 1000}, slope[] = {0, 2.0611537e-9f, 0.5f, 1, 1};
     const float want[] = {0, 2.0611537e-9f, 0.69314718f, 20, 1000};
     float h[] = {1, 1, 1, 1, 1}, dh[] = {1, 1, 1, 1, 1}, s[5], du[5];
@@ -71,9 +67,8 @@ static void softplus_of_any_number_is_finite(void **state)
     }
 }
 
-static void gather_and_combine_move_rows(void **state)
+KERNEL_TEST(gather_and_combine_move_rows)
 {
-    (void)state;
     enum { H = 3 };
     const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9}, scale[] = {2, -1, 0.5f, 1};
     const int32_t rows[] = {2, 0, 2, 1};
@@ -96,9 +91,8 @@ static void gather_and_combine_move_rows(void **state)
     expect_close(sum, unweighted, 2 * H, 0, "sums without weights");
 }
 
-static void rows_are_sorted_by_expert_micro_batch_and_token(void **state)
+KERNEL_TEST(rows_are_sorted_by_expert_micro_batch_and_token)
 {
-    (void)state;
     enum { N = 4, E = 3, K = 2, P = 2 };
     const int32_t ids[] = {2, 0, 0, 2, 2, 0, 0, 2}; /* no token chooses expert 1 */
     const float weights[] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -114,9 +108,8 @@ static void rows_are_sorted_by_expert_micro_batch_and_token(void **state)
     expect_close(scale, want_scale, N * K, 0, "weights of rows");
 }
 
-static void conversions_order_transpose_and_round(void **state)
+KERNEL_TEST(conversions_order_transpose_and_round)
 {
-    (void)state;
     const float x[] = {1, 2, 3, 4, 5, 6.5f}; /* (3, 2) or (2, 3) */
     const int32_t order[] = {2, 0, 1};
     const enum fm_dtype types[] = {FM_F32, FM_F16, FM_BF16};
@@ -144,9 +137,8 @@ static void conversions_order_transpose_and_round(void **state)
     expect_close(y, rounded, 4, 0, "rounded");
 }
 
-static void arithmetic_on_arrays(void **state)
+KERNEL_TEST(arithmetic_on_arrays)
 {
-    (void)state;
     float x[] = {6, 5, 4, -3}, part[] = {1, 2, 3, 4};
     const float by[] = {2, 0, -1, 0.5f}, divided[] = {3, 0, 0, -6}, scaled[] = {-6, 0, 0, 12};
     ref()->divide(x, by, 4);
@@ -166,9 +158,8 @@ static void arithmetic_on_arrays(void **state)
     assert_true(x[0] == 2 && x[1] == 0 && x[2] == 0 && x[3] == 0.5f);
 }
 
-static void widths_sum_channels_and_pairs_come_apart(void **state)
+KERNEL_TEST(widths_sum_channels_and_pairs_come_apart)
 {
-    (void)state;
     const double c[] = {1, -2, 3, 0.5, 9}; /* the last channel is in no width */
     const uint32_t width[] = {0, 1, 3, 4};
     double sum[4];
@@ -194,9 +185,8 @@ static void expect_rounded(struct fm_out y, const float *x, size_t n, const char
 }
 
 /* What is read as bfloat16 gives what its values give as float32; what is written is rounded. */
-static void arrays_of_bfloat16_are_the_same_operations(void **state)
+KERNEL_TEST(arrays_of_bfloat16_are_the_same_operations)
 {
-    (void)state;
     enum { n = 5, I = 7, H = 9, k = 4 };
     float *x = normals(n * H, 1), *w = normals(2 * I * H, 1), *gu = floats(n * 2 * I);
     float *want = floats(n * 2 * I), *down = normals(I * H, 1), *dy = normals(n * H, 1);
@@ -252,9 +242,8 @@ static double swiglu_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
 }
 
-static void swiglu_back_is_the_gradient_of_a_prefix(void **state)
+KERNEL_TEST(swiglu_back_is_the_gradient_of_a_prefix)
 {
-    (void)state;
     enum { N = 3, I = 17, WIDTH = 11 };
     struct scalar s = {.value = swiglu_value, .n = {N, I}};
     s.x[0] = normals(2 * N * I, 2), s.y = floats(N * I);
@@ -274,9 +263,8 @@ static double clamped_value(const struct scalar *s)
 }
 
 /* By the formula, and its gradient by differences, far enough from where it bends. */
-static void clamped_swiglu_bends_where_it_says(void **state)
+KERNEL_TEST(clamped_swiglu_bends_where_it_says)
 {
-    (void)state;
     enum { N = 3, I = 17, WIDTH = 11 };
     struct scalar s = {.value = clamped_value, .n = {N, I}};
     s.x[0] = normals(2 * N * I, 2), s.y = floats(N * I);
@@ -297,9 +285,8 @@ static void clamped_swiglu_bends_where_it_says(void **state)
         expect_close(dgu + 2 * row * WIDTH, full + 2 * row * I, 2 * WIDTH, 0, "dgu of a prefix");
 }
 
-static void biases_score_as_their_own_gradient_says(void **state)
+KERNEL_TEST(biases_score_as_their_own_gradient_says)
 {
-    (void)state;
     const float dgu[] = {1, 2, 3, 4, -1, 5, 1, 0}, b[] = {2, -1, 0.5f, 3};
     double s[2] = {10, 0};
     ref()->bias_scores(s, b, fm_f32(dgu), 2, 2); /* gradients 0 7 4 4 */
@@ -310,9 +297,8 @@ static void biases_score_as_their_own_gradient_says(void **state)
     assert_true(g[0] == 5 - 3 && g[1] == 6 - 5);
 }
 
-static void sums_over_rows_and_channels_are_plain_sums(void **state)
+KERNEL_TEST(sums_over_rows_and_channels_are_plain_sums)
 {
-    (void)state;
     const float a[] = {1, 2, 3, 4, 5, 6}, b[] = {1, -1, 2, 3, 0.5f, 1};
     float *g = floats(2);
     ref()->dot_rows(g, fm_f32(a), fm_f32(b), 2, 3, 2);
@@ -325,9 +311,8 @@ static void sums_over_rows_and_channels_are_plain_sums(void **state)
 
 /* The loss sum_r dy_r . down(h_r) with h and gu given: dW by finite differences of a bilinear
  * form is exact, so this checks which parameter belongs to which channel. */
-static void channel_scores_square_each_parameters_gradient(void **state)
+KERNEL_TEST(channel_scores_square_each_parameters_gradient)
 {
-    (void)state;
     enum { N = 4, I = 5, H = 7 };
     float *gate_up = normals(2 * I * H, 1), *down = normals(I * H, 1), *dgu = normals(N * 2 * I, 1);
     float *x = normals(N * H, 1), *h = normals(N * I, 1), *dy = normals(N * H, 1);
@@ -350,24 +335,4 @@ static void channel_scores_square_each_parameters_gradient(void **state)
         expect_near(s[j], want[j], 1e-12 * want[j], "score");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(a_row_is_added_to_all_rows),
-        KERNEL_TEST(clamped_values_have_no_gradient),
-        KERNEL_TEST(gate_rows_back_is_the_gradient),
-        KERNEL_TEST(softplus_of_any_number_is_finite),
-        KERNEL_TEST(gather_and_combine_move_rows),
-        KERNEL_TEST(rows_are_sorted_by_expert_micro_batch_and_token),
-        KERNEL_TEST(conversions_order_transpose_and_round),
-        KERNEL_TEST(arithmetic_on_arrays),
-        KERNEL_TEST(widths_sum_channels_and_pairs_come_apart),
-        KERNEL_TEST(arrays_of_bfloat16_are_the_same_operations),
-        KERNEL_TEST(swiglu_back_is_the_gradient_of_a_prefix),
-        KERNEL_TEST(clamped_swiglu_bends_where_it_says),
-        KERNEL_TEST(biases_score_as_their_own_gradient_says),
-        KERNEL_TEST(sums_over_rows_and_channels_are_plain_sums),
-        KERNEL_TEST(channel_scores_square_each_parameters_gradient),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,17 +3,7 @@
  * lines of path, reader, exit code, text, with tabs between.  A file without a line,
  * and an expectation without a file, are failures too.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "formats/bundle/bundle.h"
@@ -28,6 +18,7 @@
 #include "formats/text/tokens.h"
 #include "lib/data/corpus.h"
 #include "lib/model/model.h"
+#include "tests/unit/test.h"
 
 #define BAD "golden/bad"
 #define VOCABULARY 100 /* of the token files */
@@ -277,9 +268,8 @@ static bool is_expected(const char *text, const char *expected_text)
     return strcmp(text, expected_text) == 0;
 }
 
-static void every_file_meets_its_expectation(void **state)
+TEST(every_file_meets_its_expectation)
 {
-    (void)state;
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
         const struct expectation *e = &expected[i];
@@ -302,9 +292,8 @@ static void every_file_meets_its_expectation(void **state)
     assert_int_equal(wrong, 0);
 }
 
-static void every_file_is_expected(void **state)
+TEST(every_file_is_expected)
 {
-    (void)state;
     DIR *d = opendir(BAD);
     size_t files = 0;
     assert_non_null(d);
@@ -326,10 +315,6 @@ static void every_file_is_expected(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_file_meets_its_expectation),
-        cmocka_unit_test(every_file_is_expected),
-    };
     load_expectations();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

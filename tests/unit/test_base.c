@@ -2,19 +2,10 @@
  * The words that all rooms share, tested against their definitions: every half and bfloat16 there
  * is, and nested loops that must give the same bytes on any number of threads.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -28,12 +19,12 @@
 #include "lib/base/printable.h"
 #include "lib/base/units.h"
 #include "tests/unit/child.h"
+#include "tests/unit/test.h"
 
 /* err */
 
-static void a_sentence_is_kept_with_its_code(void **state)
+TEST(a_sentence_is_kept_with_its_code)
 {
-    (void)state;
     struct fm_err err = {0};
     assert_int_equal(fm_fail(&err, FM_EFORMAT, "offset %d is past the end (%d)", 9, 8), FM_EFORMAT);
     assert_string_equal(err.text, "offset 9 is past the end (8)");
@@ -42,9 +33,8 @@ static void a_sentence_is_kept_with_its_code(void **state)
     assert_string_equal(err.text, "tensor 'w': offset 9 is past the end (8)");
 }
 
-static void advice_stays_with_its_sentence(void **state)
+TEST(advice_stays_with_its_sentence)
 {
-    (void)state;
     struct fm_err err = {0};
     fm_fail(&err, FM_ECREATE, "'x' exists");
     assert_int_equal(fm_advise(&err, FM_ADVISE_REPLACE), FM_ECREATE);
@@ -59,9 +49,8 @@ static void advice_stays_with_its_sentence(void **state)
     assert_int_equal(err.advice, FM_ADVISE_NONE);
 }
 
-static void bytes_that_terminals_obey_are_replaced(void **state)
+TEST(bytes_that_terminals_obey_are_replaced)
 {
-    (void)state;
     struct fm_err err = {0};
     fm_fail(&err, FM_EFORMAT, "name '%s'", "\x1b[2J\n\x7f\xc3\xa9");
     assert_string_equal(err.text, "name '?[2J??\xc3\xa9'");
@@ -69,9 +58,8 @@ static void bytes_that_terminals_obey_are_replaced(void **state)
     assert_string_equal(err.text, "a?b: name '?[2J??\xc3\xa9'");
 }
 
-static void what_a_terminal_obeys_is_not_printed(void **state)
+TEST(what_a_terminal_obeys_is_not_printed)
 {
-    (void)state;
     static const struct {
         const char *text, *plain, *json;
     } c[] = {
@@ -108,9 +96,8 @@ static void what_a_terminal_obeys_is_not_printed(void **state)
     assert_string_equal(err.text, "family '?\?\?'");
 }
 
-static void long_sentences_are_cut_and_stay_strings(void **state)
+TEST(long_sentences_are_cut_and_stay_strings)
 {
-    (void)state;
     struct fm_err err = {0};
     char text[3000];
     memset(text, 'x', sizeof text - 1);
@@ -128,9 +115,8 @@ static void long_sentences_are_cut_and_stay_strings(void **state)
     assert_int_equal(strlen(err.text), FM_ERR_TEXT_BYTES - 1);
 }
 
-static void errno_chooses_the_code(void **state)
+TEST(errno_chooses_the_code)
 {
-    (void)state;
     static const struct {
         int e, code;
     } c[] = {{ENOENT, FM_ENOENT}, {ENOTDIR, FM_ENOENT}, {EACCES, FM_EPERM}, {EPERM, FM_EPERM},
@@ -147,9 +133,8 @@ static void errno_chooses_the_code(void **state)
 
 /* mem */
 
-static void sizes_that_overflow_are_noticed(void **state)
+TEST(sizes_that_overflow_are_noticed)
 {
-    (void)state;
     size_t r = 7, room = 0;
     struct fm_err err = {0};
     assert_false(fm_mul(&r, SIZE_MAX / 2 + 1, 2));
@@ -167,9 +152,8 @@ static void sizes_that_overflow_are_noticed(void **state)
     assert_null(p);
 }
 
-static void blocks_are_aligned_zeroed_and_may_be_empty(void **state)
+TEST(blocks_are_aligned_zeroed_and_may_be_empty)
 {
-    (void)state;
     struct fm_err err = {0};
     for (size_t n = 0; n < 300; n += 13) {
         unsigned char *p = fm_alloc(n, 3, "a block", &err);
@@ -201,9 +185,8 @@ static void blocks_are_aligned_zeroed_and_may_be_empty(void **state)
 
 /* dtype */
 
-static void names_and_sizes_agree(void **state)
+TEST(names_and_sizes_agree)
 {
-    (void)state;
     for (int t = 0; t < FM_DTYPES; t++) {
         const char *name = fm_dtype_name((enum fm_dtype)t);
         assert_int_equal(fm_dtype_from_name(name, strlen(name)), t);
@@ -252,9 +235,8 @@ static void widens_like_the_definition(enum fm_dtype dtype, int exponent_bits, i
     }
 }
 
-static void every_half_and_bfloat_widens_exactly(void **state)
+TEST(every_half_and_bfloat_widens_exactly)
 {
-    (void)state;
     widens_like_the_definition(FM_F16, 5, 10);
     widens_like_the_definition(FM_BF16, 8, 7);
 }
@@ -282,9 +264,8 @@ static void narrows_to_the_nearest(enum fm_dtype dtype, int exponent_bits, int f
     }
 }
 
-static void narrowing_rounds_to_nearest_even(void **state)
+TEST(narrowing_rounds_to_nearest_even)
 {
-    (void)state;
     narrows_to_the_nearest(FM_F16, 5, 10);
     narrows_to_the_nearest(FM_BF16, 8, 7);
     float f[4] = {INFINITY, -INFINITY, 1e30f, -0.0f};
@@ -296,9 +277,8 @@ static void narrowing_rounds_to_nearest_even(void **state)
     assert_int_equal(h[3], 0x8000);
 }
 
-static void the_first_nonfinite_is_found_anywhere(void **state)
+TEST(the_first_nonfinite_is_found_anywhere)
 {
-    (void)state;
     enum { N = 9001 };
     float *f = calloc(N, sizeof *f);
     uint16_t *h = calloc(N, sizeof *h);
@@ -356,9 +336,8 @@ static void do_outer(void *arg, int i)
     in.work->sum[i] = s;
 }
 
-static void nested_loops_give_the_same_bytes_on_any_threads(void **state)
+TEST(nested_loops_give_the_same_bytes_on_any_threads)
 {
-    (void)state;
     static struct work alone, together;
     struct fm_err err = {0};
     fm_pool_for(OUTER, do_outer, &alone);
@@ -415,9 +394,8 @@ static void begin_together(void *arg, int i)
         fm_pool_for(2, meet, m);
 }
 
-static void who_waits_helps_with_loops_inside(void **state)
+TEST(who_waits_helps_with_loops_inside)
 {
-    (void)state;
     struct fm_err err = {0};
     struct meeting m = {.lock = PTHREAD_MUTEX_INITIALIZER,
                         .came = PTHREAD_COND_INITIALIZER,
@@ -440,9 +418,8 @@ static void note_index(void *arg, int i)
     o->next[o->at++] = i;
 }
 
-static void one_thread_takes_indices_in_order(void **state)
+TEST(one_thread_takes_indices_in_order)
 {
-    (void)state;
     struct order o = {0};
     struct fm_err err = {0};
     assert_int_equal(fm_pool_start(1, &err), FM_OK);
@@ -455,9 +432,8 @@ static void one_thread_takes_indices_in_order(void **state)
         assert_int_equal(o.next[i], i);
 }
 
-static void thread_counts_are_checked(void **state)
+TEST(thread_counts_are_checked)
 {
-    (void)state;
     struct fm_err err = {0};
     assert_int_equal(fm_pool_start(-1, &err), FM_EUSAGE);
     assert_int_equal(fm_pool_start(FM_THREADS_MAX + 1, &err), FM_EUSAGE);
@@ -467,9 +443,8 @@ static void thread_counts_are_checked(void **state)
     fm_pool_stop();
 }
 
-static void scratch_is_a_stack(void **state)
+TEST(scratch_is_a_stack)
 {
-    (void)state;
     struct fm_mark outer = fm_scratch_mark();
     char *a = fm_scratch(100);
     memset(a, 'a', 100);
@@ -506,9 +481,8 @@ static void watch_a_library(bool starved)
     fm_fatal_watch("a library");
 }
 
-static void a_fatal_sentence_ends_with_the_advice(void **state)
+TEST(a_fatal_sentence_ends_with_the_advice)
 {
-    (void)state;
     int ends[2], status = 0;
     char said[256] = "";
     assert_int_equal(pipe(ends), 0);
@@ -569,9 +543,8 @@ static int killed_after(void)
     return 101;
 }
 
-static void a_watched_crash_is_a_lack_of_memory_where_there_is_none(void **state)
+TEST(a_watched_crash_is_a_lack_of_memory_where_there_is_none)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip();
 #endif
@@ -582,9 +555,8 @@ static void a_watched_crash_is_a_lack_of_memory_where_there_is_none(void **state
     assert_int_equal(in_child(write_through_null, -2, -2), FM_ENOMEM);
 }
 
-static void a_crash_sent_from_outside_ends_the_process(void **state)
+TEST(a_crash_sent_from_outside_ends_the_process)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip();
 #endif
@@ -594,9 +566,8 @@ static void a_crash_sent_from_outside_ends_the_process(void **state)
 
 /* names */
 
-static void records_are_sorted_and_found_by_their_names(void **state)
+TEST(records_are_sorted_and_found_by_their_names)
 {
-    (void)state;
     struct record {
         const char *name;
         int value;
@@ -616,7 +587,7 @@ static void records_are_sorted_and_found_by_their_names(void **state)
     assert_null(fm_names_twin(NULL, 0, sizeof *r));
 }
 
-static void sizes_and_times_are_read_at_a_glance(void **state)
+TEST(sizes_and_times_are_read_at_a_glance)
 {
     static const struct {
         double seconds;
@@ -637,7 +608,6 @@ static void sizes_and_times_are_read_at_a_glance(void **state)
         uint64_t bytes;
         const char *text;
     } size[] = {{0, "0 B"}, {999, "999 B"}, {999600, "1 MB"}, {12900000000, "12.9 GB"}};
-    (void)state;
     for (size_t i = 0; i < sizeof time / sizeof *time; i++) {
         char text[32];
         fm_units_time(text, time[i].seconds);
@@ -651,31 +621,4 @@ static void sizes_and_times_are_read_at_a_glance(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sentence_is_kept_with_its_code),
-        cmocka_unit_test(advice_stays_with_its_sentence),
-        cmocka_unit_test(bytes_that_terminals_obey_are_replaced),
-        cmocka_unit_test(what_a_terminal_obeys_is_not_printed),
-        cmocka_unit_test(long_sentences_are_cut_and_stay_strings),
-        cmocka_unit_test(errno_chooses_the_code),
-        cmocka_unit_test(sizes_that_overflow_are_noticed),
-        cmocka_unit_test(blocks_are_aligned_zeroed_and_may_be_empty),
-        cmocka_unit_test(names_and_sizes_agree),
-        cmocka_unit_test(every_half_and_bfloat_widens_exactly),
-        cmocka_unit_test(narrowing_rounds_to_nearest_even),
-        cmocka_unit_test(the_first_nonfinite_is_found_anywhere),
-        cmocka_unit_test(nested_loops_give_the_same_bytes_on_any_threads),
-        cmocka_unit_test(who_waits_helps_with_loops_inside),
-        cmocka_unit_test(one_thread_takes_indices_in_order),
-        cmocka_unit_test(thread_counts_are_checked),
-        cmocka_unit_test(scratch_is_a_stack),
-        cmocka_unit_test(a_fatal_sentence_ends_with_the_advice),
-        cmocka_unit_test(a_watched_crash_is_a_lack_of_memory_where_there_is_none),
-        cmocka_unit_test(a_crash_sent_from_outside_ends_the_process),
-        cmocka_unit_test(records_are_sorted_and_found_by_their_names),
-        cmocka_unit_test(sizes_and_times_are_read_at_a_glance),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

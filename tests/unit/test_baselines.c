@@ -1,12 +1,6 @@
 /* Rules that remove experts or channels, against golden/baselines and by hand; and a whole
  * comparison.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "lib/base/pool.h"
 #include "lib/block/pass.h"
 #include "lib/baseline/channelcut.h"
@@ -16,6 +10,7 @@
 #include "tests/unit/owned.h"
 #include "tests/unit/baselines.h"
 #include "tests/unit/runs.h"
+#include "tests/unit/test.h"
 
 /* Of the model that was opened last. */
 static struct fm_config config_of_baselines(void)
@@ -66,9 +61,8 @@ static void assert_scores(const char *model, const char *device)
     golden_close(&g);
 }
 
-static void experts_are_scored_as_by_pytorch(void **state)
+TEST(experts_are_scored_as_by_pytorch)
 {
-    (void)state;
     for (size_t i = 0; i < BASELINES; i++) {
         assert_scores(baselines_models[i], "ref");
         assert_scores(baselines_models[i], "cpu");
@@ -76,9 +70,8 @@ static void experts_are_scored_as_by_pytorch(void **state)
 }
 
 /* One expert of every layer, or of every group of experts. */
-static void the_lowest_are_closed(void **state)
+TEST(the_lowest_are_closed)
 {
-    (void)state;
     for (size_t i = 0; i < BASELINES; i++) {
         struct golden g;
         size_t X;
@@ -99,9 +92,8 @@ static void the_lowest_are_closed(void **state)
     }
 }
 
-static void as_many_stay_as_the_router_needs(void **state)
+TEST(as_many_stay_as_the_router_needs)
 {
-    (void)state;
     /* 2 of 5; 4 of 6; 2 of 6; 3 of 12 in 2 of 4 groups, by 2; 3 of 7 */
     const int most[BASELINES] = {3, 2, 4, 4, 4};
     for (size_t i = 0; i < BASELINES; i++) {
@@ -114,9 +106,8 @@ static void as_many_stay_as_the_router_needs(void **state)
     }
 }
 
-static void draws_are_seeded_and_differ(void **state)
+TEST(draws_are_seeded_and_differ)
 {
-    (void)state;
     struct fm_config *c = calloc(1, sizeof *c);
     double a[12], b[12];
     c->M = 3;
@@ -132,9 +123,8 @@ static void draws_are_seeded_and_differ(void **state)
 }
 
 /* Two layers of two experts of four channels. */
-static void channels_are_compared_as_far_as_the_scope_says(void **state)
+TEST(channels_are_compared_as_far_as_the_scope_says)
 {
-    (void)state;
     double scores[16] = {9, 8, 7, 6, 1, 2, 3, 4, 50, 50, 50, 50, 5, 5, 5, 0};
     struct fm_ranking r = {.M = 2, .E = 2, .I = 4, .scores = scores};
     struct fm_err err = {0};
@@ -174,9 +164,8 @@ static struct fm_baseline_table *compare(struct runs *r, const char *only, const
     return t;
 }
 
-static void a_comparison_is_at_equal_bytes(void **state)
+TEST(a_comparison_is_at_equal_bytes)
 {
-    (void)state;
     for (size_t i = 0; i < BASELINES; i++) {
         struct golden g;
         struct runs r;
@@ -206,9 +195,8 @@ static void a_comparison_is_at_equal_bytes(void **state)
     }
 }
 
-static void the_figures_depend_on_nothing_else(void **state)
+TEST(the_figures_depend_on_nothing_else)
 {
-    (void)state;
     struct golden g;
     struct runs r;
     struct fm_err err = {0};
@@ -236,9 +224,8 @@ static void the_figures_depend_on_nothing_else(void **state)
 /* One layer of four experts of eight channels in multiples of two.  Of 32 channels 15 go: the
  * shares of the 17 best are 8, 5, 3 and 1.  The last goes; 8 multiples: 4, 2 and 1 are whole, and
  * the one that is left is the second's or third's, which lack one each: the lower expert's. */
-static void a_multiple_goes_to_the_largest_remainder(void **state)
+TEST(a_multiple_goes_to_the_largest_remainder)
 {
-    (void)state;
     double scores[32];
     static const int share[4] = {8, 5, 3, 1};
     for (int i = 0; i < 32; i++)
@@ -256,17 +243,4 @@ static void a_multiple_goes_to_the_largest_remainder(void **state)
     assert_memory_equal(w, ((uint32_t[]){8, 8, 8, 8}), sizeof w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(experts_are_scored_as_by_pytorch),
-        cmocka_unit_test(the_lowest_are_closed),
-        cmocka_unit_test(as_many_stay_as_the_router_needs),
-        cmocka_unit_test(draws_are_seeded_and_differ),
-        cmocka_unit_test(channels_are_compared_as_far_as_the_scope_says),
-        cmocka_unit_test(a_multiple_goes_to_the_largest_remainder),
-        cmocka_unit_test(a_comparison_is_at_equal_bytes),
-        cmocka_unit_test(the_figures_depend_on_nothing_else),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

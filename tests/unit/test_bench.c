@@ -1,14 +1,6 @@
 /* The measurements: a synthetic checkpoint that the suite itself reads, a meter that counts what it
  * passes on and changes nothing, and a whole round of io and engine. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "formats/text/tokens.h"
@@ -17,10 +9,10 @@
 #include "lib/bench/synth.h"
 #include "lib/bench/workdir.h"
 #include "lib/model/model.h"
+#include "tests/unit/test.h"
 
-static void a_shape_is_seven_numbers(void **state)
+TEST(a_shape_is_seven_numbers)
 {
-    (void)state;
     struct fm_synth s;
     struct fm_err err = {0};
     assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", 0, &err), FM_OK);
@@ -39,9 +31,8 @@ static void a_shape_is_seven_numbers(void **state)
         assert_int_equal(fm_synth_parse(&s, bad[i], 0, &err), FM_EUSAGE);
 }
 
-static void a_synthetic_checkpoint_opens_as_a_model(void **state)
+TEST(a_synthetic_checkpoint_opens_as_a_model)
 {
-    (void)state;
     struct fm_synth s;
     struct fm_workdir work;
     struct fm_run_options run = {0};
@@ -87,9 +78,8 @@ static void label_inner(void *arg, int i)
     assert_int_equal(fm_pool_label(before), 8);
 }
 
-static void tasks_are_labelled_as_who_opened_their_loop(void **state)
+TEST(tasks_are_labelled_as_who_opened_their_loop)
 {
-    (void)state;
     struct fm_err err = {0};
     for (int threads = 1; threads <= 4; threads += 3) {
         int wrong = 0;
@@ -102,9 +92,8 @@ static void tasks_are_labelled_as_who_opened_their_loop(void **state)
     }
 }
 
-static void the_meter_counts_and_changes_nothing(void **state)
+TEST(the_meter_counts_and_changes_nothing)
 {
-    (void)state;
     const float A[] = {1, 2, 3, 4, 5, 6}, B[] = {1, 0, 2, 1, 0, 3};
     float want[4], got[4];
     const struct fm_ops *ref = fm_ops_ref(), *meter = fm_meter_begin(ref);
@@ -122,9 +111,8 @@ static void the_meter_counts_and_changes_nothing(void **state)
     assert_true(stage[0].flops == fm_meter_flops());
 }
 
-static void io_and_engine_measure_a_small_model(void **state)
+TEST(io_and_engine_measure_a_small_model)
 {
-    (void)state;
     struct fm_run_options run = {.machine.memory = 64 << 20, .outputs.path = "-"};
     struct fm_bench_io *io = calloc(1, sizeof *io);
     struct fm_bench_engine *engine = calloc(1, sizeof *engine);
@@ -153,7 +141,7 @@ static void io_and_engine_measure_a_small_model(void **state)
 }
 
 /* With their own vocabularies they are as large as the published ones. */
-static void models_with_latent_attention_are_made_as_what_they_are(void **state)
+TEST(models_with_latent_attention_are_made_as_what_they_are)
 {
     const struct {
         const char *name;
@@ -162,7 +150,6 @@ static void models_with_latent_attention_are_made_as_what_they_are(void **state)
     } model[] = {{"moonlight", 163840, 15960},
                  {"deepseek-v2-lite", 102400, 15706},
                  {"deepseek-v3", 129280, 671026}};
-    (void)state;
     for (int i = 0; i < 3; i++) {
         struct fm_synth s;
         struct fm_err err = {0};
@@ -174,15 +161,4 @@ static void models_with_latent_attention_are_made_as_what_they_are(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(models_with_latent_attention_are_made_as_what_they_are),
-        cmocka_unit_test(a_shape_is_seven_numbers),
-        cmocka_unit_test(a_synthetic_checkpoint_opens_as_a_model),
-        cmocka_unit_test(tasks_are_labelled_as_who_opened_their_loop),
-        cmocka_unit_test(the_meter_counts_and_changes_nothing),
-        cmocka_unit_test(io_and_engine_measure_a_small_model),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,7 @@
 /* fm-bench(1)'s table of clipped layers is that of tests/measure/kernels.json, line by line. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <cjson/cJSON.h>
+
+#include "tests/unit/test.h"
 
 static char *read_text(const char *path)
 {
@@ -61,9 +53,8 @@ static void expect_row(const char *table, const cJSON *r)
     expect_line(table, line);
 }
 
-static void the_table_in_the_page_is_that_of_the_json(void **state)
+TEST(the_table_in_the_page_is_that_of_the_json)
 {
-    (void)state;
     char *page = read_text("man/fm-bench.1"), *json = read_text("tests/measure/kernels.json"),
          line[256];
     char *table = strstr(page, ".\\\" kernels\n");
@@ -92,10 +83,4 @@ static void the_table_in_the_page_is_that_of_the_json(void **state)
     free(json);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_table_in_the_page_is_that_of_the_json),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,9 @@
 /* Families of masks in a stage stream: what is written reads back, what lies is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/unit/stages.h"
+#include "tests/unit/test.h"
 
-static void a_family_reads_back(void **unused)
+TEST(a_family_reads_back)
 {
-    (void)unused;
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
@@ -159,9 +152,8 @@ static void edit_gone(cJSON *m, uint32_t *w)
     cJSON_DeleteItemFromObjectCaseSensitive(m, "budgets");
 }
 
-static void families_that_cannot_be_are_refused(void **unused)
+TEST(families_that_cannot_be_are_refused)
 {
-    (void)unused;
     static const struct {
         void (*edit)(cJSON *manifest, uint32_t *widths);
         const char *why;
@@ -199,9 +191,8 @@ static void families_that_cannot_be_are_refused(void **unused)
 }
 
 /* Rounded widths merge ratios up to 1 into a smaller one. */
-static void merged_actions_read_back(void **unused)
+TEST(merged_actions_read_back)
 {
-    (void)unused;
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
@@ -231,12 +222,4 @@ static void merged_actions_read_back(void **unused)
     free(frame);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_family_reads_back),
-        cmocka_unit_test(families_that_cannot_be_are_refused),
-        cmocka_unit_test(merged_actions_read_back),
-    };
-    return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
-}
+TEST_MAIN(stages_open_model, stages_close_model)

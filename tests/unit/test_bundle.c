@@ -1,14 +1,5 @@
 /* Bundles: round trip, the same bytes everywhere, and every flip, cut and lie refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-#include <cmocka.h>
 
 #include "formats/bundle/archive.h"
 #include "formats/bundle/bundle.h"
@@ -16,6 +7,7 @@
 #include "formats/json/json.h"
 #include "lib/base/pool.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static char folder[] = "/tmp/fm-test-bundle-XXXXXX";
 static char path_a[64], path_b[64], path_c[64];
@@ -119,9 +111,8 @@ static int read_all(const char *path, struct fm_err *err)
     return code;
 }
 
-static void a_stage_stream_reads_back(void **unused)
+TEST(a_stage_stream_reads_back)
 {
-    (void)unused;
     write_stage(path_a);
     struct fm_bundle b;
     struct fm_err err = {0};
@@ -146,9 +137,8 @@ static void a_stage_stream_reads_back(void **unused)
     fm_bundle_close(&b);
 }
 
-static void a_bundle_whose_members_overlap_is_not_sane(void **unused)
+TEST(a_bundle_whose_members_overlap_is_not_sane)
 {
-    (void)unused;
     write_stage(path_a);
     struct fm_bundle b;
     struct fm_err err = {0};
@@ -165,9 +155,8 @@ static void a_bundle_whose_members_overlap_is_not_sane(void **unused)
     fm_bundle_close(&b);
 }
 
-static void the_same_parts_give_the_same_bytes_and_the_planned_size(void **unused)
+TEST(the_same_parts_give_the_same_bytes_and_the_planned_size)
 {
-    (void)unused;
     struct fm_bundle_sizes planned = {0};
     size_t size;
     struct fm_err err = {0};
@@ -203,9 +192,8 @@ static void close_pipe_on_stdout(FILE *p)
     assert_int_equal(pclose(p), 0);
 }
 
-static void a_pipe_gets_the_bytes_that_a_file_gets(void **unused)
+TEST(a_pipe_gets_the_bytes_that_a_file_gets)
 {
-    (void)unused;
     write_stage(path_a);
     FILE *p = open_pipe_on_stdout(path_b);
     write_stage("-");
@@ -262,9 +250,8 @@ static void write_pack(const char *path, const struct fm_bundle *in, bool late, 
         fail_msg("%s", err.text);
 }
 
-static void late_members_threads_and_pipes_give_the_same_bundle(void **unused)
+TEST(late_members_threads_and_pipes_give_the_same_bundle)
 {
-    (void)unused;
     struct fm_bundle in, b;
     struct fm_err err = {0};
     write_stage(path_c);
@@ -286,9 +273,8 @@ static void late_members_threads_and_pipes_give_the_same_bundle(void **unused)
     fm_bundle_close(&b);
 }
 
-static void every_flipped_bit_is_found(void **unused)
+TEST(every_flipped_bit_is_found)
 {
-    (void)unused;
     write_stage(path_a);
     size_t size;
     char *bytes = slurp(path_a, &size);
@@ -309,9 +295,8 @@ static void every_flipped_bit_is_found(void **unused)
     free(bytes);
 }
 
-static void every_truncation_is_refused_and_the_head_reads(void **unused)
+TEST(every_truncation_is_refused_and_the_head_reads)
 {
-    (void)unused;
     write_stage(path_a);
     size_t size;
     free(slurp(path_a, &size));
@@ -332,9 +317,8 @@ static void every_truncation_is_refused_and_the_head_reads(void **unused)
     assert_true(manifest_end > 512);
 }
 
-static void a_cut_at_a_member_with_end_blocks_is_refused(void **unused)
+TEST(a_cut_at_a_member_with_end_blocks_is_refused)
 {
-    (void)unused;
     static const char zeros[FM_ARCHIVE_END_BYTES];
     write_stage(path_a);
     size_t size;
@@ -379,9 +363,8 @@ static void expect_manifest_refused(const char *from, const char *to, const char
         fail_msg("'%s' for '%s': expected '%s', got %d %s", to, from, why, code, err.text);
 }
 
-static void manifests_that_lie_are_refused(void **unused)
+TEST(manifests_that_lie_are_refused)
 {
-    (void)unused;
     expect_manifest_refused("\"schema\": 1", "\"schema\": 0",
                             "schema is 0, and this program reads schema 1 only");
     expect_manifest_refused("\"schema\": 1", "\"schema\": 2",
@@ -407,9 +390,8 @@ static void manifests_that_lie_are_refused(void **unused)
     expect_manifest_refused("\"name\": \"build.json\"", "\"nama\": \"build.json\"", "'name'");
 }
 
-static void digests_that_are_none_are_refused(void **unused)
+TEST(digests_that_are_none_are_refused)
 {
-    (void)unused;
     struct fm_digest d;
     char hex[FM_DIGEST_HEX], bad[FM_DIGEST_HEX];
     fill_bytes();
@@ -448,9 +430,8 @@ static void spew_with_member(char *bytes, size_t size, size_t at, const char *na
 }
 
 /* Move one member's bytes: the manifest second, a stranger, an order that is wrong. */
-static void streams_in_the_wrong_order_are_refused(void **unused)
+TEST(streams_in_the_wrong_order_are_refused)
 {
-    (void)unused;
     size_t size;
     struct fm_bundle b;
     struct fm_err err = {0};
@@ -465,9 +446,8 @@ static void streams_in_the_wrong_order_are_refused(void **unused)
     free(bytes);
 }
 
-static void a_member_that_is_not_listed_is_refused(void **unused)
+TEST(a_member_that_is_not_listed_is_refused)
 {
-    (void)unused;
     size_t size;
     struct fm_bundle b;
     struct fm_err err = {0};
@@ -482,9 +462,8 @@ static void a_member_that_is_not_listed_is_refused(void **unused)
     free(bytes);
 }
 
-static void a_name_that_tar_cannot_hold_is_an_error(void **unused)
+TEST(a_name_that_tar_cannot_hold_is_an_error)
 {
-    (void)unused;
     char name[130] = FM_MEMBER_CARRIED;
     memset(name + strlen(name), 'n', 100);
     struct fm_part part = {.name = name, .data = "x", .size = 1};
@@ -498,9 +477,8 @@ static void a_name_that_tar_cannot_hold_is_an_error(void **unused)
 }
 
 /* What one checkpoint would not have carried, no bundle gets: reader and writer have one rule. */
-static void a_name_that_is_not_carried_is_an_error(void **unused)
+TEST(a_name_that_is_not_carried_is_an_error)
 {
-    (void)unused;
     static const char *const names[] = {"carried/a/b", "carried/.netrc", "carried/x.safetensors",
                                         "carried/pytorch_model.bin",
                                         "carried/model.safetensors.index.json"};
@@ -522,9 +500,8 @@ static void a_name_that_is_not_carried_is_an_error(void **unused)
     assert_int_equal(fm_carried_add(&sum, "b", UINT64_MAX, &err), FM_ECONFIG);
 }
 
-static void a_corrupt_input_is_found_while_copied(void **unused)
+TEST(a_corrupt_input_is_found_while_copied)
 {
-    (void)unused;
     struct fm_bundle in;
     struct fm_bundle_writer *w;
     struct fm_err err = {0};
@@ -545,9 +522,8 @@ static void a_corrupt_input_is_found_while_copied(void **unused)
     fm_bundle_close(&in);
 }
 
-static void any_number_of_members_lays_out(void **unused)
+TEST(any_number_of_members_lays_out)
 {
-    (void)unused;
     /* Many sizes of manifest, so that its digits and its length chase each other. */
     char text[3000];
     memset(text, 'x', sizeof text);
@@ -569,9 +545,8 @@ static void any_number_of_members_lays_out(void **unused)
     }
 }
 
-static void other_programs_read_it(void **unused)
+TEST(other_programs_read_it)
 {
-    (void)unused;
     char command[512];
     if (system("command -v xxhsum >/dev/null && command -v tar >/dev/null") != 0)
         skip();
@@ -583,26 +558,4 @@ static void other_programs_read_it(void **unused)
     assert_int_equal(system(command), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stage_stream_reads_back),
-        cmocka_unit_test(a_bundle_whose_members_overlap_is_not_sane),
-        cmocka_unit_test(the_same_parts_give_the_same_bytes_and_the_planned_size),
-        cmocka_unit_test(a_pipe_gets_the_bytes_that_a_file_gets),
-        cmocka_unit_test(late_members_threads_and_pipes_give_the_same_bundle),
-        cmocka_unit_test(every_flipped_bit_is_found),
-        cmocka_unit_test(every_truncation_is_refused_and_the_head_reads),
-        cmocka_unit_test(a_cut_at_a_member_with_end_blocks_is_refused),
-        cmocka_unit_test(manifests_that_lie_are_refused),
-        cmocka_unit_test(digests_that_are_none_are_refused),
-        cmocka_unit_test(streams_in_the_wrong_order_are_refused),
-        cmocka_unit_test(a_member_that_is_not_listed_is_refused),
-        cmocka_unit_test(a_name_that_tar_cannot_hold_is_an_error),
-        cmocka_unit_test(a_name_that_is_not_carried_is_an_error),
-        cmocka_unit_test(a_corrupt_input_is_found_while_copied),
-        cmocka_unit_test(any_number_of_members_lays_out),
-        cmocka_unit_test(other_programs_read_it),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+TEST_MAIN(make_folder, remove_folder)

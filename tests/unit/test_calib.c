@@ -2,16 +2,10 @@
  * Sequences of small files whose tokens are their own positions, so that what was read where can
  * be seen in the ids.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/data/calib.h"
 #include "lib/data/mixture.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 /* 1000 tokens, each its own position, as raw u16. */
 static struct fm_run_options numbered(void)
@@ -61,9 +55,8 @@ static void expect(const struct fm_run_options *run, const struct fm_config *mod
     assert_null(c.files);
 }
 
-static void sequences_follow_one_another(void **state)
+TEST(sequences_follow_one_another)
 {
-    (void)state;
     struct fm_run_options run = numbered();
     run.inputs.seq_len = 7;
     struct fm_calib c = open_calib(&run);
@@ -76,9 +69,8 @@ static void sequences_follow_one_another(void **state)
     fm_calib_close(&c);
 }
 
-static void the_length_has_a_default_and_bounds(void **state)
+TEST(the_length_has_a_default_and_bounds)
 {
-    (void)state;
     struct fm_run_options run = numbered();
     struct fm_calib c = open_calib(&run);
     assert_int_equal(c.T, 300);
@@ -98,9 +90,8 @@ static void the_length_has_a_default_and_bounds(void **state)
     expect(&run, &few, FM_EFORMAT, "999");
 }
 
-static void most_tokens_cut_whole_sequences(void **state)
+TEST(most_tokens_cut_whole_sequences)
 {
-    (void)state;
     struct fm_run_options run = numbered();
     run.inputs.seq_len = 10;
     run.inputs.max_tokens = 59;
@@ -116,9 +107,8 @@ static void most_tokens_cut_whole_sequences(void **state)
     expect(&run, &config, FM_EUSAGE, "--max-tokens 9");
 }
 
-static void shuffling_permutes_whole_sequences_by_seed(void **state)
+TEST(shuffling_permutes_whole_sequences_by_seed)
 {
-    (void)state;
     struct fm_run_options run = numbered();
     run.inputs.seq_len = 10;
     run.inputs.shuffle = true;
@@ -146,9 +136,8 @@ static void shuffling_permutes_whole_sequences_by_seed(void **state)
     fm_calib_close(&other);
 }
 
-static void rows_of_a_2d_file_are_cut(void **state)
+TEST(rows_of_a_2d_file_are_cut)
 {
-    (void)state;
     char npy[128 + 6 * 23 * 4];
     const char header[] = "{'descr': '<i4', 'fortran_order': False, 'shape': (6, 23), }";
     memset(npy, ' ', 128);
@@ -172,9 +161,8 @@ static void rows_of_a_2d_file_are_cut(void **state)
     expect(&run, &config, FM_EFORMAT, "in a row");
 }
 
-static void a_file_that_changes_is_noticed(void **state)
+TEST(a_file_that_changes_is_noticed)
 {
-    (void)state;
     struct fm_run_options run = numbered();
     run.inputs.seq_len = 10;
     struct fm_calib c = open_calib(&run);
@@ -188,9 +176,8 @@ static void a_file_that_changes_is_noticed(void **state)
     fm_calib_close(&c);
 }
 
-static void the_last_sequences_are_held_out(void **state)
+TEST(the_last_sequences_are_held_out)
 {
-    (void)state;
     struct fm_run_options run = numbered();
     struct fm_err err = {0};
     run.inputs.seq_len = 10;
@@ -237,9 +224,8 @@ static const char *weighted(const char *path, const char *weight)
     return s;
 }
 
-static void sources_are_interleaved_by_weight(void **state)
+TEST(sources_are_interleaved_by_weight)
 {
-    (void)state;
     struct fm_run_options run = {.inputs.tokens = weighted(counting("a", 0, 300), "0.7"),
                                  .inputs.also_tokens = {weighted(counting("b", 500, 70), "0.3")},
                                  .inputs.token_dtype = FM_TOKEN_U16,
@@ -274,9 +260,8 @@ static void sources_are_interleaved_by_weight(void **state)
     fm_calib_close(&c);
 }
 
-static void a_mixture_is_shuffled_source_by_source(void **state)
+TEST(a_mixture_is_shuffled_source_by_source)
 {
-    (void)state;
     struct fm_run_options run = {.inputs.tokens = counting("a", 0, 400),
                                  .inputs.also_tokens = {counting("b", 500, 400)},
                                  .inputs.token_dtype = FM_TOKEN_U16,
@@ -294,9 +279,8 @@ static void a_mixture_is_shuffled_source_by_source(void **state)
     fm_calib_close(&c);
 }
 
-static void weights_are_checked(void **state)
+TEST(weights_are_checked)
 {
-    (void)state;
     struct fm_err err = {0};
     static const struct {
         const char *spec;
@@ -323,19 +307,4 @@ static void weights_are_checked(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sequences_follow_one_another),
-        cmocka_unit_test(the_length_has_a_default_and_bounds),
-        cmocka_unit_test(most_tokens_cut_whole_sequences),
-        cmocka_unit_test(shuffling_permutes_whole_sequences_by_seed),
-        cmocka_unit_test(rows_of_a_2d_file_are_cut),
-        cmocka_unit_test(a_file_that_changes_is_noticed),
-        cmocka_unit_test(the_last_sequences_are_held_out),
-        cmocka_unit_test(sources_are_interleaved_by_weight),
-        cmocka_unit_test(a_mixture_is_shuffled_source_by_source),
-        cmocka_unit_test(weights_are_checked),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,8 @@
 /* What travels along with a checkpoint, and what must not: links out of it above all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/tensor/carry.h"
 #include "formats/tensor/hfcache.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static void link_to(const char *target, const char *dir, const char *name)
 {
@@ -62,9 +56,8 @@ static void is_refused(const char *name, const char *const *pattern, int code, c
     fm_hfdir_close(&dir);
 }
 
-static void carries_what_a_runtime_needs(void **state)
+TEST(carries_what_a_runtime_needs)
 {
-    (void)state;
     const char *name = make();
     const char *const wanted[] = {"tokenizer.json",      "README.md",     "LICENSE.txt",
                                   "chat_template.jinja", "modeling_x.py", "generation_config.json",
@@ -101,9 +94,8 @@ static void carries_what_a_runtime_needs(void **state)
                "that can be carried along");
 }
 
-static void gives_the_bytes_that_were_there(void **state)
+TEST(gives_the_bytes_that_were_there)
 {
-    (void)state;
     struct fm_hfdir dir;
     struct fm_err err = {0};
     const char *name = make();
@@ -124,9 +116,8 @@ static void gives_the_bytes_that_were_there(void **state)
     fm_hfdir_close(&dir);
 }
 
-static void carries_so_many_and_no_more(void **state)
+TEST(carries_so_many_and_no_more)
 {
-    (void)state;
     const char *name = make();
     char file[32], names[2048] = "";
     for (int i = 0; i < FM_CARRIED_MAX - 1; i++) {
@@ -145,9 +136,8 @@ static void carries_so_many_and_no_more(void **state)
     is_refused(name, NULL, FM_ECONFIG, "one file too many");
 }
 
-static void follows_links_inside_and_into_a_cache(void **state)
+TEST(follows_links_inside_and_into_a_cache)
 {
-    (void)state;
     static const char snapshot[] = "models--a--b/snapshots/0123";
     const char *name = make();
     scratch_put(name, "real.jinja", "x");
@@ -171,9 +161,8 @@ static void follows_links_inside_and_into_a_cache(void **state)
 }
 
 /* The name and revision are in the path of a snapshot, and in no other. */
-static void origin_is_that_of_a_snapshot(void **state)
+TEST(origin_is_that_of_a_snapshot)
 {
-    (void)state;
     static const char *const made[] = {
         "hub",
         "hub/models--a--b--c",
@@ -204,9 +193,8 @@ static void origin_is_that_of_a_snapshot(void **state)
 }
 
 /* A mode 0600 key that a link of a downloaded checkpoint names must not become part of a bundle. */
-static void refuses_links_that_lead_elsewhere(void **state)
+TEST(refuses_links_that_lead_elsewhere)
 {
-    (void)state;
     const char *name = make();
     scratch_mkdir("home");
     scratch_mkdir("home/blobs");
@@ -229,9 +217,8 @@ static void refuses_links_that_lead_elsewhere(void **state)
 }
 
 /* Beside a downloaded model, the cache may have private ones. */
-static void refuses_blobs_of_another_repository(void **state)
+TEST(refuses_blobs_of_another_repository)
 {
-    (void)state;
     static const char snapshot[] = "models--c--d/snapshots/0123";
     const char *name = make();
     const char *made[] = {"models--c--d", "models--c--d/blobs", "models--c--d/snapshots",
@@ -255,16 +242,4 @@ static void refuses_blobs_of_another_repository(void **state)
     is_refused(name, NULL, FM_ECONFIG, "models--c--d/blobs/70', outside the checkpoint");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(origin_is_that_of_a_snapshot),
-        cmocka_unit_test(carries_what_a_runtime_needs),
-        cmocka_unit_test(gives_the_bytes_that_were_there),
-        cmocka_unit_test(carries_so_many_and_no_more),
-        cmocka_unit_test(follows_links_inside_and_into_a_cache),
-        cmocka_unit_test(refuses_links_that_lead_elsewhere),
-        cmocka_unit_test(refuses_blobs_of_another_repository),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,9 @@
 /* The limit of a job's memory, in trees of control groups that are made for it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "formats/file/cgroup.h"
+#include "tests/unit/test.h"
 
 static void put(const char *path, const char *text)
 {
@@ -26,9 +18,8 @@ static void put(const char *path, const char *text)
     fclose(f);
 }
 
-static void the_least_limit_counts(void **state)
+TEST(the_least_limit_counts)
 {
-    (void)state;
     put("v2/one/two/memory.max", "max\n");
     put("v2/one/memory.max", "3000000\n");
     put("v2/memory.max", "9000000\n");
@@ -42,9 +33,8 @@ static void the_least_limit_counts(void **state)
 }
 
 /* A container has its own group mounted where it sees the path of the machine's. */
-static void a_group_that_is_not_there_is_passed_over(void **state)
+TEST(a_group_that_is_not_there_is_passed_over)
 {
-    (void)state;
     put("inside/memory.max", "5000\n");
     put("own3", "0::/far/away\nnonsense\n::\n");
     assert_int_equal(fm_cgroup_memory("own3", "inside"), 5000);
@@ -52,9 +42,8 @@ static void a_group_that_is_not_there_is_passed_over(void **state)
     assert_int_equal(fm_cgroup_memory("own4", "inside"), 5000);
 }
 
-static void without_a_limit_there_is_none(void **state)
+TEST(without_a_limit_there_is_none)
 {
-    (void)state;
     put("none/memory.max", "max\n");
     put("own5", "0::/\n");
     assert_true(fm_cgroup_memory("own5", "none") == UINT64_MAX);
@@ -77,12 +66,4 @@ static int remove_folder(void **state)
     return system(command);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_least_limit_counts),
-        cmocka_unit_test(a_group_that_is_not_there_is_passed_over),
-        cmocka_unit_test(without_a_limit_there_is_none),
-    };
-    return cmocka_run_group_tests(tests, own_folder, remove_folder);
-}
+TEST_MAIN(own_folder, remove_folder)

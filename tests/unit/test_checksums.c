@@ -1,15 +1,9 @@
 /* The last member of a stream, CHECKSUMS: it decides even over a manifest that reads well. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/bundle/archive.h"
 #include "formats/bundle/bundle.h"
 #include "formats/json/json.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static char path[512], bytes[65536];
 static size_t size, sums, sums_bytes, manifest_bytes; /* of the stream, and places in it */
@@ -63,17 +57,15 @@ static void expect_refused(const char *why)
 }
 
 /* Another way to write the same manifest: only its digest differs. */
-static void a_manifest_without_its_digest_is_refused(void **unused)
+TEST_AROUND(a_manifest_without_its_digest_is_refused, make_stream, NULL)
 {
-    (void)unused;
     replace("\"schema\": 1", "\"schema\" :1");
     expect_refused("does not match its digest in CHECKSUMS");
 }
 
 /* All sizes and digests are right again. */
-static void a_line_for_nothing_is_refused(void **unused)
+TEST_AROUND(a_line_for_nothing_is_refused, make_stream, NULL)
 {
-    (void)unused;
     static const char more[] = "more\n";
     struct fm_err err = {0};
     char from[40], to[40], hex[FM_DIGEST_HEX], header[FM_ARCHIVE_HEADER_MAX];
@@ -91,11 +83,4 @@ static void a_line_for_nothing_is_refused(void **unused)
     expect_refused("has more lines than the stream has members");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(a_manifest_without_its_digest_is_refused, make_stream),
-        cmocka_unit_test_setup(a_line_for_nothing_is_refused, make_stream),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

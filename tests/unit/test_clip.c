@@ -3,14 +3,12 @@
 #include "tests/unit/clip.h"
 
 #include <pthread.h>
-#include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 /* Three budgets over five experts: full, mixed, and one with the widths 0 and 1. */
-static void every_type_on_every_path_agrees_with_the_definition(void **state)
+KERNEL_TEST(every_type_on_every_path_agrees_with_the_definition)
 {
-    (void)state;
     static const int sizes[][2] = {{48, 37}, {67, 131}, {300, 40}, {33, 800}, {1, 1}};
     int ran = 0;
     for (size_t z = 0; z < 5; z++)
@@ -36,9 +34,8 @@ static void every_type_on_every_path_agrees_with_the_definition(void **state)
     assert_true(ran >= 5 * 3 * 3); /* the portable path at least */
 }
 
-static void avx2_gives_the_bits_of_avx512(void **state)
+KERNEL_TEST(avx2_gives_the_bits_of_avx512)
 {
-    (void)state;
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
         struct layer s = make_layer(type, 70, 333, 4);
         struct call a = make_call(&s, 17, 3), b = copy_call(&s, &a);
@@ -52,9 +49,8 @@ static void avx2_gives_the_bits_of_avx512(void **state)
     }
 }
 
-static void ids_outside_contribute_nothing(void **state)
+KERNEL_TEST(ids_outside_contribute_nothing)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 40, 50, 6);
     s.l.e0 = 10;
     struct call a = make_call(&s, 12, 4), b = copy_call(&s, &a);
@@ -77,9 +73,8 @@ static void ids_outside_contribute_nothing(void **state)
     free_arrays();
 }
 
-static void ids_of_both_sizes_mean_the_same(void **state)
+KERNEL_TEST(ids_of_both_sizes_mean_the_same)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 24, 30, 3);
     struct call a = make_call(&s, 9, 2), b = copy_call(&s, &a);
     int64_t *wide = array(18, sizeof *wide);
@@ -93,9 +88,8 @@ static void ids_of_both_sizes_mean_the_same(void **state)
 }
 
 /* z of each slot alone, with weight 1: what the product is before the weight. */
-static void slots_are_weighted_and_added_in_order_and_rounded_once(void **state)
+KERNEL_TEST(slots_are_weighted_and_added_in_order_and_rounded_once)
 {
-    (void)state;
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
         enum { N = 7, K = 3, H = 45 };
         struct layer s = make_layer(type, H, 61, 4), wide = widen_layer(&s);
@@ -119,9 +113,8 @@ static void slots_are_weighted_and_added_in_order_and_rounded_once(void **state)
     }
 }
 
-static void threads_and_workspace_change_no_bit(void **state)
+KERNEL_TEST(threads_and_workspace_change_no_bit)
 {
-    (void)state;
     for (size_t p = 0; p < 4; p++) {
         struct layer s = make_layer(FM_CLIP_BF16, 150, 290, 5);
         s.l.path = paths[p];
@@ -145,9 +138,8 @@ static void threads_and_workspace_change_no_bit(void **state)
     }
 }
 
-static void a_row_has_the_bits_it_has_alone(void **state)
+KERNEL_TEST(a_row_has_the_bits_it_has_alone)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F16, 90, 270, 3);
     struct call all = make_call(&s, 61, 2);
     assert_true(run_once(&s, &all));
@@ -182,9 +174,8 @@ static void by_panels(const struct fm_clip_tile *tile, bool rows_are_columns, fl
         }
 }
 
-static void few_rows_have_the_bits_of_panels(void **state)
+KERNEL_TEST(few_rows_have_the_bits_of_panels)
 {
-    (void)state;
     static const int shapes[][2] = {{1, 1}, {16, 31}, {17, 33}, {100, 255}, {200, 257}, {256, 600}};
     const struct fm_clip_tile *tile = fm_clip_tile_avx512();
     if (!tile)
@@ -209,9 +200,8 @@ static void few_rows_have_the_bits_of_panels(void **state)
         }
 }
 
-static void a_nan_stays_in_its_row(void **state)
+KERNEL_TEST(a_nan_stays_in_its_row)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 52, 75, 3);
     struct call a = make_call(&s, 31, 2), b = copy_call(&s, &a);
     float *x = array(31 * 52, sizeof *x);
@@ -227,9 +217,8 @@ static void a_nan_stays_in_its_row(void **state)
     free_arrays();
 }
 
-static void one_expert_may_get_all_tokens_and_another_none(void **state)
+KERNEL_TEST(one_expert_may_get_all_tokens_and_another_none)
 {
-    (void)state;
     for (int e = 0; e < 4; e++) {
         struct layer s = make_layer(FM_CLIP_F32, 43, 97, 4);
         struct call c = make_call(&s, 230, 1);
@@ -244,9 +233,8 @@ static void one_expert_may_get_all_tokens_and_another_none(void **state)
     }
 }
 
-static void width_zero_gives_zero_and_no_tokens_are_no_work(void **state)
+KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_BF16, 20, 30, 2);
     struct call c = make_call(&s, 5, 2);
     for (int i = 0; i < s.l.B * s.l.E; i++)
@@ -276,9 +264,8 @@ static void clamp_layer(struct layer *s)
     s->l.down_bias = numbers(E * H, s->l.type, 1);
 }
 
-static void clamped_experts_with_biases_agree_with_the_definition(void **state)
+KERNEL_TEST(clamped_experts_with_biases_agree_with_the_definition)
 {
-    (void)state;
     static const int sizes[][2] = {{48, 37}, {67, 331}, {33, 800}, {1, 1}};
     for (size_t z = 0; z < 4; z++)
         for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++)
@@ -302,9 +289,8 @@ static void clamped_experts_with_biases_agree_with_the_definition(void **state)
 }
 
 /* By the formula of clip.h, one channel wide; and width 0, which is only down's bias. */
-static void a_clamped_channel_and_none_are_by_the_formula(void **state)
+KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 1, 1, 1);
     struct call c = make_call(&s, 1, 1);
     const float gate_up[2] = {2, -3}, bias[2] = {0.5f, 1}, down = 0.75f, down_bias = -2, x = 1.5f;
@@ -324,9 +310,8 @@ static void a_clamped_channel_and_none_are_by_the_formula(void **state)
     free_arrays();
 }
 
-static void cuda_refuses_biases_by_name(void **state)
+KERNEL_TEST(cuda_refuses_biases_by_name)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 4, 4, 2);
     struct fm_clip_error error;
     struct fm_clip *clip;
@@ -339,9 +324,8 @@ static void cuda_refuses_biases_by_name(void **state)
 }
 
 /* Only the resident channels of `s`, in memory of exactly that size. */
-static void freed_tails_give_the_same_bits(void **state)
+KERNEL_TEST(freed_tails_give_the_same_bits)
 {
-    (void)state;
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
         struct layer s = make_layer(type, 35, 120, 4);
         for (int e = 0; e < 4; e++) /* budget 0 is not loaded */
@@ -358,9 +342,8 @@ static void freed_tails_give_the_same_bits(void **state)
     }
 }
 
-static void two_ranks_add_up_to_the_whole(void **state)
+KERNEL_TEST(two_ranks_add_up_to_the_whole)
 {
-    (void)state;
     enum { H = 44, N = 19, TP = 2, G = 8 };
     struct layer s = make_layer(FM_CLIP_F32, H, 117, 3);
     struct call whole = make_call(&s, N, 2);
@@ -380,9 +363,8 @@ static void two_ranks_add_up_to_the_whole(void **state)
     free_arrays();
 }
 
-static void every_channel_is_dealt_to_one_rank_in_order(void **state)
+KERNEL_TEST(every_channel_is_dealt_to_one_rank_in_order)
 {
-    (void)state;
     for (int g = 1; g < 9; g++)
         for (int tp = 1; tp < 5; tp++)
             for (int k = 0; k < 70; k++) {
@@ -402,9 +384,8 @@ static void every_channel_is_dealt_to_one_rank_in_order(void **state)
             }
 }
 
-static void rows_may_be_strided(void **state)
+KERNEL_TEST(rows_may_be_strided)
 {
-    (void)state;
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
         struct layer s = make_layer(type, 25, 40, 3);
         struct call a = make_call(&s, 13, 2), b = spread_call(&s, &a, 31, 29);
@@ -432,9 +413,8 @@ static void *call_often(void *arg)
     return NULL;
 }
 
-static void a_layer_serves_several_threads_at_once(void **state)
+KERNEL_TEST(a_layer_serves_several_threads_at_once)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 64, 128, 4);
     s.l.threads = 3;
     struct call want = make_call(&s, 40, 2), c[3];
@@ -456,9 +436,8 @@ static void a_layer_serves_several_threads_at_once(void **state)
     free_arrays();
 }
 
-static void a_child_of_fork_can_call(void **state)
+KERNEL_TEST(a_child_of_fork_can_call)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 64, 128, 4);
     s.l.threads = 3;
     struct call want = make_call(&s, 40, 2), c = copy_call(&s, &want);
@@ -486,9 +465,8 @@ static void a_child_of_fork_can_call(void **state)
 }
 
 #ifdef COUNT_ALLOCATIONS
-static void a_call_allocates_nothing(void **state)
+KERNEL_TEST(a_call_allocates_nothing)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_BF16, 150, 290, 5);
     s.l.threads = 3;
     struct call c = make_call(&s, 203, 2);
@@ -503,32 +481,4 @@ static void a_call_allocates_nothing(void **state)
 }
 #endif
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(every_type_on_every_path_agrees_with_the_definition),
-        KERNEL_TEST(avx2_gives_the_bits_of_avx512),
-        KERNEL_TEST(ids_outside_contribute_nothing),
-        KERNEL_TEST(ids_of_both_sizes_mean_the_same),
-        KERNEL_TEST(slots_are_weighted_and_added_in_order_and_rounded_once),
-        KERNEL_TEST(threads_and_workspace_change_no_bit),
-        KERNEL_TEST(a_row_has_the_bits_it_has_alone),
-        KERNEL_TEST(few_rows_have_the_bits_of_panels),
-        KERNEL_TEST(a_nan_stays_in_its_row),
-        KERNEL_TEST(one_expert_may_get_all_tokens_and_another_none),
-        KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work),
-        KERNEL_TEST(clamped_experts_with_biases_agree_with_the_definition),
-        KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula),
-        KERNEL_TEST(cuda_refuses_biases_by_name),
-        KERNEL_TEST(freed_tails_give_the_same_bits),
-        KERNEL_TEST(two_ranks_add_up_to_the_whole),
-        KERNEL_TEST(every_channel_is_dealt_to_one_rank_in_order),
-        KERNEL_TEST(rows_may_be_strided),
-        KERNEL_TEST(a_layer_serves_several_threads_at_once),
-        KERNEL_TEST(a_child_of_fork_can_call),
-#ifdef COUNT_ALLOCATIONS
-        KERNEL_TEST(a_call_allocates_nothing),
-#endif
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -77,9 +77,8 @@ static void check_tile(const struct fm_clip_tile *tile, int rows, int lanes, int
     free_arrays();
 }
 
-static void the_bf16_tile_multiplies_what_was_packed(void **state)
+KERNEL_TEST(the_bf16_tile_multiplies_what_was_packed)
 {
-    (void)state;
     static const int lanes[] = {1, 15, 31, 33, 63, 64}, terms[] = {1, 2, 31, 32, 33, 255, 256};
     if (!fm_clip_tile_avx512())
         skip();
@@ -94,9 +93,8 @@ static void the_bf16_tile_multiplies_what_was_packed(void **state)
 }
 
 /* Odd sizes: rows of pairs end in half a pair, and the workspace held NaN before. */
-static void a_call_by_pairs_agrees_with_the_definition(void **state)
+KERNEL_TEST(a_call_by_pairs_agrees_with_the_definition)
 {
-    (void)state;
     static const int sizes[][2] = {{48, 37}, {67, 131}, {33, 400}, {1, 1}};
     if (!fm_clip_tile_avx512())
         skip();
@@ -118,14 +116,7 @@ static void a_call_by_pairs_agrees_with_the_definition(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(the_bf16_tile_multiplies_what_was_packed),
-        KERNEL_TEST(a_call_by_pairs_agrees_with_the_definition),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)
 #else
 int main(void)
 {

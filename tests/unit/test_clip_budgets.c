@@ -2,9 +2,8 @@
  */
 #include "tests/unit/clip.h"
 
-static void budgets_per_token_equal_a_call_per_budget(void **state)
+KERNEL_TEST(budgets_per_token_equal_a_call_per_budget)
 {
-    (void)state;
     for (size_t p = 0; p < 4; p++) {
         struct layer s = make_layer(FM_CLIP_BF16, 61, 140, 4);
         s.l.path = paths[p];
@@ -31,9 +30,8 @@ static void budgets_per_token_equal_a_call_per_budget(void **state)
     }
 }
 
-static void a_switch_is_one_number_of_any_type(void **state)
+KERNEL_TEST(a_switch_is_one_number_of_any_type)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 30, 80, 3);
     struct call want[3], c = make_call(&s, 11, 2);
     for (*s.budget = 0; *s.budget < 3; ++*s.budget) {
@@ -63,9 +61,8 @@ static void a_switch_is_one_number_of_any_type(void **state)
     free_arrays();
 }
 
-static void faults_are_met_by_the_nearest_end_and_told_once(void **state)
+KERNEL_TEST(faults_are_met_by_the_nearest_end_and_told_once)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 30, 80, 3);
     struct call a = make_call(&s, 11, 2), b = copy_call(&s, &a);
     struct fm_clip *clip = NULL;
@@ -95,9 +92,8 @@ static void faults_are_met_by_the_nearest_end_and_told_once(void **state)
     free_arrays();
 }
 
-static void a_float_is_the_budget_nearest_to_it(void **state)
+KERNEL_TEST(a_float_is_the_budget_nearest_to_it)
 {
-    (void)state;
     static const struct {
         float value;
         int32_t budget, faults;
@@ -128,13 +124,4 @@ static void a_float_is_the_budget_nearest_to_it(void **state)
     free_arrays();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(budgets_per_token_equal_a_call_per_budget),
-        KERNEL_TEST(a_switch_is_one_number_of_any_type),
-        KERNEL_TEST(faults_are_met_by_the_nearest_end_and_told_once),
-        KERNEL_TEST(a_float_is_the_budget_nearest_to_it),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,16 +2,8 @@
  * The tile map of the clipped FFN: every number of a product is made by exactly one tile, no tile
  * uses a channel past its expert's width, and the long ones come first.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "kernels/clip/cuda/clip_cuda_tiles.h"
+#include "tests/unit/test.h"
 
 #define GROUPS_MAX 24
 
@@ -138,9 +130,8 @@ static void check_plan(const struct fm_cuda_shape *shape, const int32_t *rows,
     }
 }
 
-static void tiles_cover_every_number_once(void **state)
+TEST(tiles_cover_every_number_once)
 {
-    (void)state;
     static const int32_t rows[] = {1, 0, 64, 65, 129, 3, 200, 17};
     static const int32_t widths[] = {1, 64, 63, 65, 130, 0, 5, 2111};
     const struct fm_cuda_shape *shapes[] = {&hopper, &portable, &tiny};
@@ -150,9 +141,8 @@ static void tiles_cover_every_number_once(void **state)
     }
 }
 
-static void random_routings_are_covered_too(void **state)
+TEST(random_routings_are_covered_too)
 {
-    (void)state;
     uint64_t x = 88172645463325252u;
     for (int round = 0; round < 40; round++) {
         int32_t rows[GROUPS_MAX], widths[GROUPS_MAX];
@@ -165,18 +155,16 @@ static void random_routings_are_covered_too(void **state)
     }
 }
 
-static void no_rows_or_no_width_gives_no_tiles(void **state)
+TEST(no_rows_or_no_width_gives_no_tiles)
 {
-    (void)state;
     static const int32_t rows[] = {0, 7}, widths[] = {64, 0};
     struct plan plan = make_plan(&hopper, rows, widths, 2, 64);
     assert_int_equal(plan.totals.groups, 0);
     assert_int_equal(plan.totals.tiles[0] + plan.totals.tiles[1], 0);
 }
 
-static void long_sums_come_first(void **state)
+TEST(long_sums_come_first)
 {
-    (void)state;
     static const int32_t rows[] = {256, 256, 256, 256, 9, 9, 9, 9};
     static const int32_t widths[] = {1434, 14336, 5735, 5735, 1434, 14336, 5735, 10036};
     struct plan plan = make_plan(&hopper, rows, widths, 8, 4096);
@@ -192,9 +180,8 @@ static void long_sums_come_first(void **state)
 }
 
 /* The last round of small tiles is cut in two only where that fills blocks that would be idle. */
-static void a_thin_last_round_is_halved(void **state)
+TEST(a_thin_last_round_is_halved)
 {
-    (void)state;
     assert_int_equal(fm_cuda_halved(&hopper, 132 * 5 + 57, 1000), 57);
     assert_int_equal(fm_cuda_halved(&hopper, 132 * 5 + 67, 1000), 0);
     assert_int_equal(fm_cuda_halved(&hopper, 132 * 5, 1000), 0);
@@ -202,9 +189,8 @@ static void a_thin_last_round_is_halved(void **state)
     assert_int_equal(fm_cuda_halved(&portable, 216 + 1, 1000), 0);
 }
 
-static void splits_are_whole_steps_and_no_longer_than_the_bound(void **state)
+TEST(splits_are_whole_steps_and_no_longer_than_the_bound)
 {
-    (void)state;
     for (int32_t width = 1; width <= 1 << 20; width += 61) {
         int32_t splits = fm_cuda_splits(width, 0), part = fm_cuda_split_channels(width, 0);
         assert_int_equal(part % FM_CUDA_STEP, 0);
@@ -236,9 +222,8 @@ static double imbalance(const struct fm_cuda_shape *shape, const struct plan *pl
 }
 
 /* Mixtral at 64 tokens, mixed widths at 60 % removed: blocks share the weights evenly. */
-static void mixed_widths_share_the_blocks_evenly(void **state)
+TEST(mixed_widths_share_the_blocks_evenly)
 {
-    (void)state;
     static const int32_t rows[] = {16, 16, 16, 16, 16, 16, 16, 16};
     static const int32_t widths[] = {14336, 10036, 5735, 5735, 5735, 1434, 1434, 1434};
     struct plan plan = make_plan(&hopper, rows, widths, 8, 4096);
@@ -249,16 +234,4 @@ static void mixed_widths_share_the_blocks_evenly(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiles_cover_every_number_once),
-        cmocka_unit_test(random_routings_are_covered_too),
-        cmocka_unit_test(no_rows_or_no_width_gives_no_tiles),
-        cmocka_unit_test(long_sums_come_first),
-        cmocka_unit_test(a_thin_last_round_is_halved),
-        cmocka_unit_test(splits_are_whole_steps_and_no_longer_than_the_bound),
-        cmocka_unit_test(mixed_widths_share_the_blocks_evenly),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

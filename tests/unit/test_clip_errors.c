@@ -14,9 +14,8 @@ static void refuse_layer(struct fm_clip_layer l, int code, const char *text)
     assert_null(clip);
 }
 
-static void wrong_layers_are_refused_with_a_sentence(void **state)
+KERNEL_TEST(wrong_layers_are_refused_with_a_sentence)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct fm_clip_layer l;
 #define BAD(change, code, text) (l = s.l, change, refuse_layer(l, code, text))
@@ -48,9 +47,8 @@ static void wrong_layers_are_refused_with_a_sentence(void **state)
     free_arrays();
 }
 
-static void wrong_calls_are_refused_with_a_sentence(void **state)
+KERNEL_TEST(wrong_calls_are_refused_with_a_sentence)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct call good = make_call(&s, 3, 2);
     struct fm_clip_call c;
@@ -86,9 +84,8 @@ static void wrong_calls_are_refused_with_a_sentence(void **state)
 }
 
 /* No array is looked into before the numbers that say how far to look are right. */
-static void the_definition_refuses_what_a_forward_refuses(void **state)
+KERNEL_TEST(the_definition_refuses_what_a_forward_refuses)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct call good = make_call(&s, 3, 2);
     struct fm_clip_call c;
@@ -126,9 +123,8 @@ static void the_definition_refuses_what_a_forward_refuses(void **state)
 }
 
 /* The sentence names a first channel whose end no int64_t holds. */
-static void channels_past_all_numbers_are_named(void **state)
+KERNEL_TEST(channels_past_all_numbers_are_named)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct call c = make_call(&s, 3, 2);
     struct fm_clip_error error = {0};
@@ -144,9 +140,8 @@ static void channels_past_all_numbers_are_named(void **state)
     free_arrays();
 }
 
-static void a_share_of_nonsense_is_nothing(void **state)
+KERNEL_TEST(a_share_of_nonsense_is_nothing)
 {
-    (void)state;
     static const int32_t wrong[][4] = {
         {8, 0, 2, 0}, {8, -1, 2, 0}, {8, 2, 0, 0},  {8, 2, -2, 0},
         {8, 2, 2, 2}, {8, 2, 2, -1}, {-8, 2, 2, 0}, {INT32_MIN, INT32_MIN, -1, INT32_MAX}};
@@ -192,9 +187,8 @@ static void remove_edge(struct edge *e)
 }
 
 /* Older headers' structs, this one's, and newer ones' that ask for nothing new. */
-static void structs_of_other_headers_give_the_same_bits(void **state)
+KERNEL_TEST(structs_of_other_headers_give_the_same_bits)
 {
-    (void)state;
     static const uint32_t layer_sizes[] = {FM_CLIP_LAYER_SIZE_MIN, 112, 136, FM_CLIP_SIZE_MAX};
     static const uint32_t call_sizes[] = {FM_CLIP_CALL_SIZE_MIN, 104, 112, 120, FM_CLIP_SIZE_MAX};
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
@@ -223,9 +217,8 @@ static void structs_of_other_headers_give_the_same_bits(void **state)
 }
 
 /* Newer headers' structs that ask for what is not known here, in the first byte or in the last. */
-static void fields_not_known_here_are_refused(void **state)
+KERNEL_TEST(fields_not_known_here_are_refused)
 {
-    (void)state;
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
     struct call good = make_call(&s, 3, 2);
     struct fm_clip_error error;
@@ -259,9 +252,8 @@ static void fields_not_known_here_are_refused(void **state)
     free_arrays();
 }
 
-static void the_workspace_depends_on_bounds_alone(void **state)
+KERNEL_TEST(the_workspace_depends_on_bounds_alone)
 {
-    (void)state;
     struct fm_clip_layer l = {.size = sizeof l, .type = FM_CLIP_BF16, .H = 64, .E = 8};
     l.cap_max = 100;
     l.threads = 2;
@@ -281,17 +273,4 @@ static void the_workspace_depends_on_bounds_alone(void **state)
     assert_int_equal(fm_clip_available(FM_CLIP_CPU, NULL), FM_CLIP_OK);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(wrong_layers_are_refused_with_a_sentence),
-        KERNEL_TEST(wrong_calls_are_refused_with_a_sentence),
-        KERNEL_TEST(the_definition_refuses_what_a_forward_refuses),
-        KERNEL_TEST(channels_past_all_numbers_are_named),
-        KERNEL_TEST(a_share_of_nonsense_is_nothing),
-        KERNEL_TEST(structs_of_other_headers_give_the_same_bits),
-        KERNEL_TEST(fields_not_known_here_are_refused),
-        KERNEL_TEST(the_workspace_depends_on_bounds_alone),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

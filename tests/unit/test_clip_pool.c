@@ -1,19 +1,11 @@
 /* Threads of libfm_clip in a process that binds its own to CPUs. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdbool.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "kernels/clip/clip_pool.h"
+#include "tests/unit/test.h"
 
 enum { TASKS_MAX = 64 };
 
@@ -74,9 +66,8 @@ static void count_task(void *arg, int i, int worker)
     ((int *)arg)[i]++;
 }
 
-static void helpers_run_where_the_process_does(void **state)
+TEST(helpers_run_where_the_process_does)
 {
-    (void)state;
     cpu_set_t all, own;
     int cpu[2], n = 0, done[100] = {0};
     pthread_t other;
@@ -101,8 +92,4 @@ static void helpers_run_where_the_process_does(void **state)
     pthread_join(other, NULL);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(helpers_run_where_the_process_does)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

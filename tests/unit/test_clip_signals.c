@@ -7,7 +7,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/time.h>
 
 enum { CALLERS = 3, FRAME_BYTES = 8192, HITS = 200, CALLS_MIN = 4, CALLS_MAX = 20000 };
@@ -90,9 +89,8 @@ static void call_in_a_storm(const struct layer *s, int N)
     fm_clip_release(clip);
 }
 
-static void handlers_on_the_callers_stack_change_no_bit(void **state)
+KERNEL_TEST(handlers_on_the_callers_stack_change_no_bit)
 {
-    (void)state;
     static const int32_t types[] = {FM_CLIP_F32, FM_CLIP_F16, FM_CLIP_BF16};
     const struct sigaction action = {.sa_handler = dirty_the_stack, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &action, NULL);
@@ -106,8 +104,4 @@ static void handlers_on_the_callers_stack_change_no_bit(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {KERNEL_TEST(handlers_on_the_callers_stack_change_no_bit)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,8 @@
 /* Experts that are closed, against golden/baselines: checkpoints from which they were removed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
 #include "tests/unit/baselines.h"
+#include "tests/unit/test.h"
 
 /* (M, E) of the lane: 0, or closed where keep says so. */
 static float *close_experts(const int32_t *keep, size_t count)
@@ -66,9 +61,8 @@ static void assert_closed(const char *model, const struct fm_ops *ops)
     golden_close(&g);
 }
 
-static void closed_experts_are_as_if_removed(void **state)
+TEST(closed_experts_are_as_if_removed)
 {
-    (void)state;
     struct fm_err err = {0};
     const struct fm_ops *cpu = NULL;
     assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
@@ -78,10 +72,4 @@ static void closed_experts_are_as_if_removed(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(closed_experts_are_as_if_removed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

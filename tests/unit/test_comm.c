@@ -1,14 +1,9 @@
 /* What ranks say to each other arrives, in order, and an error of one is the error of all; on
  * threads here, and between processes under MPI (test_ranks.sh). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <unistd.h>
 
 #include "tests/unit/ranks.h"
+#include "tests/unit/test.h"
 
 static struct fm_err never; /* of calls that must not fail */
 
@@ -236,19 +231,17 @@ static ranks_body *const bodies[] = {
 };
 enum { BODIES = sizeof bodies / sizeof *bodies };
 
-static void ranks_on_threads(void **state)
+TEST(ranks_on_threads)
 {
     static const int sizes[] = {2, 3, 5, 8};
-    (void)state;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         ranks_of_threads(sizes[i], bodies, BODIES, NULL);
 }
 
 /* ---- alone ---- */
 
-static void nothing_is_said_alone(void **state)
+TEST(nothing_is_said_alone)
 {
-    (void)state;
     struct fm_err err = {0};
     double all = 0, mine = 3;
     int value = 7, first, count, nth;
@@ -285,9 +278,8 @@ static int open_alone(const char *name, const char *value, const struct fm_wire 
     return rc;
 }
 
-static void one_of_many_that_is_alone_is_refused(void **state)
+TEST(one_of_many_that_is_alone_is_refused)
 {
-    (void)state;
     static const char *const names[] = {"SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
     const char *warning = NULL;
     struct fm_err err;
@@ -311,9 +303,8 @@ static void one_of_many_that_is_alone_is_refused(void **state)
 }
 
 /* What is no number of processes says nothing. */
-static void values_of_others_are_ignored(void **state)
+TEST(values_of_others_are_ignored)
 {
-    (void)state;
     static const char *const values[] = {"", "abc", "0", "-3", "1", "2x", " 2", "0x10", "1e9"};
     const char *warning = NULL;
     struct fm_err err;
@@ -324,9 +315,8 @@ static void values_of_others_are_ignored(void **state)
     assert_null(warning);
 }
 
-static void a_hint_only_warns(void **state)
+TEST(a_hint_only_warns)
 {
-    (void)state;
     const char *warning = NULL;
     struct fm_err err;
     assert_int_equal(open_alone("WORLD_SIZE", "2", NULL, true, &warning, &err), FM_OK);
@@ -335,12 +325,11 @@ static void a_hint_only_warns(void **state)
     assert_non_null(strstr(warning, "WORLD_SIZE"));
 }
 
-static void errors_end_all(void **state)
+TEST(errors_end_all)
 {
     static ranks_body *const ends[] = {the_error_of_rank_0_is_everyones,
                                        the_error_of_the_lowest_ends_all,
                                        a_fact_that_differs_is_named};
-    (void)state;
     for (int size = 2; size <= 5; size++)
         for (int i = 0; i < 3; i++)
             ranks_of_threads(size, NULL, 0, ends[i]);
@@ -348,14 +337,6 @@ static void errors_end_all(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_said_alone),
-        cmocka_unit_test(one_of_many_that_is_alone_is_refused),
-        cmocka_unit_test(values_of_others_are_ignored),
-        cmocka_unit_test(a_hint_only_warns),
-        cmocka_unit_test(ranks_on_threads),
-        cmocka_unit_test(errors_end_all),
-    };
     return fm_wire_linked ? ranks_of_wire(bodies, BODIES, the_error_of_the_lowest_ends_all)
-                          : cmocka_run_group_tests(tests, NULL, NULL);
+                          : tests_run(NULL, NULL);
 }

@@ -1,11 +1,4 @@
 /* Commands that behave, and commands that do not. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <signal.h>
 
 #include "formats/file/file.h"
@@ -13,6 +6,7 @@
 #include "lib/base/clock.h"
 #include "lib/data/command.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 /* `lines` lines of "text N"; where `fails`, an error after them. */
 struct source {
@@ -68,9 +62,8 @@ static void fails(const char *text, uint64_t lines, int code, const char *says)
     assert_true(a.seconds < 5);
 }
 
-static void a_command_may_answer_at_once_or_at_the_end(void **state)
+TEST(a_command_may_answer_at_once_or_at_the_end)
 {
-    (void)state;
     static const char *const commands[] = {"sed 's/.*text \\(.*\\)\"/[7, \\1 ,3]/'",
                                            "sed 's/.*text \\(.*\\)\"/ [7,\\1,3]\\r/' | tac | tac",
                                            "while read -r a b; do echo \"[7, ${b%?}, 3]\"; done"};
@@ -85,9 +78,8 @@ static void a_command_may_answer_at_once_or_at_the_end(void **state)
     }
 }
 
-static void it_is_stopped_where_there_is_enough(void **state)
+TEST(it_is_stopped_where_there_is_enough)
 {
-    (void)state;
     /* It would never end, and what it says later is of no account. */
     struct answer a = ask("sed -u 5q >/dev/null; printf '[1]\\n[2, 2]\\n[3,3]\\n[4]\\nrubbish'; "
                           "trap '' TERM; while :; do sleep 0.1; done",
@@ -108,9 +100,8 @@ static void it_is_stopped_where_there_is_enough(void **state)
     assert_string_equal(a.err.text, "line 11 is wrong");
 }
 
-static void one_that_fails_is_named(void **state)
+TEST(one_that_fails_is_named)
 {
-    (void)state;
     fails("exit 3", 10, FM_EFORMAT, "ended with status 3");
     fails("cat >/dev/null; exit 1", 1000000, FM_EFORMAT, "ended with status 1");
     fails("fm-no-such-program --x", 10, FM_ENOENT, "cannot run 'fm-no-such-program --x'");
@@ -122,9 +113,8 @@ static void one_that_fails_is_named(void **state)
     fails("sed 's/.*/[1]/'; echo '[]'", 3, FM_EFORMAT, "more lines than it was given");
 }
 
-static void one_that_hangs_is_given_up(void **state)
+TEST(one_that_hangs_is_given_up)
 {
-    (void)state;
     fails("sleep 60", 10, FM_EIO, "silent for 1 seconds, after 0 lines");
     fails("sed 's/.*/[1]/'; sleep 60", 10, FM_EIO, "silent for 1 seconds, after 10 lines");
     fails("exec >&-; sleep 60", 10, FM_EIO, "did not end");
@@ -139,9 +129,8 @@ static void one_that_hangs_is_given_up(void **state)
     assert_true(fm_clock_now() - began < 3);
 }
 
-static void what_it_leaves_behind_is_not_waited_for(void **state)
+TEST(what_it_leaves_behind_is_not_waited_for)
 {
-    (void)state;
     static const char *const left[] = {"sleep 60 &", "(trap '' TERM; sleep 60) & sleep 0.2",
                                        "setsid sleep 6 &"};
     for (size_t i = 0; i < sizeof left / sizeof *left; i++) {
@@ -166,9 +155,8 @@ static void what_it_leaves_behind_is_not_waited_for(void **state)
     fails("sleep 60 & exit 3", 10, FM_EFORMAT, "ended with status 3");
 }
 
-static void rubbish_is_refused_where_it_stands(void **state)
+TEST(rubbish_is_refused_where_it_stands)
 {
-    (void)state;
     static const struct {
         const char *say, *says;
     } bad[] = {{"1", "line 1 of the output of --tokenizer-cmd: '1' where '[' was"},
@@ -197,9 +185,8 @@ static void rubbish_is_refused_where_it_stands(void **state)
     fails("cat </dev/zero", 1000000, FM_EFORMAT, "0x00 where '['");
 }
 
-static void lines_are_the_same_in_any_pieces(void **state)
+TEST(lines_are_the_same_in_any_pieces)
 {
-    (void)state;
     static const char text[] = "[1,22, 333]\n\r\n[ ]\r\n[ 2147483647 ]\n[0,4]";
     for (size_t piece = 1; piece < sizeof text; piece++) {
         struct fm_err err = {0};
@@ -224,15 +211,6 @@ static void lines_are_the_same_in_any_pieces(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_command_may_answer_at_once_or_at_the_end),
-        cmocka_unit_test(it_is_stopped_where_there_is_enough),
-        cmocka_unit_test(one_that_fails_is_named),
-        cmocka_unit_test(one_that_hangs_is_given_up),
-        cmocka_unit_test(what_it_leaves_behind_is_not_waited_for),
-        cmocka_unit_test(rubbish_is_refused_where_it_stands),
-        cmocka_unit_test(lines_are_the_same_in_any_pieces),
-    };
     signal(SIGPIPE, SIG_IGN);
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
+    return tests_run(NULL, NULL);
 }

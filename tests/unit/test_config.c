@@ -2,23 +2,15 @@
  * config.json of every spelling that transformers 4 and 5 write, and every one that we cannot
  * compute, which must be refused by the name of its key.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include <cjson/cJSON.h>
-#include <cmocka.h>
 #include <glob.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "lib/block/gqa.h"
 #include "lib/block/storage.h"
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/test.h"
 
 /* A config.json of these lines, `more` in front (a key there must not be among the base ones that
  * are left out by `without`). */
@@ -83,9 +75,8 @@ static int window(const char *without, const char *more)
     return c.gqa->window;
 }
 
-static void mixtral_8x7b_is_read(void **state)
+TEST(mixtral_8x7b_is_read)
 {
-    (void)state;
     struct fm_config c = must(NULL, "\"rope_theta\":1000000.0,\"torch_dtype\":\"bfloat16\","
                                     "\"sliding_window\":null,\"rms_norm_eps\":1e-05");
     assert_int_equal(c.L, 32);
@@ -107,9 +98,8 @@ static void mixtral_8x7b_is_read(void **state)
     assert_true(fm_config_params_active(&c, NULL) == 12879925248);
 }
 
-static void both_spellings_of_rope_are_read(void **state)
+TEST(both_spellings_of_rope_are_read)
 {
-    (void)state;
     assert_true(theta(NULL, "\"rope_theta\":5e3") == 5e3);
     assert_true(theta(NULL, NULL) == 1e6);
     assert_true(theta(NULL, "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e3}") ==
@@ -121,9 +111,8 @@ static void both_spellings_of_rope_are_read(void **state)
     expect(NULL, "\"rope_parameters\":3", FM_EFORMAT, "rope_parameters");
 }
 
-static void no_window_has_three_spellings(void **state)
+TEST(no_window_has_three_spellings)
 {
-    (void)state;
     assert_int_equal(window(NULL, "\"sliding_window\":null"), 0);
     assert_int_equal(window(NULL, "\"sliding_window\":0"), 0);
     assert_int_equal(window(NULL, "\"use_sliding_window\":false,\"sliding_window\":4096"), 0);
@@ -131,9 +120,8 @@ static void no_window_has_three_spellings(void **state)
     expect(NULL, "\"sliding_window\":-1", FM_EFORMAT, "sliding_window");
 }
 
-static void heads_may_have_a_width_of_their_own(void **state)
+TEST(heads_may_have_a_width_of_their_own)
 {
-    (void)state;
     assert_int_equal(must(NULL, "\"head_dim\":null").C, 128);
     assert_int_equal(must(NULL, "\"head_dim\":10").C, 10);
     assert_int_equal(must("num_key", "\"num_key_value_heads\":null").G, 32);
@@ -142,9 +130,8 @@ static void heads_may_have_a_width_of_their_own(void **state)
     assert_true(must(NULL, "\"tie_word_embeddings\":true").tied);
 }
 
-static void what_we_cannot_compute_is_refused_by_name(void **state)
+TEST(what_we_cannot_compute_is_refused_by_name)
 {
-    (void)state;
     expect("model_type", "\"model_type\":\"llama\"", FM_ECONFIG, "supported: mixtral");
     expect(NULL, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
     expect(NULL, "\"attention_bias\":true", FM_ECONFIG, "attention_bias");
@@ -153,9 +140,8 @@ static void what_we_cannot_compute_is_refused_by_name(void **state)
     assert_null(must(NULL, "\"quantization_config\":null").storage);
 }
 
-static void sizes_have_limits(void **state)
+TEST(sizes_have_limits)
 {
-    (void)state;
     expect("vocab_size", NULL, FM_EFORMAT, "vocab_size");
     expect("vocab_size", "\"vocab_size\":0", FM_EFORMAT, "vocab_size");
     expect("vocab_size", "\"vocab_size\":1e9", FM_ECONFIG, "vocab_size");
@@ -169,7 +155,7 @@ static void sizes_have_limits(void **state)
     expect(NULL, "\"hidden_size\":4096", FM_EFORMAT, "twice");
 }
 
-static void every_tensor_has_a_row_and_nothing_else_has(void **state)
+TEST(every_tensor_has_a_row_and_nothing_else_has)
 {
     struct fm_config c = must(NULL, NULL);
     const struct {
@@ -190,7 +176,6 @@ static void every_tensor_has_a_row_and_nothing_else_has(void **state)
                              "model.layers.0.self_attn.rotary_emb.inv_freq",
                              ""};
     int l, e;
-    (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const struct fm_weight *w = fm_weights_find(&c, FM_NAMING_STOCK, known[i].name, &l, &e);
         char name[FM_WEIGHT_NAME_BYTES];
@@ -207,9 +192,8 @@ static void every_tensor_has_a_row_and_nothing_else_has(void **state)
 }
 
 /* As DeepSeek-V3 and MiniMax-M2 have it. */
-static void a_storage_is_read(void **state)
+TEST(a_storage_is_read)
 {
-    (void)state;
     struct fm_config c =
         must(NULL, "\"quantization_config\":{\"activation_scheme\":\"dynamic\",\"fmt\":\"e4m3\","
                    "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}");
@@ -267,9 +251,8 @@ static int try_numbers(const cJSON *root, cJSON *object, const char *model)
     return tried;
 }
 
-static void numbers_at_the_ends_of_their_types_are_read_or_refused(void **state)
+TEST(numbers_at_the_ends_of_their_types_are_read_or_refused)
 {
-    (void)state;
     glob_t files;
     assert_int_equal(glob("golden/odd-*/config.json", 0, NULL, &files), 0);
     assert_in_range(files.gl_pathc, 10, 100);
@@ -287,18 +270,4 @@ static void numbers_at_the_ends_of_their_types_are_read_or_refused(void **state)
     globfree(&files);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mixtral_8x7b_is_read),
-        cmocka_unit_test(both_spellings_of_rope_are_read),
-        cmocka_unit_test(no_window_has_three_spellings),
-        cmocka_unit_test(heads_may_have_a_width_of_their_own),
-        cmocka_unit_test(what_we_cannot_compute_is_refused_by_name),
-        cmocka_unit_test(sizes_have_limits),
-        cmocka_unit_test(every_tensor_has_a_row_and_nothing_else_has),
-        cmocka_unit_test(a_storage_is_read),
-        cmocka_unit_test(numbers_at_the_ends_of_their_types_are_read_or_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

@@ -2,18 +2,7 @@
  * What blocks say they cost, against what is there: parameters against the tensors of a checkpoint,
  * floating-point operations against the products that a sweep was seen to compute.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "formats/tensor/hfdir.h"
-#include "lib/base/pool.h"
 #include "lib/bench/meter.h"
 #include "lib/block/deltanet.h"
 #include "lib/block/mla.h"
@@ -24,6 +13,7 @@
 #include "lib/export/runtimes.h"
 #include "lib/family/extra.h"
 #include "tests/unit/models.h"
+#include "tests/unit/test.h"
 
 enum { S = 3, T = 11, N = S * T };
 
@@ -59,9 +49,8 @@ static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_c
         }
 }
 
-static void parameters_are_those_of_the_tensors(void **state)
+TEST(parameters_are_those_of_the_tensors)
 {
-    (void)state;
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_hfdir dir = {0};
         struct fm_config c;
@@ -79,9 +68,8 @@ static void parameters_are_those_of_the_tensors(void **state)
 }
 
 /* A channel's weights are what is missing where an expert is one channel narrower. */
-static void a_channel_is_what_a_width_changes(void **state)
+TEST(a_channel_is_what_a_width_changes)
 {
-    (void)state;
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_model *m;
         struct fm_err err = {0};
@@ -99,9 +87,8 @@ static void a_channel_is_what_a_width_changes(void **state)
 }
 
 /* The outputs of all heads are among them. */
-static void inner_values_hold_what_heads_give(void **state)
+TEST(inner_values_hold_what_heads_give)
 {
-    (void)state;
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_model *m;
         struct fm_err err = {0};
@@ -173,9 +160,8 @@ static double all_experts(const struct fm_config *c)
     return (double)N * c->M * c->K * fm_cost_expert(c);
 }
 
-static void a_forward_takes_the_products_that_blocks_say(void **state)
+TEST(a_forward_takes_the_products_that_blocks_say)
 {
-    (void)state;
     for (size_t i = 0; i < MODELS; i++) {
         struct run r;
         open_run(&r, odd_models[i]);
@@ -187,9 +173,8 @@ static void a_forward_takes_the_products_that_blocks_say(void **state)
     }
 }
 
-static void a_backward_takes_the_products_that_blocks_say(void **state)
+TEST(a_backward_takes_the_products_that_blocks_say)
 {
-    (void)state;
     for (size_t i = 0; i < MODELS; i++) {
         struct run r;
         open_run(&r, odd_models[i]);
@@ -218,9 +203,8 @@ static void score(void *self, const struct fm_expert_view *v)
     free(sum);
 }
 
-static void gradients_of_experts_weights_take_as_many_again(void **state)
+TEST(gradients_of_experts_weights_take_as_many_again)
 {
-    (void)state;
     for (size_t i = 0; i < MODELS; i++) {
         struct run r;
         open_run(&r, odd_models[i]);
@@ -251,9 +235,8 @@ static double attention_layer(const struct fm_config *c, int l)
 
 /* Attention's scores are no products of a layer's tensors: one of C and one of values' width per
  * query head and key seen; nor are the states of a DeltaNet. */
-static void attention_counts_its_scores(void **state)
+TEST(attention_counts_its_scores)
 {
-    (void)state;
     for (size_t i = 0; i < MODELS; i++) {
         struct run r;
         open_run(&r, odd_models[i]);
@@ -273,7 +256,7 @@ static void attention_counts_its_scores(void **state)
 
 /* Keys and values of every layer, in a window or not; latents; states.  By hand from config.json,
  * for numbers of 16 bits. */
-static void a_cache_is_what_attention_keeps(void **state)
+TEST(a_cache_is_what_attention_keeps)
 {
     static const struct {
         const char *model;
@@ -292,7 +275,6 @@ static void a_cache_is_what_attention_keeps(void **state)
          {.token = 2 * 2 * 14 * 2, .fixed = 3 * ((2 * 2 * 19 + 6 * 11) * 3 * 2 + 6 * 19 * 11 * 4)},
          10 * 112 + 17604},
     };
-    (void)state;
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct fm_hfdir dir = {0};
         struct fm_config c;
@@ -310,22 +292,4 @@ static void a_cache_is_what_attention_keeps(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_are_those_of_the_tensors),
-        cmocka_unit_test(a_channel_is_what_a_width_changes),
-        cmocka_unit_test(inner_values_hold_what_heads_give),
-        cmocka_unit_test(a_forward_takes_the_products_that_blocks_say),
-        cmocka_unit_test(a_backward_takes_the_products_that_blocks_say),
-        cmocka_unit_test(gradients_of_experts_weights_take_as_many_again),
-        cmocka_unit_test(attention_counts_its_scores),
-        cmocka_unit_test(a_cache_is_what_attention_keeps),
-    };
-    struct fm_err err = {0};
-    if (fm_pool_start(2, &err) != FM_OK) {
-        printf("%s\n", err.text);
-        return 1;
-    }
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(start_pool, stop_pool)

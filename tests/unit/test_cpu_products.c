@@ -19,9 +19,30 @@ static const struct fm_ops *cpu(void)
     return ops;
 }
 
-static void bf16_is_refused_by_name_without_the_instructions(void **state)
+static int count_threads(void)
 {
-    (void)state;
+    int threads = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));)
+        threads += entry->d_name[0] != '.';
+    closedir(tasks);
+    return threads;
+}
+
+/* oneDNN left to itself would start a thread per core at its first use, which is here. */
+KERNEL_TEST(products_stay_on_the_calling_thread)
+{
+    size_t n = 512;
+    float *a = normals(n * n, 1), *c = floats(n * n);
+    int before = count_threads(); /* an emulator has one of its own */
+    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, fm_f32(a), (int)n, fm_f32(a), (int)n, 0, c,
+                (int)n);
+    assert_int_equal(count_threads(), before);
+}
+
+KERNEL_TEST(bf16_is_refused_by_name_without_the_instructions)
+{
     const struct fm_ops *ops = NULL;
     struct fm_err err = {0};
     int code = fm_ops_cpu(&ops, FM_PRECISION_BF16, &err);
@@ -39,32 +60,8 @@ static void bf16_is_refused_by_name_without_the_instructions(void **state)
     assert_true(has ? ops == fm_ops_cpu_bf16() : strstr(err.text, "avx512_bf16") != NULL);
 }
 
-static int count_threads(void)
+KERNEL_TEST(products_do_not_depend_on_alignment)
 {
-    int threads = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    assert_non_null(tasks);
-    for (struct dirent *entry; (entry = readdir(tasks));)
-        threads += entry->d_name[0] != '.';
-    closedir(tasks);
-    return threads;
-}
-
-/* oneDNN left to itself would start a thread per core here. */
-static void products_stay_on_the_calling_thread(void **state)
-{
-    (void)state;
-    size_t n = 512;
-    float *a = normals(n * n, 1), *c = floats(n * n);
-    int before = count_threads(); /* an emulator has one of its own */
-    cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, fm_f32(a), (int)n, fm_f32(a), (int)n, 0, c,
-                (int)n);
-    assert_int_equal(count_threads(), before);
-}
-
-static void products_do_not_depend_on_alignment(void **state)
-{
-    (void)state;
     static const int shapes[][3] = {
         {33, 70, 129}, {1, 512, 128}, {64, 64, 10}, {7, 1, 300}, {128, 256, 96}};
     for (int c = 0; c < 5 * 4; c++) {
@@ -86,9 +83,8 @@ static void products_do_not_depend_on_alignment(void **state)
 }
 
 /* One NaN among the inputs must reach the outputs that depend on it. */
-static void nan_stays_visible(void **state)
+KERNEL_TEST(nan_stays_visible)
 {
-    (void)state;
     enum { N = 40, W = 70 };
     const struct fm_ops *tables[] = {fm_ops_ref(), cpu()};
     for (int i = 0; i < 2; i++) {
@@ -130,9 +126,8 @@ static void nan_stays_visible(void **state)
     }
 }
 
-static void fast_exponential_is_good_to_its_last_bit_or_two(void **state)
+KERNEL_TEST(fast_exponential_is_good_to_its_last_bit_or_two)
 {
-    (void)state;
     double worst = 0;
     for (uint32_t bits = 0; bits < 0xff800000u; bits += 509) {
         float x;
@@ -151,9 +146,8 @@ static void fast_exponential_is_good_to_its_last_bit_or_two(void **state)
     assert_true(fm_expf(88.73f) == INFINITY && fm_expf(-105) == 0 && isnan(fm_expf(NAN)));
 }
 
-static void the_library_names_its_version_and_instructions(void **state)
+KERNEL_TEST(the_library_names_its_version_and_instructions)
 {
-    (void)state;
     char text[64];
     int major, minor, patch;
     char isa[32];
@@ -162,15 +156,4 @@ static void the_library_names_its_version_and_instructions(void **state)
     assert_true(major >= 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(products_stay_on_the_calling_thread), /* first: before oneDNN's first use */
-        KERNEL_TEST(bf16_is_refused_by_name_without_the_instructions),
-        KERNEL_TEST(products_do_not_depend_on_alignment),
-        KERNEL_TEST(nan_stays_visible),
-        KERNEL_TEST(fast_exponential_is_good_to_its_last_bit_or_two),
-        KERNEL_TEST(the_library_names_its_version_and_instructions),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

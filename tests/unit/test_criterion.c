@@ -1,11 +1,5 @@
 /* Other criteria than fm-rank's own, against golden/baselines: what a few lines of PyTorch give;
  * and what fm-train makes of their scores. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "lib/base/pool.h"
 #include "lib/learn/rank.h"
 #include "lib/learn/train.h"
@@ -14,6 +8,7 @@
 #include "tests/unit/baselines.h"
 #include "tests/unit/ranked.h"
 #include "tests/unit/runs.h"
+#include "tests/unit/test.h"
 
 static void rank_by(struct runs *r, enum fm_criterion criterion)
 {
@@ -52,9 +47,8 @@ static void assert_scores(const char *model, const char *device, enum fm_criteri
     golden_close(&g);
 }
 
-static void scores_are_those_of_pytorch(void **state)
+TEST(scores_are_those_of_pytorch)
 {
-    (void)state;
     for (size_t i = 0; i < BASELINES; i++)
         for (int c = FM_CRITERION_ENERGY; c < FM_CRITERIA; c++) {
             assert_scores(baselines_models[i], "ref", (enum fm_criterion)c);
@@ -63,9 +57,8 @@ static void scores_are_those_of_pytorch(void **state)
 }
 
 /* Threads, memory, and a run in two parts. */
-static void the_bytes_depend_on_nothing_else(void **state)
+TEST(the_bytes_depend_on_nothing_else)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_rank_options options;
@@ -117,9 +110,8 @@ static int train_on_energy(enum fm_method method, double prior, struct fm_err *e
     return rc;
 }
 
-static void other_scores_do_not_compare_experts(void **state)
+TEST(other_scores_do_not_compare_experts)
 {
-    (void)state;
     const enum fm_method refused[] = {FM_METHOD_SALIENCY, FM_METHOD_WALK, FM_METHOD_EXCHANGE,
                                       FM_METHOD_LEARNED};
     struct runs r;
@@ -137,12 +129,4 @@ static void other_scores_do_not_compare_experts(void **state)
     assert_int_equal(train_on_energy(FM_METHOD_UNIFORM, 4, &err), FM_OK);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_those_of_pytorch),
-        cmocka_unit_test(the_bytes_depend_on_nothing_else),
-        cmocka_unit_test(other_scores_do_not_compare_experts),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,12 +1,5 @@
 /* What `make DEBUG=1` adds: a table of operations that looks at what was written, checks of masks
  * and bundles, and lines of events. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 #include <sys/mman.h>
 
@@ -15,6 +8,7 @@
 #include "lib/run/machine.h"
 #include "tests/unit/child.h"
 #include "tests/unit/sweeps.h"
+#include "tests/unit/test.h"
 
 /* What body() says on standard error in a child, and how the child ends. */
 static int said_by(char said[4096], int (*body)(void))
@@ -90,10 +84,9 @@ static int sums_of_inf(void)
     return 0;
 }
 
-static void the_operation_that_wrote_nan_is_named(void **state)
+TEST(the_operation_that_wrote_nan_is_named)
 {
     char said[4096];
-    (void)state;
     assert_int_equal(said_by(said, swiglu_of_numbers), 0);
     assert_string_equal(said, "");
     assert_int_equal(said_by(said, swiglu_of_nan), 200 + SIGABRT);
@@ -102,10 +95,9 @@ static void the_operation_that_wrote_nan_is_named(void **state)
                         "2, column 3)\n");
 }
 
-static void rows_apart_and_sums_are_scanned(void **state)
+TEST(rows_apart_and_sums_are_scanned)
 {
     char said[4096];
-    (void)state;
     assert_int_equal(said_by(said, gemm_of_numbers), 0);
     assert_int_equal(said_by(said, gemm_of_inf), 200 + SIGABRT);
     assert_string_equal(said,
@@ -117,11 +109,10 @@ static void rows_apart_and_sums_are_scanned(void **state)
 }
 
 /* Of two tables the wrappers call each its own. */
-static void a_table_has_one_scanned_table(void **state)
+TEST(a_table_has_one_scanned_table)
 {
     const struct fm_ops *cpu, *ref = fm_ops_ref();
     struct fm_err err = {0};
-    (void)state;
     assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
     const struct fm_ops *a = fm_ops_scanned(ref), *b = fm_ops_scanned(cpu);
     assert_ptr_not_equal(a, b);
@@ -139,10 +130,9 @@ static int print_two_events(void)
     return fm_trace_wanted(FM_TRACE_SWEEP);
 }
 
-static void events_that_are_named_are_printed(void **state)
+TEST(events_that_are_named_are_printed)
 {
     char said[4096], *line = said;
-    (void)state;
     assert_int_equal(said_by(said, print_two_events), 0);
     const char *refused =
         "test_debug: FM_TRACE: no events 'nothing'; use sweep, load, io or pool\n";
@@ -187,11 +177,10 @@ static int count_of(const char *text, const char *part)
     return n;
 }
 
-static void a_sweep_lists_each_layer_once_per_direction(void **state)
+TEST(a_sweep_lists_each_layer_once_per_direction)
 {
     char said[4096], part[64];
     static const char *const way[] = {"forward", "backward"};
-    (void)state;
     if (!FM_DEBUGGING)
         skip();
     assert_int_equal(said_by(said, traced_sweep), 0);
@@ -220,10 +209,9 @@ static int failing_sweep(void)
     return sweeps_run_on("odd-mixtral", fm_ops_scanned(&table), sweep_once);
 }
 
-static void a_sweep_says_in_which_layer_it_computes(void **state)
+TEST(a_sweep_says_in_which_layer_it_computes)
 {
     char said[4096];
-    (void)state;
     if (!FM_DEBUGGING)
         skip();
     assert_int_equal(said_by(said, failing_sweep), 200 + SIGABRT);
@@ -232,15 +220,4 @@ static void a_sweep_says_in_which_layer_it_computes(void **state)
         "test_debug: layer 1: swiglu wrote a value that is not finite (h, row 0, column 0)\n");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_operation_that_wrote_nan_is_named),
-        cmocka_unit_test(rows_apart_and_sums_are_scanned),
-        cmocka_unit_test(a_table_has_one_scanned_table),
-        cmocka_unit_test(events_that_are_named_are_printed),
-        cmocka_unit_test(a_sweep_lists_each_layer_once_per_direction),
-        cmocka_unit_test(a_sweep_says_in_which_layer_it_computes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,10 @@
 /* DeepSeek-V2 and -V3, Moonlight, Kimi-K2 and GLM-4.7-Flash: their config.json, sizes, layers, and
  * what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "lib/block/mla.h"
 #include "lib/block/scored.h"
 #include "lib/family/family.h"
 #include "tests/unit/configs.h"
+#include "tests/unit/test.h"
 
 /* Sizes as the models on the hub have them. */
 #define HEADS(n, nope, v)                                                                          \
@@ -59,9 +51,8 @@ static uint64_t millions(uint64_t n)
 }
 
 /* As their cards say: 15.7 (2.7 active), 16 (3), 671 (37) and 31 (3) billion. */
-static void the_hubs_models_have_their_size(void **state)
+TEST(the_hubs_models_have_their_size)
 {
-    (void)state;
     struct fm_config lite = must(V2_LITE, "\"topk_method\":\"greedy\"," YARN);
     struct fm_config moonlight = must(MOONLIGHT, ONE_GROUP);
     struct fm_config v3 = must("\"model_type\":\"deepseek_v3\"", V3), flash = must(FLASH, NULL);
@@ -77,9 +68,8 @@ static void the_hubs_models_have_their_size(void **state)
     assert_true(v3.extra_layers == 1 && lite.extra_layers == 0);
 }
 
-static void routers_follow_their_rules(void **state)
+TEST(routers_follow_their_rules)
 {
-    (void)state;
     struct fm_config lite = must(V2_LITE, NULL), v3 = must("\"model_type\":\"deepseek_v3\"", V3);
     const struct fm_route_rule *two = &lite.scored->rule, *three = &v3.scored->rule;
     assert_true(!two->sigmoid && two->groups == 1 && !two->renormalised && two->scale == 1);
@@ -88,9 +78,8 @@ static void routers_follow_their_rules(void **state)
     assert_true(three->group_sum == 2 && three->scale == 2.5F);
 }
 
-static void kimi_is_v3_by_its_architecture(void **state)
+TEST(kimi_is_v3_by_its_architecture)
 {
-    (void)state;
     const char *kimi = "\"model_type\":\"kimi_k2\",\"architectures\":[\"DeepseekV3ForCausalLM\"]";
     struct fm_config c = must(kimi, V3);
     assert_string_equal(fm_config_family(&c), "kimi_k2");
@@ -101,9 +90,8 @@ static void kimi_is_v3_by_its_architecture(void **state)
     refused("\"model_type\":\"kimi_k2\"", V3, FM_ECONFIG, "with architectures ''");
 }
 
-static void a_list_says_which_layers_are_dense(void **state)
+TEST(a_list_says_which_layers_are_dense)
 {
-    (void)state;
     const char *lite = "\"model_type\":\"glm4_moe_lite\",\"hidden_size\":8,\"intermediate_size\":5,"
                        "\"num_hidden_layers\":3,\"q_lora_rank\":null,\"vocab_size\":11," //
         HEADS("2", "4", "4") EXPERTS("4", "2", "1", "3") ONE_GROUP;
@@ -125,9 +113,8 @@ static void a_list_says_which_layers_are_dense(void **state)
     refused(lite, "\"mlp_layer_types\":3", FM_EFORMAT, "not an array");
 }
 
-static void what_is_not_computed_is_refused_by_name(void **state)
+TEST(what_is_not_computed_is_refused_by_name)
 {
-    (void)state;
     refused(MOONLIGHT, NULL, FM_EFORMAT, "'n_group' is missing");
     refused(MOONLIGHT, ONE_GROUP ",\"index_topk\":64", FM_ECONFIG, "index_topk");
     refused(MOONLIGHT, ONE_GROUP ",\"moe_layer_freq\":2", FM_ECONFIG, "moe_layer_freq 2");
@@ -139,14 +126,4 @@ static void what_is_not_computed_is_refused_by_name(void **state)
     refused("\"model_type\":\"deepseek_v32\"", V3, FM_EFORMAT, "'index_topk' is missing");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_hubs_models_have_their_size),
-        cmocka_unit_test(routers_follow_their_rules),
-        cmocka_unit_test(kimi_is_v3_by_its_architecture),
-        cmocka_unit_test(a_list_says_which_layers_are_dense),
-        cmocka_unit_test(what_is_not_computed_is_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

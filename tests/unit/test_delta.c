@@ -48,9 +48,8 @@ static const float want_dz[] = {-0.783648599F, -0.284164986F, -0.760780842F,  -0
                                 1.69130531F,   -0.171344337F, 1.18024288F,    0.0994836582F,
                                 0.0527022203F, 0.319825798F,  -0.0691512268F, 0.0771018563F};
 
-static void a_layer_between_its_products_is_that_of_autograd(void **state)
+KERNEL_TEST(a_layer_between_its_products_is_that_of_autograd)
 {
-    (void)state;
     const struct fm_ops *op = ref();
     size_t nm = T5 * H5, nq = T5 * Q2, no = nq * D2;
     float *m = wave(nm, 0.3, 0.7), *w = wave(H5 * W4, 1.1, 1.3), *a = wave(nq, 0.5, 0.9);
@@ -89,9 +88,8 @@ static double convolve_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)n[0] * n[1] * n[2]);
 }
 
-static void convolve_back_is_the_gradient(void **state)
+KERNEL_TEST(convolve_back_is_the_gradient)
 {
-    (void)state;
     enum { S = 2, T = 7, H = 3 };
     for (int W = 1; W < 10; W += 4) {
         struct scalar s = {.value = convolve_value, .n = {S, T, H, W}};
@@ -136,9 +134,8 @@ static void check_rule_back(int S, int T, int G, int Q, int C, int D)
     expect_gradient(&s, 2, dbeta, nq, "dbeta");
 }
 
-static void rule_back_is_the_gradient(void **state)
+KERNEL_TEST(rule_back_is_the_gradient)
 {
-    (void)state;
     check_rule_back(2, 6, 2, 4, 5, 3);
     check_rule_back(1, 11, 1, 3, 4, 6);
     check_rule_back(1, 1, 1, 1, 3, 2);
@@ -170,9 +167,8 @@ static struct outputs run_rule(const struct fm_ops *op, const struct scalar *s)
     return y;
 }
 
-static void chunks_agree_with_tokens(void **state)
+KERNEL_TEST(chunks_agree_with_tokens)
 {
-    (void)state;
     static const struct {
         int S, T, G, Q, C, D;
         double decay;
@@ -197,9 +193,8 @@ static void chunks_agree_with_tokens(void **state)
 }
 
 /* A head that forgot everything by exp(-2000) still has the exact past of the tokens since. */
-static void what_was_forgotten_leaves_no_trace(void **state)
+KERNEL_TEST(what_was_forgotten_leaves_no_trace)
 {
-    (void)state;
     enum { T = 60, C = 6, D = 4, WIDTH = 2 * C + D };
     struct scalar s = {.n = {1, T, 1, 1, C, D}};
     draw_rule(&s, T, 1, WIDTH, 0.02);
@@ -210,14 +205,4 @@ static void what_was_forgotten_leaves_no_trace(void **state)
     expect_close(got.dx + 20 * WIDTH, want.dx + 20 * WIDTH, 40 * WIDTH, 5e-6, "dx");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(a_layer_between_its_products_is_that_of_autograd),
-        KERNEL_TEST(convolve_back_is_the_gradient),
-        KERNEL_TEST(rule_back_is_the_gradient),
-        KERNEL_TEST(chunks_agree_with_tokens),
-        KERNEL_TEST(what_was_forgotten_leaves_no_trace),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,21 +2,12 @@
  * Block deltanet: its keys of config.json, the place of its rows in files, and its backward against
  * finite differences along random directions, in both kinds of layers and both spellings.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "lib/base/pool.h"
 #include "lib/block/deltanet.h"
 #include "lib/block/norm.h"
 #include "tests/unit/blocks.h"
+#include "tests/unit/test.h"
 
 enum { L = 6 };
 
@@ -47,9 +38,8 @@ static void expect(const char *keys, int code, const char *part)
     block_expect(&sizes, &packed, keys, code, part);
 }
 
-static void layers_alternate_as_config_json_says(void **state)
+TEST(layers_alternate_as_config_json_says)
 {
-    (void)state;
     struct fm_config c = must(PLAIN, false);
     const struct fm_deltanet *m = c.deltanet;
     assert_true(m->G == 2 && m->Q == 6 && m->C == 5 && m->D == 3 && m->W == 4);
@@ -72,9 +62,8 @@ static void layers_alternate_as_config_json_says(void **state)
     assert_true(m->G == 16 && m->Q == 32 && m->C == 128 && m->D == 128 && m->W == 4);
 }
 
-static void what_it_cannot_be_is_refused_by_name(void **state)
+TEST(what_it_cannot_be_is_refused_by_name)
 {
-    (void)state;
     expect(PLAIN ",\"layer_types\":[\"sliding_attention\"]", FM_ECONFIG,
            "layer_types 'sliding_attention' is not supported; supported: linear_attention, "
            "full_attention");
@@ -90,9 +79,8 @@ static void what_it_cannot_be_is_refused_by_name(void **state)
 }
 
 /* Each row of memory by where it is in the file. */
-static void heads_are_taken_apart(void **state)
+TEST(heads_are_taken_apart)
 {
-    (void)state;
     struct fm_config c =
         must("\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":2,"
              "\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
@@ -150,9 +138,8 @@ static const struct {
 } forms[] = {{0, false}, {0, true}, {3, false}};
 enum { FORMS = sizeof forms / sizeof *forms };
 
-static void the_backward_is_the_derivative(void **state)
+TEST(the_backward_is_the_derivative)
 {
-    (void)state;
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f].l, forms[f].apart);
@@ -161,9 +148,8 @@ static void the_backward_is_the_derivative(void **state)
     }
 }
 
-static void the_fast_table_agrees_with_the_definition(void **state)
+TEST(the_fast_table_agrees_with_the_definition)
 {
-    (void)state;
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f].l, forms[f].apart);
@@ -172,19 +158,4 @@ static void the_fast_table_agrees_with_the_definition(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_alternate_as_config_json_says),
-        cmocka_unit_test(what_it_cannot_be_is_refused_by_name),
-        cmocka_unit_test(heads_are_taken_apart),
-        cmocka_unit_test(the_backward_is_the_derivative),
-        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
-    };
-    struct fm_err err = {0};
-    if (fm_pool_start(2, &err))
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fm_pool_stop();
-    return failed ? 1 : 0;
-}
+TEST_MAIN(start_pool, stop_pool)

@@ -1,14 +1,6 @@
 /* Known answers were made by `xxhsum -H2` 0.8.1. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "formats/file/digest.h"
+#include "tests/unit/test.h"
 
 static void check_hex(struct fm_digest d, const char *expected)
 {
@@ -17,9 +9,8 @@ static void check_hex(struct fm_digest d, const char *expected)
     assert_string_equal(hex, expected);
 }
 
-static void digests_are_those_of_xxhsum(void **unused)
+TEST(digests_are_those_of_xxhsum)
 {
-    (void)unused;
     enum { N = 1000003 };
     unsigned char *ramp = malloc(N);
     assert_non_null(ramp);
@@ -31,9 +22,8 @@ static void digests_are_those_of_xxhsum(void **unused)
     free(ramp);
 }
 
-static void any_split_gives_the_digest_of_the_whole(void **unused)
+TEST(any_split_gives_the_digest_of_the_whole)
 {
-    (void)unused;
     unsigned char text[1031];
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = (unsigned char)(i * i);
@@ -52,9 +42,8 @@ static void any_split_gives_the_digest_of_the_whole(void **unused)
     fm_hasher_free(NULL);
 }
 
-static void hex_reads_back_and_nothing_else_does(void **unused)
+TEST(hex_reads_back_and_nothing_else_does)
 {
-    (void)unused;
     struct fm_digest d = fm_digest_of("x", 1), back, other = fm_digest_of("y", 1);
     char hex[FM_DIGEST_HEX];
     fm_digest_hex(hex, &d);
@@ -70,12 +59,4 @@ static void hex_reads_back_and_nothing_else_does(void **unused)
     assert_true(fm_digest_equal(&back, &other)); /* refusals touch nothing */
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digests_are_those_of_xxhsum),
-        cmocka_unit_test(any_split_gives_the_digest_of_the_whole),
-        cmocka_unit_test(hex_reads_back_and_nothing_else_does),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,7 @@
 /* Documents of text files: where they begin and end, and what does not fit into memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/text/documents.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 /* Every document of a text, checked against `wanted`, which ends with NULL. */
 static void documents_are(const char *name, const char *text, size_t size, bool blocks,
@@ -38,9 +32,8 @@ static void documents_are(const char *name, const char *text, size_t size, bool 
 #define DOCUMENTS(name, text, blocks, ...)                                                         \
     documents_are(name, text, sizeof(text) - 1, blocks, (const char *const[]){__VA_ARGS__, NULL})
 
-static void text_is_one_document_or_its_blocks(void **state)
+TEST(text_is_one_document_or_its_blocks)
 {
-    (void)state;
     DOCUMENTS("a.txt", "one\ntwo\n\nthree\n", false, "one\ntwo\n\nthree\n");
     DOCUMENTS("a.txt", "one\ntwo\n\nthree\n", true, "one\ntwo", "three");
     DOCUMENTS("a.txt", "\n \t\r\n\none\r\ntwo\r\n\r\n\n\nthree", true, "one\r\ntwo\r", "three");
@@ -49,9 +42,8 @@ static void text_is_one_document_or_its_blocks(void **state)
     DOCUMENTS("a", "{\"text\": \"one\"}", false, "{\"text\": \"one\"}");
 }
 
-static void rows_are_documents(void **state)
+TEST(rows_are_documents)
 {
-    (void)state;
     DOCUMENTS("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}", false, "one", "two");
     DOCUMENTS("a.ndjson", "\r\n\n{\"text\": \"a\\nb\\u00e9\\ud83d\\ude00\"}\r\n  \n", false,
               "a\nb\u00e9\U0001f600");
@@ -60,9 +52,8 @@ static void rows_are_documents(void **state)
 }
 
 /* Rows of all lengths around the 1 MiB pieces that are read. */
-static void rows_may_lie_across_pieces(void **state)
+TEST(rows_may_lie_across_pieces)
 {
-    (void)state;
     enum { ROWS = 300, LONG = 11003 };
     char *text = malloc(ROWS * (LONG + 64)), *dst = malloc(LONG + 64);
     size_t size = 0, length, bytes;
@@ -95,9 +86,8 @@ static void rows_may_lie_across_pieces(void **state)
     free(dst);
 }
 
-static void a_line_of_2_gb_is_refused_early(void **state)
+TEST(a_line_of_2_gb_is_refused_early)
 {
-    (void)state;
     static const char *const names[] = {"huge.jsonl", "huge.txt"};
     for (int i = 0; i < 2; i++) {
         struct fm_documents d;
@@ -119,9 +109,8 @@ static void a_line_of_2_gb_is_refused_early(void **state)
     }
 }
 
-static void a_file_that_shrinks_is_an_error(void **state)
+TEST(a_file_that_shrinks_is_an_error)
 {
-    (void)state;
     struct fm_documents d;
     struct fm_err err = {0};
     const char *record = "";
@@ -139,14 +128,4 @@ static void a_file_that_shrinks_is_an_error(void **state)
     fm_documents_close(&d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(text_is_one_document_or_its_blocks),
-        cmocka_unit_test(rows_are_documents),
-        cmocka_unit_test(rows_may_lie_across_pieces),
-        cmocka_unit_test(a_line_of_2_gb_is_refused_early),
-        cmocka_unit_test(a_file_that_shrinks_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

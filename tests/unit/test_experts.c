@@ -2,15 +2,9 @@
  * The layout of experts in tensors: every part's cuts against its shape, element by element, and
  * the sizes that follow.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/block/experts.h"
 #include "lib/block/swiglu.h"
+#include "tests/unit/test.h"
 
 enum { I = 5, H = 3 };
 
@@ -55,9 +49,8 @@ static int check_cut(const struct fm_expert_cut *cut, enum fm_weight_part part, 
     return n;
 }
 
-static void cuts_are_where_the_shapes_say(void **state)
+TEST(cuts_are_where_the_shapes_say)
 {
-    (void)state;
     for (int p = FM_PART_GATE; p <= FM_PART_BIAS; p++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
         int cuts = fm_expert_cuts(cut, &biased, (enum fm_weight_part)p), at = 0;
@@ -70,9 +63,8 @@ static void cuts_are_where_the_shapes_say(void **state)
     }
 }
 
-static void sizes_count_biases_where_there_are_some(void **state)
+TEST(sizes_count_biases_where_there_are_some)
 {
-    (void)state;
     const struct fm_config c = {.E = 7, .H = H, .I = I, .expert = &biased};
     uint64_t shape[3];
     assert_int_equal(fm_expert_parts(&fm_swiglu), 2);
@@ -89,11 +81,4 @@ static void sizes_count_biases_where_there_are_some(void **state)
     assert_string_equal(fm_expert_part_name(FM_PART_BIAS), "gate_up_bias");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cuts_are_where_the_shapes_say),
-        cmocka_unit_test(sizes_count_biases_where_there_are_some),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,18 +1,11 @@
 /* Exports: which member, in how many files, how wide; every form verifies against its bundle. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/unit/exports.h"
+#include "tests/unit/test.h"
 
 /* ---- which member ---- */
 
-static void a_member_is_chosen_by_its_place(void **unused)
+TEST(a_member_is_chosen_by_its_place)
 {
-    (void)unused;
     struct fm_err err = {0};
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));
@@ -27,9 +20,8 @@ static void a_member_is_chosen_by_its_place(void **unused)
 
 /* --fit counts every byte of the directory: the largest member at its exact size, the next at one
  * byte less, and what is written has that size. */
-static void the_largest_member_that_fits_is_taken(void **unused)
+TEST(the_largest_member_that_fits_is_taken)
 {
-    (void)unused;
     struct fm_err err = {0};
     for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_report all[GIVEN_BUDGETS], r;
@@ -62,9 +54,8 @@ static void the_largest_member_that_fits_is_taken(void **unused)
     }
 }
 
-static void a_stream_is_counted_as_a_stream(void **unused)
+TEST(a_stream_is_counted_as_a_stream)
 {
-    (void)unused;
     for (int i = 0; !kind_of(i)->capped; i++) {
         size_t size;
         struct fm_export_report r = stream_as(scratch("export.tar"), form(i));
@@ -81,9 +72,8 @@ static void a_stream_is_counted_as_a_stream(void **unused)
     }
 }
 
-static void options_that_do_not_go_together_are_refused(void **unused)
+TEST(options_that_do_not_go_together_are_refused)
 {
-    (void)unused;
     struct fm_err err = {0};
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));
@@ -105,9 +95,8 @@ static void options_that_do_not_go_together_are_refused(void **unused)
 }
 
 /* What the option's choices, the list and its users rely on. */
-static void every_layout_has_a_name_of_its_own_and_a_form_in_the_list(void **unused)
+TEST(every_layout_has_a_name_of_its_own_and_a_form_in_the_list)
 {
-    (void)unused;
     char choices[256], *name, *rest = choices;
     int n = 0, forms = 0;
     fm_layouts_choices(choices, sizeof choices);
@@ -126,9 +115,8 @@ static void every_layout_has_a_name_of_its_own_and_a_form_in_the_list(void **unu
     assert_string_equal(kind_of(n + 1)->name, "load-cap");
 }
 
-static void the_list_says_what_every_layout_takes(void **unused)
+TEST(the_list_says_what_every_layout_takes)
 {
-    (void)unused;
     struct fm_list list, stage;
     struct fm_export_report r;
     GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
@@ -185,9 +173,8 @@ static void check_index(const char *dir)
     cJSON_Delete(index);
 }
 
-static void shards_hold_no_more_than_they_may(void **unused)
+TEST(shards_hold_no_more_than_they_may)
 {
-    (void)unused;
     for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);
         char command[1024];
@@ -229,9 +216,8 @@ static void sum_widths(const char *dir, uint64_t *sum, bool *same_in_layers, uin
     cJSON_Delete(json);
 }
 
-static void padding_takes_real_channels_and_tells_their_bytes(void **unused)
+TEST(padding_takes_real_channels_and_tells_their_bytes)
 {
-    (void)unused;
     for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);
         uint64_t sum;
@@ -253,9 +239,8 @@ static void padding_takes_real_channels_and_tells_their_bytes(void **unused)
 }
 
 /* A width inside a segment is proved by the bundle's weights: without them it cannot be. */
-static void a_padded_width_needs_the_whole_bundle_and_every_byte_counts(void **unused)
+TEST(a_padded_width_needs_the_whole_bundle_and_every_byte_counts)
 {
-    (void)unused;
     struct fm_export_options o = form_of(&fm_layout_ragged);
     struct fm_err err;
     write_head();
@@ -285,9 +270,8 @@ static void a_padded_width_needs_the_whole_bundle_and_every_byte_counts(void **u
     fm_safetensors_close(&st);
 }
 
-static void a_layer_is_as_wide_as_its_widest_expert(void **unused)
+TEST(a_layer_is_as_wide_as_its_widest_expert)
 {
-    (void)unused;
     const uint32_t *mask = given_widths() + 5 * GIVEN_L * GIVEN_E;
     struct fm_export_report r = export_as(scratch("layer"), form_of(&fm_layout_layer));
     assert_int_equal(r.index, 5);
@@ -304,9 +288,8 @@ static void a_layer_is_as_wide_as_its_widest_expert(void **unused)
 
 /* ---- elastic ---- */
 
-static void an_elastic_export_holds_every_member(void **unused)
+TEST(an_elastic_export_holds_every_member)
 {
-    (void)unused;
     export_as(scratch("elastic"), form_of(&fm_layout_elastic));
     cJSON *config = read_json(scratch("elastic"), "config.json");
     const cJSON *family = cJSON_GetObjectItemCaseSensitive(config, "fm_family");
@@ -343,9 +326,8 @@ static void an_elastic_export_holds_every_member(void **unused)
     fm_file_close(&f);
 }
 
-static void every_member_of_an_elastic_export_is_padded(void **unused)
+TEST(every_member_of_an_elastic_export_is_padded)
 {
-    (void)unused;
     enum { PAD = 7 };
     struct fm_export_options o = form_of(&fm_layout_elastic);
     o.pad_multiple = PAD;
@@ -365,9 +347,8 @@ static void every_member_of_an_elastic_export_is_padded(void **unused)
 
 /* ---- the model card ---- */
 
-static void a_card_names_license_and_base_model_and_no_path(void **unused)
+TEST(a_card_names_license_and_base_model_and_no_path)
 {
-    (void)unused;
     for (int i = 0; !kind_of(i)->capped; i++) {
         struct fm_export_options o = form(i);
         size_t size;
@@ -386,22 +367,4 @@ static void a_card_names_license_and_base_model_and_no_path(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_member_is_chosen_by_its_place),
-        cmocka_unit_test(the_largest_member_that_fits_is_taken),
-        cmocka_unit_test(a_stream_is_counted_as_a_stream),
-        cmocka_unit_test(options_that_do_not_go_together_are_refused),
-        cmocka_unit_test(every_layout_has_a_name_of_its_own_and_a_form_in_the_list),
-        cmocka_unit_test(the_list_says_what_every_layout_takes),
-        cmocka_unit_test(shards_hold_no_more_than_they_may),
-        cmocka_unit_test(padding_takes_real_channels_and_tells_their_bytes),
-        cmocka_unit_test(a_padded_width_needs_the_whole_bundle_and_every_byte_counts),
-        cmocka_unit_test(a_layer_is_as_wide_as_its_widest_expert),
-        cmocka_unit_test(an_elastic_export_holds_every_member),
-        cmocka_unit_test(every_member_of_an_elastic_export_is_padded),
-        cmocka_unit_test(a_card_names_license_and_base_model_and_no_path),
-    };
-    return cmocka_run_group_tests(tests, make_bundle, NULL);
-}
+TEST_MAIN(make_bundle, NULL)

@@ -1,15 +1,9 @@
 /* The plan of an export: its blocks, its files, and that members can be planned one after another.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/export/fill.h"
 #include "lib/export/plan.h"
 #include "tests/unit/exports.h"
+#include "tests/unit/test.h"
 
 static struct fm_opened opened;
 
@@ -59,9 +53,8 @@ static void check_tensor(const struct fm_exportplan *p, size_t i)
     assert_true(t->blocks == 0 || at == t->t.size);
 }
 
-static void every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors(void **unused)
+TEST(every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors)
 {
-    (void)unused;
     for (int i = 0; kind_of(i); i++) {
         struct fm_exportplan p = plan_of(i, 5);
         uint64_t channels = 0;
@@ -98,9 +91,8 @@ static bool stays_sane(struct fm_exportplan *p, uint64_t *number, uint64_t other
     return sane;
 }
 
-static void a_plan_with_a_gap_is_not_sane(void **unused)
+TEST(a_plan_with_a_gap_is_not_sane)
 {
-    (void)unused;
     for (int i = 0; kind_of(i); i++) {
         struct fm_exportplan p = plan_of(i, 5);
         struct fm_tensor *t = &p.tensor[p.tensors - 1].t;
@@ -132,9 +124,8 @@ static void expect_same(const struct fm_exportplan *a, const struct fm_exportpla
 }
 
 /* What is kept of the member before is right for the next. */
-static void members_planned_one_after_another_are_as_if_planned_alone(void **unused)
+TEST(members_planned_one_after_another_are_as_if_planned_alone)
 {
-    (void)unused;
     static const int order[] = {5, 6, 5, 5};
     for (int i = 0; kind_of(i); i++) {
         struct fm_exportplan p = plan_of(i, 4);
@@ -149,9 +140,8 @@ static void members_planned_one_after_another_are_as_if_planned_alone(void **unu
 }
 
 /* In pieces of any size a tensor has the bytes that it has at once. */
-static void pieces_are_parts_of_the_whole(void **unused)
+TEST(pieces_are_parts_of_the_whole)
 {
-    (void)unused;
     for (int i = 0; kind_of(i); i++) {
         struct fm_exportplan p = plan_of(i, 5);
         for (size_t n = 0; n < p.tensors; n++) {
@@ -174,10 +164,9 @@ static void pieces_are_parts_of_the_whole(void **unused)
 }
 
 /* A list's table of formats counts one layer for all; a whole plan has as many bytes. */
-static void one_layer_counts_for_all(void **unused)
+TEST(one_layer_counts_for_all)
 {
     int made = 0;
-    (void)unused;
     for (int q = -1; q < 0 || fm_quantisers[q]; q++) {
         struct fm_exportplan p;
         struct fm_export_options o = form_of(&fm_layout_uniform);
@@ -199,12 +188,11 @@ static void one_layer_counts_for_all(void **unused)
 
 /* The layouts with our modelling file: a tensor for each plane of codes, in blocks of whole groups,
  * and what no channel has. */
-static void rounded_experts_are_planes_of_whole_groups(void **unused)
+TEST(rounded_experts_are_planes_of_whole_groups)
 {
     const struct fm_layout *const layouts[] = {&fm_layout_ragged, &fm_layout_elastic,
                                                &fm_layout_layer};
     int made = 0;
-    (void)unused;
     for (int i = 0; i < 3; i++)
         for (int q = 0; fm_quantisers[q]; q++) {
             struct fm_exportplan p;
@@ -242,9 +230,8 @@ static void rounded_experts_are_planes_of_whole_groups(void **unused)
 
 /* From the beginning of a bundle the same export is planned, and the tensors that are no experts'
  * have the same digests. */
-static void the_beginning_of_a_bundle_gives_the_same_plan(void **unused)
+TEST(the_beginning_of_a_bundle_gives_the_same_plan)
 {
-    (void)unused;
     struct fm_opened header;
     write_head();
     GIVEN_TRY(fm_opened_open(&header, scratch("head.fm"), FM_OPENED_CHECKSUMS, &given_err));
@@ -265,16 +252,4 @@ static void the_beginning_of_a_bundle_gives_the_same_plan(void **unused)
     fm_opened_release(&header);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors),
-        cmocka_unit_test(a_plan_with_a_gap_is_not_sane),
-        cmocka_unit_test(members_planned_one_after_another_are_as_if_planned_alone),
-        cmocka_unit_test(pieces_are_parts_of_the_whole),
-        cmocka_unit_test(one_layer_counts_for_all),
-        cmocka_unit_test(rounded_experts_are_planes_of_whole_groups),
-        cmocka_unit_test(the_beginning_of_a_bundle_gives_the_same_plan),
-    };
-    return cmocka_run_group_tests(tests, open_family, close_family);
-}
+TEST_MAIN(open_family, close_family)

@@ -1,16 +1,7 @@
 /* Tensors of no decoder layer: which names they have, and what is no such layer. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
+#include "tests/unit/test.h"
 
 enum { L = 46 };
 
@@ -28,9 +19,8 @@ static struct fm_config config_of(const struct fm_model_family *family)
     return (struct fm_config){.family = family, .L = L};
 }
 
-static void names_decide(void **unused)
+TEST(names_decide)
 {
-    (void)unused;
     struct fm_config c = config_of(&behind);
     assert_int_equal(fm_extra_layer(&c, "model.layers.46.eh_proj.weight"), 0);
     assert_int_equal(fm_extra_layer(&c, "model.layers.46.mlp.experts.7.up_proj.weight"), 0);
@@ -65,9 +55,8 @@ static bool add(struct fm_extra *x, const struct fm_config *c, const char *name,
     return fm_extra_add(x, c, &(struct fm_tensor){.name = name, .size = size});
 }
 
-static void what_is_there_is_counted(void **unused)
+TEST(what_is_there_is_counted)
 {
-    (void)unused;
     struct fm_config c = config_of(&behind);
     struct fm_extra x = {0};
     struct fm_err err = {0};
@@ -97,9 +86,8 @@ static void what_is_there_is_counted(void **unused)
 }
 
 /* Every layer there can be: the list of their numbers has room. */
-static void all_layers_are_printed(void **unused)
+TEST(all_layers_are_printed)
 {
-    (void)unused;
     struct fm_config c = config_of(&behind);
     c.L = FM_LAYERS_MAX;
     struct fm_extra x = {0};
@@ -121,9 +109,8 @@ static int read_keys(struct fm_config *c, const char *text, struct fm_err *err)
     return rc;
 }
 
-static void config_json_says_how_many(void **unused)
+TEST(config_json_says_how_many)
 {
-    (void)unused;
     static const struct {
         const char *text;
         int layers;
@@ -155,9 +142,8 @@ static void config_json_says_how_many(void **unused)
     assert_int_equal(read_keys(&c, "{\"modules\": 17}", &err), FM_OK);
 }
 
-static void indexers_are_refused(void **unused)
+TEST(indexers_are_refused)
 {
-    (void)unused;
     struct fm_err err = {0};
     struct fm_config c = {.family = fm_families_find("deepseek_v3")};
     assert_int_equal(fm_extra_refuse(&c, "model.layers.0.self_attn.q_proj.weight", &err), FM_OK);
@@ -166,12 +152,4 @@ static void indexers_are_refused(void **unused)
     assert_non_null(strstr(err.text, "'model.layers.0.self_attn.indexer.wk.weight'"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_decide),           cmocka_unit_test(what_is_there_is_counted),
-        cmocka_unit_test(all_layers_are_printed), cmocka_unit_test(config_json_says_how_many),
-        cmocka_unit_test(indexers_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,4 @@
 /* Every family's config.json and tensors: spellings, what is refused, which layer has what. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "formats/json/json.h"
 #include "formats/tensor/hfdir.h"
 #include "formats/tensor/hftext.h"
@@ -17,6 +8,7 @@
 #include "lib/model/model.h"
 #include "tests/unit/configs.h"
 #include "tests/unit/models.h"
+#include "tests/unit/test.h"
 
 /* Sizes as the models on the hub have them. */
 #define QWEN15_A27B                                                                                \
@@ -53,9 +45,8 @@
     "\"decoder_sparse_step\":2"
 
 /* Parameters as their cards say: 14.3, 30.5 and 6.9 billion, 2.7, 3.3 and 1.3 of them active. */
-static void the_hubs_models_have_their_size(void **state)
+TEST(the_hubs_models_have_their_size)
 {
-    (void)state;
     struct fm_config qwen2 = must(QWEN15_A27B, NULL), olmoe = must(OLMOE_1B, NULL);
     struct fm_config qwen3 = must(QWEN3_30B, "\"num_experts\":128");
     assert_true(fm_config_params(&qwen2, NULL) == 14315784192);
@@ -73,18 +64,16 @@ static void the_hubs_models_have_their_size(void **state)
     assert_true(two->rope.theta == 1e6 && three->rope.theta == 1e4);
 }
 
-static void the_number_of_experts_has_two_names(void **state)
+TEST(the_number_of_experts_has_two_names)
 {
-    (void)state;
     assert_int_equal(must(QWEN3_30B, "\"num_experts\":128").E, 128);
     assert_int_equal(must(QWEN3_30B, "\"num_local_experts\":128").E, 128);
     assert_int_equal(must(QWEN3_30B, "\"num_experts\":null,\"num_local_experts\":128").E, 128);
     refused(QWEN3_30B, "\"x\":1", FM_EFORMAT, "num_local_experts");
 }
 
-static void both_spellings_of_a_config_give_the_same(void **state)
+TEST(both_spellings_of_a_config_give_the_same)
 {
-    (void)state;
     struct fm_config old = must(OLMOE_1B, "\"rope_theta\":5e5,\"torch_dtype\":\"bfloat16\","
                                           "\"rope_scaling\":null");
     struct fm_config new = must(OLMOE_1B, "\"dtype\":\"bfloat16\",\"rope_parameters\":"
@@ -94,9 +83,8 @@ static void both_spellings_of_a_config_give_the_same(void **state)
     assert_memory_equal(&old, &new, sizeof old);
 }
 
-static void layers_without_experts_are_found(void **state)
+TEST(layers_without_experts_are_found)
 {
-    (void)state;
     struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3,99]");
     assert_int_equal(c.L, 6);
     assert_int_equal(c.M, 2);
@@ -115,9 +103,8 @@ static void layers_without_experts_are_found(void **state)
     refused(SPARSE, "\"mlp_only_layers\":\"1\"", FM_EFORMAT, "mlp_only_layers");
 }
 
-static void gpt_oss_is_refused_where_it_is_another(void **state)
+TEST(gpt_oss_is_refused_where_it_is_another)
 {
-    (void)state;
     struct fm_config c = must(GPT_OSS, NULL);
     assert_true(c.alpha == 1.702f && c.limit == 7);
     for (int l = 0; l < 4; l++) /* beginning with a window */
@@ -147,11 +134,10 @@ static void gpt_oss_is_refused_where_it_is_another(void **state)
 
 /* As transformers reads them: a key that is not there is 128, no other switches it off; no window
  * where a layer slides is an error there, or attention to nothing. */
-static void gpt_oss_has_a_window_wherever_a_layer_slides(void **state)
+TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 {
     static const char all_full[] = "\"layer_types\":[\"full_attention\",\"full_attention\","
                                    "\"full_attention\",\"full_attention\"],";
-    (void)state;
     struct fm_config c = must(GPT_OSS_TURNED, NULL);
     assert_int_equal(c.gqa->window, 128);
     c = must(GPT_OSS, "\"use_sliding_window\":false");
@@ -169,9 +155,8 @@ static void gpt_oss_has_a_window_wherever_a_layer_slides(void **state)
     }
 }
 
-static void gpt_oss_says_its_rotation(void **state)
+TEST(gpt_oss_says_its_rotation)
 {
-    (void)state;
     refused(GPT_OSS_SIZES, NULL, FM_ECONFIG, "no rope_parameters or rope_scaling: programs differ");
     refused(GPT_OSS_SIZES, "\"rope_scaling\":{},\"rope_theta\":150000", FM_ECONFIG,
             "no rope_parameters or rope_scaling: programs differ");
@@ -181,9 +166,8 @@ static void gpt_oss_says_its_rotation(void **state)
 }
 
 /* Params at widths: two layers of experts, of which one keeps 1 of 3 channels each. */
-static void only_routed_channels_change_the_count(void **state)
+TEST(only_routed_channels_change_the_count)
 {
-    (void)state;
     struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3]");
     const uint32_t widths[] = {1, 1, 1, 1, 3, 3, 3, 3};
     uint64_t full = fm_config_params(&c, NULL), cut = fm_config_params(&c, widths);
@@ -192,9 +176,8 @@ static void only_routed_channels_change_the_count(void **state)
                      2 * 2 * 3 * 8);
 }
 
-static void the_tables_follow_the_config(void **state)
+TEST(the_tables_follow_the_config)
 {
-    (void)state;
     struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3]");
     const struct {
         const char *name;
@@ -227,9 +210,8 @@ static void the_tables_follow_the_config(void **state)
         fm_weights_find(&c, FM_NAMING_RAGGED, "model.layers.2.mlp.experts.gate_up", &l, &e));
 }
 
-static void what_is_not_computed_is_refused_by_name(void **state)
+TEST(what_is_not_computed_is_refused_by_name)
 {
-    (void)state;
     refused(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":8", FM_ECONFIG,
             "use_sliding_window true with sliding_window 8 is not supported for qwen2_moe");
     must(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":32768");
@@ -260,9 +242,8 @@ static const char *const families[] = {
     "dots1",      "solar_open",    "hy_v3",        "deepseek_v32", "glm_moe_dsa",
     "exaone_moe", "axk1",          "afmoe",        "laguna",       "mimo_v2_flash"};
 
-static void every_key_of_a_golden_config_is_known(void **state)
+TEST(every_key_of_a_golden_config_is_known)
 {
-    (void)state;
     size_t keys = 0;
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_hfdir dir = {0};
@@ -286,9 +267,8 @@ static void every_key_of_a_golden_config_is_known(void **state)
 }
 
 /* What a family knows, its exports keep without being asked. */
-static void no_family_knows_a_key_that_loads_code(void **state)
+TEST(no_family_knows_a_key_that_loads_code)
 {
-    (void)state;
     static const char *const loading[] = {"auto_map",
                                           "custom_pipelines",
                                           "custom_generate",
@@ -323,21 +303,4 @@ static void no_family_knows_a_key_that_loads_code(void **state)
     assert_false(fm_families_knows(fm_families_find("mixtral"), "topk_method"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_key_of_a_golden_config_is_known),
-        cmocka_unit_test(no_family_knows_a_key_that_loads_code),
-        cmocka_unit_test(gpt_oss_is_refused_where_it_is_another),
-        cmocka_unit_test(gpt_oss_has_a_window_wherever_a_layer_slides),
-        cmocka_unit_test(gpt_oss_says_its_rotation),
-        cmocka_unit_test(the_hubs_models_have_their_size),
-        cmocka_unit_test(the_number_of_experts_has_two_names),
-        cmocka_unit_test(both_spellings_of_a_config_give_the_same),
-        cmocka_unit_test(layers_without_experts_are_found),
-        cmocka_unit_test(only_routed_channels_change_the_count),
-        cmocka_unit_test(the_tables_follow_the_config),
-        cmocka_unit_test(what_is_not_computed_is_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

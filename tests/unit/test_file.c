@@ -1,11 +1,4 @@
 /* Inputs and temporary files: what may be opened, and that reads are whole. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -14,6 +7,7 @@
 #include "formats/file/file.h"
 #include "formats/file/input.h"
 #include "tests/unit/child.h"
+#include "tests/unit/test.h"
 
 static void open_is(const char *path, int code, const char *text)
 {
@@ -25,9 +19,8 @@ static void open_is(const char *path, int code, const char *text)
     fm_file_close(&f);
 }
 
-static void inputs_are_regular_files(void **state)
+TEST(inputs_are_regular_files)
 {
-    (void)state;
     alarm(20); /* a FIFO that blocks must not hang the run */
     const char *plain = scratch_write("plain", "abc", 3);
     open_is(plain, FM_OK, NULL);
@@ -49,9 +42,8 @@ static void inputs_are_regular_files(void **state)
     alarm(0);
 }
 
-static void names_at_a_directory_are_single_components(void **state)
+TEST(names_at_a_directory_are_single_components)
 {
-    (void)state;
     struct fm_file f;
     struct fm_err err = {0};
     int dir = -1;
@@ -71,9 +63,8 @@ static void names_at_a_directory_are_single_components(void **state)
     assert_int_equal(fm_file_open_directory(&dir, scratch("plain"), &err), FM_ENOENT);
 }
 
-static void reads_are_whole_or_refused(void **state)
+TEST(reads_are_whole_or_refused)
 {
-    (void)state;
     struct fm_file f;
     struct fm_err err = {0};
     char b[8] = {0}, *text = NULL;
@@ -102,9 +93,8 @@ static void reads_are_whole_or_refused(void **state)
     fm_file_close(&f);
 }
 
-static void same_size_and_other_time_is_a_change(void **state)
+TEST(same_size_and_other_time_is_a_change)
 {
-    (void)state;
     struct fm_file f;
     struct fm_err err = {0};
     const char *path = scratch_write("time", "x", 1);
@@ -150,9 +140,8 @@ static void *feed(void *arg)
     return NULL;
 }
 
-static void standard_input_may_be_a_pipe_or_a_file(void **state)
+TEST(standard_input_may_be_a_pipe_or_a_file)
 {
-    (void)state;
     int p[2];
     pthread_t thread;
     for (int nonblock = 0; nonblock < 2; nonblock++) {
@@ -184,9 +173,8 @@ static void standard_input_may_be_a_pipe_or_a_file(void **state)
     close(fd);
 }
 
-static void a_terminal_is_refused(void **state)
+TEST(a_terminal_is_refused)
 {
-    (void)state;
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || !isatty(terminal)) {
         print_message("no pseudo-terminal can be had here\n");
@@ -214,16 +202,14 @@ static int open_with_standard_closed(void)
     return FM_OK;
 }
 
-static void files_never_take_the_place_of_standard_streams(void **state)
+TEST(files_never_take_the_place_of_standard_streams)
 {
-    (void)state;
     scratch_write("plain", "abc", 3);
     assert_int_equal(in_child(open_with_standard_closed, -2, -2), FM_OK);
 }
 
-static void temporary_files_keep_what_they_are_given(void **state)
+TEST(temporary_files_keep_what_they_are_given)
 {
-    (void)state;
     int fd = -1;
     struct fm_err err = {0};
     char b[4];
@@ -250,16 +236,6 @@ static void temporary_files_keep_what_they_are_given(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(inputs_are_regular_files),
-        cmocka_unit_test(names_at_a_directory_are_single_components),
-        cmocka_unit_test(reads_are_whole_or_refused),
-        cmocka_unit_test(same_size_and_other_time_is_a_change),
-        cmocka_unit_test(standard_input_may_be_a_pipe_or_a_file),
-        cmocka_unit_test(a_terminal_is_refused),
-        cmocka_unit_test(files_never_take_the_place_of_standard_streams),
-        cmocka_unit_test(temporary_files_keep_what_they_are_given),
-    };
     scratch(""); /* children share the directory */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

@@ -1,13 +1,7 @@
 /* The files of a directory that are signed: all of them, and no link that leads elsewhere. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/publish/files.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static const char *const none[] = {NULL};
 
@@ -52,9 +46,8 @@ static bool wants_git(const void *self, const char *name)
     return strcmp(name, ".git") == 0;
 }
 
-static void names_at_the_top_are_ignored(void **state)
+TEST(names_at_the_top_are_ignored)
 {
-    (void)state;
     static const char *const without[] = {"model.sig", NULL};
     static const char *const made[] = {"d", "d/.git", "d/.cache", "d/a", "d/a/.git", "d/.cachet"};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
@@ -72,9 +65,8 @@ static void names_at_the_top_are_ignored(void **state)
     lists("d/a-b", &(struct fm_files_rule){.without = without}, 0, ".");
 }
 
-static void links_lead_to_own_blobs(void **state)
+TEST(links_lead_to_own_blobs)
 {
-    (void)state;
     static const char *const made[] = {"models--a--b",
                                        "models--a--b/blobs",
                                        "models--c--d",
@@ -93,9 +85,8 @@ static void links_lead_to_own_blobs(void **state)
     refuses("models--a--b/snapshots/01", FM_ECONFIG, "'g' is a link to '");
 }
 
-static void what_is_no_file_is_refused(void **state)
+TEST(what_is_no_file_is_refused)
 {
-    (void)state;
     scratch_mkdir("e");
     scratch_mkdir("e/sub");
     link_to(".", "e/sub/loop");
@@ -108,9 +99,8 @@ static void what_is_no_file_is_refused(void **state)
 }
 
 /* Two files, one large; each has the digest of the standard's examples. */
-static void digests_are_read_from_the_files(void **state)
+TEST(digests_are_read_from_the_files)
 {
-    (void)state;
     struct fm_files f;
     struct fm_err err = {0};
     char hex[FM_SHA256_HEX], *million = malloc(1000000);
@@ -133,13 +123,4 @@ static void digests_are_read_from_the_files(void **state)
     fm_files_release(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_at_the_top_are_ignored),
-        cmocka_unit_test(links_lead_to_own_blobs),
-        cmocka_unit_test(what_is_no_file_is_refused),
-        cmocka_unit_test(digests_are_read_from_the_files),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,19 +2,13 @@
  * What reaches the disk before a name does: the calls that only a power cut would tell apart, in
  * their order, and what is left where one of them fails.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/syscall.h>
 
 #include "formats/file/file.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 #define MARK "mark.json" /* of directories that may be replaced */
 
@@ -105,9 +99,8 @@ static int put_file(const char *path, bool force, const char *text)
     return fm_output_commit(&o, &err);
 }
 
-static void a_file_is_on_the_disk_before_it_has_its_name(void **state)
+TEST(a_file_is_on_the_disk_before_it_has_its_name)
 {
-    (void)state;
     scratch_mkdir("files");
     for (int force = 0; force < 2; force++) {
         assert_int_equal(put_file(scratch("files/one"), force, "text"), FM_OK);
@@ -138,9 +131,8 @@ static int put_directory(const char *path, bool force, int failing_fsync)
     return fm_outdir_commit(&d, &err);
 }
 
-static void a_directory_is_on_the_disk_before_it_has_its_name(void **state)
+TEST(a_directory_is_on_the_disk_before_it_has_its_name)
 {
-    (void)state;
     scratch_mkdir("dirs");
     for (int force = 0; force < 2; force++) {
         assert_int_equal(put_directory(scratch("dirs/model"), force, 0), FM_OK);
@@ -152,9 +144,8 @@ static void a_directory_is_on_the_disk_before_it_has_its_name(void **state)
 }
 
 /* The disk may tell of a lost write at fsync, a network at close. */
-static void what_the_disk_lost_gets_no_name(void **state)
+TEST(what_the_disk_lost_gets_no_name)
 {
-    (void)state;
     char old[4] = "";
     scratch_mkdir("lost");
     const char *path = scratch_write("lost/old", "old", 3);
@@ -175,9 +166,8 @@ static void what_the_disk_lost_gets_no_name(void **state)
 }
 
 /* A name that may be gone after a power cut was not promised. */
-static void a_name_that_is_not_on_the_disk_is_an_error(void **state)
+TEST(a_name_that_is_not_on_the_disk_is_an_error)
 {
-    (void)state;
     scratch_mkdir("names");
     fsync_fails = 2;
     assert_int_equal(put_file(scratch("names/one"), false, "text"), FM_EIO);
@@ -185,13 +175,4 @@ static void a_name_that_is_not_on_the_disk_is_an_error(void **state)
     assert_int_equal(put_directory(scratch("names/model"), false, 2), FM_EIO);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_is_on_the_disk_before_it_has_its_name),
-        cmocka_unit_test(a_directory_is_on_the_disk_before_it_has_its_name),
-        cmocka_unit_test(what_the_disk_lost_gets_no_name),
-        cmocka_unit_test(a_name_that_is_not_on_the_disk_is_an_error),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

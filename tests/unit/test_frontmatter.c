@@ -1,18 +1,9 @@
 /* What is repeated of a model card's front matter. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <string.h>
-
 #include "lib/export/frontmatter.h"
+#include "tests/unit/test.h"
 
-static void values_of_every_form_are_repeated(void **state)
+TEST(values_of_every_form_are_repeated)
 {
-    (void)state;
     static const struct {
         const char *card, *want;
     } c[] = {
@@ -38,9 +29,8 @@ static void values_of_every_form_are_repeated(void **state)
     }
 }
 
-static void nothing_else_is(void **state)
+TEST(nothing_else_is)
 {
-    (void)state;
     static const char *const cards[] = {
         "",
         "---",
@@ -67,11 +57,4 @@ static void nothing_else_is(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_of_every_form_are_repeated),
-        cmocka_unit_test(nothing_else_is),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

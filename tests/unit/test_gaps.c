@@ -1,12 +1,6 @@
 /* Families without gaps, and families that nest. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "lib/masks/gaps.h"
+#include "tests/unit/test.h"
 
 enum { M = 2, E = 4, I = 100, X = M * E, A = 10, FLIP = 10 };
 
@@ -64,9 +58,8 @@ static void has_every_target(const struct fm_masks *f, uint64_t flip)
     }
 }
 
-static void gaps_are_filled_by_single_steps(void **state)
+TEST(gaps_are_filled_by_single_steps)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_masks from, f;
     struct fm_gaps gaps = gaps_of(1);
@@ -91,9 +84,8 @@ static void gaps_are_filled_by_single_steps(void **state)
     fm_masks_release(&f);
 }
 
-static void a_whole_family_stays_as_it_is(void **state)
+TEST(a_whole_family_stays_as_it_is)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_masks from, f, again;
     struct fm_gaps gaps = gaps_of(1);
@@ -109,9 +101,8 @@ static void a_whole_family_stays_as_it_is(void **state)
     fm_masks_release(&again);
 }
 
-static void the_narrowest_mask_ends_a_family_that_cannot_go_on(void **state)
+TEST(the_narrowest_mask_ends_a_family_that_cannot_go_on)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_masks from, f;
     struct fm_decimal one = {1, 1};
@@ -125,9 +116,8 @@ static void the_narrowest_mask_ends_a_family_that_cannot_go_on(void **state)
     fm_masks_release(&f);
 }
 
-static void tied_experts_go_together(void **state)
+TEST(tied_experts_go_together)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_masks from, f;
     struct fm_gaps gaps = gaps_of(E);
@@ -144,9 +134,8 @@ static void tied_experts_go_together(void **state)
     fm_masks_release(&f);
 }
 
-static void widths_of_a_nested_family_never_grow(void **state)
+TEST(widths_of_a_nested_family_never_grow)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_masks from, f, nested;
     struct fm_gaps gaps = gaps_of(1);
@@ -169,14 +158,4 @@ static void widths_of_a_nested_family_never_grow(void **state)
     fm_masks_release(&nested);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gaps_are_filled_by_single_steps),
-        cmocka_unit_test(a_whole_family_stays_as_it_is),
-        cmocka_unit_test(the_narrowest_mask_ends_a_family_that_cannot_go_on),
-        cmocka_unit_test(tied_experts_go_together),
-        cmocka_unit_test(widths_of_a_nested_family_never_grow),
-    };
-    return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL)

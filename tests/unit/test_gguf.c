@@ -1,16 +1,10 @@
 /* Which models llama.cpp computes as they are. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/block/gqa.h"
 #include "lib/block/softmax.h"
 #include "lib/block/sparsemix.h"
 #include "lib/export/runtimes.h"
 #include "lib/family/family.h"
+#include "tests/unit/test.h"
 
 static struct fm_gqa own;
 
@@ -32,9 +26,8 @@ static struct fm_config published(const char *family, const struct fm_router *ro
     return c;
 }
 
-static void published_models_are_the_same(void **unused)
+TEST(published_models_are_the_same)
 {
-    (void)unused;
     struct fm_config c = published("mixtral", &fm_softmax);
     assert_true(fm_runtimes_llama(&c));
     c.G = 4;
@@ -48,9 +41,8 @@ static void published_models_are_the_same(void **unused)
     assert_true(fm_runtimes_llama(&c));
 }
 
-static void another_router_is_not(void **unused)
+TEST(another_router_is_not)
 {
-    (void)unused;
     struct fm_config c = published("phimoe", &fm_sparsemix);
     assert_false(fm_runtimes_llama(&c));
     c = published("qwen3_moe", &fm_softmax_raw);
@@ -61,9 +53,8 @@ static void another_router_is_not(void **unused)
     assert_false(fm_runtimes_llama(&c));
 }
 
-static void a_window_and_dense_layers_are_not(void **unused)
+TEST(a_window_and_dense_layers_are_not)
 {
-    (void)unused;
     struct fm_config c = published("mixtral", &fm_softmax);
     own.window = 7;
     assert_false(fm_runtimes_llama(&c));
@@ -72,9 +63,8 @@ static void a_window_and_dense_layers_are_not(void **unused)
     assert_false(fm_runtimes_llama(&c));
 }
 
-static void olmoe_with_numbers_of_its_own_is_not(void **unused)
+TEST(olmoe_with_numbers_of_its_own_is_not)
 {
-    (void)unused;
     struct fm_config c = published("olmoe", &fm_softmax_raw);
     own.clip = 8;
     assert_false(fm_runtimes_llama(&c));
@@ -86,13 +76,4 @@ static void olmoe_with_numbers_of_its_own_is_not(void **unused)
     assert_false(fm_runtimes_llama(&c));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(published_models_are_the_same),
-        cmocka_unit_test(another_router_is_not),
-        cmocka_unit_test(a_window_and_dense_layers_are_not),
-        cmocka_unit_test(olmoe_with_numbers_of_its_own_is_not),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

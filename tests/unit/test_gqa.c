@@ -3,17 +3,10 @@
  * keys.  The keys of config.json that say so, and the backward of both types of layer against
  * finite differences along random directions.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "lib/base/pool.h"
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "tests/unit/blocks.h"
+#include "tests/unit/test.h"
 
 static const struct fm_rope_options window_rope = {.theta = 30,
                                                    .partial = 0.6,
@@ -60,9 +53,8 @@ static void expect(const char *keys, int code, const char *part)
     block_expect(&sizes, &options, keys, code, part);
 }
 
-static void layers_have_heads_and_rotations_of_their_own(void **state)
+TEST(layers_have_heads_and_rotations_of_their_own)
 {
-    (void)state;
     struct fm_config c = must(HEADS);
     static const int heads[] = {6, 4, 2, 8}, groups[] = {2, 4, 2, 4};
     assert_true(c.Q == 8 && c.G == 4 && c.C == 10 && fm_gqa_value(&c) == 3);
@@ -82,9 +74,8 @@ static void layers_have_heads_and_rotations_of_their_own(void **state)
     assert_true(must(KEYS ",\"value_scale\":null").gqa->scale == 1);
 }
 
-static void numbers_of_heads_are_checked(void **state)
+TEST(numbers_of_heads_are_checked)
 {
-    (void)state;
     expect(KEYS ",\"heads\":7", FM_EFORMAT, "key 'heads' is not an array");
     expect(KEYS ",\"heads\":[4,4]", FM_EFORMAT, "heads has 2 entries for 4 layers");
     expect(KEYS ",\"heads\":[4,4,4,4,4]", FM_EFORMAT, "heads has 5 entries for 4 layers");
@@ -100,9 +91,8 @@ static void numbers_of_heads_are_checked(void **state)
     expect(KEYS ",\"value_scale\":0", FM_EFORMAT, "value_scale is not above 0");
 }
 
-static void each_type_of_layer_says_its_rotation(void **state)
+TEST(each_type_of_layer_says_its_rotation)
 {
-    (void)state;
 #define FULL ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9,\"rope_type\":\"default\"}"
     struct fm_config c = must(KEYS FULL ",\"sliding_attention\":{\"rope_theta\":8,"
                                         "\"partial_rotary_factor\":1.0}}");
@@ -125,9 +115,8 @@ static void each_type_of_layer_says_its_rotation(void **state)
            "partial_rotary_factor 0.4 does not rotate 6 elements, as sliding_attention does");
 }
 
-static void windows_in_other_spellings_are_the_same(void **state)
+TEST(windows_in_other_spellings_are_the_same)
 {
-    (void)state;
     assert_int_equal(must(KEYS ",\"before\":8").gqa->window, 9);
     assert_int_equal(must(KEYS ",\"before\":8,\"sliding_window\":8").gqa->window, 9);
     assert_int_equal(must(KEYS ",\"before\":8,\"sliding_window\":9").gqa->window, 9);
@@ -165,9 +154,8 @@ static void open_block(struct block *b, int l, bool gated)
     fm_gqa.fill_angles(b->cosines, b->sines, &b->c, T);
 }
 
-static void the_backward_of_every_layer_is_the_derivative(void **state)
+TEST(the_backward_of_every_layer_is_the_derivative)
 {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         struct block b;
         open_block(&b, i / 2, i % 2);
@@ -176,9 +164,8 @@ static void the_backward_of_every_layer_is_the_derivative(void **state)
     }
 }
 
-static void the_fast_table_agrees_with_the_definition(void **state)
+TEST(the_fast_table_agrees_with_the_definition)
 {
-    (void)state;
     for (int i = 0; i < 8; i++) {
         struct block b;
         open_block(&b, i / 2, i % 2);
@@ -188,11 +175,10 @@ static void the_fast_table_agrees_with_the_definition(void **state)
 }
 
 /* A batch may have fewer positions than the tables. */
-static void the_second_table_begins_after_all_positions_of_the_first(void **state)
+TEST(the_second_table_begins_after_all_positions_of_the_first)
 {
     struct block b;
     float x[FLOATS], y[FLOATS], want[FLOATS], cosines[50 * 4], sines[50 * 4];
-    (void)state;
     open_block(&b, 1, false);
     struct fm_pass pass = block_pass(&b, fm_ops_ref());
     float *drawn = draw(FLOATS, 1);
@@ -211,21 +197,4 @@ static void the_second_table_begins_after_all_positions_of_the_first(void **stat
     block_release(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_have_heads_and_rotations_of_their_own),
-        cmocka_unit_test(numbers_of_heads_are_checked),
-        cmocka_unit_test(each_type_of_layer_says_its_rotation),
-        cmocka_unit_test(windows_in_other_spellings_are_the_same),
-        cmocka_unit_test(the_backward_of_every_layer_is_the_derivative),
-        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
-        cmocka_unit_test(the_second_table_begins_after_all_positions_of_the_first),
-    };
-    struct fm_err err = {0};
-    if (fm_pool_start(2, &err))
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fm_pool_stop();
-    return failed ? 1 : 0;
-}
+TEST_MAIN(start_pool, stop_pool)

@@ -1,20 +1,14 @@
 /* Experts that share a width: their gradient is the sum, and every method keeps them together. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "lib/learn/train.h"
 #include "lib/masks/logits.h"
 #include "lib/masks/masks.h"
+#include "tests/unit/test.h"
 #include "tests/unit/training.h"
 
 enum { L = 3, E = 5, X = L * E, I = 37, A = 4 };
 
-static void sums_and_widths_go_to_groups_and_back(void **unused)
+TEST(sums_and_widths_go_to_groups_and_back)
 {
-    (void)unused;
     double x[6 * 2] = {1, 10, 2, 20, 3, 30, 4, 40, 5, 50, 6, 60};
     fm_granularity_sum(x, x, 6, 3, 2);
     assert_true(x[0] == 6 && x[1] == 60 && x[2] == 15 && x[3] == 150);
@@ -44,9 +38,8 @@ static void add_gradient(struct fm_logits *z, const double *dz, const double *q)
     fm_logits_back_entropy(z, 0.3);
 }
 
-static void the_gradient_of_tied_logits_is_the_sum(void **unused)
+TEST(the_gradient_of_tied_logits_is_the_sum)
 {
-    (void)unused;
     struct fm_actions actions;
     struct fm_err err = {0};
     assert_int_equal(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err), FM_OK);
@@ -78,9 +71,8 @@ static void the_gradient_of_tied_logits_is_the_sum(void **unused)
 
 /* ---- whole runs ---- */
 
-static void every_method_keeps_tied_experts_together(void **unused)
+TEST(every_method_keeps_tied_experts_together)
 {
-    (void)unused;
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
                                              FM_METHOD_UNIFORM, FM_METHOD_EXCHANGE};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
@@ -128,22 +120,12 @@ static void goes_on_to_the_same_bytes(enum fm_method method, enum fm_granularity
     training_go_on(&r, &o, "resumed.fm", "straight.fm");
 }
 
-static void a_stopped_run_goes_on_to_the_same_bytes(void **unused)
+TEST(a_stopped_run_goes_on_to_the_same_bytes)
 {
-    (void)unused;
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_WALK, FM_METHOD_EXCHANGE};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
         for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++)
             goes_on_to_the_same_bytes(methods[i], (enum fm_granularity)g);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_and_widths_go_to_groups_and_back),
-        cmocka_unit_test(the_gradient_of_tied_logits_is_the_sum),
-        cmocka_unit_test(every_method_keeps_tied_experts_together),
-        cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
-    };
-    return cmocka_run_group_tests(tests, training_ranked, NULL);
-}
+TEST_MAIN(training_ranked, NULL)

@@ -2,16 +2,9 @@
  * What weights are in memory: bfloat16 where the file and the products agree on it, else float32;
  * the same values either way, and as many layers stay as then fit.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "kernels/ops/ops.h"
 #include "lib/model/model.h"
+#include "tests/unit/test.h"
 
 static struct fm_err err;
 
@@ -42,9 +35,8 @@ static void expect_same(struct fm_in got, struct fm_in want, size_t n)
 }
 
 /* Dense layers, shared experts, routed ones; read from a checkpoint in its own order and ranked. */
-static void values_are_the_same_in_either_type(void **state)
+TEST(values_are_the_same_in_either_type)
 {
-    (void)state;
     struct fm_model *wide = open_model("golden/odd-qwen2", 0, fm_ops_ref());
     struct fm_model *narrow = open_model("golden/odd-qwen2", 0, fm_ops_cpu_bf16());
     const struct fm_config *c = fm_model_config(wide);
@@ -77,9 +69,8 @@ static void values_are_the_same_in_either_type(void **state)
     fm_model_close(narrow);
 }
 
-static void half_the_bytes_let_more_layers_stay(void **state)
+TEST(half_the_bytes_let_more_layers_stay)
 {
-    (void)state;
     struct fm_model *m = open_model("golden/odd-qwen2", 0, fm_ops_ref());
     uint64_t wide = fm_model_layer_bytes(m), least = fm_model_resident_bytes(m);
     fm_model_use(m, fm_ops_cpu_bf16());
@@ -103,9 +94,8 @@ static void half_the_bytes_let_more_layers_stay(void **state)
 }
 
 /* Scores are of the values that the file has, and products of what it rounds to. */
-static void other_types_are_held_in_float32(void **state)
+TEST(other_types_are_held_in_float32)
 {
-    (void)state;
     struct fm_model *m = open_model("golden/odd-mixtral", 0, fm_ops_cpu_bf16());
     const struct fm_layer *layer;
     check(fm_model_layer(m, 0, -1, &layer, &err));
@@ -113,12 +103,4 @@ static void other_types_are_held_in_float32(void **state)
     fm_model_close(m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_the_same_in_either_type),
-        cmocka_unit_test(half_the_bytes_let_more_layers_stay),
-        cmocka_unit_test(other_types_are_held_in_float32),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

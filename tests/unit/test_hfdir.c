@@ -2,16 +2,10 @@
  * Directories made on the spot: shards and an index that agree, and each way in which they may
  * not; links as the hub's cache has them, and links that lead elsewhere.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/tensor/hfdir.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/tensors.h"
+#include "tests/unit/test.h"
 
 #define A "{\"a\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[0,6]}}"
 #define B                                                                                          \
@@ -55,9 +49,8 @@ static void is_refused(const char *name, int code, const char *text)
     fm_hfdir_close(&dir);
 }
 
-static void opens_shards_by_their_index(void **state)
+TEST(opens_shards_by_their_index)
 {
-    (void)state;
     struct fm_hfdir dir;
     struct fm_err err = {0};
     const struct fm_shard *shard = NULL;
@@ -78,9 +71,8 @@ static void opens_shards_by_their_index(void **state)
     fm_hfdir_close(&dir);
 }
 
-static void opens_a_single_file(void **state)
+TEST(opens_a_single_file)
 {
-    (void)state;
     struct fm_hfdir dir;
     struct fm_err err = {0};
     scratch_mkdir("single");
@@ -96,9 +88,8 @@ static void opens_a_single_file(void **state)
     is_refused("nowhere", FM_ENOENT, "cannot open the directory");
 }
 
-static void follows_the_links_of_a_cache(void **state)
+TEST(follows_the_links_of_a_cache)
 {
-    (void)state;
     struct fm_hfdir dir;
     struct fm_err err = {0};
     scratch_mkdir("cache");
@@ -122,9 +113,8 @@ static void follows_the_links_of_a_cache(void **state)
     fm_hfdir_close(&dir);
 }
 
-static void index_and_shards_must_agree(void **state)
+TEST(index_and_shards_must_agree)
 {
-    (void)state;
     const char *name = make(MAP(SHARD_A, SHARD_A, SHARD_B));
     is_refused(name, FM_EFORMAT, "tensor 'b' is in '" SHARD_B "', the index says '" SHARD_A "'");
     name = make("{\"weight_map\":{\"a\":\"" SHARD_A "\",\"b\":\"" SHARD_B "\"}}");
@@ -138,9 +128,8 @@ static void index_and_shards_must_agree(void **state)
     is_refused(name, FM_ENOENT, SHARD_B);
 }
 
-static void links_decide_nothing_dangerous(void **state)
+TEST(links_decide_nothing_dangerous)
 {
-    (void)state;
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
     char b[256];
     snprintf(b, sizeof b, "%s", scratch(scratch_inside(name, SHARD_B)));
@@ -158,9 +147,8 @@ static void links_decide_nothing_dangerous(void **state)
     is_refused(name, FM_EFORMAT, "is a directory");
 }
 
-static void two_models_in_one_directory_are_one_too_many(void **state)
+TEST(two_models_in_one_directory_are_one_too_many)
 {
-    (void)state;
     struct fm_hfdir dir;
     struct fm_err err = {0};
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
@@ -174,9 +162,8 @@ static void two_models_in_one_directory_are_one_too_many(void **state)
     fm_hfdir_close(&dir);
 }
 
-static void shard_names_stay_in_the_directory(void **state)
+TEST(shard_names_stay_in_the_directory)
 {
-    (void)state;
     const char *bad[] = {"../x.safetensors", "/etc/x.safetensors",
                          "a/b.safetensors",  ".safetensors",
                          ".x.safetensors",   "x.bin",
@@ -188,9 +175,8 @@ static void shard_names_stay_in_the_directory(void **state)
     }
 }
 
-static void opens_the_golden_model(void **state)
+TEST(opens_the_golden_model)
 {
-    (void)state;
     struct fm_hfdir dir;
     struct fm_err err = {0};
     int rc = fm_hfdir_open(&dir, "golden/odd-mixtral", &err);
@@ -204,9 +190,8 @@ static void opens_the_golden_model(void **state)
 }
 
 /* 60,000 tensors in 40 shards, found by name. */
-static void a_wide_index_is_quick(void **state)
+TEST(a_wide_index_is_quick)
 {
-    (void)state;
     enum { SHARDS = 40, EACH = 1500 };
     char *index = malloc(SHARDS * EACH * 96 + 64), *at = index;
     char *json = malloc(EACH * 96 + 64), name[64];
@@ -245,18 +230,4 @@ static void a_wide_index_is_quick(void **state)
     fm_hfdir_close(&dir);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_shards_by_their_index),
-        cmocka_unit_test(opens_a_single_file),
-        cmocka_unit_test(follows_the_links_of_a_cache),
-        cmocka_unit_test(index_and_shards_must_agree),
-        cmocka_unit_test(links_decide_nothing_dangerous),
-        cmocka_unit_test(two_models_in_one_directory_are_one_too_many),
-        cmocka_unit_test(shard_names_stay_in_the_directory),
-        cmocka_unit_test(opens_the_golden_model),
-        cmocka_unit_test(a_wide_index_is_quick),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,7 @@
 /* The text part of a multimodal checkpoint: which config.json is a wrapper's, what becomes of it,
  * and which names are cut. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "formats/tensor/hftext.h"
+#include "tests/unit/test.h"
 
 static char *text_of(const char *config)
 {
@@ -19,9 +11,8 @@ static char *text_of(const char *config)
     return text;
 }
 
-static void a_wrapper_has_a_text_part(void **state)
+TEST(a_wrapper_has_a_text_part)
 {
-    (void)state;
     char *text =
         text_of("{\"architectures\":[\"XyForConditionalGeneration\"],\"model_type\":\"xy\","
                 "\"dtype\":\"bfloat16\",\"tie_word_embeddings\":true,\"vision\":1,"
@@ -45,11 +36,10 @@ static void a_wrapper_has_a_text_part(void **state)
     free(text);
 }
 
-static void a_text_without_its_wrapper_is_not_wrapped(void **state)
+TEST(a_text_without_its_wrapper_is_not_wrapped)
 {
     static const char *const none[] = {"{\"model_type\":\"xy_text\"}",
                                        "{\"fm_wrapper\":7,\"model_type\":\"xy_text\"}", "[1]", ""};
-    (void)state;
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         char *whole = NULL;
         struct fm_err err = {0};
@@ -58,9 +48,8 @@ static void a_text_without_its_wrapper_is_not_wrapped(void **state)
     }
 }
 
-static void other_texts_stay(void **state)
+TEST(other_texts_stay)
 {
-    (void)state;
     static const char *const none[] = {
         "{\"model_type\":\"xy\"}",
         "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":\"llama\"}}",
@@ -75,9 +64,8 @@ static void other_texts_stay(void **state)
         assert_null(text_of(none[i]));
 }
 
-static void names_lose_their_prefix_and_stay_sorted(void **state)
+TEST(names_lose_their_prefix_and_stay_sorted)
 {
-    (void)state;
     struct fm_tensor tensor[] = {{.name = "lm_head.weight"},
                                  {.name = "model.embed.weight"},
                                  {.name = "model.language_model.layers.0.a"},
@@ -94,13 +82,4 @@ static void names_lose_their_prefix_and_stay_sorted(void **state)
     assert_non_null(fm_safetensors_find(&st, "model.norm.weight"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_wrapper_has_a_text_part),
-        cmocka_unit_test(a_text_without_its_wrapper_is_not_wrapped),
-        cmocka_unit_test(other_texts_stay),
-        cmocka_unit_test(names_lose_their_prefix_and_stay_sorted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

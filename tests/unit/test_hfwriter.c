@@ -1,16 +1,7 @@
 /* The shards of a Hugging Face directory, and one key of a JSON text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "formats/json/jsonedit.h"
 #include "formats/tensor/hfwriter.h"
+#include "tests/unit/test.h"
 
 static const struct fm_tensor tensors[] = {
     {.name = "d", .dtype = FM_BF16, .dims = 2, .shape = {5, 10}}, /* 100 bytes */
@@ -19,9 +10,8 @@ static const struct fm_tensor tensors[] = {
     {.name = "b", .dtype = FM_F16, .dims = 1, .shape = {29}},     /* 58 */
 };
 
-static void shards_fill_in_order_of_name_up_to_the_limit(void **unused)
+TEST(shards_fill_in_order_of_name_up_to_the_limit)
 {
-    (void)unused;
     struct fm_hfwriter w;
     struct fm_err err = {0};
     assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 98, &err), FM_OK);
@@ -44,9 +34,8 @@ static void shards_fill_in_order_of_name_up_to_the_limit(void **unused)
     fm_hfwriter_release(&w);
 }
 
-static void one_file_has_no_index(void **unused)
+TEST(one_file_has_no_index)
 {
-    (void)unused;
     struct fm_hfwriter w;
     struct fm_err err = {0};
     assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 4ull << 30, &err), FM_OK);
@@ -57,9 +46,8 @@ static void one_file_has_no_index(void **unused)
     fm_hfwriter_release(&w);
 }
 
-static void sizes_that_wrap_are_refused(void **unused)
+TEST(sizes_that_wrap_are_refused)
 {
-    (void)unused;
     struct fm_hfwriter w;
     struct fm_err err = {0};
     const struct fm_tensor huge = {
@@ -83,9 +71,8 @@ static void set(const char *before, const char *key, const char *value, const ch
     set_all(before, &(struct fm_jsonedit){key, value}, 1, after);
 }
 
-static void one_key_changes_and_no_other_byte(void **unused)
+TEST(one_key_changes_and_no_other_byte)
 {
-    (void)unused;
     set("{\n  \"a\" : 1,\n\t\"b\": {\"a\": [2, \"}\"]},  \"c\":3 }\n", "a", "77",
         "{\n  \"a\" : 77,\n\t\"b\": {\"a\": [2, \"}\"]},  \"c\":3 }\n");
     set("{\"a\": 1,\"b\": {\"a\": [2]}}", "b", "null", "{\"a\": 1,\"b\": null}");
@@ -96,9 +83,8 @@ static void one_key_changes_and_no_other_byte(void **unused)
 
 /* In the order of the text where they are there, in the order of the edits where they are not; the
  * value of the last of two equal keys is the one that readers take. */
-static void many_keys_change_at_once(void **unused)
+TEST(many_keys_change_at_once)
 {
-    (void)unused;
     static const struct fm_jsonedit edit[] = {
         {"c", "[1, 2, 3]"}, {"new", "{}"}, {"a", "0"}, {"b", ""}, {"newer", "\"x\""}};
     set_all("{\n  \"a\": 17,\n  \"k\": {\"c\": 1},\n  \"b\":2 ,\n  \"c\": true\n}\n", edit, 5,
@@ -109,9 +95,8 @@ static void many_keys_change_at_once(void **unused)
     set_all("{\"a\": 1}", edit, 0, "{\"a\": 1}");
 }
 
-static void keys_are_taken_out(void **unused)
+TEST(keys_are_taken_out)
 {
-    (void)unused;
     const char *text = "{\n  \"a\": 1,\n  \"b\": {\"a\": 2},\n  \"c\": 3\n}\n";
     set(text, "a", NULL, "{\n  \"b\": {\"a\": 2},\n  \"c\": 3\n}\n");
     set(text, "b", NULL, "{\n  \"a\": 1,\n  \"c\": 3\n}\n");
@@ -140,9 +125,8 @@ static int prune(char **text, size_t *size, int *asked)
     return fm_jsonedit_prune(text, size, stays, asked, &err);
 }
 
-static void members_are_taken_out_at_any_depth(void **unused)
+TEST(members_are_taken_out_at_any_depth)
 {
-    (void)unused;
     static const struct {
         const char *before, *after;
         int asked;
@@ -171,9 +155,8 @@ static void members_are_taken_out_at_any_depth(void **unused)
 }
 
 /* Nothing is half done: a broken text, and one deeper than the reader goes, stay as they are. */
-static void a_text_that_cannot_be_read_is_not_pruned(void **unused)
+TEST(a_text_that_cannot_be_read_is_not_pruned)
 {
-    (void)unused;
     char deep[128] = "", *d = deep;
     for (int i = 0; i < 17; i++)
         d += sprintf(d, "[");
@@ -192,9 +175,8 @@ static void a_text_that_cannot_be_read_is_not_pruned(void **unused)
     }
 }
 
-static void a_text_that_is_no_object_is_refused(void **unused)
+TEST(a_text_that_is_no_object_is_refused)
 {
-    (void)unused;
     static const struct fm_jsonedit edit = {"a", "2"};
     static const char *const bad[] = {"", "[1]", "{\"a\" 1}", "{\"a\": 1", "{\"a\": 1,}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -207,18 +189,4 @@ static void a_text_that_is_no_object_is_refused(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shards_fill_in_order_of_name_up_to_the_limit),
-        cmocka_unit_test(one_file_has_no_index),
-        cmocka_unit_test(sizes_that_wrap_are_refused),
-        cmocka_unit_test(one_key_changes_and_no_other_byte),
-        cmocka_unit_test(many_keys_change_at_once),
-        cmocka_unit_test(keys_are_taken_out),
-        cmocka_unit_test(members_are_taken_out_at_any_depth),
-        cmocka_unit_test(a_text_that_cannot_be_read_is_not_pruned),
-        cmocka_unit_test(a_text_that_is_no_object_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -7,8 +7,6 @@
  */
 #include "tests/unit/kernels.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -102,9 +100,8 @@ static enum fm_isa expected(bool *bf16)
     return isa;
 }
 
-static void without_a_limit_the_level_is_the_cpus(void **state)
+KERNEL_TEST(without_a_limit_the_level_is_the_cpus)
 {
-    (void)state;
     bool bf16;
     enum fm_isa isa = expected(&bf16);
     struct use u = use_under(NULL), empty = use_under("");
@@ -116,9 +113,8 @@ static void without_a_limit_the_level_is_the_cpus(void **state)
 }
 
 /* Under each value: the lower of it and the CPU's, and nothing uses more. */
-static void every_part_stays_under_the_limit(void **state)
+KERNEL_TEST(every_part_stays_under_the_limit)
 {
-    (void)state;
 #if defined(__x86_64__)
     static const char *const onednn[] = {"sse41", "avx2", "avx512"};
 #endif
@@ -143,9 +139,8 @@ static void every_part_stays_under_the_limit(void **state)
     }
 }
 
-static void another_value_is_a_mistake(void **state)
+KERNEL_TEST(another_value_is_a_mistake)
 {
-    (void)state;
     static const char *const wrong[] = {"AVX2", "avx", "avx2 ", "sse41", "avx512_bf16", "0"};
     char line[256];
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -172,14 +167,9 @@ static int print_mistake(void)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(without_a_limit_the_level_is_the_cpus),
-        KERNEL_TEST(every_part_stays_under_the_limit),
-        KERNEL_TEST(another_value_is_a_mistake),
-    };
     self = argv[0];
     if (argc == 1)
-        return cmocka_run_group_tests(tests, NULL, NULL);
+        return tests_run(NULL, NULL);
     if (strcmp(argv[1], "use") == 0)
         return print_use();
     if (strcmp(argv[1], "mistake") == 0)

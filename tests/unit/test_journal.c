@@ -1,13 +1,8 @@
 /* State files: what was saved comes back, and nothing else does. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "lib/base/clock.h"
 #include "lib/state/journal.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 enum { N = 1001, RECORDS = 5, RECORD = 640 };
 
@@ -66,9 +61,8 @@ static const char *save_state(const char *name, int value)
     return path;
 }
 
-static void what_was_saved_comes_back(void **state)
+TEST(what_was_saved_comes_back)
 {
-    (void)state;
     const char *path = save_state("a.state", 3);
     save_state("a.state", 4); /* replaces the older one */
     struct arrays x, want;
@@ -98,9 +92,8 @@ static void what_was_saved_comes_back(void **state)
     fm_store_release(&want.store);
 }
 
-static void no_file_is_no_state(void **state)
+TEST(no_file_is_no_state)
 {
-    (void)state;
     struct fm_journal j;
     struct fm_err err = {0};
     struct fm_digest d = params(1);
@@ -119,9 +112,8 @@ static void no_file_is_no_state(void **state)
 }
 
 /* Neither a stranger's nor another tool's. */
-static void another_file_is_never_replaced(void **state)
+TEST(another_file_is_never_replaced)
 {
-    (void)state;
     struct arrays x;
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     struct fm_err err = {0};
@@ -147,9 +139,8 @@ static void another_file_is_never_replaced(void **state)
     fm_store_release(&x.store);
 }
 
-static void the_state_of_another_run_is_refused(void **state)
+TEST(the_state_of_another_run_is_refused)
 {
-    (void)state;
     const char *path = save_state("b.state", 3);
     struct fm_journal j;
     struct fm_digest d = params(2);
@@ -165,9 +156,8 @@ static void the_state_of_another_run_is_refused(void **state)
 }
 
 /* The versions have the same length, so nothing else of the file changes. */
-static void the_state_of_another_version_is_refused(void **state)
+TEST(the_state_of_another_version_is_refused)
 {
-    (void)state;
     const char *path = save_state("e.state", 3);
     struct fm_journal j;
     struct fm_digest d = params(1);
@@ -189,9 +179,8 @@ static void the_state_of_another_version_is_refused(void **state)
     assert_true(fm_journal_is_own(path, "fm-test"));
 }
 
-static void a_flipped_bit_is_found(void **state)
+TEST(a_flipped_bit_is_found)
 {
-    (void)state;
     const char *path = save_state("d.state", 3);
     struct arrays x;
     struct fm_journal j;
@@ -218,9 +207,8 @@ static void a_flipped_bit_is_found(void **state)
     fm_store_release(&x.store);
 }
 
-static void saving_waits_longer_where_it_costs_more(void **state)
+TEST(saving_waits_longer_where_it_costs_more)
 {
-    (void)state;
     struct fm_journal_clock clock = {0};
     fm_journal_saved(&clock, fm_clock_now());
     assert_false(fm_journal_due(&clock));
@@ -236,16 +224,4 @@ static void saving_waits_longer_where_it_costs_more(void **state)
     assert_true(fm_journal_due(&clock));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_saved_comes_back),
-        cmocka_unit_test(no_file_is_no_state),
-        cmocka_unit_test(the_state_of_another_run_is_refused),
-        cmocka_unit_test(another_file_is_never_replaced),
-        cmocka_unit_test(the_state_of_another_version_is_refused),
-        cmocka_unit_test(a_flipped_bit_is_found),
-        cmocka_unit_test(saving_waits_longer_where_it_costs_more),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,18 +3,10 @@
  * every prefix of a text in a block of its exact size, so that a read past the end is caught by a
  * sanitizer.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "formats/json/json.h"
+#include "tests/unit/test.h"
 
 static int check(const char *text, struct fm_err *err)
 {
@@ -39,9 +31,8 @@ static void is_refused(const char *text, const char *sentence)
         fail_msg("%s: \"%s\" does not say \"%s\"", text, err.text, sentence);
 }
 
-static void accepts_all_of_the_grammar(void **state)
+TEST(accepts_all_of_the_grammar)
 {
-    (void)state;
     is_accepted("{}");
     is_accepted(" \t\r\n[ ] \n");
     is_accepted("[0,-0,1,-1,10,0.5,-0.25,1e5,1E+5,1e-5,12.5e-300,9007199254740993]");
@@ -52,9 +43,8 @@ static void accepts_all_of_the_grammar(void **state)
     is_accepted("[1e-400]");
 }
 
-static void refuses_what_lax_parsers_accept(void **state)
+TEST(refuses_what_lax_parsers_accept)
 {
-    (void)state;
     is_refused("", "the end where a value was expected");
     is_refused("1", "an object or array was expected");
     is_refused("{} {}", "byte 3: '{' where the end of the text");
@@ -101,9 +91,8 @@ static void refuses_what_lax_parsers_accept(void **state)
     is_refused("[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]", "nested too deeply (limit 16)");
 }
 
-static void a_nul_byte_does_not_end_the_text(void **state)
+TEST(a_nul_byte_does_not_end_the_text)
 {
-    (void)state;
     struct fm_err err = {0};
     cJSON *tree = NULL;
     assert_int_equal(fm_json_tree(&tree, "[1]\0", 4, &err), FM_EFORMAT);
@@ -112,9 +101,8 @@ static void a_nul_byte_does_not_end_the_text(void **state)
     cJSON_Delete(tree);
 }
 
-static void large_texts_stay_small_trees(void **state)
+TEST(large_texts_stay_small_trees)
 {
-    (void)state;
     struct fm_err err = {0};
     cJSON *tree = NULL;
     size_t n = 1000000;
@@ -141,9 +129,8 @@ static void large_texts_stay_small_trees(void **state)
     free(text);
 }
 
-static void strings_are_unescaped_within_their_room(void **state)
+TEST(strings_are_unescaped_within_their_room)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_json j;
     char dst[8];
@@ -164,9 +151,8 @@ static void strings_are_unescaped_within_their_room(void **state)
     }
 }
 
-static void integers_are_plain(void **state)
+TEST(integers_are_plain)
 {
-    (void)state;
     static const struct {
         const char *text, *error;
         uint64_t value;
@@ -203,9 +189,8 @@ static void integers_are_plain(void **state)
     }
 }
 
-static void skip_passes_one_value_exactly(void **state)
+TEST(skip_passes_one_value_exactly)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_json j;
     const char *text = "{\"a\":[1,{\"b\":\"x\"}],\"c\":{}} 7";
@@ -219,9 +204,8 @@ static void skip_passes_one_value_exactly(void **state)
 }
 
 /* No prefix of a text is a text, and none reads past its end (a block of its exact size). */
-static void every_prefix_is_refused(void **state)
+TEST(every_prefix_is_refused)
 {
-    (void)state;
     const char *text =
         "{\"a\\u00e9\\ud83d\\ude00\": [-1.5e+3, true, null, \"\xe2\x82\xac\", {}], \"b\":[]}";
     size_t n = strlen(text);
@@ -235,9 +219,8 @@ static void every_prefix_is_refused(void **state)
     is_accepted(text);
 }
 
-static void getters_check_type_and_range(void **state)
+TEST(getters_check_type_and_range)
 {
-    (void)state;
     struct fm_err err = {0};
     cJSON *t = NULL;
     const char *text =
@@ -280,9 +263,8 @@ static void getters_check_type_and_range(void **state)
     cJSON_Delete(t);
 }
 
-static void prints_exactly_and_in_short(void **state)
+TEST(prints_exactly_and_in_short)
 {
-    (void)state;
     cJSON *t = cJSON_CreateObject();
     fm_json_add_uint(t, "u", UINT64_MAX);
     fm_json_add_double(t, "tenth", 0.1);
@@ -352,9 +334,8 @@ static cJSON *build(void)
     return t;
 }
 
-static void no_tree_that_lost_an_item_is_printed(void **state)
+TEST(no_tree_that_lost_an_item_is_printed)
 {
-    (void)state;
     int lost = 0;
     cJSON_Hooks hooks = {allocate, free};
     cJSON_InitHooks(&hooks);
@@ -383,20 +364,4 @@ static void no_tree_that_lost_an_item_is_printed(void **state)
     assert_null(fm_json_add_array(NULL, NULL));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_all_of_the_grammar),
-        cmocka_unit_test(refuses_what_lax_parsers_accept),
-        cmocka_unit_test(a_nul_byte_does_not_end_the_text),
-        cmocka_unit_test(large_texts_stay_small_trees),
-        cmocka_unit_test(strings_are_unescaped_within_their_room),
-        cmocka_unit_test(integers_are_plain),
-        cmocka_unit_test(skip_passes_one_value_exactly),
-        cmocka_unit_test(every_prefix_is_refused),
-        cmocka_unit_test(getters_check_type_and_range),
-        cmocka_unit_test(prints_exactly_and_in_short),
-        cmocka_unit_test(no_tree_that_lost_an_item_is_printed),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,16 +1,9 @@
 /* fm-bench kernels: shapes, masks, and one whole small measurement. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <string.h>
 
-#include "lib/base/pool.h"
 #include "lib/bench/kernelbench.h"
 #include "lib/bench/kernelcase.h"
+#include "tests/unit/test.h"
 
 static const struct fm_kernelbench_options small = {.shape = "40,60,6,2",
                                                     .tokens = "1,33",
@@ -19,9 +12,8 @@ static const struct fm_kernelbench_options small = {.shape = "40,60,6,2",
                                                     .repeat = 3,
                                                     .peak = 1e9};
 
-static void shapes_are_names_or_four_numbers(void **state)
+TEST(shapes_are_names_or_four_numbers)
 {
-    (void)state;
     static const char *const bad[] = {"", "mixtral", "1,2,3", "1,2,3,4", "8,8,4,0", "8,8,4,2,1"};
     struct fm_kernelbench b;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -41,9 +33,8 @@ static void shapes_are_names_or_four_numbers(void **state)
     fm_kernelbench_release(&b);
 }
 
-static void lists_that_make_no_sense_are_refused(void **state)
+TEST(lists_that_make_no_sense_are_refused)
 {
-    (void)state;
     static const char *const tokens[] = {"", "0", "1,", "x", "1,70000", "1;2"};
     static const char *const budgets[] = {"x", "0.4,0.2", "0.95", "-0.1", "0.2,0.2", "nan"};
     struct fm_kernelbench b;
@@ -60,9 +51,8 @@ static void lists_that_make_no_sense_are_refused(void **state)
     }
 }
 
-static void masks_mix_widths_and_remove_what_was_asked(void **state)
+TEST(masks_mix_widths_and_remove_what_was_asked)
 {
-    (void)state;
     struct fm_kernelcase c = {0};
     struct fm_err err = {0};
     assert_int_equal(fm_kernelcase_shape(&c, &small, &err), FM_OK);
@@ -78,9 +68,8 @@ static void masks_mix_widths_and_remove_what_was_asked(void **state)
     fm_kernelcase_release(&c);
 }
 
-static void every_case_is_timed_and_right(void **state)
+TEST(every_case_is_timed_and_right)
 {
-    (void)state;
     for (int d = 0; d < 3; d++) {
         struct fm_kernelbench_options o = small;
         struct fm_kernelbench b;
@@ -104,9 +93,8 @@ static void every_case_is_timed_and_right(void **state)
 }
 
 /* 6 n H k of each expert's rows, in one case that is counted here again. */
-static void work_is_that_of_the_routed_rows(void **state)
+TEST(work_is_that_of_the_routed_rows)
 {
-    (void)state;
     struct fm_kernelcase c = {.tokens_max = 33};
     struct fm_kernelbench b;
     struct fm_err err = {0};
@@ -125,19 +113,4 @@ static void work_is_that_of_the_routed_rows(void **state)
     fm_kernelbench_release(&b);
 }
 
-int main(void)
-{
-    struct fm_err err = {0};
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_are_names_or_four_numbers),
-        cmocka_unit_test(lists_that_make_no_sense_are_refused),
-        cmocka_unit_test(masks_mix_widths_and_remove_what_was_asked),
-        cmocka_unit_test(every_case_is_timed_and_right),
-        cmocka_unit_test(work_is_that_of_the_routed_rows),
-    };
-    if (fm_pool_start(2, &err) != FM_OK)
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fm_pool_stop();
-    return failed;
-}
+TEST_MAIN(start_pool, stop_pool)

@@ -11,7 +11,6 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -543,15 +542,13 @@ static const struct fm_ops *cpu(void)
     return ops;
 }
 
-static void every_op_agrees_with_the_definition(void **state)
+KERNEL_TEST(every_op_agrees_with_the_definition)
 {
-    (void)state;
     expect_table(cpu(), 0);
 }
 
-static void bf16_products_agree_within_their_precision(void **state)
+KERNEL_TEST(bf16_products_agree_within_their_precision)
 {
-    (void)state;
     if (!fm_dnnl_has_bf16())
         skip();
     expect_table(fm_ops_cpu_bf16(), TOL_BF16);
@@ -581,9 +578,8 @@ static uint64_t fingerprint(const struct fm_ops *ops)
     return sum;
 }
 
-static void any_number_of_threads_gives_the_same_bytes(void **state)
+KERNEL_TEST(any_number_of_threads_gives_the_same_bytes)
 {
-    (void)state;
     static const int threads[] = {2, 3, 5};
     struct fm_err err = {0};
     uint64_t f32 = fingerprint(cpu()),
@@ -623,9 +619,8 @@ static int print_hashes(void)
 }
 
 /* The level is found once in a process, so this program runs again for each. */
-static void loops_give_the_same_bits_at_every_level(void **state)
+KERNEL_TEST(loops_give_the_same_bits_at_every_level)
 {
-    (void)state;
     for (enum fm_isa isa = FM_ISA_BASE; isa < fm_isa(); isa++) {
         char command[4200], level[16];
         snprintf(command, sizeof command, "FM_ISA=%s '%s' hashes", fm_isa_name(isa), self);
@@ -646,14 +641,8 @@ static void loops_give_the_same_bits_at_every_level(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(every_op_agrees_with_the_definition),
-        KERNEL_TEST(bf16_products_agree_within_their_precision),
-        KERNEL_TEST(any_number_of_threads_gives_the_same_bytes),
-        KERNEL_TEST(loops_give_the_same_bits_at_every_level),
-    };
     self = argv[0];
     if (argc > 1 && strcmp(argv[1], "hashes") == 0)
         return print_hashes();
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

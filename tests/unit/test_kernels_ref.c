@@ -4,9 +4,8 @@
  */
 #include "tests/unit/gradients.h"
 
-static void gemm_multiplies_all_four_transposes(void **state)
+KERNEL_TEST(gemm_multiplies_all_four_transposes)
 {
-    (void)state;
     /* [1 2; 3 4; 5 6] [1 0 2; 0 1 3] = [1 2 8; 3 4 18; 5 6 28] */
     const float a[] = {1, 2, 3, 4, 5, 6}, at[] = {1, 3, 5, 2, 4, 6};
     const float b[] = {1, 0, 2, 0, 1, 3}, bt[] = {1, 0, 0, 1, 2, 3};
@@ -33,9 +32,8 @@ static double norm_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
 }
 
-static void norm_has_unit_mean_square(void **state)
+KERNEL_TEST(norm_has_unit_mean_square)
 {
-    (void)state;
     enum { N = 3, H = 17 };
     float *x = normals(N * H, 3), *w = floats(H), *y = floats(N * H), *rstd = floats(N);
     for (int i = 0; i < H; i++)
@@ -47,9 +45,8 @@ static void norm_has_unit_mean_square(void **state)
     expect_near(rstd[0], 1e-3, 1e-6, "rstd");
 }
 
-static void norm_with_a_bias_has_its_mean_and_unit_variance(void **state)
+KERNEL_TEST(norm_with_a_bias_has_its_mean_and_unit_variance)
 {
-    (void)state;
     enum { N = 3, H = 17 };
     float *x = normals(N * H, 3), *w = floats(H), *b = floats(H), *y = floats(N * H);
     float *rstd = floats(N);
@@ -81,9 +78,8 @@ static void check_norm_back(bool bias)
     expect_gradient(&s, 0, dx, N * H, "dx");
 }
 
-static void norm_back_adds_the_gradient(void **state)
+KERNEL_TEST(norm_back_adds_the_gradient)
 {
-    (void)state;
     check_norm_back(false);
     check_norm_back(true);
 }
@@ -110,9 +106,8 @@ static void check_rope(int R, bool pairs, int first, int angle, int other)
     expect_close(y, x, N * HEADS * C, 1e-6, "x turned back");
 }
 
-static void rope_turns_by_position_and_back(void **state)
+KERNEL_TEST(rope_turns_by_position_and_back)
 {
-    (void)state;
     check_rope(10, false, 0, 5 + 2, 5);
     check_rope(6, false, 0, 3 + 2, 3);
     check_rope(6, true, 4, 3 + 1, 1);
@@ -151,9 +146,8 @@ static void check_attention_back(int S, int T, int Q, int G, int C, int D, int w
     expect_gradient(&s, 2, dv, nv, "dv");
 }
 
-static void attention_back_is_the_gradient(void **state)
+KERNEL_TEST(attention_back_is_the_gradient)
 {
-    (void)state;
     check_attention_back(2, 5, 6, 2, 10, 10, 0, false);
     check_attention_back(1, 7, 3, 3, 4, 4, 3, false);
     check_attention_back(1, 1, 2, 1, 2, 2, 0, false);
@@ -162,9 +156,8 @@ static void attention_back_is_the_gradient(void **state)
     check_attention_back(2, 6, 4, 2, 4, 4, 3, true);
 }
 
-static void attention_sees_the_past_inside_the_window(void **state)
+KERNEL_TEST(attention_sees_the_past_inside_the_window)
 {
-    (void)state;
     enum { S = 2, T = 6, C = 4 };
     size_t n = S * T * C;
     float *q = normals(n, 1), *k = floats(n), *v = normals(n, 1), *o = floats(n);
@@ -192,9 +185,8 @@ static double join_keys_value(const struct scalar *s)
     return weighted(s->y, s->r, nk + nv);
 }
 
-static void join_keys_back_is_the_gradient(void **state)
+KERNEL_TEST(join_keys_back_is_the_gradient)
 {
-    (void)state;
     enum { N = 3, Q = 2, A = 5, R = 4, D = 3 };
     size_t nk = N * Q * (A + R), nv = N * Q * D, nkv = N * Q * (A + D);
     struct scalar s = {.value = join_keys_value, .n = {N, Q, A, R, D}};
@@ -220,9 +212,8 @@ static double loss_value(const struct scalar *s)
     return sum;
 }
 
-static void loss_gradient_matches_its_value(void **state)
+KERNEL_TEST(loss_gradient_matches_its_value)
 {
-    (void)state;
     enum { N = 4, V = 17 };
     static const struct fm_loss_weights weights[] = {{1, 0, 1}, {0, 1, 1}, {0.5f, 2, 0.25f}};
     const int32_t target[N] = {0, 3, -1, 9};
@@ -239,9 +230,8 @@ static void loss_gradient_matches_its_value(void **state)
     }
 }
 
-static void loss_of_known_rows(void **state)
+KERNEL_TEST(loss_of_known_rows)
 {
-    (void)state;
     float *logits = floats(8);
     const float rows[8] = {0, 0, 0, 0, 5, 7, 7, 1};
     const int32_t target[2] = {3, 1};
@@ -261,9 +251,8 @@ static void loss_of_known_rows(void **state)
     expect_near(kl[0], log(2), 1e-12, "divergence from half of the words");
 }
 
-static void embed_takes_rows(void **state)
+KERNEL_TEST(embed_takes_rows)
 {
-    (void)state;
     const float table[] = {1, 2, 3, 4, 5, 6};
     const int32_t ids[] = {2, 0, 2};
     const float want[] = {5, 6, 1, 2, 5, 6};
@@ -272,9 +261,8 @@ static void embed_takes_rows(void **state)
     expect_close(x, want, 6, 0, "rows");
 }
 
-static void adamw_decays_then_steps(void **state)
+KERNEL_TEST(adamw_decays_then_steps)
 {
-    (void)state;
     /* A constant gradient: both corrected moments are exact, so each step is lr g / (|g| + eps). */
     float p[2] = {1, -2}, m[2] = {0, 0}, v[2] = {0, 0}, want[2] = {1, -2};
     const float g[2] = {0.5f, -3};
@@ -293,21 +281,4 @@ static void adamw_decays_then_steps(void **state)
     expect_close(p, want, 2, 1e-6, "p + g");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(gemm_multiplies_all_four_transposes),
-        KERNEL_TEST(norm_has_unit_mean_square),
-        KERNEL_TEST(norm_with_a_bias_has_its_mean_and_unit_variance),
-        KERNEL_TEST(norm_back_adds_the_gradient),
-        KERNEL_TEST(rope_turns_by_position_and_back),
-        KERNEL_TEST(attention_back_is_the_gradient),
-        KERNEL_TEST(attention_sees_the_past_inside_the_window),
-        KERNEL_TEST(join_keys_back_is_the_gradient),
-        KERNEL_TEST(loss_gradient_matches_its_value),
-        KERNEL_TEST(loss_of_known_rows),
-        KERNEL_TEST(embed_takes_rows),
-        KERNEL_TEST(adamw_decays_then_steps),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,9 @@
 /* Base-logits files: what is written is read back within a step of 16 bits, whatever the shape. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "formats/text/klbase.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 #define V_MAX 301
 
@@ -77,9 +72,8 @@ static void round_trip(const struct fm_klbase_shape *shape, float span)
     fm_klbase_close(&b);
 }
 
-static void what_is_written_is_read(void **state)
+TEST(what_is_written_is_read)
 {
-    (void)state;
     round_trip(&(struct fm_klbase_shape){16, 297, 3}, 12);
     round_trip(&(struct fm_klbase_shape){15, 100, 2}, 30); /* many below the floor */
     round_trip(&(struct fm_klbase_shape){3, 3, 1}, 2);     /* a floor that counts */
@@ -87,9 +81,8 @@ static void what_is_written_is_read(void **state)
 }
 
 /* llama.cpp's nv is 2 * ((n_vocab + 1) / 2) + 4 words of 16 bits. */
-static void sizes_are_those_of_llama_cpp(void **state)
+TEST(sizes_are_those_of_llama_cpp)
 {
-    (void)state;
     struct fm_klbase_shape s = {512, 151936, 20};
     assert_int_equal(fm_klbase_rows(512), 255);
     assert_int_equal(fm_klbase_rows(5), 2);
@@ -98,9 +91,8 @@ static void sizes_are_those_of_llama_cpp(void **state)
     assert_int_equal(fm_klbase_bytes(&s), 20 + 20 * 512 * 4 + 20ull * 255 * 2 * 151940);
 }
 
-static void impossible_shapes_are_refused(void **state)
+TEST(impossible_shapes_are_refused)
 {
-    (void)state;
     const struct fm_klbase_shape bad[] = {
         {2, 100, 1}, {512, 0, 1}, {512, 100, 0}, {512, 100, INT32_MAX / 512 + 1}, {-1, -1, -1}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -109,12 +101,4 @@ static void impossible_shapes_are_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(sizes_are_those_of_llama_cpp),
-        cmocka_unit_test(impossible_shapes_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,11 +1,4 @@
 /* A checkpoint larger than 4 GiB, in holes that take no disk: the weights after them are found. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <inttypes.h>
 #include <unistd.h>
 
@@ -14,6 +7,7 @@
 #include "lib/block/router.h"
 #include "lib/model/model.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 #define ODD "golden/odd-mixtral"
 #define GIB ((uint64_t)1 << 30)
@@ -105,9 +99,8 @@ static int make_large(void **unused)
     return 0;
 }
 
-static void a_large_checkpoint_lists_its_tensors(void **unused)
+TEST(a_large_checkpoint_lists_its_tensors)
 {
-    (void)unused;
     struct fm_hfdir dir;
     uint64_t all = 0, last = 0;
     must(fm_hfdir_open(&dir, scratch("large"), &err));
@@ -125,9 +118,8 @@ static size_t layer_floats(const struct fm_config *c)
     return (size_t)c->E * (size_t)c->I * (size_t)c->H;
 }
 
-static void weights_behind_4_gib_are_those_of_the_small_checkpoint(void **unused)
+TEST(weights_behind_4_gib_are_those_of_the_small_checkpoint)
 {
-    (void)unused;
     struct fm_model *small, *large;
     must(fm_model_open(&small, ODD, 1 << 30, &err));
     must(fm_model_open(&large, scratch("large"), 1 << 30, &err));
@@ -144,9 +136,8 @@ static void weights_behind_4_gib_are_those_of_the_small_checkpoint(void **unused
     fm_model_close(large);
 }
 
-static void a_cut_large_checkpoint_is_refused(void **unused)
+TEST(a_cut_large_checkpoint_is_refused)
 {
-    (void)unused;
     struct fm_hfdir dir;
     const char *path = scratch("large/model-00002-of-00002.safetensors");
     struct stat st;
@@ -157,14 +148,9 @@ static void a_cut_large_checkpoint_is_refused(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_large_checkpoint_lists_its_tensors),
-        cmocka_unit_test(weights_behind_4_gib_are_those_of_the_small_checkpoint),
-        cmocka_unit_test(a_cut_large_checkpoint_is_refused),
-    };
     if (fm_pool_start(1, &err) != FM_OK)
         return 1;
-    int failed = cmocka_run_group_tests(tests, make_large, NULL);
+    int failed = tests_run(make_large, NULL);
     fm_pool_stop();
     return failed;
 }

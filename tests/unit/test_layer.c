@@ -3,15 +3,7 @@
  * nor equal, and the fast table against the definition.  A wrong path of the gradient costs 10 %
  * and more; float32 leaves about 1e-4 uncertain.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "kernels/ops/ops.h"
 #include "lib/base/pool.h"
@@ -21,6 +13,7 @@
 #include "lib/block/softmax.h"
 #include "lib/block/swiglu.h"
 #include "lib/engine/layer.h"
+#include "tests/unit/test.h"
 
 /* No size is round, and no two are equal. */
 static struct fm_config config = {.attention = &fm_gqa,
@@ -183,26 +176,23 @@ static void check_directions(const uint32_t *widths)
     free(r);
 }
 
-static void the_backward_is_the_derivative(void **state)
+TEST(the_backward_is_the_derivative)
 {
-    (void)state;
     check_directions(NULL);
 }
 
-static void the_backward_of_a_subnet_is_the_derivative(void **state)
+TEST(the_backward_of_a_subnet_is_the_derivative)
 {
-    (void)state;
     check_directions(narrow);
 }
 
 /* A subnet of width k computes what the full layer computes with zeros beyond k. */
-static void a_width_equals_zeroed_weights(void **state)
+TEST(a_width_equals_zeroed_weights)
 {
     struct fm_pass pass = pass_with(fm_ops_ref(), narrow);
     struct fm_layer zeroed = layer;
     float *x = draw(FLOATS, 1), y[FLOATS], want[FLOATS], dx[FLOATS], dwant[FLOATS];
     struct fm_expert_view where = {0};
-    (void)state;
     fm_layer_forward(&pass, y, x, NULL, NULL, NULL);
     memcpy(dx, y, sizeof dx);
     fm_layer_backward(&pass, dx, true, x, NULL, &where);
@@ -231,7 +221,7 @@ static void keep_weights(void *self, const struct fm_expert_view *v)
 }
 
 /* A removed expert adds its constant to each of its tokens, times the router's weight. */
-static void a_removed_expert_gives_its_constant(void **state)
+TEST(a_removed_expert_gives_its_constant)
 {
     static const float removed[E] = {0, 1, 0, 0, 1};
     struct fm_pass pass = pass_with(fm_ops_ref(), NULL);
@@ -242,7 +232,6 @@ static void a_removed_expert_gives_its_constant(void **state)
     struct fm_visitor visitor = {.self = weight, .forward = true, .expert = keep_weights};
     struct fm_expert_view where = {0};
     double moved = 0;
-    (void)state;
     for (int e = 0; e < E; e++)
         cap[e] = removed[e] > 0 ? 0 : I;
     less.cap = cap;
@@ -287,14 +276,13 @@ static void take_share(void *self, const struct fm_expert_view *v)
     assert_int_equal(v->slot, 5 - v->batch);
 }
 
-static void micro_batches_of_a_pass_are_seen_apart(void **state)
+TEST(micro_batches_of_a_pass_are_seen_apart)
 {
     struct fm_pass pass = pass_with(fm_ops_ref(), narrow);
     const struct fm_expert_view where[2] = {{.batch = 0, .slot = 5}, {.batch = 1, .slot = 4}};
     struct share both = {.together = true}, alone = {.together = false};
     struct fm_visitor visitor = {.self = &both, .expert = take_share};
     float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], dwant[FLOATS];
-    (void)state;
     memcpy(dx, r, sizeof dx);
     memcpy(dwant, r, sizeof dx);
     pass.parts = 2;
@@ -339,11 +327,10 @@ static void add_part(void *self, const struct fm_expert_view *v)
     }
 }
 
-static void spans_of_narrow_rows_are_seen_as_one(void **state)
+TEST(spans_of_narrow_rows_are_seen_as_one)
 {
     const struct fm_ops *cpu = NULL;
     struct fm_err err = {0};
-    (void)state;
     if (fm_ops_cpu(&cpu, FM_PRECISION_BF16, &err))
         skip();
     struct fm_pass pass = pass_with(cpu, NULL);
@@ -387,11 +374,10 @@ static void look_at(void *self, const struct fm_expert_view *v)
         assert_true(v->rows[i] > v->rows[i - 1]);
 }
 
-static void a_visitor_sees_every_row_once(void **state)
+TEST(a_visitor_sees_every_row_once)
 {
     const struct fm_ops *cpu = NULL;
     struct fm_err err = {0};
-    (void)state;
     assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
     struct fm_pass pass = pass_with(cpu, narrow);
     struct fm_expert_view where = {.layer = 3, .slot = 2};
@@ -427,9 +413,8 @@ static void keep_sums(void *self, const struct fm_expert_view *v)
 }
 
 /* In float32 the bytes of a product depend on how wide it is, so that it stays as wide. */
-static void products_end_at_the_width_for_a_visitor_that_wants_no_more(void **state)
+TEST(products_end_at_the_width_for_a_visitor_that_wants_no_more)
 {
-    (void)state;
     for (int i = 0; i < 2; i++) {
         const struct fm_ops *cpu = NULL;
         struct fm_err err = {0};
@@ -455,12 +440,11 @@ static void products_end_at_the_width_for_a_visitor_that_wants_no_more(void **st
     }
 }
 
-static void the_fast_table_agrees_with_the_definition(void **state)
+TEST(the_fast_table_agrees_with_the_definition)
 {
     const uint32_t *masks[] = {NULL, narrow};
     const struct fm_ops *cpu = NULL;
     struct fm_err err = {0};
-    (void)state;
     assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
     for (int i = 0; i < 2; i++) {
         struct fm_pass fast = pass_with(cpu, masks[i]), ref = pass_with(fm_ops_ref(), masks[i]);
@@ -484,9 +468,8 @@ static void the_fast_table_agrees_with_the_definition(void **state)
 }
 
 /* Router logits so far apart that the second weight of most tokens is 0 in float32. */
-static void a_weight_that_underflows_has_a_gradient_of_zero(void **state)
+TEST(a_weight_that_underflows_has_a_gradient_of_zero)
 {
-    (void)state;
     const struct fm_ops *ops[2] = {fm_ops_ref()};
     struct fm_err err = {0};
     struct fm_layer steep = layer;
@@ -508,22 +491,10 @@ static void a_weight_that_underflows_has_a_gradient_of_zero(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_backward_is_the_derivative),
-        cmocka_unit_test(the_backward_of_a_subnet_is_the_derivative),
-        cmocka_unit_test(a_width_equals_zeroed_weights),
-        cmocka_unit_test(a_removed_expert_gives_its_constant),
-        cmocka_unit_test(micro_batches_of_a_pass_are_seen_apart),
-        cmocka_unit_test(spans_of_narrow_rows_are_seen_as_one),
-        cmocka_unit_test(a_visitor_sees_every_row_once),
-        cmocka_unit_test(products_end_at_the_width_for_a_visitor_that_wants_no_more),
-        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
-        cmocka_unit_test(a_weight_that_underflows_has_a_gradient_of_zero),
-    };
     struct fm_err err = {0};
     if (fm_pool_start(2, &err))
         return 1;
-    int failed = cmocka_run_group_tests(tests, make_layer, free_layer);
+    int failed = tests_run(make_layer, free_layer);
     fm_pool_stop();
     return failed ? 1 : 0;
 }

@@ -2,13 +2,6 @@
  * Messages name decoder layers by their number in the model, also where some layers are dense and
  * the first layer of experts is not layer 0.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/learn/rank.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
@@ -17,6 +10,7 @@
 #include "lib/stage/lorafile.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/runs.h"
+#include "tests/unit/test.h"
 
 #define MODEL "golden/odd-qwen2" /* layers 1 and 5 have experts */
 
@@ -93,9 +87,8 @@ static void spoil(const char *to, const char *from, int m)
     fm_bundle_close(&in);
 }
 
-static void a_merged_weight_that_is_not_finite(void **state)
+TEST(a_merged_weight_that_is_not_finite)
 {
-    (void)state;
     for (int m = 0; m < 2; m++) {
         struct fm_pack_report report;
         err = (struct fm_err){0};
@@ -109,10 +102,4 @@ static void a_merged_weight_that_is_not_finite(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_merged_weight_that_is_not_finite),
-    };
-    return cmocka_run_group_tests(tests, make_stages, NULL) ? 1 : 0;
-}
+TEST_MAIN(make_stages, NULL)

@@ -1,14 +1,6 @@
 /* Experts between the checkpoint's matrices and the online layout, against the definition. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "lib/model/interleave.h"
+#include "tests/unit/test.h"
 
 /* Whole tiles, a rest in one direction, in both, and less than a tile. */
 static const int sizes[][2] = {{128, 64}, {130, 64}, {64, 67}, {200, 133}, {37, 48}, {1, 1}};
@@ -54,9 +46,8 @@ static void drop(struct expert *x)
     free(x->order);
 }
 
-static void rows_interleave_in_rank_order_and_come_apart_again(void **unused)
+TEST(rows_interleave_in_rank_order_and_come_apart_again)
 {
-    (void)unused;
     for (int s = 0; s < SIZES; s++) {
         struct expert x = make(s, 2);
         size_t row = (size_t)x.H * 2;
@@ -76,9 +67,8 @@ static void rows_interleave_in_rank_order_and_come_apart_again(void **unused)
     }
 }
 
-static void columns_become_rows_in_rank_order_and_columns_again(void **unused)
+TEST(columns_become_rows_in_rank_order_and_columns_again)
 {
-    (void)unused;
     for (int element = 2; element <= 4; element += 2) {
         for (int s = 0; s < SIZES; s++) {
             struct expert x = make(s, element);
@@ -105,11 +95,4 @@ static void columns_become_rows_in_rank_order_and_columns_again(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_interleave_in_rank_order_and_come_apart_again),
-        cmocka_unit_test(columns_become_rows_in_rank_order_and_columns_again),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,7 @@
 /* What a list says of its members: the knee, the cards they fit, the widths that servers take. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/export/list.h"
 #include "lib/export/runtimes.h"
+#include "tests/unit/test.h"
 
 #define ROWS 5
 
@@ -23,9 +17,8 @@ static void fill(struct fm_list *list, struct fm_list_row *row, const double *ce
                                       .ce = ce[i]};
 }
 
-static void the_knee_is_deepest_below_the_line(void **state)
+TEST(the_knee_is_deepest_below_the_line)
 {
-    (void)state;
     struct fm_list list;
     struct fm_list_row row[ROWS];
     fill(&list, row, (const double[]){1, 1.01, 1.05, 1.4, 2});
@@ -38,9 +31,8 @@ static void the_knee_is_deepest_below_the_line(void **state)
     assert_int_equal(fm_list_knee(&list), -1);
 }
 
-static void a_card_has_room_for_weights_and_cache(void **state)
+TEST(a_card_has_room_for_weights_and_cache)
 {
-    (void)state;
     struct fm_list list;
     struct fm_list_row row[ROWS];
     fill(&list, row, (const double[]){1, 1, 1, 1, 1});
@@ -53,9 +45,8 @@ static void a_card_has_room_for_weights_and_cache(void **state)
     assert_int_equal(fm_list_first_on_card(&list, 0, 12000), -1);
 }
 
-static void widths_pass_where_each_device_has_multiples(void **state)
+TEST(widths_pass_where_each_device_has_multiples)
 {
-    (void)state;
     struct fm_list_kind whole = {.layout = &fm_layout_ragged},
                         split = {.layout = &fm_layout_uniform};
     struct fm_list_form form = {.divisor = 256, .tp_degrees = 1 << 0 | 1 << 1 | 1 << 3};
@@ -66,12 +57,4 @@ static void widths_pass_where_each_device_has_multiples(void **state)
     assert_true(fm_list_passes(&split, &form, 4, 64));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_knee_is_deepest_below_the_line),
-        cmocka_unit_test(a_card_has_room_for_weights_and_cache),
-        cmocka_unit_test(widths_pass_where_each_device_has_multiples),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,5 +1,6 @@
 /* Elastic exports with a load cap: what is resident, what it computes, what is refused. */
 #include "tests/unit/exports.h"
+#include "tests/unit/test.h"
 
 /* Members 3 and 4 of the family: neither is the wider one everywhere. */
 enum { FIRST = 3, LAST = 4, EXPERTS = GIVEN_L * GIVEN_E };
@@ -36,9 +37,8 @@ static void expect_cap(const cJSON *cap)
     assert_true(cJSON_GetArrayItem(cap, 1)->valuedouble == HIGH);
 }
 
-static void it_says_the_widest_of_its_members_and_no_others(void **unused)
+TEST(it_says_the_widest_of_its_members_and_no_others)
 {
-    (void)unused;
     struct fm_export_report r = export_as(scratch("cap"), capped(LOW, HIGH));
     assert_int_equal(r.index, FIRST);
     assert_int_equal(r.members, 2);
@@ -60,9 +60,8 @@ static void it_says_the_widest_of_its_members_and_no_others(void **unused)
     cJSON_Delete(json);
 }
 
-static void the_tails_that_are_freed_are_counted_to_the_byte(void **unused)
+TEST(the_tails_that_are_freed_are_counted_to_the_byte)
 {
-    (void)unused;
     struct fm_list list;
     uint64_t channels = EXPERTS * GIVEN_I;
     struct fm_export_report whole = export_as(scratch("whole"), form_of(&fm_layout_elastic));
@@ -97,9 +96,8 @@ static struct fm_verify_report compute(const char *path)
 
 /* The bundle's weights cut by the mask, the export that holds all, and the one that is capped: no
  * log-probability differs in any bit, since a narrower expert is a prefix wherever it lies. */
-static void every_member_computes_what_it_does_at_full_width(void **unused)
+TEST(every_member_computes_what_it_does_at_full_width)
 {
-    (void)unused;
     for (int m = FIRST; m <= LAST; m++) {
         struct fm_export_options o = capped(LOW, HIGH), all = form_of(&fm_layout_elastic);
         o.by = all.by = FM_BY_MASK;
@@ -134,9 +132,8 @@ static void expect_flip_found(const char *tensor, uint64_t from_end, const char 
 }
 
 /* From only the bundle's first members: the resident widths are boundaries of its segments. */
-static void every_byte_is_proved_by_the_checksums(void **unused)
+TEST(every_byte_is_proved_by_the_checksums)
 {
-    (void)unused;
     write_head();
     export_as(scratch("cap"), capped(LOW, HIGH));
     struct fm_err err;
@@ -149,9 +146,8 @@ static void every_byte_is_proved_by_the_checksums(void **unused)
 }
 
 /* The texts are part of the proof: another cap, members or index is another export. */
-static void a_cap_that_is_changed_in_its_text_is_found(void **unused)
+TEST(a_cap_that_is_changed_in_its_text_is_found)
 {
-    (void)unused;
     static const char *const edits[] = {"s/\"load_cap\": .*/\"load_cap\": [0.1, 0.35],/",
                                         "s/\"load_cap\": .*/\"load_cap\": [0.2],/",
                                         "s/\"load_cap\": .*/\"load_cap\": [0.6, 0.7],/",
@@ -169,9 +165,8 @@ static void a_cap_that_is_changed_in_its_text_is_found(void **unused)
     }
 }
 
-static void a_stream_and_its_shards_hold_the_same_files(void **unused)
+TEST(a_stream_and_its_shards_hold_the_same_files)
 {
-    (void)unused;
     struct fm_export_options o = capped(LOW, HIGH);
     char command[1024];
     size_t size;
@@ -189,9 +184,8 @@ static void a_stream_and_its_shards_hold_the_same_files(void **unused)
 }
 
 /* Rounding up comes before the maximum, and costs what is in the files. */
-static void padding_is_counted_on_the_resident_widths(void **unused)
+TEST(padding_is_counted_on_the_resident_widths)
 {
-    (void)unused;
     struct fm_export_options o = capped(LOW, HIGH);
     export_as(scratch("cap"), o);
     uint64_t plain = tensor_bytes(scratch("cap"));
@@ -202,9 +196,8 @@ static void padding_is_counted_on_the_resident_widths(void **unused)
     assert_int_equal(tensor_bytes(scratch("cap")), plain + r.bytes_pad);
 }
 
-static void what_lies_outside_of_the_cap_is_refused(void **unused)
+TEST(what_lies_outside_of_the_cap_is_refused)
 {
-    (void)unused;
     struct fm_export_report r;
     struct fm_run_options run = run_to(scratch("never"));
     struct {
@@ -229,17 +222,4 @@ static void what_lies_outside_of_the_cap_is_refused(void **unused)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_says_the_widest_of_its_members_and_no_others),
-        cmocka_unit_test(the_tails_that_are_freed_are_counted_to_the_byte),
-        cmocka_unit_test(every_member_computes_what_it_does_at_full_width),
-        cmocka_unit_test(every_byte_is_proved_by_the_checksums),
-        cmocka_unit_test(a_cap_that_is_changed_in_its_text_is_found),
-        cmocka_unit_test(a_stream_and_its_shards_hold_the_same_files),
-        cmocka_unit_test(padding_is_counted_on_the_resident_widths),
-        cmocka_unit_test(what_lies_outside_of_the_cap_is_refused),
-    };
-    return cmocka_run_group_tests(tests, make_resident, NULL);
-}
+TEST_MAIN(make_resident, NULL)

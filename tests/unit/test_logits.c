@@ -1,16 +1,10 @@
 /* The mathematics of learned masks, without a model. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "lib/base/rng.h"
 #include "lib/masks/logits.h"
 #include "tests/unit/golden.h"
+#include "tests/unit/test.h"
 
 enum { L = 3, E = 5, X = L * E, A = 4, N = X * A };
 
@@ -80,9 +74,8 @@ static void assert_gradient(double (*f)(void), double factor)
     }
 }
 
-static void cost_gradient_is_the_slope_of_the_cost(void **state)
+TEST_AROUND(cost_gradient_is_the_slope_of_the_cost, start, stop)
 {
-    (void)state;
     double q[X];
     for (int x = 0; x < X; x++)
         q[x] = load(x);
@@ -90,9 +83,8 @@ static void cost_gradient_is_the_slope_of_the_cost(void **state)
     assert_gradient(cost_of, 0.7);
 }
 
-static void entropy_gradient_is_the_slope_of_the_entropy(void **state)
+TEST_AROUND(entropy_gradient_is_the_slope_of_the_entropy, start, stop)
 {
-    (void)state;
     fm_logits_back_entropy(&z, 0.3);
     assert_gradient(entropy_of, -0.3);
 }
@@ -110,9 +102,8 @@ static double surrogate(void)
     return sum;
 }
 
-static void sample_gradient_goes_through_soft(void **state)
+TEST_AROUND(sample_gradient_goes_through_soft, start, stop)
 {
-    (void)state;
     for (uint64_t i = 0; i < N; i++)
         last_dz[i] = fm_rng_normal(4, FM_STREAM_BENCH, i);
     uint32_t widths[X];
@@ -121,9 +112,8 @@ static void sample_gradient_goes_through_soft(void **state)
     assert_gradient(surrogate, 0.25);
 }
 
-static void golden_logit_gradients_are_met(void **state)
+TEST_AROUND(golden_logit_gradients_are_met, start, stop)
 {
-    (void)state;
     struct golden g;
     golden_open(&g, "golden/odd-mixtral/golden.safetensors");
     size_t n, three;
@@ -161,9 +151,8 @@ static void golden_logit_gradients_are_met(void **state)
     golden_close(&g);
 }
 
-static void a_sample_is_a_function_of_seed_and_draw(void **state)
+TEST_AROUND(a_sample_is_a_function_of_seed_and_draw, start, stop)
 {
-    (void)state;
     uint32_t one[X], two[X];
     fm_logits_sample(&z, one, 2, 1, 7);
     fm_logits_sample(&z, two, 2, 1, 8);
@@ -177,9 +166,8 @@ static void a_sample_is_a_function_of_seed_and_draw(void **state)
     }
 }
 
-static void samples_follow_the_clean_probabilities(void **state)
+TEST_AROUND(samples_follow_the_clean_probabilities, start, stop)
 {
-    (void)state;
     /* By the Gumbel trick the argmax has distribution p whatever tau is; 4 sigma of 4000 draws. */
     int count[N] = {0};
     uint32_t widths[X];
@@ -194,9 +182,8 @@ static void samples_follow_the_clean_probabilities(void **state)
     }
 }
 
-static void adam_takes_the_published_steps(void **state)
+TEST_AROUND(adam_takes_the_published_steps, start, stop)
 {
-    (void)state;
     double alpha = z.alpha[0], m = 0, v = 0;
     for (int t = 1; t <= 5; t++) {
         double g = sin(t);
@@ -210,9 +197,8 @@ static void adam_takes_the_published_steps(void **state)
     }
 }
 
-static void the_start_follows_the_scores(void **state)
+TEST_AROUND(the_start_follows_the_scores, start, stop)
 {
-    (void)state;
     double lost[N], mean = 0;
     for (int i = 0; i < N; i++)
         mean += (lost[i] = (i % A == A - 1 ? 0 : 1 + i)) / N;
@@ -228,9 +214,8 @@ static void the_start_follows_the_scores(void **state)
     assert_true(z.alpha[0] == 0 && z.alpha[A - 1] == 2);
 }
 
-static void loads_are_a_running_mean_with_a_floor(void **state)
+TEST(loads_are_a_running_mean_with_a_floor)
 {
-    (void)state;
     int64_t counts[X] = {30, 10, 0, 0, 0, 1, 1, 1, 1, 1};
     double q[X], floored[X];
     fm_logits_load(q, floored, counts, L, E, true);
@@ -243,9 +228,8 @@ static void loads_are_a_running_mean_with_a_floor(void **state)
 }
 
 /* A toy: expert x loses w_x (1 - width)^2, noisily sampled. */
-static void pacing_reaches_the_target_on_a_toy(void **state)
+TEST_AROUND(pacing_reaches_the_target_on_a_toy, start, stop)
 {
-    (void)state;
     enum { STEPS = 300 };
     double lost[N] = {0}, dz[N], q[X], lambda = 0, worst = 0;
     int taken = 0;
@@ -280,19 +264,4 @@ static void pacing_reaches_the_target_on_a_toy(void **state)
     assert_true(taken < STEPS * 3 / 2);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(cost_gradient_is_the_slope_of_the_cost, start, stop),
-        cmocka_unit_test_setup_teardown(entropy_gradient_is_the_slope_of_the_entropy, start, stop),
-        cmocka_unit_test_setup_teardown(sample_gradient_goes_through_soft, start, stop),
-        cmocka_unit_test_setup_teardown(golden_logit_gradients_are_met, start, stop),
-        cmocka_unit_test_setup_teardown(a_sample_is_a_function_of_seed_and_draw, start, stop),
-        cmocka_unit_test_setup_teardown(samples_follow_the_clean_probabilities, start, stop),
-        cmocka_unit_test_setup_teardown(adam_takes_the_published_steps, start, stop),
-        cmocka_unit_test_setup_teardown(the_start_follows_the_scores, start, stop),
-        cmocka_unit_test(loads_are_a_running_mean_with_a_floor),
-        cmocka_unit_test_setup_teardown(pacing_reaches_the_target_on_a_toy, start, stop),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

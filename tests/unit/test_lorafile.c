@@ -1,16 +1,9 @@
 /* Adapters in a stage stream: what is written reads back, what lies is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/unit/stages.h"
+#include "tests/unit/test.h"
 
-static void an_adapter_reads_back(void **unused)
+TEST(an_adapter_reads_back)
 {
-    (void)unused;
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
@@ -59,9 +52,8 @@ static void edit_value(char *bytes)
     memset(bytes + 8 + header, 0xff, 4);
 }
 
-static void adapters_that_cannot_be_are_refused(void **unused)
+TEST(adapters_that_cannot_be_are_refused)
 {
-    (void)unused;
     static const struct {
         void (*edit)(char *bytes);
         const char *why;
@@ -99,9 +91,8 @@ static struct fm_adapter routers(bool biased)
     return a;
 }
 
-static void routers_read_back(void **unused)
+TEST(routers_read_back)
 {
-    (void)unused;
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
@@ -129,9 +120,8 @@ static void edit_layer(char *bytes)
     replace(bytes, "layers.0.router", "layers.7.router");
 }
 
-static void routers_that_cannot_be_are_refused(void **unused)
+TEST(routers_that_cannot_be_are_refused)
 {
-    (void)unused;
     static const struct {
         void (*edit)(char *bytes);
         const char *why;
@@ -166,13 +156,4 @@ static void routers_that_cannot_be_are_refused(void **unused)
     fm_bundle_close(&in);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_adapter_reads_back),
-        cmocka_unit_test(adapters_that_cannot_be_are_refused),
-        cmocka_unit_test(routers_read_back),
-        cmocka_unit_test(routers_that_cannot_be_are_refused),
-    };
-    return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
-}
+TEST_MAIN(stages_open_model, stages_close_model)

@@ -1,16 +1,9 @@
 /* Families of masks and the ways to make them without gradients. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include <math.h>
 
 #include "lib/base/rng.h"
 #include "lib/masks/masks.h"
+#include "tests/unit/test.h"
 
 enum { L = 3, E = 5, I = 37, X = L * E };
 
@@ -57,9 +50,8 @@ static double kept_score(const double *scores, const int32_t *order, const uint3
     return sum;
 }
 
-static void lost_scores_are_sums_of_the_tail(void **state)
+TEST(lost_scores_are_sums_of_the_tail)
 {
-    (void)state;
     double scores[X * I], lost[X * 4];
     int32_t order[X * I];
     make_scores(scores, order);
@@ -76,9 +68,8 @@ static void lost_scores_are_sums_of_the_tail(void **state)
     }
 }
 
-static void saliency_beats_every_random_mask_of_its_budget(void **state)
+TEST(saliency_beats_every_random_mask_of_its_budget)
 {
-    (void)state;
     double scores[X * I];
     int32_t order[X * I];
     make_scores(scores, order);
@@ -109,9 +100,8 @@ static void saliency_beats_every_random_mask_of_its_budget(void **state)
     fm_masks_release(&f);
 }
 
-static void a_bump_in_the_scores_is_bridged_by_the_hull(void **state)
+TEST(a_bump_in_the_scores_is_bridged_by_the_hull)
 {
-    (void)state;
     /* Original order: the worthless channels come first, so only both halves together pay. */
     double scores[X * I] = {0};
     int32_t order[X * I];
@@ -135,9 +125,8 @@ static void a_bump_in_the_scores_is_bridged_by_the_hull(void **state)
     fm_masks_release(&f);
 }
 
-static void uniform_masks_have_one_width(void **state)
+TEST(uniform_masks_have_one_width)
 {
-    (void)state;
     struct fm_actions a;
     struct fm_decimal step = decimal("0.1"), until = decimal("0.80");
     struct fm_masks f;
@@ -182,9 +171,8 @@ static bool same_order(const uint32_t *a, const uint32_t *b, int n)
     return true;
 }
 
-static void a_shuffle_keeps_the_widths_and_moves_them(void **state)
+TEST(a_shuffle_keeps_the_widths_and_moves_them)
 {
-    (void)state;
     struct fm_err err = {0};
     for (int global = 0; global < 2; global++) {
         struct fm_masks from, f, again, other;
@@ -220,9 +208,8 @@ static void a_shuffle_keeps_the_widths_and_moves_them(void **state)
     }
 }
 
-static void a_mask_is_exported_once_it_has_grown_enough(void **state)
+TEST(a_mask_is_exported_once_it_has_grown_enough)
 {
-    (void)state;
     struct fm_masks f;
     struct fm_err err = {0};
     uint32_t w[X];
@@ -252,9 +239,8 @@ static void a_mask_is_exported_once_it_has_grown_enough(void **state)
     fm_masks_release(&f);
 }
 
-static void the_nearest_mask_is_found_and_ties_go_down(void **state)
+TEST(the_nearest_mask_is_found_and_ties_go_down)
 {
-    (void)state;
     struct fm_masks f;
     struct fm_err err = {0};
     uint32_t w[X];
@@ -277,9 +263,8 @@ static void the_nearest_mask_is_found_and_ties_go_down(void **state)
     fm_masks_release(&f);
 }
 
-static void some_masks_are_measured_and_the_rest_interpolated(void **state)
+TEST(some_masks_are_measured_and_the_rest_interpolated)
 {
-    (void)state;
     struct fm_masks f;
     struct fm_err err = {0};
     struct fm_quality q;
@@ -320,13 +305,12 @@ static void some_masks_are_measured_and_the_rest_interpolated(void **state)
     fm_masks_release(&f);
 }
 
-static void a_family_that_contradicts_itself_is_not_sane(void **state)
+TEST(a_family_that_contradicts_itself_is_not_sane)
 {
     struct fm_masks f;
     struct fm_err err = {0};
     const struct fm_decimal until = decimal("0.5");
     const struct fm_actions a = actions("0.5,1");
-    (void)state;
     fm_masks_init(&f, L, E, I);
     assert_int_equal(fm_masks_uniform(&f, &a, &until, &err), FM_OK);
     assert_true(f.count > 1 && fm_masks_sane(&f));
@@ -346,18 +330,4 @@ static void a_family_that_contradicts_itself_is_not_sane(void **state)
     fm_masks_release(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lost_scores_are_sums_of_the_tail),
-        cmocka_unit_test(saliency_beats_every_random_mask_of_its_budget),
-        cmocka_unit_test(a_bump_in_the_scores_is_bridged_by_the_hull),
-        cmocka_unit_test(uniform_masks_have_one_width),
-        cmocka_unit_test(a_shuffle_keeps_the_widths_and_moves_them),
-        cmocka_unit_test(a_mask_is_exported_once_it_has_grown_enough),
-        cmocka_unit_test(the_nearest_mask_is_found_and_ties_go_down),
-        cmocka_unit_test(some_masks_are_measured_and_the_rest_interpolated),
-        cmocka_unit_test(a_family_that_contradicts_itself_is_not_sane),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

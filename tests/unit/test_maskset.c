@@ -1,16 +1,8 @@
 /* Mask sets: round trip, and every frame that is not exactly ours refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 #include <zstd.h>
 
 #include "formats/bundle/maskset.h"
+#include "tests/unit/test.h"
 
 #define COUNT 1155 /* 11 budgets, 3 layers, 35 experts */
 
@@ -43,9 +35,8 @@ static void expect_refusal(const void *frame, size_t size, size_t count, const c
     free(back);
 }
 
-static void masks_read_back_and_the_bytes_are_always_the_same(void **unused)
+TEST(masks_read_back_and_the_bytes_are_always_the_same)
 {
-    (void)unused;
     size_t size, again_size;
     uint32_t back[COUNT];
     struct fm_err err = {0};
@@ -59,9 +50,8 @@ static void masks_read_back_and_the_bytes_are_always_the_same(void **unused)
     free(again);
 }
 
-static void the_bytes_are_little_endian(void **unused)
+TEST(the_bytes_are_little_endian)
 {
-    (void)unused;
     const uint32_t one = 0x04030201;
     unsigned char raw[4];
     void *frame;
@@ -73,9 +63,8 @@ static void the_bytes_are_little_endian(void **unused)
     free(frame);
 }
 
-static void another_count_than_the_manifests_is_refused(void **unused)
+TEST(another_count_than_the_manifests_is_refused)
 {
-    (void)unused;
     size_t size;
     unsigned char *frame = good_frame(&size);
     expect_refusal(frame, size, COUNT + 1, "masks: 4620 bytes where the manifest implies 4624");
@@ -86,9 +75,8 @@ static void another_count_than_the_manifests_is_refused(void **unused)
     free(frame);
 }
 
-static void every_cut_is_refused(void **unused)
+TEST(every_cut_is_refused)
 {
-    (void)unused;
     size_t size;
     unsigned char *frame = good_frame(&size);
     for (size_t cut = 0; cut < size; cut++) {
@@ -102,9 +90,8 @@ static void every_cut_is_refused(void **unused)
 }
 
 /* zstd has a few reserved bits that decoders do not look at. */
-static void every_flipped_bit_is_refused_or_harmless(void **unused)
+TEST(every_flipped_bit_is_refused_or_harmless)
 {
-    (void)unused;
     size_t size;
     unsigned char *frame = good_frame(&size);
     size_t harmless = 0;
@@ -124,9 +111,8 @@ static void every_flipped_bit_is_refused_or_harmless(void **unused)
     free(frame);
 }
 
-static void more_than_one_frame_is_refused(void **unused)
+TEST(more_than_one_frame_is_refused)
 {
-    (void)unused;
     static const unsigned char skippable[] = {0x5e, 0x2a, 0x4d, 0x18, 4, 0, 0, 0, 1, 2, 3, 4};
     static const unsigned char legacy[] = {0x22, 0xb5, 0x2f, 0xfd, 0, 0, 0, 0};
     size_t size;
@@ -162,9 +148,8 @@ static void *odd_frame(size_t *size, int content_size, int checksum)
     return frame;
 }
 
-static void frames_that_promise_too_little_or_too_much_are_refused(void **unused)
+TEST(frames_that_promise_too_little_or_too_much_are_refused)
 {
-    (void)unused;
     size_t size;
     void *frame = odd_frame(&size, 0, 1);
     expect_refusal(frame, size, COUNT, "does not state its content size");
@@ -186,9 +171,8 @@ static void frames_that_promise_too_little_or_too_much_are_refused(void **unused
 
 /* 256 MiB of zeros in a few kilobytes: refused by what it says, before anything is decoded; and one
  * that lies about its size, by what it does. */
-static void bombs_are_refused(void **unused)
+TEST(bombs_are_refused)
 {
-    (void)unused;
     enum { STEP = 1 << 20, STEPS = 256 };
     static const char zeros[STEP];
     size_t capacity = 1 << 20;
@@ -217,17 +201,4 @@ static void bombs_are_refused(void **unused)
     free(bomb);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(masks_read_back_and_the_bytes_are_always_the_same),
-        cmocka_unit_test(the_bytes_are_little_endian),
-        cmocka_unit_test(another_count_than_the_manifests_is_refused),
-        cmocka_unit_test(every_cut_is_refused),
-        cmocka_unit_test(every_flipped_bit_is_refused_or_harmless),
-        cmocka_unit_test(more_than_one_frame_is_refused),
-        cmocka_unit_test(frames_that_promise_too_little_or_too_much_are_refused),
-        cmocka_unit_test(bombs_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

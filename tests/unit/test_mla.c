@@ -2,20 +2,11 @@
  * Multi-head latent attention: its keys of config.json, YaRN's angles against those of transformers
  * 5.23, and its backward against finite differences along random directions, in all its forms.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "lib/base/pool.h"
 #include "lib/block/mla.h"
 #include "tests/unit/blocks.h"
+#include "tests/unit/test.h"
 
 static const struct fm_mla_options options = {.interleave_key = true,
                                               .rope = {.theta = 1e4, .yarn = true}};
@@ -37,9 +28,8 @@ static void expect(const char *keys, int code, const char *part)
     block_expect(&sizes, &options, keys, code, part);
 }
 
-static void heads_have_two_parts_and_values_a_width_of_their_own(void **state)
+TEST(heads_have_two_parts_and_values_a_width_of_their_own)
 {
-    (void)state;
     struct fm_config c = must(PLAIN);
     const struct fm_mla *m = c.mla;
     assert_true(c.Q == 3 && c.G == 3 && c.C == 18 && m->D == 5 && m->q_rank == 0 && !m->bias);
@@ -50,9 +40,8 @@ static void heads_have_two_parts_and_values_a_width_of_their_own(void **state)
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_RANK | FM_MLA_BIAS);
 }
 
-static void what_it_cannot_be_is_refused_by_name(void **state)
+TEST(what_it_cannot_be_is_refused_by_name)
 {
-    (void)state;
     expect(HEADS, FM_EFORMAT, "'q_lora_rank' is missing");
     expect(PLAIN ",\"num_key_value_heads\":1", FM_ECONFIG, "num_key_value_heads 1");
     expect(PLAIN ",\"partial_rotary_factor\":0.5", FM_ECONFIG, "partial_rotary_factor 0.5");
@@ -71,9 +60,8 @@ static void what_it_cannot_be_is_refused_by_name(void **state)
 }
 
 /* cos at position 37, and m: rope_init_functions["yarn"] of transformers 5.23, in float32. */
-static void yarn_turns_as_in_transformers(void **state)
+TEST(yarn_turns_as_in_transformers)
 {
-    (void)state;
     static const struct {
         const char *keys;
         double cos[6], m;
@@ -138,9 +126,8 @@ static const char *const forms[] = {
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
-static void the_backward_is_the_derivative(void **state)
+TEST(the_backward_is_the_derivative)
 {
-    (void)state;
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f]);
@@ -149,9 +136,8 @@ static void the_backward_is_the_derivative(void **state)
     }
 }
 
-static void the_fast_table_agrees_with_the_definition(void **state)
+TEST(the_fast_table_agrees_with_the_definition)
 {
-    (void)state;
     for (int f = 0; f < FORMS; f++) {
         struct block b;
         open_block(&b, forms[f]);
@@ -161,10 +147,9 @@ static void the_fast_table_agrees_with_the_definition(void **state)
 }
 
 /* 1e-6, whatever rms_norm_eps says: a latent of zeros is divided only by its root. */
-static void latents_have_an_eps_of_their_own(void **state)
+TEST(latents_have_an_eps_of_their_own)
 {
     struct block b;
-    (void)state;
     open_block(&b, HEADS ",\"q_lora_rank\":7");
     const struct fm_mla *m = b.c.mla;
     struct fm_pass pass = block_pass(&b, fm_ops_ref());
@@ -187,20 +172,4 @@ static void latents_have_an_eps_of_their_own(void **state)
     block_release(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(heads_have_two_parts_and_values_a_width_of_their_own),
-        cmocka_unit_test(what_it_cannot_be_is_refused_by_name),
-        cmocka_unit_test(yarn_turns_as_in_transformers),
-        cmocka_unit_test(the_backward_is_the_derivative),
-        cmocka_unit_test(the_fast_table_agrees_with_the_definition),
-        cmocka_unit_test(latents_have_an_eps_of_their_own),
-    };
-    struct fm_err err = {0};
-    if (fm_pool_start(2, &err))
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fm_pool_stop();
-    return failed ? 1 : 0;
-}
+TEST_MAIN(start_pool, stop_pool)

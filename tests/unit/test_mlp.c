@@ -2,18 +2,11 @@
  * The MLP that all tokens go through, with the activation of each form of expert: its output
  * against the formula, and its backward against finite differences along random directions.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "lib/base/pool.h"
 #include "lib/block/clamped.h"
 #include "lib/block/mlp.h"
 #include "lib/block/swiglu.h"
 #include "tests/unit/blocks.h"
+#include "tests/unit/test.h"
 
 enum { D = 7 };
 
@@ -97,10 +90,9 @@ static void check_backward(struct block *b)
     free(r);
 }
 
-static void its_activation_is_the_experts(void **state)
+TEST(its_activation_is_the_experts)
 {
     const struct fm_expert_form *forms[] = {&fm_swiglu, &fm_swiglu_clamped};
-    (void)state;
     for (int f = 0; f < 2; f++) {
         struct block b;
         open_mlp(&b, forms[f]);
@@ -110,15 +102,4 @@ static void its_activation_is_the_experts(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(its_activation_is_the_experts),
-    };
-    struct fm_err err = {0};
-    if (fm_pool_start(2, &err))
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fm_pool_stop();
-    return failed ? 1 : 0;
-}
+TEST_MAIN(start_pool, stop_pool)

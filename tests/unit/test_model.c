@@ -3,22 +3,15 @@
  * which must give the same rows; and checkpoints with one thing wrong, each of which must be
  * refused by name.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
-#include "lib/base/pool.h"
 #include "lib/block/gqa.h"
 #include "lib/block/router.h"
 #include "lib/model/model.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/tensors.h"
+#include "tests/unit/test.h"
 
 #define ODD "golden/odd-mixtral"
 enum { L = 3, E = 5, I = 37, H = 48, V = 97, QC = 60, GC = 20 };
@@ -156,10 +149,9 @@ static void expect_same(const float *got, size_t n, const char *format, int l)
     free(want);
 }
 
-static void a_checkpoint_is_read_into_the_online_layout(void **state)
+TEST(a_checkpoint_is_read_into_the_online_layout)
 {
     const struct fm_nonlayer *nonlayer;
-    (void)state;
     /* Room for all layers, for one of three beside the others' slot, for none. */
     struct fm_model *probe = open_model(ODD, 0);
     uint64_t one = fm_model_layer_bytes(probe);
@@ -190,10 +182,9 @@ static void a_checkpoint_is_read_into_the_online_layout(void **state)
     }
 }
 
-static void a_ranking_permutes_what_is_read(void **state)
+TEST(a_ranking_permutes_what_is_read)
 {
     struct golden g;
-    (void)state;
     golden_open(&g, ODD "/golden.safetensors");
     int32_t *order = golden_read(&g, "rank.order", FM_I32, NULL);
     struct fm_model *m = open_model(ODD, 1 << 30);
@@ -328,10 +319,9 @@ static void write_ragged(struct fm_model *m, const struct fm_nonlayer *nonlayer)
     free(config);
 }
 
-static void exports_are_read_as_they_are_clipped(void **state)
+TEST(exports_are_read_as_they_are_clipped)
 {
     const struct fm_nonlayer *nonlayer;
-    (void)state;
     struct fm_model *m = open_model(ODD, 1 << 30);
     check(fm_model_nonlayer(m, &nonlayer, &err));
     write_native(m, nonlayer);
@@ -341,14 +331,13 @@ static void exports_are_read_as_they_are_clipped(void **state)
     expect_clipped(scratch("ragged"));
 }
 
-static void a_bundle_is_read_like_its_checkpoint(void **state)
+TEST(a_bundle_is_read_like_its_checkpoint)
 {
     const struct fm_nonlayer *nonlayer;
     struct piece rest[32];
     struct fm_part part[L + 2];
     size_t n = 2, size = 0;
     char *bytes[L + 1], *config = config_text(&size), names[L][48];
-    (void)state;
     struct fm_model *m = open_model(ODD, 1 << 30);
     check(fm_model_nonlayer(m, &nonlayer, &err));
     rest[0] = piece(nonlayer->embed.data, V, H, "model.embed_tokens.weight", 0, 0);
@@ -462,12 +451,11 @@ static int open_spoiled(const struct spoiled *s, const char *name, struct fm_mod
     return rc ? rc : fm_model_nonlayer(*m, &nonlayer, &err);
 }
 
-static void spoiled_checkpoints_are_refused_by_name(void **state)
+TEST(spoiled_checkpoints_are_refused_by_name)
 {
     struct spoiled s = {0};
     struct fm_model *m = NULL;
     const char *w1 = "model.layers.2.block_sparse_moe.experts.4.w1.weight";
-    (void)state;
     take_stock(&s);
     size_t i = find_piece(&s, w1), norm = find_piece(&s, "model.norm.weight");
 
@@ -504,11 +492,10 @@ static void spoiled_checkpoints_are_refused_by_name(void **state)
     release(&s);
 }
 
-static void tensors_beyond_the_model_are_let_be(void **state)
+TEST(tensors_beyond_the_model_are_let_be)
 {
     struct spoiled s = {0};
     struct fm_model *m = NULL;
-    (void)state;
     take_stock(&s);
     s.data[s.n] = calloc(5, sizeof(float));
     s.p[s.n] = piece(s.data[s.n], 5, 0, "model.layers.0.self_attn.rotary_emb.inv_freq", 0, 0);
@@ -518,10 +505,9 @@ static void tensors_beyond_the_model_are_let_be(void **state)
     release(&s);
 }
 
-static void what_is_no_model_is_refused(void **state)
+TEST(what_is_no_model_is_refused)
 {
     struct fm_model *m;
-    (void)state;
     assert_int_equal(fm_model_open(&m, scratch("nowhere"), 0, &err), FM_ENOENT);
     assert_int_equal(fm_model_open(&m, scratch_write("text", "hello", 5), 0, &err), FM_EFORMAT);
     scratch_mkdir("empty");
@@ -530,12 +516,11 @@ static void what_is_no_model_is_refused(void **state)
 }
 
 /* What was opened once is the model, whatever comes to lie under that name. */
-static void a_model_is_of_the_directory_that_was_open(void **state)
+TEST(a_model_is_of_the_directory_that_was_open)
 {
     struct fm_hfdir dir = {0};
     struct fm_model *m;
     char command[2048], path[512];
-    (void)state;
     snprintf(path, sizeof path, "%s", scratch("opened"));
     snprintf(command, sizeof command, "cp -r %s %s", ODD, path);
     assert_int_equal(system(command), 0);
@@ -550,21 +535,4 @@ static void a_model_is_of_the_directory_that_was_open(void **state)
     fm_hfdir_close(&dir);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_checkpoint_is_read_into_the_online_layout),
-        cmocka_unit_test(a_ranking_permutes_what_is_read),
-        cmocka_unit_test(exports_are_read_as_they_are_clipped),
-        cmocka_unit_test(a_bundle_is_read_like_its_checkpoint),
-        cmocka_unit_test(spoiled_checkpoints_are_refused_by_name),
-        cmocka_unit_test(tensors_beyond_the_model_are_let_be),
-        cmocka_unit_test(what_is_no_model_is_refused),
-        cmocka_unit_test(a_model_is_of_the_directory_that_was_open),
-    };
-    if (fm_pool_start(2, &err))
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fm_pool_stop();
-    return failed ? 1 : 0;
-}
+TEST_MAIN(start_pool, stop_pool)

@@ -1,13 +1,6 @@
 /* Entries of lists of modules: names, patterns with `*`, and expressions as Python writes them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "lib/block/modules.h"
+#include "tests/unit/test.h"
 
 #define Q_PROJ "model.layers.10.self_attn.q_proj"
 
@@ -21,26 +14,23 @@ static bool match(const char *entry, const char *module)
     return matches;
 }
 
-static void a_name_means_its_module_and_what_is_in_it(void **state)
+TEST(a_name_means_its_module_and_what_is_in_it)
 {
-    (void)state;
     assert_true(match(Q_PROJ, Q_PROJ));
     assert_true(match("model.layers.10", Q_PROJ));
     assert_false(match("model.layers.1", Q_PROJ));
     assert_false(match("layers.10", Q_PROJ));
 }
 
-static void a_star_means_any_text(void **state)
+TEST(a_star_means_any_text)
 {
-    (void)state;
     assert_true(match("*self_attn*", Q_PROJ));
     assert_true(match("model.layers.*.self_attn", Q_PROJ));
     assert_false(match("*.mlp*", Q_PROJ));
 }
 
-static void an_expression_is_pythons_and_matches_the_start(void **state)
+TEST(an_expression_is_pythons_and_matches_the_start)
 {
-    (void)state;
     struct fm_modules m;
     assert_true(match("re:.*self_attn.*", Q_PROJ));
     assert_true(match("re:model\\.layers\\.\\d+\\.(?:mlp|self_attn)\\.[qk]_proj$", Q_PROJ));
@@ -61,9 +51,8 @@ static void reads(bool good, const char *entry)
     fm_modules_release(&m);
 }
 
-static void an_expression_has_limits(void **state)
+TEST(an_expression_has_limits)
 {
-    (void)state;
     char entry[40005] = "re:";
     reads(true, "re:((((((((((((((((a))))))))))))))))");
     reads(false, "re:(((((((((((((((((a)))))))))))))))))");
@@ -86,9 +75,8 @@ static void an_expression_has_limits(void **state)
     reads(false, "re:a\\");
 }
 
-static void escapes_are_pythons(void **state)
+TEST(escapes_are_pythons)
 {
-    (void)state;
     assert_true(match("re:model\\.layers\\.[\\d]+\\.", Q_PROJ));
     assert_true(match("re:[\\w.]*$", Q_PROJ));
     assert_false(match("re:[\\d]", "\\5"));
@@ -104,14 +92,4 @@ static void escapes_are_pythons(void **state)
     reads(false, "re:[[:alpha:]]");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_name_means_its_module_and_what_is_in_it),
-        cmocka_unit_test(a_star_means_any_text),
-        cmocka_unit_test(an_expression_is_pythons_and_matches_the_start),
-        cmocka_unit_test(an_expression_has_limits),
-        cmocka_unit_test(escapes_are_pythons),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

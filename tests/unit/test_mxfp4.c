@@ -2,17 +2,7 @@
  * MXFP4 by the format's definition: every code under every scale, blocks of random bytes, and where
  * a value stops being a number; and what room reading them takes.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "lib/base/dtype.h"
 #include "lib/base/rng.h"
@@ -20,6 +10,7 @@
 #include "lib/block/storage.h"
 #include "lib/model/model.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static const double values[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
@@ -60,9 +51,8 @@ static void decode(uint16_t *got, const unsigned char *codes, const unsigned cha
     free(values_of);
 }
 
-static void every_code_under_every_scale_is_exact(void **state)
+TEST(every_code_under_every_scale_is_exact)
 {
-    (void)state;
     for (unsigned scale = 0; scale < 256; scale++) {
         unsigned char codes[16], one = (unsigned char)scale;
         uint16_t got[32];
@@ -76,9 +66,8 @@ static void every_code_under_every_scale_is_exact(void **state)
     }
 }
 
-static void random_blocks_have_their_own_scales(void **state)
+TEST(random_blocks_have_their_own_scales)
 {
-    (void)state;
     enum { BLOCKS = 500 };
     static unsigned char codes[BLOCKS * 16], scales[BLOCKS];
     static uint16_t got[BLOCKS * 32];
@@ -148,11 +137,10 @@ static const char *zeros_in_blocks(void)
     return scratch("blocks");
 }
 
-static void room_for_scales_is_counted(void **state)
+TEST(room_for_scales_is_counted)
 {
     struct fm_model *m;
     struct fm_err err = {0};
-    (void)state;
     if (fm_model_open(&m, zeros_in_blocks(), 1, &err))
         fail_msg("%s", err.text);
     uint64_t ends = (2 * 5 + 1) * 64 * sizeof(float);
@@ -161,12 +149,4 @@ static void room_for_scales_is_counted(void **state)
     fm_model_close(m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_code_under_every_scale_is_exact),
-        cmocka_unit_test(random_blocks_have_their_own_scales),
-        cmocka_unit_test(room_for_scales_is_counted),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

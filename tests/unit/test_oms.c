@@ -1,12 +1,5 @@
 /* Signatures and keys: what is signed is read back, and every other byte, key and name is refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <openssl/ec.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -14,6 +7,7 @@
 
 #include "formats/sign/oms.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static const char *const curve[] = {"P-256", "P-384", "P-521"};
 
@@ -61,9 +55,8 @@ static char *sign(const struct fm_key *key)
     return text;
 }
 
-static void digests_are_those_of_the_standard(void **state)
+TEST(digests_are_those_of_the_standard)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_sha256 digest;
     char hex[FM_SHA256_HEX];
@@ -76,9 +69,8 @@ static void digests_are_those_of_the_standard(void **state)
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-static void what_is_signed_reads_back(void **state)
+TEST(what_is_signed_reads_back)
 {
-    (void)state;
     for (size_t c = 0; c < 3; c++) {
         struct fm_key private_key, public_key;
         struct fm_oms m;
@@ -101,9 +93,8 @@ static void what_is_signed_reads_back(void **state)
 }
 
 /* Every bit of the file counts: there is no byte that could be another one. */
-static void a_changed_bit_anywhere_is_refused(void **state)
+TEST(a_changed_bit_anywhere_is_refused)
 {
-    (void)state;
     struct fm_key private_key, public_key;
     struct fm_err err = {0};
     struct fm_oms m;
@@ -130,9 +121,8 @@ static void a_changed_bit_anywhere_is_refused(void **state)
     fm_key_release(&public_key);
 }
 
-static void another_key_is_refused(void **state)
+TEST(another_key_is_refused)
 {
-    (void)state;
     struct fm_key a, a_public, b, b_public;
     struct fm_err err = {0};
     struct fm_oms m;
@@ -164,9 +154,8 @@ static void cannot_be_read(const char *name, bool private_key, const char *passp
     fm_key_release(&key);
 }
 
-static void keys_of_other_kinds_are_refused(void **state)
+TEST(keys_of_other_kinds_are_refused)
 {
-    (void)state;
     put_key("k256", EVP_EC_gen("secp256k1"), NULL);
     put_key("rsa", EVP_RSA_gen(2048), NULL);
     put_key("ed", EVP_PKEY_Q_keygen(NULL, NULL, "ED25519"), NULL);
@@ -195,9 +184,8 @@ static void keys_of_other_kinds_are_refused(void **state)
     fm_key_release(&key);
 }
 
-static void names_that_lead_elsewhere_are_refused(void **state)
+TEST(names_that_lead_elsewhere_are_refused)
 {
-    (void)state;
     static const char *const good[] = {"a", "a/b", "..a", "a..", ".git/config", "\xc3\xa4"};
     static const char *const bad[] = {"",     "/a",   "a/",    "a//b", ".",        "..",      "./a",
                                       "../a", "a/..", "a/./b", "a\tb", "\xff\xfe", "a\x7f/b", "//"};
@@ -215,9 +203,8 @@ static void names_that_lead_elsewhere_are_refused(void **state)
     assert_int_equal(fm_oms_check_name(longest, &err), FM_OK);
 }
 
-static void a_large_statement_is_refused(void **state)
+TEST(a_large_statement_is_refused)
 {
-    (void)state;
     struct fm_oms_envelope e;
     struct fm_err err = {0};
     char *text = calloc(1, FM_OMS_TEXT_MAX + 1);
@@ -228,16 +215,4 @@ static void a_large_statement_is_refused(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digests_are_those_of_the_standard),
-        cmocka_unit_test(what_is_signed_reads_back),
-        cmocka_unit_test(a_changed_bit_anywhere_is_refused),
-        cmocka_unit_test(another_key_is_refused),
-        cmocka_unit_test(keys_of_other_kinds_are_refused),
-        cmocka_unit_test(names_that_lead_elsewhere_are_refused),
-        cmocka_unit_test(a_large_statement_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,11 +1,4 @@
 /* Output files and directories: whole or not there at all, whatever fails or interrupts. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -14,6 +7,7 @@
 #include "formats/file/file.h"
 #include "lib/base/pool.h"
 #include "tests/unit/child.h"
+#include "tests/unit/test.h"
 
 #define MARK "mark.json" /* of directories that may be replaced */
 
@@ -30,9 +24,8 @@ static const char *contents(const char *path)
     return text;
 }
 
-static void outputs_appear_whole_or_not_at_all(void **state)
+TEST(outputs_appear_whole_or_not_at_all)
 {
-    (void)state;
     struct fm_output o;
     struct fm_err err = {0};
     scratch_mkdir("out");
@@ -65,9 +58,8 @@ static void outputs_appear_whole_or_not_at_all(void **state)
     assert_int_equal(scratch_entries(scratch("out")), 1);
 }
 
-static void an_output_that_came_meanwhile_stays(void **state)
+TEST(an_output_that_came_meanwhile_stays)
 {
-    (void)state;
     struct fm_output o;
     struct fm_err err = {0};
     scratch_mkdir("race");
@@ -78,9 +70,8 @@ static void an_output_that_came_meanwhile_stays(void **state)
     assert_int_equal(scratch_entries(scratch("race")), 1);
 }
 
-static void output_names_that_cannot_be(void **state)
+TEST(output_names_that_cannot_be)
 {
-    (void)state;
     struct fm_output o;
     struct fm_err err = {0};
     char longest[600];
@@ -113,9 +104,8 @@ static bool is_listed(const void *self, const char *name)
 static const struct fm_outdir_listed force = {MARK, is_listed, NULL};
 
 /* What an open would say, said before there is anything to write. */
-static void a_look_ahead_makes_nothing(void **state)
+TEST(a_look_ahead_makes_nothing)
 {
-    (void)state;
     struct fm_err err = {0};
     scratch_mkdir("ahead");
     assert_int_equal(fm_output_check(scratch("ahead/file"), false, &err), FM_OK);
@@ -149,9 +139,8 @@ static int write_stdout(void)
     return rc;
 }
 
-static void standard_output_fails_with_its_reason(void **state)
+TEST(standard_output_fails_with_its_reason)
 {
-    (void)state;
     int p[2];
     fflush(stdout);
     scratch_check(pipe(p) == 0, "pipe");
@@ -173,9 +162,8 @@ static void standard_output_fails_with_its_reason(void **state)
     close(fd);
 }
 
-static void a_terminal_is_refused(void **state)
+TEST(a_terminal_is_refused)
 {
-    (void)state;
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || !isatty(terminal)) {
         print_message("no pseudo-terminal can be had here\n");
@@ -200,17 +188,15 @@ static int write_limited(void)
     return rc == FM_EIO && strstr(err.text, "File too large") ? FM_OK : 100;
 }
 
-static void a_file_too_large_is_an_error_and_no_file(void **state)
+TEST(a_file_too_large_is_an_error_and_no_file)
 {
-    (void)state;
     assert_int_equal(in_child(write_limited, -2, -2), FM_OK);
     assert_int_equal(access(scratch("limited"), F_OK), -1);
 }
 
 /* Needs the right to mount; skipped where it is not given. */
-static void a_full_disk_is_named_with_its_room(void **state)
+TEST(a_full_disk_is_named_with_its_room)
 {
-    (void)state;
     struct fm_output o;
     struct fm_err err = {0};
     static char block[65536];
@@ -248,9 +234,8 @@ static void put(struct fm_outdir *d, const char *name, const char *text)
 }
 
 /* kill -9 leaves them; what a living process has locked, and what only looks alike, stays. */
-static void the_next_run_removes_what_a_killed_one_left(void **state)
+TEST(the_next_run_removes_what_a_killed_one_left)
 {
-    (void)state;
     struct fm_output o, other;
     struct fm_outdir d;
     struct fm_err err = {0};
@@ -280,9 +265,8 @@ static void the_next_run_removes_what_a_killed_one_left(void **state)
     assert_int_equal(scratch_entries(scratch("left")), 3);
 }
 
-static void directories_appear_whole_or_not_at_all(void **state)
+TEST(directories_appear_whole_or_not_at_all)
 {
-    (void)state;
     struct fm_outdir d;
     struct fm_output o;
     struct fm_err err = {0};
@@ -314,9 +298,8 @@ static void directories_appear_whole_or_not_at_all(void **state)
     assert_int_equal(scratch_entries(scratch("dirs")), 1);
 }
 
-static void a_directory_with_directories_is_never_replaced(void **state)
+TEST(a_directory_with_directories_is_never_replaced)
 {
-    (void)state;
     struct fm_outdir d;
     struct fm_err err = {0};
     scratch_mkdir("home");
@@ -336,9 +319,8 @@ static void a_directory_with_directories_is_never_replaced(void **state)
                      FM_ECREATE);
 }
 
-static void what_no_export_listed_stays(void **state)
+TEST(what_no_export_listed_stays)
 {
-    (void)state;
     struct fm_outdir d;
     struct fm_err err = {0};
     scratch_mkdir("mixed");
@@ -364,9 +346,8 @@ static void what_no_export_listed_stays(void **state)
 
 /* Two runs with --force: the later one neither replaces the result of the other nor blames it for
  * files that are not an export's. */
-static void what_another_run_put_there_stays(void **state)
+TEST(what_another_run_put_there_stays)
 {
-    (void)state;
     struct fm_outdir first, second;
     struct fm_err err = {0};
     scratch_mkdir("two");
@@ -386,9 +367,8 @@ static void what_another_run_put_there_stays(void **state)
     }
 }
 
-static void a_checkpoint_is_never_replaced(void **state)
+TEST(a_checkpoint_is_never_replaced)
 {
-    (void)state;
     struct fm_outdir d;
     struct fm_err err = {0};
     scratch_mkdir("checkpoint");
@@ -482,9 +462,8 @@ static int be_killed_with_few(void)
     return 101;
 }
 
-static void without_descriptors_nothing_is_left(void **state)
+TEST(without_descriptors_nothing_is_left)
 {
-    (void)state;
     int rc = FM_EIO;
     scratch_mkdir("few");
     for (spare = 0; spare < 8 && rc; spare++) { /* and then once over the one that it made */
@@ -515,9 +494,8 @@ static int be_out_of_memory(void)
     return 101;
 }
 
-static void a_loop_without_memory_leaves_nothing(void **state)
+TEST(a_loop_without_memory_leaves_nothing)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__)
     skip(); /* it ends at such a size itself */
 #endif
@@ -526,9 +504,8 @@ static void a_loop_without_memory_leaves_nothing(void **state)
     assert_int_equal(scratch_entries(scratch("starved")), 0);
 }
 
-static void a_signal_removes_what_is_temporary(void **state)
+TEST(a_signal_removes_what_is_temporary)
 {
-    (void)state;
     scratch_mkdir("killed");
     assert_int_equal(in_child(be_killed, -2, -2), FM_OK);
     assert_int_equal(scratch_entries(scratch("killed")), 1);
@@ -556,17 +533,15 @@ static int go_on_after_removal(void)
                : 101;
 }
 
-static void nothing_appears_once_temporaries_are_removed(void **state)
+TEST(nothing_appears_once_temporaries_are_removed)
 {
-    (void)state;
     scratch_mkdir("late");
     assert_int_equal(in_child(go_on_after_removal, -2, -2), FM_OK);
     assert_int_equal(scratch_entries(scratch("late")), 0);
 }
 
-static void the_table_of_temporaries_is_given_back(void **state)
+TEST(the_table_of_temporaries_is_given_back)
 {
-    (void)state;
     struct fm_output o[64], more;
     struct fm_err err = {0};
     char name[32];
@@ -583,27 +558,6 @@ static void the_table_of_temporaries_is_given_back(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_appear_whole_or_not_at_all),
-        cmocka_unit_test(an_output_that_came_meanwhile_stays),
-        cmocka_unit_test(output_names_that_cannot_be),
-        cmocka_unit_test(a_look_ahead_makes_nothing),
-        cmocka_unit_test(standard_output_fails_with_its_reason),
-        cmocka_unit_test(a_terminal_is_refused),
-        cmocka_unit_test(a_file_too_large_is_an_error_and_no_file),
-        cmocka_unit_test(a_full_disk_is_named_with_its_room),
-        cmocka_unit_test(the_next_run_removes_what_a_killed_one_left),
-        cmocka_unit_test(directories_appear_whole_or_not_at_all),
-        cmocka_unit_test(what_no_export_listed_stays),
-        cmocka_unit_test(what_another_run_put_there_stays),
-        cmocka_unit_test(a_checkpoint_is_never_replaced),
-        cmocka_unit_test(a_directory_with_directories_is_never_replaced),
-        cmocka_unit_test(a_signal_removes_what_is_temporary),
-        cmocka_unit_test(without_descriptors_nothing_is_left),
-        cmocka_unit_test(nothing_appears_once_temporaries_are_removed),
-        cmocka_unit_test(a_loop_without_memory_leaves_nothing),
-        cmocka_unit_test(the_table_of_temporaries_is_given_back),
-    };
     scratch(""); /* children share the directory */
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_run(NULL, NULL);
 }

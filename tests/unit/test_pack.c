@@ -1,10 +1,4 @@
 /* Packing and exporting: the same bytes every way, and what they mean. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
 
 #include "lib/base/pool.h"
@@ -12,6 +6,7 @@
 #include "lib/export/list.h"
 #include "lib/pack/pack.h"
 #include "tests/unit/given.h"
+#include "tests/unit/test.h"
 
 static struct fm_run_options run_for(const char *input, const char *output)
 {
@@ -54,9 +49,8 @@ static void pack_to_stdout(const char *stage, const char *output)
         golden_die(&err);
 }
 
-static void a_file_and_a_pipe_get_the_same_bytes(void **unused)
+TEST(a_file_and_a_pipe_get_the_same_bytes)
 {
-    (void)unused;
     for (int adapter = 0; adapter < 2; adapter++) {
         const char *stage = given_stage("in.fm", adapter);
         pack(stage, scratch("file.fm"));
@@ -83,9 +77,8 @@ static void change_shard(void *self, const char *stage, uint64_t done, uint64_t 
     *shard = NULL;
 }
 
-static void a_checkpoint_that_changes_between_two_readings_is_refused(void **unused)
+TEST(a_checkpoint_that_changes_between_two_readings_is_refused)
 {
-    (void)unused;
     char model[512], shard[600], command[1200], *once = shard;
     const char *stage = given_stage("in.fm", false);
     struct fm_err err = {0};
@@ -105,9 +98,8 @@ static void a_checkpoint_that_changes_between_two_readings_is_refused(void **unu
     fm_bundle_close(&b);
 }
 
-static void one_thread_and_three_give_the_same_bytes(void **unused)
+TEST(one_thread_and_three_give_the_same_bytes)
 {
-    (void)unused;
     struct fm_err err = {0};
     const char *stage = given_stage("in.fm", true);
     pack(stage, scratch("one.fm"));
@@ -211,9 +203,8 @@ static void export_to(const char *bundle, const char *path, const struct fm_layo
 }
 
 /* BLESS=1 writes golden/CHECKSUMS again. */
-static void bundle_and_exports_have_the_bytes_of_every_machine(void **unused)
+TEST(bundle_and_exports_have_the_bytes_of_every_machine)
 {
-    (void)unused;
     pack(given_stage("in.fm", true), scratch("given.fm"));
     sums[0] = '\0';
     sum_bundle(scratch("given.fm"));
@@ -235,9 +226,8 @@ static void bundle_and_exports_have_the_bytes_of_every_machine(void **unused)
 
 /* ---- exports ---- */
 
-static void a_tar_stream_has_the_files_of_the_directory(void **unused)
+TEST(a_tar_stream_has_the_files_of_the_directory)
 {
-    (void)unused;
     struct fm_err err = {0};
     char command[2048];
     pack(given_stage("in.fm", false), scratch("a.fm"));
@@ -260,9 +250,8 @@ static void a_tar_stream_has_the_files_of_the_directory(void **unused)
     fm_pool_stop();
 }
 
-static void the_nearest_budget_is_taken_and_none_beyond_the_end(void **unused)
+TEST(the_nearest_budget_is_taken_and_none_beyond_the_end)
 {
-    (void)unused;
     struct fm_err err = {0};
     struct fm_export_report report;
     pack(given_stage("in.fm", false), scratch("a.fm"));
@@ -279,9 +268,8 @@ static void the_nearest_budget_is_taken_and_none_beyond_the_end(void **unused)
     assert_int_not_equal(access(scratch("never"), F_OK), 0);
 }
 
-static void the_list_says_what_the_manifest_does(void **unused)
+TEST(the_list_says_what_the_manifest_does)
 {
-    (void)unused;
     struct fm_list list;
     pack(given_stage("in.fm", true), scratch("a.fm"));
     GIVEN_TRY(fm_list_read(&list, scratch("a.fm"), true, &given_err));
@@ -310,9 +298,8 @@ static void the_list_says_what_the_manifest_does(void **unused)
 }
 
 /* Channels under the adapter's mask change, all others stay bit for bit. */
-static void the_adapter_touches_only_the_channels_under_its_mask(void **unused)
+TEST(the_adapter_touches_only_the_channels_under_its_mask)
 {
-    (void)unused;
     pack(given_stage("in.fm", false), scratch("plain.fm"));
     pack(given_stage("in2.fm", true), scratch("merged.fm"));
     struct fm_adapter adapter;
@@ -352,9 +339,8 @@ static void the_adapter_touches_only_the_channels_under_its_mask(void **unused)
     fm_bundle_close(&b);
 }
 
-static void a_stream_of_another_checkpoint_is_refused(void **unused)
+TEST(a_stream_of_another_checkpoint_is_refused)
 {
-    (void)unused;
     struct fm_pack_report report;
     struct fm_err err = {0};
     char command[2048];
@@ -370,18 +356,4 @@ static void a_stream_of_another_checkpoint_is_refused(void **unused)
     assert_int_not_equal(access(scratch("never.fm"), F_OK), 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_file_and_a_pipe_get_the_same_bytes),
-        cmocka_unit_test(a_checkpoint_that_changes_between_two_readings_is_refused),
-        cmocka_unit_test(one_thread_and_three_give_the_same_bytes),
-        cmocka_unit_test(bundle_and_exports_have_the_bytes_of_every_machine),
-        cmocka_unit_test(a_tar_stream_has_the_files_of_the_directory),
-        cmocka_unit_test(the_nearest_budget_is_taken_and_none_beyond_the_end),
-        cmocka_unit_test(the_list_says_what_the_manifest_does),
-        cmocka_unit_test(the_adapter_touches_only_the_channels_under_its_mask),
-        cmocka_unit_test(a_stream_of_another_checkpoint_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,22 +1,12 @@
 /* A page's parts by themselves: words of strangers in HTML and in a script, and masks as text. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdlib.h>
-#include <string.h>
-
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
+#include "tests/unit/test.h"
 
-static void words_are_escaped_where_they_stand(void **state)
+TEST(words_are_escaped_where_they_stand)
 {
     struct fm_text html = {0}, json = {0};
     struct fm_err err = {0};
-    (void)state;
     fm_pagetext_html(&html, "a<b>&\"c'");
     assert_string_equal(html.data, "a&lt;b&gt;&amp;&quot;c&#39;");
     assert_int_equal(
@@ -28,11 +18,10 @@ static void words_are_escaped_where_they_stand(void **state)
 }
 
 /* Only the title is outside of the data; all placeholders of the template are filled. */
-static void a_page_is_its_template_filled(void **state)
+TEST(a_page_is_its_template_filled)
 {
     struct fm_text page = {0};
     struct fm_err err = {0};
-    (void)state;
     assert_int_equal(fm_pagetext_make(&page, "<x>", "{\"a\":\"<y>\"}", &err), FM_OK);
     assert_non_null(strstr(page.data, "<title>&lt;x&gt;</title>"));
     assert_non_null(strstr(page.data, "id=\"data\">{\"a\":\"\\u003cy\\u003e\"}</script>"));
@@ -44,7 +33,7 @@ static void a_page_is_its_template_filled(void **state)
 }
 
 /* 2 layers of 3 experts of 200 channels, any width: more than 52 actions. */
-static void masks_are_what_differs_from_the_one_before(void **state)
+TEST(masks_are_what_differs_from_the_one_before)
 {
     struct fm_budgets b = {0};
     struct fm_err err = {0};
@@ -52,7 +41,6 @@ static void masks_are_what_differs_from_the_one_before(void **state)
         {200, 200, 200, 200, 200, 200}, {200, 52, 53, 200, 200, 1}, {200, 52, 10, 157, 200, 1}};
     static const char *const want[] = {"", "1z-A2A", "2J.A"};
     static const int shown[] = {0, 1, 2};
-    (void)state;
     b.actions.count = 200;
     for (uint32_t i = 0; i < 200; i++)
         b.actions.width[i] = i + 1;
@@ -69,12 +57,4 @@ static void masks_are_what_differs_from_the_one_before(void **state)
     fm_masks_release(&b.masks);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(words_are_escaped_where_they_stand),
-        cmocka_unit_test(a_page_is_its_template_filled),
-        cmocka_unit_test(masks_are_what_differs_from_the_one_before),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,5 @@
 /* PhiMoE's config.json in both spellings, what of it is refused, and its rotation. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -15,6 +7,7 @@
 #include "lib/engine/layer.h"
 #include "lib/family/family.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/test.h"
 
 #define ATTENTION                                                                                  \
     "\"attention_bias\":true,\"lm_head_bias\":true,\"num_attention_heads\":32,"                    \
@@ -64,7 +57,7 @@ static void expect(const char *experts, const char *rope, int code, const char *
         fail_msg("%d '%s', not %d with '%s'", rc, err.text, code, says);
 }
 
-static void phi_3_5_moe_is_read_in_both_spellings(void **state)
+TEST(phi_3_5_moe_is_read_in_both_spellings)
 {
     const char *rope[] = {
         /* transformers 4, as on the hub */
@@ -74,7 +67,6 @@ static void phi_3_5_moe_is_read_in_both_spellings(void **state)
         ",\"sliding_window\":null,\"rope_parameters\":{\"rope_type\":\"longrope\",\"rope_theta\":"
         "10000.0,\"short_mscale\":1.243163121016122,\"original_max_position_embeddings\":4096," ROPE
         "}"};
-    (void)state;
     for (int i = 0; i < 2; i++) {
         struct fm_config c = must("2,\"router_jitter_noise\":0.02", rope[i]);
         assert_string_equal(fm_config_family(&c), "phimoe");
@@ -95,9 +87,8 @@ static void phi_3_5_moe_is_read_in_both_spellings(void **state)
                 c.sparsemix->threshold == 0.02f);
 }
 
-static void the_rotation_has_short_factors_and_scale(void **state)
+TEST(the_rotation_has_short_factors_and_scale)
 {
-    (void)state;
     struct fm_config c = must("2", ",\"rope_theta\":100,\"rope_scaling\":{\"rope_type\":"
                                    "\"longrope\",\"short_mscale\":1.5," ROPE "}");
     enum { T = 5 };
@@ -112,9 +103,8 @@ static void the_rotation_has_short_factors_and_scale(void **state)
         }
 }
 
-static void what_it_cannot_be_is_refused_by_name(void **state)
+TEST(what_it_cannot_be_is_refused_by_name)
 {
-    (void)state;
     expect("3", "", FM_ECONFIG, "num_experts_per_tok is 3; sparsemixer chooses 2");
     expect("2", ",\"rope_scaling\":{\"type\":\"yarn\"}", FM_ECONFIG, "default, longrope");
     expect("2", ",\"rope_scaling\":{\"type\":\"longrope\"," ROPE "}", FM_EFORMAT, "short_mscale");
@@ -130,12 +120,4 @@ static void what_it_cannot_be_is_refused_by_name(void **state)
            FM_EFORMAT, "above 0");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(phi_3_5_moe_is_read_in_both_spellings),
-        cmocka_unit_test(the_rotation_has_short_factors_and_scale),
-        cmocka_unit_test(what_it_cannot_be_is_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

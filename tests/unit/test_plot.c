@@ -1,19 +1,10 @@
 /* The chart: a whole document, the same bytes for the same numbers, names escaped, points and ticks
  * at their places. */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "lib/bench/plot.h"
+#include "tests/unit/test.h"
 
 static const double budget[] = {0, 0.1, 0.4, 0.8}, loss[] = {1.8, 1.81, 1.93, 2.6};
 
@@ -32,9 +23,8 @@ static char *draw(const struct fm_plot *plot)
     return text;
 }
 
-static void the_document_is_whole(void **state)
+TEST(the_document_is_whole)
 {
-    (void)state;
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot);
     assert_memory_equal(text, "<svg xmlns", 10);
@@ -43,9 +33,8 @@ static void the_document_is_whole(void **state)
     free(text);
 }
 
-static void a_plot_is_known_as_ours(void **state)
+TEST(a_plot_is_known_as_ours)
 {
-    (void)state;
     static const char theirs[] = "<svg width=\"1\">\n<path/>\n</svg>\n";
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot);
@@ -60,9 +49,8 @@ static void a_plot_is_known_as_ours(void **state)
 }
 
 /* On paper too; and one number more or less is another chart. */
-static void the_same_numbers_give_the_same_bytes(void **state)
+TEST(the_same_numbers_give_the_same_bytes)
 {
-    (void)state;
     struct fm_plot plot = example("family", 4), again = example("family", 4);
     struct fm_plot shorter = example("family", 3);
     char *a = draw(&plot), *b = draw(&again), *c = draw(&shorter), *written = NULL;
@@ -87,9 +75,8 @@ static void the_same_numbers_give_the_same_bytes(void **state)
     free(written);
 }
 
-static void names_cannot_break_the_document(void **state)
+TEST(names_cannot_break_the_document)
 {
-    (void)state;
     struct fm_plot plot = example("<b>&", 4);
     char *text = draw(&plot);
     assert_null(strstr(text, "<b>"));
@@ -99,9 +86,8 @@ static void names_cannot_break_the_document(void **state)
 
 /* Budgets 0 to 0.8 and losses 1.8 to 2.6 have round ends, so both axes end where the numbers do:
  * the field is 670 by 362 pixels from (70, 406), upwards. */
-static void every_point_lies_where_its_numbers_say(void **state)
+TEST(every_point_lies_where_its_numbers_say)
 {
-    (void)state;
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot);
     const char *p = strstr(text, "points=\""), *dot = text;
@@ -124,9 +110,8 @@ static void every_point_lies_where_its_numbers_say(void **state)
 }
 
 /* A number at an axis stands at the place of its line in the grid. */
-static void ticks_stand_at_their_numbers(void **state)
+TEST(ticks_stand_at_their_numbers)
 {
-    (void)state;
     struct fm_plot plot = example("family", 4);
     char *text = draw(&plot), *p = text;
     int across = 0, upwards = 0;
@@ -147,9 +132,8 @@ static void ticks_stand_at_their_numbers(void **state)
     free(text);
 }
 
-static void one_point_and_none_can_be_drawn(void **state)
+TEST(one_point_and_none_can_be_drawn)
 {
-    (void)state;
     for (int points = 0; points < 2; points++) {
         struct fm_plot plot = example("family", points);
         char *text = draw(&plot);
@@ -160,9 +144,8 @@ static void one_point_and_none_can_be_drawn(void **state)
 }
 
 /* A full chart: every series is there, and no two look alike. */
-static void as_many_series_as_there_may_be_are_told_apart(void **state)
+TEST(as_many_series_as_there_may_be_are_told_apart)
 {
-    (void)state;
     struct fm_plot plot = example("", 4);
     char name[FM_PLOT_SERIES_MAX][24], look[FM_PLOT_SERIES_MAX][96];
     for (plot.count = 0; plot.count < FM_PLOT_SERIES_MAX; plot.count++) {
@@ -186,9 +169,8 @@ static void as_many_series_as_there_may_be_are_told_apart(void **state)
 
 /* The field ends with the numbers, not with the next tick; what is worse than `y_most` is cut, and
  * has no point above the field. */
-static void the_field_is_that_of_the_family(void **state)
+TEST(the_field_is_that_of_the_family)
 {
-    (void)state;
     static const double x[] = {0, 0.35, 0.82}, family[] = {1, 1.1, 2}, control[] = {1, 3, 9};
     struct fm_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .count = 2, .y_most = 2};
     plot.series[0] = (struct fm_plot_series){"family", x, family, 3};
@@ -206,9 +188,8 @@ static void the_field_is_that_of_the_family(void **state)
 }
 
 /* Twenty names, beside the field and on the page, which is as wide as it must be. */
-static void a_legend_aside_covers_no_line(void **state)
+TEST(a_legend_aside_covers_no_line)
 {
-    (void)state;
     struct fm_plot plot = example("fisher-global (default)", 4);
     for (; plot.count < FM_PLOT_SERIES_MAX; plot.count++)
         plot.series[plot.count] = plot.series[0];
@@ -228,9 +209,8 @@ static void a_legend_aside_covers_no_line(void **state)
     free(text);
 }
 
-static void ticks_of_bytes_have_units(void **state)
+TEST(ticks_of_bytes_have_units)
 {
-    (void)state;
     static const double x[] = {23.1e9, 60.4e9, 93.4e9};
     struct fm_plot plot = {.title = "t", .x_label = "x", .y_label = "y", .count = 1, .bytes = true};
     plot.series[0] = (struct fm_plot_series){"family", x, loss, 3};
@@ -241,20 +221,4 @@ static void ticks_of_bytes_have_units(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_document_is_whole),
-        cmocka_unit_test(a_plot_is_known_as_ours),
-        cmocka_unit_test(the_same_numbers_give_the_same_bytes),
-        cmocka_unit_test(names_cannot_break_the_document),
-        cmocka_unit_test(every_point_lies_where_its_numbers_say),
-        cmocka_unit_test(ticks_stand_at_their_numbers),
-        cmocka_unit_test(one_point_and_none_can_be_drawn),
-        cmocka_unit_test(as_many_series_as_there_may_be_are_told_apart),
-        cmocka_unit_test(the_field_is_that_of_the_family),
-        cmocka_unit_test(a_legend_aside_covers_no_line),
-        cmocka_unit_test(ticks_of_bytes_have_units),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

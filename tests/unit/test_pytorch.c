@@ -1,24 +1,16 @@
 /* PyTorch's rows of fm-bench kernels, with programs in Python's place that behave well and badly.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <spawn.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "lib/base/pool.h"
 #include "lib/bench/kernelbench.h"
 #include "lib/bench/kernelcase.h"
 #include "lib/bench/pytorch.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 /* Two cases of each kernel: one number of tokens, two budgets. */
 static const struct fm_kernelbench_options small = {.shape = "8,10,3,2",
@@ -87,9 +79,8 @@ static bool reports_missing(void)
     return false;
 }
 
-static void each_failure_is_one_sentence(void **state)
+TEST(each_failure_is_one_sentence)
 {
-    (void)state;
     if (reports_missing())
         expect_sentence("/nowhere/python3", FM_ENOENT,
                         "cannot run '/nowhere/python3': No such file");
@@ -104,9 +95,8 @@ static void each_failure_is_one_sentence(void **state)
                     FM_EIO, "answered 'what'");
 }
 
-static void silence_has_an_end(void **state)
+TEST(silence_has_an_end)
 {
-    (void)state;
     struct fm_kernelcase c = {0};
     struct fm_pytorch *p;
     struct fm_err err = {0};
@@ -116,9 +106,8 @@ static void silence_has_an_end(void **state)
     assert_null(p);
 }
 
-static void without_need_the_rows_are_left_out(void **state)
+TEST(without_need_the_rows_are_left_out)
 {
-    (void)state;
     struct fm_kernelbench b;
     struct fm_err err;
     assert_int_equal(run(&b, "/nowhere/python3", false, &err), FM_OK);
@@ -134,9 +123,8 @@ static void without_need_the_rows_are_left_out(void **state)
 }
 
 /* Rows are between ours and the GPU's; the error is that of what came back, which is all zeros. */
-static void its_seconds_and_results_are_taken(void **state)
+TEST(its_seconds_and_results_are_taken)
 {
-    (void)state;
     struct fm_kernelbench b;
     struct fm_err err;
     const char *python = fake_ready("works", "while read -r line; do echo 0.25 >&0; rows; done");
@@ -154,9 +142,8 @@ static void its_seconds_and_results_are_taken(void **state)
 }
 
 /* It is asked for what it shall compute, in words that formats/runtime/torch_experts.py knows. */
-static void requests_name_kernel_tokens_budget_and_rows(void **state)
+TEST(requests_name_kernel_tokens_budget_and_rows)
 {
-    (void)state;
     char script[300], line[64];
     struct fm_kernelbench b;
     struct fm_err err;
@@ -177,9 +164,8 @@ static void requests_name_kernel_tokens_budget_and_rows(void **state)
     fclose(f);
 }
 
-static void what_it_cannot_do_is_left_out_and_said(void **state)
+TEST(what_it_cannot_do_is_left_out_and_said)
 {
-    (void)state;
     struct fm_kernelbench b;
     struct fm_err err;
     const char *python =
@@ -194,9 +180,8 @@ static void what_it_cannot_do_is_left_out_and_said(void **state)
 }
 
 /* Where it ends after some answers, or prints what is not a number. */
-static void a_child_that_is_lost_takes_no_row_of_ours_along(void **state)
+TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
 {
-    (void)state;
     static const char *const bad[][3] = {
         {"quits", "for i in 1 2 3 4 5; do read -r line; echo 0.25 >&0; rows; done; exit 4",
          "ended with status 4"},
@@ -230,9 +215,8 @@ static int run_loops(struct fm_pytorch_loops *loops, const char *name, const cha
     return fm_pytorch_loops(loops, fake(name, script), model, "t.npy", "bf16", true, 5, NULL, err);
 }
 
-static void loops_are_asked_for_the_precision_of_the_run(void **state)
+TEST(loops_are_asked_for_the_precision_of_the_run)
 {
-    (void)state;
     struct fm_pytorch_loops l;
     struct fm_err err;
     const char *answers = "if [ $what = train ]; then echo cannot KeyError: $precision >&0\n"
@@ -249,9 +233,8 @@ static void loops_are_asked_for_the_precision_of_the_run(void **state)
     }
 }
 
-static void loops_that_fail_are_one_sentence(void **state)
+TEST(loops_that_fail_are_one_sentence)
 {
-    (void)state;
     static const struct {
         const char *name, *answers, *model, *what;
         int code;
@@ -272,23 +255,4 @@ static void loops_that_fail_are_one_sentence(void **state)
     }
 }
 
-int main(void)
-{
-    struct fm_err err = {0};
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_failure_is_one_sentence),
-        cmocka_unit_test(silence_has_an_end),
-        cmocka_unit_test(without_need_the_rows_are_left_out),
-        cmocka_unit_test(its_seconds_and_results_are_taken),
-        cmocka_unit_test(requests_name_kernel_tokens_budget_and_rows),
-        cmocka_unit_test(what_it_cannot_do_is_left_out_and_said),
-        cmocka_unit_test(a_child_that_is_lost_takes_no_row_of_ours_along),
-        cmocka_unit_test(loops_are_asked_for_the_precision_of_the_run),
-        cmocka_unit_test(loops_that_fail_are_one_sentence),
-    };
-    if (fm_pool_start(2, &err) != FM_OK)
-        return 1;
-    int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    fm_pool_stop();
-    return failed;
-}
+TEST_MAIN(start_pool, stop_pool)

@@ -1,10 +1,4 @@
 /* Scores and order, against transformers' autograd on the odd model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include <signal.h>
 #include <sys/time.h>
 
@@ -18,6 +12,7 @@
 #include "tests/unit/models.h"
 #include "tests/unit/ranked.h"
 #include "tests/unit/runs.h"
+#include "tests/unit/test.h"
 
 enum { L = 3, E = 5, I = 37, CHANNELS = L * E * I };
 
@@ -101,15 +96,13 @@ static void assert_all_golden(const char *device)
         }
 }
 
-static void scores_are_the_golden_ones(void **state)
+TEST(scores_are_the_golden_ones)
 {
-    (void)state;
     assert_all_golden("ref");
 }
 
-static void an_expert_out_of_reach_is_told(void **state)
+TEST(an_expert_out_of_reach_is_told)
 {
-    (void)state;
     struct runs r;
     struct fm_rank_report report = {0};
     assert_golden(&r, "odd-mixtral", "cpu", 1, &report);
@@ -121,9 +114,8 @@ static void an_expert_out_of_reach_is_told(void **state)
     fm_rank_report_release(&report);
 }
 
-static void scores_of_the_fast_table_are_the_golden_ones(void **state)
+TEST(scores_of_the_fast_table_are_the_golden_ones)
 {
-    (void)state;
     assert_all_golden("cpu");
 }
 
@@ -162,16 +154,14 @@ static void assert_trained(int batch, const char *scores)
     golden_close(&g);
 }
 
-static void scores_of_the_trained_model_are_the_golden_ones(void **state)
+TEST(scores_of_the_trained_model_are_the_golden_ones)
 {
-    (void)state;
     assert_trained(1, "rank1.scores");
     assert_trained(4, "rank4.scores");
 }
 
-static void quality_of_the_full_model_is_the_golden_loss(void **state)
+TEST(quality_of_the_full_model_is_the_golden_loss)
 {
-    (void)state;
     struct golden g;
     struct runs r;
     struct fm_err err = {0};
@@ -207,9 +197,8 @@ static void quality_of_the_full_model_is_the_golden_loss(void **state)
 }
 
 /* Of an export all is measured by itself, beside a checkpoint that is opened once more. */
-static void an_original_elsewhere_compares_as_the_full_model_does(void **state)
+TEST(an_original_elsewhere_compares_as_the_full_model_does)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_model *model = NULL;
@@ -282,9 +271,8 @@ static double divergence(const float *from, const float *to, int V)
 }
 
 /* Models of other families and widths, each the other's original: against their logits. */
-static void an_original_may_be_of_another_shape(void **state)
+TEST(an_original_may_be_of_another_shape)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     static const char *const path[] = {"golden/odd-mixtral", "golden/odd-glm4"};
@@ -474,9 +462,8 @@ static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from
         fm_model_close(model[i]);
 }
 
-static void figures_of_tokens_are_those_of_the_logits(void **state)
+TEST(figures_of_tokens_are_those_of_the_logits)
 {
-    (void)state;
     struct fm_spread all, half, front, little;
     struct fm_quality q[4];
     compare_tokens(&all, &q[0], 0, -1, 1 << 26);
@@ -487,9 +474,8 @@ static void figures_of_tokens_are_those_of_the_logits(void **state)
     assert_memory_equal(&little, &all, sizeof all);
 }
 
-static void the_original_order_can_be_kept(void **state)
+TEST(the_original_order_can_be_kept)
 {
-    (void)state;
     struct runs r;
     struct fm_ranking ranking;
     struct fm_rank_report report = {0};
@@ -504,9 +490,8 @@ static void the_original_order_can_be_kept(void **state)
 }
 
 /* Two threads, little memory: the same bytes. */
-static void threads_and_memory_change_nothing(void **state)
+TEST(threads_and_memory_change_nothing)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_rank_report report = {0};
@@ -524,9 +509,8 @@ static void threads_and_memory_change_nothing(void **state)
     assert_true(runs_same("one.fm", "two.fm"));
 }
 
-static void a_stopped_run_goes_on(void **state)
+TEST(a_stopped_run_goes_on)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_rank_options options;
@@ -566,9 +550,8 @@ static void on_alarm(int signal_number)
 }
 
 /* Wherever the signal comes, in the middle of a group, too, nothing of it is counted twice. */
-static void a_run_stopped_at_any_moment_goes_on(void **state)
+TEST(a_run_stopped_at_any_moment_goes_on)
 {
-    (void)state;
     enum { MOMENTS = 24 };
     struct runs r;
     struct fm_err err = {0};
@@ -606,9 +589,8 @@ static void a_run_stopped_at_any_moment_goes_on(void **state)
     assert_true(stopped > 0);
 }
 
-static void what_cannot_be_ranked_is_refused(void **state)
+TEST(what_cannot_be_ranked_is_refused)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_rank_options options;
@@ -631,9 +613,8 @@ static void what_cannot_be_ranked_is_refused(void **state)
     fm_rank_report_release(&report);
 }
 
-static void a_plan_counts_sweeps_and_products(void **state)
+TEST(a_plan_counts_sweeps_and_products)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_rank_options options;
@@ -650,23 +631,4 @@ static void a_plan_counts_sweeps_and_products(void **state)
     assert_int_equal(access(r.run.outputs.path, F_OK), -1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_are_the_golden_ones),
-        cmocka_unit_test(scores_of_the_fast_table_are_the_golden_ones),
-        cmocka_unit_test(an_expert_out_of_reach_is_told),
-        cmocka_unit_test(scores_of_the_trained_model_are_the_golden_ones),
-        cmocka_unit_test(quality_of_the_full_model_is_the_golden_loss),
-        cmocka_unit_test(an_original_elsewhere_compares_as_the_full_model_does),
-        cmocka_unit_test(an_original_may_be_of_another_shape),
-        cmocka_unit_test(figures_of_tokens_are_those_of_the_logits),
-        cmocka_unit_test(the_original_order_can_be_kept),
-        cmocka_unit_test(threads_and_memory_change_nothing),
-        cmocka_unit_test(a_stopped_run_goes_on),
-        cmocka_unit_test(a_run_stopped_at_any_moment_goes_on),
-        cmocka_unit_test(what_cannot_be_ranked_is_refused),
-        cmocka_unit_test(a_plan_counts_sweeps_and_products),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,11 @@
 /* Rankings in a stage stream: what is written reads back, what lies is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <math.h>
 
-#include <cmocka.h>
-
 #include "tests/unit/stages.h"
+#include "tests/unit/test.h"
 
-static void a_ranking_reads_back(void **unused)
+TEST(a_ranking_reads_back)
 {
-    (void)unused;
     struct fm_ranking r = stages_ranking(), back;
     struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
@@ -29,9 +23,8 @@ static void a_ranking_reads_back(void **unused)
     fm_bundle_close(&b);
 }
 
-static void groups_are_ordered_by_their_sums(void **unused)
+TEST(groups_are_ordered_by_their_sums)
 {
-    (void)unused;
     double scores[12] = {1, 0, 0, 5, 2, 2, 9, 0, 0, 3, 3, 3};
     static const int32_t of_3[12] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2};
     static const int32_t of_4[12] = {4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3};
@@ -62,9 +55,8 @@ static void expect_ranking_refused(const struct fm_ranking *r, const char *order
     stages_expect(code, &err, FM_EFORMAT, why);
 }
 
-static void rankings_that_cannot_be_are_refused(void **unused)
+TEST(rankings_that_cannot_be_are_refused)
 {
-    (void)unused;
     struct fm_ranking r = stages_ranking();
     size_t at = (size_t)(stages_config.E + 2) * (size_t)stages_config.I; /* layer 1, expert 2 */
     int32_t first = r.order[at], second = r.order[at + 1];
@@ -117,9 +109,8 @@ static void rankings_that_cannot_be_are_refused(void **unused)
     fm_ranking_release(&r);
 }
 
-static void means_read_back_and_are_numbers_of_the_hidden_size(void **unused)
+TEST(means_read_back_and_are_numbers_of_the_hidden_size)
 {
-    (void)unused;
     struct fm_ranking r = stages_ranking(), back;
     struct fm_err err = {0};
     int H = stages_config.H;
@@ -146,13 +137,4 @@ static void means_read_back_and_are_numbers_of_the_hidden_size(void **unused)
     fm_ranking_release(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ranking_reads_back),
-        cmocka_unit_test(groups_are_ordered_by_their_sums),
-        cmocka_unit_test(rankings_that_cannot_be_are_refused),
-        cmocka_unit_test(means_read_back_and_are_numbers_of_the_hidden_size),
-    };
-    return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
-}
+TEST_MAIN(stages_open_model, stages_close_model)

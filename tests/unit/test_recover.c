@@ -1,10 +1,4 @@
 /* Training of adapters, against transformers' autograd and AdamW on the odd model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include "lib/base/pool.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
@@ -13,6 +7,7 @@
 #include "lib/stage/lorafile.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/golden.h"
+#include "tests/unit/test.h"
 #include "tests/unit/training.h"
 
 enum { L = 3, E = 5, X = L * E, I = 37, H = 48, T = 23, STEPS = 3 };
@@ -113,24 +108,21 @@ static void take_golden_steps(const struct fm_ops *ops, uint64_t memory)
     close_fixture(&f);
 }
 
-static void steps_follow_the_golden_ones(void **state)
+TEST(steps_follow_the_golden_ones)
 {
-    (void)state;
     take_golden_steps(fm_ops_ref(), 1 << 24);
 }
 
-static void steps_follow_the_golden_ones_on_the_fast_table(void **state)
+TEST(steps_follow_the_golden_ones_on_the_fast_table)
 {
-    (void)state;
     const struct fm_ops *ops = NULL;
     struct fm_err err = {0};
     assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
     take_golden_steps(ops, 1 << 24);
 }
 
-static void moments_in_a_file_change_nothing(void **state)
+TEST(moments_in_a_file_change_nothing)
 {
-    (void)state;
     struct fixture f;
     struct fm_err err = {0};
     float *kept = NULL;
@@ -171,9 +163,8 @@ static float merged_change(const struct fm_adapter *a, int l, int e, int from, i
     return most;
 }
 
-static void only_kept_channels_are_touched_and_the_start_is_neutral(void **state)
+TEST(only_kept_channels_are_touched_and_the_start_is_neutral)
 {
-    (void)state;
     struct fixture f;
     struct fm_tune tune;
     struct fm_err err = {0};
@@ -194,9 +185,8 @@ static void only_kept_channels_are_touched_and_the_start_is_neutral(void **state
     close_fixture(&f);
 }
 
-static void loss_falls_with_either_strategy(void **state)
+TEST(loss_falls_with_either_strategy)
 {
-    (void)state;
     for (int s = FM_RECOVER_SINGLE; s <= FM_RECOVER_CROSS; s++) {
         struct fixture f;
         struct fm_tune tune;
@@ -218,9 +208,8 @@ static void loss_falls_with_either_strategy(void **state)
 }
 
 /* On sequences that are seen again and again, routers come nearer to the full model. */
-static void divergence_falls_with_routers(void **state)
+TEST(divergence_falls_with_routers)
 {
-    (void)state;
     struct fixture f;
     struct fm_tune tune;
     struct fm_err err = {0};
@@ -270,9 +259,8 @@ static double largest_difference(const float *a, const float *b, size_t n)
 }
 
 /* A subnet's share is |L_full| / (|L_sub| + eps): with an infinite eps it is 0. */
-static void cross_weighs_a_subnet_by_its_loss(void **state)
+TEST(cross_weighs_a_subnet_by_its_loss)
 {
-    (void)state;
     const double lr = 1e-4;
     size_t n;
     float *without = cross_values(0, 1e-6, &n), *none = cross_values(1, 1e30, &n);
@@ -327,9 +315,8 @@ static void must_recover(struct runs *r, const struct fm_recover_options *o,
         fail_msg("%s", err.text);
 }
 
-static void the_stream_gets_the_adapter_and_new_figures(void **state)
+TEST(the_stream_gets_the_adapter_and_new_figures)
 {
-    (void)state;
     for (int s = FM_RECOVER_SINGLE; s <= FM_RECOVER_CROSS; s++) {
         struct runs r;
         struct fm_err err = {0};
@@ -397,16 +384,14 @@ static void stop_and_go_on(enum fm_recover_train train)
     }
 }
 
-static void a_stopped_recovery_goes_on_to_the_same_bytes(void **state)
+TEST(a_stopped_recovery_goes_on_to_the_same_bytes)
 {
-    (void)state;
     stop_and_go_on(FM_RECOVER_EXPERTS);
     stop_and_go_on(FM_RECOVER_ROUTER);
 }
 
-static void the_stream_gets_the_routers(void **state)
+TEST(the_stream_gets_the_routers)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_recover_options options;
@@ -431,9 +416,8 @@ static void the_stream_gets_the_routers(void **state)
     fm_recover_report_release(&report);
 }
 
-static void two_threads_make_the_same_adapter(void **state)
+TEST(two_threads_make_the_same_adapter)
 {
-    (void)state;
     for (int threads = 1; threads <= 2; threads++) {
         struct runs r;
         struct fm_err err = {0};
@@ -450,9 +434,8 @@ static void two_threads_make_the_same_adapter(void **state)
     assert_true(runs_same("one.fm", "two.fm"));
 }
 
-static void a_recovery_that_diverges_says_what_to_turn_down(void **state)
+TEST(a_recovery_that_diverges_says_what_to_turn_down)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_recover_report report = {0};
@@ -465,9 +448,8 @@ static void a_recovery_that_diverges_says_what_to_turn_down(void **state)
     fm_recover_report_release(&report);
 }
 
-static void recovery_options_that_make_no_sense_are_refused(void **state)
+TEST(recovery_options_that_make_no_sense_are_refused)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_recover_report report = {0};
@@ -503,9 +485,8 @@ static void recovery_options_that_make_no_sense_are_refused(void **state)
 }
 
 /* Every run of this tool has a layer's experts a second time, with the adapter merged. */
-static void a_plan_counts_the_merged_copy(void **unused)
+TEST(a_plan_counts_the_merged_copy)
 {
-    (void)unused;
     struct fm_model *model;
     struct fm_err err = {0};
     struct fm_estimate plan[2] = {{0}};
@@ -522,9 +503,8 @@ static void a_plan_counts_the_merged_copy(void **unused)
 }
 
 /* A thread has scratch for a block only if there is a block for it. */
-static void scratch_is_of_threads_with_work(void **unused)
+TEST(scratch_is_of_threads_with_work)
 {
-    (void)unused;
     struct fm_model *model;
     struct fm_err err = {0};
     assert_int_equal(fm_model_open(&model, RUNS_MODEL, 1 << 26, &err), FM_OK);
@@ -541,24 +521,4 @@ static void scratch_is_of_threads_with_work(void **unused)
     fm_model_close(model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_follow_the_golden_ones),
-        cmocka_unit_test(steps_follow_the_golden_ones_on_the_fast_table),
-        cmocka_unit_test(moments_in_a_file_change_nothing),
-        cmocka_unit_test(only_kept_channels_are_touched_and_the_start_is_neutral),
-        cmocka_unit_test(loss_falls_with_either_strategy),
-        cmocka_unit_test(divergence_falls_with_routers),
-        cmocka_unit_test(cross_weighs_a_subnet_by_its_loss),
-        cmocka_unit_test(the_stream_gets_the_adapter_and_new_figures),
-        cmocka_unit_test(a_stopped_recovery_goes_on_to_the_same_bytes),
-        cmocka_unit_test(the_stream_gets_the_routers),
-        cmocka_unit_test(two_threads_make_the_same_adapter),
-        cmocka_unit_test(a_plan_counts_the_merged_copy),
-        cmocka_unit_test(scratch_is_of_threads_with_work),
-        cmocka_unit_test(a_recovery_that_diverges_says_what_to_turn_down),
-        cmocka_unit_test(recovery_options_that_make_no_sense_are_refused),
-    };
-    return cmocka_run_group_tests(tests, trained, NULL);
-}
+TEST_MAIN(trained, NULL)

@@ -1,15 +1,9 @@
 /* Sums over micro-batches have the bits of one process that adds from left to right, for any number
  * of ranks, of any sizes; on threads here, and between processes under MPI (test_ranks.sh). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/engine/reduction.h"
 #include "lib/engine/sweeping.h"
 #include "tests/unit/ranks.h"
+#include "tests/unit/test.h"
 
 enum { ROWS = FM_SWEEP_BLOCK_TOKENS / 2 }; /* of a micro-batch: two are a leaf */
 
@@ -154,10 +148,9 @@ static void long_sums_go_in_pieces(struct fm_comm *comm)
 
 static ranks_body *const bodies[] = {sums_have_the_bits_of_one_process, long_sums_go_in_pieces};
 
-static void alone_and_on_threads(void **state)
+TEST(alone_and_on_threads)
 {
     static const int sizes[] = {2, 3, 5, 8};
-    (void)state;
     sums_have_the_bits_of_one_process(NULL);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         ranks_of_threads(sizes[i], bodies, 1, NULL);
@@ -166,7 +159,5 @@ static void alone_and_on_threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(alone_and_on_threads)};
-    return fm_wire_linked ? ranks_of_wire(bodies, 2, NULL)
-                          : cmocka_run_group_tests(tests, NULL, NULL);
+    return fm_wire_linked ? ranks_of_wire(bodies, 2, NULL) : tests_run(NULL, NULL);
 }

@@ -1,23 +1,14 @@
 /*
  * Random numbers: Random123's published vectors, and moments of the distributions.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "lib/base/rng.h"
+#include "tests/unit/test.h"
 
 /* The three vectors that Random123 publishes for philox4x32-10 (its file kat_vectors). */
-static void philox_gives_its_known_answers(void **state)
+TEST(philox_gives_its_known_answers)
 {
-    (void)state;
     static const struct {
         uint32_t counter[4], key[2], want[4];
     } c[] = {
@@ -40,9 +31,8 @@ static void philox_gives_its_known_answers(void **state)
     assert_memory_equal(w, c[0].want, sizeof w);
 }
 
-static void draws_depend_on_all_that_names_them(void **state)
+TEST(draws_depend_on_all_that_names_them)
 {
-    (void)state;
     uint32_t a[4], b[4];
     static const struct {
         uint64_t seed, counter;
@@ -58,9 +48,8 @@ static void draws_depend_on_all_that_names_them(void **state)
     }
 }
 
-static void the_unit_interval_is_open(void **state)
+TEST(the_unit_interval_is_open)
 {
-    (void)state;
     assert_true(fm_rng_unit(0, 0) > 0);
     assert_true(fm_rng_unit(UINT32_MAX, UINT32_MAX) < 1);
     assert_true(isfinite(-log(-log(fm_rng_unit(0, 0)))));
@@ -69,9 +58,8 @@ static void the_unit_interval_is_open(void **state)
 
 /* Means and variances of 100,000 draws: five standard errors, so that chance never fails it (the
  * draws are the same every time). */
-static void distributions_have_their_moments(void **state)
+TEST(distributions_have_their_moments)
 {
-    (void)state;
     enum { N = 100000 };
     double (*const draw[3])(uint64_t, uint32_t, uint64_t) = {fm_rng_uniform, fm_rng_normal,
                                                              fm_rng_gumbel};
@@ -93,9 +81,8 @@ static void distributions_have_their_moments(void **state)
     }
 }
 
-static void permutations_are_permutations_and_differ(void **state)
+TEST(permutations_are_permutations_and_differ)
 {
-    (void)state;
     enum { N = 1009 };
     static uint32_t first[N], second[N];
     static int seen[N];
@@ -117,14 +104,4 @@ static void permutations_are_permutations_and_differ(void **state)
     fm_rng_permutation(first, 0, 7, FM_STREAM_EPOCH, 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_gives_its_known_answers),
-        cmocka_unit_test(draws_depend_on_all_that_names_them),
-        cmocka_unit_test(the_unit_interval_is_open),
-        cmocka_unit_test(distributions_have_their_moments),
-        cmocka_unit_test(permutations_are_permutations_and_differ),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,9 +3,8 @@
  */
 #include "tests/unit/gradients.h"
 
-static void route_takes_the_largest_and_lower_index_on_ties(void **state)
+KERNEL_TEST(route_takes_the_largest_and_lower_index_on_ties)
 {
-    (void)state;
     const float logits[] = {1, 3, 3, 2, -1, /* second row */ 0, 0, 0, 0, 0};
     int32_t *ids = array(6, sizeof *ids);
     float *w = floats(6);
@@ -27,9 +26,8 @@ static double route_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)n[0] * n[2]);
 }
 
-static void route_back_is_the_gradient(void **state)
+KERNEL_TEST(route_back_is_the_gradient)
 {
-    (void)state;
     enum { N = 3, E = 5, K = 2 };
     struct scalar s = {.value = route_value, .n = {N, E, K}};
     float *x = s.x[0] = floats(N * E);
@@ -53,9 +51,8 @@ static double route_raw_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)n[0] * n[2]);
 }
 
-static void route_raw_gives_probabilities_and_their_gradient(void **state)
+KERNEL_TEST(route_raw_gives_probabilities_and_their_gradient)
 {
-    (void)state;
     enum { N = 3, E = 5, K = 2 };
     struct scalar s = {.value = route_raw_value, .n = {N, E, K}};
     float *x = s.x[0] = floats(N * E);
@@ -80,9 +77,8 @@ static void route_raw_gives_probabilities_and_their_gradient(void **state)
 }
 
 /* Scores 1/2, 3/4, ... of logits 0, ln 3, ...; eight experts in four groups. */
-static void scored_routes_choose_with_the_bias_and_weigh_without(void **state)
+KERNEL_TEST(scored_routes_choose_with_the_bias_and_weigh_without)
 {
-    (void)state;
     enum { E = 8, K = 3 };
     const float z[E] = {0, 0, 1.0986123f, -1.0986123f, 0, 0, 1.0986123f, 0};
     const float bias[E] = {0, .75f, 0, 0, .5f, .125f, 0, .0625f};
@@ -128,9 +124,8 @@ static double route_scored_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[2]);
 }
 
-static void scored_routes_have_their_gradient(void **state)
+KERNEL_TEST(scored_routes_have_their_gradient)
 {
-    (void)state;
     enum { N = 3, E = 6, K = 2 };
     /* No step changes what is chosen. */
     const float logits[N * E] = {2,    -1,  0,     1, -3, -2,   -2, -.5f, 1.5f,
@@ -155,9 +150,8 @@ static void scored_routes_have_their_gradient(void **state)
     }
 }
 
-static void sparsemixer_weighs_among_those_near_the_largest(void **state)
+KERNEL_TEST(sparsemixer_weighs_among_those_near_the_largest)
 {
-    (void)state;
     enum { N = 5, E = 4 };
     const float logits[N * E] = {4,  3.75f, 1,   -2,  /* 1/16 is near; 12/15 of the second is not */
                                  0,  0,     0,   0,   /* 0/0 is near, and the lower index first */
@@ -183,9 +177,8 @@ static double sparsemixer_value(const struct scalar *s)
     return weighted(s->y, s->r, 2 * (size_t)s->n[0]);
 }
 
-static void sparsemixer_back_is_the_gradient(void **state)
+KERNEL_TEST(sparsemixer_back_is_the_gradient)
 {
-    (void)state;
     enum { N = 2, E = 5 };
     /* No step changes what is chosen or near. */
     const float logits[N * E] = {2, 1.5f, .25f, -1, 1.75f, -1.25f, -2.5f, -4, -.5f, -.75f};
@@ -200,16 +193,4 @@ static void sparsemixer_back_is_the_gradient(void **state)
     assert_true(dlogits[1] != 0 && dlogits[5] != 0);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(route_takes_the_largest_and_lower_index_on_ties),
-        KERNEL_TEST(route_back_is_the_gradient),
-        KERNEL_TEST(route_raw_gives_probabilities_and_their_gradient),
-        KERNEL_TEST(scored_routes_choose_with_the_bias_and_weigh_without),
-        KERNEL_TEST(scored_routes_have_their_gradient),
-        KERNEL_TEST(sparsemixer_weighs_among_those_near_the_largest),
-        KERNEL_TEST(sparsemixer_back_is_the_gradient),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -3,13 +3,6 @@
  * giants, endless names; with a bound on memory and time, since a hostile header is first of all a
  * long one.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <inttypes.h>
 #include <time.h>
 
@@ -17,6 +10,7 @@
 #include "formats/file/file.h"
 #include "formats/tensor/safetensors.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 static int open_path(struct fm_safetensors *st, const char *path, struct fm_err *err)
 {
@@ -55,9 +49,8 @@ static void is_refused(const char *json, uint64_t data, const char *text)
     assert_null(st.tensor);
 }
 
-static void finds_each_tensor_and_where_it_lies(void **state)
+TEST(finds_each_tensor_and_where_it_lies)
 {
-    (void)state;
     struct fm_safetensors st;
     struct fm_err err = {0};
     const char *json = "{\"__metadata__\":{\"format\":\"pt\",\"a\":\"x\\ny\"},"
@@ -84,9 +77,8 @@ static void finds_each_tensor_and_where_it_lies(void **state)
     fm_safetensors_close(&st); /* twice is fine */
 }
 
-static void digest_is_of_length_and_header(void **state)
+TEST(digest_is_of_length_and_header)
 {
-    (void)state;
     struct fm_safetensors st;
     struct fm_err err = {0};
     unsigned char all[8 + 5] = {5, 0, 0, 0, 0, 0, 0, 0, '{', '}', ' ', '\n', ' '};
@@ -97,9 +89,8 @@ static void digest_is_of_length_and_header(void **state)
     fm_safetensors_close(&st);
 }
 
-static void reads_a_member_inside_another_file(void **state)
+TEST(reads_a_member_inside_another_file)
 {
-    (void)state;
     struct fm_safetensors st;
     struct fm_file f;
     struct fm_err err = {0};
@@ -120,9 +111,8 @@ static void reads_a_member_inside_another_file(void **state)
     fm_file_close(&f);
 }
 
-static void accepts_what_the_format_allows(void **state)
+TEST(accepts_what_the_format_allows)
 {
-    (void)state;
     is_accepted("{}", 0, 0);
     is_accepted("{} \r\n\t ", 0, 0);
     is_accepted(
@@ -143,9 +133,8 @@ static void accepts_what_the_format_allows(void **state)
     is_accepted("{\"__metadata__\":{}}", 0, 0);
 }
 
-static void limits_are_exact(void **state)
+TEST(limits_are_exact)
 {
-    (void)state;
     is_refused("{\"a\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1,
                "tensor 'a': shape has more than 8 numbers");
     char json[1024], name[600];
@@ -162,9 +151,8 @@ static void limits_are_exact(void **state)
 }
 
 /* The edges of the window: space, names and metadata at every place around its end. */
-static void header_longer_than_the_window_reads_the_same(void **state)
+TEST(header_longer_than_the_window_reads_the_same)
 {
-    (void)state;
     const char *entry = "\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}";
     size_t window = 1 << 20, n = strlen(entry);
     char *json = malloc(3 * window);
@@ -185,9 +173,8 @@ static void header_longer_than_the_window_reads_the_same(void **state)
     free(json);
 }
 
-static void an_endless_entry_is_named(void **state)
+TEST(an_endless_entry_is_named)
 {
-    (void)state;
     size_t size = 4 << 20;
     char *json = malloc(size);
     struct fm_safetensors st;
@@ -216,9 +203,8 @@ static char *many_entries(size_t count, uint64_t bytes, size_t *size)
     return json;
 }
 
-static void hundred_thousand_tensors_open_quickly(void **state)
+TEST(hundred_thousand_tensors_open_quickly)
 {
-    (void)state;
     size_t size = 0;
     char *json = many_entries(100000, 3, &size);
     struct fm_safetensors st;
@@ -239,9 +225,8 @@ static void hundred_thousand_tensors_open_quickly(void **state)
     assert_true(opened < 5.0); /* 0.1 s here; sanitizers and emulators need their time */
 }
 
-static void a_million_tensors_are_refused_in_bounded_memory(void **state)
+TEST(a_million_tensors_are_refused_in_bounded_memory)
 {
-    (void)state;
     size_t size = 0;
     char *json = many_entries(1000000, 0, &size);
     struct fm_safetensors st;
@@ -252,9 +237,26 @@ static void a_million_tensors_are_refused_in_bounded_memory(void **state)
     assert_non_null(strstr(err.text, "more than 262144 tensors"));
 }
 
-static void ninety_megabytes_of_zeros_in_brackets_are_refused(void **state)
+TEST(memory_stayed_bounded)
 {
-    (void)state;
+#if defined(__SANITIZE_ADDRESS__)
+    skip(); /* the sanitizer's own memory */
+#endif
+    long before = scratch_peak_mib();
+    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: forget the peak */
+    if (!f || fputs("5", f) < 0 || fclose(f) != 0)
+        skip();
+    long base = scratch_peak_mib();
+    struct fm_safetensors st;
+    struct fm_err err = {0};
+    assert_int_equal(open_path(&st, scratch("many.safetensors"), &err), FM_EFORMAT);
+    long peak = scratch_peak_mib();
+    print_message("peak %ld MiB above %ld (earlier %ld)\n", peak - base, base, before);
+    assert_true(peak - base <= 64);
+}
+
+TEST(ninety_megabytes_of_zeros_in_brackets_are_refused)
+{
     size_t size = 90000000;
     char *json = malloc(size);
     struct fm_safetensors st;
@@ -270,9 +272,8 @@ static void ninety_megabytes_of_zeros_in_brackets_are_refused(void **state)
     free(json);
 }
 
-static void ten_megabyte_name_is_refused(void **state)
+TEST(ten_megabyte_name_is_refused)
 {
-    (void)state;
     size_t size = 10 << 20;
     char *json = malloc(size);
     struct fm_safetensors st;
@@ -284,9 +285,8 @@ static void ten_megabyte_name_is_refused(void **state)
     free(json);
 }
 
-static void header_of_the_limit_and_one_more(void **state)
+TEST(header_of_the_limit_and_one_more)
 {
-    (void)state;
     unsigned char length[8] = {0x00, 0xe1, 0xf5, 0x05}; /* 100,000,000 */
     struct fm_safetensors st;
     struct fm_err err = {0};
@@ -318,9 +318,8 @@ static void header_of_the_limit_and_one_more(void **state)
     assert_non_null(strstr(err.text, "a header of 100000001 bytes (limit 100000000)"));
 }
 
-static void eight_terabytes_of_hole_are_only_numbers(void **state)
+TEST(eight_terabytes_of_hole_are_only_numbers)
 {
-    (void)state;
     struct fm_safetensors st;
     struct fm_err err = {0};
     const char *json =
@@ -335,28 +334,8 @@ static void eight_terabytes_of_hole_are_only_numbers(void **state)
     fm_safetensors_close(&st);
 }
 
-static void memory_stayed_bounded(void **state)
+TEST(plan_is_read_back)
 {
-    (void)state;
-#if defined(__SANITIZE_ADDRESS__)
-    skip(); /* the sanitizer's own memory */
-#endif
-    long before = scratch_peak_mib();
-    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: forget the peak */
-    if (!f || fputs("5", f) < 0 || fclose(f) != 0)
-        skip();
-    long base = scratch_peak_mib();
-    struct fm_safetensors st;
-    struct fm_err err = {0};
-    assert_int_equal(open_path(&st, scratch("many.safetensors"), &err), FM_EFORMAT);
-    long peak = scratch_peak_mib();
-    print_message("peak %ld MiB above %ld (earlier %ld)\n", peak - base, base, before);
-    assert_true(peak - base <= 64);
-}
-
-static void plan_is_read_back(void **state)
-{
-    (void)state;
     struct fm_tensor t[4] = {
         {.name = "z.f32", .dtype = FM_F32, .dims = 2, .shape = {3, 5}},
         {.name = "b.bf16", .dtype = FM_BF16, .dims = 1, .shape = {7}},
@@ -393,9 +372,8 @@ static void plan_is_read_back(void **state)
     free(header);
 }
 
-static void plan_of_nothing_is_a_file_too(void **state)
+TEST(plan_of_nothing_is_a_file_too)
 {
-    (void)state;
     char *header = NULL;
     uint64_t header_bytes = 0, file_bytes = 0;
     struct fm_err err = {0};
@@ -411,9 +389,8 @@ static void plan_of_nothing_is_a_file_too(void **state)
     free(header);
 }
 
-static void plan_refuses_twins_and_giants(void **state)
+TEST(plan_refuses_twins_and_giants)
 {
-    (void)state;
     struct fm_tensor twins[2] = {{.name = "a", .dtype = FM_F32}, {.name = "a", .dtype = FM_U8}};
     struct fm_tensor giant = {
         .name = "g", .dtype = FM_F32, .dims = 2, .shape = {UINT64_MAX / 32, 2}};
@@ -428,26 +405,4 @@ static void plan_refuses_twins_and_giants(void **state)
     assert_null(header);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_each_tensor_and_where_it_lies),
-        cmocka_unit_test(digest_is_of_length_and_header),
-        cmocka_unit_test(reads_a_member_inside_another_file),
-        cmocka_unit_test(accepts_what_the_format_allows),
-        cmocka_unit_test(limits_are_exact),
-        cmocka_unit_test(header_longer_than_the_window_reads_the_same),
-        cmocka_unit_test(an_endless_entry_is_named),
-        cmocka_unit_test(hundred_thousand_tensors_open_quickly),
-        cmocka_unit_test(a_million_tensors_are_refused_in_bounded_memory),
-        cmocka_unit_test(memory_stayed_bounded),
-        cmocka_unit_test(ninety_megabytes_of_zeros_in_brackets_are_refused),
-        cmocka_unit_test(ten_megabyte_name_is_refused),
-        cmocka_unit_test(header_of_the_limit_and_one_more),
-        cmocka_unit_test(eight_terabytes_of_hole_are_only_numbers),
-        cmocka_unit_test(plan_is_read_back),
-        cmocka_unit_test(plan_of_nothing_is_a_file_too),
-        cmocka_unit_test(plan_refuses_twins_and_giants),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -14,9 +14,8 @@ static double e4m3(int code)
     return code & 0x80 ? -value : value;
 }
 
-static void each_code_is_what_the_format_says(void **unused)
+TEST_AROUND(each_code_is_what_the_format_says, start_test, end_test)
 {
-    (void)unused;
     for (int code = 0; code < 256; code++) {
         uint8_t b = (uint8_t)code;
         float x;
@@ -72,9 +71,8 @@ static const int sizes[][4] = {{1, 1, 128, 128},     {128, 128, 128, 128}, {129,
                                {37, 53, 16, 8},      {40, 40, 1, 128},     {33, 65, 64, 1}};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-static void values_are_codes_times_the_scale_of_their_block(void **unused)
+TEST_AROUND(values_are_codes_times_the_scale_of_their_block, start_test, end_test)
 {
-    (void)unused;
     for (size_t s = 0; s < SIZES; s++) {
         struct matrix m = random_matrix(sizes[s][0], sizes[s][1], sizes[s][2], sizes[s][3]);
         size_t n = (size_t)m.N * (size_t)m.K;
@@ -150,9 +148,8 @@ static void expect_codes(enum fm_codes code, const float *x, const float *scale,
 }
 
 /* Every code, the middles between two, and the floats beside these. */
-static void a_code_is_the_nearest(void **unused)
+TEST_AROUND(a_code_is_the_nearest, start_test, end_test)
 {
-    (void)unused;
     for (int code = FM_CODE_E4M3; code <= FM_CODE_INT4; code++) {
         int n = 1 << fm_code_bits((enum fm_codes)code);
         const float one = 1;
@@ -174,9 +171,8 @@ static void a_code_is_the_nearest(void **unused)
     }
 }
 
-static void blocks_have_their_scales(void **unused)
+TEST_AROUND(blocks_have_their_scales, start_test, end_test)
 {
-    (void)unused;
     static const size_t shapes[][2] = {{16, 16},    {2048, 16}, {96, 32},     {2080, 32},
                                        {4096, 128}, {768, 768}, {1026, 1026}, {5120, 2560},
                                        {384, 96},   {2, 2}};
@@ -232,9 +228,8 @@ static void check_table(const struct fm_ops *ops)
     }
 }
 
-static void tables_convert_and_transpose_codes(void **unused)
+TEST_AROUND(tables_convert_and_transpose_codes, start_test, end_test)
 {
-    (void)unused;
     struct fm_err err = {0};
     const struct fm_ops *cpu = NULL;
     assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
@@ -242,15 +237,4 @@ static void tables_convert_and_transpose_codes(void **unused)
     check_table(cpu);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(each_code_is_what_the_format_says, start_test, end_test),
-        cmocka_unit_test_setup_teardown(values_are_codes_times_the_scale_of_their_block, start_test,
-                                        end_test),
-        cmocka_unit_test_setup_teardown(a_code_is_the_nearest, start_test, end_test),
-        cmocka_unit_test_setup_teardown(blocks_have_their_scales, start_test, end_test),
-        cmocka_unit_test_setup_teardown(tables_convert_and_transpose_codes, start_test, end_test),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,17 +1,9 @@
 /* Families whose routers choose by score: config.json in its spellings, sizes, what is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "lib/block/gqa.h"
 #include "lib/block/scored.h"
 #include "lib/family/family.h"
 #include "tests/unit/configs.h"
+#include "tests/unit/test.h"
 
 /* Sizes as the models on the hub have them. */
 #define GLM_AIR                                                                                    \
@@ -37,9 +29,8 @@ static const struct fm_scored *scored(const struct fm_config *c)
 }
 
 /* As transformers counts them, with the biases of the choice. */
-static void the_hubs_models_have_their_size(void **state)
+TEST(the_hubs_models_have_their_size)
 {
-    (void)state;
     struct fm_config glm = must(GLM_AIR, "\"x\":1"), minimax = must(MINIMAX, "\"rotary_dim\":64");
     struct fm_config ernie = must(ERNIE_EXPERTS, "\"x\":1");
     assert_true(fm_config_params(&glm, NULL) == 106852251264);
@@ -53,9 +44,8 @@ static void the_hubs_models_have_their_size(void **state)
     assert_false(glm.shared_mix || ernie.shared_mix);
 }
 
-static void routers_follow_the_rule_of_their_family(void **state)
+TEST(routers_follow_the_rule_of_their_family)
 {
-    (void)state;
     struct fm_config c =
         must(GLM_AIR, "\"n_group\":8,\"topk_group\":4,\"routed_scaling_factor\":2.5,"
                       "\"topk_method\":\"noaux_tc\",\"scoring_func\":\"sigmoid\"");
@@ -80,9 +70,8 @@ static void routers_follow_the_rule_of_their_family(void **state)
     assert_true(s->rule.least == 1e-12f);
 }
 
-static void a_part_of_each_head_is_rotated(void **state)
+TEST(a_part_of_each_head_is_rotated)
 {
-    (void)state;
     struct fm_config c = must(GLM_AIR, "\"rope_theta\":1e6,\"partial_rotary_factor\":0.25");
     assert_true(c.gqa->rope.R == 32 && c.gqa->rope.theta == 1e6 && !c.gqa->rope.pairs);
     float cosines[16], sines[16]; /* angle 1 / theta^(2 i / R) at position 1 */
@@ -110,9 +99,8 @@ static void a_part_of_each_head_is_rotated(void **state)
     refused(MINIMAX, "\"rotary_dim\":129", FM_ECONFIG, "rotary_dim");
 }
 
-static void norms_and_biases_are_switched_on(void **state)
+TEST(norms_and_biases_are_switched_on)
 {
-    (void)state;
     struct fm_config c = must(GLM_AIR, "\"use_qk_norm\":true");
     assert_true(c.gqa->qk_norm == FM_QK_NORM_HEAD && c.gqa->qkv_bias && !c.gqa->o_bias);
     c = must(GLM_AIR, "\"use_qk_norm\":false");
@@ -122,9 +110,8 @@ static void norms_and_biases_are_switched_on(void **state)
     assert_true(c.gqa->qk_norm == FM_QK_NORM_FULL && !c.gqa->qkv_bias);
 }
 
-static void dense_layers_are_the_first_or_outside_a_range(void **state)
+TEST(dense_layers_are_the_first_or_outside_a_range)
 {
-    (void)state;
     struct fm_config c = must(GLM_AIR, "\"first_k_dense_replace\":3,\"n_shared_experts\":2");
     assert_true(c.M == 43 && c.moe[0] == 3 && c.shared == 2816);
     c = must(GLM_AIR, "\"first_k_dense_replace\":0,\"n_shared_experts\":0");
@@ -142,9 +129,8 @@ static void dense_layers_are_the_first_or_outside_a_range(void **state)
     refused(ERNIE_EXPERTS, "\"moe_num_shared_experts\":1000", FM_ECONFIG, "1048576 channels");
 }
 
-static void experts_have_the_familys_keys_or_the_usual_ones(void **state)
+TEST(experts_have_the_familys_keys_or_the_usual_ones)
 {
-    (void)state;
     struct fm_config c = must(ERNIE, "\"num_experts\":32,\"num_experts_per_tok\":4");
     assert_true(c.E == 32 && c.K == 4);
     c = must(ERNIE_EXPERTS, "\"num_experts\":64,\"num_experts_per_tok\":4");
@@ -157,18 +143,16 @@ static void experts_have_the_familys_keys_or_the_usual_ones(void **state)
 }
 
 /* The first MiniMax-M2 has the model_type of a model with another attention. */
-static void a_familys_other_name_needs_its_class(void **state)
+TEST(a_familys_other_name_needs_its_class)
 {
-    (void)state;
     const char *other = "\"model_type\":\"minimax\"" MINIMAX_SIZES;
     must(other, "\"architectures\":[\"MiniMaxM2ForCausalLM\"]");
     refused(other, "\"architectures\":[\"MiniMaxForCausalLM\"]", FM_ECONFIG,
             "MiniMaxM2ForCausalLM");
 }
 
-static void what_is_not_computed_is_refused_by_name(void **state)
+TEST(what_is_not_computed_is_refused_by_name)
 {
-    (void)state;
     refused(GLM_AIR, "\"scoring_func\":\"softmax\"", FM_ECONFIG,
             "scoring_func 'softmax' is not supported for glm4_moe; supported: sigmoid");
     refused(GLM_AIR, "\"topk_method\":\"greedy\"", FM_ECONFIG, "supported: noaux_tc");
@@ -193,17 +177,4 @@ static void what_is_not_computed_is_refused_by_name(void **state)
     refused(ERNIE_EXPERTS, "\"moe_layer_start_index\":[1,1]", FM_ECONFIG, "as a list");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_hubs_models_have_their_size),
-        cmocka_unit_test(routers_follow_the_rule_of_their_family),
-        cmocka_unit_test(a_part_of_each_head_is_rotated),
-        cmocka_unit_test(norms_and_biases_are_switched_on),
-        cmocka_unit_test(dense_layers_are_the_first_or_outside_a_range),
-        cmocka_unit_test(experts_have_the_familys_keys_or_the_usual_ones),
-        cmocka_unit_test(a_familys_other_name_needs_its_class),
-        cmocka_unit_test(what_is_not_computed_is_refused_by_name),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

@@ -15,9 +15,8 @@
 static const int shapes[][3] = {{1, 37, 48}, {19, 131, 33}, {6, 150, 1060}, {2500, 9, 130}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
-static void scores_agree_by_every_tile_and_by_products(void **state)
+KERNEL_TEST(scores_agree_by_every_tile_and_by_products)
 {
-    (void)state;
     for (int c = 0; c < SHAPES; c++) {
         int n = shapes[c][0], I = shapes[c][1], H = shapes[c][2];
         float *gate_up = normals(2 * (size_t)I * H, 1), *down = normals((size_t)I * H, 1);
@@ -41,9 +40,8 @@ static void scores_agree_by_every_tile_and_by_products(void **state)
 }
 
 /* By matrix registers; weights of either type, gradients whose squares underflow in float. */
-static void scores_agree_by_matrix_registers(void **state)
+KERNEL_TEST(scores_agree_by_matrix_registers)
 {
-    (void)state;
     if (!fm_isa_amx())
         skip();
     for (int c = 0; c < 2 * SHAPES; c++) {
@@ -68,11 +66,4 @@ static void scores_agree_by_matrix_registers(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        KERNEL_TEST(scores_agree_by_every_tile_and_by_products),
-        KERNEL_TEST(scores_agree_by_matrix_registers),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,15 +1,7 @@
 /* Golden segment checksums: boundaries, digests, and the member read back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "lib/block/swiglu.h"
 #include "lib/stage/segments.h"
+#include "tests/unit/test.h"
 
 static const struct fm_tensor rest[] = {
     {.name = "b.weight", .dtype = FM_BF16, .dims = 2, .shape = {3, 17}},
@@ -28,9 +20,8 @@ static void make(struct fm_segments *seg, int I, const uint32_t *widths, size_t 
                      FM_OK);
 }
 
-static void boundaries_are_sorted_each_once_with_multiples_of_64(void **unused)
+TEST(boundaries_are_sorted_each_once_with_multiples_of_64)
 {
-    (void)unused;
     struct fm_segments seg;
     const uint32_t widths[] = {150, 64, 7, 150, 133, 7};
     make(&seg, 150, widths, 6);
@@ -46,9 +37,8 @@ static void boundaries_are_sorted_each_once_with_multiples_of_64(void **unused)
     fm_segments_release(&seg);
 }
 
-static void digests_are_those_of_the_rows_between_boundaries(void **unused)
+TEST(digests_are_those_of_the_rows_between_boundaries)
 {
-    (void)unused;
     struct fm_segments seg;
     const uint32_t widths[] = {5};
     unsigned char rows[70 * 6];
@@ -63,9 +53,8 @@ static void digests_are_those_of_the_rows_between_boundaries(void **unused)
     fm_segments_release(&seg);
 }
 
-static void the_size_is_known_before_the_digests(void **unused)
+TEST(the_size_is_known_before_the_digests)
 {
-    (void)unused;
     struct fm_segments seg;
     struct fm_err err = {0};
     void *empty, *full;
@@ -87,12 +76,4 @@ static void the_size_is_known_before_the_digests(void **unused)
     fm_segments_release(&seg);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(boundaries_are_sorted_each_once_with_multiples_of_64),
-        cmocka_unit_test(digests_are_those_of_the_rows_between_boundaries),
-        cmocka_unit_test(the_size_is_known_before_the_digests),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -2,16 +2,10 @@
  * What follows a document of text.  The ids between the separators are those that the tokenizers
  * library gave for the strings of golden/text/NAME.ids (tests/judge/textjudge.py).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/file/text.h"
 #include "lib/data/corpus.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 #define IDS_MAX 65536
 
@@ -107,9 +101,8 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
 }
 
 /* qwen2 is byte-level BPE without a template, llama3 puts its bos in front. */
-static void documents_end_with_the_separator(void **state)
+TEST(documents_end_with_the_separator)
 {
-    (void)state;
     const char *rows = rows_of("qwen2");
     struct fm_run_options run = {
         .inputs.model = model_with("qwen2", "{\"eos_token\": \"<|endoftext|>\"}", NULL, NULL)};
@@ -129,9 +122,8 @@ static void documents_end_with_the_separator(void **state)
 }
 
 /* Beside the tokenizer, else the model's numbers, else nothing. */
-static void the_end_is_found_in_the_files(void **state)
+TEST(the_end_is_found_in_the_files)
 {
-    (void)state;
     const char *rows = rows_of("qwen2");
     struct fm_run_options run = {.inputs.model = model_with("qwen2", "{\"eos_token\": null}",
                                                             "{\"eos_token_id\": 1001}",
@@ -152,9 +144,8 @@ static void the_end_is_found_in_the_files(void **state)
 }
 
 /* A template that ends every document with the separator, and texts that do. */
-static void a_document_that_ends_with_it_gets_no_other(void **state)
+TEST(a_document_that_ends_with_it_gets_no_other)
 {
-    (void)state;
     static const char
         before[] = "\"post_processor\":{\"type\":\"ByteLevel\"",
         after[] =
@@ -196,9 +187,8 @@ static void a_document_that_ends_with_it_gets_no_other(void **state)
     check(&run, rows, 1000);
 }
 
-static void what_files_or_users_say_wrongly_is_refused(void **state)
+TEST(what_files_or_users_say_wrongly_is_refused)
 {
-    (void)state;
     static const struct {
         const char *tokenizer_config, *config, *separator;
         int code;
@@ -236,13 +226,4 @@ static void what_files_or_users_say_wrongly_is_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(documents_end_with_the_separator),
-        cmocka_unit_test(the_end_is_found_in_the_files),
-        cmocka_unit_test(a_document_that_ends_with_it_gets_no_other),
-        cmocka_unit_test(what_files_or_users_say_wrongly_is_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

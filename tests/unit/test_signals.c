@@ -6,18 +6,10 @@
  * FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), FM_SIGNALS_BIN=DIR takes the tools from
  * there, and FM_SIGNALS_EMULATED says that /proc has the threads of an emulator.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -28,6 +20,7 @@
 #include "lib/base/signals.h"
 #include "lib/bench/synth.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 enum { ARGS_MAX = 24, ENDED_BY = 1000 };
 
@@ -333,9 +326,8 @@ static void hit_often(const struct job *job, int threads, int hits, struct tally
                   job->tool, threads, t->hits, t->saved, t->ended, t->over, t->wrong, t->damaged);
 }
 
-static void signals_at_any_moment_change_no_result(void **state)
+TEST_AROUND(signals_at_any_moment_change_no_result, tidy, NULL)
 {
-    (void)state;
     const char *text = getenv("FM_SIGNALS");
     int hits = text ? atoi(text) : HITS, wrong = 0, damaged = 0;
     for (int i = 0; i < 2 * JOBS; i++) {
@@ -351,9 +343,8 @@ static void signals_at_any_moment_change_no_result(void **state)
 
 /* --- one by one --- */
 
-static void all_threads_but_one_block_what_is_handled(void **state)
+TEST_AROUND(all_threads_but_one_block_what_is_handled, tidy, NULL)
 {
-    (void)state;
     char path[600];
     int threads = 0, open_ones = 0;
     if (getenv("FM_SIGNALS_EMULATED"))
@@ -397,9 +388,8 @@ static void expect_heeded(const char *line, const char *more, int sig, int expec
     assert_true(now() - began < 20); /* at once, on a busy machine too */
 }
 
-static void a_silent_pipe_does_not_keep_it(void **state)
+TEST_AROUND(a_silent_pipe_does_not_keep_it, tidy, NULL)
 {
-    (void)state;
     static const char train[] = "fm-train " ON, recover[] = "fm-recover " ON;
     int entries = scratch_entries(scratch_root);
     expect_heeded(train, "-o out", SIGTERM, ENDED_BY + SIGTERM);
@@ -409,9 +399,8 @@ static void a_silent_pipe_does_not_keep_it(void **state)
     assert_int_equal(scratch_entries(scratch_root), entries);
 }
 
-static void a_silent_pytorch_does_not_keep_it(void **state)
+TEST_AROUND(a_silent_pytorch_does_not_keep_it, tidy, NULL)
 {
-    (void)state;
     static const char script[] = "#!/bin/sh\ngrep Sig /proc/self/status >python.status\n"
                                  "exec sleep 60\n";
     const char *python = scratch_write("python", script, sizeof script - 1);
@@ -423,9 +412,8 @@ static void a_silent_pytorch_does_not_keep_it(void **state)
     assert_int_equal(ignored & 0x7fffffff, 0); /* the two above are what posix_spawn is made with */
 }
 
-static void a_tokenizer_command_has_no_signal_blocked(void **state)
+TEST_AROUND(a_tokenizer_command_has_no_signal_blocked, tidy, NULL)
 {
-    (void)state;
     static const char script[] =
         "#!/bin/sh\ngrep Sig /proc/self/status >command.status\nexec sed s/.*/[1,2,3,4,5,6,7,8]/\n";
     const char *command = scratch_write("command", script, sizeof script - 1);
@@ -439,9 +427,8 @@ static void a_tokenizer_command_has_no_signal_blocked(void **state)
     assert_int_equal(ignored & 0x7fffffff, 0); /* 32 and 33: inherited from who started the test */
 }
 
-static void it_stops_and_goes_on_as_a_terminal_says(void **state)
+TEST_AROUND(it_stops_and_goes_on_as_a_terminal_says, tidy, NULL)
 {
-    (void)state;
     for (int i = 0; i < 2 * JOBS; i++) {
         const struct job *job = &jobs[i / 2];
         struct process p = start(job->line, i % 2 ? "-T 2 -o out" : "-T 1 -o out", false);
@@ -461,9 +448,8 @@ static void it_stops_and_goes_on_as_a_terminal_says(void **state)
     }
 }
 
-static void a_hangup_that_is_ignored_stays_ignored(void **state)
+TEST_AROUND(a_hangup_that_is_ignored_stays_ignored, tidy, NULL)
 {
-    (void)state;
     signal(SIGHUP, SIG_IGN); /* as nohup does */
     struct process p = start(jobs[0].line, "-T 2 -o out", false);
     signal(SIGHUP, SIG_DFL);
@@ -474,9 +460,8 @@ static void a_hangup_that_is_ignored_stays_ignored(void **state)
     assert_true(scratch_same(scratch("out"), scratch(jobs[0].straight)));
 }
 
-static void a_second_signal_ends_it_at_once(void **state)
+TEST_AROUND(a_second_signal_ends_it_at_once, tidy, NULL)
 {
-    (void)state;
     int entries = scratch_entries(scratch_root);
     struct process p = start(jobs[0].line, "-T 2 -o out", false);
     await_catching(p.pid);
@@ -489,9 +474,8 @@ static void a_second_signal_ends_it_at_once(void **state)
     assert_int_equal(scratch_entries(scratch_root), entries);
 }
 
-static void other_signals_do_what_they_always_do(void **state)
+TEST_AROUND(other_signals_do_what_they_always_do, tidy, NULL)
 {
-    (void)state;
     static const int signals[] = {SIGUSR1, SIGQUIT, SIGALRM, SIGXCPU};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         struct process p = start("fm-train " ON " -o out", "", true);
@@ -517,9 +501,8 @@ static pid_t start_unread(const char *line, int to)
 
 /* The first signal is enough where a pipe or a socket is full, and whether others set it so that it
  * does not block. */
-static void a_stalled_reader_does_not_keep_it(void **state)
+TEST_AROUND(a_stalled_reader_does_not_keep_it, tidy, NULL)
 {
-    (void)state;
     char line[8400];
     snprintf(line, sizeof line, "exec %s/fm-pack --model model -q -T 2 trained 2>/dev/null", bin);
     for (int kind = 0; kind < 3; kind++) {
@@ -543,18 +526,6 @@ static void a_stalled_reader_does_not_keep_it(void **state)
 int main(int argc, char **argv)
 {
     (void)argc;
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(signals_at_any_moment_change_no_result, tidy),
-        cmocka_unit_test_setup(all_threads_but_one_block_what_is_handled, tidy),
-        cmocka_unit_test_setup(a_silent_pipe_does_not_keep_it, tidy),
-        cmocka_unit_test_setup(a_stalled_reader_does_not_keep_it, tidy),
-        cmocka_unit_test_setup(a_silent_pytorch_does_not_keep_it, tidy),
-        cmocka_unit_test_setup(a_tokenizer_command_has_no_signal_blocked, tidy),
-        cmocka_unit_test_setup(it_stops_and_goes_on_as_a_terminal_says, tidy),
-        cmocka_unit_test_setup(a_hangup_that_is_ignored_stays_ignored, tidy),
-        cmocka_unit_test_setup(a_second_signal_ends_it_at_once, tidy),
-        cmocka_unit_test_setup(other_signals_do_what_they_always_do, tidy),
-    };
     char given[4200];
     signal(SIGINT, SIG_DFL); /* a script ignores both for what it starts in the background */
     signal(SIGQUIT, SIG_DFL);
@@ -563,5 +534,5 @@ int main(int argc, char **argv)
              slash ? argv[0] : ".");
     const char *dir = getenv("FM_SIGNALS_BIN") ? getenv("FM_SIGNALS_BIN") : given;
     scratch_check(realpath(dir, bin) != NULL, dir);
-    return cmocka_run_group_tests(tests, prepare, NULL);
+    return tests_run(prepare, NULL);
 }

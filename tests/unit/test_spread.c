@@ -1,16 +1,11 @@
 /* Percentiles, intervals and agreement from numbers made by hand. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
 
 #include "lib/masks/spread.h"
+#include "tests/unit/test.h"
 
-static void a_percentile_is_between_two_values(void **state)
+TEST(a_percentile_is_between_two_values)
 {
-    (void)state;
     const float x[] = {1, 2, 4, 8, 16};
     assert_true(fm_spread_percentile(x, 5, 0) == 1 && fm_spread_percentile(x, 5, 1) == 16);
     assert_true(fm_spread_percentile(x, 5, 0.5) == 4);
@@ -19,9 +14,8 @@ static void a_percentile_is_between_two_values(void **state)
 }
 
 /* From tables of the t distribution. */
-static void student_quantiles(void **state)
+TEST(student_quantiles)
 {
-    (void)state;
     const struct {
         int freedom;
         double t;
@@ -33,9 +27,8 @@ static void student_quantiles(void **state)
 }
 
 /* Documents of 1, 2 and 3 tokens; sums 3, 2, 7, mean 2; off by 1, -2, 1. */
-static void an_interval_weighs_groups_by_their_tokens(void **state)
+TEST(an_interval_weighs_groups_by_their_tokens)
 {
-    (void)state;
     const float ce[] = {3, 1, 1, 2, 2, 3}, kl[] = {1, 1, 1, 1, 1, 1};
     const size_t first[] = {0, 1, 3, 6};
     struct fm_token token[6];
@@ -54,12 +47,4 @@ static void an_interval_weighs_groups_by_their_tokens(void **state)
     assert_true(isnan(s.ce_half) && s.tokens == 6 && s.groups == 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_percentile_is_between_two_values),
-        cmocka_unit_test(student_quantiles),
-        cmocka_unit_test(an_interval_weighs_groups_by_their_tokens),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

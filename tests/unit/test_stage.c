@@ -1,18 +1,11 @@
 /* Stage streams: what they carry and drop, and whose checkpoint they belong to. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/json/json.h"
 #include "tests/unit/stages.h"
+#include "tests/unit/test.h"
 
 /* Layers 0 and 2 of three, and lists that name no layers or others. */
-static void layers_with_experts_are_read_from_the_manifest(void **unused)
+TEST(layers_with_experts_are_read_from_the_manifest)
 {
-    (void)unused;
     const char *bad[] = {"[]", "[2,0]", "[0,0]", "[0,3]", "[-1]", "[0.5]", "[\"0\"]", "{}", "7"};
     struct fm_ranking r = stages_ranking();
     struct fm_err err = {0};
@@ -37,9 +30,8 @@ static void layers_with_experts_are_read_from_the_manifest(void **unused)
     fm_bundle_close(&b);
 }
 
-static void a_stream_carries_the_checkpoints_small_files(void **unused)
+TEST(a_stream_carries_the_checkpoints_small_files)
 {
-    (void)unused;
     struct fm_ranking r = stages_ranking();
     struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
@@ -60,9 +52,8 @@ static void a_stream_carries_the_checkpoints_small_files(void **unused)
     fm_bundle_close(&b);
 }
 
-static void training_again_drops_the_adapter_and_says_so(void **unused)
+TEST(training_again_drops_the_adapter_and_says_so)
 {
-    (void)unused;
     char dropped[FM_STAGE_DROPPED_BYTES], again[FM_STAGE_DROPPED_BYTES];
     struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank(), unread;
@@ -90,9 +81,8 @@ static void training_again_drops_the_adapter_and_says_so(void **unused)
     fm_bundle_close(&in);
 }
 
-static void another_checkpoint_is_refused_by_its_digests(void **unused)
+TEST(another_checkpoint_is_refused_by_its_digests)
 {
-    (void)unused;
     struct fm_err err = {0};
     struct fm_bundle b = stages_open_rank();
     stages_must(fm_stage_model_check(&b, &stages_dir, &err), &err);
@@ -112,9 +102,8 @@ static void another_checkpoint_is_refused_by_its_digests(void **unused)
     fm_bundle_close(&b);
 }
 
-static void a_config_of_another_model_is_refused(void **unused)
+TEST(a_config_of_another_model_is_refused)
 {
-    (void)unused;
     struct fm_ranking r = stages_ranking();
     struct fm_err err = {0};
     struct fm_bundle b;
@@ -133,9 +122,8 @@ static void a_config_of_another_model_is_refused(void **unused)
     free(edited);
 }
 
-static void histories_that_cannot_be_are_refused(void **unused)
+TEST(histories_that_cannot_be_are_refused)
 {
-    (void)unused;
     static const char *const stages[] = {"train", "rank"};
     static const char *const histories[] = {
         "[{\"tool\": \"fm-rank\", \"options\": {}}]",
@@ -158,9 +146,8 @@ static void histories_that_cannot_be_are_refused(void **unused)
     }
 }
 
-static void a_model_without_sums_of_its_weights_is_refused(void **unused)
+TEST(a_model_without_sums_of_its_weights_is_refused)
 {
-    (void)unused;
     struct fm_err err = {0};
     struct fm_bundle_writer *w;
     struct fm_bundle b;
@@ -178,16 +165,4 @@ static void a_model_without_sums_of_its_weights_is_refused(void **unused)
                   "weights: 'layers' is not a list of 3 digests");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layers_with_experts_are_read_from_the_manifest),
-        cmocka_unit_test(a_stream_carries_the_checkpoints_small_files),
-        cmocka_unit_test(training_again_drops_the_adapter_and_says_so),
-        cmocka_unit_test(another_checkpoint_is_refused_by_its_digests),
-        cmocka_unit_test(a_config_of_another_model_is_refused),
-        cmocka_unit_test(histories_that_cannot_be_are_refused),
-        cmocka_unit_test(a_model_without_sums_of_its_weights_is_refused),
-    };
-    return cmocka_run_group_tests(tests, stages_open_model, stages_close_model);
-}
+TEST_MAIN(stages_open_model, stages_close_model)

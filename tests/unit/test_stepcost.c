@@ -1,15 +1,9 @@
 /* What steps are worth, from gradients that are known. */
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "lib/base/rng.h"
 #include "lib/masks/stepcost.h"
+#include "tests/unit/test.h"
 
 enum { X = 6, A = 4, LANES = FM_STEPCOST_LANES };
 
@@ -57,9 +51,8 @@ static void add_sweep(struct fm_stepcost *w, const uint32_t *widths, uint64_t sw
     assert_int_equal(fm_stepcost_add(w, widths, around, sums, &err), FM_OK);
 }
 
-static void each_expert_goes_a_step_both_ways(void **state)
+TEST(each_expert_goes_a_step_both_ways)
 {
-    (void)state;
     struct fm_stepcost w;
     make(&w);
     const uint32_t widths[X] = {10, 20, 30, 40, 20, 30};
@@ -85,9 +78,8 @@ static void each_expert_goes_a_step_both_ways(void **state)
     fm_stepcost_release(&w);
 }
 
-static void worth_is_the_mean_of_both_ends(void **state)
+TEST(worth_is_the_mean_of_both_ends)
 {
-    (void)state;
     struct fm_stepcost w;
     make(&w);
     const uint32_t widths[X] = {20, 20, 20, 30, 30, 30};
@@ -115,9 +107,8 @@ static double error_of(const struct fm_stepcost *w, bool raw)
     return sqrt(sum / X);
 }
 
-static void noise_is_told_from_worth(void **state)
+TEST(noise_is_told_from_worth)
 {
-    (void)state;
     struct fm_stepcost w;
     const uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
     double raw = 0, drawn = 0;
@@ -134,9 +125,8 @@ static void noise_is_told_from_worth(void **state)
 }
 
 /* Half of the tokens as they came, half in even shares; at least a twentieth of such a share. */
-static void experts_are_weighed_by_their_tokens(void **state)
+TEST(experts_are_weighed_by_their_tokens)
 {
-    (void)state;
     struct fm_stepcost w;
     const uint32_t widths[X] = {20, 20, 20, 20, 20, 20};
     const int64_t tokens[X] = {0, 30, 60, 0, 0, 0};
@@ -150,9 +140,8 @@ static void experts_are_weighed_by_their_tokens(void **state)
     fm_stepcost_release(&w);
 }
 
-static void the_least_worth_goes_first(void **state)
+TEST(the_least_worth_goes_first)
 {
-    (void)state;
     struct fm_stepcost w;
     make(&w);
     uint32_t widths[X] = {30, 30, 30, 30, 30, 30};
@@ -170,9 +159,8 @@ static void the_least_worth_goes_first(void **state)
     fm_stepcost_release(&w);
 }
 
-static void pairs_gain_and_share_no_expert(void **state)
+TEST(pairs_gain_and_share_no_expert)
 {
-    (void)state;
     struct fm_stepcost w;
     struct fm_err err = {0};
     struct fm_stepcost_pair pair[X];
@@ -194,15 +182,4 @@ static void pairs_gain_and_share_no_expert(void **state)
     fm_stepcost_release(&w);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_expert_goes_a_step_both_ways),
-        cmocka_unit_test(worth_is_the_mean_of_both_ends),
-        cmocka_unit_test(noise_is_told_from_worth),
-        cmocka_unit_test(experts_are_weighed_by_their_tokens),
-        cmocka_unit_test(the_least_worth_goes_first),
-        cmocka_unit_test(pairs_gain_and_share_no_expert),
-    };
-    return cmocka_run_group_tests(tests, set_up, NULL);
-}
+TEST_MAIN(set_up, NULL)

@@ -1,13 +1,7 @@
 /* Channel groups of storages: whole blocks of every plane, whole bytes of codes. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
+#include "tests/unit/test.h"
 
 static int group_of(const struct fm_storage *storage, int rows, int columns)
 {
@@ -15,15 +9,13 @@ static int group_of(const struct fm_storage *storage, int rows, int columns)
     return fm_storage_group(&c);
 }
 
-static void plain_weights_leave_one_by_one(void **state)
+TEST(plain_weights_leave_one_by_one)
 {
-    (void)state;
     assert_int_equal(group_of(NULL, 0, 0), 1);
 }
 
-static void a_group_is_whole_blocks_of_rows_and_of_columns(void **state)
+TEST(a_group_is_whole_blocks_of_rows_and_of_columns)
 {
-    (void)state;
     assert_int_equal(group_of(&fm_fp8, 128, 128), 128);
     assert_int_equal(group_of(&fm_fp8, 16, 24), 48);
     assert_int_equal(group_of(&fm_fp8, 1, 7), 7);
@@ -31,18 +23,9 @@ static void a_group_is_whole_blocks_of_rows_and_of_columns(void **state)
 }
 
 /* A product of two sizes of blocks can be more than an int holds. */
-static void a_group_larger_than_every_expert_is_one_number(void **state)
+TEST(a_group_larger_than_every_expert_is_one_number)
 {
-    (void)state;
     assert_int_equal(group_of(&fm_fp8, (1 << 20) - 1, 1 << 20), FM_CHANNELS_MAX + 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plain_weights_leave_one_by_one),
-        cmocka_unit_test(a_group_is_whole_blocks_of_rows_and_of_columns),
-        cmocka_unit_test(a_group_larger_than_every_expert_is_one_number),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

@@ -1,14 +1,6 @@
 /* Records must come back the same whatever share of them fits into memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "lib/state/store.h"
+#include "tests/unit/test.h"
 
 enum { RECORD = 200, COUNT = 7 };
 
@@ -37,13 +29,12 @@ static void expect_all(const struct fm_store *s, size_t resident)
     }
 }
 
-static void records_come_back_whatever_the_limit(void **state)
+TEST(records_come_back_whatever_the_limit)
 {
     const struct {
         uint64_t memory;
         size_t resident;
     } cases[] = {{0, 0}, {255, 0}, {256, 1}, {3 * 256 + 9, 3}, {7 * 256, 7}, {UINT64_MAX, 7}};
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct fm_store s = {0};
         struct fm_err err = {0};
@@ -55,9 +46,8 @@ static void records_come_back_whatever_the_limit(void **state)
     }
 }
 
-static void parts_of_a_record_change_alone(void **state)
+TEST(parts_of_a_record_change_alone)
 {
-    (void)state;
     for (uint64_t memory = 0; memory <= 4096; memory += 4096) {
         struct fm_store s = {0};
         struct fm_err err = {0};
@@ -76,23 +66,14 @@ static void parts_of_a_record_change_alone(void **state)
     }
 }
 
-static void sizes_that_overflow_are_refused(void **state)
+TEST(sizes_that_overflow_are_refused)
 {
     struct fm_store s = {0};
     struct fm_err err = {0};
-    (void)state;
     assert_int_equal(fm_store_init(&s, fm_ops_ref(), SIZE_MAX / 2, 3, 0, &err), FM_ENOMEM);
     fm_store_release(&s);
     assert_int_equal(fm_store_init(&s, fm_ops_ref(), SIZE_MAX, 1, 0, &err), FM_ENOMEM);
     fm_store_release(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_come_back_whatever_the_limit),
-        cmocka_unit_test(parts_of_a_record_change_alone),
-        cmocka_unit_test(sizes_that_overflow_are_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

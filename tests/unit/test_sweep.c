@@ -1,20 +1,13 @@
 /* The numbers of a sweep: those of transformers and of autograd. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/unit/sweeps.h"
+#include "tests/unit/test.h"
 
 /* Float32 sums of a few hundred terms in another order than torch's: 1e-6 is typical. */
 #define NEAR 1e-4
 
-static void the_full_model_gives_transformers_logits(void **state)
+TEST(the_full_model_gives_transformers_logits)
 {
     struct sweeps u;
-    (void)state;
     sweeps_open(&u, false, "ids", 1, 1, 1 << 30);
     size_t rows = (size_t)u.S * (size_t)u.T, n = rows * (size_t)u.c->V;
     struct fm_sweep_taps taps = {.logits = calloc(n, sizeof(float)),
@@ -44,11 +37,10 @@ static bool stored_gradient(int l)
     return fm_safetensors_find(&sweeps_golden.st, name) != NULL;
 }
 
-static void gradients_of_the_full_model_are_autograds(void **state)
+TEST(gradients_of_the_full_model_are_autograds)
 {
     struct sweeps u;
     struct sweeps_seen seen;
-    (void)state;
     sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);
     size_t n = sweeps_boundary(&u) * (size_t)(u.c->L + 1), IH = (size_t)u.c->I * (size_t)u.c->H;
     sweeps_seen_init(&seen, &u, NULL);
@@ -93,11 +85,10 @@ static void near_sums(const char *name, const double *c, size_t n)
 }
 
 /* Teacher and student of the mask gradient (fm-method(7)) in one sweep. */
-static void a_subnet_learns_as_autograd_says(void **state)
+TEST(a_subnet_learns_as_autograd_says)
 {
     struct sweeps u;
     struct sweeps_seen seen;
-    (void)state;
     sweeps_open(&u, true, "grad.ids", 1, 2, 1 << 30);
     int32_t *widths = golden_read(&sweeps_golden, "subnet.widths", FM_I32, NULL);
     size_t n = sweeps_boundary(&u) * (size_t)(u.c->L + 1);
@@ -143,12 +134,11 @@ static double gradient_limit(void)
     return strcmp(sweeps_model, "golden/odd-q35") == 0 ? 3 * NEAR : NEAR;
 }
 
-static void an_adapter_learns_as_autograd_says(void **state)
+TEST(an_adapter_learns_as_autograd_says)
 {
     struct sweeps u;
     struct sweeps_seen seen;
     struct fm_adapter adapter;
-    (void)state;
     sweeps_open(&u, true, "grad.ids", 1, 2, 1 << 30);
     sweeps_open_adapter(&adapter, &u);
     sweeps_seen_init(&seen, &u, &adapter);
@@ -182,11 +172,10 @@ static void an_adapter_learns_as_autograd_says(void **state)
 
 /* Per-token log-probabilities of the members at five budgets; the masks next to them must miss ten
  * times what is allowed. */
-static void members_of_a_family_give_transformers_logprobs(void **state)
+TEST(members_of_a_family_give_transformers_logprobs)
 {
     struct sweeps u;
     size_t count = 0;
-    (void)state;
     if (!fm_safetensors_find(&sweeps_golden.st, "members.widths"))
         skip();
     sweeps_open(&u, true, "ids", 1, 1, 1 << 30);
@@ -222,10 +211,9 @@ static void halve(void *self, const struct fm_measure *measure, float *scale)
     scale[0] = 0.5f;
 }
 
-static void a_visitor_scales_a_lanes_gradient(void **state)
+TEST(a_visitor_scales_a_lanes_gradient)
 {
     struct sweeps u;
-    (void)state;
     sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);
     size_t n = sweeps_boundary(&u) * (size_t)(u.c->L + 1);
     struct fm_sweep_taps taps = {.dx = calloc(n, sizeof(float))};
@@ -239,20 +227,7 @@ static void a_visitor_scales_a_lanes_gradient(void **state)
     sweeps_close(&u);
 }
 
-static int group(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_full_model_gives_transformers_logits),
-        cmocka_unit_test(gradients_of_the_full_model_are_autograds),
-        cmocka_unit_test(a_subnet_learns_as_autograd_says),
-        cmocka_unit_test(an_adapter_learns_as_autograd_says),
-        cmocka_unit_test(members_of_a_family_give_transformers_logprobs),
-        cmocka_unit_test(a_visitor_scales_a_lanes_gradient),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
 int main(void)
 {
-    return sweeps_run(group);
+    return sweeps_run();
 }

@@ -1,12 +1,6 @@
 /* How a sweep is run: threads, memory and other lanes change no number, and a stop is reported. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "tests/unit/sweeps.h"
+#include "tests/unit/test.h"
 
 /* Everything one run of two lanes over single sequences gives, to be compared byte for byte. */
 struct outcome {
@@ -111,26 +105,23 @@ static void compare_runs(bool adapted)
     fm_model_close(model);
 }
 
-static void threads_and_memory_change_no_byte(void **state)
+TEST(threads_and_memory_change_no_byte)
 {
-    (void)state;
     compare_runs(false);
 }
 
-static void threads_and_memory_change_no_byte_of_an_adapter(void **state)
+TEST(threads_and_memory_change_no_byte_of_an_adapter)
 {
-    (void)state;
     compare_runs(true);
 }
 
 /* Quality runs carry many lanes forward only. */
-static void many_lanes_measure_what_one_lane_does(void **state)
+TEST(many_lanes_measure_what_one_lane_does)
 {
     struct sweeps u;
     enum { LANES = 9 };
     struct fm_measure alone, many[LANES];
     struct fm_lane lanes[LANES];
-    (void)state;
     sweeps_open(&u, true, "grad.ids", 1, LANES, 1 << 30);
     uint32_t *widths = golden_read(&sweeps_golden, "subnet.widths", FM_I32, NULL);
     for (int i = 0; i < LANES; i++)
@@ -148,12 +139,11 @@ static void many_lanes_measure_what_one_lane_does(void **state)
     sweeps_close(&u);
 }
 
-static void a_stopped_sweep_says_so(void **state)
+TEST(a_stopped_sweep_says_so)
 {
     struct sweeps u;
     const atomic_int stop = 1;
     struct fm_lane lane = {.teacher = -1, .ce = 1};
-    (void)state;
     sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);
     fm_sweep_free(u.sweep);
     struct fm_sweep_options options = {.stop = &stop};
@@ -208,9 +198,8 @@ static int run_until(struct stopper *s, int nth, bool forward, bool *once_more)
 }
 
 /* No other expert is computed, of the layer at hand either. */
-static void a_sweep_stops_between_two_experts(void **state)
+TEST(a_sweep_stops_between_two_experts)
 {
-    (void)state;
     struct stopper s;
     bool whole;
     fm_pool_stop();
@@ -227,19 +216,7 @@ static void a_sweep_stops_between_two_experts(void **state)
     }
 }
 
-static int group(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_lanes_measure_what_one_lane_does),
-        cmocka_unit_test(a_stopped_sweep_says_so),
-        cmocka_unit_test(a_sweep_stops_between_two_experts),
-        cmocka_unit_test(threads_and_memory_change_no_byte),
-        cmocka_unit_test(threads_and_memory_change_no_byte_of_an_adapter),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
-
 int main(void)
 {
-    return sweeps_run(group);
+    return sweeps_run();
 }

@@ -2,19 +2,9 @@
  * The encoder against ids that the tokenizers library gave: golden/text/NAME.json is a
  * tokenizer, NAME.ids its strings and ids (tests/judge/textjudge.py).
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
+#include "tests/unit/test.h"
 
 static const char *const names[] = {
     "mixtral", "mistral", "phi35",     "flags",     "qwen2",  "qwen3",   "llama3", "olmoe",
@@ -65,9 +55,8 @@ static int check_sample(const char *name, struct fm_encoder *e)
     return strings;
 }
 
-static void ids_are_those_of_the_tokenizers_library(void **state)
+TEST(ids_are_those_of_the_tokenizers_library)
 {
-    (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fm_tokenizer *t = open_tokenizer(names[i]);
         struct fm_encoder *e;
@@ -80,9 +69,8 @@ static void ids_are_those_of_the_tokenizers_library(void **state)
     }
 }
 
-static void invalid_utf8_is_refused_with_its_place(void **state)
+TEST(invalid_utf8_is_refused_with_its_place)
 {
-    (void)state;
     static const struct {
         const char *text;
         size_t size;
@@ -107,9 +95,8 @@ static void invalid_utf8_is_refused_with_its_place(void **state)
     fm_tokenizer_close(t);
 }
 
-static void long_words_take_time_in_proportion(void **state)
+TEST(long_words_take_time_in_proportion)
 {
-    (void)state;
     enum { SIZE = 1 << 20 };
     struct fm_tokenizer *t = open_tokenizer("mixtral");
     struct fm_encoder *e;
@@ -131,9 +118,8 @@ static void long_words_take_time_in_proportion(void **state)
 }
 
 /* Text is cut before words only where no merge reaches over the cut. */
-static void merges_across_words_are_made(void **state)
+TEST(merges_across_words_are_made)
 {
-    (void)state;
     static const char json[] =
         "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": {\"type\": \"Replace\", "
         "\"pattern\": "
@@ -182,9 +168,8 @@ static void pieces_are(const char *pattern, const char *text, const char *wanted
     assert_string_equal(got, wanted);
 }
 
-static void classes_cut_text_into_matches_and_gaps(void **state)
+TEST(classes_cut_text_into_matches_and_gaps)
 {
-    (void)state;
     pieces_are("\\p{N}{1,3}", "ab12345c6", "|ab|123|45|c|6");
     pieces_are("[\u4e00-\u9fa5x]+", "a\u4e2dxb", "|a|\u4e2dx|b");
     pieces_are("\\s?[a-c]+", " ab  c\td", "| ab| | c|\td");
@@ -196,9 +181,8 @@ static void classes_cut_text_into_matches_and_gaps(void **state)
 }
 
 /* A long run that almost matches at every place is looked at once. */
-static void tails_take_time_in_proportion(void **state)
+TEST(tails_take_time_in_proportion)
 {
-    (void)state;
     enum { SIZE = 1 << 20 };
     struct fm_pretoken p;
     char *text = malloc(SIZE);
@@ -219,9 +203,8 @@ static void nfc_is(const char *text, const char *wanted)
     free(out.data);
 }
 
-static void normal_form_c_composes_what_it_may(void **state)
+TEST(normal_form_c_composes_what_it_may)
 {
-    (void)state;
     nfc_is("plain", "plain");
     nfc_is("cafe\u0301s", "caf\u00e9s");
     nfc_is("a\u0323\u0307", "\u1ea1\u0307");
@@ -234,9 +217,8 @@ static void normal_form_c_composes_what_it_may(void **state)
     nfc_is("o\u0302\u0301y\u0308", "\u1ed1\u00ff");
 }
 
-static void classes_are_those_of_unicode_16(void **state)
+TEST(classes_are_those_of_unicode_16)
 {
-    (void)state;
     const uint16_t *class = fm_unicode_classes();
     int letters = 0, numbers = 0, spaces = 0, cased = 0, marks = 0, signs = 0;
     for (int c = 0; c < 0x110000; c++) {
@@ -259,9 +241,8 @@ static void classes_are_those_of_unicode_16(void **state)
     assert_true(class['_'] & FM_WORD);
 }
 
-static void the_template_and_the_largest_id_are_told(void **state)
+TEST(the_template_and_the_largest_id_are_told)
 {
-    (void)state;
     struct fm_tokenizer *t = open_tokenizer("llama3");
     const int32_t *front, *back;
     int fronts, backs;
@@ -272,18 +253,4 @@ static void the_template_and_the_largest_id_are_told(void **state)
     fm_tokenizer_close(t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_are_those_of_the_tokenizers_library),
-        cmocka_unit_test(invalid_utf8_is_refused_with_its_place),
-        cmocka_unit_test(long_words_take_time_in_proportion),
-        cmocka_unit_test(merges_across_words_are_made),
-        cmocka_unit_test(classes_cut_text_into_matches_and_gaps),
-        cmocka_unit_test(tails_take_time_in_proportion),
-        cmocka_unit_test(normal_form_c_composes_what_it_may),
-        cmocka_unit_test(classes_are_those_of_unicode_16),
-        cmocka_unit_test(the_template_and_the_largest_id_are_told),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

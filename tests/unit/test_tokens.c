@@ -1,14 +1,9 @@
 /* Every format of token files, and files that only look like one. */
 #include <limits.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "formats/text/tokens.h"
 #include "tests/unit/scratch.h"
+#include "tests/unit/test.h"
 
 /* A .npy file of version 1 with that dict; padded as numpy pads. */
 static const char *npy(const char *dict, const void *data, size_t size)
@@ -43,9 +38,8 @@ static enum fm_advice advice_on(const char *path, enum fm_token_type raw)
     return err.advice;
 }
 
-static void reads_every_npy_type(void **state)
+TEST(reads_every_npy_type)
 {
-    (void)state;
     uint16_t u2[6] = {0, 1, 2, 300, 65535, 7};
     int32_t i4[6] = {0, 1, 2, 300, 65535, 7};
     int64_t i8[6] = {0, 1, 2, 300, 65535, 7};
@@ -82,9 +76,8 @@ static void reads_every_npy_type(void **state)
     }
 }
 
-static void negative_and_huge_ids_are_named(void **state)
+TEST(negative_and_huge_ids_are_named)
 {
-    (void)state;
     struct fm_tokens t;
     struct fm_err err = {0};
     int32_t i4[2] = {5, -1}, ids[2];
@@ -106,9 +99,8 @@ static void negative_and_huge_ids_are_named(void **state)
     fm_tokens_close(&t);
 }
 
-static void refuses_other_npy_files(void **state)
+TEST(refuses_other_npy_files)
 {
-    (void)state;
     static const uint16_t data[6] = {0};
     const struct {
         const char *dict, *text;
@@ -154,9 +146,8 @@ static void refuses_other_npy_files(void **state)
     is_refused(scratch_write("t", "\x93NUMPY\x01", 7), FM_TOKEN_AUTO, FM_EFORMAT, "too few");
 }
 
-static void reads_llmc_files(void **state)
+TEST(reads_llmc_files)
 {
-    (void)state;
     unsigned char b[1024 + 12] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 6}; /* 20240520, 1, 6 */
     struct fm_tokens t;
     struct fm_err err = {0};
@@ -191,9 +182,8 @@ static void reads_llmc_files(void **state)
     fm_tokens_close(&t);
 }
 
-static void reads_raw_files_when_told(void **state)
+TEST(reads_raw_files_when_told)
 {
-    (void)state;
     unsigned char b[8] = {1, 0, 2, 0, 3, 0, 4, 0};
     struct fm_tokens t;
     struct fm_err err = {0};
@@ -216,9 +206,8 @@ static void reads_raw_files_when_told(void **state)
     is_refused(scratch("absent"), FM_TOKEN_U16, FM_ENOENT, "cannot open");
 }
 
-static void long_reads_cross_chunks(void **state)
+TEST(long_reads_cross_chunks)
 {
-    (void)state;
     enum { N = 10007 };
     uint16_t *b = malloc(N * sizeof *b);
     int32_t *ids = malloc(N * sizeof *ids);
@@ -236,9 +225,8 @@ static void long_reads_cross_chunks(void **state)
     free(ids);
 }
 
-static void reads_the_golden_tokens(void **state)
+TEST(reads_the_golden_tokens)
 {
-    (void)state;
     struct fm_tokens t;
     struct fm_err err = {0};
     int32_t ids[8];
@@ -264,9 +252,8 @@ static void put_index(const char *name, int type, const int32_t *sizes, int n)
     scratch_write(name, b, 34 + 12 * (size_t)n + 16);
 }
 
-static void reads_pairs_with_an_index(void **state)
+TEST(reads_pairs_with_an_index)
 {
-    (void)state;
     static const int32_t sizes[3] = {2, 0, 3}, i4[5] = {7, 1, 70000, 3, 4};
     static const uint64_t ends[3] = {2, 2, 5};
     struct fm_err err = {0};
@@ -300,9 +287,8 @@ static void reads_pairs_with_an_index(void **state)
     fm_tokens_close(&t);
 }
 
-static void a_pair_knows_its_other_file(void **state)
+TEST(a_pair_knows_its_other_file)
 {
-    (void)state;
     static const struct {
         const char *path, *beside[3];
     } row[] = {{"a/x.bin", {"a/x.bin.index", "a/x.idx", NULL}},
@@ -321,18 +307,4 @@ static void a_pair_knows_its_other_file(void **state)
     assert_false(fm_tokens_beside(name, longest, 0));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_npy_type),
-        cmocka_unit_test(negative_and_huge_ids_are_named),
-        cmocka_unit_test(refuses_other_npy_files),
-        cmocka_unit_test(reads_llmc_files),
-        cmocka_unit_test(reads_raw_files_when_told),
-        cmocka_unit_test(long_reads_cross_chunks),
-        cmocka_unit_test(reads_the_golden_tokens),
-        cmocka_unit_test(reads_pairs_with_an_index),
-        cmocka_unit_test(a_pair_knows_its_other_file),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

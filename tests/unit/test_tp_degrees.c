@@ -1,15 +1,9 @@
 /* Over how many devices an export can be split, and which card has space for it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "lib/block/deltanet.h"
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
 #include "lib/export/runtimes.h"
+#include "tests/unit/test.h"
 
 enum { E = 2 };
 
@@ -34,18 +28,16 @@ static const struct fm_config plain = {.family = &fm_mixtral,
                                        .gqa = &attention};
 static const uint32_t odd[] = {7, 9, 12, 48}, even[] = {24, 24, 16, 16}, full[] = {48, 48, 48, 48};
 
-static void attention_alone_limits_where_experts_stay_whole(void **unused)
+TEST(attention_alone_limits_where_experts_stay_whole)
 {
-    (void)unused;
     expect(&plain, &fm_layout_ragged, odd, "1 2 3 6");
     expect(&plain, &fm_layout_elastic, odd, "1 2 3 6");
     expect(&plain, &fm_layout_layer, odd, "1 2 3 6");
     expect(&plain, &fm_layout_native, odd, "none");
 }
 
-static void channels_limit_where_experts_are_split(void **unused)
+TEST(channels_limit_where_experts_are_split)
 {
-    (void)unused;
     /* Stock code gives every device a copy of a key head where 12 devices share 6. */
     expect(&plain, &fm_layout_padded, full, "1 2 3 6 12");
     expect(&plain, &fm_layout_uniform, odd, "1");
@@ -55,9 +47,8 @@ static void channels_limit_where_experts_are_split(void **unused)
     expect(&plain, fm_layout_layer.vllm, k, "1 2 3 6");
 }
 
-static void dense_layers_and_shared_experts_limit_too(void **unused)
+TEST(dense_layers_and_shared_experts_limit_too)
 {
-    (void)unused;
     struct fm_config dense = plain, shared = plain;
     dense.dense = 20;
     shared.shared = 9;
@@ -69,9 +60,8 @@ static void dense_layers_and_shared_experts_limit_too(void **unused)
 
 /* A shared expert of 96 channels is three experts of 40, with 24 zeros, where config.json counts it
  * in experts and these are narrower. */
-static void shared_experts_are_as_wide_as_whole_experts(void **unused)
+TEST(shared_experts_are_as_wide_as_whole_experts)
 {
-    (void)unused;
     struct fm_config c = plain, own = plain;
     const uint32_t k[] = {40, 40, 40, 40};
     c.family = &fm_glm4_moe;
@@ -90,9 +80,8 @@ static void shared_experts_are_as_wide_as_whole_experts(void **unused)
 }
 
 /* OLMoE's keys are gathered again for one norm: copies would be gathered, too. */
-static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
+TEST(a_norm_over_all_key_heads_takes_no_copies)
 {
-    (void)unused;
     struct fm_config c = plain;
     struct fm_gqa g = {.qk_norm = FM_QK_NORM_FULL};
     c.gqa = &g;
@@ -102,9 +91,8 @@ static void a_norm_over_all_key_heads_takes_no_copies(void **unused)
 }
 
 /* Latent attention has as many key heads as query heads, and nothing to copy. */
-static void latent_attention_is_split_by_heads(void **unused)
+TEST(latent_attention_is_split_by_heads)
 {
-    (void)unused;
     struct fm_config c = plain;
     c.attention = &fm_mla;
     c.Q = c.G = 20;
@@ -113,9 +101,8 @@ static void latent_attention_is_split_by_heads(void **unused)
 }
 
 /* Servers' own code splits sinks and linear attention; what runs modelling files does not. */
-static void sinks_and_states_are_split_by_stock_code_alone(void **unused)
+TEST(sinks_and_states_are_split_by_stock_code_alone)
 {
-    (void)unused;
     struct fm_config c = plain;
     struct fm_gqa sinks = {.sinks = true};
     struct fm_deltanet linear = {.G = 12};
@@ -132,9 +119,8 @@ static void sinks_and_states_are_split_by_stock_code_alone(void **unused)
 }
 
 /* As a new kind of attention is, until it has a row: whole heads, keys and values in the cache. */
-static void attention_without_a_row_is_shared_by_heads(void **unused)
+TEST(attention_without_a_row_is_shared_by_heads)
 {
-    (void)unused;
     const struct fm_attention unknown = {.name = "unknown"};
     struct fm_config c = plain;
     c.attention = &unknown;
@@ -145,18 +131,16 @@ static void attention_without_a_row_is_shared_by_heads(void **unused)
     assert_true(cache.window == 0 && cache.window_token == 0 && cache.fixed == 0);
 }
 
-static void the_largest_degree_is_printed_too(void **unused)
+TEST(the_largest_degree_is_printed_too)
 {
-    (void)unused;
     struct fm_config c = plain;
     c.Q = c.G = 128;
     expect(&c, &fm_layout_ragged, odd, "1 2 4 8 16 32 64");
 }
 
 /* The byte that is one too many takes the next card, whether it is a weight's or the cache's. */
-static void a_card_has_space_for_weights_and_cache(void **unused)
+TEST(a_card_has_space_for_weights_and_cache)
 {
-    (void)unused;
     struct fm_runtimes_cache cache = {.token = 1000, .window_token = 100, .window = 50, .fixed = 7};
     uint64_t space = fm_runtimes_card_space(24000000000), need = 8192ull * 1000 + 50 * 100 + 7;
     assert_int_equal(space, 21600000000);
@@ -167,19 +151,4 @@ static void a_card_has_space_for_weights_and_cache(void **unused)
     assert_int_equal(fm_runtimes_card(72000000001, &cache, 0), -1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_alone_limits_where_experts_stay_whole),
-        cmocka_unit_test(channels_limit_where_experts_are_split),
-        cmocka_unit_test(shared_experts_are_as_wide_as_whole_experts),
-        cmocka_unit_test(dense_layers_and_shared_experts_limit_too),
-        cmocka_unit_test(a_norm_over_all_key_heads_takes_no_copies),
-        cmocka_unit_test(latent_attention_is_split_by_heads),
-        cmocka_unit_test(sinks_and_states_are_split_by_stock_code_alone),
-        cmocka_unit_test(attention_without_a_row_is_shared_by_heads),
-        cmocka_unit_test(the_largest_degree_is_printed_too),
-        cmocka_unit_test(a_card_has_space_for_weights_and_cache),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

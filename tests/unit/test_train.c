@@ -1,10 +1,4 @@
 /* Mask gradients against transformers' autograd, and whole training runs on the odd model. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-
 #include <signal.h>
 #include <sys/time.h>
 
@@ -17,6 +11,7 @@
 #include "lib/stage/budgets.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/golden.h"
+#include "tests/unit/test.h"
 #include "tests/unit/training.h"
 
 enum { L = 3, E = 5, X = L * E, I = 37, A = 4, T = 23, S = 2 };
@@ -76,9 +71,8 @@ static void assert_golden_dz(const struct fm_ops *ops)
     golden_close(&g);
 }
 
-static void mask_gradients_are_the_golden_ones(void **state)
+TEST(mask_gradients_are_the_golden_ones)
 {
-    (void)state;
     const struct fm_ops *cpu = NULL;
     struct fm_err err = {0};
     assert_golden_dz(fm_ops_ref());
@@ -86,9 +80,8 @@ static void mask_gradients_are_the_golden_ones(void **state)
     assert_golden_dz(cpu);
 }
 
-static void the_walk_takes_the_cheapest_channels(void **state)
+TEST(the_walk_takes_the_cheapest_channels)
 {
-    (void)state;
     struct fm_actions a;
     struct fm_err err = {0};
     assert_int_equal(fm_actions_parse(&a, "0.25,0.5,1", 8, 1, &err), FM_OK);
@@ -161,9 +154,8 @@ static void assert_family(const struct fm_train_report *report, int masks)
     assert_true(f->mask[f->count - 1].quality.kl > 0);
 }
 
-static void every_method_makes_a_family(void **state)
+TEST(every_method_makes_a_family)
 {
-    (void)state;
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_SALIENCY, FM_METHOD_WALK,
                                              FM_METHOD_UNIFORM, FM_METHOD_EXCHANGE};
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
@@ -179,9 +171,8 @@ static void every_method_makes_a_family(void **state)
 }
 
 /* Only exchange moves in twentieths. */
-static void exchange_has_finer_actions(void **state)
+TEST(exchange_has_finer_actions)
 {
-    (void)state;
     static const struct {
         enum fm_method method;
         int actions;
@@ -200,9 +191,8 @@ static void exchange_has_finer_actions(void **state)
 }
 
 /* How much exchange reads is a parameter of what exchanges, and of nothing else. */
-static void a_state_knows_only_what_shaped_it(void **state)
+TEST(a_state_knows_only_what_shaped_it)
 {
-    (void)state;
     static const struct {
         enum fm_method method;
         int refine;
@@ -225,9 +215,8 @@ static void a_state_knows_only_what_shaped_it(void **state)
     }
 }
 
-static void shuffles_follow_the_family_of_the_stream(void **state)
+TEST(shuffles_follow_the_family_of_the_stream)
 {
-    (void)state;
     struct fm_train_report learned = {0}, shuffled = {0};
     struct runs r;
     struct fm_err err = {0};
@@ -259,9 +248,8 @@ static void assert_resumes(enum fm_method method, int reports)
     training_go_on(&r, &options, "resumed.fm", "straight.fm");
 }
 
-static void a_stopped_run_goes_on_to_the_same_bytes(void **state)
+TEST(a_stopped_run_goes_on_to_the_same_bytes)
 {
-    (void)state;
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_WALK, FM_METHOD_EXCHANGE};
     const int budgets = 5;
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
@@ -292,9 +280,8 @@ static void prepare_exchange(struct runs *r, struct fm_train_options *options, c
 
 /* A step of exchange is several sweeps, each of which changes what steps are worth: whichever of
  * them is interrupted, and wherever in it, the step is made again from the same. */
-static void exchange_stopped_at_any_moment_goes_on(void **state)
+TEST(exchange_stopped_at_any_moment_goes_on)
 {
-    (void)state;
     enum { MOMENTS = 24 };
     struct runs r;
     struct fm_err err = {0};
@@ -330,9 +317,8 @@ static void exchange_stopped_at_any_moment_goes_on(void **state)
 }
 
 /* In the middle of walking, of refining, and of measuring. */
-static void refining_goes_on_to_the_same_bytes(void **state)
+TEST(refining_goes_on_to_the_same_bytes)
 {
-    (void)state;
     for (int reports = 3; reports <= 15; reports += 4) {
         struct fm_train_report report = {0};
         struct runs r;
@@ -355,9 +341,8 @@ static void refining_goes_on_to_the_same_bytes(void **state)
 
 /* The sequences that rounds decide by are among those that are measured here.  Rounds end where
  * they find nothing. */
-static void refining_lowers_the_loss_it_is_decided_by(void **state)
+TEST(refining_lowers_the_loss_it_is_decided_by)
 {
-    (void)state;
     const int rounds = 40, many = 1 << 30;
     double mean[2] = {0, 0};
     for (int refine = 0; refine < 2; refine++) {
@@ -380,9 +365,8 @@ static void refining_lowers_the_loss_it_is_decided_by(void **state)
 }
 
 /* A twelfth of what is left, or the next budget: 8 15 22 28 34 ... 77 78 79 80. */
-static void exchange_visits_few_budgets(void **state)
+TEST(exchange_visits_few_budgets)
 {
-    (void)state;
     struct fm_err err = {0};
     struct fm_decimal percent, coarse, until;
     assert_int_equal(fm_decimal_parse(&percent, "0.01", "", &err), FM_OK);
@@ -392,9 +376,8 @@ static void exchange_visits_few_budgets(void **state)
     assert_int_equal(fm_walk_sweeps(&coarse, &until, 100000), 1 + 2 * 16);
 }
 
-static void nested_masks_lie_in_each_other(void **state)
+TEST(nested_masks_lie_in_each_other)
 {
-    (void)state;
     struct fm_train_report report = {0};
     struct runs r;
     struct fm_train_options options;
@@ -409,9 +392,8 @@ static void nested_masks_lie_in_each_other(void **state)
     fm_train_report_release(&report);
 }
 
-static void two_threads_make_the_same_bytes(void **state)
+TEST(two_threads_make_the_same_bytes)
 {
-    (void)state;
     static const enum fm_method methods[] = {FM_METHOD_LEARNED, FM_METHOD_WALK, FM_METHOD_EXCHANGE};
     struct runs r;
     struct fm_err err = {0};
@@ -451,9 +433,8 @@ static double *logits_after(int steps, double tau_last, double entropy_last, siz
 }
 
 /* The first step is taken with the first values; by the third the last ones show. */
-static void temperature_and_entropy_go_from_first_to_last(void **state)
+TEST(temperature_and_entropy_go_from_first_to_last)
 {
-    (void)state;
     for (int steps = 1; steps <= 3; steps += 2) {
         size_t n = 0;
         double *plain = logits_after(steps, 0.5, 0, &n);
@@ -467,9 +448,8 @@ static void temperature_and_entropy_go_from_first_to_last(void **state)
     }
 }
 
-static void options_shape_the_run(void **state)
+TEST(options_shape_the_run)
 {
-    (void)state;
     struct runs r;
     struct fm_err err = {0};
     struct fm_train_options options;
@@ -491,9 +471,8 @@ static void options_shape_the_run(void **state)
     assert_int_equal(plan.sweeps, 30 + 1);
 }
 
-static void options_that_make_no_sense_are_refused(void **state)
+TEST(options_that_make_no_sense_are_refused)
 {
-    (void)state;
     struct {
         const char *step, *until, *actions;
         int steps, samples;
@@ -548,9 +527,8 @@ static void note_stage(void *self, const char *stage, uint64_t done, uint64_t to
     }
 }
 
-static void steps_beyond_the_last_are_counted_as_such(void **state)
+TEST(steps_beyond_the_last_are_counted_as_such)
 {
-    (void)state;
     struct runs r;
     struct fm_train_options options;
     struct fm_train_report report = {0};
@@ -568,26 +546,4 @@ static void steps_beyond_the_last_are_counted_as_such(void **state)
     fm_train_report_release(&report);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mask_gradients_are_the_golden_ones),
-        cmocka_unit_test(the_walk_takes_the_cheapest_channels),
-        cmocka_unit_test(every_method_makes_a_family),
-        cmocka_unit_test(exchange_has_finer_actions),
-        cmocka_unit_test(a_state_knows_only_what_shaped_it),
-        cmocka_unit_test(shuffles_follow_the_family_of_the_stream),
-        cmocka_unit_test(a_stopped_run_goes_on_to_the_same_bytes),
-        cmocka_unit_test(exchange_stopped_at_any_moment_goes_on),
-        cmocka_unit_test(refining_goes_on_to_the_same_bytes),
-        cmocka_unit_test(refining_lowers_the_loss_it_is_decided_by),
-        cmocka_unit_test(exchange_visits_few_budgets),
-        cmocka_unit_test(nested_masks_lie_in_each_other),
-        cmocka_unit_test(two_threads_make_the_same_bytes),
-        cmocka_unit_test(temperature_and_entropy_go_from_first_to_last),
-        cmocka_unit_test(options_shape_the_run),
-        cmocka_unit_test(steps_beyond_the_last_are_counted_as_such),
-        cmocka_unit_test(options_that_make_no_sense_are_refused),
-    };
-    return cmocka_run_group_tests(tests, training_ranked, NULL);
-}
+TEST_MAIN(training_ranked, NULL)

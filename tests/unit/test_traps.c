@@ -3,20 +3,12 @@
  * differently or not at all, numbers that transformers would make up, names of its own.  Each test
  * is one such trap.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
 #include "lib/block/scored.h"
 #include "lib/family/family.h"
 #include "tests/unit/configs.h"
+#include "tests/unit/test.h"
 
 /* Sizes of the models on the hub; layers as few as the test needs. */
 #define SOLAR_KEYS                                                                                 \
@@ -78,9 +70,8 @@ static bool has(const struct fm_config *c, enum fm_naming naming, const char *na
 
 /* ---- Solar-Open ---- */
 
-static void every_layer_of_solar_has_experts(void **state)
+TEST(every_layer_of_solar_has_experts)
 {
-    (void)state;
     struct fm_config c = must(SOLAR, "\"intermediate_size\":10240,\"first_k_dense_replace\":0");
     assert_true(c.M == 48 && c.moe[0] == 0 && c.dense == 0 && c.shared == 1280);
     assert_int_equal(fm_config_params(&c, NULL) / 1000000000, 102);
@@ -89,9 +80,8 @@ static void every_layer_of_solar_has_experts(void **state)
             "supported: 0");
 }
 
-static void solar_has_biases_of_q_k_v_and_no_norms(void **state)
+TEST(solar_has_biases_of_q_k_v_and_no_norms)
 {
-    (void)state;
     struct fm_config c = must(SOLAR, "\"attention_bias\":true,\"use_qk_norm\":false");
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.v_proj.bias"));
     assert_false(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.o_proj.bias"));
@@ -101,9 +91,8 @@ static void solar_has_biases_of_q_k_v_and_no_norms(void **state)
 }
 
 /* Its class in transformers stops there. */
-static void no_part_of_solars_heads_is_rotated(void **state)
+TEST(no_part_of_solars_heads_is_rotated)
 {
-    (void)state;
     must(SOLAR, "\"partial_rotary_factor\":1.0");
     refused(SOLAR, "\"partial_rotary_factor\":0.5", FM_ECONFIG, "partial_rotary_factor 0.5");
     refused(SOLAR, "\"rope_parameters\":{\"partial_rotary_factor\":0.5,\"rope_type\":\"default\"}",
@@ -111,9 +100,8 @@ static void no_part_of_solars_heads_is_rotated(void **state)
 }
 
 /* 128 and 8, whatever the other sizes are. */
-static void heads_that_transformers_would_make_up_are_missed(void **state)
+TEST(heads_that_transformers_would_make_up_are_missed)
 {
-    (void)state;
     refused(SOLAR_KEYS, "\"num_key_value_heads\":8", FM_EFORMAT, "key 'head_dim' is missing");
     refused(SOLAR_KEYS, "\"head_dim\":64", FM_EFORMAT, "key 'num_key_value_heads' is missing");
     refused(SOLAR_KEYS, "\"num_key_value_heads\":8,\"head_dim\":null", FM_EFORMAT,
@@ -122,9 +110,8 @@ static void heads_that_transformers_would_make_up_are_missed(void **state)
 
 /* ---- Hy3 ---- */
 
-static void two_keys_for_the_width_of_hy3s_experts_agree(void **state)
+TEST(two_keys_for_the_width_of_hy3s_experts_agree)
 {
-    (void)state;
     assert_int_equal(must(HY3, NULL).I, 1536);
     assert_int_equal(must(HY3_KEYS, NULL).I, 1536);
     refused(HY3_KEYS, "\"expert_hidden_dim\":1024", FM_ECONFIG,
@@ -134,9 +121,8 @@ static void two_keys_for_the_width_of_hy3s_experts_agree(void **state)
     refused(HY3_KEYS, "\"expert_hidden_dim\":\"1536\"", FM_EFORMAT, "expert_hidden_dim");
 }
 
-static void hy3_renormalises_with_a_factor_of_its_own_key(void **state)
+TEST(hy3_renormalises_with_a_factor_of_its_own_key)
 {
-    (void)state;
     struct fm_config c = must(HY3, "\"routed_scaling_factor\":7");
     const struct fm_route_rule *rule = &c.scored->rule;
     assert_true(rule->sigmoid && rule->renormalised && rule->groups == 1 && rule->eps == 1e-20F);
@@ -151,9 +137,8 @@ static void hy3_renormalises_with_a_factor_of_its_own_key(void **state)
 }
 
 /* transformers reads only the list, vLLM only the number. */
-static void hy3s_dense_layers_are_those_of_all_programs(void **state)
+TEST(hy3s_dense_layers_are_those_of_all_programs)
 {
-    (void)state;
     struct fm_config c = must(HY3, "\"first_k_dense_replace\":1");
     assert_true(c.M == 79 && c.moe[0] == 1 && c.dense == 13312);
     assert_int_equal(must(HY3, NULL).M, 79);
@@ -163,17 +148,15 @@ static void hy3s_dense_layers_are_those_of_all_programs(void **state)
 }
 
 /* transformers would make it as wide as a dense layer. */
-static void hy3_without_a_shared_expert_is_refused(void **state)
+TEST(hy3_without_a_shared_expert_is_refused)
 {
-    (void)state;
     assert_int_equal(must(HY3, "\"num_shared_experts\":2").shared, 3072);
     refused(HY3, "\"num_shared_experts\":0", FM_ECONFIG, "num_shared_experts 0 is not supported");
     refused(HY3, "\"num_shared_experts\":-1", FM_EFORMAT, "num_shared_experts");
 }
 
-static void hy3s_names_are_its_own_on_disk(void **state)
+TEST(hy3s_names_are_its_own_on_disk)
 {
-    (void)state;
     struct fm_config c = must(HY3, NULL);
     static const char *const stock[] = {"model.layers.1.mlp.router.gate.weight",
                                         "model.layers.1.mlp.expert_bias",
@@ -190,9 +173,8 @@ static void hy3s_names_are_its_own_on_disk(void **state)
 /* ---- GLM-5 and DeepSeek-V3.2 ---- */
 
 /* Beyond it the indexer chooses, and nothing here computes that. */
-static void sequences_end_where_an_indexer_would_choose(void **state)
+TEST(sequences_end_where_an_indexer_would_choose)
 {
-    (void)state;
     struct fm_config c = must(V32 GROUPS, "\"max_position_embeddings\":163840");
     assert_true(c.T_max == 163840 && c.T_exact == 2048);
     assert_string_equal(c.exact, "as far as sparse attention by index_topk sees all keys");
@@ -203,9 +185,8 @@ static void sequences_end_where_an_indexer_would_choose(void **state)
 }
 
 /* Without multi-token prediction; with it the card says 754 (40 active). */
-static void an_indexers_tensors_are_of_the_layers_that_have_one(void **state)
+TEST(an_indexers_tensors_are_of_the_layers_that_have_one)
 {
-    (void)state;
     struct fm_config c = must(V32 GROUPS, NULL), glm = must(GLM5, NULL);
     assert_int_equal(fm_config_params(&glm, NULL) / 1000000000, 743);
     for (int i = 0; i < 5; i++) {
@@ -224,9 +205,8 @@ static void an_indexers_tensors_are_of_the_layers_that_have_one(void **state)
     assert_true(fm_weights_is_off(&c, "model.layers.3.self_attn.indexer.wk.weight", &l));
 }
 
-static void which_layers_share_indices_is_said_the_same_everywhere(void **state)
+TEST(which_layers_share_indices_is_said_the_same_everywhere)
 {
-    (void)state;
     const char *glm =
         "\"model_type\":\"glm_moe_dsa\",\"hidden_size\":8,\"intermediate_size\":5,"
         "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"q_lora_rank\":4,"
@@ -251,17 +231,15 @@ static void which_layers_share_indices_is_said_the_same_everywhere(void **state)
 }
 
 /* transformers would take one, servers another. */
-static void two_numbers_of_experts_are_refused(void **state)
+TEST(two_numbers_of_experts_are_refused)
 {
-    (void)state;
     assert_int_equal(must(GLM5_KEYS INDEXER "32", "\"num_experts\":64").E, 64);
     refused(GLM5, "\"num_experts\":64", FM_ECONFIG, "num_experts 64 is not n_routed_experts 256");
     refused(GLM5, "\"num_local_experts\":64", FM_ECONFIG, "num_local_experts 64 is not");
 }
 
-static void keys_of_indexed_families_that_transformers_does_not_read(void **state)
+TEST(keys_of_indexed_families_that_transformers_does_not_read)
 {
-    (void)state;
     struct fm_config c = must(GLM5, "\"head_dim\":192,\"indexer_rope_interleave\":true,"
                                     "\"moe_router_dtype\":\"float32\",\"moe_layer_freq\":1");
     assert_true(c.mla->rope.R == 64 && c.mla->rope.pairs && c.C == 256);
@@ -274,9 +252,8 @@ static void keys_of_indexed_families_that_transformers_does_not_read(void **stat
     refused(V32, NULL, FM_EFORMAT, "key 'n_group' is missing");
 }
 
-static void an_indexer_needs_the_latent_of_queries(void **state)
+TEST(an_indexer_needs_the_latent_of_queries)
 {
-    (void)state;
     refused("\"model_type\":\"deepseek_v32\",\"hidden_size\":8,\"intermediate_size\":5,"
             "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"qk_nope_head_dim\":4,"
             "\"v_head_dim\":4,\"n_routed_experts\":16," LATENT INDEXER "1",
@@ -286,9 +263,8 @@ static void an_indexer_needs_the_latent_of_queries(void **state)
 
 /* ---- K-EXAONE ---- */
 
-static void exaones_layers_without_a_window_have_no_positions(void **state)
+TEST(exaones_layers_without_a_window_have_no_positions)
 {
-    (void)state;
     struct fm_config c = must(EXAONE, "\"sliding_window\":8");
     assert_true(c.gqa->unrotated);
     for (int l = 0; l < 4; l++)
@@ -299,9 +275,8 @@ static void exaones_layers_without_a_window_have_no_positions(void **state)
     refused(EXAONE, "\"sliding_window\":0", FM_ECONFIG, "sliding_window is null or 0, and layer 0");
 }
 
-static void exaones_pattern_of_letters_needs_layer_types(void **state)
+TEST(exaones_pattern_of_letters_needs_layer_types)
 {
-    (void)state;
     refused(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":\"LLLG\"", FM_ECONFIG,
             "sliding_window_pattern 'LLLG' without layer_types is not supported");
     must(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":\"LLLG\",\"layer_types\":"
@@ -311,9 +286,8 @@ static void exaones_pattern_of_letters_needs_layer_types(void **state)
             "sliding_window_pattern");
 }
 
-static void the_makers_list_of_exaones_layers_says_the_same(void **state)
+TEST(the_makers_list_of_exaones_layers_says_the_same)
 {
-    (void)state;
     struct fm_config c =
         must(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[false,true,true,true]");
     assert_true(c.M == 3 && c.dense == 20 && c.shared == 6);
@@ -326,17 +300,15 @@ static void the_makers_list_of_exaones_layers_says_the_same(void **state)
     refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[0,1,1,1]", FM_ECONFIG, "layer 0");
 }
 
-static void later_models_of_exaones_name_are_refused(void **state)
+TEST(later_models_of_exaones_name_are_refused)
 {
-    (void)state;
     refused(EXAONE, "\"sliding_window\":8,\"swiglu_limits\":[7]", FM_ECONFIG,
             "swiglu_limits is not supported for exaone_moe");
     refused(EXAONE, "\"sliding_window\":8,\"sliding_windows\":[8]", FM_ECONFIG, "sliding_windows");
 }
 
-static void exaones_bias_is_beside_the_router_on_disk(void **state)
+TEST(exaones_bias_is_beside_the_router_on_disk)
 {
-    (void)state;
     struct fm_config c = must(EXAONE, "\"sliding_window\":8");
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.mlp.e_score_correction_bias"));
     assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.1.mlp.gate.e_score_correction_bias"));
@@ -345,9 +317,8 @@ static void exaones_bias_is_beside_the_router_on_disk(void **state)
 /* ---- A.X-K1 ---- */
 
 /* Published checkpoints have it in dense layers, transformers writes it in the others only. */
-static void axk1s_norm_behind_the_experts_is_spare_in_dense_layers(void **state)
+TEST(axk1s_norm_behind_the_experts_is_spare_in_dense_layers)
 {
-    (void)state;
     const char *axk1 = "\"model_type\":\"axk1\",\"hidden_size\":8,\"intermediate_size\":5,"
                        "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"q_lora_rank\":4,"
                        "\"qk_nope_head_dim\":4,\"v_head_dim\":4,\"n_routed_experts\":16," LATENT;
@@ -367,9 +338,8 @@ static void axk1s_norm_behind_the_experts_is_spare_in_dense_layers(void **state)
 
 /* ---- Trinity ---- */
 
-static void trinitys_post_attention_norm_is_of_what_attention_gives(void **state)
+TEST(trinitys_post_attention_norm_is_of_what_attention_gives)
 {
-    (void)state;
     struct fm_config c = must(AFMOE, NULL);
     int l, e;
     const struct fm_weight *after = fm_weights_find(
@@ -381,17 +351,15 @@ static void trinitys_post_attention_norm_is_of_what_attention_gives(void **state
     assert_int_equal(fm_config_output_norms(&c, 0), FM_NORMS_ATTENTION | FM_NORMS_MLP);
 }
 
-static void trinitys_embeddings_are_scaled_where_mup_is_on(void **state)
+TEST(trinitys_embeddings_are_scaled_where_mup_is_on)
 {
-    (void)state;
     assert_true(must(AFMOE, NULL).embed_scale == 1);
     assert_true(must(AFMOE, "\"mup_enabled\":true").embed_scale == 4);
     refused(AFMOE, "\"mup_enabled\":1", FM_EFORMAT, "mup_enabled");
 }
 
-static void trinitys_router_is_what_vllm_reads(void **state)
+TEST(trinitys_router_is_what_vllm_reads)
 {
-    (void)state;
     struct fm_config c = must(AFMOE, "\"route_scale\":2.826,\"score_func\":\"sigmoid\"");
     assert_true(c.scored->rule.scale == 2.826F && c.scored->rule.renormalised);
     assert_true(c.shared == 12 && c.M == 3 && c.G == 4);
@@ -402,9 +370,8 @@ static void trinitys_router_is_what_vllm_reads(void **state)
     refused(AFMOE, "\"num_dense_layers\":4", FM_ECONFIG, "(num_dense_layers 4 of 4)");
 }
 
-static void trinity_turns_heads_in_layers_with_a_window_only(void **state)
+TEST(trinity_turns_heads_in_layers_with_a_window_only)
 {
-    (void)state;
     struct fm_config c = must(AFMOE, "\"sliding_window\":8,\"global_attn_every_n_layers\":2");
     assert_true(c.gqa->unrotated && c.gqa->gate_apart);
     for (int l = 0; l < 4; l++)
@@ -414,9 +381,8 @@ static void trinity_turns_heads_in_layers_with_a_window_only(void **state)
 
 /* ---- Laguna ---- */
 
-static void every_layer_of_laguna_has_its_number_of_heads(void **state)
+TEST(every_layer_of_laguna_has_its_number_of_heads)
 {
-    (void)state;
     struct fm_config c = must(LAGUNA, "\"num_attention_heads_per_layer\":[4,6,8,2]");
     static const int heads[] = {4, 6, 8, 2};
     for (int l = 0; l < 4; l++)
@@ -431,9 +397,8 @@ static void every_layer_of_laguna_has_its_number_of_heads(void **state)
 
 /* Without rope_parameters half of a head turns in layers without a window; with them, all of it
  * unless they say otherwise. */
-static void each_type_of_lagunas_layers_has_a_rotation(void **state)
+TEST(each_type_of_lagunas_layers_has_a_rotation)
 {
-    (void)state;
     struct fm_config c = must(LAGUNA, NULL);
     assert_true(c.gqa->rope.theta == 5e5 && c.gqa->rope.R == 4);
     assert_true(c.gqa->window_rope.theta == 1e4 && c.gqa->window_rope.R == 8);
@@ -463,9 +428,8 @@ static void each_type_of_lagunas_layers_has_a_rotation(void **state)
             "swa_rope_parameters is not supported for laguna; say sliding_attention");
 }
 
-static void lagunas_gate_is_a_softplus_for_each_head(void **state)
+TEST(lagunas_gate_is_a_softplus_for_each_head)
 {
-    (void)state;
     struct fm_config c = must(LAGUNA, "\"gating\":true,\"gating_types\":[\"per-head\",null]");
     assert_true(c.gqa->gated && c.gqa->gate_apart && c.gqa->gate_heads);
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.g_proj.weight"));
@@ -476,9 +440,8 @@ static void lagunas_gate_is_a_softplus_for_each_head(void **state)
     refused(LAGUNA, "\"gating_types\":\"none\"", FM_EFORMAT, "'gating_types' is not an array");
 }
 
-static void without_layer_types_no_layer_of_laguna_has_a_window(void **state)
+TEST(without_layer_types_no_layer_of_laguna_has_a_window)
 {
-    (void)state;
     struct fm_config c = must(LAGUNA_KEYS, "\"sliding_window\":8"), some = must(LAGUNA, NULL);
     for (int l = 0; l < 4; l++) {
         assert_int_equal(fm_gqa_window(&c, l), 0);
@@ -486,9 +449,8 @@ static void without_layer_types_no_layer_of_laguna_has_a_window(void **state)
     }
 }
 
-static void keys_of_laguna_that_transformers_does_not_read(void **state)
+TEST(keys_of_laguna_that_transformers_does_not_read)
 {
-    (void)state;
     refused(LAGUNA, "\"moe_router_logit_softcapping\":30", FM_ECONFIG,
             "moe_router_logit_softcapping 30 is not supported for laguna; supported: 0");
     refused(LAGUNA, "\"moe_apply_router_weight_on_input\":true", FM_ECONFIG, "on_input true");
@@ -504,9 +466,8 @@ static void keys_of_laguna_that_transformers_does_not_read(void **state)
 
 /* No eps in the sum of weights, and a width of the shared expert that the experts' does not move.
  */
-static void lagunas_shared_expert_has_a_width_of_its_own(void **state)
+TEST(lagunas_shared_expert_has_a_width_of_its_own)
 {
-    (void)state;
     struct fm_config c = must(LAGUNA, "\"moe_routed_scaling_factor\":2.5");
     const struct fm_route_rule *rule = &c.scored->rule;
     assert_true(c.shared == 10 && c.I == 6 && c.dense == 20 && c.M == 3);
@@ -521,9 +482,8 @@ static void lagunas_shared_expert_has_a_width_of_its_own(void **state)
 
 /* ---- MiMo-V2-Flash ---- */
 
-static void mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks(void **state)
+TEST(mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks)
 {
-    (void)state;
     struct fm_config c = must(MIMO, "\"swa_num_key_value_heads\":4,\"sliding_window\":8");
     int found;
     for (int l = 0; l < 7; l++) {
@@ -545,9 +505,8 @@ static void mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks(void *
     refused(MIMO, "\"add_full_attention_sink_bias\":true", FM_ECONFIG, "sink_bias true");
 }
 
-static void mimos_values_are_narrow_and_scaled(void **state)
+TEST(mimos_values_are_narrow_and_scaled)
 {
-    (void)state;
     struct fm_config c = must(MIMO, NULL);
     assert_true(c.C == 12 && fm_gqa_value(&c) == 5 && c.gqa->scale == 0.707f);
     assert_true(must(MIMO, "\"attention_value_scale\":null").gqa->scale == 1);
@@ -555,9 +514,8 @@ static void mimos_values_are_narrow_and_scaled(void **state)
 }
 
 /* One more than the makers' key, which counts the positions before a query's own. */
-static void mimos_window_counts_the_query_itself(void **state)
+TEST(mimos_window_counts_the_query_itself)
 {
-    (void)state;
     struct fm_config c = must(MIMO, "\"sliding_window_size\":8,\"sliding_window\":8");
     assert_int_equal(fm_gqa_window(&c, 1), 9);
     c = must(MIMO, "\"sliding_window\":8");
@@ -571,9 +529,8 @@ static void mimos_window_counts_the_query_itself(void **state)
 }
 
 /* transformers takes its own defaults, whatever these say. */
-static void the_makers_keys_of_mimo_say_what_transformers_computes(void **state)
+TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
 {
-    (void)state;
     struct fm_config c = must(MIMO, "\"rope_theta\":5000000,\"swa_rope_theta\":10000,"
                                     "\"partial_rotary_factor\":0.334,\"layernorm_epsilon\":1e-5,"
                                     "\"hybrid_layer_pattern\":[0,1,1,1,1,0,1],"
@@ -594,44 +551,4 @@ static void the_makers_keys_of_mimo_say_what_transformers_computes(void **state)
     refused(MIMO, "\"n_shared_experts\":1", FM_ECONFIG, "n_shared_experts 1");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_layer_of_solar_has_experts),
-        cmocka_unit_test(solar_has_biases_of_q_k_v_and_no_norms),
-        cmocka_unit_test(no_part_of_solars_heads_is_rotated),
-        cmocka_unit_test(heads_that_transformers_would_make_up_are_missed),
-        cmocka_unit_test(two_keys_for_the_width_of_hy3s_experts_agree),
-        cmocka_unit_test(hy3_renormalises_with_a_factor_of_its_own_key),
-        cmocka_unit_test(hy3s_dense_layers_are_those_of_all_programs),
-        cmocka_unit_test(hy3_without_a_shared_expert_is_refused),
-        cmocka_unit_test(hy3s_names_are_its_own_on_disk),
-        cmocka_unit_test(sequences_end_where_an_indexer_would_choose),
-        cmocka_unit_test(an_indexers_tensors_are_of_the_layers_that_have_one),
-        cmocka_unit_test(which_layers_share_indices_is_said_the_same_everywhere),
-        cmocka_unit_test(two_numbers_of_experts_are_refused),
-        cmocka_unit_test(keys_of_indexed_families_that_transformers_does_not_read),
-        cmocka_unit_test(an_indexer_needs_the_latent_of_queries),
-        cmocka_unit_test(exaones_layers_without_a_window_have_no_positions),
-        cmocka_unit_test(exaones_pattern_of_letters_needs_layer_types),
-        cmocka_unit_test(the_makers_list_of_exaones_layers_says_the_same),
-        cmocka_unit_test(later_models_of_exaones_name_are_refused),
-        cmocka_unit_test(exaones_bias_is_beside_the_router_on_disk),
-        cmocka_unit_test(axk1s_norm_behind_the_experts_is_spare_in_dense_layers),
-        cmocka_unit_test(trinitys_post_attention_norm_is_of_what_attention_gives),
-        cmocka_unit_test(trinitys_embeddings_are_scaled_where_mup_is_on),
-        cmocka_unit_test(trinitys_router_is_what_vllm_reads),
-        cmocka_unit_test(trinity_turns_heads_in_layers_with_a_window_only),
-        cmocka_unit_test(every_layer_of_laguna_has_its_number_of_heads),
-        cmocka_unit_test(each_type_of_lagunas_layers_has_a_rotation),
-        cmocka_unit_test(lagunas_gate_is_a_softplus_for_each_head),
-        cmocka_unit_test(without_layer_types_no_layer_of_laguna_has_a_window),
-        cmocka_unit_test(keys_of_laguna_that_transformers_does_not_read),
-        cmocka_unit_test(lagunas_shared_expert_has_a_width_of_its_own),
-        cmocka_unit_test(mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks),
-        cmocka_unit_test(mimos_values_are_narrow_and_scaled),
-        cmocka_unit_test(mimos_window_counts_the_query_itself),
-        cmocka_unit_test(the_makers_keys_of_mimo_say_what_transformers_computes),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) ? 1 : 0;
-}
+TEST_MAIN(NULL, NULL)

@@ -1,13 +1,7 @@
 /* Bundles: what we write verifies, and everything that is changed is found and named. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
 #include "formats/bundle/maskset.h"
 #include "lib/base/pool.h"
+#include "tests/unit/test.h"
 #include "tests/unit/verify.h"
 
 static char *read_member(const struct fm_bundle *b, const char *name, size_t *size)
@@ -72,9 +66,8 @@ static long tensor_offset(const char *name, const char *member, const char *tens
     return at;
 }
 
-static void bundles_and_stage_streams_verify(void **unused)
+TEST(bundles_and_stage_streams_verify)
 {
-    (void)unused;
     assert_int_equal(verify(verify_bundle, NULL), FM_OK);
     assert_string_equal(verify_report.kind, "bundle");
     assert_true(verify_report.items > GIVEN_L * GIVEN_E && verify_report.failed == 0);
@@ -83,9 +76,8 @@ static void bundles_and_stage_streams_verify(void **unused)
     assert_int_equal(verify(given_stage("plain.fm", false), NULL), FM_OK);
 }
 
-static void a_flipped_byte_anywhere_in_the_weights_is_named(void **unused)
+TEST(a_flipped_byte_anywhere_in_the_weights_is_named)
 {
-    (void)unused;
     struct fm_bundle b = {0};
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
     int flips = 0;
@@ -105,9 +97,8 @@ static void a_flipped_byte_anywhere_in_the_weights_is_named(void **unused)
 }
 
 /* Digests hold and the content is wrong: 65. */
-static void a_config_of_another_model_is_found(void **unused)
+TEST(a_config_of_another_model_is_found)
 {
-    (void)unused;
     struct fm_bundle b = {0};
     size_t size;
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
@@ -122,9 +113,8 @@ static void a_config_of_another_model_is_found(void **unused)
     fm_bundle_close(&b);
 }
 
-static void a_ranking_that_is_no_permutation_is_found(void **unused)
+TEST(a_ranking_that_is_no_permutation_is_found)
 {
-    (void)unused;
     struct fm_bundle b = {0};
     size_t size;
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
@@ -138,9 +128,8 @@ static void a_ranking_that_is_no_permutation_is_found(void **unused)
     fm_bundle_close(&b);
 }
 
-static void masks_outside_the_actions_or_off_their_budget_are_found(void **unused)
+TEST(masks_outside_the_actions_or_off_their_budget_are_found)
 {
-    (void)unused;
     uint32_t widths[GIVEN_BUDGETS * GIVEN_L * GIVEN_E];
     struct fm_bundle b = {0};
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
@@ -160,9 +149,8 @@ static void masks_outside_the_actions_or_off_their_budget_are_found(void **unuse
     fm_bundle_close(&b);
 }
 
-static void every_bad_mask_is_found(void **unused)
+TEST(every_bad_mask_is_found)
 {
-    (void)unused;
     uint32_t widths[GIVEN_BUDGETS * GIVEN_L * GIVEN_E];
     const size_t experts = GIVEN_L * GIVEN_E;
     void *frame;
@@ -209,9 +197,8 @@ static void forget_adapter(cJSON *manifest)
     cJSON_DeleteItemFromObjectCaseSensitive(manifest, "adapter");
 }
 
-static void an_adapter_that_is_not_the_manifest_s_is_found(void **unused)
+TEST(an_adapter_that_is_not_the_manifest_s_is_found)
 {
-    (void)unused;
     void (*const edit[])(cJSON *) = {set_rank, set_alpha, set_mask, set_strategy, forget_adapter};
     static const char *const says[] = {"rank 3", "alpha 6", "mask 4", "mask 0", "has no 'adapter'"};
     for (int i = 0; i < 5; i++) {
@@ -232,9 +219,8 @@ static void an_adapter_that_is_not_the_manifest_s_is_found(void **unused)
     edit_manifest = NULL;
 }
 
-static void a_nan_under_right_checksums_is_found(void **unused)
+TEST(a_nan_under_right_checksums_is_found)
 {
-    (void)unused;
     struct fm_bundle b = {0};
     size_t size, segments_size;
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
@@ -263,9 +249,8 @@ static void a_nan_under_right_checksums_is_found(void **unused)
 }
 
 /* A member without a tensor, under right checksums. */
-static void weights_that_are_not_there_are_found(void **unused)
+TEST(weights_that_are_not_there_are_found)
 {
-    (void)unused;
     static char empty[] = "\2\0\0\0\0\0\0\0{}";
     static const char *const names[] = {"weights/rest.safetensors",
                                         "weights/layers-00001.safetensors"};
@@ -278,9 +263,8 @@ static void weights_that_are_not_there_are_found(void **unused)
     }
 }
 
-static void what_the_weights_compute_is_compared(void **unused)
+TEST(what_the_weights_compute_is_compared)
 {
-    (void)unused;
     assert_int_equal(verify_as(verify_bundle, NULL, true, GIVEN_MODEL), FM_OK);
     assert_true(verify_report.function && verify_report.loss > 0);
     /* The same roundings in the same order. */
@@ -292,17 +276,15 @@ static void what_the_weights_compute_is_compared(void **unused)
     }
 }
 
-static void a_bundle_is_not_compared_with_another_checkpoint(void **unused)
+TEST(a_bundle_is_not_compared_with_another_checkpoint)
 {
-    (void)unused;
     assert_int_equal(verify_as(verify_bundle, NULL, true, "golden/tiny-mixtral"), FM_ECONFIG);
     assert_non_null(strstr(verify_said.text, "golden/tiny-mixtral"));
     assert_false(verify_report.function);
 }
 
-static void findings_are_the_same_on_any_number_of_threads(void **unused)
+TEST(findings_are_the_same_on_any_number_of_threads)
 {
-    (void)unused;
     struct fm_err err = {0};
     char one[sizeof verify_found];
     verify_copy_file(verify_bundle, verify_edited);
@@ -325,21 +307,4 @@ static void findings_are_the_same_on_any_number_of_threads(void **unused)
     fm_pool_stop();
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bundles_and_stage_streams_verify),
-        cmocka_unit_test(a_flipped_byte_anywhere_in_the_weights_is_named),
-        cmocka_unit_test(a_config_of_another_model_is_found),
-        cmocka_unit_test(a_ranking_that_is_no_permutation_is_found),
-        cmocka_unit_test(masks_outside_the_actions_or_off_their_budget_are_found),
-        cmocka_unit_test(every_bad_mask_is_found),
-        cmocka_unit_test(an_adapter_that_is_not_the_manifest_s_is_found),
-        cmocka_unit_test(a_nan_under_right_checksums_is_found),
-        cmocka_unit_test(weights_that_are_not_there_are_found),
-        cmocka_unit_test(what_the_weights_compute_is_compared),
-        cmocka_unit_test(a_bundle_is_not_compared_with_another_checkpoint),
-        cmocka_unit_test(findings_are_the_same_on_any_number_of_threads),
-    };
-    return cmocka_run_group_tests(tests, verify_make_all, NULL);
-}
+TEST_MAIN(verify_make_all, NULL)

@@ -1,16 +1,9 @@
 /* Exports: what we write verifies, and everything that is changed is found and named. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "tests/unit/test.h"
 #include "tests/unit/verify.h"
 
-static void exports_verify_against_the_first_members(void **unused)
+TEST(exports_verify_against_the_first_members)
 {
-    (void)unused;
     struct fm_bundle b = {0};
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
     const struct fm_member *m = fm_bundle_find(&b, FM_MEMBER_SEGMENTS);
@@ -28,9 +21,8 @@ static void exports_verify_against_the_first_members(void **unused)
     fm_bundle_close(&b);
 }
 
-static void a_flipped_byte_in_an_export_is_named(void **unused)
+TEST(a_flipped_byte_in_an_export_is_named)
 {
-    (void)unused;
     for (int i = 0; fm_layouts[i]; i++) {
         const char *to = scratch("copy");
         char file[600];
@@ -62,9 +54,8 @@ static void a_flipped_byte_in_an_export_is_named(void **unused)
 }
 
 /* Of an expert its layer and number are named, another tensor has neither. */
-static void a_value_that_is_not_finite_is_named(void **unused)
+TEST(a_value_that_is_not_finite_is_named)
 {
-    (void)unused;
     static const char *const name[] = {"model.layers.2.mlp.experts.gate_up", "model.norm.weight"};
     static const char *const what[] = {"layer 2, expert 0: a value is not finite",
                                        "has a value that is not finite"};
@@ -89,9 +80,8 @@ static void a_value_that_is_not_finite_is_named(void **unused)
     }
 }
 
-static void a_tail_of_a_padded_export_must_be_zero(void **unused)
+TEST(a_tail_of_a_padded_export_must_be_zero)
 {
-    (void)unused;
     const char *to = scratch("copy");
     char file[600];
     struct fm_file f;
@@ -111,9 +101,8 @@ static void a_tail_of_a_padded_export_must_be_zero(void **unused)
                            "not all zero"));
 }
 
-static void files_that_are_missing_extra_or_edited_are_named(void **unused)
+TEST(files_that_are_missing_extra_or_edited_are_named)
 {
-    (void)unused;
     const char *to = scratch("copy");
     char file[600];
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
@@ -144,9 +133,8 @@ static void files_that_are_missing_extra_or_edited_are_named(void **unused)
 }
 
 /* The blanks after the header have room for its name. */
-static void a_tensor_too_many_is_named(void **unused)
+TEST(a_tensor_too_many_is_named)
 {
-    (void)unused;
     const char *to = scratch("copy");
     char file[600], more[128], header[65536] = "";
     unsigned char length[8];
@@ -172,9 +160,8 @@ static void a_tensor_too_many_is_named(void **unused)
     assert_string_equal(verify_found, "more: does not belong in model.safetensors\n");
 }
 
-static void an_export_of_another_budget_does_not_pass_for_this_one(void **unused)
+TEST(an_export_of_another_budget_does_not_pass_for_this_one)
 {
-    (void)unused;
     const char *to = scratch("copy");
     for (int i = 0; fm_layouts[i]; i++) {
         verify_copy_dir(verify_dir[i], to);
@@ -186,9 +173,8 @@ static void an_export_of_another_budget_does_not_pass_for_this_one(void **unused
     }
 }
 
-static void an_export_that_claims_what_cannot_be_is_malformed(void **unused)
+TEST(an_export_that_claims_what_cannot_be_is_malformed)
 {
-    (void)unused;
     static const char *const edit[] = {"s/\"pad_multiple\": 1/\"pad_multiple\": 0/",
                                        "s/\"pad_multiple\": 1/\"pad_multiple\": 38/",
                                        "s/\"pad_multiple\": 1/\"pad_multiple\": 5000000000/",
@@ -223,9 +209,8 @@ static void replace_once(void *self, const char *stage, uint64_t done, uint64_t 
     *replaced = true;
 }
 
-static void an_export_that_is_replaced_meanwhile_is_not_judged(void **unused)
+TEST(an_export_that_is_replaced_meanwhile_is_not_judged)
 {
-    (void)unused;
     bool replaced = false;
     const char *to = scratch("copy");
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
@@ -241,18 +226,4 @@ static void an_export_that_is_replaced_meanwhile_is_not_judged(void **unused)
     assert_string_equal(verify_report.kind, "padded");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exports_verify_against_the_first_members),
-        cmocka_unit_test(a_flipped_byte_in_an_export_is_named),
-        cmocka_unit_test(a_value_that_is_not_finite_is_named),
-        cmocka_unit_test(a_tail_of_a_padded_export_must_be_zero),
-        cmocka_unit_test(files_that_are_missing_extra_or_edited_are_named),
-        cmocka_unit_test(a_tensor_too_many_is_named),
-        cmocka_unit_test(an_export_of_another_budget_does_not_pass_for_this_one),
-        cmocka_unit_test(an_export_that_claims_what_cannot_be_is_malformed),
-        cmocka_unit_test(an_export_that_is_replaced_meanwhile_is_not_judged),
-    };
-    return cmocka_run_group_tests(tests, verify_make_all, NULL);
-}
+TEST_MAIN(verify_make_all, NULL)

@@ -1,19 +1,11 @@
 /* The detokeniser of lm-eval's wikitext task, against what its own gives (0.4.13, Python 3.11). */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
 #include "lib/bench/wikitext.h"
+#include "tests/unit/test.h"
 
-static void pages_are_what_lm_eval_makes_of_them(void **state)
+TEST(pages_are_what_lm_eval_makes_of_them)
 {
-    (void)state;
     static const struct {
         const char *page, *text;
         uint64_t words;
@@ -45,9 +37,8 @@ static void pages_are_what_lm_eval_makes_of_them(void **state)
 }
 
 /* A search to the end of the page for every bracket would take minutes. */
-static void brackets_that_nothing_closes_take_linear_time(void **state)
+TEST(brackets_that_nothing_closes_take_linear_time)
 {
-    (void)state;
     struct fm_err err = {0};
     size_t size = (size_t)4 << 20, made = size;
     char *text = malloc(size);
@@ -62,11 +53,4 @@ static void brackets_that_nothing_closes_take_linear_time(void **state)
     free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pages_are_what_lm_eval_makes_of_them),
-        cmocka_unit_test(brackets_that_nothing_closes_take_linear_time),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+TEST_MAIN(NULL, NULL)

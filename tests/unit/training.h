@@ -1,5 +1,5 @@
 /*
- * Short runs of fm-train on the ranked odd model: for tests with cmocka, which is included before.
+ * Short runs of fm-train on the ranked odd model.
  */
 #ifndef FM_TESTS_TRAINING_H
 #define FM_TESTS_TRAINING_H
@@ -7,6 +7,7 @@
 #include "lib/learn/rank.h"
 #include "lib/learn/train.h"
 #include "tests/unit/runs.h"
+#include "tests/unit/test.h"
 
 /* Set-up of a group: ranked.fm in the scratch directory. */
 static inline int training_ranked(void **unused)

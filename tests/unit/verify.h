@@ -9,6 +9,7 @@
 #include "lib/pack/pack.h"
 #include "lib/verify/verify.h"
 #include "tests/unit/given.h"
+#include "tests/unit/test.h"
 
 /* Paths; verify_dir in the order of fm_layouts, verify_edited for a copy. */
 static char verify_bundle[512], verify_stage[512], verify_dir[FM_LAYOUTS_MAX][600],
