@@ -1,8 +1,8 @@
-/* The clock of everything that measures a time or waits for one. */
+/* The clock for measuring and waiting. */
 #ifndef FM_CLOCK_H
 #define FM_CLOCK_H
 
-/* Seconds since some fixed moment; never goes back, whatever is done to the date. */
+/* Seconds since an unspecified start.  Monotonic: changes of the system date do not affect it. */
 double fm_clock_now(void);
 
 #endif

@@ -204,7 +204,7 @@ void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t 
 
 void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
 {
-    float stored[256]; /* as many values of any weight dtype fit */
+    float stored[256]; /* holds as many values of any weight dtype */
     for (size_t at = 0; at < n; at += 256) {
         size_t m = n - at < 256 ? n - at : 256;
         fm_dtype_from_f32(stored, x + at, dtype, m);
@@ -212,7 +212,7 @@ void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
     }
 }
 
-#define FINITE_BLOCK 4096 /* elements between looks at the accumulated flag */
+#define FINITE_BLOCK 4096 /* elements between tests of the accumulated flag */
 
 /* The same search among codes: the largest without its sign is NaN, and there is no Inf. */
 static size_t e4m3_nan(const uint8_t *b, size_t n)

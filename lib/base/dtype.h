@@ -39,7 +39,7 @@ enum fm_dtype {
 /* "BF16" and so on, as safetensors spells them; NULL outside the enum. */
 const char *fm_dtype_name(enum fm_dtype dtype);
 
-/* "bfloat16" and so on, as config.json says what a weight dtype is. */
+/* "bfloat16" and so on: the name of a weight dtype in config.json. */
 const char *fm_dtype_torch(enum fm_dtype dtype);
 
 /* The dtype of that exact name (len bytes, no NUL needed), or -1. */
@@ -48,7 +48,7 @@ int fm_dtype_from_name(const char *name, size_t len);
 /* Bits of one element: 4, 6, 8, 16, 32 or 64. */
 int fm_dtype_bits(enum fm_dtype dtype);
 
-/* True for BF16, F16 and F32: what weights may be. */
+/* True for BF16, F16 and F32, the dtypes that weights may have. */
 bool fm_dtype_is_weight(enum fm_dtype dtype);
 
 /* n elements of a weight dtype, F8_E4M3 or F8_E8M0 -> float, exact; NaN stays NaN.  src and dst do
@@ -61,7 +61,7 @@ void fm_dtype_to_f32(float *dst, const void *src, enum fm_dtype dtype, size_t n)
 /* n floats -> a weight dtype, rounded to nearest, ties to even; F16 overflow gives Inf. */
 void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t n);
 
-/* x[i], i < n, to the nearest value that a weight dtype has. */
+/* Round x[i], i < n, to the nearest value of a weight dtype. */
 void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n);
 
 /* Index of the first NaN or Inf among n elements of a weight dtype or F8_E4M3, or n. */

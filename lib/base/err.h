@@ -1,18 +1,18 @@
 /*
- * This room, lib/base: what every other room is written in: errors as sentences, checked sizes and
- * memory, number types, random numbers, threads, processes, a clock.  It knows the C library,
- * pthreads and Random123, and includes no other room.  It is in lib/ although formats/ and kernels/
- * include it too, because the top level of the tree is fixed.  In reading order: err, mem, dtype,
- * scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for debugging), isa,
- * vector; for text: names (sorted records), printable, units; process (child programs).
+ * This room, lib/base: what every other room builds on: errors as sentences, checked sizes and
+ * memory, number types, random numbers, threads, processes, a clock.  It depends only on the C
+ * library, pthreads and Random123, and includes no other room.  It is in lib/ although formats/ and
+ * kernels/ include it too, because the top level of the tree is fixed.  In reading order: err, mem,
+ * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for
+ * debugging), isa, vector; for text: names (sorted records), printable, units; process (child
+ * programs).
  *
- * Errors.  A function that can fail for an outside reason (a file, a device, an
- * option) returns an int: FM_OK or one of the codes below, and leaves one complete
- * sentence in the caller's struct fm_err.  A programming error is an assert, which
- * stays on in every build.
+ * Errors.  A function that can fail for an external reason (a file, a device, an option) returns an
+ * int: FM_OK or one of the codes below, and writes one complete sentence to the caller's struct
+ * fm_err.  A programming error is an assert, which is enabled in every build.
  *
- * The codes are the exit statuses of the tools, so nothing translates them.
- * fm(7) tells users which of them are worth a retry: 69, 71, 74, 75, 79.
+ * The codes are the exit statuses of the tools, so no translation is needed. fm(7) tells users
+ * which of them are worth a retry: 69, 71, 74, 75, 79.
  */
 #ifndef FM_BASE_ERR_H
 #define FM_BASE_ERR_H
@@ -23,24 +23,24 @@ enum fm_code {
     FM_EUSAGE = 2,   /* the command line is wrong */
     FM_EFORMAT = 65, /* malformed, hostile or truncated input */
     FM_ENOENT = 66,  /* an input is missing */
-    FM_EDEVICE = 69, /* the device or instruction set is not there */
-    FM_EBUG = 70,    /* our own mistake, caught */
+    FM_EDEVICE = 69, /* the device or instruction set is not available */
+    FM_EBUG = 70,    /* an internal error was detected */
     FM_ENOMEM = 71,  /* out of memory */
     FM_ECREATE = 73, /* cannot create the output, or it exists */
     FM_EIO = 74,     /* read, write, fsync or close failed */
     FM_ESAVED = 75,  /* interrupted, state saved: run the same command again */
     FM_EPERM = 77,   /* permission denied */
     FM_ECONFIG = 78, /* a model or option that is well formed but not supported */
-    FM_ELOCKED = 79, /* another process works on this file */
-    FM_EPIPE = 141   /* the reader of our output went away */
+    FM_ELOCKED = 79, /* another process is using this file */
+    FM_EPIPE = 141   /* the reader of our output has closed it */
 };
 
 #define FM_ERR_TEXT_BYTES 1024
 
 /*
- * What the user can do about a failure, where a tool has an option for it.  The rooms where errors
- * occur do not know the options, so they name only a kind of advice; cmd/cli.c adds the words:
- * "'x' exists" with FM_ADVISE_REPLACE is printed as "'x' exists; use --force to replace it".
+ * What the user can do about a failure, if a tool has an option for it.  The rooms where errors
+ * occur do not use option names, so they set only a kind of advice; cmd/cli.c adds the words: "'x'
+ * exists" with FM_ADVISE_REPLACE is printed as "'x' exists; use --force to replace it".
  */
 enum fm_advice {
     FM_ADVISE_NONE,
@@ -48,15 +48,15 @@ enum fm_advice {
     FM_ADVISE_FEWER_THREADS,
     FM_ADVISE_FLOAT32, /* compute in float32 */
     FM_ADVISE_REPLACE, /* replace the file that exists */
-    FM_ADVISE_CARRY,   /* a link instead of a copy: name it among the files to carry */
+    FM_ADVISE_CARRY,   /* a carried file is a link: replace it by a copy, or name it in an option */
     FM_ADVISE_DECOMPRESS,
-    FM_ADVISE_BLANK_LINES,     /* let blank lines end documents */
-    FM_ADVISE_TEXT_FIELD,      /* name the field of a row that is its text */
-    FM_ADVISE_OTHER_TOKENIZER, /* encode by a command, or give tokens */
-    FM_ADVISE_TOKEN_TYPE,      /* say of what type raw tokens are */
-    FM_ADVISE_NO_TOKEN_TYPE,   /* do not: the file says it */
-    FM_ADVISE_TEXT,            /* give the file as text */
-    FM_ADVISE_TOKENS_OR_TEXT,  /* give another file */
+    FM_ADVISE_BLANK_LINES,     /* treat blank lines as ends of documents */
+    FM_ADVISE_TEXT_FIELD,      /* name the field of a row that holds its text */
+    FM_ADVISE_OTHER_TOKENIZER, /* encode the text by another command, or supply tokens */
+    FM_ADVISE_TOKEN_TYPE,      /* state the type of raw tokens */
+    FM_ADVISE_NO_TOKEN_TYPE,   /* do not state it: the file has a type */
+    FM_ADVISE_TEXT,            /* supply the file as text */
+    FM_ADVISE_TOKENS_OR_TEXT,  /* supply another file */
     FM_ADVICES
 };
 
@@ -74,9 +74,9 @@ struct fm_err {
 #endif
 
 /*
- * Set code and sentence, return code.  The sentence is lower case, has no full
- * stop, and names file, value, limit and what to do where they are known.
- * Control bytes, which a terminal would obey, are replaced by '?'.
+ * Set code and sentence; return code.  The sentence is lower case, has no full stop, and names
+ * file, value, limit and remedy if they are known.  Control bytes, which a terminal would
+ * interpret, are replaced by '?'.
  */
 int fm_fail(struct fm_err *err, int code, const char *fmt, ...) FM_PRINTF(3, 4);
 
@@ -89,7 +89,7 @@ int fm_fail_errno(struct fm_err *err, const char *fmt, ...) FM_PRINTF(2, 3);
 /* Add advice to the error that was set last; returns err->code. */
 int fm_advise(struct fm_err *err, enum fm_advice advice);
 
-/* Put "context: " in front of the sentence already there; returns err->code. */
+/* Prefix the existing sentence with "context: "; returns err->code. */
 int fm_within(struct fm_err *err, const char *fmt, ...) FM_PRINTF(2, 3);
 
 #endif

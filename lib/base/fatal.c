@@ -1,7 +1,8 @@
 /*
- * The end of a process that is out of memory.  Deep inside a loop no caller takes an error, and a
- * library may crash when an allocation fails.  Either way temporary files are removed, one sentence
- * is written without allocating, and the exit status says that a retry may help.
+ * Ends a process that is out of memory.  Inside nested loops an error cannot be returned to a
+ * caller, and a library may crash when an allocation fails.  In both cases temporary files are
+ * removed, one sentence is written without allocating, and the exit status says that a retry may
+ * help.
  */
 #include "lib/base/fatal.h"
 
@@ -18,7 +19,8 @@
 #include <unistd.h>
 
 #define PROBE_BYTES                                                                                \
-    ((size_t)64 << 20) /* with less free than this, a crash is taken for "no memory" */
+    ((size_t)64 << 20) /* with less free memory than this, a crash is attributed to lack of        \
+                          memory */
 
 static const int crashes[] = {SIGSEGV, SIGABRT};
 #define CRASHES (sizeof crashes / sizeof *crashes)
@@ -44,7 +46,7 @@ void fm_fatal_advise(const char *text)
     advice = text;
 }
 
-/* The text goes through a buffer of the stack and write(2): stdio might want memory. */
+/* Uses a buffer on the stack and write(2), because stdio may allocate. */
 _Noreturn void fm_fatal_memory(const char *fmt, ...)
 {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
@@ -52,7 +54,7 @@ _Noreturn void fm_fatal_memory(const char *fmt, ...)
     const char *then = advice;
     va_list ap;
     while (atomic_flag_test_and_set(&begun))
-        pause(); /* another thread ends the process */
+        pause(); /* another thread is ending the process */
     int at = snprintf(line, sizeof line, "%s: ", program_invocation_short_name);
     va_start(ap, fmt);
     vsnprintf(line + at, sizeof line - (size_t)at, fmt, ap);

@@ -1,5 +1,5 @@
 /*
- * The end of a process that cannot go on and cannot return an error: out of memory inside a loop of
+ * Ends the process when it can neither go on nor return an error: out of memory inside a loop of
  * the pool, or inside a library that does not report it.  Temporary files are removed first.
  */
 #ifndef FM_BASE_FATAL_H
@@ -9,22 +9,23 @@
 
 #define FM_FATAL_CLEANERS_MAX 4
 
-/* `clean` runs before such an end.  It may be called on any thread and in a signal handler, while
- * other threads run on: async-signal-safe, no locks.  The same function counts once; else at most
+/* Register a function that runs before the process ends this way.  It may be called on any
+ * thread and in a signal handler while other threads are running, so it must be
+ * async-signal-safe and take no locks.  Registering a function again has no effect; at most
  * FM_FATAL_CLEANERS_MAX. */
 void fm_fatal_clean_with(void (*clean)(void));
 
-/* What a user can do about it: the end of each sentence of fm_fatal_memory.  A string constant. */
+/* Set the advice to the user that ends each sentence of fm_fatal_memory: a string constant. */
 void fm_fatal_advise(const char *advice);
 
-/* One sentence on standard error, "TOOL: ...", and the status FM_ENOMEM. */
+/* Print one sentence, "TOOL: ...", on standard error and exit with status FM_ENOMEM. */
 _Noreturn void fm_fatal_memory(const char *fmt, ...) FM_PRINTF(1, 2);
 
 /*
- * Around a call to a library that, when an allocation fails, writes through a null pointer or
- * throws an exception that is not caught.  If the calling thread crashes in between, the process
- * ends as by fm_fatal_memory when memory is indeed exhausted; otherwise the crash takes its course.
- * `what` begins the sentence.  Calls do not nest.
+ * Call these around a call to a library that, when an allocation fails, writes through a null
+ * pointer or throws an exception that is not caught.  If the calling thread crashes in between and
+ * memory is exhausted, the process ends as by fm_fatal_memory; any other crash has its usual
+ * effect. `what` begins the sentence.  Calls do not nest.
  */
 void fm_fatal_watch(const char *what);
 void fm_fatal_unwatch(void);

@@ -1,6 +1,6 @@
 /*
- * The level is computed from nothing but the CPU and the environment, so two threads that come
- * first at once store the same number and no lock is needed.
+ * The level depends only on the CPU and the environment, so threads that compute it at the same
+ * time store the same number and no lock is needed.
  */
 #include "lib/base/isa.h"
 
@@ -31,7 +31,7 @@ static int read_limit(void)
     return i;
 }
 
-/* Read when the level is, so that a later change of the environment changes neither. */
+/* Read together with the level, so that a later change of the environment affects neither. */
 static int limit(void)
 {
     static atomic_int known; /* limit + 1 */

@@ -1,11 +1,11 @@
 /*
- * Which vector instructions the hand-written kernels, FM_CLONES (vector.h) and oneDNN use.  The CPU
- * and the operating system are asked once, here only.
+ * The vector instructions that the hand-written kernels, FM_CLONES (vector.h) and oneDNN use.  The
+ * CPU and the operating system are queried once, and only here.
  *
  * The environment variable FM_ISA (base, avx2, avx512 or amx) is an upper limit, so that one
- * machine can run what another one would; unset, it sets no limit.  It is read once, at the first
- * call of any function below.  Any other value is an error: fm_isa_mistake returns it, and
- * fm_cli_begin and fm_clip_prepare refuse to start.
+ * machine can run the code of a less capable one; there is no limit if it is not set.  It is read
+ * once, at the first call of any function below.  Any other value is an error: fm_isa_mistake
+ * returns it, and fm_cli_begin and fm_clip_prepare refuse to start.
  */
 #ifndef FM_BASE_ISA_H
 #define FM_BASE_ISA_H
@@ -29,8 +29,8 @@ enum fm_isa fm_isa_limit(void);
 /* AVX512_BF16, an extension that not every CPU of level FM_ISA_AVX512 has. */
 bool fm_isa_avx512_bf16(void);
 
-/* Level FM_ISA_AMX, and the kernel lets this process use the tile registers.  The first call asks
- * the kernel for them, which makes signal frames of the process larger. */
+/* True if the level is FM_ISA_AMX and this process may use the tile registers.  The first call
+ * requests them from the operating system, which makes the signal frames of the process larger. */
 bool fm_isa_amx(void);
 
 /* "base", "avx2", "avx512", "amx". */

@@ -16,7 +16,7 @@
 /* Memory of a process beside its data, for forecasts: the program, its libraries, small blocks. */
 #define FM_PROCESS_BYTES ((uint64_t)16 << 20)
 
-/* *out = a * b or a + b; false, *out untouched, where that does not fit. */
+/* *out = a * b or a + b; false, with *out unchanged, if that does not fit. */
 static inline bool fm_mul(size_t *out, size_t a, size_t b)
 {
     size_t r;
@@ -36,16 +36,15 @@ static inline bool fm_add(size_t *out, size_t a, size_t b)
 }
 
 /*
- * n zeroed elements of `size` bytes, FM_ALIGN-aligned; free() gives them back.
- * NULL with FM_ENOMEM and a sentence that names `what`.  n * size of 0 yields
- * a block that may be freed and not touched.
+ * n zeroed elements of `size` bytes, FM_ALIGN-aligned; release with free().  NULL with FM_ENOMEM
+ * and a sentence that names `what`.  If n * size is 0 the block may be freed but not accessed.
  */
 void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
 
 /*
- * `bytes` bytes for arrays that operations compute in, aligned to FM_ALIGN or more; free() gives
- * them back.  Contents are undefined.  Blocks of 2 MiB or more use large pages.  NULL with
- * FM_ENOMEM and a sentence that names `what`.  0 bytes yield a block that may be freed.
+ * `bytes` bytes for arrays that operations compute in, aligned to FM_ALIGN or more; release with
+ * free().  Contents are undefined.  Blocks of 2 MiB or more use large pages.  NULL with FM_ENOMEM
+ * and a sentence that names `what`.  0 bytes give a block that may be freed but not accessed.
  */
 void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err);
 
@@ -59,11 +58,11 @@ char *fm_strdup(const char *text, struct fm_err *err);
  */
 #define FM_GROW(array, capacity, n, what, err)                                                     \
     fm_grow(&(array), &(capacity), (n), sizeof *(array), (what), (err))
-/* The same, of a pointer at `array` to elements of `size` bytes. */
+/* The same for elements of `size` bytes; `array` is the address of the pointer to them. */
 int fm_grow(void *array, size_t *capacity, size_t n, size_t size, const char *what,
             struct fm_err *err);
 
-/* An unsigned integer of 1 to 8 bytes, the lowest first. */
+/* A little-endian unsigned integer of 1 to 8 bytes. */
 static inline uint64_t fm_little_endian(const unsigned char *b, int bytes)
 {
     uint64_t v = 0;

@@ -10,13 +10,13 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Records may be NULL where count is 0. */
+/* Sort records by name; they may be NULL if count is 0. */
 void fm_names_sort(void *records, size_t count, size_t size);
 
-/* Of sorted records: the one of that name, or NULL. */
+/* Find a name among sorted records; NULL if none has it. */
 void *fm_names_find(const void *records, size_t count, size_t size, const char *name);
 
-/* Of sorted records: the first name that two of them have, or NULL. */
+/* The first name that occurs twice among sorted records, or NULL. */
 const char *fm_names_twin(const void *records, size_t count, size_t size);
 
 static inline bool fm_ends_with(const char *text, const char *end)
@@ -25,8 +25,7 @@ static inline bool fm_ends_with(const char *text, const char *end)
     return n >= e && memcmp(text + n - e, end, e) == 0;
 }
 
-/* Edits from one name to the other (Levenshtein's), for names of at most 31 bytes; longer ones are
- * far from everything. */
+/* The edit distance (Levenshtein) of two names of at most 31 bytes; 99 if a name is longer. */
 int fm_names_distance(const char *a, const char *b);
 
 #endif

@@ -33,25 +33,25 @@ struct loop {
     void (*task)(void *arg, int i);
     void *arg;
     int n;
-    int next;    /* first index not taken yet */
+    int next;    /* first index not yet taken */
     int running; /* tasks that were taken and have not finished */
     struct loop *older;
-    const struct loop *parent; /* whose task opened it; NULL: none */
+    const struct loop *parent; /* the loop whose task opened this one, or NULL */
     int label;
-    const atomic_int *stop; /* whose run it is */
+    const atomic_int *stop; /* of its run */
 };
 
 /* Everything below is guarded by `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work_came = PTHREAD_COND_INITIALIZER;
-static pthread_cond_t task_ended = PTHREAD_COND_INITIALIZER; /* or opened a loop */
+static pthread_cond_t task_ended = PTHREAD_COND_INITIALIZER; /* or a loop was opened */
 static struct loop *loops; /* newest first: inner loops finish before outer ones go on */
 static pthread_t helpers[FM_THREADS_MAX];
 static int n_helpers;
 static int n_idle;
-static int n_waiting; /* for the end of loops they opened */
+static int n_waiting; /* threads that wait for the end of a loop that they opened */
 static bool stopping;
-static _Thread_local const struct loop *inside; /* whose task this thread runs */
+static _Thread_local const struct loop *inside; /* the loop whose task this thread runs */
 
 static _Thread_local const atomic_int *heeded;
 

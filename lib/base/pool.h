@@ -6,10 +6,9 @@
  * loop is open, so an outer loop over batches and an inner one over tiles
  * together use every core.
  *
- * The same-bytes promise rests on one rule: what a task computes depends on its
- * index and its data, never on the thread, the number of threads or the order.
- * Tasks write to places of their own; sums over tasks are made afterwards, in
- * order of index.
+ * Results do not depend on the number of threads because of one rule: what a task computes depends
+ * on its index and its data, never on the thread, the number of threads or the order.  Each task
+ * writes to its own memory; sums over tasks are made afterwards, in order of index.
  */
 #ifndef FM_BASE_POOL_H
 #define FM_BASE_POOL_H
@@ -33,27 +32,26 @@ void fm_pool_stop(void);
 /* Threads that work on loops, the caller's included. */
 int fm_pool_threads(void);
 
-/* Run task(arg, i) for every i in [0, n), return when all are done. */
+/* Run task(arg, i) for every i in [0, n); return when all are done. */
 void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg);
 
 /*
- * A run that may end early.  From this call on, the calling thread and the tasks of the loops that
- * it opens belong to a run that ends once *stop is not 0; NULL: a run that no one stops.  Returns
- * the pointer that was set before.  fm_pool_ending() is true once *stop is not 0: the results of
- * the calling thread will be discarded, and tasks may skip their work.  *stop keeps its value until
- * the run has ended, so the thread that opened a loop can find out afterwards whether tasks of it
- * were skipped.
+ * Runs that may end early.  After this call the calling thread, and the tasks of the loops that it
+ * opens, belong to a run that ends once *stop is not 0; NULL: the run cannot be stopped.  Returns
+ * the previous pointer. fm_pool_ending() is true once *stop is not 0: the results of the calling
+ * thread will be discarded, and tasks may skip their work. *stop keeps its value until the run has
+ * ended, so the thread that opened a loop can find out afterwards whether tasks were skipped.
  */
 const atomic_int *fm_pool_heed(const atomic_int *stop);
 bool fm_pool_ending(void);
 
 /*
- * For measuring: a label says what a thread is busy with.  A task inherits the label of the thread
- * that opened its loop; a thread that waits for tasks is idle; every other thread starts with 0.
+ * For measuring: a label says what a thread is doing.  A task inherits the label of the thread that
+ * opened its loop; a thread that waits for tasks is idle; every other thread starts with 0.
  */
 enum { FM_POOL_IDLE = -2, FM_POOL_READING = -1 };
 
-/* The calling thread's label from here on; returns the one before. */
+/* Set the calling thread's label; returns the previous one. */
 int fm_pool_label(int label);
 
 /* `changed`, unless NULL, is called by every thread whose label is about to change.  Call this

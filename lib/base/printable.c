@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ESCAPE_BYTES 13 /* a pair of \uXXXX and the NUL */
+#define ESCAPE_BYTES 13 /* a pair of \uXXXX and a NUL */
 
-/* Bytes of the character at s, its number in *c; 0 where that is not UTF-8. */
+/* The length of the character at s, whose number becomes *c; 0 if it is not UTF-8. */
 static int decode(const unsigned char *s, uint32_t *c)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -65,7 +65,7 @@ char *fm_printable_json(const char *json)
 {
     size_t size = strlen(json);
     uint32_t c = 0;
-    /* The longest escape for the fewest bytes: six for one. */
+    /* The worst case: one byte becomes an escape of six. */
     char *text = size < SIZE_MAX / 6 ? malloc(6 * size + 1) : NULL, *to = text;
     for (const char *at = json; text && *at;) {
         int n = decode((const unsigned char *)at, &c);

@@ -1,20 +1,20 @@
 /*
- * Text from outside (most often names in files) that is printed on a terminal.  A terminal obeys
- * control characters, and shows some others in another place or not at all.  These are replaced: C0
- * and C1 controls, DEL, marks and overrides of direction, line and paragraph separators, characters
- * without a width, and bytes that are not UTF-8.
+ * Text from outside (most often names in files) that is printed on a terminal.  A terminal executes
+ * control characters, and does not show some others, or shows them in another order.  These are
+ * replaced: C0 and C1 controls, DEL, marks and overrides of direction, line and paragraph
+ * separators, characters without a width, and bytes that are not UTF-8.
  */
 #ifndef FM_BASE_PRINTABLE_H
 #define FM_BASE_PRINTABLE_H
 
 #include <stdbool.h>
 
-/* Replace every such byte by '?', in place.  Line feeds stay if `lines` is true. */
+/* Replace every such byte by '?', in place.  Line feeds are kept if `lines` is true. */
 void fm_printable(char *text, bool lines);
 
-/* A copy of a JSON text, in which such characters occur only inside strings: each becomes \uXXXX,
- * and a byte that is not UTF-8 becomes \ufffd.  Line feeds stay.  The caller frees it; NULL: out of
- * memory. */
+/* A copy of a JSON text, in which such characters occur only inside strings: each becomes
+ * \uXXXX, and a byte that is not UTF-8 becomes \ufffd.  Line feeds are kept.  The caller frees
+ * it; NULL: out of memory. */
 char *fm_printable_json(const char *json);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * The end of a child program: waiting for it with a time limit, or killing it.  The caller starts
- * the program (each caller with its own descriptors) and sets pid, and `group` if the program leads
- * a process group: then the processes that it started end with it.
+ * Ending a child program: waiting for it with a time limit, or killing it.  The caller starts the
+ * program (each caller with its own descriptors) and sets pid.  It also sets `group` if the program
+ * leads a process group; then the other processes of the group are ended with it.
  */
 #ifndef FM_PROCESS_H
 #define FM_PROCESS_H
@@ -16,11 +16,12 @@ struct fm_process {
     int status; /* of waitpid(2), once pid is 0 */
 };
 
-/* Has it ended (it is not reaped yet)?  Background processes of its group are killed, because they
- * may hold the pipes open. */
+/* True if the program has ended (it is not reaped yet).  Background processes of its group are
+ * killed, because they may hold the pipes open. */
 bool fm_process_over(const struct fm_process *p);
 
-/* Wait for its end, at most that many seconds or until *stop (may be NULL).  True if pid is 0. */
+/* Wait for its end, at most that many seconds or until *stop (may be NULL) is set.  True if it
+ * has ended (pid is 0). */
 bool fm_process_wait(struct fm_process *p, double seconds, const atomic_int *stop);
 
 /* Send SIGTERM, and SIGKILL a second later if it still runs; fm_process_kill sends it at once. */

@@ -1,8 +1,7 @@
 /*
- * Random numbers as a function of where they are used: Philox4x32-10 from
- * Random123, keyed by (seed, stream), indexed by a 64-bit counter.  There is no
- * generator state, so the same draw comes out on every machine, at any thread
- * count, and after a resume.
+ * Random numbers as a function of where they are used: Philox4x32-10 from Random123, keyed by
+ * (seed, stream), indexed by a 64-bit counter.  There is no generator state, so every machine,
+ * number of threads and resumed run makes the same draws.
  */
 #ifndef FM_BASE_RNG_H
 #define FM_BASE_RNG_H
@@ -12,7 +11,7 @@
 
 #include <Random123/philox.h>
 
-/* One use of randomness each; a number here never changes its meaning. */
+/* One stream for each use of random numbers; the meaning of a number never changes. */
 enum fm_stream {
     FM_STREAM_SHUFFLE = 1,  /* calibration order: counter = position */
     FM_STREAM_EPOCH = 2,    /* training order */
@@ -21,7 +20,7 @@ enum fm_stream {
     FM_STREAM_SANDWICH = 5, /* random middle masks of cross recovery */
     FM_STREAM_CONTROL = 6,  /* shuffle-layer, shuffle-global */
     FM_STREAM_BENCH = 7,    /* synthetic data */
-    FM_STREAM_AROUND = 8    /* masks around one, for what a step is worth */
+    FM_STREAM_AROUND = 8    /* masks near a given one, to measure what a step is worth */
 };
 
 /* Four words for (seed, stream, counter). */

@@ -187,8 +187,8 @@ static void encode(uint8_t *codes, const float *q, size_t n, enum fm_codes code)
     pack_pairs(codes, each, n / 2);
 }
 
-/* Elements from `at` on that are coded at once: whole blocks where these are small and divide a
- * chunk, else what a chunk has of one block. */
+/* The number of elements from `at` on to encode at once: whole blocks if these are small and
+ * divide a chunk, else the part of one block that is in the chunk. */
 static size_t some_of(size_t at, size_t n, size_t block)
 {
     size_t left = n - at, some = left < CHUNK ? left : CHUNK;
@@ -215,7 +215,7 @@ void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t 
     }
 }
 
-/* Magnitudes are in the order of their bits, NaN and Inf the largest. */
+/* Magnitudes compare like their bits; NaN and Inf are the largest. */
 FM_INLINE void most_of(float *most, const float *x, size_t blocks, size_t block)
 {
     for (size_t b = 0; b < blocks; b++) {

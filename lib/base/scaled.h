@@ -25,28 +25,28 @@ enum fm_codes { FM_CODE_E4M3, FM_CODE_E2M1, FM_CODE_INT4 };
 /* Bits of one code: 4 or 8. */
 int fm_code_bits(enum fm_codes code);
 
-/* Each byte of codes that are all zero. */
+/* The value of a byte whose codes are all zero. */
 static inline int fm_code_zero(enum fm_codes code)
 {
     return code == FM_CODE_INT4 ? 0x88 : 0;
 }
 
-/* Up to this scale every value is a finite bfloat16. */
+/* The largest scale for which every value is a finite bfloat16. */
 float fm_code_scale_max(enum fm_codes code);
 
-/* Blocks of a matrix of `columns` columns, from its first row and column; at the far edges they may
- * be cut.  Of codes of four bits, columns and first are even. */
+/* The blocks of a matrix of `columns` columns, counted from its first row and column; those at
+ * the far edges may be cut.  With four-bit codes, columns and first are even. */
 struct fm_scales {
-    const float *scale; /* row-major, ceil(columns / block_columns) a row of blocks */
-    size_t count;       /* of them */
+    const float *scale; /* row-major, ceil(columns / block_columns) for each row of blocks */
+    size_t count;       /* number of scales */
     int64_t columns;
     int block_rows, block_columns;
-    int64_t first; /* element of the matrix that the codes begin with */
+    int64_t first; /* element of the matrix where the codes begin */
     enum fm_codes code;
-    bool rounded; /* to bfloat16, once more: the value as bundles and exports hold it */
+    bool rounded; /* then round the value to bfloat16, as bundles and exports hold it */
 };
 
-/* Elements [at, at + n) of codes, an array that begins with element scales->first. */
+/* Decode elements [at, at + n) of codes, an array that begins with element scales->first. */
 void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *scales, size_t at,
                       size_t n);
 

@@ -16,8 +16,8 @@ enum { STACK_BYTES = 256 << 10 };
 
 static const int stopping[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 static const int ignored[] = {
-    SIGPIPE, /* write reports a closed pipe, so outputs are cleaned up */
-    SIGXFSZ, /* so is a file larger than ulimit -f allows */
+    SIGPIPE, /* write reports a closed pipe, so that outputs are cleaned up */
+    SIGXFSZ, /* write also reports a file larger than `ulimit -f` allows */
 };
 enum { STOPPING = sizeof stopping / sizeof *stopping, IGNORED = sizeof ignored / sizeof *ignored };
 
@@ -54,7 +54,7 @@ static bool is_second(int sig)
 
 static void on_signal(int sig)
 {
-    if (is_second(sig)) { /* now */
+    if (is_second(sig)) { /* end at once */
         atomic_store(&ending, true);
         before_end();
         fm_signals_end(sig);
@@ -154,7 +154,7 @@ void fm_signals_forked(void)
     sigset_t none;
     for (int i = 0; i < STOPPING; i++)
         if (sigaction(stopping[i], NULL, &now) == 0 && now.sa_handler == on_signal)
-            signal(stopping[i], SIG_DFL); /* before they are let in */
+            signal(stopping[i], SIG_DFL); /* before the signals are unblocked */
     for (int i = 0; i < IGNORED; i++)
         signal(ignored[i], SIG_DFL);
     sigemptyset(&none);

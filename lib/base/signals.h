@@ -1,5 +1,5 @@
 /*
- * Signals, and why no thread that computes may see one.
+ * Signals: threads that compute must not receive them.
  *
  * The kernels of oneDNN use the stack pointer as a pointer into a matrix.  Linux writes what it
  * saves for a handler below the stack pointer: a handler that runs during a product overwrites
@@ -31,14 +31,14 @@
  */
 int fm_signals_install(void (*abandon)(void), struct fm_err *err);
 
-/* The first signal that asked to stop, or 0; for run->stop. */
+/* The first stop signal received, or 0; for run->stop. */
 const atomic_int *fm_signals_stop(void);
 
-/* End the process as this signal does; as process 1 of a container, with 128 + sig. */
+/* End the process as this signal would; process 1 of a container exits with 128 + sig. */
 _Noreturn void fm_signals_end(int sig);
 
-/* Call before printing an error and exiting.  Returns at once, or never if a second signal is
- * ending the process, because whatever still runs then fails as a consequence. */
+/* Call before printing an error and exiting.  Does not return if a second signal is ending the
+ * process: then the error is only a consequence of that. */
 void fm_signals_settle(void);
 
 /* pthread_create with no attributes; in the new thread the signals are blocked.  0 or an error. */

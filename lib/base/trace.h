@@ -4,7 +4,7 @@
  *
  *     8131.204518 sweep: layer 3 of 4 forward, 2 tasks
  *
- * In every other build the calls are compiled, so that they stay right, and leave no instruction.
+ * In every other build the calls are type-checked and compiled to nothing.
  */
 #ifndef FM_BASE_TRACE_H
 #define FM_BASE_TRACE_H
@@ -27,9 +27,9 @@ enum fm_trace { FM_TRACE_SWEEP, FM_TRACE_LOAD, FM_TRACE_IO, FM_TRACE_POOL, FM_TR
             fm_trace_print(kind, __VA_ARGS__);                                                     \
     } while (0)
 
-/* Does FM_TRACE name this kind?  An unknown word is reported once. */
+/* True if FM_TRACE names this kind.  An unknown word is reported once. */
 bool fm_trace_wanted(enum fm_trace kind);
-/* One line, in one piece whatever other threads print. */
+/* Print one line, which is not interleaved with those of other threads. */
 void fm_trace_print(enum fm_trace kind, const char *fmt, ...) FM_PRINTF(2, 3);
 
 #endif

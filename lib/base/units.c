@@ -1,4 +1,4 @@
-/* Three digits, or two units of time, are enough for a person to read. */
+/* Three digits, or two units of time, are precise enough. */
 #include "lib/base/units.h"
 
 #include <math.h>

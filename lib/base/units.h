@@ -1,4 +1,4 @@
-/* Numbers as people read them. */
+/* Numbers in a form that people can read. */
 #ifndef FM_UNITS_H
 #define FM_UNITS_H
 

@@ -7,9 +7,9 @@
  *     }
  *
  * compiles the body for AVX-512, AVX2 and the baseline, and each call of scale() runs the one of
- * fm_isa() (isa.h).  All three give the same bits: the compiler contracts no a * b + c into one
- * operation and changes the order of no sum (tests/unit/test_kernels_cpu.c).  fm_expf is such a
- * loop's e^x, since libm's is not inlined.
+ * fm_isa() (isa.h).  All three give the same bits: the compiler neither contracts a * b + c into
+ * one operation nor changes the order of sums (tests/unit/test_kernels_cpu.c). fm_expf is e^x for
+ * such loops, because libm's is not inlined.
  */
 #ifndef FM_VECTOR_H
 #define FM_VECTOR_H
@@ -64,7 +64,7 @@ FM_INLINE float fm_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    uint32_t bits; /* without a sign: where x is huge they are no integer, and may wrap */
+    uint32_t bits; /* unsigned: if |x| is huge these are not integers, and may wrap */
     memcpy(&bits, &t, sizeof bits);
     int32_t power = (int32_t)(bits - 0x4b400000u), half = power >> 1; /* the integer n */
     uint32_t first = (uint32_t)(half + 127) << 23, second = (uint32_t)(power - half + 127) << 23;
@@ -73,7 +73,7 @@ FM_INLINE float fm_expf(float x)
     memcpy(&b, &second, sizeof b);
     p = p * a * b;
     p = x > 88.73f ? __builtin_inff()
-                   : p; /* last: earlier in the function, compilers turn it into branches */
+                   : p; /* must be last: earlier in the function, compilers turn it into branches */
     return x < -104.0f ? 0.0f : p;
 }
 
