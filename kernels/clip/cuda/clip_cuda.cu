@@ -2,8 +2,8 @@
  * The CUDA device of clip.h: preparing a layer, choosing its path, and enqueueing a call.  Kernels
  * are in clip_cuda_route.cu, clip_cuda_mma.cu, clip_cuda_hopper.cu, and clip_cuda_blas.cu.
  *
- * The runtime is linked statically and the driver found at run time, so a machine without either
- * loads the library and gets FM_CLIP_EDEVICE.
+ * The runtime is linked statically and the driver is found at run time, so the library can be
+ * loaded on a machine that has neither, and returns FM_CLIP_EDEVICE there.
  */
 #include "kernels/clip/cuda/clip_cuda.h"
 
@@ -13,12 +13,12 @@
 
 int32_t fm_clip_cuda_fail(struct fm_clip_error *error, cudaError_t code, const char *what)
 {
-    cudaGetLastError(); /* so that the next launch does not report this one */
+    cudaGetLastError(); /* clear the error, so that the next launch does not report it */
     return fm_clip_fail(error, code == cudaErrorMemoryAllocation ? FM_CLIP_ENOMEM : FM_CLIP_EDEVICE,
                         "%s: %s", what, cudaGetErrorString(code));
 }
 
-/* The layer's device is current in here, the caller's again afterwards. */
+/* Makes the layer's device current in a scope, and the caller's device again at its end. */
 class on_device
 {
     int before = -1;
@@ -58,7 +58,7 @@ static int32_t cuda_available(struct fm_clip_error *error)
 static uint64_t cuda_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max, int32_t K)
 {
     struct fm_cuda_job job = {};
-    int64_t most = FM_CUDA_ROWS_MAX / K; /* a chunk is no larger */
+    int64_t most = FM_CUDA_ROWS_MAX / K; /* the largest chunk */
     job.E = layer->E;
     job.H = layer->H;
     job.channels_padded = fm_cuda_padded(layer->cap_max);
@@ -66,7 +66,7 @@ static uint64_t cuda_workspace_bytes(const struct fm_clip_layer *layer, int64_t 
                              fm_clip_type_bytes(layer->type));
 }
 
-/* Our copies of row0 and cap, on both sides, and the faults. */
+/* Allocate our copies of row0 and cap, on both sides, and the faults. */
 static int32_t copy_rows(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error)
 {
     const struct fm_clip_layer *given = &layer->given;
@@ -92,21 +92,22 @@ static int32_t copy_rows(struct fm_clip_cuda_layer *layer, struct fm_clip_error 
         code = cudaMemcpy(layer->cap, layer->host_cap, E * sizeof(int32_t), cudaMemcpyHostToDevice);
     if (code == cudaSuccess)
         code = cudaMemset(layer->faults, 0, sizeof(int32_t));
-    if (code == cudaSuccess) /* these may still be on their way, and no call need wait for them */
+    if (code == cudaSuccess) /* the copies may be in progress, and later calls do not wait for
+                                them */
         code = cudaStreamSynchronize(nullptr);
     if (code != cudaSuccess)
         return fm_clip_cuda_fail(error, code, "row0, cap or faults");
     return fm_clip_check_rows(given, layer->host_row0, layer->host_cap, error);
 }
 
-/* The path for the layer, or an error where the one asked for cannot be. */
+/* Choose the path for the layer; an error if the requested one is not supported. */
 static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int minor,
                            struct fm_clip_error *error)
 {
     const struct fm_clip_layer *g = &layer->given;
     bool aligned = g->type != FM_CLIP_F32 && g->H % 8 == 0 && (uintptr_t)g->gate_up % 16 == 0 &&
                    (uintptr_t)g->down % 16 == 0;
-    /* only compute capability 9.0 has these instructions; coordinates of boxes are 32 bits */
+    /* only compute capability 9.0 has these instructions; coordinates of boxes have 32 bits */
     bool hopper = aligned && g->cap_max > 0 && major == 9 && minor == 0 && g->H >= FM_CUDA_STEP &&
                   g->channels >= FM_CUDA_STEP && g->channels < ((int64_t)1 << 30) - FM_CUDA_STEP;
     switch (g->path) {
@@ -135,7 +136,7 @@ static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int mino
                         g->path, g->type, g->H, (long long)g->channels, major, minor);
 }
 
-/* The baselines ask the device for sizes. */
+/* Whether a path reads sizes back from the device, and so waits for it: the baselines. */
 static bool waits(const struct fm_clip_cuda_layer *layer)
 {
     return layer->path == FM_CLIP_NAIVE || layer->path == FM_CLIP_BUCKET;
@@ -162,7 +163,8 @@ static int32_t load_kernels(struct fm_clip_cuda_layer *layer, struct fm_clip_err
         int32_t failed = fm_clip_cuda_hopper_prepare(layer, error);
         if (failed != FM_CLIP_EDEVICE || layer->given.path != FM_CLIP_BEST)
             return failed;
-        layer->path = FM_CLIP_MMA; /* a driver without tensor maps serves all the same */
+        layer->path = FM_CLIP_MMA; /* if the driver cannot make tensor maps, the other path is
+                                      used */
     }
     code = fm_clip_cuda_mma_prepare(type, layer->path == FM_CLIP_PORTABLE, layer->processors,
                                     &layer->shape);
@@ -201,7 +203,7 @@ static void cuda_release(struct fm_clip *clip)
     free(layer);
 }
 
-/* Zeros but for `given`; tensor maps want more than malloc's alignment. */
+/* A layer, zeroed except for `given`; tensor maps require more alignment than malloc gives. */
 static struct fm_clip_cuda_layer *new_layer(const struct fm_clip_layer *given)
 {
     size_t bytes = sizeof(struct fm_clip_cuda_layer); /* a multiple of the alignment */
@@ -246,7 +248,7 @@ static int32_t cuda_prepare(struct fm_clip **clip, const struct fm_clip_layer *g
     return FM_CLIP_OK;
 }
 
-/* Everything of a job but the pointers that move with the chunk. */
+/* Fill the fields of a job that are the same for all chunks. */
 static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
                                  const struct fm_clip_call *call, int64_t chunk)
 {
@@ -267,7 +269,7 @@ static struct fm_cuda_job job_of(const struct fm_clip_cuda_layer *layer,
     job.type = given->type;
     job.channels_padded = fm_cuda_padded(given->cap_max);
     job.shape = layer->shape;
-    job.parts = !layer->simple; /* as many as the slots of a chunk want */
+    job.parts = !layer->simple; /* a flag until the slots of a chunk are known */
     job.simple = layer->simple;
     job.hidden_stride = call->hidden_stride;
     job.out_stride = call->out_stride;
@@ -334,7 +336,7 @@ static int32_t cuda_forward(struct fm_clip *clip, const struct fm_clip_call *cal
         chunk = FM_CUDA_ROWS_MAX / call->K;
     struct fm_cuda_job job = job_of(layer, call, chunk);
     bool whole = chunk >= call->N;
-    if (!whole) { /* the form of an expert follows from all of the call */
+    if (!whole) { /* the form of an expert depends on its rows in the whole call */
         move_to(&job, call, 0, call->N);
         cudaError_t code = fm_clip_cuda_count_call(&job, call->N * call->K, stream);
         if (code != cudaSuccess)
@@ -361,7 +363,7 @@ static int32_t cuda_status(struct fm_clip *clip, struct fm_clip_error *error)
         code = cudaMemcpy(&faults, layer->faults, sizeof faults, cudaMemcpyDeviceToHost);
     if (code == cudaSuccess)
         code = cudaMemset(layer->faults, 0, sizeof faults);
-    if (code == cudaSuccess) /* the next call may be on a stream that does not wait for this */
+    if (code == cudaSuccess) /* the next call may be on a stream that does not wait for this one */
         code = cudaStreamSynchronize(nullptr);
     if (code == cudaSuccess)
         return faults;

@@ -22,7 +22,7 @@ __device__ __forceinline__ float to_float(__nv_bfloat16 v)
     return __bfloat162float(v);
 }
 
-/* One rounding, to nearest, ties to even. */
+/* Rounded once, to nearest, ties to even. */
 template <typename T> __device__ __forceinline__ T from_float(float v);
 template <> __device__ __forceinline__ float from_float<float>(float v)
 {
@@ -50,14 +50,15 @@ template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, f
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-/* silu(g) u, exactly rounded steps: for results kept in float32. */
+/* silu(g) u with exactly rounded steps: for results that stay float32. */
 __device__ __forceinline__ float gated(float g, float u)
 {
     return g / (1.0f + expf(-g)) * u;
 }
 
-/* The same with fast exponential and division (a few units of float32's last place): for results
- * rounded to 16 bits.  Below -87 the quotient is 0 where the exact one is under 1e-36. */
+/* The same with fast exponential and division (errors of a few units in the last place of
+ * float32): for results that are rounded to 16 bits.  Below -87 the quotient is 0; the exact one
+ * is under 1e-36. */
 __device__ __forceinline__ float gated_fast(float g, float u)
 {
     return __fdividef(g, 1.0f + __expf(-g)) * u;
@@ -95,7 +96,7 @@ __device__ __forceinline__ void take_item(const struct fm_cuda_job &job, int pro
     *group = job.groups[tile->group];
 }
 
-/* The tile of this block's round, dealt out beforehand; false after the last. */
+/* The tile of this block in a round, as assigned in advance; false after the last. */
 __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int product, int32_t round,
                                           struct fm_cuda_tile *tile, struct fm_cuda_group *group)
 {
@@ -104,7 +105,7 @@ __device__ __forceinline__ bool next_tile(const struct fm_cuda_job &job, int pro
     if (round * ctas >= items)
         return false;
     int32_t item = fm_cuda_item((int32_t)blockIdx.x, ctas, round);
-    if (item >= items) { /* this block sits the last round out */
+    if (item >= items) { /* this block has no item in the last round */
         tile->cols = 0;
         return true;
     }

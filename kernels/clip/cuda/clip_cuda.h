@@ -1,15 +1,15 @@
 /*
- * This room, kernels/clip/cuda: the same library on NVIDIA GPUs.  What can be reasoned about
- * without a GPU (which tile reads what, where numbers lie, how rows are sorted) is plain C in
- * headers that tests run on the host; kernels are in .cuh files, written against the few
+ * This room, kernels/clip/cuda: the same library on NVIDIA GPUs.  Everything that can be tested
+ * without a GPU (which tile reads what, the layout of numbers, the sorting of rows) is plain C in
+ * headers, which tests run on the host; kernels are in .cuh files, written against the few
  * instructions of clip_cuda_ptx.cuh, and their launches in .cu files.  In reading order:
  * clip_cuda_tiles.h, clip_cuda_route.h, clip_cuda_job.h, clip_cuda_maps.h, clip_cuda_ptx.cuh,
- * clip_cuda.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu; clip_cuda_blas.cu
- * and clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu (memory and times
- * of a measurement).
+ * clip_cuda.cuh, clip_cuda_mma.cuh, clip_cuda_hopper.cuh, clip_cuda.cu; clip_cuda_blas.cu and
+ * clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu (memory and times of a
+ * measurement).
  *
  * Private to the CUDA side of the clipped FFN: the prepared layer, and one function per kernel that
- * puts it on a stream.  Launches return the CUDA error of the launch itself.
+ * enqueues it on a stream.  These functions return the CUDA error of the launch itself.
  */
 #ifndef FM_CLIP_CUDA_H
 #define FM_CLIP_CUDA_H
@@ -22,10 +22,10 @@
 
 struct fm_clip_blas; /* buffers and handle of the baselines, clip_cuda_blas.cu */
 
-/* A layer on a CUDA device.  row0, cap and faults are device memory of ours; everything else is
- * read only once prepared, so that calls may run side by side. */
+/* A layer on a CUDA device. row0, cap and faults are in our own device memory; all other fields
+ * are read-only after preparing, so that calls may run concurrently. */
 struct fm_clip_cuda_layer {
-    struct fm_clip clip; /* first: fm_clip is a prefix */
+    struct fm_clip clip; /* first member: struct fm_clip is a prefix */
     struct fm_clip_layer given;
     int64_t *row0;
     int32_t *cap, *faults;
@@ -33,14 +33,14 @@ struct fm_clip_cuda_layer {
     int32_t *host_cap;
     int32_t path; /* MMA, HOPPER, PORTABLE (plain), NAIVE or BUCKET */
     int32_t processors;
-    bool simple; /* the simpler of two forms, where there are two: FM_CLIP_CUDA_SIMPLE is set */
+    bool simple; /* use the simpler form if there are two: FM_CLIP_CUDA_SIMPLE is set */
     struct fm_cuda_shape shape;
     CUtensorMap gate_up, down; /* HOPPER */
     struct fm_clip_blas *blas; /* NAIVE and BUCKET */
 };
 
-/* Routing: ids -> plan; `whole` where the chunk is the whole call.  Otherwise counts_call holds the
- * call's rows (fm_clip_cuda_count_call). */
+/* Routing: ids -> plan. `whole`: the chunk is the whole call; otherwise fm_clip_cuda_count_call
+ * has written the rows of the call to counts_call. */
 cudaError_t fm_clip_cuda_route(const struct fm_cuda_job *job, bool whole, cudaStream_t stream);
 cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots,
                                     cudaStream_t stream);
@@ -48,14 +48,14 @@ cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots
 cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream);
 cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream);
 
-/* Load the kernels and say how many blocks share the tiles; then both products. */
+/* Load the kernels and set the number of blocks that share the tiles; then both products. */
 cudaError_t fm_clip_cuda_route_prepare(int type);
 cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
                                      struct fm_cuda_shape *shape);
 cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStream_t stream);
 
 /* A map over `rows` packed rows of `columns` 16-bit elements, boxes of box_rows x 64, swizzled;
- * false where the driver makes none. */
+ * false if the driver cannot make it. */
 bool fm_clip_cuda_map(CUtensorMap *map, int type, const void *base, int64_t rows, int64_t columns,
                       unsigned box_rows);
 
@@ -64,15 +64,15 @@ int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_
 int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,
                             cudaStream_t stream, struct fm_clip_error *error);
 
-/* Empty the L2 cache of what it holds, leaving nothing in it that is still to be written. */
+/* Evict everything from the L2 cache, and leave no dirty lines in it. */
 #define FM_CLIP_FLUSH_BYTES ((size_t)512 << 20)
 cudaError_t fm_clip_cuda_flush(void *memory, cudaStream_t stream);
 
-/* cuBLAS, loaded once and for good from the loader's path, CUDA's folders or PyTorch's; NULL where
- * it is in none of them. */
+/* cuBLAS, loaded once and kept, from the loader's path, CUDA's folders or PyTorch's; NULL if it
+ * is in none of these. */
 void *fm_clip_cuda_cublas(void);
 
-/* The baselines of the bench: sizes on the host, cuBLAS loaded at run time. */
+/* The baselines of fm-bench: sizes on the host, cuBLAS loaded at run time. */
 int32_t fm_clip_cuda_blas_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);
 void fm_clip_cuda_blas_release(struct fm_clip_blas *blas);
 int32_t fm_clip_cuda_blas(struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,

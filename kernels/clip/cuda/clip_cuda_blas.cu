@@ -1,6 +1,6 @@
 /*
- * The baselines that the fused paths are measured against, only for the bench.  Both need the
- * sizes on the host, so a call waits for the device; buffers grow as needed and stay.
+ * The baselines that the fused paths are measured against, only for the bench.  Both need the sizes
+ * on the host, so a call waits for the device; buffers grow as needed and are kept.
  *
  *   naive   per expert: copy the prefix of its weights out, multiply, gate, multiply
  *   bucket  the paper's design: experts bucketed by width, widths aligned up, one grouped cuBLAS
@@ -18,9 +18,9 @@
 #include <vector>
 
 #define WIDTH_MULTIPLE 128
-#define ELEMENTS 8 /* rows begin on 16 bytes: cuBLAS's grouped kernels load so many at a time */
+#define ELEMENTS 8 /* rows begin at multiples of 16 bytes, which cuBLAS loads at once */
 
-/* cublasGemmGroupedBatchedEx, which the headers before 12.5 do not declare. */
+/* cublasGemmGroupedBatchedEx; headers before 12.5 do not declare it. */
 typedef cublasStatus_t (*grouped_function)(cublasHandle_t, const cublasOperation_t[],
                                            const cublasOperation_t[], const int[], const int[],
                                            const int[], const void *, const void *const[],
@@ -39,7 +39,7 @@ struct fm_clip_blas {
                            cudaDataType, int, const void *, void *, cudaDataType, int,
                            cublasComputeType_t, cublasGemmAlgo_t);
     grouped_function gemm_grouped;
-    void *buffer[4]; /* by enum buffer */
+    void *buffer[4]; /* indexed by enum buffer */
     size_t bytes[4];
 };
 
@@ -48,7 +48,7 @@ enum buffer { GATE_UP, SUMS, COPY, POINTERS };
 /* One expert's part of a call. */
 struct part {
     int expert, width, aligned, row, rows;
-    int stride; /* of a row of h; a row of gate/up products takes twice that */
+    int stride; /* of a row of h; a row of gate/up products has twice as many */
     size_t gu;  /* first element of its gate/up products */
     size_t h;
 };
@@ -83,10 +83,10 @@ void fm_clip_cuda_blas_release(struct fm_clip_blas *blas)
         blas->destroy(blas->handle);
     for (void *buffer : blas->buffer)
         cudaFree(buffer);
-    delete blas; /* the library stays: its threads may */
+    delete blas; /* the library is not unloaded, because its threads are not ended */
 }
 
-/* A buffer of at least `bytes`. */
+/* Make a buffer at least `bytes` long. */
 static cudaError_t grow(struct fm_clip_blas *blas, enum buffer which, size_t bytes)
 {
     if (bytes <= blas->bytes[which])
@@ -140,7 +140,7 @@ template <> cudaDataType_t type_of<__nv_bfloat16>()
 
 static const float one = 1.0f, zero = 0.0f;
 
-/* Expert by expert, the prefix copied out of the resident weights first. */
+/* Compute expert by expert, after copying the prefix out of the resident weights. */
 template <typename T>
 static cublasStatus_t run_naive(const struct fm_clip_cuda_layer *layer,
                                 const struct fm_cuda_job *job, const std::vector<part> &parts,
@@ -173,7 +173,7 @@ static cublasStatus_t run_naive(const struct fm_clip_cuda_layer *layer,
     return status;
 }
 
-/* One grouped product: arrays of a bucket's experts, each a group of one. */
+/* One grouped product: arrays with an element per expert of a bucket, each expert a group. */
 struct grouped {
     std::vector<cublasOperation_t> across, along;
     std::vector<int> m, n, k, lda, ldb, ldc, ones;
@@ -181,7 +181,7 @@ struct grouped {
     std::vector<float> alpha, beta;
 };
 
-/* Pointers that an array of n takes: the next one begins as aligned. */
+/* The space of n pointers in their buffer: rounded up, so that the next array is aligned. */
 static size_t pointers_of(size_t n)
 {
     return (n + ELEMENTS - 1) / ELEMENTS * ELEMENTS;
@@ -205,7 +205,7 @@ static cublasStatus_t run_grouped(const struct fm_clip_blas *blas, struct groupe
     std::copy(B.begin(), B.end(), g.pointers.begin() + (ptrdiff_t)each);
     std::copy(C.begin(), C.end(), g.pointers.begin() + (ptrdiff_t)(2 * each));
     void **device = (void **)blas->buffer[POINTERS];
-    /* pageable host memory: the copy has taken it when the call returns */
+    /* the source is pageable host memory, so it may be reused when the call returns */
     if (cudaMemcpyAsync(device, g.pointers.data(), 3 * each * sizeof(void *),
                         cudaMemcpyHostToDevice, stream) != cudaSuccess)
         return CUBLAS_STATUS_EXECUTION_FAILED;

@@ -1,4 +1,4 @@
-/* The kernels of the baselines (clip_cuda_blas.cu): everything of theirs but cuBLAS's products. */
+/* The kernels of the baselines (clip_cuda_blas.cu): everything except cuBLAS's products. */
 #ifndef FM_CLIP_CUDA_BLAS_CUH
 #define FM_CLIP_CUDA_BLAS_CUH
 
@@ -14,7 +14,7 @@ static __global__ void gate_rows(T *h, const T *gu, int rows, int width, int str
             i % stride < width ? gated_fast(to_float(gu[2 * i]), to_float(gu[2 * i + 1])) : 0.0f);
 }
 
-/* sums[token] += weight * y[row], in whatever order. */
+/* sums[token] += weight * y[row], in any order. */
 template <typename T>
 static __global__ void scatter_rows(const __grid_constant__ fm_cuda_job job, float *sums,
                                     const T *y)

@@ -1,7 +1,7 @@
 /*
- * Finding cuBLAS.  A machine with a GPU often has it where the loader does not look: in the
- * toolkit's folder, or among Python's packages beside PyTorch.  So after the loader's own path
- * these folders are tried, the newest major version first.
+ * Finding cuBLAS.  It is often outside the loader's path: in the toolkit's folder, or among
+ * Python's packages next to PyTorch.  So these folders are tried after the loader's path, the
+ * newest major version first.
  */
 #include "kernels/clip/cuda/clip_cuda.h"
 
@@ -14,7 +14,7 @@
 
 static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
 
-/* Patterns of folders; $NAME/ stands for the variable's value, and is left out where that is not
+/* Patterns of folders; $NAME/ stands for the variable's value, and is omitted if that is not
  * set. */
 static const char *const folders[] = {
     "$CUDA_HOME/lib64",
@@ -33,7 +33,7 @@ static const char *const folders[] = {
     "/opt/*/lib/python3*/site-packages/nvidia/*/lib",
 };
 
-/* The library at `path`; the one that it needs is in the same folder and is found there. */
+/* Load the library at `path`; the one that it requires is found in the same folder. */
 static void *open_at(const std::string &path)
 {
     std::string lt = path;

@@ -1,7 +1,7 @@
 /*
- * clip_gpu.h on CUDA.  A run is timed by events around only the work; before it, memory larger
- * than any L2 cache is written, then other memory read: otherwise the run would pay for
- * writing back what the cache holds.
+ * clip_gpu.h on CUDA.  A run is timed by events around only its work.  Before it, memory larger
+ * than any L2 cache is written and then other memory is read; otherwise the run would include the
+ * time to write back dirty lines.
  */
 #include "kernels/clip/clip_gpu.h"
 
@@ -41,7 +41,7 @@ struct block {
 };
 
 struct fm_clip_gpu {
-    struct fm_clip_layer layer; /* pointers of the device */
+    struct fm_clip_layer layer; /* pointers to device memory */
     struct block gate_up, down, row0, cap, widths, budget;
     struct block hidden, ids, weights, budgets, out, workspace, flushed;
     struct fm_clip *prepared[FM_CLIP_HOPPER + 1];
@@ -109,7 +109,7 @@ const char *fm_clip_gpu_name(const struct fm_clip_gpu *gpu)
     return gpu->name;
 }
 
-/* The layer prepared for a path, once; NULL where it is refused. */
+/* The layer prepared for a path, once; NULL if the path is not supported. */
 static struct fm_clip *prepare_path(struct fm_clip_gpu *g, int32_t path)
 {
     if (path < 0 || path > FM_CLIP_HOPPER || g->refused[path])
@@ -122,7 +122,7 @@ static struct fm_clip *prepare_path(struct fm_clip_gpu *g, int32_t path)
     return g->prepared[path];
 }
 
-/* The host's call with its arrays on the device. */
+/* The host's call, with its arrays on the device. */
 static bool upload(struct fm_clip_gpu *g, struct fm_clip_call *call, int32_t budget)
 {
     size_t bytes = (size_t)fm_clip_type_bytes(g->layer.type), N = (size_t)call->N;
@@ -241,7 +241,7 @@ template <typename F> static double median_seconds(F work)
     return seconds.empty() ? 0 : seconds[seconds.size() / 2];
 }
 
-/* Clear the error, or the next launch would report it. */
+/* clear the error, or the next launch would report it */
 static double not_measured()
 {
     cudaGetLastError();

@@ -1,4 +1,5 @@
-/* The kernels of measurements: bits that cost what real numbers cost, and a read of all memory. */
+/* The kernels of measurements: filling memory with bits that take as much energy as real
+ * numbers, and reading all memory. */
 #ifndef FM_CLIP_CUDA_GPU_CUH
 #define FM_CLIP_CUDA_GPU_CUH
 
@@ -25,7 +26,7 @@ static __global__ void read_all(const uint4 *from, int64_t n, uint32_t *to)
         sum ^= a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w;
         sum ^= c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
     }
-    if (sum == 0xdeadbeefu) /* hardly ever, and the compiler cannot know */
+    if (sum == 0xdeadbeefu) /* keeps the compiler from removing the loop */
         *to = sum;
 }
 

@@ -1,4 +1,4 @@
-/* Launches and tensor maps of the Hopper path; what it does is in clip_cuda_hopper.cuh. */
+/* Launches and tensor maps of the Hopper path, whose kernels are in clip_cuda_hopper.cuh. */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_hopper.cuh"
 
@@ -17,7 +17,7 @@ typedef CUresult (*encode_function)(CUtensorMap *, CUtensorMapDataType, cuuint32
                                     CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
 /* The driver's function, found through the runtime so that nothing links against libcuda.  The
- * toolkits before 12.5 have one name for the question, those from 13 on the other. */
+ * query has one name in toolkits before 12.5 and another in those from 13 on. */
 static encode_function encoder()
 {
     static encode_function found;

@@ -12,15 +12,15 @@
  *   small form   d (columns, rows): each consumer takes 64 columns x up to 64 rows, so few rows
  *                waste nothing and the weights stream past them
  *
- * The producer takes a tile when it has asked for all of the one before: longest first, from a
- * counter that all blocks share, and tells the consumers its number through shared memory.  (With
- * job.simple tiles are dealt out beforehand, round by round.)  Who computes a tile changes no bit
- * of it.  Weights that only one tile reads, those of the small form, leave the cache first.
+ * The producer takes the next tile, the longest first, from a counter that all blocks share, once
+ * it has issued all copies of the previous one, and passes its number to the consumers through
+ * shared memory.  (With job.simple tiles are assigned in advance, round by round.)  The bits of a
+ * tile do not depend on the block that computes it.  Weights that only one tile reads, those of the
+ * small form, are evicted from the cache first.
  *
  * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
- * 1 drops their columns where it stores; product 2, whose sum they would enter, overwrites them
- * with zeros in shared memory first.  So no number at or past the width enters a result, NaN or
- * not.
+ * 1 does not store their columns; product 2, where they are terms of the sum, first overwrites them
+ * with zeros in shared memory.  So no number at or past the width affects a result, even a NaN.
  */
 #ifndef FM_CLIP_CUDA_HOPPER_CUH
 #define FM_CLIP_CUDA_HOPPER_CUH
@@ -32,7 +32,7 @@
 #define HOPPER_WEIGHTS_BYTES (4 * FM_MAP_BLOCK_BYTES)
 #define HOPPER_STAGE_BYTES (HOPPER_ROWS_BYTES + HOPPER_WEIGHTS_BYTES)
 #define HOPPER_BARRIERS_AT (HOPPER_STAGES * HOPPER_STAGE_BYTES)
-#define HOPPER_TURNS 2 /* tiles that the producer may be ahead */
+#define HOPPER_TURNS 2 /* tiles by which the producer may be ahead of the consumers */
 #define HOPPER_TURNS_AT (HOPPER_BARRIERS_AT + 2 * HOPPER_STAGES * 8)
 #define HOPPER_ITEMS_AT (HOPPER_TURNS_AT + 2 * HOPPER_TURNS * 8)
 #define HOPPER_BYTES (HOPPER_ITEMS_AT + HOPPER_TURNS * 4 + FM_MAP_ATOM_BYTES)
@@ -42,7 +42,7 @@
 #define HOPPER_THREADS (HOPPER_CONSUMERS + 128)
 #define HOPPER_WARPS_OF_CONSUMERS (HOPPER_CONSUMERS / 32)
 
-/* What a tile copies and how often. */
+/* What a tile copies, and how often. */
 struct work {
     int32_t boxes, row_boxes; /* of weights, of rows */
     int32_t steps;
@@ -70,7 +70,7 @@ static __device__ __forceinline__ uint32_t empty_barrier(uint32_t ring, uint32_t
     return ring + HOPPER_BARRIERS_AT + (HOPPER_STAGES + stage) * 8;
 }
 
-/* Barriers of a turn: its item's number is there; all consumers have read it. */
+/* Barriers of a turn: the number of its item was written; all consumers have read it. */
 static __device__ __forceinline__ uint32_t turn_full(uint32_t ring, uint32_t turn)
 {
     return ring + HOPPER_TURNS_AT + turn % HOPPER_TURNS * 8;
@@ -91,7 +91,7 @@ static __device__ __forceinline__ uint32_t turn_parity(uint32_t turn)
     return turn / HOPPER_TURNS & 1;
 }
 
-/* The producer's next tile, which it passes on; false after the last. */
+/* The producer's next tile, whose number it passes on; false after the last. */
 template <int PRODUCT>
 static __device__ bool give_turn(const fm_cuda_job &job, uint32_t ring, uint32_t turn,
                                  struct fm_cuda_tile *tile, struct fm_cuda_group *g)
@@ -110,7 +110,7 @@ static __device__ bool give_turn(const fm_cuda_job &job, uint32_t ring, uint32_t
     return true;
 }
 
-/* The same tile for a consumer. */
+/* The same tile, for a consumer. */
 template <int PRODUCT>
 static __device__ bool take_turn(const fm_cuda_job &job, uint32_t ring, uint32_t turn,
                                  struct fm_cuda_tile *tile, struct fm_cuda_group *g)
@@ -126,7 +126,7 @@ static __device__ bool take_turn(const fm_cuda_job &job, uint32_t ring, uint32_t
     return true;
 }
 
-/* One thread fills the ring with every tile of this block. */
+/* One thread fills the ring for every tile of this block. */
 template <int PRODUCT>
 static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
                                const CUtensorMap *weights, uint32_t ring)
@@ -167,7 +167,7 @@ static __device__ void produce(const fm_cuda_job &job, const CUtensorMap *rows,
     }
 }
 
-/* Channels [there, 64) of a stage's weights become zeros: the last step of a width. */
+/* Set channels [there, 64) of a stage's weights to zero, in the last step of a width. */
 static __device__ __forceinline__ void clear_tail(uint32_t weights, int32_t there, int32_t boxes)
 {
     int32_t chunks = (FM_CUDA_STEP - there) * 8;
@@ -180,15 +180,16 @@ static __device__ __forceinline__ void clear_tail(uint32_t weights, int32_t ther
     named_barrier(1, HOPPER_CONSUMERS);
 }
 
-/* The sum of one tile into d.  A and B start at `a` and `b` in a stage and advance by `a_next` and
- * `b_next` bytes every 16 elements; a consumer without work only keeps pace.  it: the step of the
- * ring, advanced past the tile. */
+/* The sum of one tile into d.  A and B start at `a` and `b` in a stage and advance by `a_next`
+ * and `b_next` bytes every 16 elements; a consumer without work only advances. it: the step of
+ * the ring, advanced past the tile. */
 template <typename T, int PRODUCT, int N, bool SWAP>
 static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring, uint32_t *it,
                                                 const fm_cuda_tile &tile, const struct work &w,
                                                 uint32_t consumer)
 {
-    /* weights of product 2 lie across the sum; they are A in the small form, B in the large */
+    /* weights of product 2 are stored across the sum; they are A in the small form, B in the
+     * large */
     constexpr int across = PRODUCT == 2;
     constexpr uint32_t w_next = across ? FM_MAP_NEXT_ACROSS : FM_MAP_NEXT_ALONG;
     bool active =
@@ -218,7 +219,7 @@ static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring
                     product<T, N, 0, across>::add(d, x, v, s + (int32_t)k);
             }
             products_end();
-            products_wait<1>(); /* the step before this one is read */
+            products_wait<1>(); /* the previous step has been read */
         }
         if (s > 0 && leader)
             barrier_arrive(empty_barrier(ring, fm_map_stage(*it - 1, HOPPER_STAGES)));
@@ -271,8 +272,8 @@ static __device__ __forceinline__ void store_y_large(const fm_cuda_job &job, con
     }
 }
 
-/* Small form: d's rows are gate/up rows, a channel's two in neighbouring groups of four lanes; an
- * exchange gives each lane both of one channel (fm_map_swap_row). */
+/* Small form: d's rows are gate/up rows, a channel's two in neighbouring groups of four lanes;
+ * after an exchange each lane has both rows of one channel (fm_map_swap_row). */
 template <typename T, int N>
 static __device__ __forceinline__ void store_h_small(const fm_cuda_job &job, const float *d,
                                                      const fm_cuda_tile &tile,

@@ -1,6 +1,6 @@
 /*
  * One chunk of a call of the clipped FFN on a GPU: everything its kernels need, passed to them by
- * value, and the carving of the caller's workspace.  Plain C, so that tests can fill one on the
+ * value, and the division of the caller's workspace.  Plain C, so that tests can fill one on the
  * host.
  */
 #ifndef FM_CLIP_CUDA_JOB_H
@@ -9,7 +9,7 @@
 #include "kernels/clip/clip.h"
 #include "kernels/clip/cuda/clip_cuda_tiles.h"
 
-#define FM_CUDA_ROWS_MAX ((int64_t)1 << 24) /* slots of a chunk, at most */
+#define FM_CUDA_ROWS_MAX ((int64_t)1 << 24) /* most slots of a chunk */
 
 struct fm_cuda_job {
     /* the layer */
@@ -21,10 +21,11 @@ struct fm_cuda_job {
     int32_t *faults;       /* bits, or-ed in */
     int32_t budget_type, E, e0, B, H, type;
     int32_t channels_padded; /* columns of h: fm_cuda_padded(cap_max) */
-    int32_t parts;           /* of the routing (fm_cuda_parts), or 0: its simpler form */
-    int32_t simple;          /* 1: tiles are dealt out beforehand, copies have no hints */
+    int32_t parts;           /* number of parts in the routing (fm_cuda_parts), or 0: its simpler
+                                form */
+    int32_t simple;          /* 1: tiles are assigned in advance, copies have no cache hints */
     struct fm_cuda_shape shape;
-    /* the call, its pointers moved to the chunk's first token */
+    /* the call; its pointers are at the first token of the chunk */
     const void *hidden, *ids;
     const float *weights;
     const int32_t *budgets; /* or NULL */
@@ -54,9 +55,10 @@ struct fm_cuda_job {
 };
 
 #define FM_CUDA_PART_SLOTS 256
-#define FM_CUDA_PART_COUNTS ((int64_t)1 << 22) /* of all parts, at most, but for one part */
+#define FM_CUDA_PART_COUNTS ((int64_t)1 << 22) /* most of all parts; a single one may have more */
 
-/* How many parts of the slots are routed side by side; no more for fewer slots. */
+/* Number of parts of the slots that are routed in parallel; it does not grow when slots get
+ * fewer. */
 static inline int32_t fm_cuda_parts(int64_t slots, int32_t E)
 {
     int64_t parts = (slots + FM_CUDA_PART_SLOTS - 1) / FM_CUDA_PART_SLOTS;
@@ -72,7 +74,7 @@ static inline int64_t fm_cuda_y_rows(int64_t slots, int32_t E, int32_t cap_max)
     return slots + (small < slots ? small : slots) * (splits - 1);
 }
 
-/* Set `*at` to base + *used (or leave NULL where base is NULL) and count the bytes, aligned. */
+/* Set `*at` to base + *used (NULL if base is NULL), and count the bytes, aligned. */
 static inline void fm_cuda_carve(void **at, char *base, uint64_t *used, uint64_t bytes)
 {
     *at = base ? base + *used : (void *)0;

@@ -1,6 +1,6 @@
 /*
- * Where numbers lie: shared-memory swizzle, matrix descriptors, and the registers in which the
- * matrix instructions keep their fragments.  Integer functions for the host
+ * The layout of numbers: shared-memory swizzle, matrix descriptors, and the registers that hold the
+ * fragments of the matrix instructions.  Integer functions for the host
  * (tests/unit/test_clip_cuda_emulated.cc runs whole products with them, on the layouts that the PTX
  * ISA documents) and for the device, from this one source.
  *
@@ -20,13 +20,13 @@
 #define FM_MAP_ATOM_BYTES 1024
 #define FM_MAP_BLOCK_BYTES 8192
 
-/* The 128-byte swizzle: 16-byte chunk c of row r of an atom lies at chunk c ^ r. */
+/* The 128-byte swizzle: 16-byte chunk c of row r of an atom is at chunk c ^ r. */
 FM_HD uint32_t fm_map_swizzle(uint32_t byte)
 {
     return byte ^ (byte >> 3 & 0x70);
 }
 
-/* Byte of element `column` (0..63) of row `row` in a run of rows that starts on an atom. */
+/* Byte of element `column` (0..63) of row `row`, in rows that start at an atom. */
 FM_HD uint32_t fm_map_byte(uint32_t row, uint32_t column)
 {
     return fm_map_swizzle(row * FM_MAP_ROW_BYTES + column * 2);
@@ -45,8 +45,8 @@ FM_HD uint64_t fm_map_descriptor(uint32_t address, uint32_t leading, uint32_t st
 #define FM_MAP_NEXT_ALONG 32
 #define FM_MAP_NEXT_ACROSS 2048
 
-/* Rows and columns that a thread of 128 (wgmma, 64 x n) or of 32 (mma, 16 x 8 n) holds in its
- * accumulator register `i`: registers come in fours, one four for every 8 columns. */
+/* Row and column of the product that a thread of 128 (wgmma, 64 x n) or of 32 (mma, 16 x 8 n)
+ * holds in its accumulator register `i`: four registers for every 8 columns. */
 FM_HD uint32_t fm_map_d_row(uint32_t thread, uint32_t i)
 {
     return thread / 32 * 16 + thread % 32 / 4 + (i & 2) * 4;
@@ -57,8 +57,8 @@ FM_HD uint32_t fm_map_d_column(uint32_t thread, uint32_t i)
     return i / 4 * 8 + thread % 4 * 2 + (i & 1);
 }
 
-/* ldmatrix x4: the row address that `lane` gives for the four 8 x 8 matrices of a 16 x 16 A
- * fragment stored along the sum: row and element of the sum. */
+/* ldmatrix x4: the row address that `lane` supplies for the four 8 x 8 matrices of a 16 x 16 A
+ * fragment stored along the sum, as row and element of the sum. */
 FM_HD uint32_t fm_map_a_row(uint32_t lane)
 {
     return lane & 15;
@@ -122,8 +122,8 @@ FM_HD uint32_t fm_map_swap_row(uint32_t thread)
 }
 
 /* The pipeline: step `it` (counted over all tiles of a block) uses this stage, and its barriers'
- * phase has this parity.  The producer waits for `empty` with the opposite parity, which lets its
- * first round through. */
+ * phase has this parity.  The producer waits for `empty` with the opposite parity, so it does
+ * not wait in the first round. */
 FM_HD uint32_t fm_map_stage(uint32_t it, uint32_t stages)
 {
     return it % stages;

@@ -1,8 +1,8 @@
-/* Launches of the portable paths; what they do is in clip_cuda_mma.cuh. */
+/* Launches of the portable paths, whose kernels are in clip_cuda_mma.cuh. */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_mma.cuh"
 
-/* Both products of a type. */
+/* Both products for one type. */
 struct pair {
     const void *product[2];
     int threads, bytes;

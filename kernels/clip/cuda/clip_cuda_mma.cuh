@@ -5,7 +5,7 @@
  *   plain  any type, any alignment, any H: ordinary loads and float32 multiply-adds
  *
  * Both take 64 rows x 128 columns a tile with persistent blocks.  Loads past a group's rows, past
- * its width or past H are never issued; zeros are there.
+ * its width or past H are never issued; their elements are zero.
  */
 #ifndef FM_CLIP_CUDA_MMA_CUH
 #define FM_CLIP_CUDA_MMA_CUH
@@ -19,14 +19,14 @@
 #define MMA_BYTES (MMA_STAGES * MMA_STAGE_BYTES + FM_MAP_ATOM_BYTES)
 #define MMA_THREADS 128
 
-/* What a tile reads: its rows of x or h, and its expert's weights. */
+/* What a tile reads: its rows of x or h, and the weights of its expert. */
 template <typename T> struct sources {
     const T *rows, *weights;
     int64_t row_stride;
-    int32_t rows_there; /* rows of the tile */
-    int32_t
-        weights_there; /* product 1: gate/up rows from the tile's first on; 2: columns likewise */
-    int32_t from, to;  /* the sum */
+    int32_t rows_there;    /* rows of the tile */
+    int32_t weights_there; /* product 1: gate/up rows from the tile's first row on; product 2:
+                              columns likewise */
+    int32_t from, to;      /* the sum */
 };
 
 template <typename T, int PRODUCT>
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void copy_step(uint32_t stage, const sources<T
         uint32_t r = threadIdx.x / 8 + i * (MMA_THREADS / 8);
         const T *from;
         bool there;
-        if (PRODUCT == 1) { /* r: a gate/up row; the chunk lies along the sum */
+        if (PRODUCT == 1) { /* r: a gate/up row; the chunk is along the sum */
             there = (int32_t)r < s.weights_there && k + (int32_t)chunk < s.to;
             from = s.weights + (int64_t)r * H + k + chunk;
         } else { /* r: half (64 columns) and channel; the chunk is columns */
@@ -183,7 +183,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
         }
         for (int32_t i = 0; i < steps; i++) {
             copies_wait<MMA_STAGES - 2>();
-            __syncthreads(); /* step i is here, and everyone is done with step i - 1 */
+            __syncthreads(); /* step i has arrived, and all threads have finished step i - 1 */
             int32_t ahead = i + MMA_STAGES - 1;
             if (ahead < steps)
                 copy_step<T, PRODUCT>(ring + ahead % MMA_STAGES * MMA_STAGE_BYTES, s,
@@ -203,7 +203,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
 
 #define PLAIN_THREADS 256
 #define PLAIN_STEP 16
-#define PLAIN_BLOCK 64 /* terms are summed by so many, then the sums: errors grow far slower */
+#define PLAIN_BLOCK 64 /* this many terms are summed, then the sums: errors grow more slowly */
 
 static __device__ __forceinline__ void add_part(float (&d)[4][8], float (&part)[4][8])
 {

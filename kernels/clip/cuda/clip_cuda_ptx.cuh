@@ -1,8 +1,8 @@
 /*
- * The instructions that C++ has no words for, as functions in plain PTX, and nothing else: the
- * kernels are written against these, and tests/unit/cuda_emulator_ptx.h has the same functions for
- * the host.  First sm_80's asynchronous copies, ldmatrix and mma; then Hopper's (sm_90a) mbarriers,
- * bulk tensor copies and warpgroup products.
+ * The instructions that C++ cannot express, as functions in inline PTX.  The kernels call these,
+ * and tests/unit/cuda_emulator_ptx.h defines the same functions for the host.  First sm_80's
+ * asynchronous copies, ldmatrix and mma; then Hopper's (sm_90a) mbarriers, bulk tensor copies and
+ * warpgroup products.
  */
 #ifndef FM_CLIP_CUDA_PTX_CUH
 #define FM_CLIP_CUDA_PTX_CUH
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void shared_clear16(uint32_t to)
     asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(to), "r"(0) : "memory");
 }
 
-/* 16 bytes, or zeros where not `there`. */
+/* 16 bytes, or zeros if not `there`. */
 static __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -143,9 +143,9 @@ static __device__ __forceinline__ uint64_t nanoseconds()
 }
 #endif
 
-/* Wait until the phase of that parity has ended.  In builds for the check (FM_CLIP_WATCH) a wait of
- * two seconds says who waited for what and ends the kernel; elsewhere role, stage and step are not
- * used. */
+/* Wait until the phase of that parity has ended.  In builds for the check (FM_CLIP_WATCH) a wait
+ * of two seconds reports the role, stage and step, and ends the kernel; other builds do not use
+ * these. */
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity,
                                                     const char *role, uint32_t stage, uint32_t step)
 {
@@ -174,7 +174,7 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
-/* What leaves the L2 cache first: for bytes that are read once. */
+/* The policy of bytes that are read once: evict them from the L2 cache first. */
 static __device__ __forceinline__ uint64_t policy_once()
 {
     uint64_t policy;
@@ -182,7 +182,7 @@ static __device__ __forceinline__ uint64_t policy_once()
     return policy;
 }
 
-/* copy_box under a policy of the L2 cache. */
+/* copy_box with a policy of the L2 cache. */
 static __device__ __forceinline__ void copy_box_by(uint32_t to, const CUtensorMap *map, int32_t c0,
                                                    int32_t c1, uint32_t barrier, uint64_t policy)
 {
@@ -197,13 +197,13 @@ static __device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Ordinary stores to shared memory before, reads by the tensor cores after. */
+/* Order ordinary stores to shared memory before reads by the tensor cores. */
 static __device__ __forceinline__ void fence_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* A barrier of `threads` threads, apart from __syncthreads. */
+/* A barrier of `threads` threads, independent of __syncthreads. */
 static __device__ __forceinline__ void named_barrier(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -234,8 +234,8 @@ template <int LEFT> static __device__ __forceinline__ void products_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* The compiler does not know that products write their registers until they are waited for: no
- * read of d may move up past this, and no write down. */
+/* The compiler does not see that products write their registers until they are waited for: no
+ * read of d may move before this, and no write after it. */
 template <int N> static __device__ __forceinline__ void products_fence(float (&d)[N])
 {
 #pragma unroll
@@ -244,8 +244,8 @@ template <int N> static __device__ __forceinline__ void products_fence(float (&d
 }
 
 /*
- * d (64 x N) += A (64 x 16) B (16 x N), operands by descriptor; A_ACROSS and B_ACROSS say which lie
- * across the sum.  fm_map_d_row and fm_map_d_column tell where d's numbers are.
+ * d (64 x N) += A (64 x 16) B (16 x N), operands by descriptor; A_ACROSS and B_ACROSS: the operand
+ * is stored across the sum. fm_map_d_row and fm_map_d_column give the positions of d's numbers.
  */
 #define FM_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FM_D16(i) FM_D4(i), FM_D4(i + 4), FM_D4(i + 8), FM_D4(i + 12)

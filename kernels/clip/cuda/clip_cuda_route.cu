@@ -1,7 +1,7 @@
 /*
  * Launches of routing, gather and combine.  A chunk of few slots is routed by one block in one
- * launch, since a launch costs as much as the work; one of many in parts, or, where the job has
- * none, with a warp per expert.
+ * launch, because a launch takes as long as the work; a chunk of many slots is routed in parts or,
+ * if the job has no parts, with one warp per expert.
  */
 #include "kernels/clip/cuda/clip_cuda.h"
 #include "kernels/clip/cuda/clip_cuda_route.cuh"

@@ -1,6 +1,6 @@
 /*
- * The kernels of routing, gather and combine.  What the phases of the routing do is in
- * clip_cuda_route.h; here they are given blocks and warps.
+ * The kernels of routing, gather and combine.  The phases of the routing are in clip_cuda_route.h;
+ * here they are assigned to blocks and warps.
  */
 #ifndef FM_CLIP_CUDA_ROUTE_CUH
 #define FM_CLIP_CUDA_ROUTE_CUH
@@ -59,7 +59,8 @@ static __global__ void __launch_bounds__(256) route_place(const __grid_constant_
         fm_cuda_place(&job, e, team);
 }
 
-/* The form in parts: a warp per part, one block, a warp per part, a warp per expert. */
+/* The form in parts, phase by phase: a warp per part, one block, a warp per part, a warp per
+ * expert. */
 static __global__ void __launch_bounds__(256, 2)
     route_count_parts(const __grid_constant__ fm_cuda_job job)
 {
@@ -100,7 +101,7 @@ static __global__ void __launch_bounds__(ROUTE_BLOCK)
     fm_cuda_plan(&job, block_team());
 }
 
-/* x[r] = hidden[token of r], by units of U. */
+/* x[r] = hidden[token of r], copied in units of type U. */
 template <typename U>
 static __global__ void __launch_bounds__(256)
     gather_rows(const __grid_constant__ fm_cuda_job job, int64_t units, int64_t stride)
@@ -157,7 +158,7 @@ static __device__ void combine_columns(const fm_cuda_job &job, int64_t t, int32_
     *(vector_of<T, V> *)((T *)job.out + t * job.out_stride + column) = rounded;
 }
 
-/* V is 4 where rows of y and of out allow it, else 1. */
+/* V is 4 if the rows of y and out are aligned for it, else 1. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(256, 4)
     combine_rows(const __grid_constant__ fm_cuda_job job)

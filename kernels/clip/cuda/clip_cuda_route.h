@@ -1,7 +1,7 @@
 /*
  * From expert ids to the plan of a chunk: rows sorted by (expert, width), groups in plan order, and
- * the tile counts of both products.  One source for the device, where a block or a warp shares each
- * phase, and for the host, where a block is one thread and a warp one lane (tests).
+ * the tile counts of both products.  One source serves the device, where a block or a warp shares
+ * each phase, and the host (tests), where a block is one thread and a warp one lane.
  *
  * Phases, with a barrier of all threads between them:
  *   count   slots -> expert and width of each slot, rows of each expert
@@ -21,9 +21,9 @@
 
 #include "kernels/clip/cuda/clip_cuda_job.h"
 
-/* The block, the warp and the lane, or one of each. */
+/* The position of a thread: in its block and its warp on the device; 0 of 1 on the host. */
 struct fm_cuda_team {
-    int32_t thread, threads; /* of those that share a phase */
+    int32_t thread, threads; /* among those that share a phase */
     int32_t lane, lanes;
 };
 
@@ -52,7 +52,7 @@ FM_HD int32_t fm_cuda_bits(uint32_t mask)
 #endif
 }
 
-/* The lanes that give the same value. */
+/* The lanes that pass the same value. */
 FM_HD uint32_t fm_cuda_alike(int32_t value)
 {
 #if defined(__CUDA_ARCH__) || defined(FM_CUDA_EMULATED)
@@ -127,8 +127,8 @@ FM_HD void fm_cuda_latch(int32_t *faults, int32_t bit)
 #endif
 }
 
-/* A 16-bit float as float, by its bits: sign, 5 or 8 bits of exponent.  Subnormals round to 0 or up
- * by the caller, who wants the nearest integer. */
+/* A 16-bit float as float, from its bits: sign, 5 or 8 bits of exponent.  Subnormals become 0 or
+ * are rounded up by the caller, which needs the nearest integer. */
 FM_HD float fm_cuda_half_float(uint16_t bits, int bf16)
 {
     union {
@@ -148,8 +148,8 @@ FM_HD float fm_cuda_half_float(uint16_t bits, int bf16)
     return v.f;
 }
 
-/* The nearest integer (ties up; indices have none in practice) inside [0, B), a fault where that
- * had to be forced. */
+/* The nearest integer (ties up; indices have none in practice), clamped to [0, B); a fault if it
+ * was outside. */
 FM_HD int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
 {
     if (!(value >= -0.5f)) {
@@ -164,7 +164,7 @@ FM_HD int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
     return b < B ? b : B - 1;
 }
 
-/* The row of widths in force for every token. */
+/* The current row of widths for every token. */
 FM_HD int32_t fm_cuda_budget(const struct fm_cuda_job *job)
 {
     int64_t b;
@@ -189,7 +189,7 @@ FM_HD int32_t fm_cuda_budget(const struct fm_cuda_job *job)
     return (int32_t)b;
 }
 
-/* Width of expert e under budget b, inside [0, cap]. */
+/* Width of expert e at budget b, clamped to [0, cap]. */
 FM_HD int32_t fm_cuda_width(const struct fm_cuda_job *job, int32_t b, int32_t e)
 {
     int32_t k = job->widths[(int64_t)b * job->E + e], cap = job->cap[e];
@@ -209,8 +209,8 @@ FM_HD int32_t fm_cuda_expert(const struct fm_cuda_job *job, int64_t slot)
     return id < 0 || id >= job->E ? -1 : (int32_t)id;
 }
 
-/* The expert in which a slot takes a row, or -1, and its width; `all`: the budget where tokens have
- * none of their own, `token` the slot's. */
+/* The expert in which a slot takes a row, or -1, and its width; `all` is the budget if tokens
+ * have no budgets of their own, `token` is the slot's token. */
 FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t token, int32_t all,
                            int32_t *width)
 {
@@ -228,8 +228,8 @@ FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t 
     return *width > 0 ? e : -1;
 }
 
-/* Count the rows of each expert among `slots` slots into counts; with `keep`, keep expert and width
- * of each slot for the phases that follow. */
+/* Count the rows of each expert among `slots` slots into counts; with `keep`, store expert and
+ * width of each slot for the next phases. */
 FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team, int64_t slots,
                          int32_t *counts, int keep)
 {
@@ -245,7 +245,7 @@ FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team
     }
 }
 
-/* The slots of a part: whole steps of a warp, so that parts are [first, end) one after another. */
+/* The slots of a part: whole steps of a warp, so that parts are consecutive ranges [first, end). */
 FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *first, int32_t *end)
 {
     int32_t each = fm_cuda_ceil(fm_cuda_ceil(job->slots, job->parts), 32) * 32;
@@ -265,7 +265,9 @@ FM_HD void fm_cuda_count_part(const struct fm_cuda_job *job, int32_t part, struc
     for (int32_t base = first; base < end; base += team.lanes) {
         int32_t slot = base + team.lane, e = -1, width = 0;
         if (slot < end) {
-            e = fm_cuda_slot(job, slot, slot / job->K, all, &width); /* 32 bits: no call */
+            e = fm_cuda_slot(job, slot, slot / job->K, all, &width); /* in 32 bits, so that the
+                                                                        division is not a
+                                                                        function call */
             job->slot_expert[slot] = e;
             job->slot_width[slot] = width;
         }
@@ -278,7 +280,7 @@ FM_HD void fm_cuda_count_part(const struct fm_cuda_job *job, int32_t part, struc
     }
 }
 
-/* sums[i] = values[0] + .. + values[i-1], i <= n; the whole of one warp, returns the total. */
+/* sums[i] = values[0] + .. + values[i-1], i <= n, by one whole warp; returns the total. */
 FM_HD int32_t fm_cuda_sums(int32_t *sums, const int32_t *values, int32_t n,
                            struct fm_cuda_team team)
 {
@@ -296,7 +298,8 @@ FM_HD int32_t fm_cuda_sums(int32_t *sums, const int32_t *values, int32_t n,
     return carry;
 }
 
-/* Give the rows of `mine` lanes the sorted rows from `row` on, in lane order; returns how many. */
+/* Assign sorted rows from `row` on to the lanes with `mine` set, in lane order; returns their
+ * number. */
 FM_HD int32_t fm_cuda_seat(const struct fm_cuda_job *job, int mine, int32_t slot, int32_t row,
                            int32_t record, struct fm_cuda_team team)
 {
@@ -324,7 +327,7 @@ FM_HD void fm_cuda_record(const struct fm_cuda_job *job, int32_t record, int32_t
     g->spare = 0;
 }
 
-/* The slots of expert e, in slot order, to `draft` (tokens with budgets) or to their rows. */
+/* Write the slots of expert e, in slot order, to `draft` (tokens with budgets) or to their rows. */
 FM_HD void fm_cuda_collect(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
 {
     int32_t first = job->offsets[e], found = 0, wanted = job->counts[e];
@@ -349,7 +352,8 @@ FM_HD void fm_cuda_collect(const struct fm_cuda_job *job, int32_t e, struct fm_c
     }
 }
 
-/* The rows of the parts' slots: from counts of rows before to the first row of each expert. */
+/* The rows of the slots of each part: turn counts of rows before it into the first row of each
+ * expert. */
 FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
 {
     int32_t row = job->offsets[e];
@@ -360,7 +364,7 @@ FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
     }
 }
 
-/* A part's slots to their rows, in slot order, as fm_cuda_collect does it for one expert. */
+/* Write a part's slots to their rows, in slot order, as fm_cuda_collect does for one expert. */
 FM_HD void fm_cuda_seat_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
 {
     int32_t *rows = job->part_rows + (int64_t)part * job->E, first, end;
@@ -409,7 +413,7 @@ FM_HD int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e, struct f
     return groups;
 }
 
-/* Expert e's groups, its rows being drafted or seated: one warp. */
+/* Group the rows of expert e, which are in `draft` or in place: one warp. */
 FM_HD void fm_cuda_close(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
 {
     int32_t rows = job->counts[e], first = job->offsets[e], groups = rows > 0;
@@ -421,7 +425,7 @@ FM_HD void fm_cuda_close(const struct fm_cuda_job *job, int32_t e, struct fm_cud
         job->group_counts[e] = groups;
 }
 
-/* Expert e's rows and groups: one warp. */
+/* Write and group the rows of expert e: one warp. */
 FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
 {
     if (job->counts[e] > 0)
@@ -430,7 +434,7 @@ FM_HD void fm_cuda_place(const struct fm_cuda_job *job, int32_t e, struct fm_cud
     fm_cuda_close(job, e, team);
 }
 
-/* Tiles before each group of a product, by one warp; its totals to the plan. */
+/* Count the tiles before each group of a product, by one warp; totals go to the plan. */
 FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t groups,
                           struct fm_cuda_team team)
 {
@@ -454,7 +458,7 @@ FM_HD void fm_cuda_begins(const struct fm_cuda_job *job, int product, int32_t gr
     }
 }
 
-/* Rows of y before each group, by one warp. */
+/* Count the rows of y before each group, by one warp. */
 FM_HD void fm_cuda_y_begins(const struct fm_cuda_job *job, int32_t groups, struct fm_cuda_team team)
 {
     int32_t carry = 0;

@@ -1,7 +1,7 @@
 /*
  * The tile map of the clipped expert FFN on a GPU: which tile reads which rows, for which widths.
- * Plain integer functions, compiled for the host (tests, the emulator in tests/) and for the
- * device from this one source.  Nothing here touches numbers or pointers to weights.
+ * Plain integer functions, compiled for the host (tests, the emulator in tests/) and for the device
+ * from this one source.  Nothing here accesses weights or activations.
  *
  * Words.  A slot is one (token, choice) pair.  A group is a set of slots with the same expert and
  * the same width; without budgets per token there is one group per expert.  Rows are slots sorted
@@ -10,7 +10,7 @@
  *
  * Product 1 makes h (rows, channels) from x and gate/up rows; its columns are gate/up rows, two per
  * channel, interleaved.  Product 2 makes y (rows, H) from h and the down rows; its columns are H,
- * its sum runs over channels [0, width): clipping is the bound of that loop and nothing else.
+ * its sum runs over channels [0, width), so clipping is only the bound of that loop.
  *
  * Two forms.  `large`: many rows, the whole sum in one tile.  `small` (at most FM_CUDA_SMALL_ROWS
  * rows): weights stream past all rows of the group, and a long sum is cut into equal splits, whose
@@ -33,9 +33,9 @@
 #define FM_HD static inline
 #endif
 
-#define FM_CUDA_SMALL_ROWS 64       /* up to here a group takes the small form */
+#define FM_CUDA_SMALL_ROWS 64       /* groups of at most this many rows take the small form */
 #define FM_CUDA_STEP 64             /* elements of the sum that one pipeline stage holds */
-#define FM_CUDA_SPLIT_CHANNELS 2048 /* a split of the small form's second product is no longer */
+#define FM_CUDA_SPLIT_CHANNELS 2048 /* longest split of the small form's second product */
 
 /* Tile sizes of an implementation: rows x columns, per form. */
 struct fm_cuda_shape {
@@ -44,13 +44,13 @@ struct fm_cuda_shape {
     int32_t halves;           /* 1: the last round of small tiles may be cut in two */
 };
 
-/* A group as the plan keeps it. */
+/* A group, as stored in the plan. */
 struct fm_cuda_group {
     int32_t expert;
-    int32_t width;  /* channels in use, at most the expert's resident ones */
+    int32_t width;  /* channels in use, at most the resident ones of the expert */
     int32_t row;    /* first sorted row */
     int32_t rows;   /* rows in this chunk, at least 1 */
-    int32_t large;  /* the form */
+    int32_t large;  /* 1: large form */
     int32_t splits; /* partial results of a row in the second product */
     int32_t y;      /* first row of its results: split s, row r is at y + s * rows + r */
     int32_t spare;
@@ -75,8 +75,8 @@ FM_HD int32_t fm_cuda_min(int32_t a, int32_t b)
     return a < b ? a : b;
 }
 
-/* Channels with their padding: h is written (with zeros) up to here, so that the second product may
- * take whole steps. */
+/* Channels with their padding: h is written (with zeros) up to here, so that the second product
+ * can use whole steps. */
 FM_HD int32_t fm_cuda_padded(int32_t channels)
 {
     return fm_cuda_ceil(channels, FM_CUDA_STEP) * FM_CUDA_STEP;
@@ -88,8 +88,8 @@ FM_HD int32_t fm_cuda_is_large(int32_t rows_of_call)
     return rows_of_call > FM_CUDA_SMALL_ROWS;
 }
 
-/* Channels of a split of the second product but the last: a multiple of the step, so that no split
- * is empty. */
+/* Channels of every split of the second product except the last: a multiple of the step, and no
+ * split is empty. */
 FM_HD int32_t fm_cuda_split_channels(int32_t width, int32_t large)
 {
     int32_t parts = large ? 1 : fm_cuda_ceil(width, FM_CUDA_SPLIT_CHANNELS);
@@ -102,8 +102,8 @@ FM_HD int32_t fm_cuda_splits(int32_t width, int32_t large)
     return fm_cuda_ceil(width, fm_cuda_split_channels(width, large));
 }
 
-/* True where group a (its index ia) comes before group b in the plan: large before small, then
- * wide before narrow, which puts the longest sums of the second product first. */
+/* True if group a (its index ia) precedes group b in the plan: large before small, then wide
+ * before narrow, so that the longest sums of the second product come first. */
 FM_HD int fm_cuda_before(int32_t large_a, int32_t width_a, int32_t ia, int32_t large_b,
                          int32_t width_b, int32_t ib)
 {
@@ -114,7 +114,7 @@ FM_HD int fm_cuda_before(int32_t large_a, int32_t width_a, int32_t ia, int32_t l
     return ia < ib;
 }
 
-/* Columns of a product: product 1 covers the padding of h too. */
+/* Columns of a product; those of product 1 include the padding of h. */
 FM_HD int32_t fm_cuda_columns(int product, int32_t width, int32_t H)
 {
     return product == 1 ? 2 * fm_cuda_padded(width) : H;
@@ -129,8 +129,9 @@ FM_HD int32_t fm_cuda_tiles(const struct fm_cuda_shape *shape, int product,
     return m * n * (product == 1 ? 1 : g->splits);
 }
 
-/* How many of the last tiles are cut into halves: those of a last round that fill at most half of
- * the blocks, where all of them are small.  `tiles` in all, `small` of them (the last) small. */
+/* The number of last tiles that are cut into halves: those of a last round that use at most half
+ * of the blocks, if all of them are small. `tiles` is the number of all, `small` that of the
+ * small ones, which come last. */
 FM_HD int32_t fm_cuda_halved(const struct fm_cuda_shape *shape, int32_t tiles, int32_t small)
 {
     int32_t rest = tiles % shape->ctas;
@@ -200,13 +201,13 @@ FM_HD struct fm_cuda_tile fm_cuda_half(struct fm_cuda_tile tile, int32_t breadth
     return tile;
 }
 
-/* The plan of one chunk, as the device keeps it; arrays of `groups` (begin: + 1) entries. */
+/* The plan of one chunk in device memory; arrays of `groups` (begin: + 1) entries. */
 struct fm_cuda_plan_totals {
     int32_t groups;    /* active ones */
     int32_t rows;      /* sorted rows, all groups */
     int32_t tiles[2];  /* of product 1 and 2 */
-    int32_t halved[2]; /* the last of these are cut in two */
-    int32_t begun[2];  /* items of product 1 and 2 that blocks took beyond their first */
+    int32_t halved[2]; /* number of last tiles that are cut in two */
+    int32_t begun[2];  /* items of product 1 and 2 that blocks took after their first */
 };
 
 /* Work item `item` of a product (1 or 2): begin[] is that product's. */
