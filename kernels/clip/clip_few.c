@@ -64,7 +64,7 @@ INLINE void add_rest(const int rows, const int type, __m512 *sum, const float *c
         add_term(rows, sum, x, term + i, term_of(type, line[i / each], i % each));
 }
 
-/* 16 columns of the first product; `next` is where the 16 after them begin. */
+/* Compute 16 columns of the first product; those at `next` are computed after them. */
 INLINE void few_lanes(const int rows, const int type, float *c, int ldc, const float *const *x,
                       const char *const at[LANES], int64_t next, int terms)
 {
@@ -110,7 +110,7 @@ INLINE void few_rows_of(const int type, const int rows, float *c, int ldc, const
     }
 }
 
-/* 16 `wide` columns of the second product. */
+/* Compute 16 `wide` columns of the second product. */
 INLINE void few_wide(const int rows, const int wide, const int type, float *c, int ldc,
                      const float *const *x, const char *src, int64_t ld, int lanes, int terms)
 {
@@ -159,7 +159,7 @@ INLINE void few_columns_of(const int type, const int rows, float *c, int ldc, co
         few_wide(rows, wide, type, c + l, ldc, x, src + (int64_t)l * size, ld, lanes - l, terms);
 }
 
-/* First for a constant number of rows, then for a constant type. */
+/* Dispatch on the number of rows and then on the type, each a constant in its branch. */
 INLINE void any_rows(const int rows, int type, float *c, int ldc, const float *const *x,
                      const char *src, int64_t ld, int lanes, int terms)
 {

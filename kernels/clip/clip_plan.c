@@ -17,7 +17,7 @@ static int32_t clamp_budget(double value, int32_t B, int32_t *faults)
     if (value > -0.5 && value < B - 0.5)
         return (int32_t)floor(value + 0.5);
     *faults |= FM_CLIP_FAULT_BUDGET;
-    return value >= B - 0.5 ? B - 1 : 0; /* NaN: 0 */
+    return value >= B - 0.5 ? B - 1 : 0; /* NaN becomes 0 */
 }
 
 /* The current row of widths. */

@@ -142,7 +142,7 @@ void fm_clip_pool_want(int threads)
     sigset_t all, old;
     pthread_once(&once, watch_forks);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals belong to the program */
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are handled by the program's own threads */
     pthread_mutex_lock(&pool.lock);
     while (pool.helpers < threads - 1) {
         pthread_t thread;

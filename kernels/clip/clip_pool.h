@@ -1,6 +1,6 @@
 /*
- * Private to kernels/clip: threads of libfm_clip.  The library has its own pool because it runs in
- * processes that have theirs (PyTorch, a server) and must not wait for them.
+ * Private to kernels/clip: threads of libfm_clip.  The library has its own pool because the program
+ * that links it (PyTorch, a server) has one too, and neither may wait for the other.
  */
 #ifndef FM_KERNELS_CLIP_POOL_H
 #define FM_KERNELS_CLIP_POOL_H

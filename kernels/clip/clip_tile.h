@@ -7,8 +7,8 @@
  * are packed into a panel, term after term, and all rows of the expert pass over it.
  *
  * Each sum is made the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH terms
- * in order with fused multiply-add from zero, and those blocks added in order.  So a token's bits
- * do not depend on its company, and AVX2 gives the bits of AVX-512.
+ * in order with fused multiply-add from zero, and those blocks added in order.  So the bits of a
+ * token do not depend on other tokens, and AVX2 gives the bits of AVX-512.
  */
 #ifndef FM_KERNELS_CLIP_TILE_H
 #define FM_KERNELS_CLIP_TILE_H
@@ -22,8 +22,8 @@
 
 enum { FM_CLIP_LANES = 64, FM_CLIP_DEPTH = 256, FM_CLIP_TILE_ROWS = 6 };
 
-/* Memory that the next panel will be packed from: lines at + (i & mask) ld + (i >> shift) 64
- * bytes, i counting the terms of a tile, are prefetched meanwhile.  Never faults. */
+/* Where the next panel will be packed from: the lines at + (i & mask) ld + (i >> shift) 64
+ * bytes, i counting the terms of a tile, are prefetched during the product.  Never faults. */
 struct fm_clip_ahead {
     const char *at;
     int64_t ld; /* bytes */

@@ -7,7 +7,7 @@
  *     right:  piece[k][c] = (column c at 2 k, column c at 2 k + 1)
  * Sixteen row loads of an operand give one of the two layouts; the other is its transpose.
  *
- * The instruction takes denormal operands for 0.
+ * The instruction treats denormal operands as 0.
  */
 #include "kernels/cpu/cpu_amx.h"
 

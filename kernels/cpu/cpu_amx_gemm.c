@@ -22,7 +22,7 @@ enum {
     TASK_COLS = 512, /* 512 KiB of B */
     TASK_ROWS = 1024,
     PACK_ROWS = 256, /* rows of A that one task packs for all */
-    PACK_ONCE = 3,   /* number of tasks next to each other from which on A is packed once */
+    PACK_ONCE = 3,   /* from this number of tasks in a row of tasks on, A is packed once for all */
 };
 
 #define TARGET __attribute__((target("avx512f")))
@@ -35,7 +35,7 @@ struct product {
     bool add;
     float *C;
     int ldc;
-    int rows, cols, across; /* size of a task; tasks next to each other */
+    int rows, cols, across; /* size of a task; number of tasks in a row of tasks */
     uint16_t *left; /* all of A packed, stretch after stretch; NULL: tasks pack it themselves */
 };
 

@@ -76,8 +76,8 @@ struct attention {
     float *o, *dq, *dk, *dv;
     const float *d_o, *q, *k, *v, *sinks;
     int T, Q, G, C, D, window;
-    float scale;         /* of scores: */
-    float before, after; /* factors before and after the product */
+    float scale;         /* of scores, in two factors: */
+    float before, after; /* applied before and after the product */
     int q_step, o_step, k_step, v_step;
     fm_product *product;
     enum fm_dtype operand; /* type of the products' operands */
@@ -191,7 +191,7 @@ static struct span find_span(const struct attention *a, int row)
 }
 
 /* Turn rows of p (rows, keys), scores divided by `after`, into probabilities; keys that are not
- * visible to a row get 0.  The sink takes the rest of 1. */
+ * visible to a row get 0.  With a sink the probabilities of a row sum to less than 1. */
 FM_CLONES(void, softmax_rows,
           (float *p, const struct span *s, int window, float after, const float *sink),
           (p, s, window, after, sink))

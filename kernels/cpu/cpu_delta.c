@@ -424,7 +424,7 @@ static void head_back(struct chunk *y, const struct states *k, int s, int h)
 {
     size_t size = k->size, bytes = size * sizeof(float);
     int chunks = count_chunks(y->r), segments = (chunks + k->length - 1) / k->length;
-    float *Z = k->dZ; /* not in use yet */
+    float *Z = k->dZ; /* state has no valid contents yet */
     memset(Z, 0, bytes);
     for (int i = 0; i < chunks; i++) {
         if (i % k->length == 0)

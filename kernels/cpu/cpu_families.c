@@ -8,7 +8,7 @@
 #include "lib/base/pool.h"
 
 struct rows {
-    float *x, *y; /* outputs */
+    float *x, *y; /* outputs of a function */
     const float *a, *b;
     const int32_t *ids;
     int32_t *chosen;

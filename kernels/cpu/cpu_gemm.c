@@ -29,7 +29,7 @@ struct gemm {
     float beta;
     float *C;
     int ldc;
-    int rows, cols, across; /* of a tile; tiles next to each other */
+    int rows, cols, across; /* size of a tile; number of tiles in a row of tiles */
 };
 
 /* Length of equal parts of n, at most `most`, a multiple of TILE_STEP. */

@@ -2,7 +2,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
-/* Little work, and in order. */
+/* On the calling thread: there is little work, and it has to be done in order. */
 void cpu_width_sums(double *sum, const double *c, const uint32_t *width, int A, bool squares)
 {
     ref_width_sums(sum, c, width, A, squares);
