@@ -40,11 +40,11 @@ struct fm_bench_row {
 struct fm_bench_quality {
     int rows, sequences, T;
     const char *convention;
-    uint64_t tokens, values; /* measured; upper bound of the memory for the values of each, in
-                                bytes */
+    uint64_t tokens, values; /* number of positions measured; upper bound of the memory for the
+                                values of each, in bytes */
     struct fm_words words;   /* of convention wikitext */
     struct fm_bench_row *row;
-    struct fm_kinds kinds; /* of the held-out text */
+    struct fm_kinds kinds; /* kinds of the held-out text */
     enum fm_bench_reference reference;
 };
 
@@ -55,12 +55,12 @@ struct fm_bench_quality {
 const char *fm_bench_kind_name(enum fm_bench_kind kind);
 
 /*
- * Measure run->inputs.stream, a bundle, or a stage stream with masks and run->inputs.model, by
- * how->convention, on run->inputs.eval_tokens or else on the last FM_QUALITY_SEQUENCES sequences of
- * run->inputs.tokens; or on the tokens of how->kl_base, and then compare with that file instead of
- * the full width. how->kl_base_out is NULL. budgets: "0.2,0.4", "all", or NULL for tenths; the
- * nearest masks are taken.  The shuffles are drawn from run->inputs.seed.  With `dry_run` rows are
- * chosen and nothing is measured.  Release in any case.
+ * Measure run->inputs.stream: a bundle, or a stage stream with masks and run->inputs.model.  The
+ * tokens are run->inputs.eval_tokens, or the last FM_QUALITY_SEQUENCES sequences of
+ * run->inputs.tokens, cut into windows by how->convention; or those of how->kl_base, and then the
+ * comparison is with that file instead of the full width. how->kl_base_out is NULL. budgets:
+ * "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from
+ * run->inputs.seed.  With `dry_run` rows are chosen and nothing is measured.  Release in any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, bool dry_run, struct fm_bench_quality *result,

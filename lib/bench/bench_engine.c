@@ -4,7 +4,7 @@
  * library reaches with large matrices on this machine in the same run, not a number to compare
  * between machines: the floating-point operations of a forward and of each gradient once
  * (lib/learn/estimate.h), divided by the time of the whole run and by that speed.  The speed of a
- * shared machine changes within a minute, so it is measured before and after each run.
+ * shared machine changes within minutes, so it is measured before and after each run.
  */
 #include "lib/bench/bench.h"
 

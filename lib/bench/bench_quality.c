@@ -1,7 +1,7 @@
 /*
- * What a family is worth, beside controls that have the same budget by construction: the same
- * widths shuffled inside layers or over the model, and one width for all.  All of them are masks
- * to lib/learn/quality.h, measured on the same held-out sequences in one call.
+ * Compares the quality of a family with controls that have the same budget by construction: the
+ * same widths shuffled inside layers or over the model, and one width for all.  All of them are
+ * masks to lib/learn/quality.h, measured on the same held-out sequences in one call.
  */
 #include "lib/bench/bench.h"
 
@@ -25,10 +25,10 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind)
     return kind < FM_BENCH_KINDS ? name[kind] : NULL;
 }
 
-/* What is measured: the stream, and the model in the order its masks cut. */
+/* What is measured: the stream, and the model in the channel order of its masks. */
 struct subject {
     struct fm_bundle bundle;
-    struct fm_hfdir dir; /* the checkpoint's, where the masks are of a stage stream */
+    struct fm_hfdir dir; /* the checkpoint's model, if the masks are from a stage stream */
     struct fm_budgets budgets;
     struct fm_ranking ranking;
     struct fm_adapter adapter;
@@ -132,7 +132,8 @@ static int choose_rows(struct fm_bench_quality *q, const struct fm_masks *f, con
     return FM_OK;
 }
 
-/* Bytes of all tensors where so many channels are gone: those of the family say what one takes. */
+/* Bytes of all tensors after this many channels are removed, from the bytes per channel of the
+ * family. */
 static uint64_t bytes_without(const struct fm_budgets *b, uint64_t removed)
 {
     int last = b->masks.count - 1;
@@ -140,7 +141,7 @@ static uint64_t bytes_without(const struct fm_budgets *b, uint64_t removed)
     return all == 0 ? full : full - (full - b->budget[last].bytes) / all * removed;
 }
 
-/* widths (rows, kinds, M, E), and what they really remove. */
+/* Fill widths (rows, kinds, M, E), and the channels that they actually remove. */
 static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struct subject *s,
                        uint64_t seed, struct fm_err *err)
 {
@@ -196,7 +197,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     bool merged = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "adapter") != NULL;
     for (int i = 0; !rc && i < masks; i++) {
         quality[i].recovered = merged;
-        quality[i].kl = fmax(quality[i].kl, 0); /* rounding may leave less of none */
+        quality[i].kl = fmax(quality[i].kl, 0); /* rounding may give less than 0 */
         q->row[i / FM_BENCH_KINDS].quality[i % FM_BENCH_KINDS] = quality[i];
         q->row[i / FM_BENCH_KINDS].spread[i % FM_BENCH_KINDS] = spread[i];
     }

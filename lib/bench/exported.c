@@ -52,7 +52,7 @@ static int read_json(cJSON **json, const char *directory, const char *name, stru
     return rc;
 }
 
-/* Bytes of the weight files that the index lists. */
+/* Bytes of the weight files listed in the index. */
 static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, struct fm_err *err)
 {
     static const char end[] = ".safetensors";
@@ -105,7 +105,7 @@ static int read_claim(struct fm_record *r, const char *directory, struct fm_err 
     return rc;
 }
 
-/* The widths of one member, [] for layers without experts, to widths (M, E). */
+/* Parse the widths of one member, [] for layers without experts, into widths (M, E). */
 static bool take_widths(uint32_t *widths, const cJSON *member, const struct fm_config *c)
 {
     const cJSON *layer;
@@ -215,7 +215,7 @@ static int take_members(struct subject *s, struct fm_record *r, const struct fam
                : fm_fail(err, FM_EFORMAT, "fm_family has %d members, fm_budgets %d", at, f->count);
 }
 
-/* Of a directory with all members, those to measure. */
+/* Choose the members to measure in a directory with all members. */
 static int read_members(struct subject *s, struct fm_record *r, const char *directory,
                         const char *budgets, struct fm_err *err)
 {
@@ -238,7 +238,7 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
                         const char *budgets, const struct fm_bench_how *how, struct fm_err *err)
 {
     struct fm_run_options own = *run;
-    own.inputs.model = run->inputs.stream; /* for text: the directory's own tokenizer */
+    own.inputs.model = run->inputs.stream; /* to encode text: the directory's own tokenizer */
     uint64_t memory = fm_machine_memory(&run->machine) / 2;
     int rc = read_claim(r, run->inputs.stream, err);
     if (!rc && budgets && !r->whole)
@@ -284,7 +284,7 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_bench
     for (int i = 0; !rc && i < r->members; i++) {
         r->member[i].quality = quality[i];
         r->member[i].spread = spread[i];
-        r->member[i].quality.kl = fmax(quality[i].kl, 0); /* rounding may leave less than nothing */
+        r->member[i].quality.kl = fmax(quality[i].kl, 0); /* rounding may give less than 0 */
     }
     rc = fm_bench_text_end_out(&out, rc, err);
     r->original = original.quality;

@@ -34,7 +34,7 @@ static const struct kernel {
 
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
-/* Those that can run here. */
+/* Implementations available here. */
 static int choose_kernels(const struct kernel *chosen[KERNELS], const struct fm_kernelcase *c)
 {
     int count = 0;

@@ -39,7 +39,7 @@ struct fm_kernelbench {
     char torch_missing[1024];       /* why it has no rows, or not all; or "" */
     char gpu[256];                  /* its name; "" if it has no rows */
     double gpu_bandwidth, gpu_peak; /* the same of the GPU; the product is cuBLAS's */
-    uint64_t bytes;                 /* of the weights */
+    uint64_t bytes;                 /* size of the weights */
     int rows;
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */
 };

@@ -29,7 +29,7 @@ struct fm_kernelcase {
     void *workspace;
     uint64_t workspace_bytes;
     struct fm_clip *clip;
-    int *cut;                 /* the fastest variant found for the current case; 0: not yet tried */
+    int *cut;                 /* the fastest variant for the current case; 0: not yet tried */
     struct fm_clip_gpu *gpu;  /* NULL: no GPU */
     struct fm_pytorch *torch; /* NULL: no PyTorch; closed by the function that opened it */
 };
@@ -51,7 +51,7 @@ int fm_kernelcase_rows(const struct fm_kernelcase *c, int tokens, int *rows);
 /* Evict the caches. */
 void fm_kernelcase_flush(struct fm_kernelcase *c);
 
-/* Implementations: seconds of one run at c->budget, or 0 if it cannot run. */
+/* Implementations: seconds of one run at c->budget, or 0 if it is not available. */
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);

@@ -48,7 +48,7 @@ static void run_product(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     float *out = fm_scratch((size_t)n * (size_t)cols * sizeof *out);
     const char *inner =
-        (char *)c->sums; /* any numbers will do: (n, I) rows of the first product's sums */
+        (char *)c->sums; /* the numbers do not matter: (n, I) rows of the first product's sums */
     const char *weights = (p->down ? c->down : c->gate_up) +
                           (p->down ? (size_t)c->row0[e] * (size_t)H + (size_t)at
                                    : (2 * (size_t)c->row0[e] + (size_t)at) * (size_t)H) *

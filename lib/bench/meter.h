@@ -31,7 +31,7 @@ struct fm_meter_rest {
     double reading, waiting, other;
 };
 
-/* The table that measures `base`; resets the counters, and stays in force until the end. */
+/* The table that measures `base`; resets the counters, and is used until the process ends. */
 const struct fm_ops *fm_meter_begin(const struct fm_ops *base);
 
 /* The operations that were called, longest first; returns their number. */

@@ -49,13 +49,13 @@ struct fm_pytorch {
     struct fm_process child;
     int socket, silence;
     const atomic_int *stop; /* or NULL */
-    bool lost;              /* no further requests */
+    bool lost;              /* no further requests are sent */
     char version[64], why[FM_ERR_TEXT_BYTES];
 };
 
 /* --- the process --- */
 
-/* It closed the socket. */
+/* The error if the process closed the socket. */
 static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
 {
     if (!fm_process_wait(&p->child, GRACE, NULL))
@@ -267,7 +267,8 @@ const char *fm_pytorch_why(const struct fm_pytorch *p)
     return p->why;
 }
 
-/* One request and its answer; *seconds 0: it cannot, and gives the reason. */
+/* Send one request and read its answer; *seconds is 0 if it was not measured, and the reason is
+ * stored. */
 static int ask(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel, int tokens,
                double *seconds, struct fm_err *err)
 {

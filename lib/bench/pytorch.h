@@ -20,9 +20,10 @@
 struct fm_kernelcase;
 struct fm_pytorch;
 
-/* Start `python` (found in PATH), let it import torch and send it the layer, which is filled;
- * give it up after this many silent seconds, or once *stop (may be NULL) is set.  FM_ENOENT if
- * there is no such program or no torch, FM_EIO if it fails otherwise; *p is NULL then. */
+/* Start `python` (found in PATH), let it import torch and send it the layer, whose numbers are
+ * set; give up after this many seconds without an answer, or once *stop (may be NULL) is set.
+ * FM_ENOENT if there is no such program or no torch, FM_EIO if it fails otherwise; *p is NULL
+ * then. */
 int fm_pytorch_open(struct fm_pytorch **p, const char *python, const struct fm_kernelcase *c,
                     int silence, const atomic_int *stop, struct fm_err *err);
 void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine */
@@ -31,8 +32,8 @@ void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine *
 const char *fm_pytorch_version(const struct fm_pytorch *p);
 
 /* Rows of a measurement: seconds of one run of c->torch's "torch-loop" or "torch-grouped" at
- * c->budget, with the caches evicted there too; the first rows of c->out are its result.  0: it
- * failed, now or before. */
+ * c->budget, also with cold caches; the first rows of c->out are its result.  0: it failed, now
+ * or before. */
 double fm_pytorch_loop(struct fm_kernelcase *c, int tokens);
 double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
 
@@ -43,7 +44,7 @@ const char *fm_pytorch_why(const struct fm_pytorch *p);
 struct fm_pytorch_row {
     const char *what, *precision; /* "rank" or "train"; "bf16" or "f32" */
     char experts[32];             /* transformers' name of its fastest expert implementation */
-    double tokens_second;         /* 0: it cannot, */
+    double tokens_second;         /* 0: not measured, */
     char why[FM_ERR_TEXT_BYTES];  /* for this reason */
 };
 

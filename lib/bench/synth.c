@@ -46,8 +46,8 @@ static struct fm_synth named(const struct fm_shape *x, int layers)
                              .dtype = FM_BF16};
 }
 
-/* Heads 64 wide, or the largest power of two that divides H; four query heads to a key head where
- * that divides.  False where H is odd. */
+/* Set heads: 64 wide, or the largest power of two that divides H; four query heads to a key head
+ * if that divides.  False if H is odd. */
 static bool choose_heads(struct fm_synth *s)
 {
     s->C = 64;
@@ -93,7 +93,7 @@ struct table {
     char (*name)[FM_WEIGHT_NAME_BYTES];
 };
 
-/* config.json of the model: the keys of its family, and those that all have. */
+/* config.json of the model: the keys of its family, and those of all families. */
 static void config_text(char text[CONFIG_BYTES], const struct fm_synth *s)
 {
     char own[CONFIG_BYTES / 2];
@@ -118,7 +118,7 @@ static void config_text(char text[CONFIG_BYTES], const struct fm_synth *s)
              fm_dtype_torch(s->dtype), s->V);
 }
 
-/* The same as the tools will read it, for the caller to release; shapes are checked when they are
+/* The config as the tools parse it; the caller releases it.  Shapes are checked when they are
  * parsed. */
 static struct fm_config config_of(const struct fm_synth *s)
 {
@@ -353,7 +353,7 @@ static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err 
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
     cJSON *model = NULL;
-    /* All weights have one type, that of any tensor. */
+    /* All weights have the same type, so that of any tensor will do. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
     struct fm_weightsum sums;
     int rc = fm_model_sums_of(&sums, &g->dir, stop, err);

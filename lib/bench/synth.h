@@ -13,31 +13,31 @@
 
 struct fm_synth {
     int H, I, E, K, L, V, T; /* letters of kernels/ops/kernels.h */
-    int Q, G, C;             /* heads, their width */
+    int Q, G, C;             /* number of heads, and their width */
     enum fm_dtype dtype;     /* BF16, F16 or F32 */
-    int dense;               /* layers before those L, without experts */
-    const char *keys;        /* of config.json, where it is not a Mixtral: struct fm_shape */
+    int dense;               /* dense layers before the L layers with experts */
+    const char *keys;        /* keys of config.json, unless it is a Mixtral: see struct fm_shape */
     uint64_t seed;
 };
 
-/* "H,I,E,K,L,V,T": seven numbers; heads are as wide as 64 or what divides H, four query heads
- * share a key head where that goes.  Or the name of a model (lib/bench/shapes.h): layers of its
- * shape, as many as `layers` says, or two, a vocabulary of 4096 and sequences of 512.  FM_EUSAGE
- * says what is wrong. */
+/* Parse "H,I,E,K,L,V,T": seven numbers.  Heads are 64 wide, or the largest power of two that
+ * divides H, and four query heads share a key head if the numbers allow.  Or parse the name of a
+ * model (lib/bench/shapes.h): `layers` layers of its shape, or two, a vocabulary of 4096 and
+ * sequences of 512.  FM_EUSAGE reports what is wrong. */
 int fm_synth_parse(struct fm_synth *s, const char *shape, int layers, struct fm_err *err);
 
-/* Bytes of its tensors. */
+/* Bytes of the checkpoint's tensors. */
 uint64_t fm_synth_bytes(const struct fm_synth *s);
 
-/* Make the directory `path`: config.json and model.safetensors.  FM_ECREATE where it exists. */
+/* Make the directory `path` with config.json and model.safetensors.  FM_ECREATE if it exists. */
 int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_run_options *run,
                    struct fm_err *err);
 
-/* A .npy of (sequences, T) int32 below V. */
+/* Make a .npy of (sequences, T) int32 below V. */
 int fm_synth_tokens(const struct fm_synth *s, int sequences, const char *path, struct fm_err *err);
 
-/* A stage stream as fm-train would write it for the checkpoint `model`: random scores, masks at
- * every tenth by saliency, nothing measured. */
+/* Make a stage stream such as fm-train would write for the checkpoint `model`: random scores,
+ * masks at every tenth by saliency, no measurements. */
 int fm_synth_stage(const char *model, const char *path, uint64_t seed, const atomic_int *stop,
                    struct fm_err *err);
 

@@ -1,5 +1,5 @@
-/* The replacements in their order, each over the whole text, as Python's str.replace and re.sub do
- * them. */
+/* The task's replacements, in order, each over the whole text, like Python's str.replace and
+ * re.sub. */
 #include "lib/bench/wikitext.h"
 
 #include <stdbool.h>
@@ -8,9 +8,9 @@
 
 #include "lib/base/mem.h"
 
-/* Bytes of the white space at text, 0: none.  What \s matches in Python, which is what
- * str.isspace() calls so: the separators of Unicode, and control characters 9 to 13, 28 to 31 and
- * 133. */
+/* The length of the white space character at text; 0 if it is not white space.  White space is
+ * what \s matches in Python, as in str.isspace(): the separators of Unicode, and control
+ * characters 9 to 13, 28 to 31 and 133. */
 static size_t space(const char *text, const char *end)
 {
     const unsigned char *c = (const unsigned char *)text;
@@ -42,13 +42,13 @@ uint64_t fm_wikitext_words(const char *text, size_t size)
     return words;
 }
 
-/* A text that is being changed: `to` has as much room as any of the replacements can take. */
+/* A text that is being changed: `to` has room for the result of every replacement. */
 struct change {
     const char *from, *end;
     char *to;
 };
 
-/* Copy the text to `to`, `a` replaced by `b`; returns the end there. */
+/* Copy the text to `to` with `a` replaced by `b`; returns the end of the copy. */
 static char *replace(const struct change *c, const char *a, const char *b)
 {
     size_t n = strlen(a), m = strlen(b);
@@ -65,7 +65,7 @@ static char *replace(const struct change *c, const char *a, const char *b)
     return to;
 }
 
-/* re.sub(r"/' [0-9]/", r"/'[0-9]/", text): the replacement is these characters, whichever digit. */
+/* re.sub(r"/' [0-9]/", r"/'[0-9]/", text): the replacement is these literal characters. */
 static char *replace_digit(const struct change *c)
 {
     static const char by[] = "/'[0-9]/";
@@ -83,7 +83,7 @@ static char *replace_digit(const struct change *c)
     return to;
 }
 
-/* White space before `at`, from `from` on. */
+/* Length of the white space before `at`, not before `from`. */
 static const char *trim_end(const char *from, const char *at)
 {
     while (at > from) {
@@ -97,12 +97,12 @@ static const char *trim_end(const char *from, const char *at)
     return at;
 }
 
-/* re.sub of OPEN\s*([^CLOSE]*?)\s*CLOSE by OPEN\1CLOSE: what is between OPEN and the next CLOSE
- * loses the white space at its ends; an OPEN that nothing closes stays as it is. */
+/* re.sub of OPEN\s*([^CLOSE]*?)\s*CLOSE by OPEN\1CLOSE: white space just inside OPEN and the
+ * next CLOSE is removed; an OPEN without a CLOSE is not changed. */
 static char *trim_between(const struct change *c, char open, char close)
 {
     char *to = c->to;
-    bool closes = true; /* CLOSE may be in the rest of the text */
+    bool closes = true; /* there may be a CLOSE in the rest of the text */
     for (const char *at = c->from; at < c->end;) {
         bool opens = closes && *at == open;
         const char *last = opens ? memchr(at + 1, close, (size_t)(c->end - at - 1)) : NULL;
@@ -134,7 +134,7 @@ int fm_wikitext_detokenise(char **text, size_t *size, struct fm_err *err)
         {"= = = =", "===="}, {"= = =", "==="}, {"= =", "=="},  {" \xc2\xb0 ", "\xc2\xb0"},
         {" \n", "\n"},       {"\n ", "\n"},    {" N ", " 1 "}, {" 's", "'s"},
     };
-    /* Only replace_digit makes a text longer, 8 bytes from 5. */
+    /* Only replace_digit makes a text longer: 5 bytes become 8. */
     char *other = fm_alloc(*size / 5 * 8 + 8, 1, "a page", err);
     char *own = other ? fm_alloc(*size / 5 * 8 + 8, 1, "a page", err) : NULL;
     if (!own) {
