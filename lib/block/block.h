@@ -73,11 +73,12 @@ struct fm_config {
     float alpha, limit;         /* parameters of the experts' activation, if it has them */
     float embed_scale;          /* factor of the embeddings */
     int T_exact;                /* longest sequence that is computed exactly as by the model */
-    const char *exact;          /* why that is less than T_max; NULL: it is not */
+    const char *exact;          /* the reason if T_exact is less than T_max, else NULL */
     unsigned output_norms;      /* bits of enum fm_output_norms */
     bool head_bias;             /* lm_head has a bias */
     bool tied;                  /* lm_head is the embedding */
-    bool fused;       /* for a family whose checkpoints have experts separate or fused: fused */
+    bool fused;       /* for a family whose checkpoints have experts either separate or fused:
+                         they are fused */
     int extra_layers; /* layers for multi-token prediction, from config.json */
     const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are plain numbers */
     int block_rows, block_columns;    /* size of a block that shares a scale */

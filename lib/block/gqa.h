@@ -44,10 +44,12 @@ struct fm_gqa_options {
     bool clip;             /* clip_qkv is supported */
     bool gated;            /* the output is gated by a projection as wide as q */
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
-    bool gate_heads;       /* the gate has one row per head, and is a softplus; apart */
+    bool gate_heads;       /* the gate has one row per head and is a softplus; requires
+                              gate_apart */
     bool other_layers;     /* layer_types may have other values, which another block reads */
     enum fm_qk_norm qk_norm;
-    const char *qk_norm_key; /* key in config.json that must be true for qk_norm; NULL: always on */
+    const char *qk_norm_key; /* key in config.json that must be true for the norm to exist; NULL:
+                                it always exists */
     struct fm_rope_options rope;
     const struct fm_rope_options *window_rope; /* of layers with a window; NULL: as the others */
 };
@@ -66,8 +68,8 @@ struct fm_gqa {
     bool gated, gate_apart, gate_heads;
     bool unrotated;
     enum fm_qk_norm qk_norm;
-    struct fm_rope rope;             /* of layers without a window, and of the others unless */
-    struct fm_rope window_rope;      /* they have their own: then R > 0 */
+    struct fm_rope rope;             /* of layers without a window; also of the others */
+    struct fm_rope window_rope;      /* unless they have their own, with R > 0 */
     uint8_t full[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has no window */
 };
 

@@ -11,8 +11,8 @@
 #define DEPTH_MAX 16
 #define REPEATS_MAX 4 /* groups followed by + */
 
-/* Write what the backslash before *python means outside or inside brackets; NULL if that is not
- * supported. */
+/* Write the meaning of the backslash before *python, outside or inside brackets; NULL if it is
+ * not supported. */
 static char *translate_escape(char *posix, char c, bool bracket)
 {
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -24,19 +24,20 @@ static char *translate_escape(char *posix, char c, bool bracket)
         return stpcpy(posix, "A-Za-z0-9_");
     if (letter ? bracket || !strchr("wWsSbB", c) : bracket && strchr("]^-[", c))
         return NULL;
-    if (!bracket && !strchr("<>`'", c)) /* which with a backslash are GNU's own */
+    if (!bracket && !strchr("<>`'", c)) /* with a backslash these have another meaning in GNU's
+                                           library */
         *posix++ = '\\';
     *posix++ = c;
     return posix;
 }
 
-/* Copy an expression as POSIX writes it, after ^ and in parentheses; false if it has what POSIX
- * reads as something else, or is beyond the limits. */
+/* Copy an expression in POSIX syntax, after ^ and in parentheses; false if POSIX interprets a
+ * part of it differently, or it is beyond the limits. */
 static bool translate(char *posix, const char *python)
 {
     const char *open = NULL; /* first character in brackets */
     int depth = 0, repeats = 0;
-    char last = '\0'; /* what was read before, if it is an operator */
+    char last = '\0'; /* the previous character, if it is an operator */
     posix = stpcpy(posix, "^(");
     for (; *python; python++) {
         char c = *python, before = last;

@@ -22,10 +22,11 @@ struct fm_modules {
 #define FM_EXPRESSION_BYTES_MAX 256 /* with "re:" */
 #define FM_PATTERNS_MAX 256         /* patterns and expressions of a list */
 
-/* Read an entry, which is borrowed.  False, and nothing to release, if there is no memory, or if
- * its regular expression is longer than that, has { or a back reference, more than 16 nested
- * groups, 4 groups followed by +, or anything else that POSIX reads as something else once (?:, \d,
- * lazy repetition and escapes in brackets are replaced. */
+/* Read an entry, which is borrowed.  False, with nothing to release, if there is no memory or
+ * the regular expression is not supported: it is longer than that limit, has { or a back
+ * reference, more than 16 nested groups, more than 4 groups followed by +, or a construct that
+ * POSIX interprets differently once (?:, \d, lazy repetition and escapes in brackets are
+ * replaced. */
 bool fm_modules_read(struct fm_modules *modules, const char *text);
 void fm_modules_release(struct fm_modules *modules);
 

@@ -12,7 +12,7 @@
 #include "lib/block/block.h"
 #include "lib/block/modules.h"
 
-#define NAME_BYTES 1024 /* more than a tensor's name has */
+#define NAME_BYTES 1024 /* longer than any tensor's name */
 
 /* The least common multiple of a and b, at most FM_CHANNELS_MAX + 1; a if b is 0. */
 static int64_t both(int64_t a, int64_t b)
@@ -54,14 +54,15 @@ struct entry {
     struct fm_modules modules;
     struct fm_scheme scheme;
     char *text;
-    size_t at; /* order of the file */
+    size_t at; /* position in the file */
 };
 
-/* Names of modules, sorted; patterns and expressions in the order of the file; and what is left. */
+/* Names of modules, sorted; patterns and expressions in the order of the file; and the scheme of
+ * the rest. */
 struct fm_schemes {
     struct entry *entry;
     size_t entries, names; /* names of modules come first */
-    size_t patterns;       /* entries that are no names */
+    size_t patterns;       /* entries that are not names */
     struct fm_scheme rest;
 };
 

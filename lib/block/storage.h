@@ -57,8 +57,8 @@ struct fm_storage {
     /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block): columns
      * and rows are those of the weight's own tensor, transposed. */
     bool fused;
-    const char *weight;    /* suffixes: the weight's in the family's table, */
-    const char *codes_end; /* and those that replace it */
+    const char *weight;    /* suffixes: of the weight in the family's table, */
+    const char *codes_end; /* and of the tensors of codes that replace it */
     const char *scale_end;
     unsigned scale_dtypes; /* bits 1 << dtype: allowed dtypes of scales; U8 is read as F8_E8M0 */
     bool zeros;            /* a scale may be 0: a block of zeros */
@@ -112,7 +112,7 @@ void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_config *confi
 /* Largest ratio of written bytes to stored bytes of any tensor; 1 for plain numbers. */
 uint64_t fm_storage_growth(const struct fm_config *config);
 
-/* Whether the values of all tensors are representable as they are written. */
+/* Whether the values of all tensors are representable in the dtype in which they are written. */
 bool fm_storage_exact(const struct fm_config *config);
 
 /* The planes of the config's storage. */
