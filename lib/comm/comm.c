@@ -232,7 +232,7 @@ static int take_error(struct fm_comm *c, int from, struct fm_err *err)
 {
     struct fm_err *all = malloc((size_t)c->size * sizeof *all);
     if (!all)
-        abort(); /* the others wait for our sentence, so the job must end */
+        abort(); /* end the job, because the other ranks wait for our sentence */
     c->wire->collect(all, err, sizeof *err);
     struct fm_err said = all[from];
     free(all);

@@ -1,7 +1,7 @@
 /*
- * This room, lib/comm: communication between the processes of one run.  It knows bytes and errors,
- * not what is computed.  In reading order: this header, wire.h (what an implementation provides),
- * comm.c, wire_alone.c (a build without MPI), wire_mpi.c.
+ * This room, lib/comm: communication between the processes of one run.  It handles bytes and
+ * errors, and does not depend on what is computed.  In reading order: this header, wire.h (what an
+ * implementation provides), comm.c, wire_alone.c (a build without MPI), wire_mpi.c.
  *
  * Ranks are processes, on any number of machines, that make one result together.  Every rank runs
  * the same program on the same inputs with the same control flow.  Ranks differ only in the
@@ -51,10 +51,10 @@ int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
  */
 int fm_comm_close(struct fm_comm *comm, int code, struct fm_err *err);
 
-int fm_comm_rank(const struct fm_comm *comm); /* 0 */
-int fm_comm_size(const struct fm_comm *comm); /* 1 */
-/* The name of the machine of a rank; and the number of ranks on this machine, of which this rank is
- * the *nth. */
+int fm_comm_rank(const struct fm_comm *comm); /* 0 in a single process */
+int fm_comm_size(const struct fm_comm *comm); /* 1 in a single process */
+/* The name of a rank's machine; and the number of ranks on this machine, with the index of this
+ * rank among them in *nth. */
 const char *fm_comm_host(const struct fm_comm *comm, int rank);
 int fm_comm_beside(const struct fm_comm *comm, int *nth);
 
@@ -64,7 +64,8 @@ struct fm_tally {
     double computing, waiting, reading; /* seconds: in sweeps; for other ranks; for weights */
 };
 struct fm_tally *fm_comm_tally(struct fm_comm *comm);
-/* Exchange the counters: all ranks' (size) from now on; NULL before, and in a single process. */
+/* Exchange the counters: from now on those of all ranks (size).  NULL before, and in a single
+ * process. */
 int fm_comm_share_tallies(struct fm_comm *comm, struct fm_err *err);
 const struct fm_tally *fm_comm_tallies(const struct fm_comm *comm);
 

@@ -36,7 +36,8 @@ static void await(MPI_Request *request, int count)
     double began = fm_clock_now();
     while (count > 0) {
         int done = 0;
-        MPI_Test(&request[count - 1], &done, MPI_STATUS_IGNORE); /* all go on meanwhile */
+        MPI_Test(&request[count - 1], &done, MPI_STATUS_IGNORE); /* tests one request; all of
+                                                                    them make progress */
         if (done)
             count--;
         else if (fm_clock_now() - began < SPIN)
