@@ -1,8 +1,8 @@
 /*
- * A sequence is an input and a place in it, so shuffling and mixing permute small integers and
+ * A sequence is stored as an input and an index, so shuffling and mixing permute small integers and
  * never copy tokens.  All ids are read once at the start, which checks them against the vocabulary
- * and hashes them: the manifest can then say exactly what a result was made from, and a file that
- * changes during the run is noticed.  Sequences that are held out for measuring come from the end.
+ * and hashes them: the manifest can then record exactly which tokens were used, and a file that
+ * changes during the run is detected.  Sequences that are held out for measuring come from the end.
  */
 #include "lib/data/calib.h"
 
@@ -19,7 +19,7 @@
 #include "lib/data/mixture.h"
 
 #define SEQ_LEN_DEFAULT 2048
-#define PIECE_TOKENS 65536 /* hashed at a time, or one sequence */
+#define PIECE_TOKENS 65536 /* ids hashed at a time, or one sequence */
 
 /* Open inputs, and the position of each sequence in them. */
 struct fm_calib_files {
@@ -27,11 +27,11 @@ struct fm_calib_files {
     uint64_t stride[FM_INPUTS_MAX]; /* tokens from one sequence to the next */
     int count;
     uint32_t V;
-    uint8_t *input; /* of sequence i, and which of its sequences it is; NULL: 0 and i */
+    uint8_t *input; /* (count): input of a sequence, and its index there; NULL: 0 and i */
     uint32_t *place;
 };
 
-/* State while they are opened. */
+/* State while inputs are opened. */
 struct reading {
     const struct fm_run_options *run;
     const struct fm_config *config;
@@ -40,7 +40,7 @@ struct reading {
     struct fm_calib_files *files;
     struct fm_corpus corpus[FM_INPUTS_MAX];
     struct fm_hasher *hasher[FM_INPUTS_MAX], *all;
-    char kind[FM_INPUTS_MAX][FM_KIND_BYTES]; /* names, where there are several */
+    char kind[FM_INPUTS_MAX][FM_KIND_BYTES]; /* names of kinds, if there are several */
 };
 
 /* The option for the type of raw files does not apply to the other files of a mixture. */
@@ -65,7 +65,7 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
     return rc;
 }
 
-/* Standard input is read once: as a text, as what to measure on, or as the stage stream. */
+/* Check that standard input has only one reader: text, evaluation data or the stage stream. */
 static int check_standard_input(const struct fm_run_options *run, struct fm_err *err)
 {
     bool stage = run->inputs.stream && strcmp(run->inputs.stream, "-") == 0;
@@ -80,7 +80,7 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
     return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
 }
 
-/* The most tokens to take, and the option that says so; 0: all. */
+/* The largest number of tokens to take, and the option that sets it; 0: no limit. */
 static uint64_t limit_of(const struct reading *r, const char **option)
 {
     uint64_t asked = r->eval ? r->run->inputs.max_eval_tokens : r->run->inputs.max_tokens;
@@ -88,7 +88,7 @@ static uint64_t limit_of(const struct reading *r, const char **option)
     return asked || !r->eval ? asked : FM_EVAL_TOKENS;
 }
 
-/* Without a shuffle no input gives more tokens than the total that is wanted. */
+/* Without a shuffle, no input can contribute more tokens than the total. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
     const char *option;
@@ -119,7 +119,7 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     return rc;
 }
 
-/* The name of a kind, of characters that tables and keys can hold. */
+/* Make the name of a kind from the characters that are valid in tables and keys. */
 static void name_kind(char name[FM_KIND_BYTES], const char *path)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
@@ -178,7 +178,7 @@ static void close_files(struct fm_calib_files *f)
     free(f);
 }
 
-/* Tokens per sequence: what was asked for, or the default. */
+/* Tokens per sequence: the option, or the default. */
 static int choose_T(int *T, const struct reading *r, struct fm_err *err)
 {
     const struct fm_run_options *run = r->run;
@@ -243,7 +243,7 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
                     ended, n, all);
 }
 
-/* Sequences of the whole mixture, which --max-tokens or --max-eval-tokens may cut. */
+/* Number of sequences of the whole mixture, limited by --max-tokens or --max-eval-tokens. */
 static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_err *err)
 {
     struct fm_mixture dry = r->mix;
@@ -261,14 +261,14 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     while (n < most && fm_mixture_next(&dry) >= 0)
         n++;
     if (r->eval && n > (uint64_t)dry.inputs)
-        n -= n % (uint64_t)dry.inputs; /* as many of each kind */
+        n -= n % (uint64_t)dry.inputs; /* the same number for each kind */
     c->count = (int)n;
     if (n < most)
         warn_of_rest(r, &dry, n);
     return FM_OK;
 }
 
-/* As many of each as the mixture has, but one kind after the other. */
+/* Take as many of each input as the mixture has, but one kind after the other. */
 static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
 {
     int s = 0;
@@ -278,8 +278,7 @@ static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
     return s;
 }
 
-/* A permutation of each input where the user asked for one, and of a mixture the order in which
- * its inputs take turns. */
+/* Make a permutation of each input if shuffling is on and, for a mixture, the order of inputs. */
 static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err *err)
 {
     struct fm_calib_files *f = r->files;
@@ -321,7 +320,7 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
 
 /* --- reading --- */
 
-/* The tokens of a text are in a temporary file of ours; any other file may have been changed. */
+/* Changed files are detected, except for the temporary file with the tokens of a text. */
 static int check_unchanged(const struct fm_calib_files *f, struct fm_err *err)
 {
     int rc = FM_OK;
@@ -351,7 +350,7 @@ int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, stru
     return rc;
 }
 
-/* Read everything once: check every id, and hash `all` and, where r is not NULL, its inputs. */
+/* Read everything once: check every id, and hash `all` and, if r is not NULL, its inputs. */
 static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struct reading *r,
                           const atomic_int *stop, struct fm_err *err)
 {

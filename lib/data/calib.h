@@ -1,8 +1,8 @@
 /*
  * This room, lib/data: calibration tokens from files of ids, texts and mixtures of both, encoded by
- * our tokenizer or by a program of the user's.  It knows sequences and where each came from, not
- * what is computed on them.  In reading order: calib, mixture, corpus, separator, command,
- * provenance.
+ * our tokenizer or by a program of the user's.  It handles sequences and their origin, and does not
+ * depend on what is computed on them.  In reading order: calib, mixture, corpus, separator,
+ * command, provenance.
  *
  * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens
  * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
@@ -26,16 +26,17 @@
 
 #define FM_KIND_BYTES 24 /* of a name */
 
-/* What the manifest says of an input. */
+/* What the manifest records of an input. */
 struct fm_calib_input {
     const char *format;       /* fm_tokens.format */
     bool rows;                /* a sequence is a row; else documents follow one another */
     uint64_t weight;          /* millionths */
-    uint64_t tokens;          /* in the file */
-    uint64_t sequences;       /* that were taken of it, held-out ones too */
+    uint64_t tokens;          /* number in the file */
+    uint64_t sequences;       /* number taken from it, including held-out ones */
     struct fm_digest digest;  /* of their ids as little-endian int32 */
-    struct fm_corpus corpus;  /* of a text */
-    char kind[FM_KIND_BYTES]; /* of evaluation data of several kinds: the name of this one; "" */
+    struct fm_corpus corpus;  /* of an input that is a text */
+    char kind[FM_KIND_BYTES]; /* name of its kind, if it is one of several kinds of evaluation
+                                 data; else "" */
 };
 
 struct fm_calib_files;
@@ -43,8 +44,9 @@ struct fm_calib_files;
 struct fm_calib {
     int T;                   /* tokens per sequence */
     int count;               /* sequences */
-    int32_t *ids;            /* (count, T) where they are in memory (held out); else NULL */
-    struct fm_digest digest; /* of all ids as little-endian int32, in the order asked for */
+    int32_t *ids;            /* (count, T) if they are in memory (held out); else NULL */
+    struct fm_digest digest; /* of all ids as little-endian int32, in the order in which they are
+                                used */
     struct fm_calib_files *files;
     int inputs;
     struct fm_calib_input input[FM_INPUTS_MAX];

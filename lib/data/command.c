@@ -22,10 +22,10 @@
 #include "lib/base/signals.h"
 #include "lib/base/process.h"
 
-#define PIECE 65536 /* bytes read at a time: what a pipe holds */
-#define TICK_MS 100 /* how often *stop and the clock are looked at */
+#define PIECE 65536 /* bytes read at a time: the capacity of a pipe */
+#define TICK_MS 100 /* milliseconds between checks of *stop and the clock */
 
-/* A run: the process, its two pipes (-1: closed), what it gets and what it gave. */
+/* One run: the process, its two pipes (-1: closed), its input and output. */
 struct talk {
     const struct fm_command *c;
     struct fm_idlines *heard;
@@ -33,15 +33,15 @@ struct talk {
     int to, from;
     const char *lines; /* still to be written */
     size_t size;
-    uint64_t given;     /* lines that the feed gave */
-    bool fed;           /* the feed is over */
-    double moved;       /* when a byte last moved */
-    struct fm_err late; /* of the feed: counts once all lines before it were answered */
+    uint64_t given;     /* number of lines received from the feed */
+    bool fed;           /* the feed has ended */
+    double moved;       /* time of the last transfer */
+    struct fm_err late; /* error of the feed; reported once all lines before it are answered */
 };
 
 /* --- the process --- */
 
-/* A group of its own: what the shell starts ends with it. */
+/* The process group makes it possible to end the processes that the shell starts. */
 static _Noreturn void exec_shell(const char *command, int in, int out)
 {
     setpgid(0, 0);
@@ -80,7 +80,7 @@ static int start(struct talk *t, struct fm_err *err)
     return rc;
 }
 
-/* If it still runs, it and the processes it started are stopped. */
+/* Kill the process group if it still runs. */
 static void end_process(struct talk *t)
 {
     close_end(&t->to);
@@ -123,7 +123,7 @@ static int say(struct talk *t, struct fm_err *err)
         t->lines += put;
         t->size -= (size_t)put;
     } else if (put < 0 && errno == EPIPE) {
-        close_end(&t->to); /* with lines left; conclude sees that */
+        close_end(&t->to); /* there may be lines left; conclude checks that */
     } else if (put < 0 && errno != EINTR && errno != EAGAIN) {
         return fm_fail_errno(err, "cannot write to --tokenizer-cmd");
     }
@@ -158,8 +158,8 @@ static int check_clock(const struct talk *t, struct fm_err *err)
     return FM_OK;
 }
 
-/* Until its output ends or there is enough of it, or it has ended and what it wrote is read.  With
- * no limit an error of the feed is the end too. */
+/* Run until the output ends, there is enough of it, or the process has ended and its output was
+ * read.  With no limit, an error of the feed also ends it. */
 static int converse(struct talk *t, char *piece, struct fm_err *err)
 {
     int rc = FM_OK;
@@ -173,7 +173,7 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
         if (ready > 0 && p[0].revents)
             rc = listen(t, piece, err);
         else if (over)
-            close_end(&t->from); /* a process in another session may hold it open forever */
+            close_end(&t->from); /* a process in another session may keep it open for ever */
         if (!rc && ready > 0 && t->to >= 0 && p[1].revents && !over && !t->heard->done)
             rc = say(t, err);
         if (!rc && t->late.code && !t->c->enough)
@@ -197,7 +197,7 @@ static int check_end(struct talk *t, struct fm_err *err)
     return judge_status(t, err);
 }
 
-/* It closed its output, or the feed failed: everything must have been answered. */
+/* The output was closed, or the feed failed: check that all lines were answered. */
 static int conclude(struct talk *t, struct fm_err *err)
 {
     int rc = FM_OK;

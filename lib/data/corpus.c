@@ -22,7 +22,7 @@
 #include "lib/data/command.h"
 
 #define BATCH 1024             /* documents encoded together */
-#define BATCH_BYTES (4u << 20) /* or so many bytes */
+#define BATCH_BYTES (4u << 20) /* or this many bytes */
 
 struct item {
     char *record, *text;
@@ -36,9 +36,9 @@ struct encoding {
     const struct fm_run_options *run;
     struct fm_documents documents;
     const char *field;
-    struct fm_tokenizer *tokenizer; /* NULL: a command encodes */
+    struct fm_tokenizer *tokenizer; /* NULL if a command encodes */
     int32_t separator;              /* -1: none */
-    struct fm_encoder **spare;      /* those that no thread uses */
+    struct fm_encoder **spare;      /* encoders not in use */
     int spares;
     pthread_mutex_t lock;
     struct item *item;
@@ -48,7 +48,7 @@ struct encoding {
     struct fm_err late;            /* the error after the items that were read */
     struct fm_text lines;          /* for a command */
     struct fm_corpus_pages *pages; /* or NULL */
-    size_t room;                   /* for documents in them */
+    size_t room;                   /* capacity of the arrays in pages */
     int out;                       /* the temporary file */
     uint64_t at;
 };
@@ -77,7 +77,7 @@ static void give_back(struct encoding *e, struct fm_encoder *encoder)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Chat templates put a line feed after the token that ends a turn. */
+/* Separators of chat templates may be followed by a line feed. */
 static bool ends_with(const int32_t *ids, size_t n, int32_t separator)
 {
     return ids[n - 1] == separator || (n > 1 && ids[n - 2] == separator);
@@ -100,7 +100,7 @@ static void encode_text(struct encoding *e, struct item *it, size_t length)
         give_back(e, encoder);
 }
 
-/* The text of a document and, where we encode, its ids. */
+/* Read the text of a document and, unless a command is used, encode it. */
 static void encode_item(void *arg, int i)
 {
     struct encoding *e = arg;
@@ -131,7 +131,7 @@ static void drop_items(struct encoding *e)
     e->items = 0;
 }
 
-/* Up to a batch; an error after its first document is returned by the next call. */
+/* Read up to one batch; an error after its first document is returned by the next call. */
 static int read_items(struct encoding *e, struct fm_err *err)
 {
     size_t bytes = 0;
@@ -174,7 +174,7 @@ static int name_line(const struct encoding *e, const struct item *it, struct fm_
     return fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
 }
 
-/* Note where a document ends. */
+/* Append the end of a document. */
 static int add_page(struct encoding *e, const struct item *it, struct fm_err *err)
 {
     struct fm_corpus_pages *p = e->pages;
@@ -192,7 +192,7 @@ static int add_page(struct encoding *e, const struct item *it, struct fm_err *er
     return FM_OK;
 }
 
-/* In the order of the documents, so that the first failure is the error. */
+/* Write ids in the order of documents, so that the first failure is reported. */
 static int write_items(struct encoding *e, struct fm_err *err)
 {
     for (int i = 0; i < e->items && !e->full; i++) {
@@ -225,7 +225,8 @@ static int encode_all(struct encoding *e, struct fm_err *err)
 
 /* --- by a command --- */
 
-/* The lines of a batch, up to the first document that is wrong, whose error comes after them. */
+/* Make the lines of a batch, up to the first invalid document, whose error is reported after
+ * them. */
 static uint64_t quote_items(struct encoding *e)
 {
     int n = 0;
@@ -274,7 +275,7 @@ static int run_command(struct encoding *e, struct fm_err *err)
 
 /* --- all of it --- */
 
-/* A bundle has that of its checkpoint. */
+/* The tokenizer.json of the bundle is that of its checkpoint. */
 static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err *err)
 {
     struct fm_bundle b;
@@ -361,7 +362,7 @@ static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, st
     return rc ? rc : fm_file_temp(&e->out, err);
 }
 
-/* The temporary file becomes the token file. */
+/* Open the temporary file as the token file. */
 static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, struct fm_err *err)
 {
     *t = (struct fm_tokens){.file = {.fd = e->out, .size = e->at},

@@ -26,15 +26,15 @@ struct fm_corpus {
     struct fm_digest tokenizer; /* of tokenizer.json, or of the command */
     int32_t front[8], back[8];  /* the template */
     int fronts, backs;
-    struct fm_separator separator; /* of a command: none, not unknown */
+    struct fm_separator separator; /* with a command: id -1, unknown false */
 };
 
-/* A text that is measured document by document, which no separator follows. */
+/* Options for a text that is measured document by document, without separators. */
 struct fm_corpus_pages {
-    /* Set by the caller: change the text of a document (malloced, *size bytes) before it is
-     * encoded, and count its words as they were.  Called by many threads. */
+    /* Set by the caller: changes the text of a document (malloced, *size bytes) before it is
+     * encoded, and counts its original words.  Called by several threads. */
     int (*change)(char **text, size_t *size, uint64_t *words, struct fm_err *err);
-    /* Filled in; free() end. */
+    /* Filled in; the caller frees end. */
     size_t count;
     uint64_t *end;         /* (count): tokens up to the end of each document */
     uint64_t words, bytes; /* of all documents, before they were changed */
@@ -54,8 +54,8 @@ int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      struct fm_corpus_pages *pages, struct fm_err *err);
 
 /*
- * The first id that the template of the same tokenizer puts in front of a text, of a vocabulary of
- * V; *is false: it puts none, or there is no tokenizer.json to say so, or a command encodes.
+ * The first id that the template of the same tokenizer puts in front of a text, for a vocabulary of
+ * V; *is false: it puts none, there is no tokenizer.json, or a command encodes.
  */
 int fm_corpus_front(bool *is, int32_t *front, const struct fm_run_options *run, int V,
                     struct fm_err *err);

@@ -18,11 +18,11 @@
 struct fm_mixture {
     int inputs;
     uint64_t weight[FM_INPUTS_MAX]; /* millionths, above 0 */
-    uint64_t all[FM_INPUTS_MAX];    /* sequences that each input has */
+    uint64_t all[FM_INPUTS_MAX];    /* number of sequences of each input */
     uint64_t taken[FM_INPUTS_MAX];  /* 0 at the start */
 };
 
-/* The input of the next sequence, counted as taken; -1: the mixture is over. */
+/* The input of the next sequence, which is counted as taken; -1: the mixture has ended. */
 int fm_mixture_next(struct fm_mixture *m);
 
 #endif

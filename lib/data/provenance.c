@@ -16,7 +16,7 @@ static void add_ids(cJSON *o, const char *key, const int32_t *ids, int n)
     fm_json_add(o, key, cJSON_CreateIntArray(ids, n));
 }
 
-/* Of a text: what made its ids, and which ids were put around each document. */
+/* Record how a text was encoded, and the ids put around each document. */
 static void add_corpus(cJSON *o, const struct fm_corpus *c)
 {
     char hex[FM_DIGEST_HEX];
@@ -33,7 +33,7 @@ static void add_corpus(cJSON *o, const struct fm_corpus *c)
         fm_json_add_null(o, "separator");
 }
 
-/* What an input is, and what was taken of it. */
+/* Record an input, and how much of it was used. */
 static void add_input(cJSON *sources, const struct fm_calib_input *s, int T)
 {
     char hex[FM_DIGEST_HEX];

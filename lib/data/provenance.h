@@ -8,18 +8,19 @@
 
 #include "lib/data/calib.h"
 
-/* "tokens" of a history entry: {"digest", "sequences", "seq_len", "sources": [{"format", "packing",
- * "weight", "tokens", "used", "digest"; of a text "documents", "tokenizer", "before_each",
- * "behind_each" and "separator" (an id or null) too; of several kinds of held-out text "kind"}]}.
- */
+/* "tokens" of a history entry: {"digest", "sequences", "seq_len", "sources": [{"format",
+ * "packing", "weight", "tokens", "used", "digest"; for a text also "documents", "tokenizer",
+ * "before_each", "behind_each" and "separator" (an id or null); for held-out text of several
+ * kinds also "kind"}]}. */
 void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
 
 /*
  * "held_out" of a history entry: {"digest", "sequences", "seq_len", "positions" (predictions, T - 1
- * of each sequence), "sources", as above}, without sources where it is the end of "tokens".
+ * of each sequence), "sources", as above}; without sources if it is the end of "tokens".
  */
 void fm_provenance_held_out(cJSON *entry, const struct fm_calib *held);
-/* Does this history entry (or NULL) record that its figures were measured on these sequences? */
+/* True if this history entry (may be NULL) records that its figures were measured on these
+ * sequences. */
 bool fm_provenance_is_held_out(const cJSON *entry, const struct fm_calib *held);
 
 #endif

@@ -17,7 +17,7 @@
 #define CONFIG_BYTES_MAX (16 << 20)
 #define CHOOSE "give --separator with a token, or none"
 
-/* The text of dir/name or of a bundle's member; *text NULL: there is no such file. */
+/* The text of dir/name or of a bundle's member; *text is NULL if there is no such file. */
 static int read_text(char **text, size_t *size, const char *dir, const char *stream,
                      const char *name, struct fm_err *err)
 {
@@ -49,7 +49,7 @@ static int read_text(char **text, size_t *size, const char *dir, const char *str
     return rc;
 }
 
-/* "</s>", or {"content": "</s>", ...}; null and an absent key say nothing. */
+/* Read "</s>" or {"content": "</s>", ...}; null or a missing key gives no token. */
 static int take_name(struct fm_separator *s, const struct fm_tokenizer *t, const cJSON *config,
                      const char *key, struct fm_err *err)
 {
@@ -66,7 +66,7 @@ static int take_name(struct fm_separator *s, const struct fm_tokenizer *t, const
                      : FM_OK;
 }
 
-/* A number, or the first of a list. */
+/* Read a number, or the first of a list. */
 static int take_id(struct fm_separator *s, const struct fm_tokenizer *t, const cJSON *config,
                    const char *key, struct fm_err *err)
 {
@@ -108,7 +108,7 @@ static int take_from(struct fm_separator *s, const struct fm_tokenizer *t, const
     return rc;
 }
 
-/* The folder that a file is in; free() it. */
+/* The directory part of a path; free() it. */
 static char *folder_of(const char *path, struct fm_err *err)
 {
     const char *slash = strrchr(path, '/');

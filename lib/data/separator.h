@@ -12,15 +12,15 @@
 #include "lib/run/run.h"
 
 struct fm_separator {
-    int32_t id;                    /* -1: nothing follows a document */
-    bool unknown;                  /* because no file names an end-of-sequence token */
+    int32_t id;                    /* -1: documents have no separator */
+    bool unknown;                  /* id is -1 because no file names an end-of-sequence token */
     char token[FM_TOKENIZER_NAME]; /* its text */
 };
 
 /*
- * What run->inputs.separator asks for.  The end-of-sequence token is "eos_token" of the
- * tokenizer_config.json beside run->inputs.tokenizer, or of the model or, without one, of the
- * bundle run->inputs.stream; without one, the first "eos_token_id" of the model's or bundle's
+ * Find the separator that run->inputs.separator selects.  The end-of-sequence token is "eos_token"
+ * of the tokenizer_config.json next to run->inputs.tokenizer, or else of the model or bundle
+ * run->inputs.stream; if there is none, the first "eos_token_id" of the model's or bundle's
  * config.json or generation_config.json.  FM_ECONFIG if the tokenizer has no such token, FM_EFORMAT
  * if a value is malformed.
  */
@@ -28,8 +28,8 @@ int fm_separator_choose(struct fm_separator *separator, const struct fm_tokenize
                         const struct fm_run_options *run, struct fm_err *err);
 
 /*
- * The token that stands before the first one of a text where that is predicted, too: "bos_token" of
- * the same tokenizer_config.json, else the end-of-sequence token (lm-eval 0.4.13,
+ * The token that precedes the first one of a text if that is predicted, too: "bos_token" of the
+ * same tokenizer_config.json, else the end-of-sequence token (lm-eval 0.4.13,
  * HFLM.prefix_token_id).  FM_ECONFIG if there is neither.
  */
 int fm_separator_before(int32_t *id, const struct fm_tokenizer *t, const struct fm_run_options *run,
