@@ -35,8 +35,7 @@ static void add_row(struct fm_baseline_table *t, enum fm_baseline baseline, bool
                                           rule->method == fm_methods_usual()};
 }
 
-/* The row of fm-train's default method: that of the method if it has one, else the default's own.
- */
+/* The row of fm-train's default method: one of the method rows, or a row of its own. */
 static enum fm_baseline usual_row(void)
 {
     int i = FM_BASELINE_UNIFORM;
@@ -95,8 +94,8 @@ static int choose_rows(struct fm_baseline_table *t, const struct fm_run_options 
 
 /* --- budgets --- */
 
-/* Append the number of experts nearest to a budget, unless it is already there.  A budget out of
- * reach is an error if the user asked for it, else it is left out. */
+/* Append the number of experts nearest to a budget, unless it is already in the list.  A budget
+ * out of range is an error if it comes from the user, else it is left out. */
 static int add_budget(struct fm_baseline_table *t, const struct fm_config *c, const char *text,
                       size_t len, bool asked, struct fm_err *err)
 {

@@ -22,8 +22,8 @@ enum fm_baseline {
     FM_BASELINE_REAP,      /* lowest mean of router weight times norm of the output */
     FM_BASELINE_FREQUENCY, /* fewest tokens */
     FM_BASELINE_RANDOM,    /* mean of FM_BASELINE_DRAWS draws */
-    /* Channels, by the criteria of lib/learn/criterion.h: one width for all, the best of each
-     * layer, or the best of the model (lib/baseline/channelcut.h). */
+    /* Channels, by the criteria of lib/learn/criterion.h: one width for all experts, the best
+     * channels of each layer, or the best of the model (lib/baseline/channelcut.h). */
     FM_BASELINE_ACTIVATION,
     FM_BASELINE_CONTRIBUTION,
     FM_BASELINE_ENERGY, /* per layer */
@@ -58,7 +58,7 @@ struct fm_baseline_row {
     enum fm_baseline baseline;
     bool recovered;  /* with an adapter of fm-recover */
     bool usual;      /* fm-train's default method */
-    bool measured;   /* the next two are known; not so for random and bundles */
+    bool measured;   /* the next two are valid; they are not for random and bundles */
     double seconds;  /* of calibration: rank, train, recover */
     uint64_t memory; /* peak bytes of the process during calibration; 0: unknown */
     struct fm_baseline_cell cell[FM_BASELINE_BUDGETS_MAX];
