@@ -30,8 +30,8 @@ struct fm_adapter {
     int M, E, H, r;
     float alpha;
     uint32_t *widths; /* (M, E): channels with an adapter */
-    uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts; of routers,
-                         only those of whole layers (e = 0) are of use */
+    uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts; for
+                         routers, only the entries with e = 0 are valid */
     float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora; of
                          routers (E, H) and, if biased, (E), layer after layer */
 };

@@ -467,7 +467,8 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
     bool narrow = !seen || (x->visitor->narrow && p->ops->operand != FM_F32);
     int full = narrow ? r.width : r.cap, first = part_row(p, a, r.e, s.part);
     r.n = part_row(p, a, r.e, s.end) - first;
-    assert(first >= first_row(p, a, r.e) && first + r.n <= first_row(p, a, r.e + 1)); /* 2 */
+    assert(first >= first_row(p, a, r.e) &&
+           first + r.n <= first_row(p, a, r.e + 1)); /* invariant 2 */
     size_t n = (size_t)r.n, H = (size_t)c->H, f = (size_t)full, k = (size_t)r.width;
     struct fm_mark mark = fm_scratch_mark();
     struct fm_out rows = fm_pass_operand(p, n * H), dy = fm_pass_operand(p, n * H);

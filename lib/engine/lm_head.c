@@ -1,7 +1,8 @@
 /*
  * The final norm, the LM head and the losses, in chunks of rows so that logits of a large
  * vocabulary need little memory.  Lanes of a chunk are processed in order: a teacher's logits are
- * kept for the lanes that learn from them.  Losses of rows are added chunk by chunk, in order.
+ * kept for the lanes that are compared with them.  Losses of rows are added chunk by chunk, in
+ * order.
  */
 #include "lib/engine/sweeping.h"
 
@@ -193,7 +194,7 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     float *logits = k->saved[lane] ? k->saved[lane] : k->logits;
     find_logits(s, r->nonlayer, k, x, logits);
     if (own->backward &&
-        k->saved[lane]) /* the gradient must not overwrite logits that other lanes learn from */
+        k->saved[lane]) /* the gradient must not overwrite logits that other lanes still need */
         s->ops->copy(logits = k->logits, k->saved[lane],
                      (size_t)k->n * (size_t)c->V * sizeof *logits);
     if (tapped)

@@ -89,7 +89,7 @@ static void merge_task(void *arg, int i)
     }
 }
 
-/* *to = value + difference, in float32, rounded to what the model stores the tensor in if asked. */
+/* *to = value + difference in float32, rounded to the tensor's stored dtype if requested. */
 static void add_difference(const struct fm_sweeping *r, float **to, float *at, const float *change,
                            int64_t n, size_t field, bool round)
 {

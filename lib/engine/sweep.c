@@ -451,7 +451,7 @@ static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_
                        struct fm_err *err)
 {
     struct fm_comm *comm = r->sweep->options.comm;
-    if (r->blocks == 0) /* only the visitor's calls that involve all ranks */
+    if (r->blocks == 0) /* make only the visitor's calls that involve all ranks */
         return r->visitor && r->visitor->forward ? run_forward(r, counts, err) : FM_OK;
     int rc = fm_merge_prepare(r, err);
     if (!rc)

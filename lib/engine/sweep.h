@@ -41,8 +41,8 @@
 
 #define FM_LANES_MAX 128
 
-/* Up to this many tokens go through a layer together: with top-2 of 8 experts that is 512 rows per
- * expert, enough for products to reach their full speed. */
+/* At most this many tokens go through a layer together: with top-2 of 8 experts that is 512 rows
+ * per expert, enough for products to reach their full speed. */
 #define FM_SWEEP_BLOCK_TOKENS 2048
 
 /* S sequences of T tokens; each predicts its own next tokens from position `from` on, T - 1 - from
@@ -55,7 +55,7 @@ struct fm_batch {
 
 /* One network in the sweep. */
 struct fm_lane {
-    const uint32_t *widths; /* (M, E), NULL: every channel the model has */
+    const uint32_t *widths; /* (M, E); NULL: all channels of the model */
     const struct fm_adapter
         *adapter;        /* NULL: none; merged into a copy of the weights, in float32 */
     bool round;          /* merged weights are rounded to the stored dtype */

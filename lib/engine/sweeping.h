@@ -60,10 +60,10 @@ struct fm_sweeping {
     const struct fm_visitor *visitor;
     const struct fm_nonlayer *nonlayer, *taught; /* of this model; of that of options.teacher */
     const struct fm_layer *layer;
-    int l, m;   /* the current layer; its place among those with experts, or -1 */
+    int l, m;   /* the current layer; its index among those with experts, or -1 */
     int lowest; /* last layer of the backward: gradients below it are not needed */
     int done, total;
-    int chunks;                 /* of the largest batch */
+    int chunks;                 /* chunks of the largest batch */
     int back[FM_LANES_MAX];     /* lanes with a gradient */
     int nth[FM_LANES_MAX];      /* index of a lane in back, or -1 */
     bool teaches[FM_LANES_MAX]; /* another lane names it as teacher */
