@@ -1,6 +1,6 @@
 /*
  * README.md of an export: a model card for the hub, with front matter (the licence and the
- * original), what was measured, how to run it in each program, and the command that makes it.  It
+ * original), measured figures, how to run it in each program, and the command that makes it.  It
  * contains only facts of the bundle and none of this machine, so its bytes are the same everywhere.
  */
 #include "lib/export/card.h"
@@ -86,7 +86,7 @@ int fm_card_compared(char **text, const char *card, struct fm_err *err)
 
 /* ---- what it says ---- */
 
-/* A text of any length. */
+/* Append to the card a text of any length. */
 static void say(struct fm_text *t, const char *text)
 {
     fm_text_add(t, text, strlen(text));
@@ -105,8 +105,8 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- what it is ---- */
 
-/* The measured figures are those of the mask; they hold for this export if it keeps at least the
- * mask. */
+/* The measured figures are for the mask; they also hold for this export if it keeps at least the
+ * channels of the mask. */
 static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_mask *mask = p->from->budgets.masks.mask;
@@ -193,11 +193,11 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
                        x->tensors, x->bytes);
 }
 
-/* The size of the checkpoint's weight files next to that of these. */
+/* The size of the checkpoint's weight files compared with those of this export. */
 static void say_original(struct fm_text *t, const struct fm_exportplan *p)
 {
     uint64_t source = 0;
-    struct fm_err unread = {0}; /* fm_stage_model_read has checked it; read it again */
+    struct fm_err unread = {0}; /* fm_stage_model_read has already checked it */
     if (fm_stage_shard_bytes(&source, &p->from->bundle, &unread))
         return;
     double from = fm_exportplan_break_even(p, source);
@@ -211,7 +211,7 @@ static void say_original(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, ", which are fewer: this layout is smaller at no budget |\n");
 }
 
-/* What happened to the codes of the original. */
+/* Whether the codes of the original were kept, decoded or rounded again. */
 static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_storage *storage = p->from->packed.storage;
@@ -277,7 +277,7 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 
 /* Reasons why servers cannot run this directory with their own code, given before their
  * commands. */
-/* What the family says about widths, and which layout has those of the mask. */
+/* What the family requires of widths, and which layout has the widths of the mask. */
 static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -311,7 +311,7 @@ static void say_sglang(struct fm_text *t, const char *options, const char *why)
     fm_text_printf(t, "    python -m sglang.launch_server --model-path .%s\n\n", options);
 }
 
-/* What SGLang needs the suite's package for; "" for nothing. */
+/* The reason why SGLang requires the suite's package; "" if it does not. */
 static const char *why_package(const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -360,8 +360,8 @@ static bool has_tokenizer(const struct fm_exportplan *p)
            fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model");
 }
 
-/* A program that runs the export unchanged.  The tokenizer needs no trust, but asks for it if a
- * config names classes of its own. */
+/* The section of a program that runs the export unchanged.  The tokenizer does not need trust,
+ * but the program asks for it if a config names classes of its own. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = p->options.layout->code;
@@ -506,7 +506,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
                       "`family.fm` is the bundle that holds the family (suite fm, fm-pack(1)).\n");
 }
 
-/* What was kept of the author's code. */
+/* The author's code that was kept. */
 static void say_code(struct fm_text *t, const struct fm_exportplan *p)
 {
     char names[FM_CODE_NAMES_BYTES];

@@ -1,5 +1,5 @@
 /*
- * The model card of an export, README.md, for code that edits or compares one: the parts that the
+ * The model card of an export, README.md, for code that edits or compares one.  The parts that the
  * suite wrote are between marks, which are comment lines.
  */
 #ifndef FM_CARD_H
@@ -7,13 +7,13 @@
 
 #include "lib/base/err.h"
 
-/* Two lines, each with its line feed. */
+/* The begin and end marks: two lines, each with its line feed. */
 struct fm_card_marks {
     const char *begin, *end;
 };
 
-/* Figures of fm-bench quality --record: its section of the text, and model-index of the front
- * matter. */
+/* The marks of the figures of fm-bench quality --record: their section of the text, and
+ * model-index in the front matter. */
 extern const struct fm_card_marks fm_card_figures, fm_card_index;
 
 /* The first line from `from` on that begins with `begin`, or NULL. */
@@ -25,7 +25,7 @@ const char *fm_card_next(const char *line);
 const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, const char **end);
 
 /* *text (free()) = the part of a card that fm-pack generates and fm-verify compares, without
- * recorded figures; the owner may write the rest.  FM_EFORMAT if the card does not have exactly
+ * recorded figures; the rest belongs to the owner.  FM_EFORMAT if the card does not have exactly
  * one such part; FM_ENOMEM. */
 int fm_card_compared(char **text, const char *card, struct fm_err *err);
 

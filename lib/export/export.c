@@ -99,8 +99,8 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
 
 /* ---- what it will be ---- */
 
-/* The cost of rounding up, nothing if every expert is stored at full width; and what a cap
- * saves. */
+/* Set the cost of rounding up (nothing if every expert is stored at full width) and what a load
+ * cap saves. */
 static void report_channels(struct fm_export_report *r, const struct fm_exportplan *p)
 {
     r->channels_layout = p->widths.by_layout;
@@ -157,7 +157,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
 
 /* ---- whether it is there ---- */
 
-/* The part of a card that is not the owner's to edit. */
+/* Compare the part of a card that the owner may not edit. */
 static bool same_card(const char *card, const char *want)
 {
     char *a = NULL, *b = NULL;

@@ -51,52 +51,56 @@
 #include "lib/family/extra.h"
 #include "lib/run/run.h"
 
-/* What fm_export would do (--dry-run) or did. */
+/* What fm_export did or, with --dry-run, would do. */
 struct fm_export_report {
     const struct fm_layout *layout;
-    int index;                              /* the budget's place in the family */
-    double budget;                          /* its fraction */
-    uint32_t width_uniform;                 /* of layouts with one width; */
-    double width_mean;                      /* what the mask leaves of an expert */
-    int experts, dropped;                   /* of all layers; those of them that are left out */
+    int index;                              /* index of the budget in the family */
+    double budget;                          /* the budget: a fraction */
+    uint32_t width_uniform;                 /* for layouts with one width; */
+    double width_mean;                      /* mean width of an expert in the mask */
+    int experts, dropped;                   /* experts of all layers; how many of them are left
+                                               out */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */
     uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */
-    int members;                            /* of the family: budgets that it holds */
-    uint64_t channels_freed, bytes_freed;   /* of the family: of the model, but of no such budget */
-    bool removes_nothing;   /* every channel is there, though the mask removes some */
+    int members;                            /* for layouts that hold the family: number of its
+                                               budgets in the export */
+    uint64_t channels_freed, bytes_freed;   /* for these: channels of the model that no such
+                                               budget has */
+    bool removes_nothing;   /* every channel is in the files, although the mask removes some */
     uint64_t bytes_source;  /* of the checkpoint's weight files; */
-    bool larger;            /* these are more than 2 % larger */
-    double break_even;      /* budget from which weight files are smaller than these;
+    bool larger;            /* the export's weight files are more than 2 % larger */
+    double break_even;      /* budget from which weight files are smaller than the checkpoint's;
                                more than 1: none */
     uint64_t bytes_weights; /* safetensors files, headers included */
     uint64_t bytes_out;     /* all files, or the stream */
     uint64_t bytes_memory;  /* the plan, and buffers at the peak */
     uint64_t bytes_free;    /* on the output's file system; 0: standard output */
-    const char *storage;    /* of a bundle of codes, "fp8"; NULL: plain numbers */
-    bool codes;             /* with it: the export has them, and not values */
-    struct fm_extra extra;  /* tensors of no decoder layer that the bundle has */
+    const char *storage;    /* storage of a bundle of codes, "fp8"; NULL: plain numbers */
+    bool codes;             /* the export holds these codes, not their values */
+    struct fm_extra extra;  /* tensors outside the decoder layers that the bundle has */
     int files;
     double seconds;
 };
 
 /*
- * run->inputs.stream is the bundle (a file, or "-"), run->outputs.path the directory to make ("-":
- * the same files as a tar stream on standard output); force, threads, progress and stop are used
- * too. FM_EUSAGE where no member is near enough or small enough (the sentence lists the
- * neighbours), and for options that do not go together.  FM_ECONFIG where the layout cannot hold
- * the family. FM_EFORMAT for a broken bundle; FM_ECREATE where the directory exists.
+ * Make the export. run->inputs.stream is the bundle (a file, or "-"), run->outputs.path the
+ * directory to make ("-": the same files as a tar stream on standard output); force, threads,
+ * progress and stop are used too.  FM_EUSAGE if no member is near enough or small enough (the
+ * sentence lists the neighbours), and for options that exclude each other.  FM_ECONFIG if the
+ * layout cannot hold the family.  FM_EFORMAT for a broken bundle; FM_ECREATE if the directory
+ * exists.
  */
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err);
 
-/* Everything but the weights is read and checked, nothing is written. */
+/* Read and check everything except the weights; write nothing. */
 int fm_export_plan(const struct fm_run_options *run, const struct fm_export_options *options,
                    struct fm_export_report *report, struct fm_err *err);
 
-/* Whether the directory run->outputs.path, which need not be there, has all texts that fm_export
- * would write, but for what its owner wrote into its card and measured.  Its weights are
- * fm_verify's. */
+/* Set *same to whether the directory run->outputs.path, which may be missing, has all texts that
+ * fm_export would write, ignoring what its owner wrote into the card and recorded figures.
+ * fm_verify compares its weights. */
 int fm_export_same_texts(bool *same, const struct fm_run_options *run,
                          const struct fm_export_options *options, struct fm_err *err);
 

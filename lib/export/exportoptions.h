@@ -12,19 +12,19 @@
 #include "lib/export/quantise.h"
 #include "lib/model/packed.h"
 
-/* How the member is selected; for a layout that holds the family, the default one. */
+/* How the member is selected; for a layout that holds the family, the default member. */
 enum fm_choice {
     FM_BY_BUDGET, /* the nearest mask, lib/masks/choose.h */
-    FM_BY_FIT,    /* the largest member whose export, every file of the directory or the whole
-                     stream, has at most that many bytes */
-    FM_BY_MASK,   /* its index in the family */
+    FM_BY_FIT,    /* the largest member whose export (every file of the directory, or the whole
+                     stream) has at most that many bytes */
+    FM_BY_MASK,   /* by its index in the family */
     FM_BY_DEFAULT /* for a layout that holds the family: its widest member */
 };
 
 /* Default for the tensor bytes of a shard: 4 GiB. */
 #define FM_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
 
-#define FM_KEEP_CONFIG_MAX 16 /* how often an option may be repeated */
+#define FM_KEEP_CONFIG_MAX 16 /* most uses of a repeatable option */
 
 /* May be zeroed except for layout and the choice. layout is one of the list, or its form for a
  * server. */
@@ -42,12 +42,13 @@ struct fm_export_options {
     bool load_cap; /* with a layout that holds the family: only members with budgets from
                       load_low to load_high */
     double load_low, load_high;
-    uint32_t pad_multiple; /* round widths up to a multiple of it, and of that of the training;
-                              0: 1 */
-    uint32_t devices;      /* for layouts that servers split by channels: each of this many
-                              devices gets a width that the layout and the codes allow; 0: 1 */
-    bool means; /* of a layout that drops experts: their constant is their mean output, not 0 */
-    bool allow_code; /* keep the author's code, and what loads it (trust.h) */
+    uint32_t pad_multiple; /* round widths up to a multiple of it and of the multiple used in
+                              training; 0: 1 */
+    uint32_t devices;      /* for layouts whose experts servers split by channels: on each of
+                              this many devices the width must be valid for the layout and the
+                              codes; 0: 1 */
+    bool means; /* of a layout that drops experts: replace each by its mean output instead of 0 */
+    bool allow_code; /* keep the author's code and the keys that load it (trust.h) */
     /* Keys of config.json to keep next to our modelling file although the family does not know
      * them (trust.h); ends with NULL. */
     const char *keep_config[FM_KEEP_CONFIG_MAX + 1];

@@ -36,7 +36,7 @@ static struct fm_filetable_entry *entry_of(const struct writer *w, size_t i)
     return fm_filetable_find(&w->table, w->plan->file[i].name);
 }
 
-/* fm-export.json, the last file of the plan, with the table, malloced. */
+/* fm-export.json, the last file of the plan, with the table of files; malloced. */
 static int last_text(const struct writer *w, char **text, struct fm_err *err)
 {
     const struct fm_planned_file *f = &w->plan->file[w->plan->files - 1];
@@ -69,8 +69,8 @@ static int compare_sources(const void *a, const void *b)
     return x->from < y->from ? -1 : x->from > y->from;
 }
 
-/* Mark the first of each group.  A piece joins the group of the expert in which the piece before
- * it ends, unless both are of a tensor that shares nothing. */
+/* Mark the first piece of each group.  A piece joins the group of the expert in which the
+ * previous piece ends, unless both are of a tensor that shares nothing. */
 static void group(const struct fm_exportplan *p, struct piece *piece, int n)
 {
     int64_t expert = -1;
@@ -133,7 +133,7 @@ static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_te
             (t->blocks && p->block[t->block].plane >= 0));
 }
 
-/* Upper bound of the memory for a rounded piece besides itself: its rows, if gate and up are
+/* Upper bound of the additional memory for a rounded piece: its rows, if gate and up are
  * interleaved; the numbers of its part of the expert, twice if they are transposed; the rows
  * that share scales, as float32. */
 static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
@@ -155,8 +155,8 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
     return most + (t->blocks ? piece : 0);
 }
 
-/* Memory for the source of a piece, besides itself: the source, and its rows if it is transposed
- * or divided. */
+/* Additional memory for the source of a piece: the source, and its rows if it is transposed or
+ * divided. */
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
@@ -203,7 +203,7 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
             shared += held.part[k].room;
         if (first >= 0 && first == last)
             all += t->t.size;
-        else /* for a tensor whose pieces are less than an expert, those of one expert */
+        else /* if an expert has several pieces, those of one expert */
             all += piece + (is_rounded(p, t) ? 0 : shared);
         uint64_t beside = filling_memory(p, t, piece) + (stream ? 0 : piece);
         filling = beside > filling ? beside : filling;
@@ -280,7 +280,7 @@ static void write_group(void *arg, int i)
         fm_taskgroup_fail(&f->w->tasks, &err);
 }
 
-/* Bytes before the tensors; of a text, all of it. */
+/* The bytes before the tensors; for a text, all of it. */
 static int write_head(const struct writer *w, size_t i, struct fm_output *out, struct fm_err *err)
 {
     size_t size = (size_t)w->plan->file[i].header_bytes;

@@ -26,7 +26,7 @@
 struct fm_filetable_entry {
     char name[FM_FILETABLE_NAME];
     uint64_t bytes;
-    struct fm_digest digest; /* of all of them */
+    struct fm_digest digest; /* bytes of all files */
 };
 
 struct fm_filetable {
@@ -34,8 +34,8 @@ struct fm_filetable {
     size_t entries;
 };
 
-/* Read the table of an fm-export.json.  FM_EFORMAT if it is missing or has an invalid entry,
- * which is named.  Release in every case. */
+/* Read the table of an fm-export.json.  FM_EFORMAT, naming the entry, if it is missing or has an
+ * invalid entry.  Release in any case. */
 int fm_filetable_read(struct fm_filetable *t, const cJSON *json, struct fm_err *err);
 void fm_filetable_release(struct fm_filetable *t); /* zeroed struct is fine */
 
@@ -49,8 +49,8 @@ struct fm_filetable_entry *fm_filetable_find(const struct fm_filetable *t, const
  * older one or after the last key.  Its length does not depend on the digests. */
 int fm_filetable_write(const struct fm_filetable *t, char **text, size_t *size, struct fm_err *err);
 
-/* The digest of a file, read once from beginning to end, unless `tasks` have been stopped; with
- * `tell` its bytes are reported as their progress. */
+/* The digest of a file, read once from beginning to end, unless `tasks` are stopped; with `tell`
+ * its bytes are reported as their progress. */
 int fm_filetable_hash(struct fm_digest *digest, const struct fm_file *file,
                       struct fm_taskgroup *tasks, bool tell, struct fm_err *err);
 

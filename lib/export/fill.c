@@ -35,7 +35,7 @@ static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_bl
 }
 
 /* The last place after `from` where a block that begins at 0 can be cut: the last boundary of
- * segments within `limit`, at least the next one.  Transposed blocks are never cut. */
+ * segments within `limit`, or the next one if that is farther.  Transposed blocks are never cut. */
 static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                           uint64_t from, uint64_t limit)
 {
@@ -45,7 +45,7 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
     if (form.columns || all - from <= limit || is_rounded(p, b))
         return all;
-    if (seg->S == 0) /* nothing is checked: any channel group is a boundary */
+    if (seg->S == 0) /* without checksums, any channel group is a boundary */
         return from + (limit > unit ? limit / unit : 1) * unit;
     for (int s = seg->S; s > 0; s--) {
         uint64_t at = (uint64_t)seg->bound[s] / group * unit;
@@ -76,7 +76,8 @@ uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tens
         if (end <= from)
             continue;
         if (at > from && (end - from > limit || is_rounded(p, b)))
-            return at; /* whole blocks, as many as fit; of rounded ones each, made of its expert */
+            return at; /* as many whole blocks as fit; rounded ones one at a time, because each
+                          is made from its expert */
         at = b->at + cut_block(p, b, at - b->at, limit - (at - from));
         if (at < end)
             return at;
@@ -96,7 +97,7 @@ uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planne
     return most;
 }
 
-/* The digest of segment s of a block's expert; `bytes` are all of it. */
+/* The digest of segment s of a block's expert, whose bytes are complete. */
 static int check_segment(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                          int s, const void *bytes, size_t size, struct fm_err *err)
 {
@@ -149,7 +150,7 @@ static int read_checked(const struct fm_exportplan *p, const struct fm_planned_b
     return rc;
 }
 
-/* Of this thread, between fm_fill_hold and fm_fill_drop; NULL: bytes are read on demand. */
+/* The innermost fm_fill_hold of this thread; NULL: bytes are read on demand. */
 static _Thread_local struct fm_fill_held *held;
 
 /* As read_checked, but from the held bytes, into which all kept channels of the expert are read on
@@ -279,7 +280,7 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
            (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
-/* The tensor of an expert's matrix that belongs to no channel: its name ends so. */
+/* The tensor of an expert's matrix that belongs to no channel, with this ending of its name. */
 static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
                                                  const struct fm_planned_block *b,
                                                  enum fm_weight_part part, const char *end,
@@ -390,8 +391,8 @@ static struct items items_of(const struct fm_exportplan *p, const struct fm_plan
                           packed->group};
 }
 
-/* The same channels of a part of the block's expert in the form of the block: codes, scales, or
- * numbers. */
+/* Write the same channels of a part of the block's expert in the form of the block: codes,
+ * scales, or numbers. */
 static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
                          enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
                          struct fm_err *err)
@@ -401,7 +402,8 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
                      : read_values(p, b, of, first, count, dst, err);
 }
 
-/* Channels [first, first + n) of a block that has them as rows; those after the width are blank. */
+/* Write channels [first, first + n) of a block whose channels are rows; those after the width
+ * are blank. */
 static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_block *b,
                      const struct fm_expert_cut *cut, uint64_t first, uint64_t n, char *dst,
                      struct fm_err *err)
@@ -425,7 +427,7 @@ static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_bloc
     return rc;
 }
 
-/* (H, channels), or for codes (H, channel groups): the columns after the width are blank. */
+/* Write (H, channels), or for codes (H, channel groups): the columns after the width are blank. */
 static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_block *b,
                         const struct fm_expert_cut *cut, char *dst, struct fm_err *err)
 {
@@ -499,8 +501,8 @@ static int check_whole(const struct fm_exportplan *p, const struct fm_opened_ten
     return rc;
 }
 
-/* Values [first, first + n) of a tensor of codes, rounded once.  With the first of them, codes
- * and scales are compared with their checksums. */
+/* Write values [first, first + n) of a tensor of codes, rounded once.  With the first of them,
+ * codes and scales are compared with their checksums. */
 static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t first, uint64_t n, void *dst, struct fm_err *err)
 {
@@ -538,7 +540,7 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* All bytes of the bundle's tensor, or of its values. */
+/* All bytes of a tensor of the bundle, or of its decoded values. */
 static int read_own(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                     size_t size, struct fm_err *err)
 {

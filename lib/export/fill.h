@@ -47,14 +47,15 @@ int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor 
  */
 struct fm_fill_held {
     struct fm_fill_held_part {
-        size_t room; /* bytes for the widest of the experts; 0: nothing is held of this part */
-        char *bytes; /* if `full`: all channels that expert e of layer m keeps */
+        size_t room; /* bytes for the widest of the experts; 0: nothing of this part is held */
+        char *bytes; /* if `full`: all channels of expert e of layer m that are kept */
         bool full;
         int m, e;
     } part[FM_PACKED_PARTS_MAX];
-    struct fm_fill_held *before; /* of the same thread, which waits in a task of its own */
+    struct fm_fill_held *before; /* the outer one of the same thread, if it runs this task while
+                                    it waits in another */
 };
-/* True if the tensor is made from such bytes. */
+/* True if the tensor shares bytes of the bundle with others. */
 bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t);
 void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
                       const struct fm_planned_tensor *t);
@@ -66,7 +67,7 @@ void fm_fill_drop(struct fm_fill_held *h);
  * source. */
 uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t at);
-/* The expert, m E + e, that byte `at` of a tensor belongs to; -1: none. */
+/* The expert, m E + e, of byte `at` of a tensor; -1: none. */
 int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                        uint64_t at);
 

@@ -35,7 +35,7 @@ static bool is_fence(struct span line)
     return line.end - line.at == 3 && memcmp(line.at, "---", 3) == 0;
 }
 
-/* Text being built; once something does not fit, nothing more is added. */
+/* Text being built; once a part does not fit, nothing more is added. */
 struct list {
     char *text;
     size_t capacity, used;

@@ -23,34 +23,35 @@ struct fm_texts_edit;
 
 /* What servers do with experts when a model is split over devices (lib/export/runtimes.h). */
 enum fm_split {
-    FM_SPLIT_NONE,   /* no server reads it, only the fm tools */
+    FM_SPLIT_NONE,   /* only the fm tools can read it */
     FM_SPLIT_HEADS,  /* every device has whole experts; attention is split */
-    FM_SPLIT_EXPERTS /* every device has a part of each expert's channels, too */
+    FM_SPLIT_EXPERTS /* every device also has a part of each expert's channels */
 };
 
 struct fm_layout {
     const char *name;                /* of --layout */
     const char *runtime;             /* --for: "any", "vllm"; NULL: one form for all */
-    const struct fm_layout *vllm;    /* its form for --for vllm, or NULL */
+    const struct fm_layout *vllm;    /* the form for --for vllm, or NULL */
     const char *listed;              /* the name of that form in lists */
-    const struct fm_layout *dropped; /* its form for --drop-experts, or NULL */
+    const struct fm_layout *dropped; /* the form for --drop-experts, or NULL */
 
     /* ---- which widths ---- */
 
     bool all_members;   /* it holds all members, or those that --load-cap keeps: --budget selects
                            the default one, and --fit does not apply */
-    const char *capped; /* all_members: its name in lists with a load cap; NULL: it takes none */
+    const char *capped; /* all_members: its name in lists with a load cap; NULL: it does not
+                           support one */
     bool one_width;     /* one width for all experts of the model, whatever the mask says */
-    const char *plain;  /* why it cannot hold the codes and scales of a quantised checkpoint;
-                           NULL: it can.  With `code` only those of experts, and the rest is
-                           decoded */
+    const char *plain;  /* the reason why it cannot hold the codes and scales of a quantised
+                           checkpoint; NULL: it can.  With `code`, it can hold those of experts,
+                           and other codes are decoded */
     bool drops;         /* experts without channels in the mask are left out, and a constant
                            takes their place */
     bool full;          /* files hold all channels of every expert, with zeros for removed ones */
     uint32_t multiple;  /* its kernels require widths that are multiples of it; 1: any */
     /* Round the mask's widths up; NULL: they are used unchanged. */
     void (*level)(struct fm_exportplan *p);
-    const char *leveled; /* why: "one width per layer" */
+    const char *leveled; /* the reason: "one width per layer" */
 
     /* ---- which tensors, in which files ---- */
 
@@ -65,7 +66,7 @@ struct fm_layout {
 
     /* ---- what the texts say ---- */
 
-    bool code; /* it includes modeling_fm.py, which loading it must trust */
+    bool code; /* it includes modeling_fm.py, so loading requires trust */
     /* Edit the checkpoint's config.json; NULL: leave it unchanged. */
     void (*config)(struct fm_texts_edit *edit, struct fm_exportplan *p);
     const char *about;        /* description for the model card */
@@ -73,7 +74,7 @@ struct fm_layout {
     /* Options for the servers' commands, with a leading blank. */
     const char *vllm_options, *sglang_options;
     bool sglang_package; /* SGLang needs the suite's package to run it */
-    /* More ways to run it, or NULL. */
+    /* additional ways to run it, or NULL */
     void (*running)(struct fm_text *t, const struct fm_exportplan *p);
 
     enum fm_split split;

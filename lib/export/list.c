@@ -1,5 +1,5 @@
 /*
- * What a bundle offers.  A list plans every form of export of every member and adds up the plans,
+ * What a bundle contains.  A list plans every form of export of every member and adds up the plans,
  * so that it agrees with the export itself.  For a stage stream, which has no weights, only the
  * widths are planned.
  */
@@ -72,9 +72,9 @@ static uint64_t planned_bytes(const struct fm_exportplan *p)
     return bytes;
 }
 
-/* Bytes of the tensors, which of plain numbers need no plan: of all that the member has, what it
- * removes and the files keep, where they are the family's the index of a budget in every layer, and
- * zeros of a wider shared expert. */
+/* Bytes of all tensors, computed without a plan if weights are plain numbers: those of the
+ * member, the channels that it removes but the files keep, the index of a budget in every layer
+ * if the layout holds the family, and the zeros of a wider shared expert. */
 static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;
@@ -100,7 +100,7 @@ static uint32_t divisor_of(uint32_t a, uint32_t b)
     return a;
 }
 
-/* A form of one member; of all files where there are weights. */
+/* The size of one member in a form; of all files if the bundle has weights. */
 static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index, bool packed,
                      struct fm_err *err)
 {
@@ -113,14 +113,15 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
     int rc = packed ? fm_exportplan_member(p, index, err) : FM_OK;
     f->files = packed && !rc ? fm_exportplan_bytes(p) : 0;
     f->tensors = rc && p->codes ? 0 : tensor_bytes(p);
-    if (rc == FM_ECONFIG) { /* more members than its layout counts: no reason to end */
+    if (rc == FM_ECONFIG) { /* the layout cannot hold so many members: not an error of the list */
         *err = (struct fm_err){0};
         rc = FM_OK;
     }
     return rc;
 }
 
-/* One form of every member.  A load cap begins at the member: a plan for each. */
+/* The size of one member in every form.  A load cap begins at the member, so each has its own
+ * plan. */
 static int fill_form(struct fm_list *list, const struct fm_opened *opened, int form,
                      struct fm_err *err)
 {
@@ -170,7 +171,7 @@ static int fill_format(struct fm_list *list, const struct fm_opened *o, int form
             f->tensors = tensors - channels + has + shared * (uint64_t)p.widths.shared - beside;
     }
     fm_exportplan_release(&p);
-    if (rc == FM_ECONFIG) { /* the model cannot have it */
+    if (rc == FM_ECONFIG) { /* the model cannot have the format */
         *err = (struct fm_err){0};
         rc = FM_OK;
     }
@@ -195,7 +196,7 @@ static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms
     return rc;
 }
 
-/* Manifest facts that are words: cut to their column, the tables have their own words for these. */
+/* Copy facts of the manifest that are words, truncated to their columns. */
 static int fill_words(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
 {
     const char *stage, *family;
@@ -414,7 +415,7 @@ void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char
     fm_json_add_uint(object, "params_active", row->params_active);
 }
 
-/* Formats that the model can have. */
+/* Add the formats that the model can have. */
 static void add_formats(cJSON *object, const struct fm_list_row *row)
 {
     cJSON *formats = fm_json_add_object(object, "formats");

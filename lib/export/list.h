@@ -1,6 +1,6 @@
 /*
- * What a bundle or stage stream offers: one row per budget of its family, with the size of that
- * member in every layout.
+ * The list of what a bundle or stage stream contains: one row per budget of its family, with the
+ * size of that member in every layout.
  */
 #ifndef FM_LIST_H
 #define FM_LIST_H
@@ -49,21 +49,24 @@ struct fm_list_format {
 struct fm_list_row {
     int index;
     double budget;    /* fraction of routed-expert channels removed */
-    uint64_t removed; /* that many channels */
-    char method[32];  /* what chose the mask */
+    uint64_t removed; /* the same as a number of channels */
+    char method[32];  /* the method that chose the mask */
     uint32_t width_min, width_max;
     double width_mean;
     uint64_t bytes; /* weights of a ragged or native export */
     uint64_t params, params_active;
-    bool known;        /* the quality fields are set, */
-    bool interpolated; /* not as measured, but between the nearest rows that were */
+    bool known;        /* the fields of quality are set, */
+    bool interpolated; /* interpolated between the nearest rows that were measured */
     double ce, kl, agree;
-    double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, as texts of the list */
-    int worst;                 /* of them, the one that loses most over the first row, */
-    double lost;               /* so much; -1: no kinds, or no figures in one of the rows */
+    double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, in the order of the list's
+                                  kinds */
+    int worst;                 /* the kind with the largest loss relative to the first row, */
+    double lost;               /* and that increase; -1: no kinds, or no figures in one of the
+                                  rows */
     bool recovered;            /* measured on the recovered weights */
-    struct fm_list_form form[FM_LIST_FORMS_MAX];     /* as `kind` of the list */
-    struct fm_list_format format[FM_QUANTISERS_MAX]; /* as fm_quantisers; of a bundle */
+    struct fm_list_form form[FM_LIST_FORMS_MAX];     /* in the order of list's `kind` */
+    struct fm_list_format format[FM_QUANTISERS_MAX]; /* in the order of fm_quantisers; only for a
+                                                        bundle */
 };
 
 struct fm_list {
@@ -73,53 +76,54 @@ struct fm_list {
     int M;                      /* layers that have experts */
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
     uint64_t params;
-    struct fm_extra extra;          /* tensors of no decoder layer */
-    char storage[FM_STORAGE_NAMES]; /* "fp8": how the checkpoint has its weights; "": as plain
+    struct fm_extra extra;          /* tensors outside the decoder layers */
+    char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint's weights; "": plain
                                        numbers */
-    uint64_t bytes_stored;          /* of all its shards */
+    uint64_t bytes_stored;          /* of all shards of the checkpoint */
     uint64_t bytes_plain;           /* of the same parameters in the bundle's dtype */
-    char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" where it is not said */
-    double adapter_budget; /* where the adapter was trained, -1: there is none */
-    bool packed;           /* it has weights: `files` are set */
-    bool codes;            /* these are codes: layouts that can keep them do */
+    char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" if not recorded */
+    double adapter_budget; /* budget at which the adapter was trained, -1: no adapter */
+    bool packed;           /* it has weights, so the sizes of files are set */
+    bool codes;            /* the weights are codes, which some layouts can keep */
     struct fm_list_kind kind[FM_LIST_FORMS_MAX];
     int kinds;
-    struct fm_runtimes_cache cache; /* what a server keeps of a sequence, in 16 bits */
-    uint64_t context;               /* the longest one, as the model says */
-    struct fm_kinds texts;          /* kinds of held-out text; none where it was one */
+    struct fm_runtimes_cache cache; /* size of a server's cache for one sequence, in 16-bit
+                                       numbers */
+    uint64_t context;               /* longest sequence of the model */
+    struct fm_kinds texts;          /* kinds of held-out text; empty if there was only one */
     struct fm_list_row *row;
     int rows; /* 0 before fm-train */
 };
 
-/* path: a bundle or stage stream, "-" for standard input; `forms`: fill those too, which plans
- * every export.  Release in every case. */
+/* Fill *list from a bundle or stage stream, "-" for standard input; with `forms` also the sizes
+ * in every form, which plans every export.  Release in any case. */
 int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err);
-/* The same of o->bundle, which is open and nothing else of *o read: that is done here, where there
- * are members. */
+/* The same for o->bundle, which is open; the other fields of *o are filled here if there are
+ * members. */
 int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct fm_err *err);
 void fm_list_release(struct fm_list *list);
 
 /*
- * The row beyond which a budget costs more loss than the family does on average: where the measured
- * loss lies deepest below the straight line from the first member to the last.  -1: fewer than
- * three are measured, or none lies below.
+ * The knee: the row after which a budget costs more loss than on average over the family, where the
+ * measured loss is farthest below the straight line from the first member to the last. -1: fewer
+ * than three are measured, or no loss is below the line.
  */
 int fm_list_knee(const struct fm_list *list);
 
-/* The first row, the largest model, whose tensors of a ragged export fit fm_runtimes_cards[card]
- * beside the cache of `tokens`; -1: none. */
+/* The first row, that is the largest model, whose ragged export fits into
+ * fm_runtimes_cards[card] together with the cache of `tokens` tokens; -1: none. */
 int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens);
 
-/* Do the widths in files of a form go with devices that split experts, or hold them whole, and
- * kernels that want multiples of `quantum` on each? */
+/* True if the widths in files of a form are valid for `devices` devices that split experts, or
+ * hold whole experts, with kernels that require multiples of `quantum` on each. */
 bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *form, int devices,
                     uint32_t quantum);
 
-/* What JSON says of a member: its place and budget, channels, widths (in an object of their own of
- * the name `inside`, where that is not NULL), bytes and parameters. */
+/* Add a member to JSON: its index and budget, channels, widths (in an object named `inside`,
+ * unless that is NULL), bytes and parameters. */
 void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char *inside);
 
-/* The list as JSON text with a newline at the end; free() it.  NULL: no memory. */
+/* The list as JSON text that ends with a newline; free() it.  NULL: no memory. */
 char *fm_list_json(const struct fm_list *list);
 
 #endif

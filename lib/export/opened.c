@@ -67,7 +67,7 @@ static void list_tensor(struct fm_opened *o, const struct fm_tensor *t,
     o->rest[o->rests++] = (struct fm_opened_tensor){*t, digest, extra};
 }
 
-/* From the weights' own index, with the digests of the same names. */
+/* List tensors from the weights' own index, with the digests of the same names. */
 static void list_weights(struct fm_opened *o, const struct fm_safetensors *st)
 {
     for (size_t i = 0; i < st->count; i++) {
@@ -77,7 +77,7 @@ static void list_weights(struct fm_opened *o, const struct fm_safetensors *st)
     }
 }
 
-/* From the checksums, which have types and shapes but no offsets. */
+/* List tensors from the checksums, which have types and shapes but no offsets. */
 static int list_checksums(struct fm_opened *o, struct fm_err *err)
 {
     for (size_t i = 0; i < o->seg.tensors; i++) {
@@ -130,7 +130,7 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
     return rc;
 }
 
-/* Channels of codes are removed in whole groups. */
+/* Channels of codes can only be removed in whole groups. */
 static int check_groups(const struct fm_opened *o, struct fm_err *err)
 {
     const struct fm_actions *a = &o->budgets.actions;

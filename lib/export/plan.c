@@ -1,8 +1,8 @@
 /*
- * The plan of an export, in the order of its making: options are checked, a member gives widths,
- * widths give tensors and files, and all of them the texts.  What differs between layouts is in
- * their descriptors; tensors and files that several of them have are here.  Names of tensors are
- * those of the family's table, in the column that the layout says.
+ * The plan of an export, made in this order: options are checked, a member gives widths, widths
+ * give tensors and files, and these give the texts.  Differences between layouts are in their
+ * descriptors; tensors and files that several of them have are made here.  Names of tensors are
+ * those of the family's table, in the column that the layout selects.
  */
 #include "lib/export/plan.h"
 
@@ -116,7 +116,7 @@ static int check_pad(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* There is something to keep, and in a form that means something beside weights without scales. */
+/* Check that there are extra tensors to keep, and that the layout can hold them without scales. */
 static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
 {
     if (!p->options.keep_extra)
@@ -136,7 +136,7 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Experts are rounded to another format. */
+/* Set up an export whose experts are rounded to another format. */
 static int choose_format(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -148,14 +148,14 @@ static int choose_format(struct fm_exportplan *p, struct fm_err *err)
     return fm_quantiser_config(&p->rounded, q, &p->from->config, err);
 }
 
-/* What rounded experts are, where channels are whole groups. */
+/* Set p->packed for rounded experts whose channels are whole groups. */
 static void pack_rounded(struct fm_exportplan *p)
 {
     fm_packed_codes(&p->packed, &p->rounded, p->from->dtype,
                     fm_quantiser_scales(p->options.quantise, p->from->dtype));
 }
 
-/* Codes of the bundle, or their values? */
+/* Choose between the codes of the bundle and their values. */
 static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -176,7 +176,7 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Only experts that have tensors of their own can be missing. */
+/* Check that experts can be left out: only those with tensors of their own can. */
 static int check_drops(const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
@@ -190,7 +190,7 @@ static int check_drops(const struct fm_exportplan *p, struct fm_err *err)
         c->family->name);
 }
 
-/* The mean outputs of experts, which fm-rank collects where it is asked to. */
+/* Read the mean outputs of experts, which fm-rank collects on request. */
 static int read_means(struct fm_exportplan *p, struct fm_err *err)
 {
     if (!p->options.means)
@@ -205,7 +205,7 @@ static int read_means(struct fm_exportplan *p, struct fm_err *err)
                    p->from->bundle.file.path);
 }
 
-/* A width of which every one of `devices` devices gets a whole part. */
+/* Choose the multiple of widths so that each of `devices` devices gets a whole part. */
 static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -274,7 +274,7 @@ static uint64_t sum_of(const uint32_t *widths, size_t n)
     return sum;
 }
 
-/* Every expert as wide as in the widest of the members that are kept. */
+/* Make every expert as wide as the widest of the members that are kept. */
 static void cover_members(struct fm_exportplan *p)
 {
     size_t n = fm_opened_experts(p->from);
@@ -317,8 +317,7 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
 
 /* ---- lists that grow ---- */
 
-/* Most parts that layouts have of all experts: what is not used of so much memory is not touched.
- */
+/* Most parts that a layout has for all experts; pages that are not used are not allocated. */
 static size_t most_parts(const struct fm_exportplan *p)
 {
     return FM_EXPERT_TENSORS_MAX * fm_opened_experts(p->from);
@@ -393,8 +392,8 @@ void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed
     found->file = file;
 }
 
-/* Keep the first `files` files, which are all weight files or none; without these no tensors
- * either. */
+/* Keep the first `files` files, which are all weight files or none; if none, remove the tensors,
+ * too. */
 static void forget(struct fm_exportplan *p, size_t files)
 {
     for (size_t i = files; i < p->files; i++)
@@ -470,8 +469,8 @@ bool fm_exportplan_sane(const struct fm_exportplan *p)
 
 /* ---- tensors of the experts of a layer ---- */
 
-/* A tensor of some of the m-th layer's experts, under the name that the family's table gives its
- * part, e where that has an expert's number. */
+/* Add a tensor of some experts of the m-th layer, under the name of its part in the family's
+ * table, with e as the expert's number if the name has one. */
 static int add_tensor(struct fm_exportplan *p, int m, int e, enum fm_weight_part part,
                       const char *suffix, const struct fm_tensor *shape, struct fm_err *err)
 {
@@ -485,7 +484,7 @@ static int add_tensor(struct fm_exportplan *p, int m, int e, enum fm_weight_part
     return fm_exportplan_add_tensor(p, &t, err);
 }
 
-/* Channels that files can hold of the m-th layer of experts. */
+/* Channels that the files can hold in the m-th layer of experts. */
 static uint64_t layer_channels(const struct fm_exportplan *p, int m)
 {
     uint64_t sum = 0;
@@ -494,7 +493,7 @@ static uint64_t layer_channels(const struct fm_exportplan *p, int m)
     return sum;
 }
 
-/* One part of every expert, one after another. */
+/* Add one part of every expert, one expert after another. */
 static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, struct fm_err *err)
 {
     int per = fm_expert_part_rows(p->from->config.expert, part);
@@ -507,8 +506,8 @@ static int add_flat(struct fm_exportplan *p, int m, enum fm_weight_part part, st
     return rc;
 }
 
-/* What the bundle has of each expert and of no channel, under names of its own: of all experts, one
- * after another, `n` elements of each. */
+/* Add the values of each expert that belong to no channel, in a tensor of their own: all
+ * experts, one after another, `n` elements of each. */
 static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, enum fm_fill fill,
                      enum fm_dtype dtype, uint64_t n, struct fm_err *err)
 {
@@ -524,8 +523,8 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, e
     return fm_exportplan_add_tensor(p, &t, err);
 }
 
-/* The same of codes: a tensor for each plane.  Where the other tensors have no codes, what belongs
- * to these is not among them. */
+/* The same for codes: a tensor for each plane.  If the other tensors have no codes, scales and
+ * factors are omitted. */
 static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
 {
     const struct fm_packed *packed = &p->packed;
@@ -603,7 +602,7 @@ static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_w
     return t;
 }
 
-/* The cuts of experts [first, first + n) in one tensor, as wide as files can hold. */
+/* Add the cuts of experts [first, first + n) in one tensor, as wide as the files can hold. */
 static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                      struct fm_err *err)
 {
@@ -618,7 +617,7 @@ static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     return rc;
 }
 
-/* The same of codes: a tensor for each plane that has channels. */
+/* The same for codes: a tensor for each plane that has channels. */
 static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                      struct fm_err *err)
 {
@@ -647,8 +646,8 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     return rc;
 }
 
-/* One more tensor for a matrix of experts [first, first + n): its name ends in `end` instead of as
- * the weight's. */
+/* Add one more tensor for a matrix of experts [first, first + n), whose name ends in `end`
+ * instead of the weight's ending. */
 static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, const char *weight,
                       const char *end, struct fm_err *err)
 {
@@ -658,7 +657,8 @@ static int add_format(struct fm_exportplan *p, struct fm_planned_tensor *t, cons
     return fm_exportplan_add_tensor(p, t, err);
 }
 
-/* What a matrix is rounded to: codes, scales, and the numbers that belong to them. */
+/* Add the tensors that a matrix is rounded to: codes, scales, and the numbers that belong to
+ * them. */
 static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                        struct fm_err *err)
 {
@@ -698,13 +698,13 @@ static int add_rounded(struct fm_exportplan *p, int m, const struct fm_weight *w
     return storage->shape_end ? add_format(p, &t, weight, storage->shape_end, err) : FM_OK;
 }
 
-/* The output of a removed expert, as vLLM reads it (FM_REMOVED_KEY). */
+/* Add the constant output of a removed expert, as vLLM reads it (FM_REMOVED_KEY). */
 static int add_constant(struct fm_exportplan *p, int m, int e, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
     char name[FM_WEIGHT_NAME_BYTES];
     bool named = fm_weights_constant_name(name, c, c->moe[m], e);
-    assert(named); /* check_drops */
+    assert(named); /* ensured by check_drops */
     (void)named;
     struct fm_planned_tensor t = {.fill = FM_FILL_CONSTANT, .m = m, .e = e};
     t.t = (struct fm_tensor){
@@ -780,7 +780,7 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err)
 
 /* ---- all tensors and files, and the texts ---- */
 
-/* Is it one of the shared expert's matrices?  Then `grown` gets its planned shape. */
+/* True if it is one of the shared expert's matrices; then `grown` gets its planned shape. */
 static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
                       const struct fm_weight *w, int l)
 {
@@ -793,8 +793,8 @@ static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
     return true;
 }
 
-/* The shared expert's tensors may be planned wider than they are, their codes and scales too.
- * Their shapes come from the bundle, which is untrusted. */
+/* The tensors of the shared expert may be planned wider than they are, with their codes and
+ * scales.  Their shapes come from the bundle, which is untrusted. */
 static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
                         struct fm_err *err)
 {
@@ -826,8 +826,8 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     return FM_OK;
 }
 
-/* The numbers of rows and columns of a matrix of an expert, or of the shared one, are those of its
- * width. */
+/* Set the numbers of rows and columns stored with a matrix of an expert, or of the shared one,
+ * by its width. */
 static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
@@ -849,7 +849,8 @@ static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *
     t->columns = (int64_t)plain.shape[1];
 }
 
-/* The values of a tensor of codes take its place; *scales: it only belongs to one. */
+/* Replace a tensor of codes by its values; *scales is true for a tensor of scales, which is
+ * dropped. */
 static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
                        const struct fm_exportplan *p, struct fm_err *err)
 {
@@ -882,7 +883,7 @@ static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
                                              : fm_within(err, "%s", p->from->bundle.file.path);
 }
 
-/* Tensors that are no expert's, under the names of the layout. */
+/* Add all tensors outside the experts, under the names of the layout. */
 static int add_rest(struct fm_exportplan *p, struct fm_err *err)
 {
     for (size_t i = 0; i < p->from->rests; i++) {
@@ -914,7 +915,7 @@ static int compare_places(const void *a, const void *b)
     return strcmp(x->t.name, y->t.name);
 }
 
-/* In the order of the files; files know their tensors, blocks know theirs. */
+/* Sort tensors in the order of the files, and update the indices in files and blocks. */
 static void sort_tensors(struct fm_exportplan *p)
 {
     qsort(p->tensor, p->tensors, sizeof *p->tensor, compare_places);
@@ -927,7 +928,7 @@ static void sort_tensors(struct fm_exportplan *p)
     }
 }
 
-/* Two of one name come from a bundle that was made to have them. */
+/* Two tensors of one name only occur in a forged bundle. */
 static int refuse_twins(const struct fm_exportplan *p, const char *what, const char *name,
                         struct fm_err *err)
 {
@@ -956,7 +957,7 @@ static int plan_weights(struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Before anything is written: no two files of one name. */
+/* Check that no two files have the same name, before anything is written. */
 static int check_files(const struct fm_exportplan *p, struct fm_err *err)
 {
     const char **name = fm_alloc(p->files, sizeof *name, "the names of an export", err);
@@ -971,7 +972,7 @@ static int check_files(const struct fm_exportplan *p, struct fm_err *err)
     return rc;
 }
 
-/* Of experts without channels no number is as wide as the shared one. */
+/* If every expert is removed, the width of the shared expert is no multiple of theirs. */
 static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
@@ -985,7 +986,7 @@ static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
         layout->name, c->shared, c->family->shared_key);
 }
 
-/* Of every layer vLLM needs an expert. */
+/* Check that every layer keeps an expert, as vLLM requires. */
 static int check_left(const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;

@@ -29,14 +29,14 @@
 
 /* The source of a tensor's bytes. */
 enum fm_fill {
-    FM_FILL_COPY,    /* a tensor of the bundle outside the experts */
-    FM_FILL_WIDENED, /* one of the shared expert, or its decoded values, with zeros after its
-                        channels */
+    FM_FILL_COPY,    /* a copy of a tensor of the bundle outside the experts */
+    FM_FILL_WIDENED, /* a tensor of the shared expert, or its decoded values, with zeros after
+                        its channels */
     FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
     FM_FILL_CODES,   /* an expert's matrices in a rounded format, one after another: codes, */
-    FM_FILL_SCALES,  /* scales, or, if codes are kept, those that belong to no channel, */
-    FM_FILL_FACTOR,  /* or the factors that belong to these */
+    FM_FILL_SCALES,  /* scales, or, if codes are kept, the scales that belong to no channel, */
+    FM_FILL_FACTOR,  /* or their factors */
     FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
     FM_FILL_NUMBER,  /* one number */
     FM_FILL_CONSTANT /* the output of a removed expert, H numbers */
@@ -60,18 +60,19 @@ struct fm_planned_block {
 struct fm_planned_tensor {
     struct fm_tensor t; /* name owned; offset is that in its file */
     enum fm_fill fill;
-    int m;                                 /* index of the layer in config.moe; -1: none */
-    const struct fm_opened_tensor *from;   /* COPY, WIDENED, DECODED */
+    int m;                                 /* for COPY, WIDENED, DECODED */
+    const struct fm_opened_tensor *from;   /* for DECODED, WIDENED: of codes, else NULL */
     const struct fm_opened_tensor *scale;  /* DECODED, WIDENED: for codes, else NULL */
-    const struct fm_opened_tensor *factor; /* the same, if there is one */
-    int64_t rows, columns;                 /* SHAPE */
-    float number;                          /* NUMBER */
-    enum fm_weight_part part;              /* CODES, SCALES, FACTOR: which matrix, */
-    int e, experts;                        /* the first expert, how many */
-    int wider;                             /* WIDENED: this dimension, */
-    uint64_t by;                           /* by so much, */
-    size_t again;                          /* padding: repeat the last scale, of these bytes; 0: */
-    int blank;                             /* repeat this byte */
+    const struct fm_opened_tensor *factor; /* for SHAPE */
+    int64_t rows, columns;                 /* for NUMBER */
+    float number;                          /* for CODES, SCALES, FACTOR: the matrix, */
+    enum fm_weight_part part;              /* the first expert, and their number */
+    int e, experts;                        /* for WIDENED: the dimension that grows, */
+    int wider;                             /* and by how much; */
+    uint64_t by;                           /* the padding repeats the last scale, of this many
+                                              bytes, or if 0, */
+    size_t again;                          /* this byte */
+    int blank;                             /* for EXPERTS: the first block, and their number */
     size_t block, blocks;                  /* EXPERTS: the first, how many */
     size_t file;
 };
@@ -81,18 +82,19 @@ struct fm_planned_file {
     char *header; /* the whole file, or the header of a weight file; owned; NULL: the file is
                      carried */
     uint64_t header_bytes, bytes;
-    uint64_t table_bytes; /* of fm-export.json: bytes that the table of files adds to it; else 0 */
-    const struct fm_member *carried; /* the member it is a copy of */
+    uint64_t table_bytes; /* for fm-export.json: bytes that the table of files adds to it; else 0 */
+    const struct fm_member *carried; /* the member of the bundle that is copied */
     bool weights;
-    size_t tensor, tensors; /* the first of its tensors, how many */
+    size_t tensor, tensors; /* the first of its tensors, and their number */
 };
 
 struct fm_planned_widths {
     uint32_t *kept;             /* (M, E): channels of every expert that the export computes with */
     uint32_t *stored;           /* (M, E): channels in the files; those past widths.kept are zero */
-    uint32_t widest;            /* of stored; for a layout with one width, that width */
+    uint32_t widest;            /* the largest of `stored`; for a layout with one width, that
+                                   width */
     int shared;                 /* channels of the shared expert in the files */
-    uint64_t by_layout, by_pad; /* channels kept beyond the mask, and why: struct
+    uint64_t by_layout, by_pad; /* channels kept beyond the mask, by reason: see struct
                                    fm_export_report */
 };
 
@@ -112,14 +114,14 @@ struct fm_planned_code {
         char name[FM_CODE_NAME_BYTES]; /* "helper.py", "tokenizer_config.json: auto_map" */
     } * item;
     size_t items, capacity;
-    bool tokenizer; /* one that was left out belongs to the tokenizer */
+    bool tokenizer; /* some of the code that was left out belongs to the tokenizer */
 };
 
 struct fm_exportplan {
     const struct fm_opened *from;     /* borrowed */
     struct fm_export_options options; /* what they point to is borrowed */
-    int first, last;                  /* members that the export can be, or holds */
-    int index;                        /* the member */
+    int first, last;                  /* members that the export can be, or that it holds */
+    int index;                        /* the current member */
     struct fm_planned_widths widths;
     struct fm_planned_tensor *tensor; /* in order of file, then offset */
     size_t tensors, tensor_room;
@@ -127,17 +129,17 @@ struct fm_exportplan {
     size_t blocks, block_room;
     struct fm_planned_file *file; /* weight files and their index, then texts */
     size_t files, file_room;
-    size_t weight_files;   /* of these, number made for `planned_for`; 0: none yet */
+    size_t weight_files;   /* number of these made for `planned_for`; 0: not planned yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
     bool codes;                /* experts keep the codes and scales of the bundle */
     struct fm_packed packed;   /* if experts are codes: the bundle's storage, or with
                                   options.quantise the one they are rounded to */
-    struct fm_config rounded;  /* with options.quantise: the model of the export; what it points
-                                  to is borrowed */
-    struct fm_ranking ranking; /* options.means: those of the bundle */
-    bool wrapped; /* the export is the multimodal checkpoint, not only its text class */
-    char *family; /* fm_family of config.json, which all members share; NULL: not yet */
+    struct fm_config rounded;  /* with options.quantise: the model of the export; the values it
+                                  points to are borrowed */
+    struct fm_ranking ranking; /* for options.means: the ranking of the bundle */
+    bool wrapped; /* the export is the multimodal checkpoint, not only its text model */
+    char *family; /* fm_family of config.json, the same for all members; NULL: not made yet */
 };
 
 /* ---- making a plan ---- */
@@ -146,24 +148,24 @@ struct fm_exportplan {
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
 /* --for: replace the layout by its form for that server, or set the rules for widths of rounded
- * experts.  FM_EUSAGE if the server makes no difference. */
+ * experts.  FM_EUSAGE if the form is the same for all servers. */
 int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,
                         struct fm_err *err);
 
 /* True for a budget inside the load cap, or without one. */
 bool fm_exportplan_keeps(const struct fm_export_options *options, double budget);
 
-/* Budgets are quotients of integers and the option was typed: equal up to rounding counts as
- * equal. */
+/* Budgets are quotients of integers and the option is decimal text, so they are compared up to
+ * rounding. */
 #define FM_EXPORTPLAN_SLACK 1e-9
 
 /* Set first and last.  The options have passed fm_exportplan_check; FM_EUSAGE if they do not
- * suit this family.  Release in every case. */
+ * suit this family.  Release in any case. */
 int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err);
-/* Only the widths of a member, for counting channels. */
+/* Set only the widths of a member, for counting channels. */
 void fm_exportplan_widths(struct fm_exportplan *p, int index);
-/* Widths, tensors, files and texts of a member.  FM_ECONFIG if the layout cannot hold them. */
+/* Plan widths, tensors, files and texts of a member.  FM_ECONFIG if the layout cannot hold them. */
 int fm_exportplan_member(struct fm_exportplan *p, int index, struct fm_err *err);
 void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
 
@@ -195,7 +197,7 @@ uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t cha
 /* Channels of a block: those of its expert; for scales, kept equals stored. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
-/* The value of each byte of the channels of a block that are stored and not kept. */
+/* The value of each byte of a block's channels that are stored but not kept. */
 int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* Number of channels in the files. */
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p);
@@ -206,15 +208,17 @@ bool fm_exportplan_full(const struct fm_exportplan *p);
 /* True if it holds every channel although its mask removes some, as a layout with one width for
  * many experts may. */
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);
-/* True if weight files are larger than `source` bytes by more than names and headers. */
+/* True if weight files are larger than `source` bytes by more than the size of names and
+ * headers. */
 bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
 /* The fraction of removed channels from which weight files are smaller than `source` bytes: at
- * most 0, always; more than 1, never. */
+ * most 0 if they always are, more than 1 if they never are. */
 double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
 /* The width of this export for a width: rounded up to pad_multiple, as long as that is a
  * multiple required by the training and the layout's kernels. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
-/* The number that divides an expert's channels on each device: the group of the codes, or 1. */
+/* The number of which an expert's channels on each device must be a multiple: the channel group
+ * of the codes, or 1. */
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p);
 /* org/name of the original, from the options or the checkpoint; "" if unknown. */
 const char *fm_exportplan_base_model(const struct fm_exportplan *p);

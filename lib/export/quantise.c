@@ -1,6 +1,7 @@
 /*
- * A band of rows at a time, as many as a block has: widened to float32, the largest magnitudes of
- * its blocks, their scales as numbers that can be stored, and codes by these.
+ * Works on a band of rows at a time, as many as a block has: they are widened to float32, the
+ * largest magnitudes of its blocks are found, scales are computed from these in the dtype in which
+ * they are stored, and codes from the scales.
  */
 #include "lib/export/quantise.h"
 
@@ -44,10 +45,10 @@ int fm_server_find(const char *name)
 #define MX GROUP("32") ", \"scale_dtype\": \"torch.uint8\""
 
 /*
- * Why the multiples of the width: vLLM and SGLang take only whole blocks of fp8-block; FP8 matrix
- * products need rows of a multiple of 16 bytes; with tensor parallelism every device must get whole
- * groups of a row of down.  SGLang's Marlin kernel needs NVFP4 widths that are multiples of 64;
- * vLLM pads other widths (vLLM 0.33, SGLang 0.5.23).
+ * The required multiples of the width: vLLM and SGLang take only whole blocks of fp8-block; FP8
+ * matrix products need rows of a multiple of 16 bytes; with tensor parallelism every device must
+ * get whole groups of a row of down.  SGLang's Marlin kernel needs NVFP4 widths that are multiples
+ * of 64; vLLM pads other widths (vLLM 0.33, SGLang 0.5.23).
  */
 static const struct fm_quantiser fp8_block = {
     .name = "fp8-block",
@@ -119,7 +120,7 @@ static const struct fm_quantiser mxfp4 = {
     .name = "mxfp4",
     .config = COMPRESSED("mxfp4-pack-quantized", WEIGHTS("4", "float", "group", MX) NO_ACTIVATIONS),
     .list = "ignore",
-    .fused = "\"quant_method\": \"mxfp4\"", /* gpt-oss */
+    .fused = "\"quant_method\": \"mxfp4\"", /* for gpt-oss */
     .fused_list = "modules_to_not_convert",
     .rule = FM_SCALE_MX,
     .top = 2,
@@ -216,7 +217,7 @@ int fm_quantiser_config(struct fm_config *to, const struct fm_quantiser *q,
 
 /* ---- scales ---- */
 
-/* 2^-7 of BF16, 2^-10 of F16, 2^-23 of F32: what 1 differs by from the next number. */
+/* The distance of 1 from the next larger number: 2^-7 of BF16, 2^-10 of F16, 2^-23 of F32. */
 static float epsilon_of(enum fm_dtype dtype)
 {
     return dtype == FM_BF16 ? 0x1p-7F : dtype == FM_F16 ? 0x1p-10F : FLT_EPSILON;
@@ -243,7 +244,7 @@ static float e4m3_value(uint8_t code)
     return x;
 }
 
-/* frexp's fraction is from 1/2 on: 1.75 is 7/8 there. */
+/* frexp's fraction is in [1/2, 1), so 1.75 is 7/8 here. */
 static uint8_t power_of(float most, float offset)
 {
     int e;
@@ -254,8 +255,8 @@ static uint8_t power_of(float most, float offset)
     return (uint8_t)(e < 0 ? 0 : e > 254 ? 254 : e);
 }
 
-/* What NVFP4 of compressed-tensors rounds to beside its codes.  The range of F16 is too small for
- * the number of a matrix: it is float32 there. */
+/* The dtype to which NVFP4 of compressed-tensors rounds numbers other than codes.  The range of
+ * F16 is too small for the factor of a matrix, so that is float32. */
 static enum fm_dtype between(enum fm_dtype weights)
 {
     return weights == FM_F16 ? FM_F32 : weights;
@@ -271,7 +272,7 @@ float fm_quantise_factor(const struct fm_quantiser *q, enum fm_dtype weights, fl
     return t > 0 && isfinite(t) ? t : 1;
 }
 
-/* The scale of a block whose largest magnitude is `most`, and its bytes. */
+/* The scale of a block with the largest magnitude `most`, also as bytes. */
 static float scale_of(void *stored, const struct fm_quantiser *q, enum fm_dtype weights, float most,
                       float factor)
 {
@@ -315,19 +316,19 @@ float fm_quantise_most(const struct fm_quantise_matrix *w)
         float row = 0;
         fm_dtype_to_f32(wide, w->at + i * w->stride, w->dtype, w->columns);
         fm_scaled_most(&row, wide, w->columns, w->columns ? w->columns : 1);
-        most = row <= most ? most : row; /* NaN is no less */
+        most = row <= most ? most : row; /* also true if `most` is NaN */
     }
     fm_scratch_release(mark);
     return most;
 }
 
-/* Rows that share scales, and what is made of them. */
+/* Rows that share scales, and intermediate results. */
 struct band {
     float *wide;         /* (rows, columns) */
-    float *most, *row;   /* (blocks) of all its rows, of one */
+    float *most, *row;   /* (blocks): of all its rows; of one row */
     float *scale;        /* (blocks) */
     char *stored;        /* the same as bytes */
-    size_t blocks, size; /* in a row; columns of one */
+    size_t blocks, size; /* blocks in a row; columns of one */
 };
 
 /* The largest magnitudes of the blocks of rows [first, first + n); false: NaN or Inf. */
@@ -362,7 +363,7 @@ bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
     b.row = fm_scratch((blocks + 1) * sizeof *b.row);
     b.scale = fm_scratch((blocks + 1) * sizeof *b.scale);
     b.stored = fm_scratch((blocks + 1) * element);
-    b.most[0] = b.row[0] = 0; /* where there are no columns */
+    b.most[0] = b.row[0] = 0; /* for a matrix without columns */
     for (size_t first = 0; first < w->rows && finite; first += high) {
         size_t n = w->rows - first < high ? w->rows - first : high;
         finite = read_band(&b, w, first, n);

@@ -53,18 +53,19 @@ enum fm_quantise_rule {
 };
 
 struct fm_quantiser {
-    const char *name;   /* of --weights: "w4a16:32" */
+    const char *name;   /* the name in --weights: "w4a16:32" */
     const char *config; /* fm_quantiser_text, */
     const char *list;   /* and the key */
     const char *fused;  /* the same for experts in one tensor; NULL: not supported */
     const char *fused_list;
     enum fm_quantise_rule rule;
     float top;                     /* code of the largest magnitude; MX: the exponent's offset */
-    enum fm_dtype scales;          /* ROUNDED: any, the weights' */
-    const char *unit_end;          /* ending of the name of another number, 1, that servers
-                                      require */
-    uint32_t multiple[FM_SERVERS]; /* of an expert's channels on each device */
-    const char *unread;            /* how transformers fails to read it; NULL: it reads it */
+    enum fm_dtype scales;          /* ROUNDED does not use it: scales have the dtype of the
+                                      weights */
+    const char *unit_end;          /* ending of the name of an additional number, always 1, that
+                                      servers require */
+    uint32_t multiple[FM_SERVERS]; /* required divisor of an expert's channels on each device */
+    const char *unread;            /* why transformers fails to read it; NULL: it reads it */
     const char *about;             /* for cards: "FP8, a scale for each 128 x 128 block" */
 };
 
@@ -75,17 +76,17 @@ const struct fm_quantiser *fm_quantisers_find(const char *name);
 /* "|fp8-block|fp8|..", to append to other choices. */
 void fm_quantisers_choices(char *text, size_t size);
 
-/* Set `to` to `from` with experts in that format; what it points to is borrowed from `from`.
- * FM_ECONFIG if the format does not fit its experts. */
+/* Set `to` to `from` with experts in that format; pointers are borrowed from `from`.  FM_ECONFIG
+ * if the format does not fit its experts. */
 int fm_quantiser_config(struct fm_config *to, const struct fm_quantiser *q,
                         const struct fm_config *from, struct fm_err *err);
 
-/* quantization_config of such a model without braces and without the list of modules that are
- * not quantised; and the key of that list. */
+/* The quantization_config of such a model, without braces and without the list of modules that
+ * are not quantised; and the key of that list. */
 const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_config *config,
                               const char **list);
 
-/* Type of the scales of weights of that type. */
+/* Dtype of scales for weights of that dtype. */
 enum fm_dtype fm_quantiser_scales(const struct fm_quantiser *q, enum fm_dtype weights);
 
 /* A matrix of numbers: row i begins at `at` + i * stride. */
@@ -101,8 +102,9 @@ float fm_quantise_most(const struct fm_quantise_matrix *w);
 /* The factor of a matrix of that dtype with this largest magnitude; 1 for a format without factors.
  */
 float fm_quantise_factor(const struct fm_quantiser *q, enum fm_dtype weights, float most);
-/* Its codes and its scales, row-major, each unless NULL. `to` is that of fm_quantiser_config,
- * `factor` the factor of the matrix.  False if it contains NaN or Inf. */
+/* Write codes and scales, row-major, each unless NULL. `to` is the config of
+ * fm_quantiser_config, `factor` the factor of the matrix.  False if the matrix contains NaN or
+ * Inf. */
 bool fm_quantise(void *codes, void *scales, const struct fm_quantiser *q,
                  const struct fm_config *to, const struct fm_quantise_matrix *w, float factor);
 

@@ -70,7 +70,7 @@ static void say_index(struct fm_text *t, const struct fm_record *r)
                    r->sequences, r->T, (unsigned long long)r->tokens, r->digest);
     fm_text_printf(t, "    metrics:\n");
     say_metric(t, "cross_entropy", m->quality.ce, "cross-entropy, nats per token");
-    if (r->words.words) { /* as lm-eval has them */
+    if (r->words.words) { /* the names that lm-eval uses */
         double byte = fm_words_perplexity(m->quality.ce, r->tokens, r->words.bytes);
         say_metric(t, "word_perplexity", perplexity(r, m->quality.ce), r->convention);
         say_metric(t, "byte_perplexity", byte, r->convention);
@@ -119,7 +119,7 @@ static void say_row(struct fm_text *t, const struct fm_record *r, int i)
     fm_text_printf(t, "\n");
 }
 
-/* The figures of single tokens that cards of pruned and quantised models have. */
+/* The figures per token that are usual on cards of pruned and quantised models. */
 static void say_tokens(struct fm_text *t, const struct fm_record *r)
 {
     fm_text_printf(t,
@@ -191,7 +191,7 @@ static void edit_front(struct fm_text *t, const char *card, const char *front,
 }
 
 /*
- * `card` without older figures of ours and with these: the section in place of the older one, else
+ * `card` with these figures instead of older ones of ours: in place of the older section, else
  * before the part on how to run the export. *kept: the owner has a model-index.
  */
 static void edit_card(struct fm_text *t, const char *card, const struct fm_record *r, bool *kept)
@@ -208,15 +208,15 @@ static void edit_card(struct fm_text *t, const char *card, const struct fm_recor
         fm_text_printf(t, "\n");
     say_section(t, r);
     const char *rest = !place ? "" : !old ? place : *end == '\n' ? end + 1 : end;
-    while (
-        (old = fm_card_marked(rest, &fm_card_figures, &end))) { /* of a card that was merged, say */
+    while ((old = fm_card_marked(rest, &fm_card_figures, &end))) { /* more than one, such as in a
+                                                                      card that was merged */
         add_span(t, rest, old);
         rest = end;
     }
     fm_text_add(t, rest, strlen(rest));
 }
 
-/* *written (free()) = the new text of the card, or NULL. */
+/* *written (free()) = the new text of the card, or NULL if there is no card. */
 static int record_card(const struct fm_run_options *run, const struct fm_record *r, char **written,
                        struct fm_err *err)
 {
@@ -264,7 +264,7 @@ static void say_percentiles(struct fm_text *t, const char *key, const double at[
     }
 }
 
-/* "ce": .., and with an original "kl": .., "agree": .. */
+/* Add "ce" and, if there is an original, "kl" and "agree". */
 static void say_numbers(struct fm_text *t, const struct fm_record *r, int i)
 {
     const struct fm_quality *q = &r->member[i].quality;
@@ -391,7 +391,7 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
 #define FOLDER ".eval_results"
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
-/* It becomes a file name. */
+/* the task becomes part of a file name */
 static bool is_task(const char *text)
 {
     return *text && *text != '.' && *text != '-' && !text[strspn(text, LETTERS)];
@@ -430,7 +430,7 @@ static void say_entry(struct fm_text *t, const struct fm_record_benchmark *b,
                    r->sequences, r->T, r->digest, r->precision, FM_VERSION);
 }
 
-/* Never follow a link: the directory may be untrusted, and the link leads out of it. */
+/* Never follow a link: the directory may be untrusted, and the link may lead out of it. */
 static int make_folder(const char *path, struct fm_err *err)
 {
     struct stat st;

@@ -28,23 +28,23 @@ struct fm_record_member {
 /* The measured figures. */
 struct fm_record {
     char layout[16];
-    char weights[16];           /* from fm-export.json: "keep", "bf16", a format; "": not given */
-    uint64_t bytes;             /* of the weight files */
+    char weights[16];           /* from fm-export.json: "keep", "bf16", a format; "" if not set */
+    uint64_t bytes;             /* bytes of the weight files */
     int sequences, T;           /* held out */
-    struct fm_kinds kinds;      /* of that text, in every quality */
+    struct fm_kinds kinds;      /* of that text, for each quality */
     char digest[FM_DIGEST_HEX]; /* of their ids */
-    const char *precision;      /* "f32" */
+    const char *precision;      /* precision: "f32" */
     bool whole;                 /* the layout has all members */
     bool compared;              /* there is an original, */
-    bool base_file;             /* or a base-logits file in its place */
-    int members, start;         /* measured, in order of budget; the default member, the only one
-                                   in other layouts */
+    bool base_file;             /* or a base-logits file instead */
+    int members, start;         /* the measured members, in order of budget; in layouts with one
+                                   member, that */
     struct fm_record_member *member;
     struct fm_quality original; /* only ce and positions */
     struct fm_spread original_spread;
     const char *convention;  /* of the perplexity: "papers" (lib/bench/convention.h) */
-    uint64_t tokens, values; /* number measured; upper bound of the memory for the values of
-                                each, in bytes */
+    uint64_t tokens, values; /* number of tokens measured; upper bound of the memory for the
+                                values of each, in bytes */
     struct fm_words words;   /* of convention wikitext */
     uint64_t kl_base_bytes;  /* size of the base-logits file to write; 0: none */
 };
@@ -66,7 +66,7 @@ int fm_record_compared(char **text, size_t *size, struct fm_err *err);
  */
 struct fm_record_benchmark {
     char dataset[128], task[64]; /* "": none */
-    bool perplexity;             /* the score; else the cross-entropy */
+    bool perplexity;             /* the score is the perplexity; else the cross-entropy */
 };
 
 /* Parse "ORG/NAME:TASK"; FM_EUSAGE for anything else. */

@@ -15,13 +15,13 @@
 
 /* ---- families ---- */
 
-/* What other programs know about a family.  The defaults of a family without a row: servers know
- * it by class_name, llama.cpp has another router or was not compared, cards need no note. */
+/* What other programs do with a family.  Defaults for a family without a row: servers find it by
+ * class_name; llama.cpp has another router or was not compared; cards have no note. */
 struct family {
     const struct fm_model_family *family;
     const char *architecture;            /* fm_runtimes_architecture */
     const char *unequal;                 /* fm_runtimes_unequal */
-    const struct fm_router *gguf_router; /* built into llama.cpp */
+    const struct fm_router *gguf_router; /* supported by llama.cpp */
 };
 
 static const struct family families[] = {
@@ -55,11 +55,12 @@ const char *fm_runtimes_unequal(const struct fm_model_family *family)
 
 /* ---- attention ---- */
 
-/* What a server keeps of one sequence between two steps, for one layer. */
+/* What a server keeps of one sequence between two steps, in one layer. */
 struct kept {
-    uint64_t token;                   /* numbers of each token, in the cache's type */
-    int window;                       /* of the last so many tokens; 0: of all */
-    uint64_t short_state, long_state; /* numbers for any length: in the cache's type, in F32 */
+    uint64_t token;                   /* numbers per token, in the cache's type */
+    int window;                       /* number of last tokens that are kept; 0: all */
+    uint64_t short_state, long_state; /* numbers for a sequence of any length: in the cache's
+                                         type, in F32 */
 };
 
 /* Keys and values of all key heads. */
@@ -82,7 +83,7 @@ static struct kept gqa_kept(const struct fm_config *c, int l)
                          .window = fm_gqa_window(c, l)};
 }
 
-/* One norm over all key heads would see a copied head twice. */
+/* A norm over all key heads would count a copied head twice. */
 static bool gqa_divides(const struct fm_config *c, int d, bool copies)
 {
     bool whole = c->gqa->qk_norm == FM_QK_NORM_FULL, all = true;
@@ -94,21 +95,21 @@ static bool gqa_divides(const struct fm_config *c, int d, bool copies)
     return all;
 }
 
-/* The latent of all heads, and the rotated part of their key; an indexer's key. */
+/* The latent of all heads and the rotated part of their key, and an indexer's key. */
 static struct kept mla_kept(const struct fm_config *c, int l)
 {
     int index = fm_mla_indexed(c, l) ? c->mla->index_width : 0;
     return (struct kept){.token = (uint64_t)(c->mla->c_rank + c->mla->R + index)};
 }
 
-/* Every device has whole latents, and the part of its heads of what is computed from them. */
+/* Every device has the whole latents, and computes from them the part for its heads. */
 static bool mla_divides(const struct fm_config *c, int d, bool copies)
 {
     (void)copies;
     return c->Q % d == 0;
 }
 
-/* The inputs that the convolution still needs, and the state (Q, C, D). */
+/* The last inputs of the convolution, and the state (Q, C, D). */
 static struct kept deltanet_kept(const struct fm_config *c, int l)
 {
     const struct fm_deltanet *m = c->deltanet;
@@ -131,7 +132,7 @@ static bool deltanet_divides(const struct fm_config *c, int d, bool copies)
 struct attention {
     const struct fm_attention *block;
     struct kept (*kept)(const struct fm_config *config, int l);
-    /* True if d devices can share its heads. `copies`: a key head may be on several. */
+    /* True if d devices can share its heads; with `copies` a key head may be on several devices. */
     bool (*divides)(const struct fm_config *config, int d, bool copies);
 };
 
@@ -191,8 +192,8 @@ const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
     return NULL;
 }
 
-/* True if it has attention sinks. vLLM's backend supports them, that of SGLang 0.5.23 leaves
- * them out. */
+/* True if it has attention sinks. vLLM's backend supports them, that of SGLang 0.5.23 ignores
+ * them. */
 static bool has_sinks(const struct fm_config *c)
 {
     return c->attention == &fm_gqa && c->gqa->sinks;
@@ -205,7 +206,7 @@ bool fm_runtimes_package(const struct fm_config *c, const struct fm_layout *layo
 
 /* ---- tensor parallelism ---- */
 
-/* True if every width is a multiple. */
+/* True if every width is a multiple of `part`. */
 static bool splits_experts(const struct fm_config *c, const uint32_t *stored, uint32_t part)
 {
     for (size_t i = 0; i < (size_t)c->M * (size_t)c->E; i++)

@@ -53,14 +53,13 @@ struct fm_runtimes_cache {
 struct fm_runtimes_cache fm_runtimes_cache(const struct fm_config *config, int bits);
 uint64_t fm_runtimes_cache_bytes(const struct fm_runtimes_cache *cache, uint64_t tokens);
 
-/* "1, 2, 4" with that separator; "none" for no degree. */
+/* "1, 2, 4" with that separator; "none" if no degree is possible. */
 #define FM_TP_DEGREES_TEXT 320
 void fm_runtimes_print(char text[FM_TP_DEGREES_TEXT], uint64_t tp_degrees, const char *separator);
 
 /*
- * GPUs, by the memory size they are sold with.  A GB is 10^9 bytes here, slightly less than they
- * have; nine tenths are for weights and cache, vLLM's default, and the rest is for activations and
- * the driver.
+ * GPUs, by their nominal memory.  A GB is 10^9 bytes here, slightly less than they have; nine
+ * tenths are for weights and cache, vLLM's default, and the rest is for activations and the driver.
  */
 #define FM_CARDS 3
 extern const uint64_t fm_runtimes_cards[FM_CARDS]; /* bytes, the smallest first */
@@ -76,8 +75,8 @@ int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, ui
  */
 bool fm_runtimes_modeling(const struct fm_config *config);
 
-/* Why SGLang 0.5.23 does not run it, with our modelling file (`code`) or its own code, for model
- * cards; NULL: it does. */
+/* The reason why SGLang 0.5.23 does not run it, with our modelling file (`code`) or its own
+ * code, for model cards; NULL if it does. */
 const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 
 /* True if SGLang needs the suite's package fm_sglang for it: for the experts of that layout, for
@@ -88,7 +87,8 @@ bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout 
  * ForCausalLM and they do not know that; else NULL. */
 const char *fm_runtimes_architecture(const struct fm_model_family *family);
 
-/* Why its experts should have individual widths, for model cards; NULL: no particular reason. */
+/* The reason to prefer individual widths for its experts, for model cards; NULL: no particular
+ * one. */
 const char *fm_runtimes_unequal(const struct fm_model_family *family);
 
 /* True if llama.cpp computes the same function from a checkpoint under stock names. */

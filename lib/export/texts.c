@@ -103,7 +103,7 @@ void fm_texts_ours(struct fm_texts_edit *e, struct fm_exportplan *p)
     fm_texts_set(e, "fm_widths", &t);
 }
 
-/* Is the file of "module.Class" carried?  One with "--" in front is in another repository. */
+/* True if the file of "module.Class" is carried.  A name with "--" refers to another repository. */
 static bool has_module(const struct fm_exportplan *p, const char *class)
 {
     char name[512];
@@ -113,7 +113,7 @@ static bool has_module(const struct fm_exportplan *p, const char *class)
     return strstr(class, "--") || (n < (int)sizeof name && fm_bundle_find(&p->from->bundle, name));
 }
 
-/* Are the files of all classes in auto_map, names and lists of names, carried? */
+/* True if the files of all classes in auto_map, names and lists of names, are carried. */
 static bool has_modules(const struct fm_exportplan *p, const cJSON *map)
 {
     const cJSON *v;
@@ -125,7 +125,7 @@ static bool has_modules(const struct fm_exportplan *p, const cJSON *map)
     return true;
 }
 
-/* Under stock names the architecture is the checkpoint's, by the name that servers know. */
+/* Under stock names: set the architecture of the checkpoint to the name that servers use. */
 static void set_architecture(struct fm_texts_edit *e, const struct fm_exportplan *p,
                              const cJSON *config)
 {
@@ -169,9 +169,9 @@ static void set_number(struct fm_texts_edit *e, const char *key, const char *val
 }
 
 /*
- * Layers for multi-token prediction that are left out are not there: every key that counts them
- * says 0.  Where none is said and there were some, a loader's own number may be another one, so the
- * usual key is added.
+ * If layers for multi-token prediction are left out, set every key that counts them to 0.  If there
+ * is no such key although the checkpoint had some, a loader may assume a number, so the usual key
+ * is added.
  */
 static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
@@ -194,8 +194,8 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     cJSON_Delete(json);
 }
 
-/* Weights of a storage of their own are plain numbers in an export, or only our modelling file
- * knows of them: quantization_config goes, and the dtype is that of what is written. */
+/* The weights of an export are plain numbers, or codes that only our modelling file reads, so
+ * remove quantization_config and set the dtype to that of the written weights. */
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
@@ -204,7 +204,7 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
     e->rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, e->err);
     bool five = cJSON_GetObjectItemCaseSensitive(json, "dtype") != NULL;
     bool four = cJSON_GetObjectItemCaseSensitive(json, "torch_dtype") != NULL;
-    const char *const key[] = {"dtype", "torch_dtype"}; /* of transformers 5 and 4 */
+    const char *const key[] = {"dtype", "torch_dtype"}; /* for transformers 5 and 4 */
     for (int i = 0; i < 2; i++) {
         struct fm_text t = {0};
         if (i == 0 ? !five : five && !four)
@@ -217,8 +217,8 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
 }
 
-/* Is it a matrix that a server could take for a quantised one?  Then `length` is that of the name
- * of its module. */
+/* True if a server could take the tensor for a quantised matrix.  Then `length` is that of its
+ * module's name. */
 static bool is_linear(int *length, const struct fm_planned_tensor *t)
 {
     static const char end[] = ".weight", *const tables[] = {"embed_tokens", "wte"};
@@ -233,8 +233,8 @@ static bool is_linear(int *length, const struct fm_planned_tensor *t)
 }
 
 /*
- * quantization_config of experts that are rounded: every other matrix is listed by the name of its
- * module, which all servers understand, and the head also where it has no tensor of its own.
+ * Set quantization_config for rounded experts: every other matrix is listed by the name of its
+ * module, which all servers understand, including the head even if it has no tensor of its own.
  */
 static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
@@ -257,14 +257,13 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
 }
 
 /*
- * fm_codes: how our modelling file reads codes, and what the tools read of them, a
- * quantization_config: the format's, or the checkpoint's own, from `text`, of which only harmless
- * keys are left.
+ * Set fm_codes, the quantization_config that our modelling file and the tools read: that of the
+ * format, or the checkpoint's own, from `text`, reduced to harmless keys.
  */
 static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, const char *text,
                       size_t size)
 {
-    static const char *const codes[] = {"E4M3", "E2M1", "INT4"}; /* enum fm_codes */
+    static const char *const codes[] = {"E4M3", "E2M1", "INT4"}; /* in the order of enum fm_codes */
     const struct fm_quantiser *q = p->options.quantise;
     const struct fm_config *c = q ? &p->rounded : &p->from->config;
     cJSON *json = NULL;
@@ -292,12 +291,13 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     fm_texts_set(e, FM_CODES_KEY, &t);
 }
 
-/* The text class's config.json becomes the wrapper's, or is the text class's alone. */
+/* Make config.json that of the multimodal wrapper, or that of the text model only. */
 static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_jsonedit alone = {FM_HFTEXT_WRAPPER, NULL};
     char *whole = NULL;
-    if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* no edit changes that */
+    if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* the config was not of a
+                                                                            multimodal checkpoint */
         return FM_OK;
     if (!p->wrapped)
         return fm_jsonedit_set(text, size, &alone, 1, err);
@@ -373,7 +373,7 @@ int fm_texts_files(struct fm_filetable *t, const struct fm_exportplan *p, struct
     return FM_OK;
 }
 
-/* Bytes of fm-export.json once it has the table of files, whose digests are known last. */
+/* Bytes of fm-export.json including the table of files, whose digests are computed last. */
 static int size_with_files(uint64_t *bytes, const struct fm_exportplan *p, const struct fm_text *t,
                            struct fm_err *err)
 {
@@ -390,7 +390,7 @@ static int size_with_files(uint64_t *bytes, const struct fm_exportplan *p, const
     return rc;
 }
 
-/* "keep_config": ["a", "b"], where there are any. */
+/* Add "keep_config": ["a", "b"], if there are any. */
 static void say_keys(struct fm_text *t, const char *const *key)
 {
     if (!*key)
@@ -401,7 +401,7 @@ static void say_keys(struct fm_text *t, const char *const *key)
     fm_text_printf(t, "],\n");
 }
 
-/* The last text: it names the others, in a table that the writer adds. */
+/* Add the last text, fm-export.json: it lists the other files in a table that the writer adds. */
 static int add_export_json(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_mask *mask = &p->from->budgets.masks.mask[p->index];
@@ -470,7 +470,7 @@ static bool is_own(const char *name)
 static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    /* ModelOpt's settings are of codes. */
+    /* ModelOpt's own settings describe codes */
     bool quant = strcmp(name, "hf_quant_config.json") == 0 && p->from->config.storage &&
                  (!p->codes || p->options.layout->code);
     return is_own(name) || quant ? FM_OK : fm_trust_carried(p, m, err);
@@ -496,6 +496,6 @@ int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err)
             0)
             rc = add_carried(p, &p->from->bundle.member[i], err);
     if (!rc)
-        rc = fm_card_plan(p, err); /* which names the code that is kept */
+        rc = fm_card_plan(p, err); /* after trust.c, because it lists the code that is kept */
     return rc ? rc : add_export_json(p, err);
 }

@@ -1,5 +1,5 @@
 /*
- * The texts of an export; private to lib/export.
+ * Functions for the texts of an export; private to lib/export.
  */
 #ifndef FM_TEXTS_H
 #define FM_TEXTS_H
@@ -9,8 +9,8 @@
 #include "lib/export/filetable.h"
 #include "lib/export/plan.h"
 
-/* Plan them as files: config.json, fm-export.json, README.md, the modelling file, the carried
- * files. */
+/* Plan the texts as files: config.json, fm-export.json, README.md, the modelling file, the
+ * carried files. */
 int fm_texts_plan(struct fm_exportplan *p, struct fm_err *err);
 /* Add a text as a file; releases it. */
 int fm_texts_add(struct fm_exportplan *p, const char *name, struct fm_text *t, struct fm_err *err);
@@ -26,18 +26,18 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err);
 /* The keys to set, in order, with their values; and the first error. */
 struct fm_texts_edit {
     struct fm_jsonedit key[FM_TEXTS_KEYS_MAX];
-    char *value[FM_TEXTS_KEYS_MAX]; /* the same; free() them */
+    char *value[FM_TEXTS_KEYS_MAX]; /* values that are owned; free() them */
     int keys;
     int rc;
     struct fm_err *err;
 };
 
-/* Set a key, which stays valid, to a text that was just built; takes ownership of the text. */
+/* Set a key, which must stay valid, to a text that was just built; takes ownership of the text. */
 void fm_texts_set(struct fm_texts_edit *edit, const char *key, struct fm_text *value);
-/* With our modelling file: its architecture and classes, and the widths. */
+/* With our modelling file: set its architecture and classes, and the widths. */
 void fm_texts_ours(struct fm_texts_edit *edit, struct fm_exportplan *p);
-/* Under stock names: the architecture name that servers use, and no auto_map to files that are
- * not here, on which a loader would fail. */
+/* Under stock names: set the architecture name that servers use, and remove an auto_map to files
+ * that are not in the export, because a loader would fail on it. */
 void fm_texts_stock(struct fm_texts_edit *edit, struct fm_exportplan *p);
 
 /* ---- values ---- */
@@ -45,7 +45,7 @@ void fm_texts_stock(struct fm_texts_edit *edit, struct fm_exportplan *p);
 /* [[26, 103], [37, 26]], a decoder layer per line, [] for one without experts. */
 void fm_texts_widths(struct fm_text *t, const struct fm_exportplan *p, const uint32_t *widths,
                      const char *indent);
-/* With the fewest digits that read back equal; [0.2, 1] of a load cap. */
+/* A number with the fewest digits that read back equal; [0.2, 1] for a load cap. */
 void fm_texts_number(struct fm_text *t, double value);
 void fm_texts_cap(struct fm_text *t, const struct fm_export_options *o);
 

@@ -18,7 +18,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 
-/* Keys by which a program runs code or takes another model, as fnmatch(3) has them. */
+/* Keys that make a program run code or load another model, as patterns of fnmatch(3). */
 static const char *const loading[] = {
     "auto_map",                 /* classes of a Python file here or in another repository */
     "custom_pipelines",         /* transformers: the same for pipeline() */
@@ -28,23 +28,23 @@ static const char *const loading[] = {
     "*experts_implementation*", /* transformers: the same for experts */
     "kernel_config",            /* transformers: the same for any layer */
     "transformers_weights",     /* transformers: another file of weights */
-    "*name_or_path",            /* another model: a base, a verifier, a tokenizer of audio; and the
-                                   repository in which from_config() looks for classes */
-    "speculators_config",       /* vLLM: serve the model that it names */
+    "*name_or_path",            /* another model: a base, a verifier, an audio tokenizer; and the
+                                   repository where from_config() looks for classes */
+    "speculators_config",       /* vLLM: serve the model named here */
     "audio_tokenizer",          /* transformers: a class and a model for it */
     "plugins",                  /* ModelScope: install and import these packages */
     "allow_remote",             /* ModelScope: import Python files of the directory */
     NULL};
 
-/* Files that are code, or that are there to name code or another model. */
+/* Files that are code, or whose purpose is to name code or another model. */
 static const char *const code[] = {
     "*.py", "*.pyc", "*.pyd", "*.so", "*.pkl", "adapter_config.json", "modules.json", NULL};
 
-/* Keys of these are words of a language, and no program looks for settings among them. */
+/* Keys of these files are words of a language; no program reads them as settings. */
 static const char *const vocabulary[] = {"tokenizer.json", "vocab.json", "added_tokens.json",
                                          "tekken.json", NULL};
 
-/* ModelScope's configuration.json names classes under many keys; these two name none. */
+/* ModelScope's configuration.json names classes under many keys, but not under these two. */
 static const char *const modelscope[] = {"framework", "task", NULL};
 
 static bool is_one_of(const char *const *pattern, const char *name)
@@ -57,7 +57,7 @@ static bool is_one_of(const char *const *pattern, const char *name)
 
 /* ---- notes ---- */
 
-/* Once for each name. */
+/* Add a name once. */
 static int note(struct fm_exportplan *p, enum fm_code_fate fate, const char *file, const char *key,
                 struct fm_err *err)
 {
@@ -78,7 +78,7 @@ static int note(struct fm_exportplan *p, enum fm_code_fate fate, const char *fil
     return FM_OK;
 }
 
-/* Code, or what loads it. */
+/* True for code, or a key that loads code. */
 static int note_code(struct fm_exportplan *p, const char *file, const char *key, struct fm_err *err)
 {
     bool kept = p->options.allow_code;
@@ -94,10 +94,11 @@ static int note_code(struct fm_exportplan *p, const char *file, const char *key,
 struct reading {
     struct fm_exportplan *plan;
     const char *file;
-    bool listed;                    /* config.json that keeps the keys of lists alone */
-    const struct fm_jsonedit *edit; /* what the layout sets there */
+    bool listed;                    /* for config.json: keep only the keys that the family
+                                       defines */
+    const struct fm_jsonedit *edit; /* the keys that the layout sets */
     int edits;
-    struct fm_err *err; /* of a note; what came first */
+    struct fm_err *err; /* for notes; the first error */
     int rc;
 };
 
@@ -117,7 +118,7 @@ static bool is_asked_for(const struct reading *r, const char *key)
     return false;
 }
 
-/* Whether a program that reads this key loads code or another model. */
+/* True if programs that read this key load code or another model. */
 static bool loads(const struct reading *r, const char *key, int depth)
 {
     if (depth == 1 && strcmp(r->file, "configuration.json") == 0 && !is_one_of(modelscope, key))
@@ -130,7 +131,7 @@ static bool stays(void *self, const char *key, int depth)
     struct reading *r = self;
     bool allowed = r->plan->options.allow_code, is_code = loads(r, key, depth);
     if (depth == 1 && is_set(r, key) && (!is_code || allowed))
-        return true; /* the layout's value takes its place */
+        return true; /* replaced by the layout's value */
     if (is_code) {
         if (!r->rc)
             r->rc = note_code(r->plan, r->file, key, r->err);
@@ -210,7 +211,7 @@ static int add_as_it_is(struct fm_exportplan *p, const char *name, const struct 
     return rc;
 }
 
-/* A file without those keys; one that cannot be read is left out whole. */
+/* Copy a file without those keys; if it cannot be parsed, leave it out. */
 static int add_json(struct fm_exportplan *p, const char *name, const struct fm_member *m,
                     struct fm_err *err)
 {

@@ -1,11 +1,11 @@
 /*
- * elastic: the whole family in one directory.  As ragged at full width, and config.json has the
- * widths of every budget: fm_budgets (B), fm_family (B rows as fm_widths) and fm_budget, the one to
- * start with.  A layer has one more tensor, experts.budget (1): the index of the member in force,
- * by which servers switch while they run; -1 says to start as config.json says.
+ * elastic: the whole family in one directory, in the form of ragged at full width. config.json has
+ * the widths of every budget: fm_budgets (B), fm_family (B rows as fm_widths) and fm_budget, the
+ * initial one.  Each layer has an additional tensor, experts.budget (1): the index of the current
+ * member, by which servers switch while they run; -1 selects that of config.json.
  *
- * With a load cap (R, R2) it holds the members with budgets from R to R2 alone, every expert no
- * wider than its widest in them, and config.json has fm_load_cap.
+ * With a load cap (R, R2) it holds only the members with budgets from R to R2.  Every expert has
+ * the largest of its widths in these, and config.json has fm_load_cap.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -20,7 +20,8 @@
 
 /* ---- tensors ---- */
 
-/* Integers from 0 on that the dtype holds exactly: the index of a budget is one. */
+/* The number of integers from 0 on that the dtype holds exactly; the index of a budget must be
+ * one of them. */
 static int exact_integers(enum fm_dtype dtype)
 {
     return dtype == FM_BF16 ? 257 : dtype == FM_F16 ? 2049 : 1 << 24;
@@ -37,7 +38,7 @@ static int check_index(const struct fm_exportplan *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* "model.layers.0.mlp.experts.down" names its neighbour "model.layers.0.mlp.experts.budget". */
+/* From "model.layers.0.mlp.experts.down" make "model.layers.0.mlp.experts.budget". */
 static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES + 8];
@@ -46,7 +47,7 @@ static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
     char *last = strrchr(name, '.');
     assert(last);
     snprintf(last, sizeof name - (size_t)(last - name), ".budget");
-    /* -1: config.json or the environment says which. */
+    /* -1: the budget of config.json or of the environment. */
     struct fm_planned_tensor t = {.fill = FM_FILL_NUMBER, .m = m, .number = -1};
     t.t = (struct fm_tensor){.name = name, .dtype = p->from->dtype, .dims = 1, .shape = {1}};
     return fm_exportplan_add_tensor(p, &t, err);
@@ -62,7 +63,7 @@ static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 
 /* ---- texts ---- */
 
-/* Every budget's widths, as this export rounds them. */
+/* The widths of every budget, as rounded in this export. */
 static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 {
     size_t n = (size_t)p->from->config.M * (size_t)p->from->config.E;

@@ -1,11 +1,11 @@
 /*
- * layer: as ragged, and all experts of a layer are as wide as the widest, with their own next
- * ranked channels.
+ * layer: like ragged, but all experts of a layer are as wide as the widest; the added channels are
+ * their own next ranked ones.
  *
  * Its form for vLLM is for that program's fused kernels: a layer's experts are two tensors of three
- * dimensions, gate_up_proj (E, 2 k, H), gate rows first, and down_proj (E, H, k), k is a multiple
- * of what the kernels need, and config.json has it for every decoder layer as
- * moe_intermediate_size; fm_shared then says what the shared expert's width was by that key.
+ * dimensions, gate_up_proj (E, 2 k, H), gate rows first, and down_proj (E, H, k); k is a multiple
+ * of what the kernels require, and config.json lists it for every decoder layer as
+ * moe_intermediate_size. fm_shared is the width of the shared expert, if that key defined it.
  */
 #include <inttypes.h>
 
@@ -28,7 +28,7 @@ static void level_layers(struct fm_exportplan *p)
     }
 }
 
-/* A width per decoder layer, 0 where it has no experts. */
+/* A width per decoder layer, 0 for layers without experts. */
 static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     struct fm_text t = {0};

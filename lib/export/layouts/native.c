@@ -1,7 +1,7 @@
 /*
- * native: the layout of the bundle itself, for the fm tools alone.  Prefixes of the ranked experts
- * are copied as they are: layers-NNNNN.safetensors has a layer's experts as two flat tensors,
- * gate_up (2 sum k, H) and down (sum k, H), and rest.safetensors everything else.
+ * native: the layout of the bundle itself, only for the fm tools.  Prefixes of the ranked experts
+ * are copied unchanged: layers-NNNNN.safetensors has a layer's experts as two flat tensors, gate_up
+ * (2 sum k, H) and down (sum k, H), and rest.safetensors everything else.
  */
 #include "lib/export/plan.h"
 
@@ -10,7 +10,7 @@
 
 #include "lib/base/mem.h"
 
-/* The weight file of the m-th layer of experts, or of all other tensors: -1. */
+/* Name the weight file of the m-th layer of experts or, for -1, of all other tensors. */
 static int add_file(struct fm_exportplan *p, const char *name, int m, struct fm_err *err)
 {
     struct fm_tensor *tensor = fm_alloc(p->tensors, sizeof *tensor, "a file's plan", err);

@@ -1,13 +1,13 @@
 /*
- * uniform: stock names, every expert equally wide.  The width is what the budget leaves of an
- * expert, up to a multiple that the grouped products of stock runtimes need, and config.json
- * differs from the checkpoint's in the width key alone: any program that runs the original
- * architecture loads it.  Where the shared expert is said to be as wide as so many experts, that
- * number changes, too, and zeros fill the last of them.
+ * uniform: stock names, every expert equally wide.  The width is the mean of the mask, rounded up
+ * to a multiple that the grouped products of stock runtimes require.  Only the width key of
+ * config.json differs from the checkpoint's, so any program that runs the original architecture
+ * loads the export.  If config.json gives the width of the shared expert as a number of experts,
+ * that number also changes, and zeros fill the last of them.
  *
- * Its form for --drop-experts is for vLLM 0.33: experts that the mask leaves no channel are left
- * out, the router stays as it is, and config.json lists them (FM_REMOVED_KEY).  Each has a constant
- * in the place of its output.  The others share one width.
+ * Its form for --drop-experts is for vLLM 0.33: experts without channels in the mask are left out,
+ * the router is unchanged, and config.json lists them (FM_REMOVED_KEY).  Each is replaced by a
+ * constant output.  The others share one width.
  */
 #include "lib/export/runtimes.h"
 #include "lib/export/plan.h"
@@ -22,7 +22,7 @@ static void level_model(struct fm_exportplan *p)
         p->widths.kept[i] = k;
 }
 
-/* The same of the experts that have channels. */
+/* The same for the experts that have channels. */
 static void level_kept(struct fm_exportplan *p)
 {
     size_t n = fm_opened_experts(p->from);
@@ -54,7 +54,7 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     fm_texts_set(edit, family->shared_key, &t);
 }
 
-/* {"3": [0, 17]}: layers that lack experts, and which. */
+/* Write {"3": [0, 17]}: the layers that lack experts, and which. */
 static void set_removed(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
