@@ -1,5 +1,5 @@
 /*
- * The name of a tensor decides whether it is extra, and a mark whether its layer really is: if
+ * The name of a tensor decides whether it is extra, and the mark confirms that its layer is: if
  * num_hidden_layers in a config.json was reduced, the last decoder layers must not be taken for
  * extra ones and left out of the ranking.
  */

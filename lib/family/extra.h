@@ -43,7 +43,8 @@ struct fm_extra_form {
 /* Layers after the last decoder layer, as in DeepSeek-V3 and similar families. */
 extern const struct fm_extra_form fm_extra_nextn;
 
-/* One set without a key in config.json, as in Qwen3-Next and its successors. */
+/* The form of one set of layers that no key of config.json counts, as in Qwen3-Next and its
+ * successors. */
 extern const struct fm_extra_form fm_extra_mtp;
 
 /* The extra tensors of a model, counted. */

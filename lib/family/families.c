@@ -1,20 +1,21 @@
 /*
  * The list of families, and lookup by name.
  *
- * To add a family:  1. its file in lib/family/models: the keys of config.json that no block reads,
- * and the names of
- *     all that its checkpoints have (.keys: exports with our modelling file keep no other), its
- *     tensors as a table made of its blocks' rows, and which blocks it is made of; and its row in
- *     family.h;
- *  2. where it computes what no other family does: a block of its own in lib/block, with a pointer
- *     in struct fm_config to what it reads of config.json (fm_config_release frees it), its weights
- *     in lib/block/layerweights.h, and what it needs of operations in kernels/ops;
- *  3. its classes in formats/runtime/modeling_fm.py, a small model and its goldens in golden/, a
- *     line in the list of tests/unit/models.h;
- *  4. where servers or llama.cpp treat it differently from most families: its row, or its block's,
- *     in lib/export/runtimes.c.
- * What is pruned is always the same: channels of routed experts.  Routers, shared experts, dense
- * layers, norms and biases are read, computed with, and carried byte for byte.
+ * To add a family:
+ *  1. Write its file in lib/family/models, and add a row to family.h.  The file has the keys of
+ *     config.json that no block reads, the names of all keys of its checkpoints (.keys: exports
+ *     with our modelling file keep no others), its tensors as a table made of its blocks' rows, and
+ *     its blocks.
+ *  2. If it computes something new, write a block in lib/block, with a pointer in struct fm_config
+ *     to the values that it reads from config.json (fm_config_release frees them), its weights in
+ *     lib/block/layerweights.h, and the operations that it needs in kernels/ops.
+ *  3. Add its classes to formats/runtime/modeling_fm.py, a small model and its goldens to golden/,
+ *     and a line to the list of tests/unit/models.h.
+ *  4. If servers or llama.cpp treat it differently from most families, add its row, or its block's,
+ *     to lib/export/runtimes.c.
+ *
+ * In every family, only channels of routed experts are pruned.  Routers, shared experts, dense
+ * layers, norms and biases are read, used in computation, and copied byte for byte.
  */
 #include "lib/family/family.h"
 

@@ -48,7 +48,7 @@ struct fm_model_family {
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */
-    double eps;            /* if config.json does not set it */
+    double eps;            /* default of the epsilon of norms */
     int positions;
     const struct fm_keys_only *only; /* keys of config.json that must have one value; NULL: none */
     const char *needed; /* keys that config.json must have, "one two", because transformers would
@@ -92,7 +92,7 @@ struct fm_model_family {
 #define FM_FAMILY_DECLARE(name) extern const struct fm_model_family fm_##name;
 FM_FAMILY_ROWS(FM_FAMILY_DECLARE)
 
-/* By name or alias; NULL if not found. */
+/* Find a family by name or alias; NULL if there is none. */
 const struct fm_model_family *fm_families_find(const char *name);
 /* Whether models of the family have this key in config.json, and it does not load code. */
 bool fm_families_knows(const struct fm_model_family *family, const char *key);

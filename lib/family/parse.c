@@ -244,8 +244,9 @@ static void compare_experts(struct fm_config *c, struct fm_scheme *first, const 
     }
 }
 
-/* Of a checkpoint with several schemes: that of the experts.  Where they are not all codes of one
- * scheme, their codes are not kept, and it is that of the first that is codes, if any is. */
+/* Set the storage of a checkpoint with several schemes to that of the experts.  If their
+ * matrices do not all have codes of one scheme, codes are not kept, and the storage is that of
+ * the first matrix with codes, if any. */
 static void choose_storage(struct fm_config *c)
 {
     struct fm_scheme first = {0};

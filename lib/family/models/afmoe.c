@@ -79,7 +79,7 @@ const struct fm_model_family fm_afmoe = {
     .eps = 1e-5,
     .positions = 16384,
     .only = only,
-    .needed = "head_dim", /* 128 */
+    .needed = "head_dim", /* transformers' default is 128 */
     .keys = "global_attn_every_n_layers load_balance_coeff mlp_layer_types moe_layer_freq "
             "mup_enabled num_dense_layers route_scale scoring_func use_grouped_mm",
     .weight = weights,

@@ -123,7 +123,8 @@ const struct fm_model_family fm_exaone_moe = {
     .router_options = &router,
     .eps = 1e-5,
     .positions = 2048,
-    .needed = "num_key_value_heads sliding_window", /* 32 and 4096; transformers fails on null */
+    .needed = "num_key_value_heads sliding_window", /* transformers' defaults are 32 and 4096,
+                                                       and it fails on null */
     .keys = "first_k_dense_replace first_last_k_dense_replace is_moe_layer mlp_layer_types "
             "moe_layer_freq n_group routed_scaling_factor scoring_func sliding_window_pattern "
             "topk_group topk_method",

@@ -71,7 +71,7 @@ const struct fm_model_family fm_hy_v3 = {
     .eps = 1e-5,
     .positions = 131072,
     .only = only,
-    .needed = "head_dim num_key_value_heads", /* 128 and 8 */
+    .needed = "head_dim num_key_value_heads", /* transformers' defaults are 128 and 8 */
     .keys = "enable_attention_fp32_softmax enable_lm_head_fp32 enable_moe_fp32_combine "
             "first_k_dense_replace mlp_layer_types moe_layer_freq router_scaling_factor "
             "scoring_func",

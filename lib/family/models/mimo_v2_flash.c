@@ -128,7 +128,8 @@ const struct fm_model_family fm_mimo_v2_flash = {
     .eps = 1e-5,
     .positions = 131072,
     .only = only,
-    .needed = "head_dim num_key_value_heads v_head_dim", /* 192, 4, 128 */
+    .needed = "head_dim num_key_value_heads v_head_dim", /* transformers' defaults are 192, 4,
+                                                            128 */
     .keys = FM_DEEPSEEK_KEYS " attention_chunk_size attention_value_scale hybrid_block_size "
                              "hybrid_layer_pattern layernorm_epsilon sliding_window_size "
                              "swa_head_dim swa_num_attention_heads swa_num_key_value_heads "

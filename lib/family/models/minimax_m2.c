@@ -71,7 +71,8 @@ static const struct fm_extra_form extra = {.name = extra_names,
 
 const struct fm_model_family fm_minimax_m2 = {
     .name = "minimax_m2",
-    .alias = "minimax", /* used by the first checkpoint; it is the name of an older model */
+    .alias = "minimax", /* model_type of the first checkpoint; it is also the name of an older
+                           model */
     .class_name = "MiniMaxM2",
     .width_key = "intermediate_size",
     .read_layers = read_layers,

@@ -45,7 +45,7 @@ const struct fm_model_family fm_solar_open = {
     .eps = 1e-5,
     .positions = 131072,
     .only = only,
-    .needed = "head_dim num_key_value_heads", /* 128 and 8 */
+    .needed = "head_dim num_key_value_heads", /* transformers' defaults are 128 and 8 */
     .keys = FM_DEEPSEEK_KEYS,
     .weight = weights,
 };
