@@ -40,7 +40,7 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Tell the user if config.json has another number of extra layers than the checkpoint. */
+/* Warn if config.json has another number of extra layers than the checkpoint. */
 static void tell_extra(const struct fm_packing *p)
 {
     char note[FM_EXTRA_NOTE];
@@ -49,7 +49,7 @@ static void tell_extra(const struct fm_packing *p)
         fm_run_warn(p->run, "%s", note);
 }
 
-/* A bundle under the name of a part would be read as one part of several. */
+/* Refuse the name of a part for a bundle in one file: it would be read as one part of several. */
 static int check_name(const struct fm_run_options *run, struct fm_err *err)
 {
     int number, parts;
@@ -388,7 +388,7 @@ static uint64_t plan_codes(const struct fm_packing *p)
     return codes + scales;
 }
 
-/* The tensors of a checkpoint by name, and their places. */
+/* Memory for the names and places of a checkpoint's tensors. */
 static uint64_t index_memory(const struct fm_checkpoint *cp)
 {
     uint64_t bytes = cp->experts * sizeof *cp->expert + cp->dir.places * sizeof *cp->dir.place +
@@ -498,10 +498,10 @@ static int plan(struct fm_packing *p, struct fm_err *err)
 /* ---- a bundle that has the output's name and another number of files ---- */
 
 struct replaced {
-    char *first[2]; /* of one file, of parts; NULL: not there */
+    char *first[2]; /* of a bundle in one file, and of one in parts; NULL: it does not exist */
 };
 
-/* Find it; FM_ECREATE if it may not be replaced. */
+/* Find such a bundle; FM_ECREATE if it may not be replaced. */
 static int find_replaced(struct replaced *old, const struct fm_packing *p, struct fm_err *err)
 {
     const char *path = p->run->outputs.path;
@@ -526,8 +526,8 @@ static int find_replaced(struct replaced *old, const struct fm_packing *p, struc
     return FM_OK;
 }
 
-/* Remove it, its first file first, now that the new one is whole.  What cannot be opened as a
- * bundle stays. */
+/* Remove it, its first file first, after the new one is complete.  A file that cannot be opened
+ * as a bundle is kept. */
 static void remove_replaced(const struct replaced *old, const struct fm_run_options *run)
 {
     for (int i = 0; i < 2; i++) {
@@ -693,7 +693,7 @@ int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options 
     return rc;
 }
 
-/* ---- again ---- */
+/* ---- comparing ---- */
 
 /* Compare the experts of a tensor of a layer, and report those whose digests differ. */
 static void compare_part(const struct fm_packing *p, const struct fm_segments *said, int m,

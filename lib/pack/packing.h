@@ -63,7 +63,7 @@ struct fm_packing {
     int at_once;                     /* experts of one volume that are made at once */
     struct fm_weightsum wanted,
         sums;             /* sums of the checkpoint that was ranked, and of the one that is read */
-    pthread_mutex_t lock; /* on sums */
+    pthread_mutex_t lock; /* guards sums */
     struct fm_taskgroup tasks;
 };
 

@@ -73,7 +73,7 @@ static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
 static void join_sums(const struct run *w)
 {
     const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
-    int plane = part_of(w)->plane; /* -1: both, if there are two */
+    int plane = part_of(w)->plane; /* -1: if there are two planes, both */
     for (int i = 0; i < w->p->cp.tensors; i++) {
         const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -484,7 +484,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                      "--weights bf16",
                      t->name);
     if (p->packed.storage)
-        o.scales.scale = NULL; /* they were read only to be checked */
+        o.scales.scale = NULL; /* scales of codes that are kept are only checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);
     if (o.scales.scale)
         o.written = fm_scratch(FM_PACKING_PIECE_BYTES * fm_storage_growth(&p->cp.config));
