@@ -1,7 +1,7 @@
 /*
- * An action set turns ratios into widths: each is rounded up to a whole channel and then to a
+ * An action set converts ratios to widths: each is rounded up to a whole channel and then to a
  * multiple, and equal ones are merged, all in integers (lib/masks/decimal.h).  Training, segment
- * boundaries and exports must round widths alike, so the rounding is only here.
+ * boundaries and exports must round widths in the same way, so only this file rounds.
  */
 #include "lib/masks/actions.h"
 
@@ -37,7 +37,7 @@ static int check_multiple(uint32_t multiple, int I, struct fm_err *err)
     return FM_OK;
 }
 
-/* a < b? */
+/* True if a < b. */
 static bool is_less(const struct fm_decimal *a, const struct fm_decimal *b)
 {
     return a->num * b->den < b->num * a->den;
@@ -66,7 +66,7 @@ int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32
     *actions = (struct fm_actions){.multiple = multiple};
     int rc = check_multiple(multiple, I, err);
     struct fm_decimal last = {0, 1};
-    bool first = true; /* and may be 0 */
+    bool first = true; /* the first ratio may be 0 */
     for (const char *at = text; !rc && *(at += strspn(at, ", "));) {
         size_t len = strcspn(at, ", ");
         struct fm_decimal ratio;
@@ -93,7 +93,7 @@ int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
     uint64_t steps = until->num * step->den / (step->num * until->den);
     for (uint64_t i = steps + 1; !rc && i-- > 0;) {
         struct fm_decimal ratio = {step->den - i * step->num, step->den};
-        /* Uniform pruning leaves every expert some channels. */
+        /* Uniform pruning leaves channels in every expert. */
         if (ratio.num == 0)
             continue;
         fm_decimal_reduce(&ratio);

@@ -18,42 +18,43 @@
 #define FM_ACTIONS_PAPER "0.1,0.4,0.7,1"
 
 struct fm_actions {
-    int count;                               /* A */
+    int count;                               /* A, the number of actions */
     struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the first may be 0, the last is 1 */
     uint32_t width[FM_ACTIONS_MAX];          /* increasing; the last is I */
-    uint32_t multiple;                       /* widths were rounded up to it */
+    uint32_t multiple;                       /* widths were rounded up to a multiple of it */
     int merged; /* ratios dropped because their width was already in the set */
 };
 
 /*
- * Parse "0.1,0.4,0.7,1" (commas or spaces between) for experts of I channels: width =
- * ceil(ratio I) rounded up to `multiple`, at most I.  Ratios increase, are in [0, 1] and end
- * with 1; an expert of ratio 0 has no channel.  Of ratios with the same width the smallest stays;
- * the caller warns if `merged` is not 0.
+ * Parse "0.1,0.4,0.7,1" (commas or spaces between) for experts of I channels: width = ceil(ratio I)
+ * rounded up to `multiple`, at most I.  Ratios increase, are in [0, 1] and end with 1; an expert of
+ * ratio 0 has no channels.  If several ratios have the same width the smallest is kept; the caller
+ * warns if `merged` is not 0.
  */
 int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
                      struct fm_err *err);
 
-/* Uniform pruning: the ratios 1 - i step that remove no more than `until`, as an action set.
- * FM_EUSAGE where that is over FM_ACTIONS_MAX. */
+/* The action set of uniform pruning: the ratios 1 - i step that remove no more than `until`.
+ * FM_EUSAGE if there are more than FM_ACTIONS_MAX. */
 int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
                      const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err);
 
-/* width rounded up to a multiple, at most I; and the least common multiple of two such numbers, or
- * UINT32_MAX where it does not fit in 32 bits (then only I is a multiple). */
+/* width rounded up to a multiple, at most I; and the least common multiple of two such numbers,
+ * or UINT32_MAX if it does not fit in 32 bits (then only I is a multiple). */
 uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I);
 uint32_t fm_actions_both(uint32_t a, uint32_t b);
 
 /* ceil((1 - removed / (M E I)) I) rounded up to multiple: uniform pruning at a budget. */
 uint32_t fm_actions_uniform(uint64_t removed, int M, int E, int I, uint32_t multiple);
 
-/* The width of the uniform export: the same, rounded up to a multiple of FM_UNIFORM_MULTIPLE too,
- * at most I.  Rows of grouped products must be a multiple of 16 bytes in stock runtimes (torch's
- * grouped_mm fails in the forward otherwise), and this layout has to load everywhere. */
+/* The width of the uniform export: the same, also rounded up to a multiple of
+ * FM_UNIFORM_MULTIPLE, at most I.  Stock runtimes require rows of grouped products to be a
+ * multiple of 16 bytes (otherwise torch's grouped_mm fails in the forward), and this layout must
+ * load everywhere. */
 #define FM_UNIFORM_MULTIPLE 8
 uint32_t fm_actions_uniform_export(uint64_t removed, int M, int E, int I, uint32_t multiple);
 
-/* Index of a width, -1 where it is not in the set. */
+/* Index of a width, -1 if it is not in the set. */
 int fm_actions_find(const struct fm_actions *actions, uint32_t width);
 
 #endif

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Budgets are printed with four decimals, and given as they were printed. */
+/* Budgets are printed with four decimals, and users copy what was printed. */
 #define PRINTED 0.00005
 
 static int refuse_exact(const struct fm_masks *f, int first, int last, int best, double want,

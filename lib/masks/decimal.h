@@ -1,6 +1,6 @@
 /*
- * Decimals from 0 to 1 as a user wrote them, and counts in proportion to them, in integers.
- * 0.7 * 2560 is 1792 here, where a double says 1792.0000000000002 and a ceiling 1793.
+ * Decimal numbers from 0 to 1 as the user typed them, and counts in proportion to them, in
+ * integers.  0.7 * 2560 is 1792 here; in double it is 1792.0000000000002, whose ceiling is 1793.
  */
 #ifndef FM_DECIMAL_H
 #define FM_DECIMAL_H
@@ -15,29 +15,29 @@ struct fm_decimal {
     uint64_t num, den;
 };
 
-/* "0.40", ".4", "1": digits with at most one point and nine decimals, in [0, 1]; FM_EUSAGE names
- * `what` ("--until"). */
+/* Parse "0.40", ".4", "1": digits with at most one point and nine decimals, in [0, 1]; FM_EUSAGE
+ * names `what` ("--until"). */
 int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err);
-/* The same of the first `len` bytes of text. */
+/* The same for the first `len` bytes of text. */
 int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
                     struct fm_err *err);
-/* The fraction that a percentage of at least 2 means, "40" or "40%"; 0: text is no such number. */
+/* If text is a percentage of at least 2, "40" or "40%", the fraction that it means; else 0. */
 double fm_decimal_percent(const char *text, size_t len);
 
-/* The least denominator. */
+/* Reduce to the smallest denominator. */
 void fm_decimal_reduce(struct fm_decimal *d);
 
 /* ceil(d * n), floor(d * n), for n < 2^34. */
 uint64_t fm_decimal_ceil(const struct fm_decimal *d, uint64_t n);
 uint64_t fm_decimal_floor(const struct fm_decimal *d, uint64_t n);
 
-/* Budgets in steps: the number of targets up to `until` (the last is `until` itself), and
- * target i of them, from 1, as a count out of n: ceil(min(i step, until) n). */
+/* Budgets at multiples of a step: the number of targets up to `until` (the last is `until`
+ * itself), and target i, counted from 1, as a number out of n: ceil(min(i step, until) n). */
 uint64_t fm_decimal_targets(const struct fm_decimal *step, const struct fm_decimal *until);
 uint64_t fm_decimal_target(const struct fm_decimal *step, const struct fm_decimal *until,
                            uint64_t i, uint64_t n);
 
-/* The shortest text that reads back the same: "0.4", "1", "0". */
+/* Write the shortest text that reads back the same: "0.4", "1", "0". */
 #define FM_DECIMAL_TEXT 16
 void fm_decimal_print(char text[FM_DECIMAL_TEXT], const struct fm_decimal *d);
 

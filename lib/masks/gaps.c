@@ -16,9 +16,9 @@
 struct way {
     const struct fm_gaps *gaps;
     size_t X;          /* experts */
-    uint64_t removed;  /* by widths */
+    uint64_t removed;  /* current widths */
     uint32_t *widths;  /* (X) */
-    uint32_t *towards; /* (X), nowhere wider than widths */
+    uint32_t *towards; /* (X), nowhere wider than `widths` */
 };
 
 static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_masks *from,
@@ -31,7 +31,8 @@ static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_m
     return w->widths ? FM_OK : FM_ENOMEM;
 }
 
-/* Start at the wider of a and b, expert by expert, and end at b; b NULL: at the narrowest mask. */
+/* Start at the wider of a and b, expert by expert, and end at b; if b is NULL, at the narrowest
+ * mask. */
 static void begin_wide(struct way *w, const struct fm_masks *f, const uint32_t *a,
                        const uint32_t *b)
 {
@@ -146,7 +147,7 @@ int fm_gaps_nest(struct fm_masks *f, const struct fm_masks *from, const struct f
         const uint32_t *next = fm_masks_widths(from, b);
         for (size_t x = 0; x < way.X; x++)
             way.towards[x] = next[x] < way.widths[x] ? next[x] : way.widths[x];
-        /* The narrower of both removes at least as much as `next` does. */
+        /* The narrower of both removes at least as much as `next`. */
         bool arrived = go_down(&way, from->mask[b].removed);
         assert(arrived);
         if (way.removed <= f->mask[f->count - 1].removed)

@@ -1,7 +1,7 @@
 /*
- * The mathematics of learned masks, without a model: logits over the action set for
- * every expert, the straight-through Gumbel-softmax, the gradients of its loss, Adam,
- * and the controller that paces the budget (fm-method(7)).  Everything in double.
+ * The mathematics of learned masks, independent of a model: logits over the action set for every
+ * expert, the straight-through Gumbel-softmax, the gradients of its loss, Adam, and the controller
+ * of the budget (fm-method(7)).  All in double.
  *
  * x counts experts of all layers, X = M E; a counts actions.
  */
@@ -15,10 +15,10 @@
 struct fm_logits {
     int X, A;
     const struct fm_actions *actions; /* borrowed */
-    double I;                         /* widest action, as a double */
-    double *alpha, *m, *v;            /* (X, A): what is trained, its moments: the state */
-    double *p;                        /* (X, A): softmax(alpha), clean */
-    double *grad;                     /* (X, A): of the loss at alpha */
+    double I;                         /* width of the widest action */
+    double *alpha, *m, *v;            /* (X, A): the trained logits and their moments: the state */
+    double *p;                        /* (X, A): softmax(alpha), without noise */
+    double *grad;                     /* (X, A): gradient of the loss at alpha */
     double *soft;                     /* (X, A): softmax((alpha + g) / tau) of the last sample */
 };
 
@@ -27,12 +27,12 @@ int fm_logits_init(struct fm_logits *z, const struct fm_actions *actions, int X,
 void fm_logits_release(struct fm_logits *z); /* zeroed struct is fine */
 
 /*
- * alpha = -eta lost / mean(lost), plus 2 for the widest action.  lost (X, A) as made by
- * fm_masks_lost; where all of it is zero, or eta is, only the 2 stays.
+ * alpha = -eta lost / mean(lost), plus 2 for the widest action. lost (X, A) as made by
+ * fm_masks_lost; if it is all zero, or eta is zero, only the 2 remains.
  */
 void fm_logits_start(struct fm_logits *z, const double *lost, double eta);
 
-/* p from alpha; to be called after every change of alpha. */
+/* Compute p from alpha; call it after every change of alpha. */
 void fm_logits_refresh(struct fm_logits *z);
 
 /* Expected budget: 1 - mean over x of sum_a p_a k_a / I. */
@@ -41,29 +41,31 @@ double fm_logits_expected(const struct fm_logits *z);
 /* Widths (X) of the hardened mask: argmax of p. */
 void fm_logits_harden(const struct fm_logits *z, uint32_t *widths);
 
-/* Draw one subnet: soft and widths (X), the argmax of soft.  `draw` numbers the samples of a
- * run, so that the same sample comes out after a resume. */
+/* Draw one subnet: soft, and widths (X) by the argmax of soft. `draw` numbers the samples of a
+ * run, so that a resumed run makes the same draws. */
 void fm_logits_sample(struct fm_logits *z, uint32_t *widths, double tau, uint64_t seed,
                       uint64_t draw);
 
-/* grad = 0 */
+/* Set grad to 0. */
 void fm_logits_clear(struct fm_logits *z);
 
-/* Through the last sample: grad_a += share soft_a (dz_a - sum_b soft_b dz_b) / tau, dz (X, A). */
+/* Add the gradient through the last sample: grad_a += share soft_a (dz_a - sum_b soft_b dz_b) /
+ * tau, dz (X, A). */
 void fm_logits_back_sample(struct fm_logits *z, const double *dz, double tau, double share);
 
-/* Of lambda sum_x q_x sum_a p_a k_a / I. */
+/* Add the gradient of lambda sum_x q_x sum_a p_a k_a / I. */
 void fm_logits_back_cost(struct fm_logits *z, const double *q, double lambda);
 
-/* Of -beta mean entropy(p). */
+/* Add the gradient of -beta mean entropy(p). */
 void fm_logits_back_entropy(struct fm_logits *z, double beta);
 
-/* One step of Adam on alpha, t counted from 1; p is refreshed. */
+/* Take one step of Adam on alpha, t counted from 1, and recompute p. */
 void fm_logits_adam(struct fm_logits *z, double lr, double beta1, double beta2, int t);
 
 /*
- * The running mean, 0.9, of each expert's share of its layer's token slots.  q (M, E), counts
- * (M, E) of this step; `first` starts the mean.  floored (M, E) is q with a floor of 0.01 / E.
+ * Update the running mean, with factor 0.9, of each expert's share of its layer's token slots. q
+ * (M, E), counts (M, E) of this step; `first` starts the mean. floored (M, E) is q with a floor of
+ * 0.01 / E.
  */
 void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, int E, bool first);
 

@@ -14,7 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-/* Finer steps than this have no use; the readers of families in streams have the same limit. */
+/* Smaller steps than this are useless; readers of families in streams have the same limit. */
 #define MASKS_MAX 10000
 
 static const char *const names[FM_METHODS] = {
@@ -267,7 +267,7 @@ void fm_masks_lost(double *lost, const struct fm_actions *actions, const double 
         const int32_t *rank = order + x * (size_t)I;
         double sum = 0;
         int j = I;
-        /* Summed from the smallest score up, to keep the small ones' precision. */
+        /* Summed from the smallest score up, for precision. */
         for (int a = A; a-- > 0;) {
             while (j > (int)actions->width[a])
                 sum += s[rank[--j]];
@@ -276,11 +276,11 @@ void fm_masks_lost(double *lost, const struct fm_actions *actions, const double 
     }
 }
 
-/* One step down the hull of a group of tied experts, or of one that is not tied. */
+/* One step down the hull of a group of tied experts, or of a single expert. */
 struct segment {
-    double slope; /* score lost per channel of the width */
+    double slope; /* score lost per channel */
     size_t group;
-    uint32_t from, to; /* widths */
+    uint32_t from, to; /* widths before and after */
 };
 
 static int compare_segments(const void *pa, const void *pb)

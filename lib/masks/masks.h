@@ -1,9 +1,9 @@
 /*
  * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
- * logits that learn them, experts that share a width.  It includes only lib/base: it knows no
- * tensors, files or models, so plain numbers test all of it.  In reading order: decimal, actions,
- * granularity, masks, choose (which mask a budget means), spread (how tokens differ), gaps,
- * stepcost, logits.
+ * logits that learn them, experts that share a width.  It includes only lib/base and does not use
+ * tensors, files or models, so all of it is tested with plain numbers.  In reading order: decimal,
+ * actions, granularity, masks, choose (which mask a budget means), spread (how tokens differ),
+ * gaps, stepcost, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
  * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)
@@ -26,17 +26,17 @@ enum fm_method {
     FM_METHOD_SALIENCY,
     FM_METHOD_WALK,
     FM_METHOD_UNIFORM,
-    FM_METHOD_SHUFFLE_LAYER, /* controls: of a family that the input stream has */
+    FM_METHOD_SHUFFLE_LAYER, /* controls, made from the family in the input stream */
     FM_METHOD_SHUFFLE_GLOBAL,
-    FM_METHOD_EXCHANGE, /* a walk by what steps are worth around the mask */
+    FM_METHOD_EXCHANGE, /* a walk guided by what steps around the mask are worth */
     FM_METHODS
 };
 
-/* "learned", "saliency", ... as options and manifest spell them. */
+/* "learned", "saliency", ...: names in options and manifests. */
 const char *fm_method_name(enum fm_method method);
 int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err);
 
-/* Kinds of held-out text, by name; none where there is one text. */
+/* Kinds of held-out text, by name; empty if there is only one text. */
 #define FM_KINDS_MAX 16 /* FM_INPUTS_MAX */
 #define FM_KIND_CHARACTERS "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 struct fm_kinds {
@@ -47,59 +47,62 @@ struct fm_kinds {
 /* How good a mask is on held-out sequences (lib/learn/quality.h measures it). */
 struct fm_quality {
     double ce, kl;             /* means over positions, natural logarithm */
-    double agree;              /* share of positions whose top token is the full model's */
+    double agree;              /* share of positions at which the most probable token is the full
+                                  model's */
     int64_t positions;         /* 0: not measured */
     bool recovered;            /* measured with the merged, rounded adapter */
-    double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, where there are kinds */
+    double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, if there are kinds */
 };
 
 struct fm_mask {
-    uint64_t removed; /* channels */
+    uint64_t removed; /* number of channels */
     enum fm_method method;
-    int step; /* of training or of the walk; 0: the full mask, or no steps */
+    int step; /* number of steps of training or of the walk; 0: the full mask, or a method
+                 without steps */
     struct fm_quality quality;
 };
 
 struct fm_masks {
     int M, E, I;
     int count;
-    size_t mask_room, widths_room; /* of mask and widths, in masks */
+    size_t mask_room, widths_room; /* capacity of mask and widths, in masks */
     struct fm_mask *mask;          /* (count), removed strictly increasing */
     uint32_t *widths;              /* (count, M, E) */
-    struct fm_kinds kinds;         /* that qualities have figures of */
+    struct fm_kinds kinds;         /* the kinds that qualities have figures for */
 };
 
-/* The kind that a quality lost most of over that of the full model, and how much; -1: no kinds. */
+/* The kind with the largest increase of loss over the full model's quality, and that increase;
+ * -1: no kinds. */
 int fm_masks_worst(double *lost, const struct fm_kinds *kinds, const double *kind,
                    const double *full);
 
 void fm_masks_init(struct fm_masks *f, int M, int E, int I);
-/* Allocate room for that many masks. */
+/* Allocate memory for that many masks. */
 int fm_masks_reserve(struct fm_masks *f, size_t masks, struct fm_err *err);
 void fm_masks_release(struct fm_masks *f); /* zeroed struct is fine */
 
 /* Widths of mask b, (M, E). */
 const uint32_t *fm_masks_widths(const struct fm_masks *f, int b);
 
-/* Widths of n masks, by their numbers, one after another: (n, M, E). */
+/* Copy the widths of n masks, by index, one after another: (n, M, E). */
 void fm_masks_gather(uint32_t *widths, const struct fm_masks *f, const int *number, int n);
 
-/* A sanity check for asserts: widths are at most I, every mask removes the number of channels that
- * it records, and more than the one before, and qualities are numbers. */
+/* A sanity check for asserts: widths are at most I, every mask removes the number of channels
+ * that it records and more than the previous one, and qualities are finite. */
 bool fm_masks_sane(const struct fm_masks *f);
 
-/* M E I, and the budget of mask b. */
+/* M E I; and the budget of mask b. */
 uint64_t fm_masks_channels(const struct fm_masks *f);
 double fm_masks_budget(const struct fm_masks *f, int b);
 
-/* Channels that widths (M, E) remove. */
+/* The number of channels that widths (M, E) remove. */
 uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths);
 
 /* Append a copy of widths (M, E), which must remove more than the last mask does. */
 int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
                     struct fm_err *err);
 
-/* Append mask b of another family, with its origin and quality; it must remove more, too. */
+/* Append mask b of another family, with its origin and quality; it must also remove more. */
 int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err);
 
 /* Replace the widths of mask b, which must stay between its neighbours, and clear its quality. */
@@ -108,25 +111,25 @@ void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths);
 /* Append the full mask to an empty family. */
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err);
 
-/* The export rule: append widths if they remove at least `grown` more than the last mask, or, with
- * `last`, if they remove more at all.  f has at least the full mask.  *added, if not NULL, says
- * whether. */
+/* The rule of exports: append widths if they remove at least `grown` more than the last mask or,
+ * with `last`, if they remove more at all. f has at least the full mask. *added, if not NULL, is
+ * set to whether they were appended. */
 int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
                           int step, uint64_t grown, bool last, bool *added, struct fm_err *err);
 
-/* The mask whose budget is nearest (ties: the lower); -1 in an empty family. */
+/* The mask with the nearest budget (ties: the lower); -1 for an empty family. */
 int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget);
 
 /*
- * measured (count) = the masks that --measure-step wants measured: the first, the last, and those
- * nearest to a multiple of `every`; all where that is at most `step`, the one between budgets.
+ * measured (count) = the masks to measure with --measure-step: the first, the last, and those
+ * nearest to a multiple of `every`; all if that is at most `step`, the distance of budgets.
  */
 void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm_decimal *every,
                        const struct fm_decimal *step);
 
 /*
- * The quality of mask b: *q as measured, or, with positions 0, interpolated between the nearest
- * measured masks, linearly in the number of channels removed.  False if there is neither.
+ * The quality of mask b: *q as measured or, with positions 0, interpolated linearly in the number
+ * of removed channels between the nearest measured masks.  False if there is neither.
  */
 bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b);
 
@@ -141,11 +144,12 @@ int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, cons
                       const struct fm_decimal *until, enum fm_granularity granularity,
                       struct fm_err *err);
 
-/* One mask per action that does not remove more than `until`: every expert that width. */
+/* One mask for each action that does not remove more than `until`, with that width for every
+ * expert. */
 int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
                      const struct fm_decimal *until, struct fm_err *err);
 
-/* Every mask of `from` with its widths permuted inside layers or over the model. */
+/* Every mask of `from`, with its widths permuted inside layers or over the model. */
 int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool global, uint64_t seed,
                      struct fm_err *err);
 

@@ -1,4 +1,4 @@
-/* All from one pass over the tokens in their order, and one sort for each kind of percentile. */
+/* Computed in one pass over the tokens in order, and one sort for each kind of percentile. */
 #include "lib/masks/spread.h"
 
 #include <assert.h>
@@ -43,7 +43,7 @@ static void sort_into(double at[FM_SPREAD_AT], float *value, size_t n)
         at[i] = fm_spread_percentile(value, n, fm_spread_at[i]);
 }
 
-/* What is averaged. */
+/* The values that are averaged. */
 enum { CE, KL };
 
 static double value_of(const struct fm_token *t, int which)

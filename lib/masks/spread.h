@@ -1,18 +1,18 @@
 /*
- * How tokens differ: what a mean over held-out tokens hides, and how far the mean can be trusted.
- * Percentiles of the divergence per token, of the change in the probability of the true token, the
- * agreement of the five most probable tokens, and 95 % intervals of the mean losses.
+ * The distribution of losses over tokens, and the uncertainty of their mean.  Percentiles of the
+ * divergence per token, of the change in the probability of the true token, the agreement of the
+ * five most probable tokens, and 95 % intervals of the mean losses.
  *
- * Percentiles are between two values in proportion, as numpy's default has them and, in float32,
- * llama.cpp's llama-perplexity.  Intervals are over sequences (of a text that is cut by documents,
- * over documents), because tokens of one sequence share their context: an interval over tokens,
- * as llama.cpp prints, takes them for independent and is too narrow.  For a mean of n tokens in
+ * Percentiles are interpolated linearly, like numpy's default and, in float32, llama.cpp's
+ * llama-perplexity.  Intervals are over sequences (or documents, if a text is measured document by
+ * document), because tokens of one sequence share their context.  An interval over tokens, as
+ * llama.cpp prints, assumes that they are independent and is too narrow.  For a mean of n tokens in
  * g groups with sums s_i of n_i tokens each, the half width is
  *
  *     t(0.975, g - 1) sqrt(g / (g - 1) sum_i (s_i - n_i mean)^2) / n
  *
  * the ratio estimator of cluster sampling (Cochran, Sampling Techniques, 3rd ed., 6.3 and 9A), with
- * Student's t for the few sequences that people measure on.
+ * Student's t because the number of sequences is usually small.
  */
 #ifndef FM_SPREAD_H
 #define FM_SPREAD_H
@@ -21,35 +21,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is kept of one token while it is measured. */
+/* Values kept for one token while it is measured. */
 struct fm_token {
     float ce, kl; /* nats */
-    float change; /* probability of the true token less that in the original */
-    uint8_t near; /* of the original's five most probable tokens, those among our five */
+    float change; /* probability of the true token minus that in the original */
+    uint8_t near; /* of the original's five most probable tokens, the number that are among our
+                     five */
 };
 
-/* Counts of a text by whose words and bytes losses are given, too; zeroed: by tokens only. */
+/* Counts of a text for which losses are also given per word and byte; zeroed: only per token. */
 struct fm_words {
     uint64_t documents, words, bytes;
 };
 
-/* exp of the loss per word: ce nats per token of so many tokens.  Also that per byte (bytes for
- * words); bits per byte are its logarithm to 2. */
+/* exp of the loss per word, where the loss is ce nats per token over `tokens` tokens; also the
+ * same per byte (with bytes as words), whose logarithm to base 2 is bits per byte. */
 double fm_words_perplexity(double ce, uint64_t tokens, uint64_t words);
 
 #define FM_SPREAD_NEAR 5
 
-/* Where percentiles are taken, as shares; 0 and 1 are minimum and maximum. */
+/* The percentiles, as fractions; 0 and 1 are minimum and maximum. */
 #define FM_SPREAD_AT 13
 extern const double fm_spread_at[FM_SPREAD_AT];
-#define FM_SPREAD_MEDIAN 6 /* its index */
+#define FM_SPREAD_MEDIAN 6 /* index of the median */
 
 struct fm_spread {
-    bool compared;     /* there is an original; if not, only tokens, groups and ce_half */
+    bool compared;     /* there is an original; otherwise only tokens, groups and ce_half are set */
     int64_t tokens;    /* 0: nothing was measured */
     int groups;        /* sequences or documents */
-    double ce_half;    /* half of the 95 % interval of the mean cross-entropy; NaN of one group */
-    double kl_half;    /* and of the mean divergence */
+    double ce_half;    /* half of the 95 % interval of the mean cross-entropy; NaN for one group */
+    double kl_half;    /* the same for the mean divergence */
     double top5;       /* mean share of the original's five most probable tokens among our five */
     double change;     /* mean */
     double change_rms; /* root of the mean square */
@@ -57,17 +58,17 @@ struct fm_spread {
 };
 
 /*
- * Of `groups` groups of tokens, group i's at token[first[i]] to token[first[i + 1]]; `near` is the
- * most that one has, five or the size of the vocabulary.  sorted (first[groups]) is scratch.  Sums
- * are in order of tokens.
+ * Compute from `groups` groups of tokens; group i has token[first[i]] to token[first[i + 1]].
+ * `near` is the maximum of fm_token.near: five, or the size of the vocabulary. sorted
+ * (first[groups]) is scratch.  Sums are in order of tokens.
  */
 void fm_spread_of(struct fm_spread *spread, const struct fm_token *token, const size_t *first,
                   int groups, int near, bool compared, float *sorted);
 
-/* The value below which the share `at` of sorted (n > 0), rising, is. */
+/* The percentile `at` of sorted (n > 0), in ascending order. */
 double fm_spread_percentile(const float *sorted, size_t n, double at);
 
-/* The 0.975 quantile of Student's t with so many degrees of freedom, to 5 digits; NaN for 0. */
+/* The 0.975 quantile of Student's t with that many degrees of freedom, to 5 digits; NaN for 0. */
 double fm_spread_student(int freedom);
 
 #endif

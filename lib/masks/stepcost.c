@@ -25,7 +25,7 @@
  *
  * Invariants:
  *   1. Every width is width[a] of some action a, before and after each function.
- *   2. In a drawn mask every expert is at its width or one action beside it.
+ *   2. In a drawn mask every expert has its width or an adjacent action.
  *   3. fm_stepcost_lower never widens, and ends at the target or with every expert at width[0].
  *   4. fm_stepcost_pairs names each expert at most once, a pair has two different experts, and
  *      both steps exist: the one that goes down is above width[0], the other below width[A-1].
@@ -43,13 +43,13 @@
 #include "lib/base/rng.h"
 
 #define KEEP 0.5 /* of a running mean, at every sweep */
-/* A range that was not measured costs at least this times the range above it, because channels are
- * ranked. */
+/* A range that was not measured costs at least this multiple of the range above it, because
+ * channels are ranked. */
 #define DEEPER 1.2
-/* The part of the tokens that is taken to come in even shares.  Of three models of real text
- * (fm-train(1)), 0 loses more on other kinds of text, 1 on the calibration's. */
+/* The fraction of tokens that is assumed to be distributed evenly.  On three models of real text
+ * (fm-train(1)), 0 gives a higher loss on other kinds of text, and 1 on that of calibration. */
 #define TEMPER 0.5
-#define SHARE_MIN 0.05 /* of an even share, so that an expert without tokens has a weight */
+#define SHARE_MIN 0.05 /* of an even share, so that every expert has a finite weight */
 
 int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
                      struct fm_err *err)
@@ -226,7 +226,7 @@ int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_
     return update_ratio(w, widths, err);
 }
 
-/* What is measured, per channel. */
+/* The measured value, per channel. */
 static double worth_of(const struct fm_stepcost *w, int x, int a)
 {
     size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;

@@ -12,8 +12,8 @@
  * carry less information.  A worth is therefore shrunk towards `ratio` times the squares, by the
  * share of noise that its scatter between sweeps indicates (an estimate after James and Stein).
  *
- * Tokens of another text choose other experts.  So the worth of an expert is weighed as if half of
- * the tokens were spread evenly over the experts (fm_stepcost_temper).
+ * Other texts are routed to other experts.  So the worth of an expert is weighted as if half of the
+ * tokens were distributed evenly over the experts (fm_stepcost_temper).
  *
  * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at a, and
  * nothing at 0.
@@ -25,21 +25,21 @@
 
 #include "lib/masks/actions.h"
 
-#define FM_STEPCOST_LANES 2 /* masks around one */
+#define FM_STEPCOST_LANES 2 /* masks drawn around the current one */
 
-/* The version of these rules and constants.  A change that changes masks needs a new one, so that a
- * state or output of the former rule is not taken for one of this. */
+/* The version of these rules and constants.  A change that affects masks needs a new version, so
+ * that states and outputs of the former rule are not reused. */
 #define FM_STEPCOST_RULE "worth 3"
 
 struct fm_stepcost {
     const struct fm_actions *actions; /* borrowed */
     int X;
-    double *weight; /* (X) of worth, all 1 at first */
+    double *weight; /* (X) weights of worth, all 1 at first */
     /* State. */
     double *value;   /* (X, A) running means; NaN: not measured yet */
-    double *square;  /* (X, A) of the squares; NaN */
-    double scale[2]; /* ratio of values to squares; trust in values, 0 to 1 */
-    /* The state that fm_stepcost_keep kept. */
+    double *square;  /* (X, A) running means of the squares; NaN: not measured yet */
+    double scale[2]; /* ratio of values to squares; weight of the values, 0 to 1 */
+    /* The state saved by fm_stepcost_keep. */
     double *kept; /* (2, X, A) */
     double kept_scale[2];
 };
@@ -49,19 +49,20 @@ enum { FM_STEPCOST_RATIO, FM_STEPCOST_TRUST };
 int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
                      struct fm_err *err);
 void fm_stepcost_release(struct fm_stepcost *w); /* zeroed struct is fine */
-void fm_stepcost_clear(struct fm_stepcost *w);   /* nothing is measured yet */
+void fm_stepcost_clear(struct fm_stepcost *w);   /* Reset: nothing is measured. */
 
-/* Keep the state of now; have it again, where a run is interrupted between two sweeps that belong
- * together: it will make both again. */
+/* Save the current state; restore it.  For a run that is interrupted between two sweeps that
+ * belong together and will repeat both. */
 void fm_stepcost_keep(struct fm_stepcost *w);
 void fm_stepcost_restore(struct fm_stepcost *w);
 
-/* Weigh experts by the tokens (X) that calibration routed to them; layers of E experts.  An expert
- * with a share q of its layer's tokens, 1 being an even one, weighs (1 + 1 / q) / 2. */
+/* Weight experts by the tokens (X) that calibration routed to them; layers have E experts.  An
+ * expert with a share q of its layer's tokens, relative to an even share, has the weight (1 + 1
+ * / q) / 2. */
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E);
 
-/* around (LANES, X): each expert is a step narrower in one mask and a step wider in the other,
- * where such a step exists, drawn for `sweep`. */
+/* Draw around (LANES, X) for `sweep`: each expert is a step narrower in one mask and a step
+ * wider in the other, if such a step exists. */
 void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint32_t *around,
                       uint64_t seed, uint64_t sweep);
 
@@ -70,21 +71,22 @@ void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint3
 int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_t *around,
                     const double *sums, struct fm_err *err);
 
-/* The weighed worth of range a of expert x, per channel. */
+/* The weighted worth of range a of expert x, per channel. */
 double fm_stepcost_of(const struct fm_stepcost *w, int x, int a);
 
-/* Lower widths (X), the least worth first, until they remove `target` channels or cannot. */
+/* Lower widths (X), steps of least worth first, until they remove `target` channels or no step
+ * is left. */
 void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t target);
 
-/* One expert a step down and another a step up. */
+/* A step down of one expert and a step up of another. */
 struct fm_stepcost_pair {
     int down, up;
     double gain; /* of the loss, per channel */
 };
 
 /*
- * The best exchanges, best first, each expert in at most one: pair (X / 2).  Returns the number of
- * those that gain more than `margin` times what they lose.
+ * The best exchanges, best first, with each expert in at most one: pair (X / 2).  Returns the
+ * number of those whose gain is more than `margin` times their loss.
  */
 int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
                       struct fm_stepcost_pair *pair, struct fm_err *err);
