@@ -40,7 +40,7 @@ static void measure_widths(struct fm_budget *s, const uint32_t *widths, int expe
     s->width_mean = (double)sum / experts;
 }
 
-/* Replaces the values of the input's manifest. */
+/* Set a key, replacing the value from the input's manifest. */
 static cJSON *renew(cJSON *manifest, const char *key, cJSON *item)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(manifest, key);
@@ -124,8 +124,8 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
     return fm_maskset_pack(masks->widths, (size_t)masks->count * (size_t)experts, frame, size, err);
 }
 
-/* Ratios as one text, as the command line takes them.  Where widths were rounded, ratios up to 1
- * may have been merged into a smaller one; that one keeps its width when 1 is there again. */
+/* Write the ratios as one text, in the form of the command line.  If widths were rounded, the
+ * ratio 1 may have been merged into a smaller one; it is added again, and has the same width. */
 static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_err *err)
 {
     const cJSON *ratios = cJSON_GetObjectItemCaseSensitive(actions, "ratios"), *ratio;
@@ -150,7 +150,7 @@ static int join_ratios(char text[RATIOS_BYTES], const cJSON *actions, struct fm_
     return FM_OK;
 }
 
-/* Ratios determine the widths; the manifest must have the same. */
+/* Check that the manifest has the widths that follow from its ratios. */
 static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I,
                         struct fm_err *err)
 {
@@ -163,7 +163,7 @@ static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I
     if (fm_json_get_int(object, "multiple", 1, I, &multiple, err) || join_ratios(text, object, err))
         return fm_within(err, "actions");
     if (fm_actions_parse(actions, text, I, (uint32_t)multiple, err)) {
-        err->code = FM_EFORMAT; /* a user's mistake where the user wrote it, not here */
+        err->code = FM_EFORMAT; /* not FM_EUSAGE: the text comes from a file */
         return fm_within(err, "actions");
     }
     actions->merged = 0;
@@ -181,8 +181,8 @@ static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I
     return FM_OK;
 }
 
-/* Losses of kinds, which are the same ones in every budget that has figures; those of the first
- * become *kinds. */
+/* Read losses of kinds, which must be the same kinds in every budget that has figures; those of
+ * the first become *kinds. */
 static int read_kinds(struct fm_kinds *kinds, bool first, struct fm_quality *q,
                       const cJSON *quality, struct fm_err *err)
 {
@@ -288,13 +288,13 @@ static int read_mask(struct fm_masks *masks, struct fm_mask *mask, struct fm_bud
 struct reading {
     const struct fm_stage_model *model;
     struct fm_config config;
-    uint64_t bytes;      /* of all tensors of the full model; 0: the checksums that say it
-                            are malformed, which their own reader reports */
-    uint64_t bytes_most; /* that all shards of the checkpoint can become */
-    int64_t steps_most;  /* that training could take */
-    struct fm_budgets_notes *notes; /* or NULL: the first fault ends it */
+    uint64_t bytes;      /* of all tensors of the full model; 0: the checksums that give it are
+                            malformed, which their own reader reports */
+    uint64_t bytes_most; /* upper bound of the bytes that all shards of the checkpoint can become */
+    int64_t steps_most;  /* upper bound of the steps of training */
+    struct fm_budgets_notes *notes; /* NULL: reading ends at the first fault */
     const uint32_t *widths;         /* of all masks */
-    uint64_t before;                /* removed by the budget before */
+    uint64_t before;                /* number of channels removed by the previous budget */
     int b;
 };
 
@@ -382,7 +382,7 @@ static int check_removed(const struct fm_masks *masks, const struct fm_mask *mas
 {
     for (int i = 0; i < masks->M * masks->E; i++)
         if (widths[i] > (uint32_t)masks->I)
-            return FM_OK; /* that was reported, and the sum means nothing */
+            return FM_OK; /* reported already, and the sum would be meaningless */
     uint64_t removed = fm_masks_removed(masks, widths);
     if (removed != mask->removed)
         return fm_fail(err, FM_EFORMAT,
@@ -488,8 +488,8 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
 }
 
-/* Of all tensors, by the checksums; before anything is packed by shapes and what the manifest says
- * of types. */
+/* Bytes of all tensors: from the checksums or, before packing, from shapes and the dtypes in the
+ * manifest. */
 static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_err *err)
 {
     struct fm_segments seg = {0};
@@ -517,8 +517,7 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     fm_segments_release(&seg);
     if (rc != FM_EFORMAT || !r->notes)
         return rc;
-    *err = (struct fm_err){
-        0}; /* fm-verify, which wants every fault, reports this one with its member */
+    *err = (struct fm_err){0}; /* fm-verify reports this fault with the member that has it */
     r->bytes = 0;
     return FM_OK;
 }

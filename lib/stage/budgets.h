@@ -30,19 +30,19 @@ struct fm_budget {
 struct fm_budgets {
     struct fm_actions actions;
     struct fm_masks masks;    /* masks with removed, method, step, quality; widths (B, L, E) */
-    struct fm_budget *budget; /* (B), as the manifest says, checked where it follows from widths */
+    struct fm_budget *budget; /* (B), from the manifest; checked if it follows from widths */
 };
 
 /*
- * Set "actions" and "budgets" of a manifest (replacing older ones) and make the bytes of
- * masks.zst; free() *frame.  full_bytes: of the model's tensors (fm_stage_tensor_bytes);
- * `dtype` is that of its experts.  A quality with positions == 0 becomes null.
+ * Set "actions" and "budgets" of a manifest, replacing older ones, and make the bytes of masks.zst;
+ * free() *frame. full_bytes: of the model's tensors (fm_stage_tensor_bytes); `dtype` is that of its
+ * experts.  A quality with positions == 0 becomes null.
  */
 int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actions,
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,
                     cJSON *manifest, void **frame, size_t *size, struct fm_err *err);
 
-/* The key "kinds" of a quality, losses by name; none where kinds is NULL or empty. */
+/* Add the key "kinds" of a quality, losses by name; nothing if kinds is NULL or empty. */
 void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const double *kind);
 
 /*
@@ -52,11 +52,12 @@ void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const do
  */
 int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err);
 
-/* For fm-verify, which reports every fault of every budget, not only the first. */
+/* Receives the faults for fm-verify, which reports every fault of every budget, not only the
+ * first. */
 struct fm_budgets_notes {
     void (*found)(void *self, int budget, const char *what);
     void *self;
-    int count; /* of calls */
+    int count; /* number of calls */
 };
 /* As above; if notes->count is not 0 afterwards, the notes have the reasons and err is empty. */
 int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,

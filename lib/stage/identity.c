@@ -1,4 +1,5 @@
-/* Which model a stream belongs to, and which build wrote it: the rest of lib/stage/stage.h. */
+/* The identity of the model that a stream belongs to, and of the build that wrote it: the other
+ * functions of lib/stage/stage.h. */
 #include <archive.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ static void add_shard(cJSON *shards, const struct fm_shard *shard)
     fm_json_add_string(s, "header", hex);
 }
 
-/* The layers with experts, unless all have them. */
+/* Add the list of layers with experts, unless all have them. */
 static void add_layers(cJSON *m, const struct fm_config *c)
 {
     fm_json_add_uint(m, "layers", (uint64_t)c->L);
@@ -60,7 +61,7 @@ static void add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
     fm_json_add_uint(m, "params", fm_config_params(c, NULL));
 }
 
-/* What sizes and dtype do not say of the tensors that are there. */
+/* Add the facts about existing tensors that sizes and dtype do not give. */
 static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_config *c,
                        enum fm_dtype dtype, struct fm_err *err)
 {
@@ -390,7 +391,7 @@ uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_confi
 #define COMPILER "gcc " __VERSION__
 #endif
 
-/* The versions that may change bytes from one build to the next. */
+/* Versions of software that can change the bytes of outputs from one build to the next. */
 int fm_stage_build(char **text, struct fm_err *err)
 {
     char onednn[64], xxhash[32];

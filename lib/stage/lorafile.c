@@ -265,7 +265,7 @@ static int check_note(const struct fm_adapter *a, const int16_t *moe, const cJSO
                       const struct fm_masks *f, struct fm_err *err)
 {
     int64_t rank = 0, index;
-    double alpha = a->router ? 0 : NAN; /* differs from any */
+    double alpha = a->router ? 0 : NAN; /* NAN differs from every number */
     const char *strategy,
         *train = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(note, "train"));
     if (a->router != (train && strcmp(train, FM_LORAFILE_ROUTER) == 0))

@@ -1,8 +1,8 @@
 /*
- * Counts of the tensors that do not belong to routed experts.  Their shapes follow from
- * config.json, and most have the type of the experts.  The manifest records the rest, other types
- * and tensors that the model does not use, so that the bytes of a budget can be recomputed without
- * the weights, and a tensor that was added to a bundle later is noticed.
+ * Counts of the tensors outside the routed experts.  Their shapes follow from config.json, and most
+ * have the dtype of the experts.  The manifest records the exceptions, other dtypes and tensors
+ * that the model does not use, so that the bytes of a budget can be recomputed without the weights,
+ * and a tensor that was added to a bundle later is detected.
  */
 #ifndef FM_NONEXPERT_H
 #define FM_NONEXPERT_H
@@ -18,8 +18,9 @@
 #include "lib/family/family.h"
 
 struct fm_nonexpert {
-    uint64_t elements[FM_DTYPES];          /* of the model's tensors, by their type in bundles */
-    uint64_t unread_tensors, unread_bytes; /* of the tensors that the model does not use */
+    uint64_t elements[FM_DTYPES];          /* elements of the model's tensors, by their dtype in
+                                              bundles */
+    uint64_t unread_tensors, unread_bytes; /* elements of the tensors that the model does not use */
 };
 
 /*
@@ -35,8 +36,8 @@ int fm_nonexpert_add(struct fm_nonexpert *nonexpert, const struct fm_config *con
 int fm_nonexpert_add_stored(struct fm_nonexpert *nonexpert, const struct fm_config *config,
                             const struct fm_tensor *tensor, struct fm_err *err);
 
-/* Write "others" of a manifest's model: the counts that do not follow from `dtype`, the experts'.
- */
+/* Write "others" of a manifest's model: the counts for dtypes other than `dtype`, that of the
+ * experts. */
 void fm_nonexpert_json(cJSON *model, const struct fm_nonexpert *nonexpert, enum fm_dtype dtype);
 /* Read it back: the elements that it does not list have `dtype`, and the model has `elements` in
  * total.  The key may be absent. */

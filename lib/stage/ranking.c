@@ -50,7 +50,7 @@ void fm_ranking_release(struct fm_ranking *r)
     *r = (struct fm_ranking){0};
 }
 
-/* The order of the ranking: higher score first, ties to the lower channel, or group. */
+/* The order of channels, or groups: higher score first, ties to the lower index. */
 static bool goes_before(const double *scores, int32_t a, int32_t b)
 {
     return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
@@ -172,7 +172,7 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
 
 /* The data of one layer in the file: not checked yet, and possibly not aligned. */
 struct layer_tensors {
-    const void *scores, *order, *tokens, *means; /* means: NULL where there are none */
+    const void *scores, *order, *tokens, *means; /* means: NULL if there are none */
 };
 
 /* H: hidden size if there are means, else 0. */
@@ -223,7 +223,7 @@ static int check_means(const float *means, int H, struct fm_err *err)
     return FM_OK;
 }
 
-/* `seen` has I bytes. */
+/* `seen` (I) is scratch. */
 static int check_permutation(const int32_t *order, int I, char *seen, struct fm_err *err)
 {
     assert(I > 0);
@@ -238,7 +238,7 @@ static int check_permutation(const int32_t *order, int I, char *seen, struct fm_
     return FM_OK;
 }
 
-/* `sums` has place for I numbers. */
+/* `sums` (I) is scratch. */
 static int check_order(const double *scores, const int32_t *order, int I, int group, double *sums,
                        struct fm_err *err)
 {

@@ -16,34 +16,35 @@ struct fm_ranking {
     int group;       /* neighbouring channels that are ranked together; divides I */
     double *scores;  /* (M, E, I) in original channel order, finite, >= 0 */
     int32_t *order;  /* (M, E, I) original channel at each rank */
-    int64_t *tokens; /* (M, E) token slots that calibration routed to the expert */
-    int H;           /* hidden size if there are means, else 0 */
-    float *means;    /* (M, E, H) mean output of the expert over these, 0 without any; or NULL */
+    int64_t *tokens; /* (M, E) number of token slots that calibration routed to the expert */
+    int H;           /* hidden size if the ranking has means, else 0 */
+    float *means;    /* (M, E, H) mean output of the expert over these slots, 0 if there are
+                        none; or NULL */
 };
 
 /* Allocate zeroed arrays, with group 1; release takes a zeroed struct too. */
 int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *err);
-/* Add zeroed means. */
+/* Allocate zeroed means. */
 int fm_ranking_add_means(struct fm_ranking *r, int H, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
 
-/* With less than a tenth of an even share of its layer's tokens, the scores of an expert are noise.
- */
+/* The scores of an expert with less than a tenth of an even share of its layer's tokens are
+ * noise. */
 enum fm_reach { FM_REACH_NONE, FM_REACH_STARVED, FM_REACH_ENOUGH };
 
-/* The token slots of the m-th layer of experts, and the share of expert e. */
+/* The number of token slots of the m-th layer of experts; and the share of expert e. */
 double fm_ranking_slots(const struct fm_ranking *r, int m);
 enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double slots);
 
 /*
  * Fill order from scores: groups by the sum of their channels' scores, descending, ties to the
- * lower group; the channels of a group stay as the checkpoint has them.  FM_ENOMEM.
+ * lower group; the channels inside a group keep the checkpoint's order.  FM_ENOMEM.
  */
 int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err);
-/* Fill order with the original order. */
+/* Fill order with the checkpoint's order. */
 void fm_ranking_original(struct fm_ranking *r);
 
-/* The size of ranking.safetensors of such a ranking, whose arrays may be NULL. */
+/* The size of the member ranking.safetensors; the arrays of the ranking may be NULL. */
 int fm_ranking_size(const struct fm_ranking *r, const int16_t *moe, size_t *size,
                     struct fm_err *err);
 /* The bytes of ranking.safetensors; free() *data.  Same ranking, same bytes. */
@@ -53,14 +54,14 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
 /*
  * Read it from a stream and check its digest.  FM_EFORMAT, naming layer and expert, if shapes are
  * not the manifest's, a score is negative or not finite, tokens are negative, an order is not a
- * permutation, or is not the one that follows from the scores in groups of fm_ranking_group (or the
- * original order, if fm-rank's history has "order": "original"), or a mean is not finite.  There
+ * permutation or does not follow from the scores in groups of fm_ranking_group (it is the
+ * checkpoint's order if fm-rank's history has "order": "original"), or a mean is not finite.  There
  * are means if that history has "means": true.
  */
 int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_err *err);
 
-/* The channel group of the stream's ranking, 1 if fm-rank's history has none; FM_EFORMAT if it does
- * not divide I. */
+/* The channel group of the stream's ranking, 1 if fm-rank's history does not record one;
+ * FM_EFORMAT if it does not divide I. */
 int fm_ranking_group(int *group, const struct fm_bundle *b, int I, struct fm_err *err);
 
 #endif

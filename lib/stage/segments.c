@@ -30,7 +30,8 @@ static int32_t whole_groups(const struct fm_segments *seg, int32_t channels)
     return (channels + group - 1) / group * group;
 }
 
-/* 0, the widths, the multiples of FM_SEGMENT_CHANNELS, I: sorted, each once. */
+/* Make boundaries: 0, the widths, the multiples of FM_SEGMENT_CHANNELS, and I; sorted, each
+ * once. */
 static int make_bounds(struct fm_segments *seg, const uint32_t *widths, size_t n,
                        struct fm_err *err)
 {
@@ -85,7 +86,7 @@ static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
     return seg->expert ? FM_OK : err->code;
 }
 
-/* Sizes of the model that the checksums are of. */
+/* Set the sizes of the model that the checksums are for. */
 static struct fm_segments segments_of(const struct fm_config *c)
 {
     assert(c->M > 0 && c->E > 0 && c->I > 0);
@@ -233,7 +234,7 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
     return ok;
 }
 
-/* The bytes that belong to a planned entry. */
+/* The bytes of a planned entry. */
 static const void *entry_bytes(const struct fm_segments *seg, const char *name)
 {
     if (strcmp(name, "boundaries") == 0)
@@ -350,7 +351,7 @@ static int parse_description(struct fm_segment_tensor *t, const char *text, stru
     return FM_OK;
 }
 
-/* Every entry under tensor., sorted as the index is. */
+/* Read every entry under tensor., sorted like the index. */
 static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
                         struct fm_err *err)
 {
@@ -378,7 +379,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
     return FM_OK;
 }
 
-/* E and L from the member itself; the caller compares them with config.json. */
+/* Set E and L from the member itself; the caller compares them with config.json. */
 static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
                         struct fm_err *err)
 {
@@ -431,7 +432,8 @@ int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,
     rc = fm_bundle_read(bundle, m, &bytes, &size, err);
     if (!rc)
         rc = fm_safetensors_open(&st, &bundle->file, m->offset, m->size, err);
-    /* Offsets of the index are absolute in the bundle, the bytes begin at the member. */
+    /* Offsets of the index are absolute in the bundle, those of the bytes relative to the
+     * member. */
     for (size_t i = 0; !rc && i < st.count; i++)
         st.tensor[i].offset -= m->offset;
     if (!rc)

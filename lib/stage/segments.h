@@ -28,10 +28,10 @@
 #include "lib/model/model.h"
 #include "lib/model/packed.h"
 
-/* Channels between two boundaries that are always there. */
+/* There is a boundary at every multiple of this number of channels. */
 #define FM_SEGMENT_CHANNELS 64
 
-/* A tensor that is not an expert's. */
+/* A tensor outside the experts. */
 struct fm_segment_tensor {
     char *name;
     enum fm_dtype dtype;
@@ -44,7 +44,7 @@ struct fm_segments {
     int M, E, I, S;
     struct fm_packed packed;          /* the tensors of a layer */
     const struct fm_config *config;   /* borrowed */
-    enum fm_dtype dtype;              /* of expert weights */
+    enum fm_dtype dtype;              /* dtype of expert weights */
     int32_t *bound;                   /* (S + 1) */
     struct fm_digest *expert;         /* (M, packed.parts, E, S) */
     struct fm_segment_tensor *tensor; /* sorted by name */
@@ -52,10 +52,10 @@ struct fm_segments {
 };
 
 /*
- * Digests zero, boundaries from `widths` (n of them, each in (0, I], any order, repeated or not),
- * the multiples of FM_SEGMENT_CHANNELS, and I; of codes each is rounded up to the channel group.
- * `dtype` is that of the experts' values.  Other tensors are copied from `rest`, sorted by name.
- * release() takes a zeroed struct too.
+ * Make zero digests with boundaries at `widths` (n of them, each in (0, I], in any order, repeated
+ * or not), at the multiples of FM_SEGMENT_CHANNELS, and at I; for codes each is rounded up to the
+ * channel group. `dtype` is that of the experts' values.  Other tensors are copied from `rest`,
+ * sorted by name. release() takes a zeroed struct too.
  */
 int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
                      const struct fm_packed *packed, enum fm_dtype dtype, const uint32_t *widths,
@@ -68,10 +68,11 @@ struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int p
 /* The number of segments that end at or before `width`, or -1 if width is not a boundary. */
 int fm_segments_at(const struct fm_segments *seg, uint32_t width);
 
-/* Of a tensor that is not an expert's, by its type and shape; false where no size_t holds it. */
+/* Bytes of a tensor outside the experts, from its dtype and shape; false if they do not fit in a
+ * size_t. */
 bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 
-/* By original name, or NULL. */
+/* Find a tensor by original name; NULL if there is none. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
 
 /* Compute the digests of the first `count` segments of contiguous channels; group_bytes is the size
@@ -79,7 +80,7 @@ struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const 
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
                         const void *rows, size_t group_bytes);
 
-/* The member's bytes; *bytes (malloc).  The size is known before the digests are. */
+/* The member's bytes; *bytes (malloc).  The size does not depend on the digests. */
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size,
                       struct fm_err *err);
 

@@ -1,8 +1,8 @@
 /*
- * A stage takes over what earlier stages made, replaces its own member, and drops what later
- * stages made of the old one; which is which follows from one table.  A stream is accepted if its
- * history is in the order of the tools, its stage is the last of them, and its config.json is the
- * one that its manifest speaks of.
+ * A stage copies the members that earlier stages made, replaces its own, and drops those that later
+ * stages made; one table gives the stage of each member.  A stream is accepted if its history is in
+ * the order of the tools, its stage is the last of them, and its config.json is the one that its
+ * manifest identifies.
  */
 #include "lib/stage/stage.h"
 
@@ -17,7 +17,7 @@
 #include "lib/base/mem.h"
 #include "lib/masks/decimal.h"
 
-/* Members after the carried files, in stream order, and the stage that makes each. */
+/* Members after the carried files, in stream order, with the stage that makes each. */
 static const struct {
     const char *name;
     enum fm_stage maker;
@@ -31,7 +31,7 @@ static const struct {
 static const char *const stage_names[] = {"rank", "train", "recover", "pack"};
 #define STAGES (sizeof stage_names / sizeof stage_names[0])
 
-/* The stage of a tool, "fm-rank"; -1 for others. */
+/* The stage of a tool, "fm-rank"; -1 for other names. */
 static int stage_of_tool(const char *tool)
 {
     for (size_t i = 0; i < STAGES; i++)
@@ -97,7 +97,7 @@ int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, st
     return FM_OK;
 }
 
-/* A manifest and a config.json from two streams do not pass for one. */
+/* Detects a manifest and a config.json that come from two streams. */
 static int check_config(const struct fm_bundle *b, struct fm_err *err)
 {
     const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_CARRIED "config.json");
@@ -145,7 +145,7 @@ int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, stru
     return rc;
 }
 
-/* The entries that stages before this one wrote. */
+/* Copy the history entries that stages before this one wrote. */
 static void copy_history(cJSON *to, const cJSON *from, enum fm_stage stage)
 {
     const cJSON *entry;
@@ -157,7 +157,7 @@ static void copy_history(cJSON *to, const cJSON *from, enum fm_stage stage)
     }
 }
 
-/* A key of the input's manifest, where it has it. */
+/* Copy a key of the input's manifest, if it has it. */
 static void copy_key(cJSON *to, const cJSON *from, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(from, key);
@@ -165,7 +165,7 @@ static void copy_key(cJSON *to, const cJSON *from, const char *key)
         fm_json_add(to, key, cJSON_Duplicate(item, true));
 }
 
-/* What later stages made of the part that this one makes anew. */
+/* Drop what later stages made from the part that this stage replaces. */
 static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage stage,
                          const struct fm_bundle *in)
 {
@@ -245,7 +245,7 @@ double fm_stage_budget_step(const struct fm_bundle *b)
     return 0.01;
 }
 
-/* Own `bytes` (malloc), in failure too. */
+/* Take ownership of `bytes` (malloc), also on failure. */
 static int keep(struct fm_stage_parts *p, char *bytes, struct fm_err *err)
 {
     if (!bytes)
@@ -314,7 +314,7 @@ static int add_all_carried(struct fm_stage_parts *p, const struct fm_bundle *in,
     return rc;
 }
 
-/* A typed member: the caller's bytes, or the input's where an earlier stage made it. */
+/* Add a typed member: the caller's bytes, or those of the input if an earlier stage made them. */
 static int add_typed(struct fm_stage_parts *p, size_t i, enum fm_stage stage,
                      const struct fm_bundle *in, const struct fm_stage_member *member,
                      size_t members, struct fm_err *err)

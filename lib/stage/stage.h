@@ -1,12 +1,12 @@
 /*
- * This room, lib/stage: the parts of a stream as the tools mean them.  formats/bundle knows a
- * member as a name and bytes; here it is a ranking, a family of masks, an adapter, checksums, with
- * everything in it checked before it is used.  In reading order: this header with stage.c and
- * identity.c, stbytes (small safetensors in memory), ranking, budgets, lorafile, segments,
- * volumes, nonexpert (tensors that are not routed experts), uptodate (--if-changed).
+ * This room, lib/stage: the meaning of the members of a stream.  To formats/bundle a member is a
+ * name and bytes; here it is a ranking, a family of masks, an adapter or checksums, and everything
+ * in it is checked before it is used.  In reading order: this header with stage.c and identity.c,
+ * stbytes (small safetensors in memory), ranking, budgets, lorafile, segments, volumes, nonexpert
+ * (tensors that are not routed experts), uptodate (--if-changed).
  *
- * What the stages of the pipeline share: every one reads a stream (fm-rank reads none), adds or
- * replaces members of its own, extends the history, and writes a stream.
+ * Functions that the stages of the pipeline share: every stage reads a stream (except fm-rank),
+ * adds or replaces its own members, extends the history, and writes a stream.
  *
  *     struct fm_bundle in = {0};
  *     fm_stage_open(&in, run->inputs.stream, FM_MEMBER_RANKING, &err);
@@ -21,7 +21,8 @@
  *     fm_stage_write(run, FM_STAGE_TRAIN, manifest, &in, NULL,
  *                    &(struct fm_stage_member){FM_MEMBER_MASKS, frame, size}, 1, &err);
  *
- * A stage that runs again replaces what it made, and what later stages made of that is dropped.
+ * A stage that runs again replaces its members, and members that later stages made from them are
+ * dropped.
  */
 #ifndef FM_STAGE_H
 #define FM_STAGE_H
@@ -45,88 +46,90 @@ enum fm_stage { FM_STAGE_RANK, FM_STAGE_TRAIN, FM_STAGE_RECOVER, FM_STAGE_PACK }
 
 #define FM_STAGE_DROPPED_BYTES 256
 
-/* What of the model every stage agrees on, from the manifest. */
+/* The facts about the model that all stages share, from the manifest. */
 struct fm_stage_model {
     int L, M, E, K, H, I, V;
     int16_t moe[FM_LAYERS_MAX]; /* (M): decoder layers that have experts */
     enum fm_dtype dtype;
-    uint64_t params, channel_params; /* of all; of one channel of an expert */
-    struct fm_extra extra;           /* tensors of no decoder layer; marks are not known */
-    struct fm_nonexpert nonexpert;   /* tensors that are no experts' */
+    uint64_t params, channel_params; /* of the whole model; of one channel of an expert */
+    struct fm_extra extra;           /* tensors outside the decoder layers; their marks are not
+                                        set */
+    struct fm_nonexpert nonexpert;   /* tensors outside the routed experts */
 };
 
 /*
- * Open a stream ("-": standard input) and check its manifest's model and history.  `needs` is the
- * member this stage builds on: FM_ECONFIG names the tool that makes it where it lacks, FM_EFORMAT
- * where the carried config.json is not that of the model.  NULL for callers that only read
- * (fm-verify lists such faults itself).
+ * Open a stream ("-": standard input) and check its manifest's model and history. `needs` is the
+ * member that this stage requires: if it is missing, FM_ECONFIG names the tool that makes it.
+ * FM_EFORMAT if the carried config.json does not fit the model.  NULL for callers that only read
+ * (fm-verify reports such faults itself).
  */
 int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err);
-/* The same checks of a bundle that is open. */
+/* The same checks for a bundle that is already open. */
 int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *err);
 
-/* The manifest's "model" object for a checkpoint; `dtype` is that of its expert weights, `sums` are
- * those of its weights, or NULL: without them it is an identity of the files only. */
+/* The manifest's "model" object for a checkpoint; `dtype` is that of its expert weights, `sums`
+ * are those of its weights, or NULL, and then the object identifies only the files. */
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
                             const struct fm_weightsum *sums, struct fm_err *err);
 /* Sizes and dtype from the manifest, checked against the limits of lib/block/keys.h. */
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
                         struct fm_err *err);
-/* FM_EFORMAT where family, sizes or parameters of the manifest's model are not those of this
+/* FM_EFORMAT if family, sizes or parameters of the manifest's model differ from this
  * config.json. */
 int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *config,
                         struct fm_err *err);
-/* The carried config.json, which fits the manifest's model; fm_config_release *config. */
+/* Read the carried config.json and check that it fits the manifest's model; fm_config_release
+ * *config. */
 int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err);
-/* It is that of the manifest's model by its digest, too. */
+/* Check that its digest is also that of the manifest's model. */
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);
-/* FM_ECONFIG, naming both digests, where `dir` is not the checkpoint the stream was made from. */
+/* FM_ECONFIG, naming both digests, if `dir` is not the checkpoint that the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
 
-/* Bytes of the shards of the checkpoint, by the manifest; FM_EFORMAT where it does not say them. */
+/* Bytes of the checkpoint's shards, from the manifest; FM_EFORMAT if they are not recorded. */
 int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_err *err);
 
 /* The sums of the weights that the stream was made from. */
 int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err);
 
-/* Bytes of all tensors of a checkpoint but those of no decoder layer, as bundles have them. */
+/* Bytes of all tensors of a checkpoint except extra ones, as bundles store them. */
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config);
 
 /*
- * Begin a manifest.  The first stage gives `model` (taken over) and no `in`; others continue the
- * manifest of `in`, without what this and later stages wrote.  dropped[0] is 0, or it is a
- * sentence for the user: "adapter.safetensors of the input is dropped: fm-recover made it for
- * other masks".  Here and below a manifest that there is no memory for is one that formats/json
- * does not print, so fm_stage_write and fm_bundle_size say it.
+ * Begin a manifest.  The first stage passes `model` (ownership is taken) and no `in`; others
+ * continue the manifest of `in`, without the parts that this and later stages wrote. dropped is
+ * empty or a sentence for the user: "adapter.safetensors of the input is dropped: fm-recover made
+ * it for other masks".  If there is no memory for a manifest, here or below, formats/json refuses
+ * to print it, so fm_stage_write and fm_bundle_size return the error.
  */
 cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON *model,
                          char dropped[FM_STAGE_DROPPED_BYTES]);
 
-/* Append an entry of a tool to the manifest's history, and return it, borrowed, for its "options",
- * "tokens" and "result"; NULL: no memory. */
+/* Append an entry of a tool to the manifest's history; returns it, borrowed, so that "options",
+ * "tokens" and "result" can be added; NULL: no memory. */
 cJSON *fm_stage_history(cJSON *manifest, const char *tool);
 /* The last entry of a tool ("fm-rank"), or NULL; borrowed. */
 const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool);
 
 /*
- * Held-out cross-entropy of the checkpoint itself: of the mask that removes nothing, or, where its
- * figures are with an adapter, what fm-recover measured without.  False: not recorded.
+ * The held-out cross-entropy of the checkpoint: that of the mask that removes nothing or, if its
+ * figures are with an adapter, the one that fm-recover measured without.  False: not recorded.
  */
 #define FM_STAGE_ORIGINAL_CE "original_ce" /* in "result" of fm-recover's history entry */
 bool fm_stage_original_ce(double *ce, const struct fm_bundle *b, const struct fm_mask *first);
 
-/* fm-train's --budget-step; its default where the history does not say. */
+/* fm-train's --budget-step; its default if the history does not record it. */
 double fm_stage_budget_step(const struct fm_bundle *b);
 
-/* A member that the stage adds, or puts in the place of one of that name. */
+/* A member that the stage adds, or that replaces one of the same name. */
 struct fm_stage_member {
     const char *name;
     const void *data;
     size_t size;
 };
 
-/* Members of an output in canonical order; what the caller appends comes after them. */
+/* Members of an output in canonical order; members that the caller appends come after them. */
 struct fm_stage_parts {
     struct fm_part *part;
     size_t parts, capacity;
@@ -135,18 +138,20 @@ struct fm_stage_parts {
 };
 
 /*
- * build.json, then the carried files (of `dir` on the first stage, else of `in`), then members of
- * `in` that earlier stages made, with `member` in their places.  Borrows in and member.data.
+ * Collect build.json, then the carried files (of `dir` in the first stage, else of `in`), then
+ * members of `in` that earlier stages made, with `member` inserted or replaced.  Borrows in and
+ * member.data.
  */
 int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
                            const struct fm_bundle *in, const struct fm_hfdir *dir,
                            const struct fm_stage_member *member, size_t members,
                            struct fm_err *err);
-/* Append one, name copied: for fm-pack, whose weights have no bytes yet. */
+/* Append one; its name is copied.  For fm-pack, whose weights have no bytes yet. */
 int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err);
 void fm_stage_parts_release(struct fm_stage_parts *p); /* zeroed struct is fine */
 
-/* Collect, write to run->outputs.path, announce, commit.  Takes manifest over, in failure too. */
+/* Collect, write to run->outputs.path, announce, commit.  Takes ownership of manifest, also on
+ * failure. */
 int fm_stage_write(const struct fm_run_options *run, enum fm_stage stage, cJSON *manifest,
                    const struct fm_bundle *in, const struct fm_hfdir *dir,
                    const struct fm_stage_member *member, size_t members, struct fm_err *err);

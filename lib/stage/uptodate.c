@@ -17,7 +17,9 @@
 #include "lib/stage/stage.h"
 
 #define KEY "inputs"
-#define MEMORY ((uint64_t)64 << 20) /* too little to keep layers: weights are only summed */
+#define MEMORY                                                                                     \
+    ((uint64_t)64 << 20) /* too little to keep layers in memory: weights are only                  \
+                            summed */
 
 static const cJSON *last_entry(const struct fm_bundle *b)
 {
@@ -31,8 +33,8 @@ static bool says(const cJSON *entry, const char *key, const char *text)
     return value && strcmp(value, text) == 0;
 }
 
-/* Open the output of an earlier run, in one file or in parts; false: there is none that can be
- * read. */
+/* Open the output of an earlier run, in one file or in parts; false if it is missing or cannot
+ * be read. */
 static bool open_output(struct fm_bundle *b, const char *path)
 {
     struct fm_err none = {0};
@@ -105,7 +107,7 @@ static int digest_inputs(char hex[FM_DIGEST_HEX], const struct fm_uptodate_input
     return rc;
 }
 
-/* Does the checkpoint still have the weights that `b` was made from? */
+/* True if the checkpoint still has the weights that `b` was made from. */
 static bool same_weights(const struct fm_bundle *b, const struct fm_run_options *run,
                          const struct fm_hfdir *dir)
 {

@@ -18,31 +18,32 @@
 #include "lib/run/run.h"
 
 struct fm_uptodate {
-    bool is;                    /* the output is what this run would make */
-    double seconds;             /* that reading the weights again took */
-    char inputs[FM_DIGEST_HEX]; /* the digest an output must have; "": --if-changed was not given */
+    bool is;                    /* the output is the one that this run would make */
+    double seconds;             /* time spent reading the weights again */
+    char inputs[FM_DIGEST_HEX]; /* the digest that an output must have; "" if --if-changed was
+                                   not given */
 };
 
-/* The values that --if-changed compares; NULL and "" for those that a stage does not have. */
+/* The values that --if-changed compares; NULL and "" for values that a stage does not have. */
 struct fm_uptodate_inputs {
-    const char *tool;               /* "fm-train" */
-    const struct fm_digest *params; /* of a state file: tokens, options, version */
+    const char *tool;               /* name of the tool, "fm-train" */
+    const struct fm_digest *params; /* digest of a state file: tokens, options, version */
     const char *text;               /* further options */
-    const struct fm_bundle *in;     /* the stream that is read */
+    const struct fm_bundle *in;     /* the input stream */
     const struct fm_hfdir *dir;     /* the checkpoint */
     bool carries;                   /* its carried files are part of the output */
 };
 
-/* Whether `path` is the output of such a run of the same tool, whatever it was made of: then
- * --if-changed may replace it. */
+/* True if `path` is the output of a run of the same tool with --if-changed, whatever its inputs:
+ * then --if-changed may replace it. */
 bool fm_uptodate_is_own(const char *path, const char *tool);
 
-/* Does nothing without run->outputs.if_changed.  Of ranks all call it, and rank 0 looks.  An output
- * that is not there, or cannot be read, is not what this run would make, and no error. */
+/* Does nothing without run->outputs.if_changed.  All ranks call it, and rank 0 does the check.
+ * An output that is missing or cannot be read is not up to date, and not an error. */
 int fm_uptodate_check(struct fm_uptodate *uptodate, const struct fm_run_options *run,
                       const struct fm_uptodate_inputs *inputs, struct fm_err *err);
 
-/* Write it into an entry of a manifest's history. */
+/* Add the digest to an entry of a manifest's history. */
 void fm_uptodate_record(cJSON *entry, const struct fm_uptodate *uptodate);
 
 #endif

@@ -20,7 +20,7 @@ void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, const struct fm_
     snprintf(name, FM_VOLUMES_NAME_BYTES, "layers.%d.%s", l, part->name);
 }
 
-/* In v->at. */
+/* Index of a tensor's offset in v->at. */
 static size_t place_of(const struct fm_volumes *v, int m, int part)
 {
     return (size_t)m * (size_t)v->packed.parts + (size_t)part;
@@ -68,7 +68,7 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
     return !rc ? rc : fm_within(err, "%s", name);
 }
 
-/* Tensors outside the experts: inside and outside decoder layers, or in neither. */
+/* Index the tensors outside the experts: inside decoder layers, outside, and extra. */
 static int open_others(struct fm_safetensors *st, const struct fm_volumes *v, const char *name,
                        bool extra, const struct fm_bundle *bundle, struct fm_err *err)
 {

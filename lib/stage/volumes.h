@@ -18,9 +18,10 @@
 struct fm_volumes {
     const struct fm_config *config; /* borrowed */
     struct fm_packed packed;        /* the tensors of a layer */
-    uint64_t *at;                   /* (M, packed.parts) absolute offset of each */
-    struct fm_safetensors rest;     /* offsets absolute in the bundle */
-    struct fm_safetensors extra;    /* the same of tensors of no decoder layer; empty: none */
+    uint64_t *at;                   /* (M, packed.parts) absolute offset of each part */
+    struct fm_safetensors rest;     /* tensors outside the experts; offsets are absolute in the
+                                       bundle */
+    struct fm_safetensors extra;    /* the same for extra tensors; empty if there are none */
 };
 
 /* FM_EFORMAT if a member is missing or does not match config.json and the manifest. */
@@ -28,11 +29,11 @@ int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
                     const struct fm_config *config, struct fm_err *err);
 void fm_volumes_close(struct fm_volumes *v); /* zeroed struct is fine */
 
-/* The offset of channel 0 of an expert of the m-th layer of experts in the part-th tensor. */
+/* The offset of channel 0 of an expert of the m-th layer of experts, in the part-th tensor. */
 uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, int part, int e);
 
-/* "weights/layers-00003.safetensors", and that of a tensor in it, "layers.3.down", by the number
- * of the decoder layer. */
+/* "weights/layers-00003.safetensors", and the name of a tensor in it, "layers.3.down", for a
+ * decoder layer. */
 #define FM_VOLUMES_NAME_BYTES 64
 void fm_volumes_member(char name[FM_VOLUMES_NAME_BYTES], int l);
 void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, const struct fm_packed_part *part);
