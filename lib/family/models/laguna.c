@@ -132,8 +132,8 @@ const struct fm_model_family fm_laguna = {
     .eps = 1e-6,
     .positions = 131072,
     .only = only,
-    .needed = "head_dim num_key_value_heads shared_expert_intermediate_size", /* transformers' defaults
-                                                                                 are 128, 8, 512 */
+    .needed = "head_dim num_key_value_heads shared_expert_intermediate_size", /* 128, 8, 512 in
+                                                                                 transformers */
     .keys = "first_k_dense_replace gating gating_types mlp_layer_types mlp_only_layers "
             "moe_layer_freq moe_routed_scaling_factor num_attention_heads_per_layer scoring_func "
             "shared_expert_intermediate_size swa_rope_parameters",
