@@ -1,4 +1,5 @@
-/* The names are those of the guard.  What does not exist is left out; the tool then reports it. */
+/* The names are those of the guard.  Files that do not exist are skipped; the tool reports them
+ * later. */
 #include "lib/run/confine.h"
 
 #include <dirent.h>
@@ -16,7 +17,7 @@
 #include "formats/file/spool.h"
 #include "formats/tensor/hfcache.h"
 
-/* The directory that a name is in. */
+/* The directory that contains a name. */
 static void parent_of(char home[PATH_MAX + 2], const char *path)
 {
     size_t length = strlen(path);
@@ -33,7 +34,7 @@ static bool ends_in(const char *text, const char *end)
     return n > tail && strcmp(text + n - tail, end) == 0;
 }
 
-/* Files elsewhere to which entries of the directory are links. */
+/* Allow the targets of links in the directory. */
 static void read_linked(struct fm_sandbox *s, const char *path)
 {
     char name[PATH_MAX], target[PATH_MAX];
@@ -90,7 +91,7 @@ static void read_file(struct fm_sandbox *s, const char *path)
     }
 }
 
-/* Where there is no such file, its directory may have parts of a bundle of that name. */
+/* If there is no such file, its directory may have parts of a bundle with that name. */
 static void read_any(struct fm_sandbox *s, const char *path)
 {
     char home[PATH_MAX + 2];
@@ -122,7 +123,7 @@ bool fm_confine(const struct fm_guard *guard, bool rewrites)
     struct fm_sandbox s;
     bool named = false, piped = false;
     fm_sandbox_open(&s);
-    /* The last is standard input, which every command could read. */
+    /* the last one is standard input, which every command may read */
     for (int i = 0; i + 1 < guard->reads; i++) {
         const struct fm_guard_read *r = &guard->read[i];
         bool operand = strcmp(r->what, "the operand") == 0, stream = strcmp(r->path, "-") == 0;

@@ -1,13 +1,17 @@
 /*
- * What a command that reads a stranger's bundle or export may open: what its command line names,
- * and what belongs to that.  formats/file/sandbox.h says what the kernel enforces.
+ * Confines a command that reads an untrusted bundle or export to the files that its command line
+ * names and those that belong to them. formats/file/sandbox.h describes what the kernel enforces.
+ * A command may open:
  *
- *   - A file, with its signature beside it and the other parts of a bundle in parts.
- *   - A directory with everything below; of a snapshot in a Hugging Face cache also the blobs of
- *     its repository; of links in it those to files that end in .safetensors or .json.
- *   - The directory of each output, to write and to read: an output is created there under another
- *     name, read again for its digests, and renamed.
- *   - The directory of temporary files, where a pipe is read.
+ * - A file, its signature next to it, and the other parts of a bundle in parts.
+ *
+ * - A directory with everything below it; for a snapshot in a Hugging Face cache also the blobs of
+ * its repository; for links in it, targets that end in .safetensors or .json.
+ *
+ * - The directory of each output, for reading and writing: an output is created there under another
+ * name, read again for its digests, and renamed.
+ *
+ * - The directory of temporary files, to which a pipe is copied.
  */
 #ifndef FM_CONFINE_H
 #define FM_CONFINE_H
@@ -17,8 +21,9 @@
 #include "lib/run/guard.h"
 
 /*
- * Confine the process for good, before any other thread exists.  `rewrites`: the operand, or the
- * signature beside it, is written too.  Returns true if only these files can be opened from now on.
+ * Confine the process permanently, before any other thread exists. `rewrites`: the operand, or the
+ * signature next to it, is also written.  Returns true if only these files can be opened from now
+ * on.
  */
 bool fm_confine(const struct fm_guard *guard, bool rewrites);
 

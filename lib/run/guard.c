@@ -20,11 +20,11 @@
 #include "formats/text/tokens.h"
 #include "lib/run/run.h"
 
-#define OWN_BYTES_MAX ((size_t)64 << 20) /* of a report or plot; ours have kilobytes */
+#define OWN_BYTES_MAX ((size_t)64 << 20) /* largest report or plot that is recognised */
 
 /* The file that a name refers to. */
 struct spot {
-    char path[PATH_MAX]; /* without slashes at its end */
+    char path[PATH_MAX]; /* without trailing slashes */
     const char *name;    /* its last component; NULL: a standard stream */
     bool there;
     struct stat st; /* if it exists, after following links; else zero */
@@ -35,7 +35,7 @@ struct spot {
 void fm_guard_reads(struct fm_guard *g, const char *what, const char *path, bool weighted)
 {
     uint64_t weight;
-    struct fm_err later = {0}; /* the reader reports a wrong weight */
+    struct fm_err later = {0}; /* an invalid weight is reported by the reader */
     if (!path)
         return;
     assert(g->reads < FM_GUARD_READS_MAX);
@@ -99,7 +99,7 @@ static bool is_stream(const struct fm_guard_write *w)
     return strcmp(w->path, "-") == 0 && w->kind < FM_GUARD_STATE;
 }
 
-/* Do both names refer to one file, existing or not? */
+/* True if both names refer to one file, existing or not. */
 static bool is_same(const struct spot *a, const struct spot *b)
 {
     if (a->there && b->there && is_same_file(&a->st, &b->st))
@@ -113,7 +113,7 @@ static bool is_directory(const struct spot *s)
     return s->there && S_ISDIR(s->st.st_mode);
 }
 
-/* The name is in the directory, or in one below it. */
+/* True if the name is in the directory, or in one below it. */
 static bool is_below(const struct spot *s, const struct spot *directory)
 {
     char home[PATH_MAX + 2], real[PATH_MAX];
@@ -133,8 +133,8 @@ static bool is_below(const struct spot *s, const struct spot *directory)
     }
 }
 
-/* Does an entry of the directory refer to the file?  It may be a link of a checkpoint cache, or a
- * second name of a shard. */
+/* True if an entry of the directory refers to the file, such as a link in a checkpoint cache or
+ * a second name of a shard. */
 static bool is_linked(const struct spot *s, const struct spot *directory)
 {
     struct fm_err unused = {0};
@@ -158,7 +158,7 @@ static bool is_linked(const struct spot *s, const struct spot *directory)
 
 /* ---- the rule ---- */
 
-/* The file exists and is an earlier one of the tool. */
+/* True if the file exists and is an earlier one of the same tool. */
 static bool is_own(const char *path, fm_guard_own *own, const char *tool)
 {
     struct fm_file f;
@@ -176,7 +176,7 @@ static bool is_own(const char *path, fm_guard_own *own, const char *tool)
     return is;
 }
 
-/* The other file of a pair of token words and index. */
+/* Check the second file of a pair of token words and index. */
 static int check_beside(const struct spot *s, const char *written, const struct spot *r,
                         const char *what, struct fm_err *err)
 {
@@ -190,7 +190,7 @@ static int check_beside(const struct spot *s, const char *written, const struct 
     return FM_OK;
 }
 
-/* `s` is to be written, `name` its name for people. */
+/* Check an output `s`, called `name` in messages, against the inputs. */
 static int check_read(const struct spot *s, const char *name, const struct fm_guard_read *read,
                       struct fm_err *err)
 {
@@ -226,7 +226,7 @@ static int check_reads(const struct fm_guard *g, const struct spot *s, const cha
     return rc;
 }
 
-/* `s` and what is written before it. */
+/* Check `s` against the outputs before it. */
 static int check_twins(const struct fm_guard *g, int write, const struct spot *s,
                        struct fm_err *err)
 {
@@ -252,15 +252,15 @@ static int check_target(const struct fm_guard *g, const struct fm_guard_write *w
     struct stat st;
     if (w->kind == FM_GUARD_RESULT)
         return fm_output_check(w->path, g->force || g->replaces, err);
-    /* If --if-changed finds the export up to date, it stays, whatever else the directory has;
-     * otherwise the export checks again before it writes. */
+    /* If --if-changed finds the export up to date, it is kept, whatever other files the
+     * directory has; otherwise the export checks again before it writes. */
     if (w->kind == FM_GUARD_DIRECTORY && g->replaces && !g->force && stat(w->path, &st) == 0 &&
         S_ISDIR(st.st_mode))
         return FM_OK;
     if (w->kind == FM_GUARD_DIRECTORY)
         return g->directory(w->path, g->force || g->replaces, err);
     if (w->kind == FM_GUARD_LOCK)
-        return FM_OK; /* formats/file/lock.h looks at it */
+        return FM_OK; /* checked by formats/file/lock.h */
     if (w->kind == FM_GUARD_STATE && strcmp(w->path, "-") == 0)
         return fm_fail(err, FM_EUSAGE, "a state needs a file");
     if (w->kind == FM_GUARD_SIDE && !g->force && lstat(w->path, &st) == 0 && S_ISREG(st.st_mode) &&
@@ -291,7 +291,7 @@ static int check_write(const struct fm_guard *g, int write, struct fm_err *err)
     return rc ? rc : check_target(g, w, err);
 }
 
-/* Files that the shell opened for us are checked, too. */
+/* Also check files that the shell opened. */
 static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
 {
     struct spot s, other;

@@ -1,17 +1,19 @@
 /*
- * What a run may write: one rule for every output file, checked before hours of work and again
- * before a file appears.
+ * Rules for the files that a run may write.  Every output is checked before hours of work, and
+ * again before a file appears:
  *
- *   - No file that the run reads is written, and no file is written twice.  Existing files are
- *     compared by device and inode, so links do not matter; others by directory and name.  The
- * index and the words of a token file belong together.
- *   - No file is written into a directory that is read, at any depth, and no directory that
- * contains a file that is read is replaced.
- *   - No existing file is replaced without --force, except a report, plot or state by the tool that
- *     made it.
+ * - No file that the run reads is written, and no file is written twice.  Existing files are
+ * compared by device and inode, so links do not matter; others by directory and name.  The index
+ * and the words of a token file belong together.
  *
- * The names come from the option table (cmd/options.c).  The content of a file says which tool made
- * it: lib/run/report.h, lib/state/journal.h, lib/bench/plot.h.
+ * - No file is written into a directory that is read, at any depth, and no directory that contains
+ * a file that is read is replaced.
+ *
+ * - No existing file is replaced without --force, except a report, plot or state by the tool that
+ * made it.
+ *
+ * The names come from the option table (cmd/options.c).  The content of a file identifies the tool
+ * that made it: lib/run/report.h, lib/state/journal.h, lib/bench/plot.h.
  */
 #ifndef FM_GUARD_H
 #define FM_GUARD_H
@@ -24,7 +26,7 @@
 #define FM_GUARD_READS_MAX 64
 #define FM_GUARD_WRITES_MAX 8
 
-/* The text (NUL-terminated) is what `tool` ("fm-rank") writes for this purpose. */
+/* True if the text (NUL-terminated) was written by `tool` ("fm-rank") for this purpose. */
 typedef bool fm_guard_own(const char *text, size_t size, const char *tool);
 
 /* FM_ECREATE if an existing file prevents creating a directory. */
@@ -32,9 +34,10 @@ typedef int fm_guard_directory(const char *path, bool force, struct fm_err *err)
 
 enum fm_guard_kind {
     FM_GUARD_RESULT,    /* a file; "-" is standard output, as in the next two */
-    FM_GUARD_DIRECTORY, /* an export, by the rule of `directory` */
-    FM_GUARD_SIDE,      /* a report or plot; its own earlier one is replaced */
-    FM_GUARD_STATE, /* a state file, by lib/state/journal.h's own rule, and its lock beside it */
+    FM_GUARD_DIRECTORY, /* an export, checked by `directory` */
+    FM_GUARD_SIDE,      /* a report or plot; an earlier one of the same tool is replaced */
+    FM_GUARD_STATE,     /* a state file, with the rule of lib/state/journal.h, and its lock next to
+                           it */
     FM_GUARD_LOCK
 };
 
@@ -49,11 +52,11 @@ struct fm_guard_write {
     fm_guard_own *own;
 };
 
-/* Zero all but tool, force, replaces and directory, then fill by the two functions below. */
+/* Set tool, force, replaces and directory, zero the rest, then use the two functions below. */
 struct fm_guard {
     const char *tool;
     bool force;
-    bool replaces; /* as with force, but only the result */
+    bool replaces; /* like force, but only for the result */
     fm_guard_directory *directory;
     struct fm_guard_read read[FM_GUARD_READS_MAX];
     int reads;
@@ -70,16 +73,16 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
                      enum fm_guard_kind kind, fm_guard_own *own);
 
 /*
- * Check the rule; reads only names and the beginnings of files.  FM_EUSAGE if the command line
+ * Check the rules; reads only names and the beginnings of files.  FM_EUSAGE if the command line
  * names an input as an output, a file in a directory that is read, or one file twice.  FM_ECREATE
- * if a file exists or its directory does not, FM_EPERM if the directory is not writable.  Standard
- * output, if it is a regular file, must not be one of the inputs either.
+ * if a file exists or its directory does not, FM_EPERM if the directory is not writable.  If
+ * standard output is a regular file, it must not be one of the inputs either.
  */
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 
 /*
- * Write a report or plot, whole or not at all, by the last part of the rule.  On failure the tool's
- * earlier one is removed, so that it is not mistaken for the result of this run.
+ * Write a report or plot, completely or not at all, by the last of the rules.  On failure the
+ * tool's earlier file is removed, so that it is not mistaken for the result of this run.
  */
 int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,
                   bool force, struct fm_err *err);

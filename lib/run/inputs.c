@@ -1,4 +1,4 @@
-/* Questions about the data of a run, and FILE:WEIGHT as the command line has it. */
+/* Questions about the data of a run, and parsing of FILE:WEIGHT. */
 #include "lib/run/inputs.h"
 
 #include <limits.h>
@@ -7,7 +7,7 @@
 
 #include "formats/tensor/hfcache.h"
 
-#define DECIMALS 6 /* of a weight */
+#define DECIMALS 6 /* most decimals of a weight */
 
 const char *fm_inputs_first(const struct fm_inputs *inputs)
 {
@@ -30,7 +30,7 @@ bool fm_inputs_evaluate(const struct fm_inputs *inputs)
     return inputs->eval_tokens || inputs->eval_texts[0];
 }
 
-/* Digits with at most one point, and nothing else. */
+/* True for digits with at most one point, and nothing else. */
 static bool looks_like_a_number(const char *text)
 {
     size_t digits = strspn(text, "0123456789"), more = 0;

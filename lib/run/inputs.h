@@ -1,6 +1,6 @@
 /*
- * What a run computes on: a model, a stage stream, calibration and held-out data, and how they are
- * read.  Options that shape a result are recorded in the manifest's history; paths are not.
+ * The inputs of a run: a model, a stage stream, calibration and held-out data, and how they are
+ * read.  Options that affect a result are recorded in the manifest's history; paths are not.
  */
 #ifndef FM_INPUTS_H
 #define FM_INPUTS_H
@@ -12,50 +12,51 @@
 #include "formats/text/tokens.h"
 #include "lib/base/err.h"
 
-#define FM_INPUTS_MAX 16       /* files of calibration data in one run */
+#define FM_INPUTS_MAX 16       /* most files of calibration data in one run */
 #define FM_WEIGHT_ONE 1000000u /* a weight of 1 in FILE:WEIGHT */
 
-/* Tokens that quality is measured on, where nothing else is asked for. */
+/* Default number of tokens that quality is measured on. */
 #define FM_EVAL_TOKENS 65536
 
 struct fm_inputs {
     const char *model;                      /* --model DIR */
     const char *stream;                     /* stage stream, "-": standard input, NULL: none */
     const char *tokens;                     /* --tokens FILE[:WEIGHT] */
-    const char *also_tokens[FM_INPUTS_MAX]; /* further ones, NULL after the last */
-    const char *texts[FM_INPUTS_MAX];       /* --text FILE[:WEIGHT], as above, after all tokens */
-    const char *text_field;                 /* of JSONL rows; NULL: "text" */
-    bool split_blank_lines;                 /* of plain text: a document ends at a blank line */
+    const char *also_tokens[FM_INPUTS_MAX]; /* additional ones, NULL after the last */
+    const char *texts[FM_INPUTS_MAX];       /* --text FILE[:WEIGHT], in the same form, after all
+                                               tokens */
+    const char *text_field;                 /* field with the text in JSONL rows; NULL: "text" */
+    bool split_blank_lines;                 /* for plain text: a document ends at a blank line */
     const char *tokenizer;                  /* tokenizer.json; NULL: the model's own */
     const char *tokenizer_cmd;              /* a command that encodes instead, or NULL */
     const char *separator;                  /* NULL: "eos", else "none" or a token */
     const char *eval_tokens;                /* --eval-tokens FILE, or NULL */
     const char *eval_texts[FM_INPUTS_MAX];  /* --eval-text FILE, NULL after the last */
-    enum fm_token_type token_dtype;         /* of files that are raw */
+    enum fm_token_type token_dtype;         /* type of raw token files */
     int seq_len;                            /* 0: min(2048, max positions, columns of a 2-D file) */
     int batch;                              /* sequences per batch; 0: the tool's default */
-    uint64_t max_tokens;                    /* 0: all */
+    uint64_t max_tokens;                    /* 0: no limit */
     uint64_t max_eval_tokens;               /* 0: FM_EVAL_TOKENS */
     bool shuffle;
     uint64_t seed;
 };
 
 /*
- * inputs->model may be ORG/NAME, where nothing on disk has that name: it becomes the directory
- * of that checkpoint in the cache of Hugging Face's programs, which stays valid.  FM_ENOENT.
+ * inputs->model may be ORG/NAME if no file has that name: it is replaced by the directory of that
+ * checkpoint in the cache of Hugging Face's programs, which stays valid.  FM_ENOENT.
  */
 int fm_inputs_find_model(struct fm_inputs *inputs, struct fm_err *err);
 
-/* There are tokens or a text to measure on, apart from the calibration data. */
+/* True if there are tokens or a text to measure on in addition to the calibration data. */
 bool fm_inputs_evaluate(const struct fm_inputs *inputs);
 
-/* The first file of calibration data, for messages; NULL: none. */
+/* The first file of calibration data, for messages; NULL if there is none. */
 const char *fm_inputs_first(const struct fm_inputs *inputs);
 
 /*
- * "FILE" or "FILE:WEIGHT" as on the command line; *length becomes the length of FILE.  A colon
- * that no number follows belongs to FILE; a weight has at most six decimals and is at most a
- * million.  FM_EUSAGE for another one, and for 0.
+ * Parse "FILE" or "FILE:WEIGHT" from the command line; *length becomes the length of FILE.  A colon
+ * that no number follows belongs to FILE; a weight has at most six decimals and is above 0 and at
+ * most a million, else FM_EUSAGE.
  */
 int fm_inputs_parse(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 

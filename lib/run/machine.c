@@ -1,4 +1,4 @@
-/* The table of operations that options ask for, and how much memory a run may take. */
+/* The table of operations for the options, and the amount of memory that a run may use. */
 #include "lib/run/machine.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "lib/base/trace.h"
 #include "formats/file/cgroup.h"
 
-/* What --precision auto means here. */
+/* The precision for --precision auto. */
 static enum fm_precision find_precision(const struct fm_machine *machine, enum fm_dtype stored)
 {
     const struct fm_ops *ops;
@@ -52,7 +52,8 @@ const char *fm_machine_precision(const struct fm_ops *ops)
     return ops->operand == FM_BF16 ? "bf16" : "f32";
 }
 
-/* What this process may have: the machine's memory, or less where its job or its shell says so. */
+/* Memory available to this process: the machine's, or less if its control group or resource
+ * limits say so. */
 static uint64_t memory_of_job(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
@@ -60,7 +61,8 @@ static uint64_t memory_of_job(void)
     uint64_t group = fm_cgroup_memory("/proc/self/cgroup", "/sys/fs/cgroup");
     struct rlimit limit;
     most = group < most ? group : most;
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < most) /* RLIM_INFINITY is large */
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < most) /* RLIM_INFINITY is the
+                                                                       largest value */
         most = limit.rlim_cur;
     return most;
 }

@@ -52,7 +52,7 @@ static int same_program(struct fm_comm *comm, struct fm_err *err)
 
 /* ---- standard input ---- */
 
-/* Replace standard input by this file, from its beginning. */
+/* Make this file standard input, from its beginning. */
 static int put_at_0(int fd, struct fm_err *err)
 {
     return dup2(fd, STDIN_FILENO) < 0 || lseek(STDIN_FILENO, 0, SEEK_SET) != 0
@@ -111,7 +111,7 @@ bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
 
 /* ---- CPUs ---- */
 
-/* Our share of the CPUs that all ranks of this machine may use: as even as possible. */
+/* This rank's share of the CPUs that all ranks of the machine may use, as even as possible. */
 static void take_part(const cpu_set_t *all, int nth, int beside)
 {
     cpu_set_t own;
@@ -126,7 +126,7 @@ static void take_part(const cpu_set_t *all, int nth, int beside)
             CPU_SET(i, &own);
         seen++;
     }
-    sched_setaffinity(0, sizeof own, &own); /* if it fails, ranks share them */
+    sched_setaffinity(0, sizeof own, &own); /* if this fails, ranks share the CPUs */
 }
 
 static int divide_cpus(const struct fm_run_options *run, struct fm_err *err)
@@ -138,7 +138,7 @@ static int divide_cpus(const struct fm_run_options *run, struct fm_err *err)
     CPU_ZERO(&own);
     int rc = fm_comm_agree(comm, all ? FM_OK : FM_ENOMEM, err);
     if (!rc && sched_getaffinity(0, sizeof own, &own) != 0)
-        CPU_ZERO(&own); /* more CPUs than the set has: leave them */
+        CPU_ZERO(&own); /* more CPUs than the set can hold: leave them unchanged */
     if (!rc)
         rc = fm_comm_collect(comm, all, &own, sizeof own, err);
     for (int r = 0; !rc && r < ranks; r++)

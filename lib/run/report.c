@@ -1,4 +1,4 @@
-/* Reports of the tools as JSON: how one begins, and how it is written. */
+/* Reports of the tools as JSON: their beginning, and writing them. */
 #include "lib/run/report.h"
 
 #include <stdlib.h>
@@ -26,7 +26,8 @@ char *fm_report_json(const cJSON *report, struct fm_err *err)
     return plain;
 }
 
-/* {"tool": "fm-bench io", ...}, all of it; a log that begins with a report is not one. */
+/* True for a text that consists of {"tool": "fm-bench io", ...}; a log that only begins with a
+ * report does not count. */
 bool fm_report_is_own(const char *text, size_t size, const char *tool)
 {
     struct fm_json j;

@@ -1,5 +1,5 @@
 /*
- * What a run reports to its caller: progress, warnings, an output that would not fit.
+ * Messages of a run to its caller: progress, warnings, an output that would not fit.
  */
 #include "lib/run/run.h"
 

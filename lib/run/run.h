@@ -1,11 +1,11 @@
 /*
- * This room, lib/run: what every run of a tool has, whatever it computes: its options, a guard over
- * what it writes, tasks that may be stopped, a report.  It knows no model and no stream.  In
+ * This room, lib/run: what the runs of all tools have in common: options, checks of the files that
+ * they write, tasks that may be stopped, a report.  It does not depend on models or streams.  In
  * reading order: this header, inputs, machine, ranks (the beginning of a run of many processes),
  * guard (outputs), confine (what may be opened), taskgroup, report.
  *
- * The options that every tool has, in three groups.  The command line fills them (cmd/cli.c), the
- * library reads them; a function that needs one group takes that one.
+ * The options that every tool has, in three groups. cmd/cli.c fills them from the command line, and
+ * the library reads them; a function that needs one group takes only that one.
  */
 #ifndef FM_RUN_H
 #define FM_RUN_H
@@ -21,31 +21,32 @@
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
-    /* The stage that is reported next is `work` of the run, in FLOPs or a similar unit, and `after`
-     * of it follows that stage. */
+    /* The stage that is reported next does `work` of the run, in FLOPs or a similar unit, and
+     * `after` remains when it ends. */
     void (*phase)(void *self, double work, double after);
-    /* One line for the user that is not an error: "fm-rank: warning: 3 experts saw no token". */
+    /* A warning for the user, one line: "fm-rank: warning: 3 experts saw no token". */
     void (*warn)(void *self, const char *text);
-    /* A note that is not a warning: "fm-pack: --budget 0.4: the nearest member is ...". */
+    /* A note for the user that is not a warning: "fm-pack: --budget 0.4: the nearest member is
+     * ...". */
     void (*note)(void *self, const char *text);
     void *self;
 };
 
 /*
- * Called once, by the process that writes the result, when the result is complete on the disk but
- * has no name yet, to print the report of the run, which is filled.  If it fails, no file appears
- * under the result's name, and the same run can be started again.
+ * Called once, by the process that writes the result, when the result is complete on disk but not
+ * yet renamed to its final name, to print the report of the run.  If it fails, the result does not
+ * appear, and the same run can be started again.
  */
 struct fm_announce {
     int (*say)(void *self, struct fm_err *err); /* NULL: no messages */
     void *self;
 };
 
-/* What a run writes. */
+/* Outputs of a run. */
 struct fm_outputs {
     const char *path;  /* -o FILE, "-": standard output */
     bool force;        /* replace an existing output */
-    bool if_changed;   /* run only where the output is not of the same inputs and options */
+    bool if_changed;   /* run only if the output was not made from the same inputs and options */
     const char *state; /* --state FILE, or NULL */
 };
 
@@ -55,27 +56,27 @@ struct fm_run_options {
     struct fm_outputs outputs;
     struct fm_progress progress;
     struct fm_announce announce;
-    const atomic_int *stop; /* nonzero, set by any thread: save and end with FM_ESAVED */
+    const atomic_int *stop; /* set to nonzero by any thread: save and end with FM_ESAVED */
 };
 
-/* A check before hours of work: FM_EUSAGE if the result would go to a terminal.  For files see
- * lib/run/guard.h. */
+/* Check before hours of work that the result does not go to a terminal: FM_EUSAGE.  For files
+ * see lib/run/guard.h. */
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
 
 /*
- * *free_bytes: free bytes of the file system of `path`.  FM_ECREATE if `bytes` do not fit, naming
- * `what` ("bundle").
+ * *free_bytes: free space of the file system of `path`.  FM_ECREATE, naming `what` ("bundle"), if
+ * `bytes` do not fit.
  */
 int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *free_bytes,
                  struct fm_err *err);
 
-/* Remove every unfinished output: for a second signal (async-signal-safe) and for the end. */
+/* Remove every unfinished output, after a second signal (async-signal-safe) and at the end. */
 void fm_run_abandon(void);
 
 /* Call run->announce, if it is set. */
 int fm_run_announce(const struct fm_run_options *run, struct fm_err *err);
 
-/* Does nothing if the caller wants no progress. */
+/* Report progress; does nothing if the caller does not want it. */
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
                    uint64_t total, const char *unit);
 void fm_run_phase(const struct fm_run_options *run, double work, double after);

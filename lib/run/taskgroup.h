@@ -1,6 +1,6 @@
 /*
- * The shared state of tasks that run at the same time: the first error, the bytes done so far, and
- * the user's request to stop.
+ * State shared by tasks that run concurrently: the first error, the number of bytes done, and the
+ * user's request to stop.
  *
  *     struct fm_taskgroup tasks;
  *     fm_taskgroup_init(&tasks, run, "weights", total_bytes);
@@ -32,7 +32,7 @@ void fm_taskgroup_init(struct fm_taskgroup *tasks, const struct fm_run_options *
 /* False once a task has failed or the user has asked to stop. */
 bool fm_taskgroup_going(struct fm_taskgroup *tasks);
 
-/* Keep err, if it is the first. */
+/* Store err, if it is the first. */
 void fm_taskgroup_fail(struct fm_taskgroup *tasks, const struct fm_err *err);
 
 /* Report progress: `bytes` more are done. */
