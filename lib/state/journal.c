@@ -264,7 +264,7 @@ int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path
 
 void fm_journal_close(struct fm_journal *j)
 {
-    if (!j->file.path) /* none was opened, or by another rank */
+    if (!j->file.path) /* no file was found, or another rank opened it */
         return;
     fm_safetensors_close(&j->st);
     fm_file_close(&j->file);

@@ -38,7 +38,7 @@ struct fm_journal_item {
 int fm_journal_params(struct fm_digest *params, struct fm_err *err, const char *fmt, ...)
     FM_PRINTF(3, 4);
 
-/* The file is a state of `tool`, of whatever options. */
+/* True if the file is a state of `tool`, with any options. */
 bool fm_journal_is_own(const char *path, const char *tool);
 
 /* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE if another file has
@@ -67,7 +67,7 @@ int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path
                     const struct fm_digest *params, bool *found, struct fm_err *err);
 void fm_journal_close(struct fm_journal *j); /* zeroed struct is fine */
 
-/* The number of elements of an array; 0 if there is none of that name. */
+/* The number of elements of an array; 0 if there is no array of that name. */
 uint64_t fm_journal_count(const struct fm_journal *j, const char *name);
 
 /* Read all arrays of the file, in the order they were saved.  FM_EFORMAT if a dtype or count
