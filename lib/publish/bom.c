@@ -31,9 +31,9 @@ struct bom {
     struct fm_bom_report *report;
     struct fm_opened from; /* the bundle */
     struct fm_files files;
-    cJSON *export_json; /* of an export: its fm-export.json */
-    int index;          /* of an export: its member */
-    char name[64];      /* of the component */
+    cJSON *export_json; /* for an export: its fm-export.json */
+    int index;          /* for an export: index of its member */
+    char name[64];      /* name of the component */
     cJSON *tree;
 };
 
@@ -127,7 +127,8 @@ static int flatten(cJSON *to, const char *path, const cJSON *value, struct fm_er
     return rc;
 }
 
-/* The value of a line "key: value" or "- value" with this beginning; false: another beginning. */
+/* The value of a line "key: value" or "- value" with this beginning; false if the beginning
+ * differs. */
 static bool take_value(char *value, size_t size, const char *line, const char *begin)
 {
     size_t n = strlen(begin);
@@ -137,8 +138,8 @@ static bool take_value(char *value, size_t size, const char *line, const char *b
     return true;
 }
 
-/* The license of the parent's card, as lines of front matter (lib/export/opened.h).  Its words are
- * the hub's and not always SPDX's, so they are names. */
+/* The license of the parent's card, as lines of front matter (lib/export/opened.h).  The
+ * identifiers are the hub's, and not all of them are SPDX's, so they are given as names. */
 static void add_licenses(cJSON *component, const char *front_matter)
 {
     cJSON *list = NULL, *license = NULL;
@@ -157,7 +158,7 @@ static void add_licenses(cJSON *component, const char *front_matter)
     }
 }
 
-/* ---- where it is from ---- */
+/* ---- origin ---- */
 
 static void add_ancestor(const struct bom *b, cJSON *component)
 {
@@ -242,7 +243,7 @@ static int add_datasets(const struct bom *b, cJSON *parameters, struct fm_err *e
     return rc;
 }
 
-/* A task for each stage. */
+/* Add a task for each stage. */
 static int add_formulation(const struct bom *b, struct fm_err *err)
 {
     cJSON *formula = fm_json_add_object(fm_json_add_array(b->tree, "formulation"), NULL);
@@ -291,7 +292,7 @@ static const char CE[] = "cross-entropy, nats per token",
                   KL[] = "KL divergence from the original, nats per token",
                   AGREE[] = "share of tokens whose most probable token is the original's";
 
-/* Of a member, as fm-train or fm-recover measured its mask. */
+/* The figures of a member, as fm-train or fm-recover measured its mask. */
 static void add_member(const struct bom *b, cJSON *metrics, int i)
 {
     const struct fm_masks *masks = &b->from.budgets.masks;
@@ -307,7 +308,7 @@ static void add_member(const struct bom *b, cJSON *metrics, int i)
     add_metric(metrics, AGREE, q->agree, slice);
 }
 
-/* {"ce", "kl", "agree"} of what fm-bench measured of these files. */
+/* The figures {"ce", "kl", "agree"} that fm-bench measured on these files. */
 static void add_measured(cJSON *metrics, const cJSON *measured, const char *slice)
 {
     static const struct {
@@ -348,7 +349,7 @@ static void add_metrics(const struct bom *b, cJSON *card)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the complete bill ---- */
 
 static int add_card(const struct bom *b, cJSON *component, struct fm_err *err)
 {
@@ -422,7 +423,7 @@ static void add_files(const struct bom *b)
     }
 }
 
-/* The serial number is a UUID from SHA-256 of the text that has zeros in its place. */
+/* The serial number is a UUID made from the SHA-256 of the text with zeros in its place. */
 static int number(cJSON *serial, const char *text, struct fm_err *err)
 {
     struct fm_sha256 digest;

@@ -21,27 +21,27 @@
 
 struct fm_bom_options {
     const char *target;     /* a bundle, or the directory of an export */
-    const char *bundle;     /* of an export: its bundle, or the beginning of it; else NULL */
+    const char *bundle;     /* for an export: its bundle, or the beginning of it; else NULL */
     const char *base_model; /* ORG/NAME of the parent; NULL: see fm_bom_report */
 };
 
 struct fm_bom_report {
-    char *path;         /* of the bill; free() it */
+    char *path;         /* path of the bill; free() it */
     char parent[256];   /* ORG/NAME: where run->inputs.model is a snapshot in a Hugging Face cache
                            its name; else options->base_model, else what the export or the
                            checkpoint's config.json says, else "unknown" */
-    char revision[128]; /* of such a snapshot; "": unknown */
-    uint64_t files, bytes; /* read */
+    char revision[128]; /* of such a snapshot; "" if unknown */
+    uint64_t files, bytes; /* number read */
     double seconds;
 };
 
 /*
- * Write the bill: bom.cdx.json (FM_EXPORT_BOM) in the directory of an export, FILE.bom.cdx.json
- * beside a bundle, or beside the first part of one in parts, with all parts.  Every file is read
- * once.  run->inputs.model, or NULL, is the parent, from which the bundle must have been made.
- * run->outputs.force replaces an earlier bill; without it that is FM_ECREATE.  FM_EUSAGE if the
- * bundle of an export is not given, FM_ECONFIG if the export is of another bundle, FM_EFORMAT for
- * malformed files.
+ * Write the bill.  It is bom.cdx.json (FM_EXPORT_BOM) in the directory of an export, and
+ * FILE.bom.cdx.json next to a bundle; for a bundle in parts, next to the first part, and it lists
+ * all parts.  Every file is read once. run->inputs.model, or NULL, is the parent, from which the
+ * bundle must have been made. run->outputs.force replaces an earlier bill, which is FM_ECREATE
+ * otherwise.  FM_EUSAGE if the bundle of an export is not given, FM_ECONFIG if the export is of
+ * another bundle, FM_EFORMAT for malformed files.
  */
 int fm_bom_write(const struct fm_run_options *run, const struct fm_bom_options *options,
                  struct fm_bom_report *report, struct fm_err *err);

@@ -25,14 +25,14 @@
 #include "lib/run/taskgroup.h"
 
 #define LEVELS_MAX 16
-#define PIECE_BYTES ((size_t)256 << 10) /* stays in the second cache */
+#define PIECE_BYTES ((size_t)256 << 10) /* fits the L2 cache */
 
 /* ---- the list ---- */
 
 struct walk {
     struct fm_files *f;
     const struct fm_files_rule *rule;
-    char home[PATH_MAX]; /* of the directory, as realpath(3) gives it */
+    char home[PATH_MAX]; /* real path of the directory, from realpath(3) */
 };
 
 static int add_entry(struct fm_files *f, const char *name, uint64_t bytes, struct fm_err *err)
@@ -152,7 +152,7 @@ static int walk(struct walk *w, const char *below, int level, struct fm_err *err
     return rc;
 }
 
-/* All parts of the bundle of which f->path is one, by their paths. */
+/* Add all parts of the bundle of which f->path is one, by their paths. */
 static int add_parts(struct fm_files *f, int parts, struct fm_err *err)
 {
     for (int k = 1; k <= parts; k++) {

@@ -19,10 +19,10 @@
 #include "lib/run/run.h"
 
 struct fm_files_entry {
-    char *name; /* path below the directory; "." for a single file; the path of a part */
+    char *name; /* path relative to the directory; "." for a single file; the path of a part */
     uint64_t bytes;
-    struct fm_sha256 digest; /* once it was hashed */
-    bool hash;               /* is to be hashed; set by fm_files_list */
+    struct fm_sha256 digest; /* valid after it was hashed */
+    bool hash;               /* it will be hashed; set by fm_files_list */
 };
 
 struct fm_files {
@@ -39,12 +39,12 @@ struct fm_files {
 
 struct fm_files_rule {
     const char *const *without; /* names at the top that are not listed; ends with NULL */
-    /* Must a name at the top that would be ignored be listed?  NULL: no. */
+    /* True if a name at the top that would be ignored must be listed.  NULL: never. */
     bool (*wants)(const void *self, const char *name);
     const void *self;
-    /* A file that must not be in the directory (a private key); 0: none. */
+    /* A file that must not be in the directory (a private key); 0 if there is none. */
     uint64_t dev, ino;
-    bool parts; /* a part of a bundle stands for all parts; else it is refused */
+    bool parts; /* a part of a bundle stands for all parts; otherwise it is refused */
 };
 
 /*

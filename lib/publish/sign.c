@@ -24,7 +24,7 @@
 
 static const char *const not_signed[] = {FM_OMS_NAME, NULL};
 
-/* ---- both ways ---- */
+/* ---- signing and verifying ---- */
 
 /* The last name of a path that may end in slashes or be "."; malloced. */
 static int name_of(char **name, const char *path, struct fm_err *err)
@@ -132,7 +132,7 @@ static int make_statement(struct fm_oms *m, const struct fm_files *f, struct fm_
     return FM_OK;
 }
 
-/* The names for other verifiers to ignore: those that ours ignores, present or not. */
+/* The names that other verifiers must ignore: those that ours ignores, present or not. */
 static int list_ignored(const char ***list, size_t *count, const struct fm_files *f,
                         struct fm_err *err)
 {
@@ -173,7 +173,7 @@ static int sign(const struct fm_run_options *run, struct fm_files *f, const stru
         rc = fm_oms_write(&text, &m, ignored, count, key, err);
     if (!rc)
         rc = fm_output_text(signature, text, run->outputs.force, err);
-    m.resources = 0; /* their names are the list's */
+    m.resources = 0; /* their names are owned by the list */
     fm_oms_release(&m);
     free(ignored);
     free(text);
@@ -212,7 +212,7 @@ int fm_sign(const struct fm_run_options *run, const struct fm_sign_options *o,
 
 /* ---- verifying ---- */
 
-/* Read the signature beside the target, and return its statement. */
+/* Read the signature next to the target, and return its statement. */
 static int open_signature(struct fm_oms *m, const char *path, bool directory,
                           const struct fm_key *key, struct fm_err *err)
 {
@@ -235,7 +235,7 @@ static int open_signature(struct fm_oms *m, const char *path, bool directory,
     return rc ? fm_within(err, "%s", path) : rc;
 }
 
-/* Does the signature list this name, or a path below it? */
+/* True if the signature lists this name, or a path below it. */
 static bool is_listed(const void *self, const char *name)
 {
     const struct fm_oms *m = self;

@@ -1,6 +1,6 @@
 /*
- * Sign a directory or a file, and verify a signature (formats/sign/oms.h).  A directory's is the
- * file model.sig in it, that of FILE is FILE.sig.
+ * Sign a directory or a file, and verify a signature (formats/sign/oms.h).  The signature of a
+ * directory is the file model.sig in it, that of FILE is FILE.sig.
  */
 #ifndef FM_SIGN_H
 #define FM_SIGN_H
@@ -14,7 +14,7 @@
 struct fm_sign_options {
     const char *target; /* a directory or a file */
     const char *key;    /* PEM: the private key to sign with, the public one to verify with */
-    int passphrase_fd;  /* the private key's passphrase is the first line that it gives; -1: none */
+    int passphrase_fd;  /* descriptor whose first line is the private key's passphrase; -1: none */
     /* Called for each ignored name at the top of the directory, in order, before the files are
      * read.  `self` is for both functions. */
     void (*ignored)(void *self, const char *name);
@@ -24,12 +24,12 @@ struct fm_sign_options {
 };
 
 struct fm_sign_report {
-    char *signature;         /* the signature's file; free() it */
-    const char *curve;       /* of the key: "P-256" */
+    char *signature;         /* path of the signature; free() it */
+    const char *curve;       /* type of the key: "P-256" */
     char key[FM_SHA256_HEX]; /* the public key's name: SHA-256 of its PEM text, in hex */
     uint64_t files, bytes;   /* signed, or read to verify them */
     uint64_t links;          /* of those, links to blobs of a Hugging Face cache */
-    uint64_t failed;         /* findings */
+    uint64_t failed;         /* number of findings */
     double seconds;
 };
 
