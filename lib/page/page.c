@@ -1,7 +1,7 @@
 /*
- * Fits a family into one page.  The page is built whole and its bytes are counted.  If there are
- * too many, it is built again with half of the members, down to two, and then without the widths
- * and tokens of single experts.  The choice depends only on the input.
+ * Fits a family into one page.  The page is built completely and its bytes are counted.  If there
+ * are too many, it is built again with half of the members, down to two, and then without the
+ * widths and tokens of single experts.  The choice depends only on the input.
  */
 #include "lib/page/page.h"
 
@@ -18,21 +18,21 @@
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
 
-#define SHOWN_MAX 256 /* members: a slider has no more distinguishable positions */
+#define SHOWN_MAX 256 /* most members on a page: a slider has no more distinguishable positions */
 #define HISTORY_BYTES_MAX ((size_t)150 << 10)
 
-/* Input of a page. */
+/* Data from which a page is made. */
 struct making {
     const struct fm_page_options *options;
     const char *path;
     struct fm_pagefacts facts;
-    cJSON *figures; /* read once, used by every attempt */
+    cJSON *figures; /* read once, and used by every attempt */
     int *shown;     /* (n) */
     int n;
-    bool experts; /* widths and tokens of single experts */
+    bool experts; /* with widths and tokens of single experts */
 };
 
-/* Evenly spaced, including the first and the last. */
+/* Choose members evenly, including the first and the last. */
 static void choose_shown(struct making *m, int n)
 {
     int all = m->facts.list.rows;

@@ -18,12 +18,12 @@
 #include "lib/base/err.h"
 
 #define FM_PAGE_BYTES_MAX 1000000
-#define FM_PAGE_CONTEXT 8192 /* default context in tokens, if the model takes as many */
+#define FM_PAGE_CONTEXT 8192 /* default context in tokens, if the model supports as many */
 
 struct fm_page_options {
     const char *const *figures; /* files that our tools wrote with --json; ends with NULL */
-    uint64_t context;           /* context in tokens that a GPU needs memory for besides the
-                                   weights; 0: FM_PAGE_CONTEXT */
+    uint64_t context;           /* number of context tokens for the memory of a GPU; 0:
+                                   FM_PAGE_CONTEXT */
 };
 
 struct fm_page {
@@ -42,7 +42,7 @@ struct fm_page {
  */
 int fm_page_make(struct fm_page *page, const char *path, const struct fm_page_options *options,
                  struct fm_err *err);
-/* Write it to a file, whole or not at all; "-" is standard output. */
+/* Write it to a file, completely or not at all; "-" is standard output. */
 int fm_page_write(const struct fm_page *page, const char *path, bool force, struct fm_err *err);
 void fm_page_release(struct fm_page *page);
 

@@ -1,6 +1,6 @@
 /*
- * What a page says about the bundle: the figures of fm-pack --list for each member, plus the
- * history, the tokens of each expert, and the memory that a GPU needs, which the list leaves out.
+ * Facts about the bundle on a page: the figures of fm-pack --list for each member, and in addition
+ * the history, the tokens of each expert, and the memory that a GPU needs.
  */
 #include "lib/page/pagefacts.h"
 
@@ -62,7 +62,7 @@ static void add_model(cJSON *data, const struct fm_list *list)
         fm_json_add_string(model, "storage", list->storage);
 }
 
-/* What a server keeps of a sequence, and GPUs with their memory. */
+/* Add the cache of a sequence on a server, and GPUs with their memory. */
 static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
 {
     const struct fm_runtimes_cache *cache = &f->list.cache;
@@ -113,7 +113,7 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
 
 /* ---- its members ---- */
 
-/* Which programs run a form, and the reasons why others do not, as on the cards of exports. */
+/* The programs that run a form, and the reasons why others do not, as on the cards of exports. */
 static void add_programs(cJSON *form, const struct fm_config *c, const struct fm_layout *layout,
                          const struct fm_quantiser *q)
 {
@@ -165,7 +165,7 @@ static cJSON *add_form(cJSON *forms, const char *name, const char *options, bool
     return form;
 }
 
-/* Can the model's experts be rounded to that format? */
+/* True if the model's experts can be rounded to that format. */
 static bool has_format(const struct fm_list *list, int format)
 {
     return list->rows > 0 && list->row[0].format[format].tensors > 0;

@@ -1,5 +1,5 @@
 /*
- * What a page says about the bundle itself.
+ * The part of a page that comes from the bundle.
  */
 #ifndef FM_PAGEFACTS_H
 #define FM_PAGEFACTS_H
@@ -34,10 +34,9 @@ uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed);
 void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path,
                         uint64_t context);
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n);
-/* "tokens" (M E) of each expert, and the indices of experts that saw too few tokens or none. */
+/* Add "tokens" (M E) of each expert, and the indices of experts that got too few tokens or none. */
 void fm_pagefacts_tokens(cJSON *data, const struct fm_pagefacts *f);
-/* The history and the checkpoint as the manifest has them; null if longer than `limit`.
- * FM_ENOMEM. */
+/* Add the history and the checkpoint from the manifest; null if longer than `limit`.  FM_ENOMEM. */
 int fm_pagefacts_history(cJSON *data, const struct fm_pagefacts *f, size_t limit,
                          struct fm_err *err);
 

@@ -1,8 +1,8 @@
 /*
  * Figures from files.  The files are untrusted: every number is checked against its possible range,
- * and a budget must remove a whole number of channels of this family, which figures of a model of
- * another shape hardly ever do.  Strings are taken as they are, because the page's text makes every
- * string harmless (pagetext.h).
+ * and a budget must remove a whole number of channels of this family, which is very unlikely for
+ * figures of a model of another shape.  Strings are copied unchanged, because pagetext.h escapes
+ * every string of the page.
  */
 #include "lib/page/pageresults.h"
 
@@ -19,12 +19,12 @@
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 #define SERIES_MAX 64
 #define NAME_BYTES_MAX 64
-#define POINTS_MAX 256 /* of a series; a longer one is thinned evenly */
+#define POINTS_MAX 256 /* most points of a series; longer ones are thinned evenly */
 
-/* One file while it is read. */
+/* A file that is being read. */
 struct reading {
     const struct fm_pagefacts *facts;
-    const cJSON *from; /* the report */
+    const cJSON *from; /* the parsed report */
     cJSON *set;        /* the JSON made from it */
     struct fm_err *err;
 };
@@ -358,7 +358,7 @@ static cJSON *set_of(const cJSON *sets, const char *digest, const char *conventi
     return NULL;
 }
 
-/* ---- any of them ---- */
+/* ---- reports of any kind ---- */
 
 static int read_tool(const struct reading *r, const char *tool, bool exported)
 {
