@@ -17,7 +17,7 @@
 #include "lib/stage/segments.h"
 #include "lib/verify/verify.h"
 
-/* One line for the user.  Tasks find in any order; lines are printed in order of `place`. */
+/* One line for the user.  Tasks find faults in any order; lines are printed in order of `place`. */
 struct fm_finding {
     size_t place, number;
     char *item, *what;
@@ -37,13 +37,12 @@ struct fm_verifier {
     bool malformed;         /* checksums match, but the content is invalid */
     int machine;            /* FM_EIO or FM_ENOMEM if an item could not be checked; else 0 */
     struct fm_err lost;     /* no memory for a finding */
-    struct fm_spool *spool; /* scans read from here, in order of the bytes; NULL: from files */
+    struct fm_spool *spool; /* source of scans, in order of the bytes; NULL: they read files */
     /* Of an export, for the check of its function: the (M, E) widths that it computes with;
      * owned. */
     uint32_t *served;
     bool all_resident; /* it has every channel, and `served` is the member to start with */
-    bool rest_decoded; /* experts are codes; everything else that was codes is decoded and
-                          rounded */
+    bool rest_decoded; /* experts are codes; all other codes are decoded and rounded */
 };
 
 /* The code of a finding described by `err`: the machine's error if it is one, else `otherwise`. */
@@ -60,7 +59,7 @@ void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char 
 /* Count n checked items of `bytes` in total. */
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 
-/* Drop all findings so far and reset the counts. */
+/* Remove all findings and reset the counts. */
 void fm_verifier_forget(struct fm_verifier *v);
 
 /* What a scan found wrong with a span. */

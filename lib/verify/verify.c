@@ -20,7 +20,7 @@
 #include "lib/pack/pack.h"
 #include "lib/verify/verifier.h"
 
-/* Fits the L2 cache: the digests and the check of values read it from there. */
+/* fits the L2 cache, so that computing digests and checking values read from there */
 #define SCAN_BYTES ((size_t)256 << 10)
 
 /* ---- findings ---- */
@@ -170,9 +170,9 @@ int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_e
     return rc;
 }
 
-/* ---- entry ---- */
+/* ---- entry points ---- */
 
-/* A target that does not exist is no directory here; opening it is the error. */
+/* False for a target that does not exist; opening it gives the error. */
 static int is_directory(bool *directory, const char *path, struct fm_err *err)
 {
     struct stat st = {0};

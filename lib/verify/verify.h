@@ -40,8 +40,8 @@ enum fm_verify_note {
 
 struct fm_verify_options {
     const char *target;  /* a bundle or stage stream ("-": standard input), or a directory */
-    const char *against; /* for a directory: its bundle, or the beginning of it; NULL: check by
-                            its table */
+    const char *against; /* for a directory: its bundle, or the beginning of it; NULL: check
+                            against its own table */
     bool record;         /* without a bundle: update the table to the files as they are now */
     bool function; /* also compute: needs run->inputs.model (a bundle) and run->inputs.tokens */
     int batches;   /* sequences to compute for `function`; 0: 4 */
@@ -55,19 +55,19 @@ struct fm_verify_options {
 
 struct fm_verify_report {
     const char *kind; /* "bundle", "stage", or the name of the layout */
-    int index;        /* exports: the budget, else -1 */
-    double budget;    /* exports: its fraction */
+    int index;        /* for exports: index of the budget, else -1 */
+    double budget;    /* for exports: the budget, a fraction */
     uint64_t items;   /* members, tensors, masks, permutations that were checked */
     uint64_t failed;  /* findings */
     uint64_t bytes;   /* bytes read and checked; of an intact export, its files as fm-pack and
                          fm_list_form count them */
-    int codes;        /* exports: files that Python may run, keys by which a program loads code
-                         or another model ("config.json: auto_map"), and who wrote them */
+    int codes;        /* for exports: files that Python may run, keys by which a program loads
+                         code or another model ("config.json: auto_map"), and who wrote them */
     struct fm_verify_code {
         char name[FM_CODE_NAME_BYTES];
         bool ours;
     } code[FM_CODES_MAX + 1];
-    int skips; /* exports: files of the directory that were not compared with anything */
+    int skips; /* for exports: files of the directory that were not compared */
     const char *skip[FM_VERIFY_SKIPS_MAX];
     bool function;           /* true if the fields below are set */
     double loss, loss_want;  /* mean cross-entropy of the target and of its reference */
@@ -84,8 +84,8 @@ struct fm_verify_report {
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);
 
-/* What fm_verify checks before it reads: FM_EUSAGE for options that do not go together, FM_ENOENT
- * if a directory that needs to be there is not. */
+/* Checks made before anything is read: FM_EUSAGE for options that exclude each other, FM_ENOENT
+ * if a required directory does not exist. */
 int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *options,
                     struct fm_err *err);
 

@@ -149,8 +149,8 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
     return rc;
 }
 
-/* weights/layers-00003.safetensors gives 3, rest.safetensors and extra.safetensors -1; anything
- * else, and a layer without experts, -2. */
+/* The decoder layer of a weights member: layers-00003.safetensors gives 3, rest.safetensors and
+ * extra.safetensors -1; anything else, and a layer without experts, -2. */
 static int layer_of(const struct fm_bundle_job *j, const char *name)
 {
     char expected[FM_VOLUMES_NAME_BYTES];
@@ -164,7 +164,7 @@ static int layer_of(const struct fm_bundle_job *j, const char *name)
     return strcmp(name, expected) == 0 ? l : -2;
 }
 
-/* Of a stream: the bytes that must be kept because the index is read from them. */
+/* For a stream: the bytes that must be kept because the index is read from them. */
 static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struct fm_err *err)
 {
     unsigned char length[8];
@@ -175,10 +175,10 @@ static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struc
     if (!rc)
         rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
     uint64_t bytes = !rc ? fm_little_endian(length, sizeof length) : 0;
-    /* The reader refuses a string of another length. */
+    /* the reader refuses strings of other lengths */
     if (!rc && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
         rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);
-    j->bundle.file.size = at + m->size; /* members still to come count as present */
+    j->bundle.file.size = at + m->size; /* members that are still to come count as present */
     return rc;
 }
 
@@ -193,7 +193,7 @@ static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
     return n;
 }
 
-/* Read the header, then tensor by tensor in file order: every byte is read once. */
+/* Read the header and then the tensors in file order, so that every byte is read once. */
 static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *whole,
                          struct fm_err *err)
 {
@@ -260,7 +260,7 @@ static void check_member(struct fm_bundle_job *j, size_t i)
     fm_taskgroup_add(&j->v->tasks, m->size);
 }
 
-/* One round of members, the small ones or the weights, in parallel. */
+/* Check one group of members, the small ones or the weights, in parallel. */
 struct round {
     struct fm_bundle_job *j;
     size_t *member;
@@ -272,7 +272,7 @@ static void check_one(void *arg, int i)
     check_member(r->j, r->member[i]);
 }
 
-/* Of a stream: one member after the other as they arrive; the bytes between them are kept. */
+/* For a stream: check the members in the order of arrival, and keep the bytes between them. */
 static void pass_members(struct fm_bundle_job *j, const size_t *member, int n)
 {
     struct fm_err err = {0};
@@ -309,7 +309,7 @@ static int check_members(struct fm_bundle_job *j, bool weights, struct fm_err *e
 
 /* ---- a stream, in one pass ---- */
 
-/* The stream has ended: check the structure as a whole, and the digests that came last. */
+/* At the end of a stream: check the structure, and the digests that came last. */
 static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
 {
     struct fm_bundle whole = {0};
@@ -320,7 +320,7 @@ static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
     if (fm_spool_keep(j->v->spool, UINT64_MAX, err))
         return err->code;
     if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err)) {
-        fm_verifier_forget(j->v); /* report nothing else of such a file */
+        fm_verifier_forget(j->v); /* report no other faults of such a file */
         return err->code;
     }
     fm_bundle_close(&j->bundle);

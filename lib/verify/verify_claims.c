@@ -1,7 +1,7 @@
 /*
  * Statements that a manifest makes twice.  The history of a stream is written by its tools and
- * cannot be computed again from its members; but where it repeats what another key, or a member,
- * says, the two must agree.
+ * cannot be computed again from its members; but if it repeats the value of another key or member,
+ * the two must agree.
  */
 #include "lib/verify/verify_contents.h"
 
@@ -23,7 +23,7 @@ static const cJSON *part_of(const struct fm_bundle_job *j, const char *tool, con
     return get(fm_stage_history_of(&j->bundle, tool), part);
 }
 
-/* A number or a string of the history must equal that of the other place, if both exist. */
+/* Compare a number or a string of the history with the other place, if both exist. */
 static void compare(struct fm_bundle_job *j, const char *tool, const char *key, const cJSON *said,
                     const cJSON *other, const char *where)
 {
@@ -55,7 +55,7 @@ static void check_adapter(struct fm_bundle_job *j)
     compare(j, tool, "mask", get(result, "mask"), get(adapter, "budget_index"), "'adapter'");
 }
 
-/* All masks of a family are made by the method named in fm-train's entry. */
+/* Check that all masks of a family are made by the method in fm-train's entry. */
 static void check_method(struct fm_bundle_job *j)
 {
     static const char tool[] = "fm-train";
@@ -71,7 +71,7 @@ static void check_method(struct fm_bundle_job *j)
     }
 }
 
-/* All members were measured on the same tokens by the same tool. */
+/* Check that all members were measured on the same tokens by the same tool. */
 static void check_quality(struct fm_bundle_job *j)
 {
     const struct fm_masks *masks = &j->budgets.masks;
@@ -92,7 +92,7 @@ static void check_quality(struct fm_bundle_job *j)
     }
 }
 
-/* No mask splits a channel group of the ranking. */
+/* Check that no mask splits a channel group of the ranking. */
 static void check_group(struct fm_bundle_job *j)
 {
     const struct fm_masks *masks = &j->budgets.masks;

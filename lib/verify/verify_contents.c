@@ -26,7 +26,7 @@ static void find_in(struct fm_bundle_job *j, const char *member, const char *ite
     fm_verifier_find(j->v, place, FM_EFORMAT, item, "%s", what);
 }
 
-/* Add a finding for what a reader refused; errors of memory and disk end the check. */
+/* Add a finding for an error of a reader; errors of memory and disk end the check. */
 static int note(struct fm_bundle_job *j, const char *member, const char *item, int rc,
                 struct fm_err *err)
 {
@@ -37,7 +37,7 @@ static int note(struct fm_bundle_job *j, const char *member, const char *item, i
     return FM_OK;
 }
 
-/* The member exists and its digest matches. */
+/* True if the member exists and its digest matches. */
 static bool is_good(const struct fm_bundle_job *j, const char *name)
 {
     for (size_t i = 0; i < j->bundle.members; i++)
@@ -89,7 +89,7 @@ static int check_ranking(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_RANKING, FM_MEMBER_RANKING, rc, err);
 }
 
-/* Every possible width of an export is a boundary. */
+/* Check that every possible width of an export is a boundary. */
 static void check_boundaries(struct fm_bundle_job *j, const struct fm_budgets *b)
 {
     const struct fm_config *c = &j->config;
@@ -137,8 +137,8 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
 }
 
-/* Tensors outside the experts, by the checksums: those that the model requires, and those that
- * the manifest lists. */
+/* Check the tensors outside the experts, from the checksums: those that the model requires, and
+ * those that the manifest lists. */
 static int count_nonexperts(const struct fm_bundle_job *j, struct fm_extra *extra,
                             struct fm_nonexpert *nonexpert, struct fm_err *err)
 {
@@ -206,7 +206,7 @@ static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_SEGMENTS, FM_MEMBER_SEGMENTS, rc, err);
 }
 
-/* Members required of a stream of this stage. */
+/* Check that the members required at this stage exist. */
 static void check_presence(struct fm_bundle_job *j)
 {
     const char *stage =

@@ -1,6 +1,6 @@
 /*
- * The verification of a bundle in progress: what lib/verify/verify_bundle.c, which compares bytes
- * with digests, and lib/verify/verify_contents.c, which checks the meaning of members, share.
+ * State of the verification of a bundle, shared by lib/verify/verify_bundle.c, which compares bytes
+ * with digests, and lib/verify/verify_contents.c, which checks the meaning of members.
  */
 #ifndef FM_VERIFY_CONTENTS_H
 #define FM_VERIFY_CONTENTS_H
@@ -29,8 +29,8 @@ struct fm_bundle_job {
  */
 int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err);
 
-/* Check that what the manifest says in two places, or a member repeats, agrees.  Call it after
- * the members were read. lib/verify/verify_claims.c. */
+/* Check that statements which occur twice in the manifest, or in the manifest and a member,
+ * agree.  Call it after the members were read. lib/verify/verify_claims.c. */
 void fm_verify_claims(struct fm_bundle_job *j);
 
 #endif

@@ -23,7 +23,7 @@
 
 #define EXPORT_JSON_BYTES_MAX ((size_t)16 << 20)
 
-/* ---- what it is ---- */
+/* ---- reading fm-export.json ---- */
 
 static int read_cap(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
@@ -53,7 +53,7 @@ static int read_keys(struct fm_export_options *o, const cJSON *json, struct fm_e
     return FM_OK;
 }
 
-/* Options that shaped it. */
+/* Read the options that affected the export. */
 static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_err *err)
 {
     const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
@@ -132,7 +132,7 @@ void fm_verify_claim_release(struct fm_verify_claim *c)
     *c = (struct fm_verify_claim){0};
 }
 
-/* The options it was made with. */
+/* Read the options of the export. */
 static int read_claim(struct fm_verify_job *j, struct fm_err *err)
 {
     int rc = fm_verify_claim(&j->claim, j->v, err);
@@ -142,7 +142,7 @@ static int read_claim(struct fm_verify_job *j, struct fm_err *err)
     return rc;
 }
 
-/* An impossible value is the mistake of the file's author, not of the user. */
+/* An impossible value is an error in the file, not in the command line. */
 static int blame_file(int rc, struct fm_err *err)
 {
     if (rc == FM_EUSAGE)
@@ -196,7 +196,7 @@ static const char *const hubs[] = {".cache",         ".eval_results", ".git",
                                    ".gitattributes", FM_OMS_NAME,     FM_EXPORT_BOM};
 #define HUBS (sizeof hubs / sizeof *hubs)
 
-/* The index of a name in that list; HUBS if it is not there. */
+/* The index of a name in that list; HUBS if it is not in it. */
 static size_t find_hubs(const char *name)
 {
     size_t i = 0;
@@ -205,7 +205,7 @@ static size_t find_hubs(const char *name)
     return i;
 }
 
-/* For the report. */
+/* Collect the name for the report. */
 static void skip(struct fm_verifier *v, const char *what)
 {
     struct fm_verify_report *r = v->report;
@@ -262,7 +262,7 @@ static void meet_other(void *self, const char *name)
     fm_verifier_find(j->v, j->plan.files, FM_EDIFF, name, "is not a file of this export");
 }
 
-/* The owner may edit the card, except for the part that fm-pack generates. */
+/* Compare the part of the card that fm-pack generates; the owner may edit the rest. */
 static int compare_card(struct fm_verify_job *j, size_t i, const char *have, size_t size,
                         const char *want, struct fm_err *err)
 {
@@ -285,7 +285,7 @@ static int compare_card(struct fm_verify_job *j, size_t i, const char *have, siz
     return err->code;
 }
 
-/* Any other text must equal, byte for byte, what the bundle generates. */
+/* Compare any other text, byte for byte, with the one that the bundle generates. */
 static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, size_t size,
                           const char *want)
 {
@@ -294,7 +294,7 @@ static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, s
         fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
 }
 
-/* The same for fm-export.json, except for recorded figures and digests of files. */
+/* Compare fm-export.json, except for recorded figures and digests of files. */
 static int compare_claims(struct fm_verify_job *j, size_t i, char **text, size_t size,
                           const char *want, struct fm_err *err)
 {
@@ -375,7 +375,8 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
     return FM_OK;
 }
 
-/* Every planned tensor is in its file with its type and shape, and there are no others. */
+/* Check that every planned tensor is in its file with its dtype and shape, and that there are no
+ * others. */
 static void check_tensor(struct fm_verify_job *j, size_t i)
 {
     const struct fm_planned_tensor *t = &j->plan.tensor[i];
@@ -437,7 +438,7 @@ static int check_tensors(struct fm_verify_job *j, struct fm_err *err)
     return fm_verify_weights(j, err);
 }
 
-/* The widths that the export computes with, for --function. */
+/* Set the widths that the export computes with, for --function. */
 static int keep_served(struct fm_verify_job *j, struct fm_err *err)
 {
     size_t n = fm_opened_experts(&j->opened);
@@ -467,7 +468,7 @@ static int close_shards(struct fm_verify_job *j, int rc, struct fm_err *err)
     return rc;
 }
 
-/* Files that run as code, keys by which a program loads code, and who wrote them. */
+/* Collect files that run as code, keys by which a program loads code, and who wrote them. */
 static void say_code(const struct fm_verify_job *j)
 {
     const struct fm_planned_code *c = &j->plan.code;

@@ -1,7 +1,7 @@
 /*
- * --function: what the weights compute.  Compares a bundle's full model with the checkpoint it was
- * made from, or an export with the bundle under the mask of its budget, on a few held-out
- * sequences: the mean loss and every token's log-probability.
+ * --function: compares what the weights compute.  The full model of a bundle is compared with the
+ * checkpoint it was made from, or an export with the bundle under the mask of its budget, on a few
+ * held-out sequences: the mean loss and every token's log-probability.
  */
 #include "lib/verify/verifier.h"
 
@@ -21,7 +21,7 @@
 
 #define SEQUENCES 4
 
-/* Summing in another order (permuted channels, tails of zeros) changes a log-probability by
+/* A different order of sums (permuted channels, tails of zeros) changes a log-probability by
  * about 1e-6; the neighbouring budget changes it by 1e-2 and more. */
 #define LOGPROB_LIMIT 1e-4
 
@@ -89,7 +89,7 @@ static void compare(struct job *j, const float *have, const float *want)
                          have[worst], want[worst], LOGPROB_LIMIT);
 }
 
-/* Two models, one lane each. */
+/* Compare two models, with one lane each. */
 static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *have_lane,
                     struct fm_model *want, const struct fm_lane *want_lane, struct fm_err *err)
 {
@@ -117,9 +117,10 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
 static const struct fm_lane plain = {.teacher = -1, .ce = 1};
 
 /*
- * The bundle as it is, and the checkpoint.  Without an adapter the checkpoint keeps its own channel
- * order, so that the permutations are tested too; an adapter requires ranked channels.  Weights
- * that the checkpoint stores as codes are rounded as the bundle's were, if the bundle has values.
+ * Compare the bundle as it is with the checkpoint.  Without an adapter the checkpoint keeps its own
+ * channel order, so that the permutations are tested too; an adapter requires ranked channels.
+ * Weights that the checkpoint stores as codes are rounded as in the bundle, if the bundle has
+ * values.
  */
 static int check_bundle(struct job *j, struct fm_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * The verification of an export in progress: what lib/verify/verify_export.c, which checks files
- * and names, and lib/verify/verify_weights.c, which checks bytes, share.
+ * State of the verification of an export, shared by lib/verify/verify_export.c, which checks files
+ * and names, and lib/verify/verify_weights.c, which checks bytes.
  */
 #ifndef FM_VERIFY_PARTS_H
 #define FM_VERIFY_PARTS_H
@@ -17,7 +17,7 @@ struct fm_verify_shard {
     bool open, parsed;
 };
 
-/* What one task checks: a block, or a tensor without blocks. */
+/* The work of one task: a block, or a tensor without blocks. */
 struct fm_verify_unit {
     size_t tensor;
     const struct fm_planned_block *block; /* NULL: the whole tensor */
@@ -41,14 +41,15 @@ struct fm_verify_job {
     struct fm_opened opened;          /* its bundle, or the beginning of it */
     struct fm_exportplan plan;
     struct fm_verify_shard *shard; /* (plan.files) */
-    const struct fm_tensor **have; /* (plan.tensors): in the shards; NULL: not as planned */
-    struct fm_volumes weights;     /* the bundle's weights, for a width inside a segment */
+    const struct fm_tensor **have; /* (plan.tensors): their places in the shards; NULL: missing
+                                      or not as planned */
+    struct fm_volumes weights;     /* the bundle's weights, needed for a width inside a segment */
     struct fm_verify_unit *unit;
     int units;
 };
 
-/* Read it; FM_EFORMAT if it is not one of ours.  The rest of it is checked with the texts.
- * Release in every case. */
+/* Read it; FM_EFORMAT if it is not one of ours.  Its other keys are checked with the texts.
+ * Release in any case. */
 int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
 void fm_verify_claim_release(struct fm_verify_claim *claim);
 
@@ -57,7 +58,7 @@ void fm_verify_claim_release(struct fm_verify_claim *claim);
 int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
                      void (*other)(void *self, const char *name), void *self, struct fm_err *err);
 
-/* Check the values of every tensor that is there against the bundle's checksums. */
+/* Check the values of every existing tensor against the bundle's checksums. */
 int fm_verify_weights(struct fm_verify_job *j, struct fm_err *err);
 
 #endif

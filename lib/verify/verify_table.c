@@ -23,8 +23,8 @@ struct job {
     struct fm_verifier *v;
     struct fm_verify_claim claim;
     struct fm_filetable table;
-    struct fm_filetable_entry *now; /* what the directory has of each */
-    bool *gone;                     /* with --record: it no longer exists */
+    struct fm_filetable_entry *now; /* state of each file in the directory */
+    bool *gone;                     /* with --record: the file no longer exists */
 };
 
 /* ---- files ---- */
@@ -105,8 +105,8 @@ static void say(const struct job *j, enum fm_verify_note note, const char *name)
         j->v->options->note(j->v->options->self, note, name);
 }
 
-/* Loaders take weights by their file extension, whatever an index says; any other file is only
- * named. */
+/* Loaders select weights by file extension, whatever the index says; other files are only
+ * reported. */
 static void meet_other(void *self, const char *name)
 {
     struct job *j = self;
@@ -119,7 +119,7 @@ static void meet_other(void *self, const char *name)
 
 /* ---- the files as a model ---- */
 
-/* A form for vLLM is only opened as files: the suite cannot read its experts. */
+/* A form for vLLM is only checked as files, because the suite cannot read its experts. */
 static int open_model(const struct job *j, struct fm_err *err)
 {
     const struct fm_layout *form = j->claim.layout;
@@ -143,7 +143,7 @@ static int open_model(const struct job *j, struct fm_err *err)
     return rc;
 }
 
-/* True if every file is what the table says, or what it will say. */
+/* True if every file matches the table, or will match the updated one. */
 static void check_structure(struct job *j)
 {
     struct fm_err broken = {0};
@@ -177,7 +177,7 @@ static int write_table(struct job *j, const struct fm_filetable *made, struct fm
     return rc;
 }
 
-/* Files that no longer exist leave the table; no file is added. */
+/* Remove files that no longer exist from the table; no file is added. */
 static int record(struct job *j, struct fm_err *err)
 {
     size_t n = j->table.entries, same = 0;
@@ -199,7 +199,7 @@ static int record(struct job *j, struct fm_err *err)
     return rc;
 }
 
-/* ---- entry ---- */
+/* ---- entry points ---- */
 
 static int open_claim(struct job *j, struct fm_err *err)
 {
@@ -235,7 +235,7 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
     if (!rc && v->options->record && !v->report->failed)
         rc = record(&j, err);
     if (!rc)
-        fm_verifier_count(v, 0, j.claim.size); /* report it under "structure" */
+        fm_verifier_count(v, 0, j.claim.size); /* report the error under "structure" */
     close_claim(&j);
     return rc;
 }

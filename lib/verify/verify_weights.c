@@ -1,8 +1,8 @@
 /*
- * The bytes of an export's tensors against the golden segment checksums of its bundle.  A task
- * checks one block of the plan, which is one expert in one tensor.  A prefix of what the bundle has
- * is hashed in place, segment by segment; another form is first converted back to the bundle's
- * order in memory, gate and up rows together.
+ * Compares the bytes of an export's tensors with the golden segment checksums of its bundle.  A
+ * task checks one block of the plan, which is one expert in one tensor.  A prefix of the bundle's
+ * bytes is hashed in place, segment by segment; another form is first converted back to the
+ * bundle's order in memory, gate and up rows together.
  */
 #include "lib/verify/verify_parts.h"
 
@@ -28,13 +28,13 @@ static size_t segments_below(const struct fm_segments *seg, uint32_t width)
 struct place {
     struct fm_verify_job *j;
     const struct fm_planned_tensor *t;
-    const struct fm_planned_block *b; /* NULL: not in the bundle */
+    const struct fm_planned_block *b; /* NULL: not from the bundle */
     const struct fm_packed_part *of;  /* the layer's tensor in the bundle, */
     int part;                         /* and its index */
-    bool reported[2];                 /* report a difference, and a bad value, once each */
+    bool reported[2];                 /* report a difference, and a bad value, only once */
 };
 
-/* Bytes of this number of channels in the bundle. */
+/* Bytes of that number of channels in the bundle. */
 static size_t bytes_of(const struct place *p, uint64_t channels)
 {
     return (size_t)fm_packed_bytes(&p->j->opened.packed, p->of, channels);
@@ -86,11 +86,11 @@ static void say_not_finite(struct place *p)
 
 /* ---- in the bundle's form ---- */
 
-/* Spans of the tensor, or of one of its experts. */
+/* Scan the spans of the tensor, or of one of its experts. */
 static int scan(struct place *p, struct fm_scan *s, struct fm_err *err)
 {
     s->file = &p->j->shard[p->t->file].file;
-    bool extra = p->t->from && p->t->from->extra; /* copied as it is, whatever its values */
+    bool extra = p->t->from && p->t->from->extra; /* a copy, whose values are not checked */
     s->dtype = !extra && fm_dtype_is_weight(p->t->t.dtype) ? (int)p->t->t.dtype : -1;
     s->found = fm_scratch(s->spans + 1);
     memset(s->found, 0, s->spans);
@@ -137,13 +137,13 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     return rc;
 }
 
-/* Every byte equals the next and the first is `blank`: as fast as a comparison of memory. */
+/* True if every byte equals the next and the first is `blank`: as fast as comparing memory. */
 static bool is_blank(const char *bytes, size_t n, int blank)
 {
     return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
-/* Channels after the width. */
+/* Check the channels after the width. */
 static void check_blank(struct place *p, const char *bytes, size_t n)
 {
     if (!is_blank(bytes, n, fm_exportplan_blank(&p->j->plan, p->b)))
@@ -152,7 +152,7 @@ static void check_blank(struct place *p, const char *bytes, size_t n)
                          layer_of(p), p->b->e, fm_exportplan_kept(&p->j->plan, p->b));
 }
 
-/* A prefix of an expert in the bundle's order, segment by segment. */
+/* Check a prefix of an expert in the bundle's order, segment by segment. */
 static int check_prefix(struct place *p, struct fm_err *err)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
@@ -180,7 +180,7 @@ static int check_prefix(struct place *p, struct fm_err *err)
 
 /* ---- in another form ---- */
 
-/* An expert rebuilt in memory: the digests of the kept segments, and zeros after them. */
+/* Check an expert rebuilt in memory: the digests of the kept segments, and zeros after them. */
 static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
@@ -241,7 +241,7 @@ static const struct fm_planned_block *up_of(const struct fm_planned_block *gate)
     return gate + (gate->plane < 0 ? 1 : FM_PLANES);
 }
 
-/* The block of gate rows, and that of up rows. */
+/* Check the block of gate rows together with that of up rows. */
 static int check_gate_up(struct place *p, struct fm_err *err)
 {
     const struct fm_verify_job *j = p->j;
@@ -257,7 +257,7 @@ static int check_gate_up(struct place *p, struct fm_err *err)
     return check_rebuilt(p, rows, err);
 }
 
-/* A tensor wider than the bundle's: the digest of its own bytes, and zeros. */
+/* Check a tensor wider than the bundle's: the digest of its own bytes, and zeros. */
 static int check_widened(struct place *p, const struct fm_tensor *have, struct fm_err *err)
 {
     size_t size = (size_t)have->size, rows, row, wide;
@@ -271,7 +271,7 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     for (size_t i = 0; i < rows; i++) {
         const char *from = bytes + i * wide;
         memcpy(packed + i * row, from, row);
-        if (p->t->again) /* each of them is the last */
+        if (p->t->again) /* the padding repeats the last scale */
             same = same && memcmp(from + row, from + row - p->t->again, wide - row) == 0;
         else
             same = same && is_blank(from + row, wide - row, p->t->blank);
@@ -289,7 +289,7 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     return FM_OK;
 }
 
-/* Bytes [from, to) of the tensor equal what the plan puts there. */
+/* Compare bytes [from, to) of the tensor with those that the plan writes. */
 static int check_filled(struct place *p, uint64_t from, uint64_t to, const char *what,
                         struct fm_err *err)
 {
