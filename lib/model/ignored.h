@@ -1,6 +1,6 @@
 /*
- * Modules that quantization_config lists as not quantised.  This program finds out from the tensors
- * which are codes; a server uses the list, and would read codes as plain numbers.
+ * Modules that quantization_config lists as not quantised.  These tools recognise codes by their
+ * tensors; a server uses the list, and would read listed codes as plain numbers.
  */
 #ifndef FM_IGNORED_H
 #define FM_IGNORED_H
@@ -11,8 +11,8 @@
 
 /*
  * FM_EFORMAT if a tensor of codes belongs to a module that config.json lists, in `ignore`
- * (compressed-tensors, ModelOpt) or `modules_to_not_convert` (FP8, MXFP4).  An entry that
- * fm_modules_read (lib/block/modules.h) does not read is passed over.
+ * (compressed-tensors, ModelOpt) or `modules_to_not_convert` (FP8, MXFP4).  Entries that
+ * fm_modules_read (lib/block/modules.h) does not support are skipped.
  */
 int fm_ignored_check(const struct fm_tensors *tensors, const struct fm_config *config,
                      struct fm_err *err);

@@ -371,8 +371,9 @@ static struct target target_of_cut(const struct conversion *v, int e,
     struct fm_out part = cut->of == FM_PART_GATE_UP  ? y->gate_up
                          : cut->of == FM_PART_DOWN_T ? y->down
                                                      : fm_to_f32(y->layer.gate_up_bias);
-    assert(cut->first + cut->rows <= fm_expert_part_rows(v->m->config.expert, cut->of)); /* 2 */
-    assert(e + 1 == v->m->config.E || y->row0[e] + cap == y->row0[e + 1]);               /* 3 */
+    assert(cut->first + cut->rows <=
+           fm_expert_part_rows(v->m->config.expert, cut->of));             /* invariant 2 */
+    assert(e + 1 == v->m->config.E || y->row0[e] + cap == y->row0[e + 1]); /* invariant 3 */
     struct fm_out to =
         fm_element_out(part, (size_t)y->row0[e] * channel + (size_t)cut->first * row);
     if (cut->columns)
@@ -706,7 +707,8 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     join_shares(&v);
     fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
-    /* If these are other weights, report that first, rather than an error in their values. */
+    /* If the sums differ, report that these are other weights rather than an error in their
+     * values. */
     if (!v.unread && note_sum(m, l, &v.sum, err))
         return err->code;
     if (v.failed != INT_MAX) {
@@ -734,7 +736,8 @@ int fm_model_layer(struct fm_model *m, int l, int next, const struct fm_layer **
     fm_pool_label(before);
     if (rc)
         return rc;
-    assert(s->l == l && (s->l < m->pinned ? s == &m->slot[l] : s == &m->slot[m->pinned])); /* 6 */
+    assert(s->l == l &&
+           (s->l < m->pinned ? s == &m->slot[l] : s == &m->slot[m->pinned])); /* invariant 6 */
     *layer = &s->layer;
     if (next >= 0 && slot_of(m, next)->l != next)
         fm_prefetch_begin(m, next);

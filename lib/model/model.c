@@ -311,7 +311,7 @@ static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer
     }
 }
 
-/* Check a tensor that no tool computes with: if it is required, it is there and has the right
+/* Check a tensor that no tool computes with: if it is required, it must exist with the right
  * shape. */
 static int check_carried(struct fm_model *m, const struct fm_weight *w, int l, struct fm_err *err)
 {

@@ -40,7 +40,7 @@ struct fm_model;
 
 /*
  * Open a checkpoint directory, a native or ragged export, or a bundle file (detected by its
- * contents).  Headers only; no weight is read.  As many layers stay in memory as fit into `memory`
+ * contents).  Reads only headers, no weights.  As many layers stay in memory as fit into `memory`
  * bytes.  Errors name the file and the tensor.
  */
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
@@ -109,8 +109,8 @@ void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
  * default is true for a bundle of codes and false for a checkpoint. */
 void fm_model_keep_codes(struct fm_model *model, bool keep);
 
-/* Dtype in which bundles have the tensor of decoder layer l at an offset in struct fm_layer, which
- * the layer must have. */
+/* Dtype in which bundles store the tensor of decoder layer l at an offset in struct fm_layer;
+ * the layer must have that tensor. */
 enum fm_dtype fm_model_stored(const struct fm_model *model, int l, size_t field);
 
 /* Require these sums (lib/model/weightsum.h) of every layer and the nonlayer as they are read;

@@ -59,7 +59,8 @@ struct fm_packed_part {
 
 struct fm_packed {
     const struct fm_storage *storage; /* NULL: plain numbers */
-    enum fm_dtype scales;             /* with it: dtype of the scales in the checkpoint */
+    enum fm_dtype scales;             /* if storage is not NULL: dtype of the scales in the
+                                         checkpoint */
     int group;                        /* channels stored together; 1 for plain numbers */
     int parts;
     struct fm_packed_part part[FM_PACKED_PARTS_MAX];
