@@ -46,7 +46,7 @@ const char *fm_criterion_name(enum fm_criterion criterion);
 /* Whether the criterion needs a backward pass. */
 bool fm_criterion_backward(enum fm_criterion criterion);
 
-/* The criterion of a stream's ranking, from the history of fm-rank, where no entry means taylor.
+/* The criterion of a stream's ranking, from fm-rank's history entry; taylor if it records none.
  * FM_EFORMAT for a name that fm-rank does not have. */
 int fm_criterion_read(enum fm_criterion *criterion, const struct fm_bundle *stream,
                       struct fm_err *err);

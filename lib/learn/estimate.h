@@ -13,13 +13,13 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-/* A file of the checkpoint that is copied along. */
+/* A file of the checkpoint that is copied unchanged. */
 struct fm_estimate_file {
     char name[FM_CARRIED_NAME_MAX + 1];
     uint64_t bytes;
 };
 
-#define FM_ESTIMATE_CODES 128 /* bytes of a sentence */
+#define FM_ESTIMATE_CODES 128 /* size of that sentence */
 #define FM_ESTIMATE_KINDS 4   /* for fm-train: steps of the method, two of --refine, measuring */
 
 /* A run with other options, and the FLOPs of its matrix products. */
@@ -61,7 +61,7 @@ struct fm_estimate {
     const char *precision;        /* of products: "f32", "bf16" */
     const char *method;           /* method that makes masks; NULL: no masks are made */
     double reach;                 /* largest budget that masks can have; 0: unknown */
-    double beyond;                /* how much larger --budget may be, at most */
+    double beyond;                /* how much larger than that --budget may be */
     double flops;                 /* of the matrix products */
     double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {

@@ -22,9 +22,9 @@ struct fm_learn {
     /* State. */
     struct fm_logits logits;
     double *q;        /* (M, E) running load */
-    double lambda;    /* of the cost */
+    double lambda;    /* weight of the cost */
     double rho_start; /* expected budget before the first step */
-    int64_t taken;    /* steps */
+    int64_t taken;    /* number of steps taken */
     /* Scratch. */
     struct fm_sweep *sweep;
     struct fm_maskgrad grad;

@@ -246,7 +246,7 @@ static void fail_values(struct values *v, const struct fm_err *err)
     pthread_mutex_unlock(&v->lock);
 }
 
-/* A row of the original to the file, where that has its sequence. */
+/* Write a row of the original to the file, if the file has its sequence. */
 static void put_row(struct values *v, int sequence, int t, const float *logits)
 {
     struct fm_err err = {0};
@@ -261,9 +261,9 @@ static void put_row(struct values *v, int sequence, int t, const float *logits)
 }
 
 /*
- * The file's row for a lane's: the file's cross-entropy and most probable tokens, which are the
- * same for every lane, and the divergence.  As llama-perplexity sums it, over tokens above
- * FM_KLBASE_LEAST and without dividing by their sum.
+ * Compare a lane's row with the file's: the file's cross-entropy and most probable tokens, which
+ * are the same for every lane, and the divergence.  The sum is llama-perplexity's: over tokens
+ * above FM_KLBASE_LEAST, without normalising.
  */
 static void compare_row(struct values *v, int sequence, int t, const float *logits, double ce,
                         int32_t target, struct fm_token *base, int32_t *top, double *kl)
@@ -296,7 +296,8 @@ static void take_rows(void *self, const struct fm_head_rows *rows)
         if (rows->target[i] < 0)
             continue;
         int at = rows->first + i, sequence = at / batch->T, t = at % batch->T - batch->from;
-        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t); /* all of one T */
+        size_t place = (size_t)(sequence * (batch->T - 1 - batch->from) + t); /* all sequences have
+                                                                                 length T */
         int32_t *top = v->top + (v->h->first[rows->batch] + place) * FM_SPREAD_NEAR;
         int32_t mine[FM_SPREAD_NEAR];
         const float *logits = rows->logits + (size_t)i * (size_t)v->V;
@@ -329,7 +330,7 @@ static void sum_values(struct fm_spread *spread, const struct values *v, int slo
     fm_spread_of(spread, v->one, h->sequence, h->sequences, v->near, compared, v->sorted);
 }
 
-/* Of the file that is compared with. */
+/* Set base and base_spread from the file that is compared with. */
 static void sum_base(const struct fm_quality_detail *detail, const struct values *v)
 {
     size_t n = v->h->sequence[v->h->sequences];

@@ -70,7 +70,7 @@ struct fm_quality_original {
     struct fm_model *model;
     const struct fm_ops *ops;
     struct fm_quality quality; /* its own ce and positions, after it was measured */
-    struct fm_spread spread;   /* and those of its tokens, with a detail */
+    struct fm_spread spread;   /* spread of the values of its tokens, with a detail */
 };
 
 /*
@@ -90,7 +90,8 @@ int fm_quality_group(const struct fm_config *config, const struct fm_calib *held
 /* The names of the kinds of held's sequences; none if it is a single text. */
 void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held);
 
-/* Sequences that ranking and training hold out for this without --eval-tokens or --eval-text. */
+/* Sequences that ranking and training hold out for measuring, without --eval-tokens or
+ * --eval-text. */
 #define FM_QUALITY_SEQUENCES 16
 
 /*

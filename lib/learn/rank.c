@@ -33,7 +33,7 @@
 #define KEPT_PART 16 /* share of the memory for scores of batches that ranks exchange later */
 #define GROUP_BYTES                                                                                \
     ((uint64_t)64                                                                                  \
-     << 30) /* of boundaries: more would make the spill file too large for common disks */
+     << 30) /* bytes of boundaries: more would make the spill file too large for common disks */
 
 /* The run: sums over the batches so far, and the slots of those being scored. */
 struct scorer {
@@ -518,7 +518,7 @@ static int choose_group(int *group, int asked, const struct fm_config *c, struct
                    asked, c->I);
 }
 
-/* Say what that means for the codes of the checkpoint; "" for plain weights. */
+/* Describe what that group means for the codes of the checkpoint; "" for plain weights. */
 static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_config *c)
 {
     int own = fm_storage_group(c);

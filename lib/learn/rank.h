@@ -44,7 +44,7 @@ struct fm_rank_report {
     bool means;
     int L, M, E, I, T;
     int16_t moe[FM_LAYERS_MAX]; /* (M) the layers with experts */
-    int sequences, batches;     /* used: whole batches */
+    int sequences, batches;     /* number used: whole batches */
     int dropped;                /* sequences at the end that do not fill a batch */
     int held_out; /* sequences at the end, held out for measuring (lib/learn/quality.h) */
     double ce;    /* mean loss of the full model on them */

@@ -86,7 +86,8 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
 {
     *task = (struct fm_task){.run = run, .began = fm_clock_now(), .epoch_number = -1};
     task->memory = fm_machine_memory(&run->machine);
-    int rc = fm_machine_ops(&task->ops, &run->machine, FM_F32, err); /* before anything is opened */
+    int rc = fm_machine_ops(&task->ops, &run->machine, FM_F32, err); /* check this before
+                                                                        anything is opened */
     if (!rc)
         rc = fm_hfdir_open(&task->dir, run->inputs.model, err);
     if (!rc)
@@ -389,7 +390,7 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                    struct fm_err *err)
 {
     char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
-    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = ""; /* each has as many sequences */
+    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = ""; /* each kind has as many sequences */
     const struct fm_corpus *encoded = encoded_text(task);
     if (encoded)
         snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);

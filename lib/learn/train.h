@@ -30,10 +30,10 @@ struct fm_train_report {
 
 /* Features of a method, which decide the options that apply to it. */
 enum {
-    FM_TRAIN_STEPS = 1,  /* steps of training on batches, with the options of these */
+    FM_TRAIN_STEPS = 1,  /* trains on batches in steps, and has the options for these */
     FM_TRAIN_WIDTHS = 2, /* a width for each expert: granularity, --refine, --nested, no gaps */
     FM_TRAIN_ENDS = 4,   /* a family from an action set up to --until */
-    FM_TRAIN_AROUND = 8  /* measures masks around the present one */
+    FM_TRAIN_AROUND = 8  /* measures masks around the current one */
 };
 /* Bits 1 << method of all methods that have all of these features. */
 int fm_train_methods(int has);

@@ -42,8 +42,8 @@ int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
 int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actions *actions, int X,
                   uint64_t target, struct fm_err *err);
 
-/* One sweep at masks around widths (M, E), drawn for `sweep`, added to `worth`, whose X items are
- * groups of `size` experts. */
+/* Make one sweep at masks around widths (M, E), drawn for `sweep`, and add the results to
+ * `worth`, whose X items are groups of `size` experts. */
 int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, const uint32_t *widths,
                    int size, uint64_t sweep, struct fm_err *err);
 
