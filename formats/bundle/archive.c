@@ -39,7 +39,7 @@ _Static_assert(sizeof(struct ustar) == FM_ARCHIVE_BLOCK, "a tar header is one bl
 /* A walk over one file, whose next byte is at `at`. */
 struct walk {
     const struct fm_file *file;
-    bool prefix, whole; /* it may be truncated; its end was found */
+    bool prefix, whole; /* the file may be truncated; its end was found */
     uint64_t at;
     struct fm_archive_member *member;
     size_t members, capacity, limit;
@@ -443,7 +443,7 @@ static struct archive_entry *make_entry(const char *name, uint64_t size)
     return entry;
 }
 
-/* Output of libarchive's headers; nothing is accepted once `closed`. */
+/* Receives the headers that libarchive writes; refuses data once `closed`. */
 struct sink {
     char *header;
     size_t used;

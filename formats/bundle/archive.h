@@ -21,7 +21,9 @@
 #include "lib/base/err.h"
 
 #define FM_ARCHIVE_BLOCK 512
-#define FM_ARCHIVE_HEADER_MAX 1536              /* pax header, its record, ustar header */
+#define FM_ARCHIVE_HEADER_MAX                                                                      \
+    1536                                        /* bytes of the pax header, its record and the     \
+                                                   ustar header */
 #define FM_ARCHIVE_PLAIN_MAX ((1ull << 33) - 1) /* larger members need a pax header */
 #define FM_ARCHIVE_SIZE_MAX ((1ull << 36) - 1)  /* 12 octal digits, so pax and ustar agree */
 #define FM_ARCHIVE_END_BYTES 1024
@@ -29,7 +31,7 @@
 struct fm_archive_member {
     char *name;
     uint64_t size;
-    uint64_t offset; /* of the data, absolute */
+    uint64_t offset; /* offset of the data, absolute */
 };
 
 /*
@@ -44,14 +46,14 @@ int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t l
 int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_err *err);
 void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */
 
-/* True for a name that a header of ours may carry: the characters above, at most 100 bytes. */
+/* True for a valid name in a header of ours: the characters above, at most 100 bytes. */
 bool fm_archive_name_ok(const char *name);
 
 /* The header of a member, 512 bytes, or 1536 from 8 GiB on.  Name and size are ok, else assert. */
 int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
                       uint64_t size, struct fm_err *err);
 
-/* Bytes that fm_archive_header makes, and data with its padding. */
+/* Bytes of that header; and of data with its padding. */
 uint64_t fm_archive_header_bytes(uint64_t size);
 uint64_t fm_archive_padded(uint64_t size);
 

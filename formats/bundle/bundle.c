@@ -65,7 +65,7 @@ bool fm_place_summed(int place)
 
 /* One entry of the manifest's member list. */
 struct listing {
-    const char *name; /* borrowed from the tree */
+    const char *name; /* points into the manifest's tree */
     uint64_t size, offset;
     bool digested;
     struct fm_digest digest;
@@ -85,8 +85,8 @@ const struct fm_member *fm_bundle_find(const struct fm_bundle *b, const char *na
     return i < 0 ? NULL : &b->member[i];
 }
 
-/* The members of the archive at the beginning of `file`, whose bytes start at `base` of the
- * bundle, appended to those already listed. */
+/* Append the members of the archive at the beginning of `file`, whose bytes start at `base` of
+ * the bundle. */
 static int list_members(struct fm_bundle *b, const struct fm_file *file, uint64_t base, bool prefix,
                         uint64_t *end, struct fm_err *err)
 {
@@ -132,7 +132,7 @@ static int read_parts(struct fm_bundle *b, struct fm_err *err)
     return FM_OK;
 }
 
-/* Everything after the first part is in the same file, or the first part is everything:
+/* Find out whether all parts are in the same file, one after another, or only the first:
  * *together. */
 static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err *err)
 {
@@ -160,7 +160,7 @@ static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err 
     return FM_OK;
 }
 
-/* The part number in the name of the member that ends a part; 0 if it is no such member. */
+/* The part number in the name of the member that ends a part; 0 for other names. */
 static int number_of_name(const char *name)
 {
     size_t len = strlen(FM_MEMBER_PART_SUMS);
@@ -170,7 +170,7 @@ static int number_of_name(const char *name)
     return atoi(name + len);
 }
 
-/* The members of part k, counted from 0, in its own file. */
+/* Append the members of part k, counted from 0, from its own file. */
 static int list_part(struct fm_bundle *b, const struct fm_file *file, int k, uint64_t base,
                      struct fm_err *err)
 {
@@ -214,7 +214,7 @@ static int open_part(struct fm_bundle *b, int k, uint64_t base, struct fm_err *e
     return rc;
 }
 
-/* All parts after the first. */
+/* Append the members of all parts after the first. */
 static int list_parts(struct fm_bundle *b, struct fm_err *err)
 {
     bool together = false;
@@ -277,8 +277,7 @@ static int check_places(const struct fm_bundle *b, struct fm_err *err)
                 return err->code;
             continue;
         }
-        if (place == FM_PLACE_CHECKSUMS && b->parts) /* then each part ends with its own
-                                                        checksums */
+        if (place == FM_PLACE_CHECKSUMS && b->parts) /* each part ends with its own checksums */
             continue;
         if (place == FM_PLACE_PART_SUMS) {
             if (++part > b->parts || number_of_name(b->member[i].name) != part)
@@ -630,7 +629,7 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
     return rc;
 }
 
-/* The error for a directory: users give the checkpoint, or an export, by mistake. */
+/* The error for a directory: users pass the checkpoint, or an export, by mistake. */
 static int open_input(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
     struct stat st;

@@ -1,8 +1,8 @@
 /*
- * This room, formats/bundle: the container that all stages of the pipeline share.  It knows
- * members, their order, offsets and digests; lib/stage reads their contents.  In reading
- * order: archive (the tar subset), place.h (the order of members), partname (names of files),
- * bundle.c (reading), bundlewriter.c, maskset (the compressed widths).
+ * This room, formats/bundle: the container that all stages of the pipeline share.  It handles
+ * members, their order, offsets and digests; lib/stage reads their contents.  In reading order:
+ * archive (the tar subset), place.h (the order of members), partname (names of files), bundle.c
+ * (reading), bundlewriter.c, maskset (the compressed widths).
  *
  * The bundle: one tar stream that every stage reads and writes.  Byte layout and
  * manifest in fm-bundle(5).
@@ -41,7 +41,7 @@
 #define FM_BUNDLE_SCHEMA 1
 #define FM_BUNDLE_MEMBERS_MAX 65536
 #define FM_BUNDLE_MANIFEST_BYTES_MAX (4u << 20)
-#define FM_BUNDLE_READ_BYTES_MAX (1ull << 33) /* of a member that is read whole */
+#define FM_BUNDLE_READ_BYTES_MAX (1ull << 33) /* limit for a member that is read as a whole */
 #define FM_BUNDLE_ALIGN 4096
 
 #define FM_MEMBER_MANIFEST "manifest.json"
@@ -53,11 +53,11 @@
 #define FM_MEMBER_SEGMENTS "segments.safetensors"
 #define FM_MEMBER_WEIGHTS "weights/" /* prefix */
 #define FM_MEMBER_CHECKSUMS "CHECKSUMS"
-#define FM_MEMBER_PART_SUMS "CHECKSUMS-" /* prefix; "%05d", the part */
+#define FM_MEMBER_PART_SUMS "CHECKSUMS-" /* prefix; followed by "%05d", the number of the part */
 #define FM_MEMBER_PAD ".pad/"            /* prefix */
 
-/* Files below weights/ of a bundle, and of a native export: of a decoder layer with experts, by its
- * number, and of all other tensors; in a bundle alone, of those of no decoder layer. */
+/* Files below weights/ of a bundle, and of a native export: of a decoder layer with experts, by
+ * its number; of all other tensors; and, only in a bundle, of the extra tensors. */
 #define FM_WEIGHTS_LAYER "layers-%05d.safetensors"
 #define FM_WEIGHTS_REST "rest.safetensors"
 #define FM_WEIGHTS_EXTRA "extra.safetensors"
@@ -65,7 +65,7 @@
 struct fm_member {
     char *name;
     uint64_t size;
-    uint64_t offset; /* of the data, absolute */
+    uint64_t offset; /* offset of the data, absolute */
     bool listed;     /* the manifest has its digest */
     bool known;      /* digest is set: by the manifest or, for weights and manifest, by CHECKSUMS */
     struct fm_digest digest;
@@ -120,8 +120,8 @@ int fm_bundle_read(const struct fm_bundle *b, const struct fm_member *m, void **
 struct fm_part {
     const char *name;
     uint64_t size;
-    const void *data;             /* the bytes, or NULL: they come through fm_bundle_append */
-    const struct fm_bundle *from; /* or they are copied from this open bundle */
+    const void *data;             /* the bytes, or NULL: they are passed to fm_bundle_append */
+    const struct fm_bundle *from; /* or the open bundle from which they are copied */
     const struct fm_member *member;
     bool aligned; /* data begins at a multiple of 4096 (weights and ranking) */
 };

@@ -22,7 +22,7 @@
  * checksums of the first file are slot w->file[0].sums and have the manifest's digest; the manifest
  * has the digests of the other files' checksums.
  *
- * States of a writer, and what moves it on:
+ * The states of a writer and their transitions:
  *
  *     laid out   --fm_bundle_begin-->   open   --fm_bundle_append...-->   filled
  *     filled     --fm_bundle_complete-->   complete (on the disk, still under the temporary name)
@@ -92,13 +92,13 @@ struct fm_bundle_writer {
     struct fm_outdir dir; /* in parts: the directory in which they are made */
     bool force;
     cJSON *manifest;
-    char *text; /* the manifest as laid out: slot[0].size bytes */
+    char *text; /* the manifest as laid out, slot[0].size bytes */
     struct slot *slot;
     size_t slots;
     size_t *slot_of; /* (parts) */
     size_t next;     /* first slot not yet written */
     char *copy;      /* COPY_BYTES */
-    bool complete;   /* on the disk */
+    bool complete;   /* all bytes are on the disk */
 };
 
 static bool is_sums(const struct slot *s)
@@ -199,7 +199,7 @@ static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const s
         return fm_fail(err, FM_ENOMEM, "no memory for the manifest");
     *bytes = strlen(text) + 3 * ENTRY_BYTES;
     free(text);
-    for (size_t i = 0; i < parts; i++) /* a pad, and the beginning of a part */
+    for (size_t i = 0; i < parts; i++) /* a pad, and the beginning of a new part */
         *bytes += 4 * ENTRY_BYTES + strlen(part[i].name);
     *bytes += 3 * FM_ARCHIVE_BLOCK;
     return FM_OK;
@@ -290,7 +290,7 @@ static void place_slots(struct fm_bundle_writer *w, uint64_t manifest_size)
         assert(!s->aligned || s[-1].place == FM_PLACE_PAD);                /* invariant 1 */
         assert(!s->aligned || (s->offset - begin) % FM_BUNDLE_ALIGN == 0); /* invariant 2 */
         assert(i == 0 || s->file != s[-1].file ||
-               s->header == s[-1].offset + fm_archive_padded(s[-1].size)); /* 2 */
+               s->header == s[-1].offset + fm_archive_padded(s[-1].size)); /* invariant 2 */
         if (!is_sums(s))
             continue;
         at += FM_ARCHIVE_END_BYTES;

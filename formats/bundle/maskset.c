@@ -174,7 +174,7 @@ int fm_maskset_unpack(uint32_t *widths, size_t count, const void *frame, size_t 
         return fm_fail(err, FM_ENOMEM, "no memory to decompress masks");
     size_t done = ZSTD_decompressDCtx(ctx, widths, bytes, frame, size);
     ZSTD_freeDCtx(ctx);
-    if (ZSTD_isError(done)) /* our own wording: the library's changes with its version */
+    if (ZSTD_isError(done)) /* our own wording, because the library's changes with its version */
         return fm_fail(err, FM_EFORMAT, "masks: the zstd frame %s",
                        ZSTD_getErrorCode(done) == ZSTD_error_checksum_wrong
                            ? "does not match its checksum"

@@ -1,7 +1,7 @@
 /*
- * The mask set: widths u32 (B, L, E), little-endian, as one zstd frame with content
- * size and checksum.  Exactly that is accepted: one frame, the size the manifest
- * says, a window of at most 8 MiB, no dictionary, nothing after it.
+ * The mask set: widths u32 (B, L, E), little-endian, as one zstd frame with content size and
+ * checksum.  The reader accepts exactly that: one frame, with the size that the manifest states, a
+ * window of at most 8 MiB, no dictionary, and nothing after it.
  */
 #ifndef FM_MASKSET_H
 #define FM_MASKSET_H
@@ -13,10 +13,11 @@
 
 #define FM_MASKSET_BYTES_MAX ((size_t)64 << 20) /* decompressed: 1000 budgets of 16,000 experts */
 
-/* Compress: *frame (malloc) of *size bytes.  Same widths, same library: same bytes. */
+/* Compress: *frame (malloc) of *size bytes.  The same widths and the same library give the same
+ * bytes. */
 int fm_maskset_pack(const uint32_t *widths, size_t count, void **frame, size_t *size,
                     struct fm_err *err);
-/* FM_EFORMAT where the frame is not one that holds `count` widths, by its header: for callers that
+/* FM_EFORMAT unless, by its header, the frame holds `count` widths; for callers that then
  * allocate them. */
 int fm_maskset_check(const void *frame, size_t size, size_t count, struct fm_err *err);
 /* Decompress into exactly `count` widths. */

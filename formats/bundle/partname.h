@@ -10,12 +10,14 @@
 
 #include "lib/base/err.h"
 
-#define FM_PARTS_MAX 500 /* each is open while the bundle is read or written */
+#define FM_PARTS_MAX                                                                               \
+    500 /* limit of parts: each file is open while the bundle is read or written                   \
+         */
 
 /* The name of part `number` (from 1 on) of `parts` of the bundle `path`; free() it.  NULL:
  * FM_ENOMEM. */
 char *fm_partname(const char *path, int number, int parts, struct fm_err *err);
-/* Is `path` the name of a part?  Sets the number of the part and of all parts. */
+/* True if `path` is the name of a part.  Sets the number of the part and the number of parts. */
 bool fm_partname_parse(const char *path, int *number, int *parts);
 /* The name of another part of the same bundle; `path` is a part.  free() it.  NULL: FM_ENOMEM. */
 char *fm_partname_other(const char *path, int number, struct fm_err *err);

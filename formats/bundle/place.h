@@ -1,6 +1,6 @@
 /*
- * The order of a bundle's members: the one table that reader and writer of the bundle share.
- * Private to formats/bundle/bundle.c and formats/bundle/bundlewriter.c.
+ * The order of a bundle's members: one table for the reader and the writer.  Private to
+ * formats/bundle/bundle.c and formats/bundle/bundlewriter.c.
  */
 #ifndef FM_PLACE_H
 #define FM_PLACE_H
@@ -23,10 +23,10 @@ enum fm_member_place {
     FM_PLACES
 };
 
-/* Place of a name, -1 where no bundle has such a member. */
+/* Place of a member by name, -1 if no bundle has such a member. */
 int fm_place_of(const char *name);
 
-/* True where the manifest states the digest; true where CHECKSUMS does. */
+/* True if the manifest states the digest; true if CHECKSUMS does. */
 bool fm_place_listed(int place);
 bool fm_place_summed(int place);
 
