@@ -14,19 +14,20 @@
 
 #define FM_CARRIED_MAX 64
 #define FM_CARRIED_BYTES_MAX ((uint64_t)256 << 20)
-#define FM_CARRIED_NAME_MAX 90 /* "carried/" and the name fit a plain tar header */
+#define FM_CARRIED_NAME_MAX 90 /* "carried/" and the name must fit into a plain tar header */
 
-/* Why a file of this name is not carried, as the end of a sentence ("it is hidden"); NULL if it is
- * carried: a single component of [A-Za-z0-9._-] that is not the name of a weight file (safetensors,
- * bin, pt, pth, ckpt, gguf, onnx, h5, msgpack, ot, index.json, consolidated.*). */
+/* The reason why a file of this name is not carried, as the end of a sentence ("it is hidden");
+ * NULL if it is carried: a single component of [A-Za-z0-9._-] that is not the name of a weight
+ * file (safetensors, bin, pt, pth, ckpt, gguf, onnx, h5, msgpack, ot, index.json,
+ * consolidated.*). */
 const char *fm_carried_refuse(const char *name);
 
-/* A list of carried files; begin zeroed. */
+/* A list of carried files; zero it first. */
 struct fm_carried_sum {
     size_t files;
     uint64_t bytes;
 };
-/* Add one; FM_ECONFIG for a name that is refused, and over the limits. */
+/* Add a name; FM_ECONFIG if it is refused, or over the limits. */
 int fm_carried_add(struct fm_carried_sum *sum, const char *name, uint64_t size, struct fm_err *err);
 
 #endif

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The number in a file; UINT64_MAX where it is absent or says "max". */
+/* The number in a file; UINT64_MAX if the file does not exist or says "max". */
 static uint64_t read_limit(const char *path)
 {
     uint64_t limit = UINT64_MAX;
@@ -20,7 +20,7 @@ static uint64_t read_limit(const char *path)
     return limit;
 }
 
-/* The least limit of `group` under `mount`, and of the groups above it. */
+/* The lowest limit of `group` under `mount`, and of the groups above it. */
 static uint64_t least_limit(const char *mount, char *group, const char *name)
 {
     uint64_t least = UINT64_MAX;

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include <xxhash.h>
-/* On x86-64 the library has faster bodies behind names of their own, chosen at run time; the
- * header puts them in the place of the plain ones.  Same digests, three times the speed. */
+/* On x86-64 the library has faster functions under other names, chosen at run time; its header
+ * makes the plain names refer to them.  Same digests, three times the speed. */
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #endif

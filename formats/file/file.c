@@ -1,8 +1,8 @@
 /*
- * Inputs.  If another process truncates a mapped file, a read of it ends our process by a signal;
- * if it rewrites the file, data changes after our checks.  So inputs are opened once, read with
- * pread, and identified by device, inode, size and modification time, which are compared again at
- * the end of a run.  Temporary files have no name, so however a run ends nothing has to be removed.
+ * Inputs.  If another process truncates a mapped file, reading it ends our process by a signal; if
+ * it rewrites the file, data changes after our checks.  So inputs are opened once, read with pread,
+ * and identified by device, inode, size and modification time, which are compared again at the end
+ * of a run.  Temporary files are unlinked, so nothing has to be removed however a run ends.
  */
 #include "formats/file/file.h"
 
@@ -21,7 +21,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/trace.h"
 
-/* A descriptor with the number of a closed stdin, stdout or stderr would receive what is written to
+/* A descriptor with the number of a closed stdin, stdout or stderr would receive data written to
  * those. */
 static int move_above_standard(int fd)
 {
@@ -160,7 +160,7 @@ int fm_file_append(struct fm_file *f, struct fm_file *more, struct fm_err *err)
     return FM_OK;
 }
 
-/* The file that has the byte at *offset, which becomes its place there. */
+/* The file that has the byte at *offset, which is changed to the offset in that file. */
 static const struct fm_file *find_file(const struct fm_file *f, uint64_t *offset)
 {
     if (!f->mores || *offset < f->own)
@@ -188,7 +188,7 @@ void fm_file_close(struct fm_file *f)
     *f = (struct fm_file){.fd = -1};
 }
 
-/* pread until size bytes or the end; bytes read, or -1 with errno. */
+/* Read with pread until size bytes or the end; returns the bytes read, or -1 with errno. */
 static ssize_t read_fully(int fd, uint64_t offset, void *dst, size_t size)
 {
     size_t done = 0;
@@ -228,7 +228,7 @@ int fm_file_read(const struct fm_file *all, uint64_t offset, void *dst, size_t s
                    f->path, f->size, size, offset);
 }
 
-/* Per call, Linux reads ahead at most the device's maximum request. */
+/* Linux reads ahead at most the device's maximum request in each call. */
 #define EXPECTED_BYTES ((uint64_t)128 << 10)
 
 void fm_file_expect(const struct fm_file *all, uint64_t offset, uint64_t size,
@@ -398,8 +398,8 @@ int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err)
     struct statvfs v;
     bool stream = strcmp(path, "-") == 0, endless = false;
     int rc = stream ? examine_stdout(&v, &endless) : statvfs(path, &v);
-    if (rc != 0 &&
-        (errno == ENOENT || errno == ENAMETOOLONG)) { /* the one that creates it reports that */
+    if (rc != 0 && (errno == ENOENT || errno == ENAMETOOLONG)) { /* reported by the code that
+                                                                    creates the file */
         size_t n = strlen(path);
         while (n > 1 && path[n - 1] == '/')
             n--;

@@ -30,9 +30,9 @@ struct fm_file {
     uint64_t size;
     char *path; /* as given by the user, for messages */
     uint64_t dev, ino;
-    int64_t mtime_ns; /* at open; fm_file_unchanged compares */
-    uint64_t begin;   /* what is offset 0 here is at this byte of the file */
-    /* Files that go on where this one ends, owned; `own` of the bytes of `size` are its own. */
+    int64_t mtime_ns; /* state at open; fm_file_unchanged compares with it */
+    uint64_t begin;   /* offset in the file that counts as offset 0 */
+    /* Files that continue this one, owned; the first `own` of the `size` bytes are this file's. */
     struct fm_file *more;
     size_t mores;
     uint64_t own;
@@ -41,20 +41,21 @@ struct fm_file {
 /* FM_ENOENT, FM_EPERM, FM_EFORMAT (not a regular file).  Symlinks are followed; a FIFO or device
  * does not block. */
 int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err);
-/* As above inside directory dirfd; `name` is a single path component.  A symlink is followed only
- * where `follow` (Hugging Face caches link into ../../blobs). */
+/* The same inside the directory dirfd; `name` is a single path component.  A symlink is followed
+ * only if `follow` (Hugging Face caches link into ../../blobs). */
 int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
                     struct fm_err *err);
-/* Take over fd, the result of an open(2) of `path`; negative: fail with errno.  Closed on failure.
- */
+/* Take over fd, the result of an open(2) of `path`; if it is negative, fail with errno. fd is
+ * closed on failure. */
 int fm_file_adopt(struct fm_file *f, int fd, const char *path, struct fm_err *err);
 /* Open the same file again; closed separately. */
 int fm_file_share(struct fm_file *f, const struct fm_file *from, struct fm_err *err);
-/* A directory for fm_file_open_at; close(2) it.  FM_ENOENT, FM_EPERM. */
+/* Open a directory for fm_file_open_at; close(2) it.  FM_ENOENT, FM_EPERM. */
 int fm_file_open_directory(int *fd, const char *path, struct fm_err *err);
 /* FM_EIO if `path` is no longer that directory, because another was renamed over it. */
 int fm_file_same_directory(int dirfd, const char *path, struct fm_err *err);
-/* The entries of that directory, from the first one, whatever else reads it; closedir(3) it. */
+/* A stream of the directory's entries from the first one, independent of other readers;
+ * closedir(3) it. */
 int fm_file_entries(DIR **entries, int dirfd, struct fm_err *err);
 void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
 
@@ -63,40 +64,41 @@ void fm_file_close(struct fm_file *f); /* zeroed struct is fine */
 int fm_file_read(const struct fm_file *all, uint64_t offset, void *dst, size_t size,
                  struct fm_err *err);
 /* Ask the system to read these bytes ahead.  Returns after the request, or once *enough is set;
- * where the request is not possible, it does nothing. */
+ * does nothing on systems without such a request. */
 void fm_file_expect(const struct fm_file *all, uint64_t offset, uint64_t size,
                     const atomic_bool *enough);
-/* The whole file, at most `limit` bytes, NUL appended, free() it. */
+/* Read the whole file, at most `limit` bytes, with a NUL appended; free() it. */
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
                   struct fm_err *err);
-/* The same of the file dir/name, or of `name` in the open directory dirfd. */
+/* The same for the file dir/name, or for `name` in the open directory dirfd. */
 int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err);
 int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err);
-/* Of which file the byte at `offset` is: its path, for messages. */
+/* The path of the file that has the byte at `offset`, for messages. */
 const char *fm_file_path_at(const struct fm_file *f, uint64_t offset);
-/* Read `more` as what goes on where f ends; takes it over. */
+/* Append `more`, to be read where f ends; takes ownership of it. */
 int fm_file_append(struct fm_file *f, struct fm_file *more, struct fm_err *err);
-/* FM_EIO if size or mtime are no longer those of the open.  (A file replaced under its name does
- * not matter: the old one stays readable and whole.) */
+/* FM_EIO if size or mtime have changed since the open.  (If the name now refers to another file,
+ * the old one is still readable and complete.) */
 int fm_file_unchanged(const struct fm_file *f, struct fm_err *err);
 
 /* dir/name; free() it.  NULL: FM_ENOMEM. */
 char *fm_file_join(const char *dir, const char *name, struct fm_err *err);
-/* The directory has an entry of that name, whatever it is; false too where memory is short. */
+/* True if the directory has an entry of that name, of any kind; also false if there is no
+ * memory. */
 bool fm_file_is_in(const char *dir, const char *name);
 
-/* An output file that does not exist under its name yet. */
+/* An output file that does not have its final name yet. */
 struct fm_output {
     int fd;
     char *path; /* final name; NULL: standard output */
-    char *temp; /* temporary name beside it */
+    char *temp; /* temporary name in the same directory */
     bool seekable;
-    bool small;  /* a stream that may block: bytes go in pieces */
+    bool small;  /* a stream that may block: bytes are written in pieces */
     uint64_t at; /* bytes written by fm_output_write */
     bool force;  /* the rest is private */
-    bool inside; /* of a struct fm_outdir, which is temporary as a whole */
+    bool inside; /* it belongs to a struct fm_outdir, which is temporary as a whole */
     int slot;
 };
 
@@ -126,7 +128,7 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err);
 int fm_output_end(struct fm_output *o, int rc, struct fm_err *err);
 /* Write a text as a whole file. */
 int fm_output_text(const char *path, const char *text, bool force, struct fm_err *err);
-void fm_output_abandon(struct fm_output *o); /* remove the temporary; after commit: nothing */
+void fm_output_abandon(struct fm_output *o); /* removes the temporary; does nothing after commit */
 
 /*
  * A directory that appears whole: made as .NAME.partial-HOST-PID-RAND, renamed by commit.  With
@@ -143,30 +145,31 @@ struct fm_outdir {
     int fd;
     char *path, *temp;
     const struct fm_outdir_listed *force; /* the rest is private */
-    uint64_t dev, ino;                    /* the directory to replace, or 0 */
+    uint64_t dev, ino;                    /* identity of the directory to replace, or 0 */
     int slot;
 };
-/* `path` must still be the directory that d->path was at open, else FM_ECREATE: if another process
- * has replaced it, the replacement stays. */
+/* `path` must still be the directory that it was at open, else FM_ECREATE: if another process
+ * has replaced it, the replacement is kept. */
 int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
                    struct fm_err *err);
 /* The result that fm_outdir_open would have now; creates nothing. */
 int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, struct fm_err *err);
-/* A file inside, `name` a single component; its fm_output_commit fsyncs and renames inside the
- * temporary directory. */
+/* Create a file inside; `name` is a single component.  Its fm_output_commit fsyncs and renames
+ * it inside the temporary directory. */
 int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);
 int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err);
 void fm_outdir_abandon(struct fm_outdir *d);
 
 /*
- * Files that appear together, under names of their own beside `path`: the first of them last, so
- * that a set whose first file is there is whole.  They are made in a hidden directory that is
- * called after `path`; what a process that was killed left of one is removed.  Then fm_outdir_file,
- * by the last component of each name, and fm_outdir_spread instead of fm_outdir_commit.
+ * A set of files that appear together, under their own names in the directory of `path`.  The first
+ * of them appears last, so a set whose first file exists is complete.  They are made in a hidden
+ * directory named after `path`; leftovers of a killed process are removed.  Then call
+ * fm_outdir_file, with the last component of each name, and fm_outdir_spread instead of
+ * fm_outdir_commit.
  *
- * Files after the first are replaced without `force` where there is no first one: a set without it
- * cannot be read, and is what a process leaves that is killed between two renames.  With `force`
- * the old first file is removed before the new ones appear.
+ * Files after the first are replaced without `force` if the first does not exist: such a set cannot
+ * be read, and is left by a process that is killed between two renames.  With `force` the old first
+ * file is removed before the new ones appear.
  */
 int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *name, size_t names,
                           bool force, struct fm_err *err);
@@ -185,9 +188,9 @@ int fm_file_free_space(const char *path, uint64_t *bytes, struct fm_err *err);
 /* The directory of temporary files: TMPDIR or /var/tmp. */
 const char *fm_file_temp_directory(void);
 
-/* Remove every temporary file and directory that is still open: for handlers of fatal signals and
- * for exit (async-signal-safe), on any thread.  Afterwards owners may still abandon them; nothing
- * new can be opened, and nothing committed: FM_ESAVED. */
+/* Remove every temporary file and directory that is still open: for handlers of fatal signals
+ * and for exit (async-signal-safe), on any thread.  Afterwards owners may still abandon them,
+ * but nothing new can be opened or committed: FM_ESAVED. */
 void fm_file_remove_temporaries(void);
 
 #endif

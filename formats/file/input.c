@@ -1,6 +1,6 @@
 /*
- * Readers ask for bytes at offsets, so data from a pipe is copied to a file first.  This file is
- * above file.c and spool.c, which do not know each other.
+ * Readers ask for bytes at offsets, so data from a pipe is copied to a file first.  This file joins
+ * file.c and spool.c, which do not use each other.
  */
 #include "formats/file/input.h"
 

@@ -1,4 +1,4 @@
-/* The input of a tool: a file by its name, or standard input. */
+/* The input of a tool: a named file, or standard input. */
 #ifndef FM_INPUT_H
 #define FM_INPUT_H
 

@@ -1,8 +1,8 @@
 /*
- * flock on PATH.lock rather than a file that exists or does not: the kernel drops it with the
- * process, so a killed run leaves nothing to clean up.  The file is removed while it is still
- * locked, and a new holder checks that the name still refers to the file it locked.  Otherwise two
- * processes could hold locks on two files that had the same name one after the other.
+ * Uses flock on PATH.lock instead of the existence of a file: the kernel unlocks it when the
+ * process ends, so a killed run leaves nothing to clean up.  The file is removed while it is still
+ * locked, and a new holder checks that the name still refers to the file that it locked.  Otherwise
+ * two processes could hold locks on two files that had the same name at different times.
  */
 #include "formats/file/lock.h"
 
@@ -18,7 +18,7 @@
 
 #include "formats/file/temporary.h"
 
-/* Not the number of a standard stream, even if that is closed. */
+/* Avoid the number of a standard stream, even if that is closed. */
 static int open_lock(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
@@ -37,7 +37,7 @@ static bool is_there(int fd, const char *path)
            mine.st_ino == its.st_ino;
 }
 
-/* What the file says, as a string; false with errno where it cannot be read. */
+/* Read the file as a string; false with errno if it cannot be read. */
 static bool read_lock(int fd, char *text, size_t size)
 {
     ssize_t n;
@@ -73,7 +73,7 @@ static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *e
                    digits ? ", process " : "", who);
 }
 
-/* The process id, for messages of other runs; the lock holds even if it cannot be written. */
+/* Write the process id, for messages of other runs; the lock is valid even if that fails. */
 static void sign(int fd)
 {
     char text[24];
@@ -117,7 +117,7 @@ void fm_lock_drop(struct fm_lock *lock)
 {
     if (!lock->path)
         return;
-    unlink(lock->path); /* while it is still ours */
+    unlink(lock->path); /* while we still hold the lock */
     close(lock->fd);
     free(lock->path);
     *lock = (struct fm_lock){.fd = -1};

@@ -1,6 +1,6 @@
 /*
- * Exclusive use of a file: a lock file beside it, PATH.lock, which the kernel unlocks when the
- * process ends, however it ends.
+ * Exclusive use of a file: a lock file next to it, PATH.lock, which the kernel unlocks when the
+ * process ends for any reason.
  */
 #ifndef FM_LOCK_H
 #define FM_LOCK_H
@@ -11,14 +11,15 @@
 
 struct fm_lock {
     int fd;
-    char *path; /* of the lock; NULL: nothing is locked */
+    char *path; /* descriptor and path of the lock; path NULL: nothing is locked */
 };
 
 /*
  * Lock `path` (NULL: nothing) for this process, whose id is written into the lock file.  FM_ELOCKED
  * if another process has it; FM_ECREATE, FM_EPERM or FM_EIO if no lock file can be created, or if a
- * file that is not a lock (such as poetry.lock) has its name, which is left alone.  On a filesystem
- * without flock(2) nothing is locked: two runs then only duplicate work, since files appear whole.
+ * file of that name is not a lock (such as poetry.lock), which is not changed.  On a filesystem
+ * without flock(2) nothing is locked: two runs then only duplicate work, because files appear
+ * whole.
  */
 int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err);
 

@@ -21,10 +21,10 @@
 #include "lib/base/mem.h"
 
 /*
- * Whether everything in a directory may be removed: it is empty, or it has the mark of an export
- * and otherwise only plain files that this export listed.  A checkpoint or a user's adapter beside
- * our weights must never be lost.  Of several files that must stay the first by name is reported,
- * in whatever order the file system lists them.
+ * Check that everything in a directory may be removed: it is empty, or it has the mark of an export
+ * and otherwise only plain files that this export listed.  A checkpoint, or a user's adapter next
+ * to our weights, must never be lost.  Of several other files the first by name is reported, so
+ * that the order of the file system does not matter.
  */
 static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed *listed,
                        struct fm_err *err)
@@ -135,7 +135,7 @@ int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, stru
     return rc;
 }
 
-/* The hidden directory beside d->path. */
+/* Create the hidden directory next to d->path. */
 static int make_directory(struct fm_outdir *d, struct fm_err *err)
 {
     d->temp = fm_temporary_new(d->path, "partial", true, &d->slot, err);
@@ -185,7 +185,7 @@ int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, s
     free(path);
     if (rc)
         return fm_within(err, "'%s'", d->path);
-    fm_temporary_forget(o->slot); /* the directory's own entry covers it */
+    fm_temporary_forget(o->slot); /* covered by the directory's own entry */
     o->slot = -1;
     o->inside = true;
     return FM_OK;
@@ -200,7 +200,8 @@ static int exchange(const struct fm_outdir *d, struct fm_err *err)
 }
 
 /* Exchange the new directory with the old one, then remove the old one's files.  If a file was
- * added to the old directory, or the directory was replaced, at the last moment, exchange back. */
+ * added to the old directory, or the directory was replaced, at the last moment, exchange them
+ * back. */
 static int replace(struct fm_outdir *d, struct fm_err *err)
 {
     struct fm_err unused = {0};
@@ -216,7 +217,7 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
         rc = check_directory(d->temp, d->path, d->force, err);
     if (!rc) {
         fm_temporary_rmdir(d->slot, d->temp);
-    } else if (exchange(d, &unused)) { /* it stays under the temporary's name */
+    } else if (exchange(d, &unused)) { /* the directory keeps the temporary name */
         fm_temporary_forget(d->slot);
         d->slot = -1;
         free(d->temp);
@@ -265,7 +266,7 @@ out:
 void fm_outdir_abandon(struct fm_outdir *d)
 {
     if (!d->path)
-        return; /* zeroed or never open */
+        return; /* zeroed or never opened */
     if (d->fd >= 0)
         close(d->fd);
     if (d->temp)
@@ -310,7 +311,7 @@ static int rename_all(const struct fm_outdir *d, char *const *name, size_t names
                       struct fm_err *err)
 {
     int rc = FM_OK;
-    size_t from = names; /* those from here on have their names */
+    size_t from = names; /* files from here on have their final names */
     bool first = exists(name[0]);
     if (first && force && unlink(name[0]) != 0)
         return fm_temporary_fail(name[0], err);

@@ -1,7 +1,8 @@
 /*
- * A file that appears whole: written under a hidden name in the directory where it will be, so
- * that rename is atomic and free space is checked on the right filesystem; flushed, renamed, and
- * the directory flushed.  Standard output cannot give this guarantee, so a stream marks its end.
+ * A file that appears whole: it is written under a hidden name in its final directory, so that
+ * rename is atomic and free space is checked on the right filesystem; then it is flushed and
+ * renamed, and the directory is flushed.  Standard output cannot give this guarantee, so streams
+ * have an end mark.
  */
 #include "formats/file/file.h"
 
@@ -99,7 +100,7 @@ static int open_stdout(struct fm_output *o, bool binary, struct fm_err *err)
     return FM_OK;
 }
 
-/* Create o->temp beside o->path. */
+/* Create o->temp in the directory of o->path. */
 static int make_temporary(struct fm_output *o, struct fm_err *err)
 {
     o->temp = fm_temporary_new(o->path, "fm", false, &o->slot, err);
@@ -164,7 +165,7 @@ int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err)
     return rc;
 }
 
-/* At least PIPE_BUF bytes can be written, or the reader has closed the pipe. */
+/* Wait until at least PIPE_BUF bytes can be written, or the reader has closed the pipe. */
 static int await_reader(const struct fm_output *o, struct fm_err *err)
 {
     if (fm_signals_await(o->fd, POLLOUT, -1))
@@ -247,7 +248,7 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err)
     int rc = fm_output_flush(o, err);
     int fd = o->fd;
     int lock = o->temp && !o->inside ? fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
-                                     : -1; /* to the rename */
+                                     : -1; /* until the rename */
     o->fd = -1;
     if (close(fd) != 0 && !rc)
         rc = fm_fail_errno(err, "cannot close '%s'", name_of(o));
@@ -262,7 +263,7 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err)
 void fm_output_abandon(struct fm_output *o)
 {
     if (!o->path && !o->temp && o->fd <= STDERR_FILENO)
-        return; /* zeroed, closed or never open */
+        return; /* zeroed, closed or never opened */
     if (o->fd >= 0)
         close(o->fd);
     if (o->temp)

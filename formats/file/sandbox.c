@@ -30,12 +30,12 @@
 #define TRUNCATE ((uint64_t)1 << 14) /* since version 3 */
 #define OF_FILES                                                                                   \
     (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | READ | TRUNCATE |                \
-     (uint64_t)1 << 15 /* ioctl of devices, version 5 */)
+     (uint64_t)1 << 15 /* ioctl of devices, since version 5 */)
 #define CHANGE                                                                                     \
     (LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_WRITE_FILE | TRUNCATE |                      \
      LANDLOCK_ACCESS_FS_REMOVE_FILE | LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_REMOVE_DIR)
 
-/* struct landlock_ruleset_attr of version 6. */
+/* struct landlock_ruleset_attr as of version 6. */
 struct ruleset {
     uint64_t files, tcp, scopes;
 };
@@ -82,7 +82,7 @@ void fm_sandbox_open(struct fm_sandbox *s)
     long version =
         syscall(SYS_landlock_create_ruleset, NULL, (size_t)0, LANDLOCK_CREATE_RULESET_VERSION);
     if (version < 1)
-        return; /* ENOSYS, EOPNOTSUPP where it is switched off, EPERM in containers */
+        return; /* ENOSYS; EOPNOTSUPP if it is switched off; EPERM in containers */
     int rights = version == 1 ? 13 : version == 2 ? 14 : version < 5 ? 15 : 16;
     struct ruleset all = {.files = ((uint64_t)1 << rights) - 1, .tcp = 3, .scopes = 3};
     size_t size = version < 4   ? offsetof(struct ruleset, tcp)
@@ -122,8 +122,8 @@ void fm_sandbox_write(struct fm_sandbox *s, const char *directory)
 
 #if defined(MACHINE) && !defined(FM_SANITIZED)
 
-/* What the commands were seen to call (strace(1), every layout and option), what glibc and musl
- * call instead in other versions, and what they call when a process ends badly. */
+/* The calls that the commands make (seen with strace(1), for every layout and option), those
+ * that glibc and musl make instead in other versions, and those at an abnormal end of a process. */
 static const int allowed[] = {
     /* files */
     SYS_pread64,
@@ -219,7 +219,7 @@ static const int allowed[] = {
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
-#ifdef SYS_open /* x86-64 has the older calls too, and an AMX unit that is asked for */
+#ifdef SYS_open /* x86-64 also has older calls, and an AMX unit that must be requested */
     SYS_open,
     SYS_stat,
     SYS_lstat,
@@ -241,7 +241,7 @@ static const int allowed[] = {
 #endif
 };
 
-/* No tool has a use for these: the process ends. */
+/* The tools do not use these: the process ends. */
 static const int fatal[] = {
     SYS_execve,      SYS_execveat,     SYS_socket,     SYS_socketpair,       SYS_connect,
     SYS_bind,        SYS_listen,       SYS_accept,     SYS_accept4,          SYS_sendto,
@@ -253,7 +253,7 @@ static const int fatal[] = {
 #endif
 };
 
-/* Calls that are allowed if bits of an argument have a value. */
+/* Calls that are allowed if bits of an argument have a certain value. */
 static const struct {
     int call, argument;
     uint32_t mask, value;
@@ -271,7 +271,9 @@ static const struct {
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-#define ARGUMENT(i) (offsetof(struct seccomp_data, args) + 8 * (uint32_t)(i)) /* its lower half */
+#define ARGUMENT(i)                                                                                \
+    (offsetof(struct seccomp_data, args) + 8 * (uint32_t)(i)) /* lower half of the                 \
+                                                                 argument */
 
 static bool filter_calls(void)
 {
@@ -301,7 +303,7 @@ static bool filter_calls(void)
         RETURN(SECCOMP_RET_ALLOW);
         LOAD(offsetof(struct seccomp_data, nr));
     }
-    SKIP_UNLESS(SYS_clone, 1); /* a process, not a thread */
+    SKIP_UNLESS(SYS_clone, 1); /* a new process, not a thread */
     RETURN(SECCOMP_RET_KILL_PROCESS);
     RETURN(SECCOMP_RET_ERRNO | ENOSYS);
     struct sock_fprog program = {.len = n, .filter = code};

@@ -41,20 +41,20 @@ enum { FM_SANDBOX_FILES = 1, FM_SANDBOX_CALLS = 2 };
 
 struct fm_sandbox {
     int ruleset;      /* -1: no Landlock */
-    uint64_t handled; /* rights that this kernel's Landlock knows */
+    uint64_t handled; /* rights that the Landlock of this kernel supports */
 };
 
 /* Begin; allows what the C library, locales, OpenSSL and cgroup.h read of the system. */
 void fm_sandbox_open(struct fm_sandbox *s);
-/* Allow to read the file, or the directory and everything below.  A missing path adds nothing. */
+/* Allow reading the file, or the directory and everything below.  A missing path adds nothing. */
 void fm_sandbox_read(struct fm_sandbox *s, const char *path);
-/* Allow to list the directory and those below. */
+/* Allow listing the directory and those below. */
 void fm_sandbox_list(struct fm_sandbox *s, const char *directory);
-/* Allow to read, create, write, rename and remove below the directory: outputs are created there,
- * and read again for their digests. */
+/* Allow reading, creating, writing, renaming and removing below the directory: outputs are
+ * created there, and read again for their digests. */
 void fm_sandbox_write(struct fm_sandbox *s, const char *directory);
-/* Enter for good, which also releases *s.  Returns the parts that hold: a sum of FM_SANDBOX_FILES
- * and FM_SANDBOX_CALLS. */
+/* Enter permanently, and release *s.  Returns the parts that are in force: a sum of
+ * FM_SANDBOX_FILES and FM_SANDBOX_CALLS. */
 int fm_sandbox_enter(struct fm_sandbox *s);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * Is standard output a terminal that would display binary data?  A pseudoterminal of an MPI
- * launcher does not count: its data goes to the launcher's own standard output.
+ * Tests whether standard output is a terminal that would display binary data.  A pseudoterminal of
+ * an MPI launcher is not: its data goes to the launcher's own standard output.
  */
 #ifndef FM_SCREEN_H
 #define FM_SCREEN_H

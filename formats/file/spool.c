@@ -46,7 +46,7 @@ void fm_spool_end(struct fm_spool *s)
     fm_file_close(&s->file);
 }
 
-/* The next bytes of the stream, at most size; *got 0 at its end. */
+/* Read the next bytes of the stream, at most size; *got is 0 at its end. */
 static int receive(struct fm_spool *s, void *dst, size_t size, size_t *got, struct fm_err *err)
 {
     *got = 0;

@@ -19,7 +19,7 @@ struct fm_spool {
     bool ended;          /* the stream has ended */
 };
 
-/* True where path is "-" and standard input must be spooled: a pipe, or a file not at its start. */
+/* True if path is "-" and standard input must be spooled: a pipe, or a file not at its start. */
 bool fm_spool_needed(const char *path);
 
 int fm_spool_begin(struct fm_spool *s, struct fm_err *err);

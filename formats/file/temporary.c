@@ -33,7 +33,7 @@
 #include "lib/base/fatal.h"
 #include "lib/base/mem.h"
 
-#define NAME_KEPT 180 /* bytes of NAME in the temporary's own name, of NAME_MAX 255 */
+#define NAME_KEPT 180 /* bytes of NAME in the temporary's name, of NAME_MAX 255 */
 
 enum { FREE, FILLING, LIVE };
 enum { WAIT_MS = 200, OPEN_TRIES = 50 };
@@ -41,11 +41,11 @@ enum { WAIT_MS = 200, OPEN_TRIES = 50 };
 static struct {
     atomic_int state;
     bool directory;
-    atomic_int reserve; /* of a directory: the descriptor that removing it will need, or -1 */
+    atomic_int reserve; /* for a directory: the descriptor that its removal needs, or -1 */
     char path[PATH_MAX];
 } table[FM_TEMPORARIES_MAX];
 
-static atomic_bool removing; /* for good */
+static atomic_bool removing; /* never reset */
 static atomic_int inside;    /* threads between fm_temporary_enter and fm_temporary_leave */
 
 int fm_temporary_enter(struct fm_err *err)
@@ -112,14 +112,14 @@ static bool is_dots(const char *name, size_t len)
 static uint32_t draw(void)
 {
     uint32_t r = 0;
-    /* A weak number is harmless, because O_EXCL prevents a clash. */
+    /* A poor random number is harmless, because O_EXCL prevents a clash. */
     if (getrandom(&r, sizeof r, GRND_NONBLOCK) != (ssize_t)sizeof r)
         r = (uint32_t)(uintptr_t)&r ^ (uint32_t)getpid();
     return r;
 }
 
-/* A number for this machine: a lock on a network file system may be known to one machine only, so
- * temporaries of others are never taken for left ones. */
+/* A number for this machine.  A lock on a network file system may be visible only on one
+ * machine, so temporaries of other machines are never treated as leftovers. */
 static uint32_t machine(void)
 {
     struct utsname u = {0};
@@ -147,7 +147,7 @@ int fm_temporary_check(const char *path, struct fm_err *err)
     size_t len = 0;
     char home[PATH_MAX + 4];
     if (fm_temporary_enter(err))
-        return err->code; /* the directory may be gone by now: its absence would mislead */
+        return err->code; /* the directory may not exist any more, and ENOENT would mislead */
     fm_temporary_leave();
     if (find_name(&name, &len, path, err))
         return err->code;
@@ -158,7 +158,8 @@ int fm_temporary_check(const char *path, struct fm_err *err)
 bool fm_temporary_own(int fd)
 {
     struct stat st;
-    bool others = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* it removes it */
+    bool others = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; /* the other process
+                                                                                removes it */
     return !others && (fstat(fd, &st) != 0 || st.st_nlink > 0);
 }
 
@@ -170,8 +171,8 @@ static bool is_pid_and_number(const char *s)
            s[digits + 9] == '\0';
 }
 
-/* Remove temporaries of this machine in `home` whose names begin so, and that no process owns.
- * Failures are silent: another run can remove them. */
+/* Remove temporaries of this machine in `home` whose names begin so, and which no process has
+ * locked.  Failures are ignored: another run can remove them. */
 static void remove_left(const char *home, const char *begin, bool directory)
 {
     char path[PATH_MAX];
@@ -263,13 +264,13 @@ static int open_reserved(int slot, const char *path)
     return -1;
 }
 
-/* readdir allocates; getdents64 into a buffer of ours does not.  Removing while reading may skip
- * names, so it starts again until a pass removes nothing. */
+/* Uses getdents64 with a buffer of ours, because readdir allocates.  Removing while reading may
+ * skip names, so this repeats until a pass removes nothing. */
 void fm_temporary_rmdir(int slot, const char *path)
 {
     int fd = open_reserved(slot, path);
     if (fd < 0) {
-        rmdir(path); /* it may be empty */
+        rmdir(path); /* works if it is empty */
         return;
     }
     _Alignas(struct dirent64) char buffer[4096];
@@ -300,12 +301,12 @@ int fm_temporary_fail(const char *path, struct fm_err *err)
     return fm_fail_errno(err, "cannot create '%s'", path);
 }
 
-/* After a failed write-back Linux marks the pages clean, so a second fsync would report success
- * wrongly: do not retry. */
+/* After a failed write-back Linux marks the pages clean, so a second fsync would wrongly report
+ * success: do not retry. */
 int fm_temporary_flush(int fd, const char *name, struct fm_err *err)
 {
     if (fsync(fd) == 0 || errno == EINVAL || errno == EROFS || errno == ENOTSUP)
-        return FM_OK; /* the last three: a pipe, or a filesystem that does not know fsync */
+        return FM_OK; /* the last three: a pipe, or a filesystem without fsync */
     int rc = fm_fail_errno(err, "cannot flush '%s' to the disk", name);
     return rc == FM_EPERM ? (err->code = FM_EIO) : rc;
 }

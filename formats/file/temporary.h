@@ -1,7 +1,7 @@
 /*
- * The temporary files of this process, in a table of fixed size that a signal handler can walk.
- * Private to formats/: outputs enter a name before they create the file and leave when the name no
- * longer exists.  Also the steps that outputs and directories share.
+ * The temporary files of this process, in a table of fixed size that a signal handler can read.
+ * Private to formats/.  An output enters a name before it creates the file, and removes the entry
+ * when the name no longer exists.  Also steps that outputs and directories share.
  */
 #ifndef FM_TEMPORARY_H
 #define FM_TEMPORARY_H
@@ -10,7 +10,7 @@
 
 #include "lib/base/err.h"
 
-#define FM_TEMPORARIES_MAX 64 /* outputs open at once */
+#define FM_TEMPORARIES_MAX 64 /* limit of outputs open at once */
 
 /*
  * A name for a temporary beside `path`: DIR/.NAME.KIND-HOST-PID-RAND, entered into the table;
@@ -23,9 +23,9 @@ char *fm_temporary_new(const char *path, const char *kind, bool directory, int *
 /* Check that a temporary could be created beside `path`; creates nothing.  FM_ECREATE, FM_EPERM. */
 int fm_temporary_check(const char *path, struct fm_err *err);
 /*
- * Around each call that creates a temporary or gives it its final name, because
+ * Call these around each call that creates a temporary or gives it its final name, because
  * fm_file_remove_temporaries may run on another thread: once it has begun, no file may be created
- * or renamed.  FM_ESAVED after that, and then there is no fm_temporary_leave.
+ * or renamed.  FM_ESAVED after that; then do not call fm_temporary_leave.
  */
 int fm_temporary_enter(struct fm_err *err);
 void fm_temporary_leave(void);
@@ -34,13 +34,13 @@ void fm_temporary_leave(void);
  * another process removed it before the lock; it must be created again.
  */
 bool fm_temporary_own(int fd);
-/* Leave the table; the file stays.  A slot below 0 is fine. */
+/* Remove the entry from the table; the file stays.  A slot below 0 is fine. */
 void fm_temporary_forget(int slot);
 /* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. `slot`
  * is that of a directory, which holds the descriptor that this needs. */
 void fm_temporary_rmdir(int slot, const char *path);
 
-/* The sentence and code for errno of a creation that failed. */
+/* Set the sentence and code for errno of a failed creation. */
 int fm_temporary_fail(const char *path, struct fm_err *err);
 /* fsync; pipes and filesystems that do not support it are not an error. */
 int fm_temporary_flush(int fd, const char *name, struct fm_err *err);

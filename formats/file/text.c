@@ -39,7 +39,7 @@ void fm_text_add(struct fm_text *t, const char *bytes, size_t size)
 
 void fm_text_printf(struct fm_text *t, const char *fmt, ...)
 {
-    char line[512]; /* for numbers and short words; names go through the others */
+    char line[512]; /* for numbers and short words; names use the other functions */
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(line, sizeof line, fmt, ap);

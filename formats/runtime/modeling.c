@@ -1,10 +1,10 @@
 /*
- * The tools have to work from anywhere, so what they write into an export is part of the program
- * and not a file that could be missing or of another version.
+ * The tools must work from any directory, so the file that they write into exports is part of the
+ * program; a separate file could be missing or of another version.
  */
 #include "formats/runtime/modeling.h"
 
-/* The assembler puts the file in, so that an installed tool needs nothing beside it. */
+/* The assembler includes the file, so that an installed tool needs no other file. */
 __asm__(".pushsection .rodata\n"
         ".globl fm_modeling_begin, fm_modeling_end\n"
         "fm_modeling_begin: .incbin \"formats/runtime/modeling_fm.py\"\n"

@@ -1,12 +1,11 @@
 /*
- * This room, formats/runtime: code that runs in other people's programs: modeling_fm.py, by which
+ * This room, formats/runtime: code that runs in other programs: modeling_fm.py, with which
  * transformers, vLLM and SGLang load ragged and elastic exports; fm_sglang/, a plug-in of SGLang;
- * and torch_channel.py with torch_experts.py or torch_loops.py, the PyTorch that fm-bench measures
- * beside our kernels.  They know config.json of an export; the C here only puts modeling_fm.py
- * into the tools, and includes nothing of ours.
+ * and torch_channel.py with torch_experts.py or torch_loops.py, the PyTorch code that fm-bench
+ * compares with our kernels.  These files depend only on the config.json of an export.  The C here
+ * only embeds modeling_fm.py in the tools, and includes no other room.
  *
- * The modelling file that ragged exports carry: formats/runtime/modeling_fm.py as it was when the
- * tool was built.
+ * The modelling file of exports: formats/runtime/modeling_fm.py as it was when the tool was built.
  */
 #ifndef FM_MODELING_H
 #define FM_MODELING_H
