@@ -21,9 +21,7 @@
 #include "lib/base/err.h"
 
 #define FM_ARCHIVE_BLOCK 512
-#define FM_ARCHIVE_HEADER_MAX                                                                      \
-    1536                                        /* bytes of the pax header, its record and the     \
-                                                   ustar header */
+#define FM_ARCHIVE_HEADER_MAX 1536              /* pax header, its record, ustar header */
 #define FM_ARCHIVE_PLAIN_MAX ((1ull << 33) - 1) /* larger members need a pax header */
 #define FM_ARCHIVE_SIZE_MAX ((1ull << 36) - 1)  /* 12 octal digits, so pax and ustar agree */
 #define FM_ARCHIVE_END_BYTES 1024

@@ -10,9 +10,7 @@
 
 #include "lib/base/err.h"
 
-#define FM_PARTS_MAX                                                                               \
-    500 /* limit of parts: each file is open while the bundle is read or written                   \
-         */
+#define FM_PARTS_MAX 500 /* all are open while the bundle is read or written */
 
 /* The name of part `number` (from 1 on) of `parts` of the bundle `path`; free() it.  NULL:
  * FM_ENOMEM. */

@@ -271,9 +271,7 @@ static const struct {
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
-#define ARGUMENT(i)                                                                                \
-    (offsetof(struct seccomp_data, args) + 8 * (uint32_t)(i)) /* lower half of the                 \
-                                                                 argument */
+#define ARGUMENT(i) (offsetof(struct seccomp_data, args) + 8 * (uint32_t)(i)) /* its lower half */
 
 static bool filter_calls(void)
 {
