@@ -71,7 +71,7 @@ int fm_json_end(struct fm_json *j, struct fm_err *err)
     return j->at == j->end ? FM_OK : fail_at(j, err, "the end of the text");
 }
 
-/* Bytes of the UTF-8 sequence at s, 0 where it is invalid (overlong, surrogate, above U+10FFFF). */
+/* Bytes of the UTF-8 sequence at s, 0 if it is invalid (overlong, surrogate, above U+10FFFF). */
 static size_t utf8_length(const unsigned char *s, size_t left)
 {
     static const struct {
@@ -282,7 +282,7 @@ int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err)
     return FM_OK;
 }
 
-/* At least one digit. */
+/* Skip at least one digit. */
 static int parse_digits(struct fm_json *j, struct fm_err *err)
 {
     if (!is_digit(j))

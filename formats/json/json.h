@@ -1,7 +1,7 @@
 /*
- * This room, formats/json: JSON read strictly, written exactly, and edited in place.  The meaning
- * of keys is not known here: lib/model reads config.json, lib/stage the manifest.  In reading
- * order: json.c (the scanner), jsontree.c (trees, and their printing), jsonparts, jsonedit.
+ * This room, formats/json: JSON read strictly, written exactly, and edited in place.  It does not
+ * interpret keys: lib/model reads config.json, lib/stage the manifest.  In reading order: json.c
+ * (the scanner), jsontree.c (trees, and their printing), jsonparts, jsonedit.
  *
  * Untrusted JSON: a strict pull scanner for headers that may be huge (safetensors, shard index),
  * and a checked entry to cJSON for small files (config.json, our manifest).
@@ -29,28 +29,30 @@
 struct fm_json {
     const char *begin, *at, *end;
     uint64_t base;  /* position of `begin` in the whole text, if this is a window on it */
-    bool text_keys; /* skipped keys are words, not names: escaped control characters are fine */
+    bool text_keys; /* skipped keys are words, not names, and may contain escaped control
+                       characters */
 };
 
 void fm_json_init(struct fm_json *j, const char *text, size_t size);
 
-/* Each skips white space, consumes one thing, or fails with the byte position (FM_EFORMAT). */
+/* Each skips white space and consumes one item, or fails with the byte position (FM_EFORMAT). */
 int fm_json_expect(struct fm_json *j, char c, struct fm_err *err);
-/* True and consumed if the next byte is c. */
+/* If the next byte is c, consume it and return true. */
 bool fm_json_accept(struct fm_json *j, char c);
-/* A string, unescaped, into dst (capacity bytes with the NUL); FM_EFORMAT where it is longer.  For
- * names: control characters are refused, escaped ones too. */
+/* A string, unescaped, into dst (capacity bytes with the NUL); FM_EFORMAT if it is longer.  For
+ * names: control characters are refused, also escaped. */
 int fm_json_string(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
-/* The same for values: escaped control characters (a line feed) are fine, NUL is not. */
+/* The same for values: escaped control characters (such as a line feed) are accepted, NUL is
+ * not. */
 int fm_json_text(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
 /* A non-negative integer below 2^63: no sign, fraction, exponent, leading zero. */
 int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err);
 /* Any value, checked and skipped. */
 int fm_json_skip(struct fm_json *j, struct fm_err *err);
-/* Only white space is left. */
+/* FM_EFORMAT unless only white space is left. */
 int fm_json_end(struct fm_json *j, struct fm_err *err);
 
-/* The whole text is one value as above, all but the check for duplicate keys. */
+/* Check that the whole text is one value as above, except for duplicate keys. */
 int fm_json_check(const char *text, size_t size, struct fm_err *err);
 
 /* Check the whole text as above, then parse it with cJSON.  The value is an object or an array.
@@ -91,11 +93,11 @@ cJSON *fm_json_add_array(cJSON *to, const char *key);
 void fm_json_add_string(cJSON *to, const char *key, const char *value);
 void fm_json_add_bool(cJSON *to, const char *key, bool value);
 void fm_json_add_null(cJSON *to, const char *key);
-/* Numbers that cJSON would print wrongly: exact integers, and doubles with the fewest digits that
- * read back the same (17 at most); NaN and Inf become null. */
+/* For numbers that cJSON would print wrongly: exact integers, and doubles with the fewest digits
+ * that read back the same (17 at most); NaN and Inf become null. */
 void fm_json_add_uint(cJSON *to, const char *key, uint64_t value);
 void fm_json_add_double(cJSON *to, const char *key, double value);
-/* Add any item and take it over, on failure too; item NULL: no memory to create it. */
+/* Add any item and take ownership of it, also on failure; item NULL: no memory to create it. */
 cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item);
 /* True if the tree exists and no item is missing; for trees that fm_json_print does not print. */
 bool fm_json_is_whole(const cJSON *tree);
@@ -104,9 +106,9 @@ bool fm_json_is_whole(const cJSON *tree);
 #define FM_JSON_DOUBLE 32
 void fm_json_double(char text[FM_JSON_DOUBLE], double value);
 
-/* Two-space indented text with a newline at the end, the same on every machine and locale; arrays
- * that hold no containers are on one line.  free() it.  NULL: no memory, now or when the tree was
- * built. */
+/* The text, indented by two spaces, with a newline at the end, the same on every machine and
+ * locale; arrays without containers are on one line. free() it.  NULL: no memory, now or when
+ * the tree was built. */
 char *fm_json_print(const cJSON *tree);
 
 #endif

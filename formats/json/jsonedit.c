@@ -22,12 +22,12 @@ struct span {
     size_t from, to;
 };
 
-/* The result of a walk over the object, as offsets into the text. */
+/* The object as found by one pass, as offsets into the text. */
 struct object {
     size_t first, first_end; /* white space in front of the first key */
     size_t last;             /* end of the last value */
     bool empty;              /* no key is left */
-    struct span *span;       /* of each edit */
+    struct span *span;       /* place of each edit */
 };
 
 static size_t skip_space(const char *text, size_t at, size_t size)
@@ -70,7 +70,7 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
         if (i < n && edit[i].value) {
             o->span[i] = (struct span){from, o->last};
         } else if (i < n) {
-            /* With the comma before it, or after it if nothing remains before it. */
+            /* Remove the comma before it, or the one after it if no member remains before it. */
             size_t end = o->empty && more ? (size_t)(j.at - text) : o->last;
             o->span[i] = (struct span){o->empty ? cut : before, end};
             cut = end;
@@ -158,8 +158,8 @@ out:
 struct pruning {
     struct fm_json j;
     const char *text;
-    char *to;      /* where the next byte that stays goes */
-    size_t copied; /* bytes of the text that were copied or taken out */
+    char *to;      /* where the next kept byte is written */
+    size_t copied; /* bytes of the text that were copied or removed */
     fm_jsonedit_stays stays;
     void *self;
 };
@@ -188,8 +188,9 @@ static int prune_array(struct pruning *p, int depth, struct fm_err *err)
 static int prune_object(struct pruning *p, int depth, struct fm_err *err)
 {
     char name[KEY_BYTES_MAX];
-    size_t begin = (size_t)(p->j.at - p->text); /* of what may be taken out with the next member */
-    bool none = true, more;                     /* none stays so far */
+    size_t begin = (size_t)(p->j.at - p->text); /* start of the text that would be removed with
+                                                   the next member */
+    bool none = true, more;                     /* no member is kept so far */
     if (fm_json_accept(&p->j, '}'))
         return FM_OK;
     do {
@@ -203,7 +204,7 @@ static int prune_object(struct pruning *p, int depth, struct fm_err *err)
             return rc;
         size_t end = (size_t)(p->j.at - p->text);
         more = fm_json_accept(&p->j, ',');
-        /* With the comma before it, or after it if nothing remains before it. */
+        /* Remove the comma before it, or the one after it if no member remains before it. */
         if (!stays && none && more)
             end = (size_t)(p->j.at - p->text);
         if (!stays)
@@ -217,7 +218,7 @@ static int prune_object(struct pruning *p, int depth, struct fm_err *err)
 static int prune_value(struct pruning *p, int depth, struct fm_err *err)
 {
     if (depth >= FM_JSON_DEPTH_MAX)
-        return fm_json_skip(&p->j, err); /* which refuses what is nested deeper */
+        return fm_json_skip(&p->j, err); /* which refuses deeper nesting */
     if (fm_json_accept(&p->j, '{'))
         return prune_object(p, depth + 1, err);
     if (fm_json_accept(&p->j, '['))

@@ -16,22 +16,22 @@ struct fm_jsonedit {
 
 /*
  * *text (from malloc, *size bytes and a NUL) is an object.  Each of the `n` edits replaces the
- * value of its top-level key, or adds the key after the last one, spaced as the first is, in the
- * order of the edits.  A key to remove may be absent.  No two edits have the same key.  The text is
- * read once, and *text is replaced; on failure it does not change.  FM_EFORMAT if the text is not
- * an object, FM_ENOMEM.
+ * value of a top-level key, or adds the key after the last one, in the order of the edits and with
+ * the spacing of the first key.  A key to remove may be absent.  No two edits have the same key.
+ * *text is replaced; on failure it is unchanged.  FM_EFORMAT if the text is not an object,
+ * FM_ENOMEM.
  */
 int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, int n,
                     struct fm_err *err);
 
-/* Does a member of this name stay?  depth: the number of objects and arrays around it, 1 for the
- * members of the outermost object. */
+/* True if a member of this name is kept. depth: the number of objects and arrays around it, 1
+ * for the members of the outermost object. */
 typedef bool (*fm_jsonedit_stays)(void *self, const char *key, int depth);
 
 /*
- * *text is JSON, as above.  Remove every member, at any depth, that does not stay, with its
- * contents; members inside a member that stays are examined too.  On failure *text does not change:
- * FM_EFORMAT if it is not JSON as json.h requires, or a key is longer than 1023 bytes; FM_ENOMEM.
+ * *text is JSON, as above.  Remove every member, at any depth, that is not kept, with its contents;
+ * members inside a kept member are examined too.  On failure *text is unchanged: FM_EFORMAT if it
+ * is not JSON as json.h requires, or a key is longer than 1023 bytes; FM_ENOMEM.
  */
 int fm_jsonedit_prune(char **text, size_t *size, fm_jsonedit_stays stays, void *self,
                       struct fm_err *err);

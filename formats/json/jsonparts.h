@@ -11,7 +11,7 @@
 
 struct fm_jsonpart {
     const char *key;
-    const char *begin, *end; /* NULL: absent */
+    const char *begin, *end; /* NULL if the member is absent */
 };
 
 /* Read the object at j and record the position of each member.  FM_EFORMAT for a member that occurs
@@ -19,14 +19,15 @@ struct fm_jsonpart {
 int fm_jsonparts_read(struct fm_json *j, struct fm_jsonpart *part, int parts, const char *where,
                       struct fm_err *err);
 
-/* A scanner of one member, which is there; positions in errors count from the whole. */
+/* A scanner for the text of a member, which must exist; positions in errors count from the whole
+ * text. */
 struct fm_json fm_jsonparts_window(const struct fm_json *whole, const struct fm_jsonpart *p);
 
-/* Its text is this word; it is absent or null. */
+/* True if the text is this word; and if the member is absent or null. */
 bool fm_jsonparts_is_word(const struct fm_jsonpart *p, const char *word);
 bool fm_jsonparts_is_null(const struct fm_jsonpart *p);
 
-/* An object or array as a tree; NULL where it is null or absent. */
+/* Parse an object or array as a tree; NULL if it is null or absent. */
 int fm_jsonparts_tree(cJSON **tree, const struct fm_jsonpart *p, struct fm_err *err);
 
 #endif

@@ -17,7 +17,7 @@
 
 #define INTEGER_MAX 9007199254740991 /* 2^53 - 1: beyond it doubles skip integers */
 
-/* `keys` can hold the keys of any object of the tree.  Depth was bounded by the scanner. */
+/* `keys` has room for the keys of any object of the tree.  The scanner has bounded the depth. */
 static int refuse_twins(const cJSON *node, const char **keys, struct fm_err *err)
 {
     size_t n = 0;
@@ -148,7 +148,7 @@ void fm_json_double(char text[FM_JSON_DOUBLE], double d)
     }
 }
 
-/* In valueint of an object or array, where cJSON has no use for it: an item is missing. */
+/* Stored in valueint of an object or array, which cJSON does not use there: an item is missing. */
 enum { INCOMPLETE = -1 };
 
 cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item)
