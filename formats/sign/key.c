@@ -51,7 +51,7 @@ static int give_passphrase(char *to, int capacity, int writing, void *arg)
     return (int)strlen(a->passphrase);
 }
 
-/* Set the name of the public key. */
+/* Set key->name from the public key. */
 static int name_key(struct fm_key *key, struct fm_err *err)
 {
     BIO *pem = BIO_new(BIO_s_mem());
@@ -89,7 +89,7 @@ static int examine(struct fm_key *key, const char *path, struct fm_err *err)
     return name_key(key, err);
 }
 
-/* `asks`: a private key is wanted; NULL: a public one. */
+/* Read a key; `asks` for a private one, NULL for a public one. */
 static int read_key(struct fm_key *key, const char *path, const char *passphrase, bool *asks,
                     struct fm_err *err)
 {

@@ -12,7 +12,7 @@
 #include "formats/sign/sha256.h"
 #include "lib/base/err.h"
 
-/* Bytes of a signature at most: DER of two numbers of P-521. */
+/* Largest size of a signature: DER of two numbers of P-521. */
 #define FM_KEY_SIGNATURE_MAX 139
 
 struct fm_key {

@@ -21,9 +21,9 @@
 #define PAYLOAD_TYPE "application/vnd.in-toto+json"
 #define STATEMENT_TYPE "https://in-toto.io/Statement/v1"
 #define PREDICATE_TYPE "https://model_signing/signature/v1.0"
-#define PAE_BYTES_MAX 64 /* of the text before the payload */
+#define PAE_BYTES_MAX 64 /* size of the text before the payload */
 
-/* ---- both ways ---- */
+/* ---- reading and writing ---- */
 
 void fm_oms_release(struct fm_oms *m)
 {

@@ -34,18 +34,20 @@
 #include "formats/sign/sha256.h"
 #include "lib/base/err.h"
 
-#define FM_OMS_TEXT_MAX ((size_t)48 << 20) /* bytes of a signature's file */
+#define FM_OMS_TEXT_MAX ((size_t)48 << 20) /* limit of a signature's file, in bytes */
 #define FM_OMS_FILES_MAX 50000
 #define FM_OMS_NAME_MAX 4095
-#define FM_OMS_NAME "model.sig" /* of the signature in its directory; that of FILE is FILE.sig */
-#define FM_OMS_FILE "."         /* the name of a single signed file, without a directory */
+#define FM_OMS_NAME                                                                                \
+    "model.sig"         /* name of the signature in its directory; that of FILE is                 \
+                           FILE.sig */
+#define FM_OMS_FILE "." /* the name of a single signed file, without a directory */
 
 struct fm_oms_resource {
-    char *name; /* a path below the directory, '/' between its parts */
+    char *name; /* a path below the directory, with '/' between its parts */
     struct fm_sha256 digest;
 };
 
-/* A statement; strings and arrays are its own. */
+/* A statement; it owns its strings and arrays. */
 struct fm_oms {
     char *subject; /* the name that the directory or file had */
     struct fm_oms_resource *resource;
@@ -54,8 +56,8 @@ struct fm_oms {
 void fm_oms_release(struct fm_oms *m); /* zeroed struct is fine */
 
 /*
- * Can a file of this name be signed?  A relative path of plain parts, none of them "." or "..", at
- * most FM_OMS_NAME_MAX bytes of UTF-8 without control characters and the like
+ * Check that a file of this name can be signed: a relative path of plain parts, none of them "." or
+ * "..", at most FM_OMS_NAME_MAX bytes of UTF-8 without control and similar characters
  * (lib/base/printable.h).  FM_EFORMAT.
  */
 int fm_oms_check_name(const char *name, struct fm_err *err);
@@ -78,7 +80,7 @@ int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored
 int fm_oms_read(struct fm_oms *m, const char *text, size_t size, const struct fm_key *key,
                 struct fm_err *err);
 
-/* The two halves of fm_oms_read.  An envelope: the signed bytes (pae; the last payload_size bytes
+/* The two steps of fm_oms_read.  An envelope: the signed bytes (pae; the last payload_size bytes
  * are the payload), the signature, and the key's name, or "". */
 struct fm_oms_envelope {
     char *pae;

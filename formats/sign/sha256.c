@@ -1,4 +1,4 @@
-/* SHA-256 by libcrypto, which uses the processor's own instructions where it has them. */
+/* SHA-256 by libcrypto, which uses the processor's SHA instructions if it has them. */
 #include "formats/sign/sha256.h"
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /*
  * This room, formats/sign: signatures of files, with OpenSSL's libcrypto, which no other room
- * includes.  In reading order: sha256 (digests that a signature can rest on), key (ECDSA keys in
- * PEM), oms (the file that holds a signature).  lib/publish chooses the files to sign.
+ * includes.  In reading order: sha256 (cryptographic digests), key (ECDSA keys in PEM), oms (the
+ * file that holds a signature). lib/publish chooses the files to sign.
  *
  * SHA-256 of bytes that are added in pieces.  The digests of the suite's own formats
  * (formats/file/digest.h) are XXH3, which is ten times as fast but finds only accidental changes.
