@@ -1,6 +1,6 @@
 /*
- * A list of the files that are carried, not of those that are not: people keep calibration data,
- * keys and notes beside their weights, and links in an untrusted checkpoint may lead anywhere.
+ * Lists the files that are carried, instead of those that are not: users keep calibration data,
+ * keys and notes next to their weights, and links in an untrusted checkpoint may lead anywhere.
  */
 #include "formats/tensor/carry.h"
 

@@ -22,14 +22,14 @@
 
 #include "formats/tensor/hfdir.h"
 
-#define FM_CARRY_PATTERNS_MAX 16 /* the number of times an option may be given */
+#define FM_CARRY_PATTERNS_MAX 16 /* largest number of uses of the option */
 
 /*
- * Fill dir->carried, sorted by name: at most FM_CARRIED_MAX files, FM_CARRIED_BYTES_MAX together.
- * pattern: further names as patterns of fnmatch(3), ended by NULL; or NULL.  Directories, and names
- * that formats/file/carried.h refuses (hidden files and weights among them), are never carried.
- * FM_ECONFIG: too many files, or a link out of the checkpoint.  FM_EUSAGE: a pattern that matches
- * no file of the directory.
+ * Fill dir->carried, sorted by name: at most FM_CARRIED_MAX files with FM_CARRIED_BYTES_MAX bytes
+ * together. pattern: additional names as patterns of fnmatch(3), ended by NULL; or NULL.
+ * Directories, and names that formats/file/carried.h refuses (hidden files and weights among them),
+ * are never carried.  FM_ECONFIG: too many files, or a link out of the checkpoint.  FM_EUSAGE: a
+ * pattern that matches no file of the directory.
  */
 int fm_carry_list(struct fm_hfdir *dir, const char *const *pattern, struct fm_err *err);
 

@@ -32,7 +32,7 @@ static int read_integers(const int32_t **value, const struct fm_tensor *t, const
     return fm_file_read(&s->file, t->offset, to, (size_t)t->size, err);
 }
 
-/* Check the zero points, and let the tensor stand for the sizes of its matrix. */
+/* Check the zero points, and make the tensor one of FM_TENSOR_SIZES. */
 static int take_zeros(struct fm_tensor *t, const struct fm_shard *s, int group, bool minus_one,
                       struct fm_err *err)
 {
@@ -70,7 +70,7 @@ static int check_order(const struct fm_tensor *t, const struct fm_shard *s, int 
 }
 
 static const struct {
-    const char *end, *as; /* suffixes; as NULL: the tensor is left out */
+    const char *end, *as; /* suffixes; NULL in `as`: the tensor is dropped */
     int dims;
     bool integers;
 } ends[] = {{".qweight", ".weight_packed", 2, true},
@@ -78,7 +78,7 @@ static const struct {
             {".qzeros", ".weight_shape", 2, true},
             {".g_idx", NULL, 1, true}};
 
-/* Give a tensor its new name, in `names`, and form; *left_out: the tensor is dropped. */
+/* Give a tensor its new name, in `names`, and form; *left_out is set if the tensor is dropped. */
 static int take_tensor(struct fm_tensor *t, bool *left_out, char **names, const struct fm_shard *s,
                        int group, bool minus_one, struct fm_err *err)
 {
@@ -155,8 +155,8 @@ static bool has_tensor(const struct fm_hfdir *dir, const char *name)
     return false;
 }
 
-/* Check that every matrix of codes has zero points, and an order of its columns if `order`: what is
- * missing cannot be checked. */
+/* Check that every matrix of codes has zero points and, if `order`, a g_idx, because missing
+ * ones cannot be checked. */
 static int check_complete(const struct fm_hfdir *dir, const struct fm_shard *s, bool order,
                           struct fm_err *err)
 {

@@ -16,11 +16,11 @@
 #include "formats/tensor/hfdir.h"
 
 /*
- * If config.json of the directory, whose weights are open, says GPTQ: give its tensors the names,
- * shapes and reading order of the other format, and `*config` (malloc), the text of its
+ * If config.json of the directory, whose weights are open, specifies GPTQ: give its tensors the
+ * names, shapes and reading order of the other format, and set `*config` (malloc) to its
  * quantization_config in that format; else *config is NULL.  Reads all zero points and g_idx.
- * FM_ECONFIG, naming the key or tensor, for other widths than 4 bits, zero points that are missing
- * or not 8, columns in another order, and no g_idx if desc_act is true.
+ * FM_ECONFIG, naming the key or tensor, for widths other than 4 bits, zero points that are missing
+ * or not 8, columns in another order, or a missing g_idx if desc_act is true.
  */
 int fm_gptq_take(char **config, struct fm_hfdir *dir, struct fm_err *err);
 

@@ -103,8 +103,8 @@ static char *cut_last(char *path)
     return slash + 1;
 }
 
-/* Cut `path` to models--NAME/snapshots/REVISION without its last two parts; NULL: it is no such
- * path.  *revision and the repository's folder name are in it. */
+/* Cut `path` to models--NAME/snapshots/REVISION without its last two parts, and return the
+ * repository's folder name in it, and *revision; NULL if it is not such a path. */
 static const char *cut_snapshot(char *path, const char **revision)
 {
     const char *name;
@@ -144,7 +144,7 @@ bool fm_hfcache_is_own_blob(const char *target, const char *home)
            cut_snapshot(repository, &revision) && strcmp(folder, repository) == 0;
 }
 
-/* Is there an entry whose name begins with this prefix? */
+/* True if there is an entry whose name begins with this prefix. */
 static bool has_entry(int dir, const char *begin, const char *end)
 {
     struct fm_err unused = {0};

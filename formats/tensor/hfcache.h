@@ -22,24 +22,24 @@ bool fm_hfcache_is_name(const char *name);
 int fm_hfcache_find(char *path, size_t size, const char *name, struct fm_err *err);
 
 /*
- * The name and revision of the checkpoint directory `path`, if it is a snapshot in a cache:
- * models--ORG--NAME/snapshots/REVISION, links followed.  False, and both strings as they were, if
- * it is not, or they do not fit.
+ * The name and revision of the checkpoint directory `path`, with links followed, if it is a
+ * snapshot in a cache: models--ORG--NAME/snapshots/REVISION.  False, with both strings unchanged,
+ * if it is not, or they do not fit.
  */
 bool fm_hfcache_origin(char *name, size_t name_size, char *revision, size_t revision_size,
                        const char *path);
 
 /*
- * Does the file `target` belong to the snapshot directory `home`?  The cache keeps the files of
+ * True if the file `target` belongs to the snapshot directory `home`: the cache stores the files of
  * models--NAME/snapshots/REVISION as models--NAME/blobs/DIGEST and links to them.  Both paths are
- * as realpath(3) gives them.
+ * as realpath(3) returns them.
  */
 bool fm_hfcache_is_own_blob(const char *target, const char *home);
 
-/* For a directory without config.json: fail with a better sentence if it is a known mistake, else
- * return `rc` and leave *err. */
+/* The error for a directory without config.json: a better sentence if it is a known mistake,
+ * else `rc` with *err unchanged. */
 int fm_hfcache_explain_directory(int dir, int rc, struct fm_err *err);
-/* The sentence for a directory without safetensors files. */
+/* The error for a directory without safetensors files. */
 int fm_hfcache_explain_weights(int dir, struct fm_err *err);
 
 #endif

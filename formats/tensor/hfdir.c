@@ -167,7 +167,7 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
     {
         bool list = strcmp(entry->string, "exclude_modules") == 0;
         const char *key = list ? "ignore" : entry->string;
-        if (cJSON_HasObjectItem(quant, key)) { /* one of two names of a list, or our own key */
+        if (cJSON_HasObjectItem(quant, key)) { /* from one of two lists, or our own key */
             cJSON_Delete(quant);
             return fm_fail(err, FM_EFORMAT, "key '%.64s' contradicts another", entry->string);
         }

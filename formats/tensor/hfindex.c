@@ -23,7 +23,7 @@ struct making {
     size_t capacity; /* of x->entry */
 };
 
-/* A single component, visible, of harmless bytes. */
+/* True for a single component that is not hidden, with harmless characters. */
 static bool is_shard_name(const char *name)
 {
     static const char harmless[] =

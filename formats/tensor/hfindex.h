@@ -13,15 +13,15 @@
 
 struct fm_hfentry {
     const char *tensor, *shard; /* borrowed from the index */
-    bool seen;                  /* for the comparison with the shards; false at first */
+    bool seen;                  /* used in the comparison with the shards; false at first */
 };
 
 struct fm_hfindex {
     struct fm_hfentry *entry; /* sorted by tensor, no name twice */
     size_t count;
-    const char **shard; /* sorted, no name twice, each fit to be opened inside the directory */
+    const char **shard; /* sorted, no name twice, each valid as a file name inside the directory */
     size_t shards;
-    char *text; /* the names */
+    char *text; /* storage of the names */
 };
 
 /* FM_EFORMAT with the byte position or the wrong name. */

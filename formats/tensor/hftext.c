@@ -32,7 +32,7 @@ static cJSON *find_text(const cJSON *config)
     return is ? text : NULL;
 }
 
-/* The text class by the wrapper's: XForConditionalGeneration is XForCausalLM. */
+/* The name of the text class from the wrapper's: XForConditionalGeneration becomes XForCausalLM. */
 static void add_class(cJSON *text, const cJSON *config)
 {
     static const char wrapper[] = "ForConditionalGeneration", plain[] = "ForCausalLM";
@@ -48,7 +48,7 @@ static void add_class(cJSON *text, const cJSON *config)
     fm_json_add_string(fm_json_add_array(text, "architectures"), NULL, own);
 }
 
-/* Copy keys that the wrapper sets for all of its parts, where the text part does not set them. */
+/* Copy keys that the wrapper sets for all of its parts, unless the text part sets them. */
 static void add_shared(cJSON *text, const cJSON *config)
 {
     static const char *const keys[] = {"dtype", "torch_dtype", "quantization_config",
@@ -105,7 +105,8 @@ int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err 
         cJSON_Delete(text);
         return fm_fail(err, FM_EFORMAT, "key '" FM_HFTEXT_WRAPPER "' is not an object");
     }
-    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* are the wrapper's */
+    cJSON_DeleteItemFromObjectCaseSensitive(text, "architectures"); /* these belong to the
+                                                                       wrapper */
     cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "text_config");
     if (!cJSON_GetObjectItemCaseSensitive(text, "quantization_config"))
         cJSON_DeleteItemFromObjectCaseSensitive(wrapper, "quantization_config");

@@ -14,13 +14,13 @@
 #define FM_HFTEXT_WRAPPER "fm_wrapper"
 
 /*
- * *text (NUL-terminated, free()) = config.json of the text class, where `config` is that of a
- * wrapper: its text_config has a model_type of its own, "X_text" in "X".  NULL: it is not a
- * wrapper, or is malformed, which is reported when all of it is parsed.  FM_ENOMEM.
+ * *text (NUL-terminated, free()) = config.json of the text class if `config` is that of a wrapper:
+ * its text_config has a model_type of its own, "X_text" in "X".  NULL if it is not a wrapper, or is
+ * malformed, which is reported when all of it is parsed.  FM_ENOMEM.
  */
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err);
 
-/* Does the text class's config.json contain the rest of a wrapper's? */
+/* True if the text class's config.json contains the other keys of a wrapper. */
 bool fm_hftext_wrapped(const char *config, size_t size);
 
 /*

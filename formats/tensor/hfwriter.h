@@ -2,10 +2,10 @@
  * The weight files of a Hugging Face directory: which tensor goes into which file, the
  * files' headers, and the index.
  *
- * As transformers and huggingface_hub write them: tensors in order of name, a new file where
- * the next would pass the limit, a tensor larger than the limit alone; one file is
- * model.safetensors, more are model-00001-of-0000N.safetensors with
- * model.safetensors.index.json, two-space indented, keys sorted.
+ * As transformers and huggingface_hub write them: tensors in order of name, a new file if the next
+ * tensor would exceed the limit, a larger tensor in a file of its own; one file is
+ * model.safetensors, more are model-00001-of-0000N.safetensors with model.safetensors.index.json,
+ * two-space indented, keys sorted.
  */
 #ifndef FM_HFWRITER_H
 #define FM_HFWRITER_H
@@ -30,15 +30,15 @@ struct fm_hfwriter {
     size_t tensors;
     struct fm_hfwriter_file *file;
     size_t files;
-    char *index; /* NULL where one file is enough */
+    char *index; /* NULL if there is one file */
     size_t index_bytes;
-    uint64_t tensor_bytes, file_bytes; /* sums */
+    uint64_t tensor_bytes, file_bytes; /* sums over all files */
 };
 
 /*
  * Plan the files for `count` tensors (name, dtype, shape; copied, names borrowed until release).
- * shard_bytes: of a file's tensors, the header apart.  FM_ENOMEM, FM_ECONFIG for a size that
- * does not fit 64 bits.
+ * shard_bytes limits the tensors of a file, without its header.  FM_ENOMEM; FM_ECONFIG for a size
+ * that does not fit in 64 bits.
  */
 int fm_hfwriter_plan(struct fm_hfwriter *w, const struct fm_tensor *tensor, size_t count,
                      uint64_t shard_bytes, struct fm_err *err);

@@ -25,7 +25,7 @@ struct header {
     const struct fm_file *file;
     struct fm_safetensors *st;
     char *window;       /* WINDOW_BYTES, holds j.begin .. j.end */
-    uint64_t next;      /* where in the file the text after the window begins */
+    uint64_t next;      /* offset in the file of the text after the window */
     uint64_t left;      /* bytes of the header after the window */
     uint64_t data_size; /* bytes after the header */
     struct fm_json j;
@@ -287,7 +287,7 @@ static int parse_metadata(struct header *h, struct fm_err *err)
     return twin ? fm_fail(err, FM_EFORMAT, "key '%s' appears twice", twin) : FM_OK;
 }
 
-/* A name and what belongs to it. */
+/* A name, a value, and their sizes. */
 static int parse_entry(struct header *h, bool *metadata, struct fm_err *err)
 {
     const char *name = NULL;
@@ -369,7 +369,7 @@ static int check_tiling(struct fm_tensor **order, size_t count, uint64_t data_si
     return FM_OK;
 }
 
-/* Sort by name, refuse twins, check the tiling, make offsets absolute. */
+/* Sort by name, refuse duplicates, check the tiling, make offsets absolute. */
 static int finish_index(struct header *h, uint64_t data, struct fm_err *err)
 {
     struct fm_safetensors *st = h->st;

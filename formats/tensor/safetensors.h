@@ -1,8 +1,8 @@
 /*
  * This room, formats/tensor: named tensors on disk, in one safetensors file or in a Hugging Face
- * directory of several.  It knows names, dtypes, shapes and offsets, and nothing of models.  In
- * reading order: safetensors.c (the index of a file), stplan.c (the header of a file to be
- * written), hfindex, hfcache (a directory by its hub name), hfdir (reading a directory), hftext
+ * directory of several.  It handles names, dtypes, shapes and offsets, and does not depend on
+ * models.  In reading order: safetensors.c (the index of a file), stplan.c (the header of a file to
+ * be written), hfindex, hfcache (a directory by its hub name), hfdir (reading a directory), hftext
  * (the text part of a multimodal checkpoint), gptq (a checkpoint of GPTQ), carry (which other files
  * are carried), hfwriter (planning a directory).
  *
@@ -33,11 +33,11 @@
 #define FM_ST_ENTRY_BYTES_MAX ((size_t)256 << 10) /* header text of a tensor or metadata pair */
 #define FM_ST_ALIGN 4096 /* data of the files we write starts at a multiple of this */
 
-/* Where fm_tensor_read takes the bytes of a tensor from (formats/tensor/gptq.h). */
+/* How fm_tensor_read gets the bytes of a tensor (formats/tensor/gptq.h). */
 enum fm_tensor_form {
-    FM_TENSOR_STORED, /* the file has them */
-    FM_TENSOR_TURNED, /* the file has the transposed matrix */
-    FM_TENSOR_SIZES   /* the tensor is `sizes` */
+    FM_TENSOR_STORED, /* from the file */
+    FM_TENSOR_TURNED, /* by transposing the matrix in the file */
+    FM_TENSOR_SIZES   /* from `sizes` */
 };
 
 struct fm_tensor {
@@ -57,16 +57,16 @@ struct fm_safetensors {
     uint64_t header_digest[2]; /* XXH3-128 of the 8 + N header bytes: high, low word */
     char *names;               /* all names, and the metadata pairs */
     const char **metadata;     /* key, value, key, value, ..., NULL; sorted by key */
-    size_t pairs;              /* of these */
+    size_t pairs;              /* number of metadata pairs */
 };
 
-/* Index the file, or the `size` bytes at `base` inside it (a member of a bundle).  FM_EFORMAT for
- * everything above; the sentence begins with the file's name. */
+/* Index the file, or the `size` bytes at `base` inside it (a member of a bundle).  FM_EFORMAT
+ * for all faults above; the sentence begins with the file's name. */
 int fm_safetensors_open(struct fm_safetensors *st, const struct fm_file *file, uint64_t base,
                         uint64_t size, struct fm_err *err);
 void fm_safetensors_close(struct fm_safetensors *st);
 
-/* By exact name, or NULL.  Logarithmic. */
+/* Find a tensor by exact name, or NULL, by binary search. */
 const struct fm_tensor *fm_safetensors_find(const struct fm_safetensors *st, const char *name);
 /* Value of a metadata key, or NULL. */
 const char *fm_safetensors_metadata(const struct fm_safetensors *st, const char *key);
@@ -74,8 +74,8 @@ const char *fm_safetensors_metadata(const struct fm_safetensors *st, const char 
 /* Number of elements; shapes were checked at open. */
 uint64_t fm_tensor_count(const struct fm_tensor *t);
 
-/* Read `size` bytes of the tensor, from byte `at` on, into dst.  Of a transposed matrix the whole
- * is read into scratch. */
+/* Read `size` bytes of the tensor, from byte `at` on, into dst.  A transposed matrix is read
+ * completely, into scratch. */
 int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64_t at, void *dst,
                    size_t size, struct fm_err *err);
 
