@@ -24,14 +24,14 @@
 
 struct fm_bpe_symbol {
     int32_t id;
-    uint32_t size; /* 0: merged into the one before it */
+    uint32_t size; /* 0: merged into the previous symbol */
     int32_t before, next;
 };
 
 /* A possible merge, as rank << 32 | position: the least comes first. */
 
 struct fm_bpe_cached {
-    uint8_t size, n; /* size 0: empty */
+    uint8_t size, n; /* size 0: empty slot */
     char word[CACHED_BYTES];
     int32_t ids[CACHED_IDS];
 };
@@ -182,7 +182,7 @@ static int find_bytes(struct fm_bpe *b, struct fm_err *err)
     return FM_OK;
 }
 
-/* U+2581 after another character. */
+/* True for U+2581 after another character. */
 static bool has_inner_space(const char *text, size_t size)
 {
     for (const char *at = text; (at = memmem(at, size - (size_t)(at - text), "\u2581", 3)); at += 3)
@@ -214,7 +214,7 @@ int fm_bpe_finish(struct fm_bpe *b, struct fm_err *err)
         return FM_ENOMEM;
     for (size_t i = 0; i < b->cells; i++)
         b->table[i].pair = UINT64_MAX;
-    for (size_t i = 0; i < b->merges; i++) /* of two equal merges the last counts */
+    for (size_t i = 0; i < b->merges; i++) /* of two equal merges the last one is valid */
         *find_cell(b, b->merge[i].pair) = b->merge[i];
     b->parted = is_parted(b);
     return find_bytes(b, err);

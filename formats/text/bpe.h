@@ -32,9 +32,9 @@ struct fm_bpe {
     size_t entries, entry_capacity, slots;
     struct fm_bpe_merge *merge, *table; /* as listed; hashed, pair UINT64_MAX: empty */
     size_t merges, merge_capacity, cells;
-    int32_t *of_point;    /* id of each single character, -1: none */
-    int32_t of_byte[256]; /* byte_level: of the character that represents it; else of <0xNN> */
-    int32_t unknown;      /* -1: none, and unknown characters are dropped */
+    int32_t *of_point;    /* id of each single character, -1 if there is none */
+    int32_t of_byte[256]; /* byte_level: id of the character that represents it; else of <0xNN> */
+    int32_t unknown;      /* id for unknown characters; -1: they are dropped */
     int32_t last;         /* the largest id */
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
     bool parted; /* no merge crosses the beginning of a word: characters, then U+2581 */
@@ -57,7 +57,7 @@ void fm_bpe_release(struct fm_bpe *bpe);
 struct fm_bpe_work {
     int32_t *ids;
     size_t n, capacity;
-    bool failed; /* no memory */
+    bool failed; /* an allocation failed */
     struct fm_bpe_symbol *symbol;
     uint64_t *heap;
     size_t symbols, steps;

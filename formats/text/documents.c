@@ -43,13 +43,13 @@ static int fill(struct fm_documents *d, struct fm_err *err)
     return FM_OK;
 }
 
-/* Files that are given as text by mistake, by their first bytes. */
+/* Formats that users pass as text by mistake, by their first bytes. */
 static int check_beginning(const struct fm_documents *d, struct fm_err *err)
 {
     static const struct {
         const char *begin;
         size_t size;
-        const char *what, *convert; /* NULL: decompress it */
+        const char *what, *convert; /* NULL: it can be decompressed */
     } known[] = {{"\x1f\x8b", 2, "compressed with gzip", NULL},
                  {"\x28\xb5\x2f\xfd", 4, "compressed with zstd", NULL},
                  {"BZh", 3, "compressed with bzip2", NULL},
@@ -134,7 +134,7 @@ static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *
     }
 }
 
-/* One row, or the lines up to a blank one, or all lines. */
+/* Find one row, or the lines up to a blank one, or all lines. */
 int fm_documents_next(struct fm_documents *d, const char **record, size_t *size, uint64_t *line,
                       struct fm_err *err)
 {
@@ -184,7 +184,7 @@ static int parse_field(struct fm_json *j, const char *key, const char *field, bo
     return fm_json_text(j, dst, capacity, err);
 }
 
-/* Read a key of any length: one that does not fit into `key` cannot be the one searched for. */
+/* Read a key of any length: one that does not fit into `key` is not the one searched for. */
 static int parse_key(struct fm_json *j, char *key, size_t capacity, struct fm_err *err)
 {
     struct fm_json before = *j;

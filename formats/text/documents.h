@@ -1,7 +1,7 @@
 /*
- * Documents in a text file: the rows of JSONL, a plain text as a whole, or its blocks between
- * blank lines.  Read in pieces, so the file may be larger than memory; a document may not be
- * larger than FM_DOCUMENT_BYTES_MAX.
+ * Documents in a text file: the rows of JSONL, a plain text as a whole, or its blocks between blank
+ * lines.  The file is read in pieces and may be larger than memory; a document has at most
+ * FM_DOCUMENT_BYTES_MAX bytes.
  */
 #ifndef FM_DOCUMENTS_H
 #define FM_DOCUMENTS_H
@@ -24,10 +24,10 @@ struct fm_documents {
     size_t capacity, have, used;
 };
 
-/* Records are rows if the name ends in .jsonl, .ndjson or .json, or, on "-", standard input, if the
- * first byte that is not white space is '{'.  `blocks` splits plain text at blank lines.  A
- * byte-order mark at the beginning is skipped.  FM_EFORMAT names input that is not text: compressed
- * files, Parquet, UTF-16. */
+/* Records are rows if the name ends in .jsonl, .ndjson or .json or, on standard input ("-"), if
+ * the first byte that is not white space is '{'. `blocks` splits plain text at blank lines.  A
+ * byte-order mark at the beginning is skipped.  FM_EFORMAT names input that is not text:
+ * compressed files, Parquet, UTF-16. */
 int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err);
 void fm_documents_close(struct fm_documents *d);
 

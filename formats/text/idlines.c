@@ -42,7 +42,7 @@ static int parse_digit(struct fm_idlines *l, unsigned char c, struct fm_err *err
     return FM_OK;
 }
 
-/* The end of a number. */
+/* End a number. */
 static int keep_id(struct fm_idlines *l, struct fm_err *err)
 {
     if (l->ids - l->before == FM_IDLINES_MAX)

@@ -13,14 +13,14 @@
 #include "lib/base/err.h"
 
 #define FM_IDLINES_CHUNK 4096
-#define FM_IDLINES_MAX (64 << 20) /* ids of one line */
+#define FM_IDLINES_MAX (64 << 20) /* limit of the ids of one line */
 
 struct fm_idlines {
     const char *name; /* for messages */
     int fd;           /* the temporary file */
-    uint64_t enough;  /* ids; 0: all.  The line that reaches it is the last */
-    uint64_t lines;   /* whole ones so far */
-    uint64_t ids;     /* of these lines, and of the one that is being read */
+    uint64_t enough;  /* number of ids to read, 0: all.  The line that reaches it is the last */
+    uint64_t lines;   /* number of complete lines */
+    uint64_t ids;     /* ids of these lines, and of the one that is being read */
     bool done;        /* limit reached: the rest is ignored */
     /* The state inside a line, the number that is being read, and ids not yet in the file. */
     enum {

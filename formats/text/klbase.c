@@ -192,7 +192,7 @@ int fm_klbase_logprobs(const struct fm_klbase *b, int32_t chunk, int i, float *l
     if (rc)
         return rc;
     memcpy(head, row, sizeof head);
-    /* Not (x <= y), which is true of NaN, too. */
+    /* !(x <= y) is also true for NaN. */
     if (!isfinite(head[0]) || !(head[0] >= 0) || !isfinite(head[1]) ||
         !(head[0] * CODES + head[1] <= ABOVE_ONE))
         return fm_fail(err, FM_EFORMAT,

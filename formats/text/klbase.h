@@ -41,7 +41,7 @@ uint64_t fm_klbase_bytes(const struct fm_klbase_shape *shape);
  * than an int32 can count. */
 int fm_klbase_check(const struct fm_klbase_shape *shape, struct fm_err *err);
 
-/* A row (fm_klbase_row_bytes) from logits (vocabulary), as llama.cpp makes one. */
+/* Encode a row (fm_klbase_row_bytes) from logits (vocabulary), as llama.cpp does. */
 void fm_klbase_encode(void *row, const float *logits, int32_t vocabulary);
 
 struct fm_klbase_writer {
@@ -49,14 +49,14 @@ struct fm_klbase_writer {
     struct fm_klbase_shape shape;
 };
 
-/* Reserve the whole file and write its head.  The shape was checked.  FM_ECREATE, FM_EIO.
- * fm_output_end(&w->out, ...) ends it in any case. */
+/* Reserve the whole file and write its head.  The shape was checked.  FM_ECREATE, FM_EIO.  Call
+ * fm_output_end(&w->out, ...) in any case. */
 int fm_klbase_create(struct fm_klbase_writer *w, const char *path, bool force,
                      const struct fm_klbase_shape *shape, struct fm_err *err);
-/* The tokens (n_ctx) of one chunk. */
+/* Write the tokens (n_ctx) of one chunk. */
 int fm_klbase_put_tokens(struct fm_klbase_writer *w, int32_t chunk, const int32_t *ids,
                          struct fm_err *err);
-/* Row i of a chunk, encoded; safe from several threads at once. */
+/* Write row i of a chunk, encoded; safe from several threads at once. */
 int fm_klbase_put_row(struct fm_klbase_writer *w, int32_t chunk, int i, const void *row,
                       struct fm_err *err);
 
@@ -65,14 +65,14 @@ struct fm_klbase {
     struct fm_klbase_shape shape;
 };
 
-/* FM_EFORMAT names what is wrong: the magic, a number of the head, the length. */
+/* FM_EFORMAT names the fault: the magic, a number of the head, or the length. */
 int fm_klbase_open(struct fm_klbase *b, const char *path, struct fm_err *err);
 void fm_klbase_close(struct fm_klbase *b);
-/* The tokens (n_ctx) of one chunk; FM_EFORMAT for one that the vocabulary does not have. */
+/* Read the tokens (n_ctx) of one chunk; FM_EFORMAT for an id outside the vocabulary. */
 int fm_klbase_tokens(const struct fm_klbase *b, int32_t chunk, int32_t *ids, struct fm_err *err);
-/* Log-probabilities (vocabulary) of row i of a chunk, in float32 as llama.cpp has them; row
- * (fm_klbase_row_bytes) is scratch.  FM_EFORMAT for scale and low that give no probabilities.  Safe
- * from several threads at once. */
+/* Read the log-probabilities (vocabulary) of row i of a chunk, in float32 as in llama.cpp; row
+ * (fm_klbase_row_bytes) is scratch.  FM_EFORMAT if scale and low do not give probabilities.
+ * Safe from several threads at once. */
 int fm_klbase_logprobs(const struct fm_klbase *b, int32_t chunk, int i, float *logprob, void *row,
                        struct fm_err *err);
 

@@ -60,7 +60,7 @@ static uint32_t class_point(const char **at)
         *at += behind ? 2 : 0;
         return !behind ? 0 : *behind == 'r' ? '\r' : *behind == 'n' ? '\n' : (uint32_t)*behind;
     }
-    if (strchr("[]^-&", (*at)[0])) /* and the end */
+    if (strchr("[]^-&", (*at)[0])) /* including the end */
         return 0;
     c = fm_unicode_at(*at, &bytes);
     *at += bytes;
@@ -291,7 +291,7 @@ static size_t lower_word(const struct scan *s, size_t from)
     return class_at(s, at, &ignored) & FM_LOWER ? skip_case(s, at, FM_UPPER, &ignored) : both;
 }
 
-/* UPPER+LOWER* where that did not match: its end, or 0. */
+/* UPPER+LOWER* if that did not match: its end, or 0. */
 static size_t upper_word(const struct scan *s, size_t from)
 {
     size_t ignored, at = skip_case(s, from, FM_LOWER, &ignored);
@@ -328,7 +328,7 @@ static bool is_ascii_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* A match at the beginning of the text, 0: none. */
+/* The length of a match at the beginning of the text, 0: none. */
 static size_t match_deepseek(const struct scan *s)
 {
     size_t first, second, n = 1;

@@ -15,11 +15,11 @@
 
 struct fm_pretoken {
     enum {
-        FM_PRETOKEN_GPT2,     /* of ByteLevel itself: GPT-2, GPT-NeoX, OLMoE */
+        FM_PRETOKEN_GPT2,     /* the pattern of ByteLevel itself: GPT-2, GPT-NeoX, OLMoE */
         FM_PRETOKEN_QWEN2,    /* Qwen2, Qwen3: digits one by one */
-        FM_PRETOKEN_LLAMA3,   /* Llama 3, GLM-4: digits by threes */
+        FM_PRETOKEN_LLAMA3,   /* Llama 3, GLM-4: digits in threes */
         FM_PRETOKEN_QWEN35,   /* Qwen3.5: marks belong to words */
-        FM_PRETOKEN_O200K,    /* GPT-4o, gpt-oss, MiniMax-M2: words end where their case does */
+        FM_PRETOKEN_O200K,    /* GPT-4o, gpt-oss, MiniMax-M2: words end where the case changes */
         FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3: the rest, after digits and Chinese */
         FM_PRETOKEN_TAIL,     /* \s+$ */
         FM_PRETOKEN_RUN
@@ -28,11 +28,11 @@ struct fm_pretoken {
     bool space;
     uint32_t most;   /* characters of one piece */
     uint16_t bits;   /* of enum fm_unicode_class */
-    uint32_t ranges; /* first and last of each, in no order */
+    uint32_t ranges; /* first and last character of each range, in any order */
     uint32_t range[2 * FM_PRETOKEN_RANGES_MAX];
 };
 
-/* The names of two that have no pattern in a tokenizer.json. */
+/* The names of two patterns that do not occur literally in a tokenizer.json. */
 #define FM_PRETOKEN_BYTE_LEVEL "ByteLevel"
 #define FM_PRETOKEN_DIGITS "Digits"
 

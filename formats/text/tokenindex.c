@@ -18,13 +18,13 @@
 
 static const char idx_magic[9] = "MMIDIDX\0";
 
-/* An array of `count` little-endian integers in a file, read front to back. */
+/* An array of `count` little-endian integers in a file, read sequentially. */
 struct column {
     const struct fm_file *file;
     uint64_t at, left;
     int width;
     unsigned char chunk[CHUNK * 8];
-    uint64_t have, used; /* entries of chunk */
+    uint64_t have, used; /* number of entries in chunk */
 };
 
 static void start(struct column *c, const struct fm_file *f, uint64_t at, uint64_t count, int width)
@@ -111,7 +111,8 @@ static int read_header(struct megatron *m, struct fm_tokens *t, struct fm_err *e
     return FM_OK;
 }
 
-/* Check that sizes and pointers agree, and that the last sequence ends at the end of the .bin. */
+/* Check that sizes and pointers agree, and that the last sequence ends at the end of the .bin
+ * file. */
 static int check_sequences(struct megatron *m, struct fm_tokens *t, struct fm_err *err)
 {
     uint64_t tokens = 0, w = (uint64_t)t->width;
@@ -249,7 +250,7 @@ static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, stru
     return FM_OK;
 }
 
-/* --- which of them --- */
+/* ---- which of the formats ---- */
 
 /* path with its last `cut` bytes replaced; NULL: no memory. */
 static char *sibling(const char *path, size_t cut, const char *end, struct fm_err *err)
@@ -285,7 +286,7 @@ bool fm_tokens_beside(char *name, const char *path, int which)
 {
     static const struct {
         const char *cut, *end;
-    } pair[] = {{"", ".index"}, {".bin", ".idx"}, {".idx", ".bin"}}; /* what is read below */
+    } pair[] = {{"", ".index"}, {".bin", ".idx"}, {".idx", ".bin"}}; /* these are read below */
     size_t n = strlen(path);
     for (int i = 0; i < (int)(sizeof pair / sizeof *pair); i++) {
         size_t cut = strlen(pair[i].cut), end = strlen(pair[i].end);
@@ -308,7 +309,7 @@ static bool is_idx(const struct fm_file *f)
            memcmp(begin, idx_magic, sizeof begin) == 0;
 }
 
-/* The user named X.idx. */
+/* The user passed X.idx. */
 static int from_idx(struct fm_tokens *t, struct fm_err *err)
 {
     struct fm_file idx = t->file, bin;

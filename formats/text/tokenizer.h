@@ -21,11 +21,11 @@
 #include "formats/file/digest.h"
 #include "lib/base/err.h"
 
-#define FM_TOKENIZER_BYTES_MAX (64 << 20) /* of tokenizer.json */
-#define FM_TOKENIZER_TEXT_MAX (1 << 30)   /* of one text */
-#define FM_TOKENIZER_NAME 128             /* of a token's text, with its NUL */
+#define FM_TOKENIZER_BYTES_MAX (64 << 20) /* limit of a tokenizer.json, in bytes */
+#define FM_TOKENIZER_TEXT_MAX (1 << 30)   /* limit of one text */
+#define FM_TOKENIZER_NAME 128             /* limit of a token's text, with its NUL */
 
-struct fm_tokenizer; /* read-only once open: threads share it */
+struct fm_tokenizer; /* read-only after it was opened: threads share it */
 
 /* FM_EFORMAT names the malformed part, FM_ECONFIG the unsupported one. */
 int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *err);
@@ -33,7 +33,7 @@ int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *
 int fm_tokenizer_parse(struct fm_tokenizer **t, const char *text, size_t size, struct fm_err *err);
 void fm_tokenizer_close(struct fm_tokenizer *t);
 
-/* Of the file. */
+/* The digest of the file. */
 struct fm_digest fm_tokenizer_digest(const struct fm_tokenizer *t);
 /* The ids that its template puts before and after a text. */
 void fm_tokenizer_template(const struct fm_tokenizer *t, const int32_t **front, int *fronts,
@@ -44,14 +44,14 @@ int32_t fm_tokenizer_find(const struct fm_tokenizer *t, const char *text);
 /* The text of a token, "" if it is too long; false if no token has this id. */
 bool fm_tokenizer_name(const struct fm_tokenizer *t, int32_t id, char text[FM_TOKENIZER_NAME]);
 
-/* What one thread needs to encode. */
+/* State of one thread that encodes. */
 struct fm_encoder;
 int fm_encoder_new(struct fm_encoder **e, const struct fm_tokenizer *t, struct fm_err *err);
 void fm_encoder_free(struct fm_encoder *e);
 
 /*
- * The ids of a text, with those of the template; *ids lives until the next call.  FM_EFORMAT names
- * the first byte that is not UTF-8, FM_ENOMEM.
+ * The ids of a text, with those of the template; *ids is valid until the next call.  FM_EFORMAT
+ * names the first byte that is not UTF-8; FM_ENOMEM.
  */
 int fm_encoder_run(struct fm_encoder *e, const char *text, size_t size, const int32_t **ids,
                    size_t *n, struct fm_err *err);

@@ -13,7 +13,7 @@
 
 #define WORD_MAX FM_TOKENIZER_WORD_MAX
 
-/* --- small things --- */
+/* --- helpers --- */
 
 int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name)
 {
@@ -48,7 +48,7 @@ static bool flag(const cJSON *object, const char *key, bool otherwise)
     return cJSON_IsBool(v) ? cJSON_IsTrue(v) : otherwise;
 }
 
-/* A short string, not empty. */
+/* A short string that is not empty. */
 static int copy_short(char *dst, size_t capacity, const cJSON *object, const char *key,
                       struct fm_err *err)
 {
@@ -174,7 +174,7 @@ static int read_split(struct fm_tokenizer *t, const cJSON *o, struct fm_err *err
     return invert ? fm_tokenizer_refuse(err, "pre_tokenizer", "Split with invert") : FM_OK;
 }
 
-/* `alone`: nothing in front of it. */
+/* `alone`: there is no pre-tokenizer before it. */
 static int read_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, struct fm_err *err)
 {
     int rc = check_keys(o, "type|add_prefix_space|trim_offsets|use_regex", err);
@@ -349,7 +349,7 @@ static int by_content(const void *a, const void *b)
     return order ? order : (x->size > y->size) - (x->size < y->size);
 }
 
-/* By first byte, then the longest first, then, of equal ones, the one that counts. */
+/* Order: by first byte, then the longest first, then, of equal ones, the one that is valid. */
 static int by_length(const void *a, const void *b)
 {
     const struct fm_added *x = a, *y = b;
@@ -484,7 +484,7 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
         {.key = "post_processor"}, {.key = "decoder"},    {.key = "model"}};
     struct fm_json j;
     fm_json_init(&j, text, size);
-    j.text_keys = true; /* the vocabulary's */
+    j.text_keys = true; /* that of the vocabulary */
     int rc = fm_jsonparts_read(&j, p, PARTS, "it", err);
     if (!rc)
         rc = fm_json_end(&j, err);

@@ -27,7 +27,7 @@ static int read_vocabulary(struct fm_bpe *bpe, struct fm_json j, struct fm_err *
     return rc ? rc : fm_bpe_index(bpe, err);
 }
 
-/* "left right", or a line of comment. */
+/* "left right", or a comment line. */
 static int add_line(struct fm_bpe *bpe, char *line, struct fm_err *err)
 {
     char *space = strchr(line, ' ');
@@ -123,7 +123,7 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
                                          {.key = "vocab"},
                                          {.key = "merges"}};
     struct fm_json j = whole;
-    j.text_keys = true; /* the vocabulary's */
+    j.text_keys = true; /* that of the vocabulary */
     int rc = fm_jsonparts_read(&j, p, MODEL_PARTS, "the model", err);
     if (!rc)
         rc = check_model(p, err);

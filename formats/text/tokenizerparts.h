@@ -17,7 +17,7 @@
 /* One step of normalisation. */
 struct fm_normal {
     enum { FM_NORMAL_NFC, FM_NORMAL_PREPEND, FM_NORMAL_REPLACE } kind;
-    char from[16], to[16]; /* PREPEND: to */
+    char from[16], to[16]; /* for PREPEND only `to` */
 };
 
 /* An added token, and the text by which it is searched. */
@@ -25,7 +25,8 @@ struct fm_added {
     char *content; /* as the file has it; if `normalized`, as its normaliser makes it */
     size_t size;
     int32_t id;
-    int place; /* in the file, those that are special first: the earlier of two equal ones counts */
+    int place; /* index in the file, with special tokens first; of two equal tokens the earlier
+                  counts */
     bool single_word, lstrip, rstrip, normalized, special;
 };
 
@@ -47,9 +48,9 @@ struct fm_tokenizer {
     struct fm_digest digest;
     struct fm_normal normal[FM_NORMAL_STEPS_MAX];
     int normals;
-    struct fm_pretoken pretoken[FM_PRETOKENS_MAX]; /* one after the other */
+    struct fm_pretoken pretoken[FM_PRETOKENS_MAX]; /* applied in order */
     int pretokens;
-    bool prefix_space; /* of ByteLevel */
+    bool prefix_space; /* add_prefix_space of ByteLevel */
     enum fm_metaspace metaspace;
     char replacement[8];
     bool metaspace_split;
@@ -60,11 +61,11 @@ struct fm_tokenizer {
     int32_t last; /* the largest id */
 };
 
-/* Fill *t, which is zeroed, from the text of a tokenizer.json; the caller releases it in any case.
- */
+/* Fill *t, zeroed by the caller, from the text of a tokenizer.json; the caller releases it in
+ * any case. */
 int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, struct fm_err *err);
 
-/* The same for its "model", which is all of `whole`. */
+/* The same from its "model", a member of `whole`. */
 int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct fm_err *err);
 
 /* FM_ECONFIG: "normalizer 'Lowercase' is not supported; ...". */

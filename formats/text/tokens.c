@@ -154,7 +154,7 @@ static int check_length(const struct fm_tokens *t, struct fm_err *err)
     return FM_OK;
 }
 
-/* begin: the first bytes of the file, 12 at least. */
+/* begin: the first bytes of the file, at least 12. */
 static int open_npy(struct fm_tokens *t, const unsigned char *begin, struct fm_err *err)
 {
     char text[NPY_HEADER_MAX];
@@ -233,7 +233,7 @@ static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, 
     return check_length(t, err);
 }
 
-/* Printable text: people give .jsonl and .txt files as tokens. */
+/* Printable text: users pass .jsonl and .txt files as tokens by mistake. */
 static bool looks_like_text(const unsigned char *begin, size_t n)
 {
     size_t i = 0;
@@ -318,7 +318,7 @@ int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_
             int unused = 64 - 8 * t->width;
             if (t->is_signed)
                 id = (uint64_t)((int64_t)(id << unused) >> unused);
-            if (id >= vocabulary) /* a negative one is larger still */
+            if (id >= vocabulary) /* as unsigned, a negative number is too large as well */
                 return fm_fail(err, FM_EFORMAT,
                                "%s: token %" PRIu64 " is %" PRId64 " (vocabulary %" PRIu32 ")",
                                t->file.path, at + done, (int64_t)id, vocabulary);

@@ -37,13 +37,13 @@ struct fm_tokens {
  * `path` may be either file of a Megatron pair. */
 int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
                    struct fm_err *err);
-/* The name (PATH_MAX bytes) of a file that would be read beside `path`, whether it exists or not:
- * X.idx for X.bin and the reverse, and path.index.  False: there are no more names from number
- * `which` (counted from 0) on. */
+/* The name (PATH_MAX bytes) of a file that would be read together with `path`, whether it exists
+ * or not: X.idx for X.bin and the reverse, and path.index.  False if there are no more names
+ * from number `which` (counted from 0) on. */
 bool fm_tokens_beside(char *name, const char *path, int which);
 void fm_tokens_close(struct fm_tokens *t);
 
-/* n tokens from position `at` (the caller keeps both within count), each checked to be in
+/* Read n tokens from position `at` (which the caller keeps within count), each checked to be in
  * [0, vocabulary), which is below 2^31.  FM_EFORMAT names position and id. */
 int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_t n,
                    uint32_t vocabulary, struct fm_err *err);

@@ -20,7 +20,7 @@
 #define POINTS 0x110000
 #define PAIRS (COUNT(pairs) / 3)
 #define OTHERS_MAX 2048
-#define CLASSES_MAX 64 /* of combining marks */
+#define CLASSES_MAX 64 /* limit of the classes of combining marks */
 
 /* Hangul syllables, by arithmetic. */
 enum { S0 = 0xac00, L0 = 0x1100, V0 = 0x1161, T0 = 0x11a7, LN = 19, VN = 21, TN = 28 };
@@ -126,8 +126,8 @@ int fm_unicode_put(char out[4], uint32_t c)
 
 /* --- normal form C --- */
 
-/* A stretch that may change: a character that does not depend on the text before it, and the
- * characters after it that may. */
+/* Normalise a stretch that may change: a character that does not depend on the text before it,
+ * and the characters after it that may. */
 struct stretch {
     uint32_t *point;
     size_t n, capacity;
@@ -263,7 +263,7 @@ static uint32_t compose_pair(uint32_t a, uint32_t b)
 static void compose(struct stretch *s)
 {
     size_t n = 0, starter = SIZE_MAX;
-    int last = 0; /* class of what follows the starter */
+    int last = 0; /* class of the last character after the starter */
     for (size_t i = 0; i < s->n; i++) {
         uint32_t c = s->point[i], one;
         int class = order_of(c);

@@ -17,7 +17,7 @@ enum fm_unicode_class {
     FM_NUMBER = 2,    /* \p{N} */
     FM_SPACE = 4,     /* \s */
     FM_WORD = 8,      /* \w */
-    FM_UNSTABLE = 16, /* may change in form C, by itself or with its neighbours */
+    FM_UNSTABLE = 16, /* may change in form C, alone or with its neighbours */
     FM_NEWLINE = 32,  /* carriage return and line feed */
     FM_UPPER = 64,    /* \p{Lu} and \p{Lt} */
     FM_LOWER = 128,   /* \p{Ll}; a letter that is neither has no case: \p{Lm} and \p{Lo} */
@@ -29,10 +29,10 @@ enum fm_unicode_class {
 /* 0x110000 sets of classes, by code point. */
 const uint16_t *fm_unicode_classes(void);
 
-/* The place of the first byte that is not valid UTF-8, or size. */
+/* The offset of the first byte that is not valid UTF-8, or size. */
 size_t fm_unicode_check(const char *text, size_t size);
 
-/* The code point at text, which has one; *bytes becomes its length. */
+/* The code point at text, which is not empty; *bytes becomes its length. */
 static inline uint32_t fm_unicode_at(const char *text, int *bytes)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -49,7 +49,7 @@ static inline uint32_t fm_unicode_at(const char *text, int *bytes)
            (uint32_t)(s[2] & 0x3f) << 6 | (s[3] & 0x3f);
 }
 
-/* The UTF-8 of a code point; its length. */
+/* Write the UTF-8 of a code point; returns its length. */
 int fm_unicode_put(char out[4], uint32_t c);
 
 /* Append the normal form C of text to *out. */
