@@ -1,10 +1,10 @@
 /*
  * This room, formats/file: input and output of bytes.  Every open, read, write, lock and rename of
- * the suite is here, so the rules below hold everywhere; the meaning of the bytes is not known
- * here.  In reading order: file (inputs), output and outdir (both declared in this header),
- * temporary (what a signal handler removes), spool and input (standard input as a file), screen
- * (standard output as a terminal), lock, digest, text, carried (which files travel with a
- * checkpoint), sandbox (what may be opened), cgroup (the system's, with a job's memory).
+ * the suite is here, so the rules below hold everywhere; the bytes are not interpreted here.  In
+ * reading order: file (inputs), output and outdir (both declared in this header), temporary (what a
+ * signal handler removes), spool and input (standard input as a file), screen (standard output as a
+ * terminal), lock, digest, text, carried (which files travel with a checkpoint), sandbox (what may
+ * be opened), cgroup (the system's, with a job's memory).
  *
  * Files: the only calls of open(2) in the tree (file.c for inputs; output.c, outdir.c, temporary.c
  * and lock.c for outputs; cgroup.c for files of the system; sandbox.c for rules; tests/rooms.py
