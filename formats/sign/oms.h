@@ -37,10 +37,8 @@
 #define FM_OMS_TEXT_MAX ((size_t)48 << 20) /* limit of a signature's file, in bytes */
 #define FM_OMS_FILES_MAX 50000
 #define FM_OMS_NAME_MAX 4095
-#define FM_OMS_NAME                                                                                \
-    "model.sig"         /* name of the signature in its directory; that of FILE is                 \
-                           FILE.sig */
-#define FM_OMS_FILE "." /* the name of a single signed file, without a directory */
+#define FM_OMS_NAME "model.sig" /* in the signed directory; that of FILE is FILE.sig */
+#define FM_OMS_FILE "."         /* the name of a single signed file, without a directory */
 
 struct fm_oms_resource {
     char *name; /* a path below the directory, with '/' between its parts */
