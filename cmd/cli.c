@@ -58,9 +58,9 @@ static const struct {
     [FM_ADVISE_TOKENS_OR_TEXT] = {"give one of tokens, or --text FILE", 0},
 };
 
-static bool files_confined; /* only what the command line names can be opened */
+static bool files_confined; /* only files named on the command line can be opened */
 
-/* The words after the sentence of an error: "" or "; use --force to replace it". */
+/* The advice after the sentence of an error: "" or "; use --force to replace it". */
 static const char *advise(char to[96], const struct fm_err *err, int groups)
 {
     const char *words = advice[err->advice].words;
@@ -107,8 +107,8 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_run_options *run = &cli->run;
     const char *warning = NULL;
-    if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* otherwise rank 0 would wait for a
-                                                          stream */
+    if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* otherwise rank 0 would wait for the
+                                                          input of a stream */
         run->inputs.stream = cli->operand[0];
     if ((cli->groups & FM_CLI_RANKS) &&
         fm_comm_open(&run->machine.comm, fm_wire_linked, cli->alone, &warning, err))
@@ -181,8 +181,8 @@ void fm_cli_text_drop(struct fm_cli_text *text)
     free(text->bytes);
 }
 
-/* FM_EPIPE, FM_EIO; text that could not be written is dropped and not tried again. `why`: the
- * errno of an earlier write, or 0. */
+/* FM_EPIPE or FM_EIO; text that could not be written is discarded and not tried again. `why`:
+ * the errno of an earlier write, or 0. */
 static int flush_stdout(int why, struct fm_err *err)
 {
     bool lost = ferror(stdout) != 0;
@@ -238,7 +238,7 @@ int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *rep
     return rc;
 }
 
-/* All ranks end in the same way: with one code, and by one signal if by any. */
+/* All ranks end in the same way: with one code, or by one signal. */
 static int agree_ends(const struct fm_cli *cli, int code, struct fm_err *err, int *stop)
 {
     struct fm_comm *comm = cli->run.machine.comm;

@@ -31,7 +31,7 @@
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 
-/* A result for people while it is built: a stream into memory. */
+/* Builds a result for people: a stream into memory. */
 struct fm_cli_text {
     FILE *out;
     char *bytes;
@@ -43,14 +43,14 @@ void fm_cli_word(FILE *out, const char *word);
 void fm_cli_text_drop(struct fm_cli_text *text); /* discard it */
 
 /*
- * Settle the result (`code` and *err) of writing a report or plot (`option`, `path`).  The exit
- * status is that of the run's result, so a lost report is a warning, and FM_OK is returned.  On
- * standard output it is a lost write like any other: `code`.
+ * Handle the result (`code` and *err) of writing a report or plot (`option`, `path`).  The exit
+ * status is that of the run's result, so a lost report is only a warning, and FM_OK is returned.
+ * On standard output it is an error like any other lost write, and `code` is returned.
  */
 int fm_cli_settle_side(const char *option, const char *path, int code, struct fm_err *err);
 
 /*
- * Print the result, before the output has its name (lib/run/run.h, struct fm_announce): `text` for
+ * Print the result, before the output gets its name (lib/run/run.h, struct fm_announce): `text` for
  * people, or `report` as JSON with --json.  It goes to standard output, which is flushed, or to
  * standard error if standard output carries the stream (and nothing for people with --quiet).
  * --report FILE gets the JSON too; if it cannot be written, a warning is printed.  Always releases

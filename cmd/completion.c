@@ -12,7 +12,7 @@
 
 enum follows { NOTHING, ANYTHING, WORDS, FILES, DIRECTORIES, PROGRAMS };
 
-/* What follows an option. */
+/* The kinds of words that can follow an option. */
 static enum follows follows(const struct fm_cli_option *o)
 {
     switch (o->kind) {
@@ -61,7 +61,7 @@ static void print_function(FILE *out, const char *tool)
         fputc(*tool == '-' ? '_' : *tool, out);
 }
 
-/* The possible first operands, with `between` them. */
+/* The possible first operands, with `between` between them. */
 static void print_first(FILE *out, const struct fm_completion *c, const char *between)
 {
     for (const struct fm_cli_first *f = c->first; f->name; f++)

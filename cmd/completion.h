@@ -18,7 +18,7 @@ struct fm_completion_row {
 
 struct fm_completion {
     const char *tool;
-    const struct fm_cli_first *first; /* possible first operands; NULL: none */
+    const struct fm_cli_first *first; /* possible first operands; NULL if there are none */
     bool files;                       /* operands are file names, all or those after the first */
     const struct fm_completion_row *row;
     int rows;

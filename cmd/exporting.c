@@ -1,6 +1,6 @@
 /*
- * fm-pack --export: the result, as lines for people and as JSON.  The descriptor of a layout says
- * which lines it has.
+ * fm-pack --export: the result, as lines for people and as JSON.  The descriptor of a layout
+ * determines the lines.
  */
 #include "cmd/exporting.h"
 
@@ -70,7 +70,7 @@ static void rounding_line(FILE *out, const char *would, const char *name, uint64
                 would, (unsigned long long)channels, why);
 }
 
-/* Warn of what a user of a smaller model would not expect. */
+/* Warn about facts that a user of a smaller model would not expect. */
 static void source_lines(FILE *out, const char *would, const char *padding,
                          const struct fm_export_report *r)
 {
@@ -148,8 +148,8 @@ static void ignore(void *self, const char *item, const char *what)
 }
 
 /*
- * --if-changed: check whether the directory is what these options make of this bundle.  Its texts
- * are compared first, which is fast, then its weights with the bundle's digests.
+ * --if-changed: check whether the directory is the export that these options make from this bundle.
+ * Its texts are compared first, which is fast, then its weights with the bundle's digests.
  */
 static int look(struct fm_uptodate *uptodate, const struct fm_cli *cli,
                 const struct fm_export_options *options, struct fm_err *err)
@@ -165,7 +165,7 @@ static int look(struct fm_uptodate *uptodate, const struct fm_cli *cli,
                     cli->run.outputs.path);
         int found = fm_verify(&cli->run, &verify, &report, &wrong);
         uptodate->is = !found;
-        if (found == FM_ESAVED || found == FM_ENOMEM) { /* cannot tell */
+        if (found == FM_ESAVED || found == FM_ENOMEM) { /* the check was not possible */
             *err = wrong;
             rc = found;
         }

@@ -13,7 +13,7 @@
 #include "lib/page/page.h"
 #include "lib/run/report.h"
 
-/* What to measure, and variants chosen by other options. */
+/* Modes: what is measured, and variants selected by other options. */
 enum {
     QUALITY = 1,
     HELD = 2, /* quality on --eval-tokens or --eval-text */
@@ -26,8 +26,9 @@ enum {
     REPORT = 256,
     BASED = 512,                                               /* quality with --kl-base */
     MEASURES = QUALITY | HELD | BASELINES | FAMILY | EXPORTED, /* losses of a model on tokens */
-    CALIBRATED = QUALITY | BASELINES | FAMILY | EXPORTED, /* no data of its own to measure on */
-    LOSSES = QUALITY | HELD | BASELINES | FAMILY          /* --plot draws it */
+    CALIBRATED = QUALITY | BASELINES | FAMILY | EXPORTED,      /* modes without data of their own to
+                                                                  measure on */
+    LOSSES = QUALITY | HELD | BASELINES | FAMILY               /* modes that --plot can draw */
 };
 
 struct options {
@@ -194,7 +195,7 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     return rc;
 }
 
-/* --dry-run of a measurement that makes its data: how much that would be. */
+/* --dry-run of a measurement that makes its own data: the size of that data. */
 static int dry_run(const struct fm_cli *cli, const char *what, uint64_t bytes, struct fm_err *err)
 {
     char text[32];
@@ -278,7 +279,7 @@ static int baselines(const struct fm_cli *cli, struct options *o, struct fm_err 
     return fm_baselines_run(cli, &o->baselines, o->plot, o->over == 1, err);
 }
 
-/* Report what the page contains. */
+/* Report the contents of the page. */
 static int say_page(const struct fm_cli *cli, const struct fm_page *page, struct fm_err *err)
 {
     struct fm_cli_text text;

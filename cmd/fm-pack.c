@@ -1,5 +1,5 @@
-/* fm-pack: make the bundle, list what it offers, export one member of the family, or write a
- * bill of materials. */
+/* fm-pack: make the bundle, list its members, export one member of the family, or write a bill
+ * of materials. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,8 +131,8 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
     return rc;
 }
 
-/* Which of --budget, --fit and --mask selects the member; a layout with all members starts at
- * full width. */
+/* Choose the member by --budget, --fit or --mask; a layout with all members starts at full
+ * width. */
 static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
 {
     int given = (o->budget >= 0) + (o->fit > 0) + (mask >= 0);
@@ -190,8 +190,8 @@ static const struct fm_cli_scope scope[] = {
 static struct {
     bool list, bom, drop;
     const char *directory, *cap;
-    char layouts[256]; /* their names, for --layout */
-    char weights[256]; /* the same of --weights */
+    char layouts[256]; /* names of layouts, for --layout */
+    char weights[256]; /* the same for --weights */
     int layout, mask, server, pad, weight, substitute;
     struct fm_pack_options packing;
     struct fm_export_options options;

@@ -59,7 +59,7 @@ int main(int argc, char **argv)
 {
     struct fm_recover_options options;
     fm_recover_defaults(&options, FM_RECOVER_EXPERTS);
-    options.w_task = -1; /* not given */
+    options.w_task = -1; /* -1: not given */
     int strategy = (int)options.strategy, train = (int)options.train;
     const struct fm_cli_option own[] = {
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",

@@ -33,7 +33,7 @@ static cJSON *describe_json(const void *report)
 }
 
 /* Modes: the method, and a variant if --actions is given. */
-enum { WITH_ACTIONS = 1 << FM_METHODS }; /* uniform */
+enum { WITH_ACTIONS = 1 << FM_METHODS }; /* only for uniform */
 
 /* FM_EUSAGE for an option that only `learned` has if no method was given: an option never
  * selects the method. */

@@ -1,5 +1,5 @@
-/* fm-verify: check a bundle, a stage stream or an export, and report everything that is wrong;
- * sign a directory or a file, and verify a signature. */
+/* fm-verify: check a bundle, a stage stream or an export, and report all faults; sign a
+ * directory or a file, and verify a signature. */
 #include <stdlib.h>
 
 #include "cmd/cli.h"
@@ -9,10 +9,10 @@
 #include "lib/run/report.h"
 #include "lib/verify/verify.h"
 
-/* Findings and notes are lines of the result, and arrays of its JSON. */
+/* Findings and notes are lines of the text result, and arrays of its JSON. */
 struct findings {
     FILE *out;
-    cJSON *list, *noted[FM_VERIFY_NOTES]; /* these; NULL for a kind that did not occur */
+    cJSON *list, *noted[FM_VERIFY_NOTES]; /* arrays; NULL for a kind that did not occur */
 };
 
 static void add_finding(void *self, const char *item, const char *what)
@@ -99,7 +99,7 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
     return o;
 }
 
-/* --dry-run of a check file by file, and the result `done`. */
+/* --dry-run of a check file by file: the amount of work; and the result `done`. */
 static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t bytes, const char *done,
                          struct fm_err *err)
 {
@@ -127,7 +127,7 @@ static int dry_run_table(const struct fm_cli *cli, const struct fm_verify_option
               : dry_run_files(cli, files, bytes, options->record ? "recorded" : "checked", err);
 }
 
-/* --dry-run: the stream can be opened, and its first members are valid. */
+/* --dry-run: check that the stream can be opened, and that its first members are valid. */
 static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *options,
                    struct fm_err *err)
 {
@@ -148,8 +148,8 @@ static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *opt
     return rc;
 }
 
-/* Tokens and machine options are only for --function, and an export is computed together with
- * its bundle. */
+/* Modes.  Tokens and machine options apply only with --function; an export is then computed
+ * together with its bundle. */
 enum { FILES = 1, FUNCTION = 2, BESIDE = 4, SIGN = 8, TRUST = 16 };
 
 static const struct fm_cli_scope scope[] = {
@@ -164,7 +164,7 @@ static const struct fm_cli_scope scope[] = {
 
 struct signing {
     struct fm_sign_options options;
-    const char *private_key, *public_key; /* PEM; NULL: not asked for */
+    const char *private_key, *public_key; /* PEM files; NULL: not requested */
 };
 
 /* Report progress of making or verifying a signature. */
@@ -251,7 +251,7 @@ static int work_signature(const struct fm_cli *cli, struct signing *s, struct fm
     s->options.self = &found;
     int rc = s->private_key ? fm_sign(&cli->run, &s->options, &report, err)
                             : fm_sign_verify(&cli->run, &s->options, &report, err);
-    if (rc && report.failed == 0) { /* nothing was compared: an error, no result */
+    if (rc && report.failed == 0) { /* nothing was compared, so this is an error and not a result */
         cJSON_Delete(found.findings.list);
         cJSON_Delete(found.ignored);
         fm_cli_text_drop(&text);
@@ -314,7 +314,8 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
     options->self = &findings;
     int rc = fm_verify(&cli->run, options, &report, err);
     if (rc && report.items == 0 &&
-        report.failed == 0) { /* stopped before the kind of target was known: an error, no result */
+        report.failed == 0) { /* stopped before the kind of target was known, so this is an error
+                                 and not a result */
         cJSON_Delete(findings.list); /* and no file was noted */
         fm_cli_text_drop(&text);
         return rc;

@@ -14,8 +14,8 @@
 #include "lib/export/runtimes.h"
 #include "lib/run/report.h"
 
-#define ROWS_ALL 40   /* a table of at most so many members has all of them */
-#define ROWS_EVEN 20  /* of more, if too few are measured, about so many */
+#define ROWS_ALL 40   /* a table of at most this many members shows all of them */
+#define ROWS_EVEN 20  /* of more members, if too few are measured, it shows about this many */
 #define CONTEXT 32768 /* tokens of one sequence: a common length in serving */
 
 static void format_count(char text[32], uint64_t n)
@@ -28,7 +28,7 @@ static void format_count(char text[32], uint64_t n)
             *p = 'K';
 }
 
-/* What a row is the first of: " 80GB", " knee". */
+/* Why a row is marked: " 80GB", " knee". */
 static void marks(FILE *out, const struct fm_list *list, int row, uint64_t context)
 {
     const char *before = "  <- ";
@@ -43,7 +43,7 @@ static void marks(FILE *out, const struct fm_list *list, int row, uint64_t conte
         fprintf(out, "%sknee", before);
 }
 
-/* True if the member is first on a card or the knee. */
+/* True if the member is the first that fits a card, or the knee. */
 static bool is_marked(const struct fm_list *list, int row, uint64_t context)
 {
     for (int card = 0; card < FM_CARDS; card++)
@@ -222,7 +222,7 @@ static void format_table(FILE *out, const struct fm_list *list, uint64_t context
     }
 }
 
-/* Which layouts allow this number of devices and these kernels. */
+/* The layouts that allow this number of devices and these kernels. */
 static void pass_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
     int devices = o->devices ? o->devices : 1, quantum = o->quantum ? o->quantum : 1;
@@ -349,7 +349,7 @@ static int table(FILE *out, const struct fm_list *list, const struct fm_listing_
     return FM_OK;
 }
 
-/* Sizes of GPUs and the layouts that pass depend on options, so they are not in fm_list_json. */
+/* Sizes of GPUs and the layouts that pass depend on options, so fm_list_json does not have them. */
 static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm_listing_options *o)
 {
     if (list->rows == 0)

@@ -1,14 +1,14 @@
-/* What a bundle offers, as a table or JSON: fm-pack --list. */
+/* fm-pack --list: the members of a bundle, as a table or JSON. */
 #ifndef FM_LISTING_H
 #define FM_LISTING_H
 
 #include "cmd/cli.h"
 
-/* What to list besides the members. */
+/* What to list in addition to the members. */
 struct fm_listing_options {
     uint64_t context; /* tokens to reserve GPU memory for; 0: 32768, or the model's maximum */
     int devices;      /* --tp */
-    int quantum;      /* with both 0, layouts that pass are not listed */
+    int quantum;      /* if both are 0, layouts that pass are not listed */
     int sort;         /* --sort: 0 by budget, 1 by the loss on the worst kind of text */
 };
 

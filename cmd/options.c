@@ -38,7 +38,7 @@ static struct {
 } chosen;
 
 /* Values of --precision.  Measurements are compared with those of other machines, so fm-bench
- * computes in float32 everywhere; the stages use what is fast. */
+ * computes in float32 everywhere; the stages choose the faster type. */
 enum { IN_F32, IN_BF16, IN_EITHER };
 
 static bool is_stage(const struct fm_cli *cli)
@@ -46,7 +46,7 @@ static bool is_stage(const struct fm_cli *cli)
     return cli->groups & FM_CLI_STATE;
 }
 
-/* Other options that a shared option requires. */
+/* Options that a shared option requires. */
 enum { NEEDS_TOKENS = 1, NEEDS_TEXT = 2, NEEDS_RESULT = 4, NEEDS_DRY = 8, NEEDS_EVAL = 16 };
 
 struct shared {
@@ -114,7 +114,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
-/* How tokens become sequences, and which of them are used. */
+/* How tokens become sequences, and how many of them are used. */
 static int add_sequences(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -154,7 +154,7 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
-/* Standard output carries the stream, if there is one. */
+/* Help of --json: if standard output carries a stream, the result goes to standard error. */
 static const char *json_help(const struct fm_cli *cli)
 {
     return cli->groups & FM_CLI_OUTPUT
@@ -162,7 +162,7 @@ static const char *json_help(const struct fm_cli *cli)
                : "print the result as JSON";
 }
 
-/* The machine to compute with. */
+/* The device and resources to compute with. */
 static int add_machine(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -470,7 +470,7 @@ bool fm_options_given(const struct fm_cli *cli, const char *name)
     return false;
 }
 
-/* True if the option that makes a file without a name of its own was given. */
+/* True if the option that makes a file without a name was given. */
 static bool makes_file(const struct fm_cli *cli)
 {
     return cli->makes && fm_options_given(cli, cli->makes);
@@ -542,7 +542,7 @@ static void collect(struct fm_cli *cli, const struct table *t)
         const struct fm_cli_option *o = t->row[i];
         snprintf(what[i], sizeof what[i], "--%s", o->name);
         if (o->kind == FM_CLI_RESULT && g->writes > 0 && g->write[0].kind == FM_GUARD_DIRECTORY)
-            continue; /* the export is the result, not --output's default */
+            continue; /* the export is the result, and --output has no default */
         fm_value_files(g, o, what[i]);
     }
     for (int i = cli->first ? 1 : 0; i < cli->operands && i < cli->operands_max; i++)
@@ -559,7 +559,8 @@ static const char *exported_to(const struct table *t)
     return NULL;
 }
 
-/* --if-changed may replace an output that it made, and of a directory whatever --force may. */
+/* True if --if-changed may replace the output: one that it made, and for a directory whatever
+ * --force may. */
 static void find_output(struct fm_cli *cli, const struct table *t)
 {
     struct fm_run_options *run = &cli->run;

@@ -13,9 +13,9 @@
 #include "lib/run/run.h"
 
 /*
- * The modes in which a shared option applies to a tool, if these are not all: of the option `name`,
- * or, if that is NULL, of all options in the sets `groups`.  The first matching row is used.  In
- * the modes `instead_in`, another option has the likely meaning.
+ * The modes in which a shared option applies to a tool, if not in all: of the option `name` or, if
+ * that is NULL, of all options in the sets `groups`.  The first matching row is used. `instead_in`:
+ * the modes in which another option has the meaning that the user probably intended.
  */
 struct fm_cli_scope {
     const char *name;
@@ -23,29 +23,29 @@ struct fm_cli_scope {
     const char *instead;
     int instead_in;
 };
-#define FM_CLI_NEVER (1 << 30) /* for `modes`: none */
+#define FM_CLI_NEVER (1 << 30) /* for `modes`: in none */
 
 /* An option that was given. */
 struct fm_cli_given {
     const char *name;
     int modes;                        /* 0: all */
     int needs;                        /* private to options.c */
-    const struct fm_cli_scope *scope; /* or NULL */
+    const struct fm_cli_scope *scope; /* NULL: the option applies in all modes */
 };
 #define FM_CLI_GIVEN_MAX 64
 
-/* Sets of shared options that a tool has, besides --report --force --json --dry-run --quiet
- * --help --version, which all tools have. */
+/* Sets of shared options.  In addition, all tools have --report --force --json --dry-run --quiet
+ * --help --version. */
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
     FM_CLI_MODEL = 1 << 1,    /* --model, required */
-    FM_CLI_TOKENS = 1 << 2,   /* --tokens and what belongs to it, required */
+    FM_CLI_TOKENS = 1 << 2,   /* --tokens and the options that modify it, required */
     FM_CLI_EVAL = 1 << 3,     /* --eval-tokens --eval-text */
     FM_CLI_MACHINE = 1 << 4,  /* --device --precision --memory --threads */
     FM_CLI_OUTPUT = 1 << 5,   /* --output */
     FM_CLI_STATE = 1 << 6,    /* --state */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
-    FM_CLI_RANKS = 1 << 8,    /* --alone: without it the run may be that of many ranks */
+    FM_CLI_RANKS = 1 << 8,    /* --alone: without it the run may be one of many ranks */
     FM_CLI_STAGE = 1 << 9,    /* --if-changed */
     FM_CLI_CONFINED = 1 << 10 /* --no-sandbox */
 };
@@ -63,8 +63,8 @@ struct fm_cli {
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
-    const char
-        *makes; /* an option with which the tool writes a file that no option names, or NULL */
+    const char *makes; /* an option with which the tool writes a file whose name no option gives, or
+                          NULL */
     /* True if the command reads untrusted files, so that it confines itself (lib/run/confine.h).
      * NULL: never. */
     bool (*confined)(const struct fm_cli *cli);
@@ -88,7 +88,7 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
 bool fm_options_given(const struct fm_cli *cli, const char *name);
 
 /*
- * FM_EUSAGE, naming the option, if one was given that has no effect in the mode. `says` ends the
+ * FM_EUSAGE, naming the option, if an option without effect in the mode was given. `says` ends the
  * sentence: "with --method uniform", "in io", "without --function".
  */
 int fm_options_check(const struct fm_cli *cli, int mode, const char *says, struct fm_err *err);

@@ -58,7 +58,8 @@ static void add_reference(cJSON *o, enum fm_bench_reference reference)
 
 /* ---- figures of tokens ---- */
 
-/* One line of a table below: "0.4016" and the figures on cards of pruned and quantised models. */
+/* One line of a table below: "0.4016" and the figures that are usual on cards of pruned and
+ * quantised models. */
 static void print_kl(FILE *out, const char *name, const struct fm_spread *s)
 {
     fprintf(out, "%-10s", name);
@@ -377,7 +378,7 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
     add_words(o, q->ce, e->tokens, &e->words);
 }
 
-/* What fm-export.json says about them, for people. */
+/* The --weights of an export, for people. */
 static const char *weights_of(const struct fm_record *e)
 {
     return !e->weights[0] ? "plain" : strcmp(e->weights, "keep") == 0 ? "codes" : e->weights;
@@ -480,7 +481,7 @@ cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, in
 struct io_row {
     const char *name;
     uint64_t bytes;
-    double seconds, beside; /* beside: rate of the program compared with, or 0 */
+    double seconds, beside; /* rate of the program that is compared with, or 0 */
 };
 
 #define IO_ROWS 6

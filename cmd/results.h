@@ -1,4 +1,4 @@
-/* What fm-bench measured, as tables and JSON. */
+/* The results of fm-bench as tables and JSON. */
 #ifndef FM_RESULTS_H
 #define FM_RESULTS_H
 
@@ -14,7 +14,7 @@
 void fm_results_quality(FILE *out, const struct fm_bench_quality *q);
 cJSON *fm_results_quality_json(const struct fm_bench_quality *q);
 
-/* The loss of the family and its controls over the budget, or over bytes, as an SVG file. */
+/* The loss of the family and its controls by budget, or by bytes, as an SVG file. */
 #define FM_RESULTS_BYTES "bytes of all tensors"
 int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const char *path,
                             bool force, struct fm_err *err);
@@ -22,7 +22,7 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
 /* For an exported directory. */
 void fm_results_exported(FILE *out, const struct fm_record *e);
 cJSON *fm_results_exported_json(const struct fm_record *e);
-/* For n of them, up to a maximum, sorted by bytes; name (n) are the directories. */
+/* For n of them, at most a maximum, sorted by bytes; name (n) are the directories. */
 #define FM_RESULTS_COMPARED_MAX 48
 void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n);
 cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, int n);
@@ -33,13 +33,13 @@ cJSON *fm_results_io_json(const struct fm_bench_io *io);
 void fm_results_engine(FILE *out, const struct fm_bench_engine *e);
 cJSON *fm_results_engine_json(const struct fm_bench_engine *e);
 
-/* A Markdown table as in README; the speed-ups over the budget as an SVG file. */
+/* A Markdown table as in README; the speed-ups by budget as an SVG file. */
 void fm_results_kernels(FILE *out, const struct fm_kernelbench *b);
 cJSON *fm_results_kernels_json(const struct fm_kernelbench *b);
 int fm_results_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,
                             struct fm_err *err);
 
-/* Losses of baselines at equal bytes, and the cost of finding their masks. */
+/* Losses of baselines at equal bytes, and the cost of computing their masks. */
 void fm_results_baselines(FILE *out, const struct fm_baseline_table *t);
 cJSON *fm_results_baselines_json(const struct fm_baseline_table *t);
 int fm_results_baselines_plot(const struct fm_baseline_table *t, bool bytes, const char *path,

@@ -118,8 +118,8 @@ static void separator_text(FILE *out, const struct fm_separator *s)
                 s->unknown ? "as no file names an end-of-sequence token" : "after each document");
 }
 
-/* The size of the packed family besides the checkpoint, and of one member exported at full size:
- * bundles and exports have the weights unchanged, or as plain numbers. */
+/* The size of the packed family next to the checkpoint's, and of one member exported at full
+ * size: bundles and exports have the weights unchanged, or as plain numbers. */
 static uint64_t later(const struct fm_estimate *p)
 {
     return 2 * (p->written > p->stored ? p->written : p->stored);

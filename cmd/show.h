@@ -1,5 +1,6 @@
 /*
- * Output of more than one tool: sizes, plans of --dry-run, a family's held-out loss in a line.
+ * Output that several tools have: sizes, the estimate of a --dry-run, a family's held-out loss in a
+ * line.
  */
 #ifndef FM_SHOW_H
 #define FM_SHOW_H
@@ -12,14 +13,14 @@
 #include "lib/masks/masks.h"
 #include "lib/stage/uptodate.h"
 
-/* How fm-rank, fm-train and fm-recover use their options and report. */
+/* The options and report of fm-rank, fm-train and fm-recover, and their functions. */
 struct fm_show_tool {
     const void *options;
     void *report;
-    /* Only the estimate, if it is not NULL. */
+    /* Fill only the estimate, if it is not NULL. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err);
-    const struct fm_uptodate *uptodate; /* of the report */
+    const struct fm_uptodate *uptodate; /* fields of the report */
     void (*text)(FILE *out, const void *report);
     cJSON *(*json)(const void *report);
 };
@@ -35,7 +36,7 @@ void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
 
-/* Report as the result that an output is up to date. */
+/* Print as the result that an output is up to date. */
 int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodate,
                      struct fm_err *err);
 
@@ -44,7 +45,7 @@ int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodat
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
 /* A line of `out` with "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to even
- * tenths; with `after` (family->count), measured with an adapter, "1.8890 -> 1.8712 at 0.40";
+ * tenths; with `after` (family->count), the figures with an adapter, "1.8890 -> 1.8712 at 0.40";
  * and a line for each kind of held-out text. */
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after);
 

@@ -12,18 +12,18 @@
 #include "lib/run/run.h"
 
 enum fm_cli_kind {
-    FM_CLI_FLAG,    /* bool *: no argument, sets true */
+    FM_CLI_FLAG,    /* bool *: no argument; set to true */
     FM_CLI_HELP,    /* const char **: "", or the "all" of --help=all */
     FM_CLI_TEXT,    /* const char ** */
-    FM_CLI_LIST,    /* const char *[FM_INPUTS_MAX + 1], one each time the option is given */
+    FM_CLI_LIST,    /* const char *[FM_INPUTS_MAX + 1], one for each use of the option */
     FM_CLI_READ,    /* const char **: a file or directory that the run reads */
     FM_CLI_READS,   /* const char *[FM_INPUTS_MAX + 1]: the same, each time it is given */
     FM_CLI_SOURCES, /* const char *[FM_INPUTS_MAX + 1]: FILE[:WEIGHT] that it reads, repeated */
-    FM_CLI_RESULT,  /* const char **: the file that it makes */
-    FM_CLI_EXPORT,  /* const char **: the directory that it makes */
-    FM_CLI_REPORT,  /* const char **: beside that, JSON for scripts */
-    FM_CLI_PLOT,    /* const char **: beside that, a picture */
-    FM_CLI_JOURNAL, /* const char **: the state, while it lasts */
+    FM_CLI_RESULT,  /* const char **: the file that the run makes */
+    FM_CLI_EXPORT,  /* const char **: the directory that the run makes */
+    FM_CLI_REPORT,  /* const char **: an additional file, JSON for scripts */
+    FM_CLI_PLOT,    /* const char **: an additional file, a picture */
+    FM_CLI_JOURNAL, /* const char **: the state file, which exists during the run */
     FM_CLI_INT,     /* int *, in [min, max] */
     FM_CLI_COUNT64, /* uint64_t * */
     FM_CLI_SIZE,    /* uint64_t *, bytes: 4GiB, 23.4GB, 512M */
@@ -33,34 +33,34 @@ enum fm_cli_kind {
 
 struct fm_cli_option {
     const char *name; /* long name without dashes */
-    char letter;      /* or 0 */
+    char letter;      /* or 0 if there is none */
     enum fm_cli_kind kind;
     void *value;
     const char *arg;  /* "DIR"; choices for FM_CLI_CHOICE; NULL for a flag */
     const char *help; /* one line, with the default */
-    double min, max;  /* both 0: no limit but the type's */
-    int modes;        /* bits of the tool's modes in which it means something; 0: in all */
+    double min, max;  /* both 0: only the limits of the type */
+    int modes;        /* bits of the tool's modes in which it has an effect; 0: in all */
 };
 
-/* A word that may be the first operand, where that says what the tool is to do. */
+/* A word that can be the first operand, for tools whose first operand selects the work. */
 struct fm_cli_first {
     const char *name;
     int mode;
 };
 
-/* Store text (NULL for a flag) in *option->value; false where it is not such a value. */
+/* Store text (NULL for a flag) in *option->value; false if it is not a valid value. */
 bool fm_value_parse(const struct fm_cli_option *option, const char *text);
 
-/* What would have been right: "use a size such as 4GiB, 23.4GB or 512M". */
+/* Describe valid values: "use a size such as 4GiB, 23.4GB or 512M". */
 void fm_value_explain(char *text, size_t size, const struct fm_cli_option *option,
                       const char *given);
 
-/* The files that an option's value names, to the guard; `what` is the option's name with dashes,
- * and stays while the guard is used. */
+/* Pass the files that an option's value names to the guard; `what` is the option's name with
+ * dashes, and must stay valid while the guard is used. */
 void fm_value_files(struct fm_guard *guard, const struct fm_cli_option *option, const char *what);
 
-/* The option's row of --help on standard output: whole; and in one line of a terminal, the first of
- * many choices, and of what would not fit its beginning. */
+/* Print the option's row of --help on standard output: completely, or on one line of a terminal,
+ * with the first of many choices and the beginning of a long text. */
 void fm_value_print(const struct fm_cli_option *option);
 void fm_value_print_short(const struct fm_cli_option *option);
 
