@@ -1,7 +1,7 @@
 /*
- * A single block of attention, for tests: what it computes from weights that are drawn, its
- * backward against central differences along random directions, and the fast table against the
- * definition. No size is round.  Weights that a test draws belong to the block.
+ * A single block of attention, for tests: its output from random weights, its backward against
+ * central differences along random directions, and the fast table against the definition.  No size
+ * is round.  Weights that a test draws belong to the block.
  */
 #ifndef FM_TESTS_BLOCKS_H
 #define FM_TESTS_BLOCKS_H
@@ -24,7 +24,7 @@ struct block {
     int count;
 };
 
-/* *c = `sizes`, and what its attention reads from keys of config.json. */
+/* *c = `sizes`, and the values that its attention reads from keys of config.json. */
 static inline int block_read(struct fm_config *c, const struct fm_config *sizes,
                              const void *options, const char *keys, struct fm_err *err)
 {
@@ -95,8 +95,8 @@ static inline struct fm_pass block_pass(struct block *b, const struct fm_ops *op
                             .parts = 1};
 }
 
-/* y = x + attention(x); where dy is given, dx from it.  Inner values stay in the memory that the
- * block asks for. */
+/* y = x + attention(x); if dy is given, dx from it.  Inner values are kept in the memory that
+ * the block counts. */
 static inline void block_compute(struct block *b, const struct fm_ops *ops, float *y,
                                  const float *x, float *dx, const float *dy)
 {
@@ -123,7 +123,7 @@ static inline double block_dot(const float *a, const float *b)
     return sum;
 }
 
-/* <r, y(x + step v)> without x's own way through. */
+/* <r, y(x + step v)> without the residual x. */
 static inline double block_probe(struct block *b, const float *x, const float *v, float step,
                                  const float *r)
 {
@@ -134,8 +134,8 @@ static inline double block_probe(struct block *b, const float *x, const float *v
     return block_dot(r, y) - block_dot(r, moved);
 }
 
-/* Float32 leaves `most` of a directional derivative uncertain at this step; a wrong path of the
- * gradient costs 10 % and more. */
+/* With float32, a directional derivative has an error of up to `most` at this step; an error in
+ * a path of the gradient costs 10 % and more. */
 static inline void block_check_backward(struct block *b, float step, double most)
 {
     float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1), dx[FLOATS], y[FLOATS];
@@ -166,7 +166,8 @@ static inline double block_worst(const float *a, const float *b)
     return most / largest;
 }
 
-/* The fast table agrees with the definition: the output within 1e-5, the gradient within `most`. */
+/* Check the fast table against the definition: the output within 1e-5, the gradient within
+ * `most`. */
 static inline void block_check_cpu(struct block *b, double most)
 {
     const struct fm_ops *cpu = NULL;

@@ -33,7 +33,7 @@ static bool touch(const char *path, int flags)
            (flags & O_CREAT ? write(fd, &byte, 1) : syscall(SYS_pread64, fd, &byte, 1, 0)) == 1;
 }
 
-/* No process listens: a refusal comes from the network. */
+/* No process listens, so a refusal comes from the network. */
 static bool reaches(const char *port)
 {
     struct sockaddr_in to = {.sin_family = AF_INET,
@@ -82,7 +82,7 @@ ssize_t pread64(int fd, void *dst, size_t n, off_t at)
     char what[4096];
     bool here = !getenv("FM_BROKEN_THREAD") || syscall(SYS_gettid) != getpid();
     if (!here)
-        usleep(20000); /* until a thread of the pool reads, too */
+        usleep(20000); /* until a thread of the pool also reads */
     if (asked && here && !atomic_flag_test_and_set(&done)) {
         snprintf(what, sizeof what, "%s", asked);
         char *with = strchr(what, ' ');

@@ -22,7 +22,7 @@ static inline int in_child(int (*body)(void), int in, int out)
             close(1);
         else if (out >= 0)
             dup2(out, 1);
-        closefrom(3); /* or a pipe's other end stays open here */
+        closefrom(3); /* otherwise the other end of a pipe would stay open here */
         _exit(body());
     }
     int status = 0;

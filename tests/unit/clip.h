@@ -12,7 +12,7 @@
 #include "kernels/clip/clip.h"
 #include "lib/base/dtype.h"
 
-/* Of the CPU. */
+/* Threads of the CPU's layers. */
 static const int32_t paths[] = {FM_CLIP_PORTABLE, FM_CLIP_AVX2, FM_CLIP_AVX512,
                                 FM_CLIP_AVX512_BF16};
 
@@ -29,7 +29,7 @@ struct call {
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNT_ALLOCATIONS
 static atomic_ulong allocations;
-extern void *__libc_malloc(size_t size); /* the C library's own, under this name */
+extern void *__libc_malloc(size_t size); /* the function of the C library under this name */
 extern void *__libc_memalign(size_t align, size_t size);
 void *malloc(size_t size);
 void *malloc(size_t size)
@@ -89,8 +89,8 @@ static inline void *numbers(size_t n, int32_t type, double scale)
     return y;
 }
 
-/* E experts of I channels with three unowned rows before, between and after them; budgets:
- * everything, mixed widths, and widths 0, 1, I in turn. */
+/* E experts of I channels, with three rows that belong to no expert before, between and after
+ * them; budgets: all channels, mixed widths, and widths 0, 1, I in turn. */
 static inline struct layer make_layer(int32_t type, int H, int I, int E)
 {
     const int gap = 3;
@@ -150,7 +150,7 @@ static inline struct call make_call(const struct layer *s, int N, int K)
     return c;
 }
 
-/* The same inputs, an output and a workspace of its own. */
+/* A call with the same inputs, and an output and a workspace of its own. */
 static inline struct call copy_call(const struct layer *s, const struct call *from)
 {
     struct call c = *from;
@@ -177,7 +177,7 @@ static inline void run(struct fm_clip *clip, const struct layer *s, const struct
         fail_msg("%s", error.text);
 }
 
-/* Prepare, run, release; false where this machine lacks the layer's path. */
+/* Prepare, run, release; false if this machine does not have the layer's path. */
 static inline bool run_once(const struct layer *s, const struct call *c)
 {
     struct fm_clip *clip = NULL;
@@ -194,9 +194,9 @@ static inline bool run_once(const struct layer *s, const struct call *c)
 
 /*
  * Tolerances are relative to the sum of absolute values of the terms (`size` of fm_clip_reference).
- * Sums in float32 are of at most 800 terms in blocks of 256: 3e-6 holds the widest.  Where
- * the CPU multiplies bfloat16 the inner activations are rounded to 8 bits: 2^-8 of each term.
- * out itself is rounded once: 2^-11 of a float16, 2^-8 of a bfloat16.
+ * Sums in float32 have at most 800 terms in blocks of 256: 3e-6 is enough for the widest.  If the
+ * CPU multiplies bfloat16, the inner activations are rounded to 8 bits: 2^-8 of each term. out
+ * itself is rounded once: 2^-11 for float16, 2^-8 for bfloat16.
  */
 static inline void expect_definition(const struct layer *s, const struct call *c,
                                      const struct fm_clip *clip)
@@ -282,7 +282,7 @@ static inline struct call spread_call(const struct layer *s, const struct call *
     return w;
 }
 
-/* Rows of channels [0, width(e)) of each expert, `each` gives them their place. */
+/* Copy rows of channels [0, width(e)) of each expert; `each` gives their places. */
 static inline struct layer regroup(const struct layer *s, const int32_t *width)
 {
     struct layer w = *s;
@@ -305,7 +305,8 @@ static inline struct layer regroup(const struct layer *s, const int32_t *width)
     return w;
 }
 
-/* Channels [0, cap[e]) of every expert of s into w, as `rank` of tp has them in groups of g. */
+/* Copy channels [0, cap[e]) of every expert of s into w, as `rank` of tp has them in groups of
+ * g. */
 static inline void copy_shards(struct layer *w, const struct layer *s, const int32_t *cap, int g,
                                int tp, int rank)
 {

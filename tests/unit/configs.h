@@ -1,4 +1,4 @@
-/* Texts of config.json for tests of families: what is read from one, and what is refused. */
+/* Texts of config.json for tests of families, and what is read from them or refused. */
 #ifndef FM_TESTS_CONFIGS_H
 #define FM_TESTS_CONFIGS_H
 

@@ -1,17 +1,16 @@
 /*
- * A GPU on the host, slow and strict, on which the kernels in kernels/clip/cuda run as they
- * are.  Every thread of a block is a coroutine; blocks run one after another.  Here are CUDA's own
- * words: numbers of 16 bits, threads and their meetings; the instructions of clip_cuda_ptx.cuh are
- * in tests/unit/cuda_emulator_ptx.h.
+ * A GPU emulated on the host, slow and strict, which runs the kernels of kernels/clip/cuda
+ * unchanged.  Every thread of a block is a coroutine; blocks run one after another.  This file has
+ * the features of CUDA itself: 16-bit numbers, threads and their synchronisation; the instructions
+ * of clip_cuda_ptx.cuh are in tests/unit/cuda_emulator_ptx.h.
  *
- * Strict: copies land as late, and matrix products read as late, as the program allows (or early:
- * by chance, from emu.chance on), threads run in random order, and a block in which nothing can go
- * on is a deadlock and aborts.  What products add up comes to the program's numbers only at
- * products_fence, and only where nothing is under way any more: a compiler may have read them
- * before.
+ * Strict: copies arrive as late, and matrix products read as late, as the program allows (or early,
+ * at random, with probability emu.chance), threads run in random order, and a block in which no
+ * thread can continue is a deadlock and aborts.  Results of products become visible only at
+ * products_fence, and only if no product is still running: a compiler may have read them earlier.
  *
- * What ordinary stores wrote to shared memory is closed to matrix products until the thread that
- * stored it has fenced it.
+ * Data written to shared memory by ordinary stores is not visible to matrix products until the
+ * thread that stored it has fenced it.
  *
  * Not modelled: time, caches, other ordering between proxies, bank conflicts, registers.
  */
@@ -68,7 +67,7 @@ inline float2 make_float2(float x, float y)
     return {x, y};
 }
 
-/* --- numbers of 16 bits */
+/* --- 16-bit numbers */
 
 struct __nv_bfloat16 {
     uint16_t bits;
@@ -148,7 +147,7 @@ inline int __popc(unsigned x)
 
 /* --- threads */
 
-/* A gathering of `wanted` threads; the last one releases all of them. */
+/* A barrier of `wanted` threads; the last one releases all of them. */
 struct emu_meeting {
     int come = 0;
     uint64_t times = 0;
@@ -161,7 +160,7 @@ struct emu_barrier { /* an mbarrier */
     uint64_t phase = 0;
 };
 
-struct emu_map { /* inside a CUtensorMap */
+struct emu_map { /* stored inside a CUtensorMap */
     const uint8_t *base;
     int64_t rows, columns; /* of 2 bytes */
     int box_rows;
@@ -174,10 +173,10 @@ struct emu_product {
     float (*number)(uint16_t);
 };
 
-struct emu_block { /* what threads of a block share */
+struct emu_block { /* state shared by the threads of a block */
     emu_dim at;
     std::vector<uint8_t> shared;
-    std::vector<uint8_t> unfenced; /* which bytes of it were stored and not fenced since */
+    std::vector<uint8_t> unfenced;           /* which of its bytes were stored and not yet fenced */
     std::map<int, emu_meeting> warps, halls; /* warps by number, barriers by id */
     std::map<uint32_t, emu_barrier> barriers;
 };
@@ -187,24 +186,25 @@ struct emu_thread {
     jmp_buf at; /* where it stopped; setjmp and longjmp switch without a system call */
     unsigned index;
     bool begun, done;
-    std::vector<std::vector<std::function<void()>>> copies; /* cp.async, committed */
-    std::vector<std::function<void()>> copies_open;         /* and not yet */
-    std::vector<std::vector<emu_product>> products;         /* wgmma, committed */
+    std::vector<std::vector<std::function<void()>>> copies; /* committed cp.async copies */
+    std::vector<std::function<void()>> copies_open;         /* copies not yet committed */
+    std::vector<std::vector<emu_product>> products;         /* committed wgmma products */
     std::vector<emu_product> products_open;
-    std::vector<uint32_t> stored;               /* to shared memory, not yet fenced */
-    std::map<float *, std::vector<float>> sums; /* of products that were not yet fenced, by d */
+    std::vector<uint32_t> stored;               /* stores to shared memory, not yet fenced */
+    std::map<float *, std::vector<float>> sums; /* results of products that were not yet fenced,
+                                                   by d */
 };
 
 struct emu_machine {
     emu_dim blocks, block_dim;
-    emu_block block; /* that runs */
+    emu_block block; /* the running thread */
     std::vector<emu_thread> threads;
     emu_thread *now;
     jmp_buf scheduler;
-    ucontext_t entered; /* left behind by the first switch to a thread */
+    ucontext_t entered; /* saved by the first switch to a thread */
     std::vector<uint8_t *> stacks;
     std::function<void()> kernel;
-    std::vector<std::function<void()>> flying; /* bulk copies under way */
+    std::vector<std::function<void()>> flying; /* bulk copies in progress */
     uint64_t chance = 1;
     bool moved;
     bool apart; /* emu_launch_apart */
@@ -246,7 +246,7 @@ inline void emu_enter()
     emu_yield();
 }
 
-/* Late or early bulk copies: some land now. */
+/* Bulk copies arrive late or early: complete some now. */
 inline void emu_land(bool all)
 {
     while (!emu.flying.empty() && (all || emu_random() % 4 == 0)) {
@@ -284,7 +284,7 @@ inline void emu_run_block()
     for (size_t left = threads; left > 0;) {
         emu.moved = false;
         size_t turn = (size_t)(emu_random() % threads);
-        uint64_t lazy = emu_random() & emu_random(); /* warps that do nothing this time */
+        uint64_t lazy = emu_random() & emu_random(); /* warps that are skipped this time */
         left = 0;
         for (size_t i = 0; i < threads; i++) {
             emu_thread &t = emu.threads[(i * 97 + turn) % threads];
@@ -307,7 +307,7 @@ inline emu_dim emu_block_at(unsigned i)
     return {i % emu.blocks.x, i / emu.blocks.x % emu.blocks.y, i / emu.blocks.x / emu.blocks.y};
 }
 
-/* Block number `i` before its first step; shared memory starts as NaN. */
+/* Initialise block number `i`; shared memory starts as NaN. */
 inline void emu_gather(unsigned i, size_t shared_bytes)
 {
     unsigned threads = emu.block_dim.x;
@@ -341,7 +341,8 @@ inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
     }
 }
 
-/* The same for a kernel whose threads never meet: each runs to its end in turn, much faster. */
+/* The same for a kernel whose threads do not synchronise: each runs to its end in turn, which is
+ * much faster. */
 inline void emu_launch_apart(emu_dim blocks, unsigned threads, std::function<void()> kernel)
 {
     emu.blocks = blocks;
@@ -358,7 +359,7 @@ inline void emu_launch_apart(emu_dim blocks, unsigned threads, std::function<voi
     emu.apart = false;
 }
 
-/* --- meetings */
+/* --- synchronisation */
 
 inline void emu_meet(emu_meeting &m, int wanted)
 {
@@ -373,7 +374,7 @@ inline void emu_meet(emu_meeting &m, int wanted)
     }
 }
 
-/* All lanes of a warp give `words` numbers and see everyone's. */
+/* All lanes of a warp contribute `words` numbers and read those of all lanes. */
 inline const emu_meeting &emu_exchange(const uint64_t *given, int words)
 {
     unsigned index = emu.now->index, lane = index % 32;
@@ -385,7 +386,7 @@ inline const emu_meeting &emu_exchange(const uint64_t *given, int words)
     return m;
 }
 
-/* Read what others gave, then wait until all have read. */
+/* Read the numbers of the others, then wait until all lanes have read. */
 template <typename F> inline auto emu_collective(const uint64_t *given, int words, F read)
 {
     const emu_meeting &m = emu_exchange(given, words);

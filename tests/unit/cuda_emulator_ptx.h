@@ -1,15 +1,15 @@
 /*
- * The functions of kernels/clip/cuda/clip_cuda_ptx.cuh again, for the GPU of
- * tests/unit/cuda_emulator.h: written from the layouts that the PTX ISA documents and not from
- * kernels/clip/cuda/clip_cuda_maps.h, so that a wrong swizzle, descriptor, fragment or phase gives
- * wrong numbers here too.
+ * The functions of kernels/clip/cuda/clip_cuda_ptx.cuh for the emulated GPU of
+ * tests/unit/cuda_emulator.h.  They are written from the layouts that the PTX ISA documents, and
+ * not from kernels/clip/cuda/clip_cuda_maps.h, so that a wrong swizzle, descriptor, fragment or
+ * phase also gives wrong numbers here.
  */
 #ifndef TESTS_CUDA_EMULATOR_PTX_H
 #define TESTS_CUDA_EMULATOR_PTX_H
 
 #include "tests/unit/cuda_emulator.h"
 
-#define FM_CLIP_CUDA_PTX_CUH /* this file stands for it */
+#define FM_CLIP_CUDA_PTX_CUH /* this file replaces it */
 #define SHARED_MEMORY(name) uint8_t *name = emu.block.shared.data()
 
 /* --- shared memory; address 1024 is its first byte, so that 0 is never a valid address */
@@ -38,7 +38,7 @@ inline int32_t shared_load(uint32_t from)
     memcpy(&v, emu_at(from, 4), 4);
     return v;
 }
-/* An ordinary store of what products may read. */
+/* An ordinary store of data that products may read. */
 inline void shared_clear16(uint32_t to)
 {
     memset(emu_at(to, 16), 0, 16);
@@ -89,8 +89,8 @@ template <int LEFT> inline void copies_wait()
     }
 }
 
-/* Four 8 x 8 matrices, row r of matrix i at the address of lane 8 i + r; lane l receives of each
- * the numbers (row l / 4, columns 2 (l % 4), + 1), or of the transpose. */
+/* Four 8 x 8 matrices, row r of matrix i at the address of lane 8 i + r; from each, lane l
+ * receives the numbers (row l / 4, columns 2 (l % 4), + 1), or those of the transpose. */
 inline void emu_load_matrices(uint32_t r[4], uint32_t address, bool across)
 {
     uint64_t mine = address;
@@ -207,7 +207,7 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity, const char *, uint32
         emu_yield();
 }
 
-/* Numbers past the tensor are zeros, and the barrier counts the whole box all the same. */
+/* Numbers past the tensor are zeros; the barrier still counts the whole box. */
 inline void copy_box(uint32_t to, const CUtensorMap *map, int32_t c0, int32_t c1, uint32_t barrier)
 {
     emu_map m;
@@ -326,7 +326,7 @@ template <int LEFT> inline void products_wait()
             emu_multiply(p);
         queue.erase(queue.begin());
     }
-    __syncwarp(); /* .sync.aligned: no lane goes on before the others have read */
+    __syncwarp(); /* .sync.aligned: no lane continues before the others have read */
 }
 
 template <int N> inline void products_fence(float (&d)[N])

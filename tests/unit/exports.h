@@ -1,5 +1,5 @@
 /*
- * The bundle of tests/unit/given.h, its exports, and what other programs say of them; for tests of
+ * The bundle of tests/unit/given.h, its exports, and how other programs see them; for tests of
  * exports, made by make_bundle.
  */
 #ifndef FM_TESTS_EXPORTS_H
@@ -28,7 +28,7 @@ static inline int make_bundle(void **unused)
     return 0;
 }
 
-/* head.fm in the scratch directory: the bundle up to its checksums, without weights. */
+/* Write head.fm to the scratch directory: the bundle up to its checksums, without weights. */
 static inline void write_head(void)
 {
     struct fm_bundle b = {0};
@@ -58,7 +58,7 @@ static inline struct fm_export_report export_as(const char *path, struct fm_expo
     return report;
 }
 
-/* Findings of the last verification, a line each. */
+/* The findings of the last verification, one per line. */
 static char found[4096];
 
 static inline void keep_finding(void *self, const char *item, const char *what)
@@ -98,7 +98,7 @@ static inline cJSON *read_json(const char *dir, const char *name)
     return tree;
 }
 
-/* Bytes of all files of a directory, as another program counts them. */
+/* Bytes of all files of a directory, counted by another program. */
 static inline uint64_t directory_bytes(const char *path)
 {
     char command[1024];
@@ -110,7 +110,7 @@ static inline uint64_t directory_bytes(const char *path)
     return bytes;
 }
 
-/* The export as a tar stream in the file `path`. */
+/* Write the export as a tar stream to the file `path`. */
 static inline struct fm_export_report stream_as(const char *path, struct fm_export_options options)
 {
     fflush(stdout);
@@ -124,7 +124,7 @@ static inline struct fm_export_report stream_as(const char *path, struct fm_expo
     return report;
 }
 
-/* Elastic with only the members of these budgets, starting with the first. */
+/* Export elastic with only the members of these budgets, starting with the first. */
 static inline struct fm_export_options capped(double low, double high)
 {
     return (struct fm_export_options){.layout = &fm_layout_elastic,
@@ -134,8 +134,8 @@ static inline struct fm_export_options capped(double low, double high)
                                       .load_high = high};
 }
 
-/* The i-th form of export, as lists have them; NULL after the last.  Those with a load cap are the
- * last ones. */
+/* The i-th form of export, in the order of lists; NULL after the last.  The forms with a load
+ * cap are the last. */
 static inline const struct fm_list_kind *kind_of(int i)
 {
     static struct fm_list_kind kind[FM_LIST_FORMS_MAX + 1];
@@ -154,7 +154,7 @@ static inline struct fm_export_options form(int i)
     return kind_of(i)->capped ? capped(0.39, 1) : form_of(kind_of(i)->layout);
 }
 
-/* Bytes of all tensors of the weight files of a directory, and how many of these there are. */
+/* Bytes of all tensors in the weight files of a directory, and the number of files. */
 static inline uint64_t tensor_bytes(const char *dir)
 {
     char command[1024], path[1024];

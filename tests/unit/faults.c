@@ -99,7 +99,7 @@ static struct {
 } ours[8];
 static int n_ours;
 
-/* True where this call is the one. */
+/* True if this call is the one that fails. */
 static bool due(enum call call)
 {
     long n = ++count[call], any = call == MALLOC ? 0 : ++count[ANY];
@@ -112,7 +112,7 @@ static bool due(enum call call)
     return true;
 }
 
-/* How many of n bytes the disk takes; -1, none. */
+/* The number of n bytes that fit on the disk; -1: none. */
 static ssize_t room_for(size_t n)
 {
     static atomic_long used;
@@ -155,8 +155,8 @@ static bool is_ours(const void *caller)
 
 static int told = -1;
 
-/* Open the file of counts: the sandbox of a tool would refuse it at the end.  Its descriptor is a
- * high one, since tests run tools with some of 0 to 2 closed. */
+/* Open the file of counts now, because the sandbox of a tool would refuse it at the end.  Its
+ * descriptor has a high number, because tests run tools with some of 0 to 2 closed. */
 static void open_told(void)
 {
     const char *path = getenv("FM_FAULT_TOLD");
@@ -195,11 +195,11 @@ __attribute__((destructor)) static void tell(void)
             snprintf(text + used, sizeof text - (size_t)used, "%s %ld\n", calls[i].name, count[i]);
     if (told < 0)
         return;
-    syscall(SYS_ftruncate, told, 0); /* a program that this one started may have written, too */
+    syscall(SYS_ftruncate, told, 0); /* a program started by this one may also have written */
     syscall(SYS_pwrite64, told, text, (size_t)used, 0);
 }
 
-/* The function that this one replaces. */
+/* The function that is replaced by this one. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 ssize_t read(int fd, void *dst, size_t n)
@@ -251,7 +251,7 @@ int fsync(int fd)
 
 int close(int fd)
 {
-    long rc = syscall(SYS_close, fd); /* Linux closes it in any case */
+    long rc = syscall(SYS_close, fd); /* Linux closes it even on failure */
     return due(CLOSE) ? -1 : (int)rc;
 }
 
@@ -318,7 +318,7 @@ int fstatvfs64(int fd, struct statvfs64 *v)
     return due(STATVFS) ? -1 : NEXT(fstatvfs64)(fd, v);
 }
 
-/* --- calls that do nothing else here than fail --- */
+/* --- calls that only fail --- */
 
 #define FAILS(call, type, failed, name, parameters, arguments)                                     \
     type name parameters                                                                           \
@@ -362,7 +362,7 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(v
     return due(THREAD) ? EAGAIN : NEXT(pthread_create)(thread, attr, run, arg);
 }
 
-/* --- memory: glibc's own entries, so that nothing here needs memory to find them --- */
+/* --- memory: glibc's own functions, so that finding them needs no memory --- */
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t n, size_t size);

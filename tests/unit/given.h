@@ -1,7 +1,7 @@
 /*
- * A stage stream for golden/odd-mixtral from what golden/given/ has: scores, widths of
- * seven masks, and, where wanted, an adapter.  Nothing is computed that another machine would
- * round differently.
+ * A stage stream for golden/odd-mixtral from the data of golden/given/: scores, widths of seven
+ * masks, and optionally an adapter.  Nothing is computed that another machine would round
+ * differently.
  */
 #ifndef FM_TESTS_GIVEN_H
 #define FM_TESTS_GIVEN_H
@@ -159,7 +159,7 @@ static inline void given_recover(const char *to, const char *from)
     fm_bundle_close(&in);
 }
 
-/* Write the stream to scratch(name): masks, and the adapter where asked. */
+/* Write the stream with masks, and optionally the adapter, to scratch(name). */
 static inline const char *given_stage(const char *name, bool adapter)
 {
     static char path[512];

@@ -37,7 +37,8 @@ static inline void golden_close(struct golden *g)
     fm_file_close(&g->file);
 }
 
-/* The tensor's bytes as they are in the file, free() them; *count elements, where not NULL. */
+/* The bytes of a tensor in the file, free() them; *count, if not NULL, becomes its number of
+ * elements. */
 static inline void *golden_read(const struct golden *g, const char *name, enum fm_dtype dtype,
                                 size_t *count)
 {
@@ -55,7 +56,7 @@ static inline void *golden_read(const struct golden *g, const char *name, enum f
     return data;
 }
 
-/* max |a - b| / max |b|; NaN where either has one. */
+/* max |a - b| / max |b|; NaN if either has one. */
 static inline double golden_error(const float *a, const float *b, size_t n)
 {
     double most = 0, largest = 0;
@@ -67,7 +68,8 @@ static inline double golden_error(const float *a, const float *b, size_t n)
     return n == 0 ? 0 : largest > 0 ? most / largest : most;
 }
 
-/* golden_error against the tensor `name`, printed, at most `limit`; counts must agree. */
+/* Print golden_error for the tensor `name`, and check that it is at most `limit`; counts must
+ * agree. */
 static inline int golden_near(const struct golden *g, const char *name, const float *got, size_t n,
                               double limit)
 {

@@ -13,7 +13,7 @@
 #define STEP 0x1p-5f
 #define TOL_DIFFERENCE 1e-4
 
-/* The scalar whose gradient is tested. */
+/* The function whose gradient is tested. */
 struct scalar {
     double (*value)(const struct scalar *s);
     float *x[4];    /* its arguments */

@@ -1,6 +1,6 @@
 /*
- * What a case of operations computed, with how near it must come to the definition: for tests that
- * run the same case by several tables.
+ * The outputs of a case of operations, with the allowed difference from the definition: for tests
+ * that run the same case with several tables.
  */
 #ifndef FM_TESTS_OUTPUTS_H
 #define FM_TESTS_OUTPUTS_H
@@ -9,7 +9,7 @@
 
 enum { OUTPUTS_MAX = 12 };
 
-/* What a case computed: arrays of the test, in order. */
+/* Outputs of a case: arrays of the test, in order. */
 struct outputs {
     int count;
     float *f[OUTPUTS_MAX]; /* one of the three is set */

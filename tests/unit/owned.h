@@ -1,4 +1,4 @@
-/* The configs that a test's `must` hands out by value are released when the program ends. */
+/* Configs that a test's `must` returns by value, released when the program ends. */
 #ifndef FM_TESTS_OWNED_H
 #define FM_TESTS_OWNED_H
 

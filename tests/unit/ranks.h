@@ -1,7 +1,7 @@
 /*
- * Ranks for tests: threads of this process that talk by a wire of shared memory, as many as are
- * asked for, or the processes that MPI started (test_ranks.sh), where a test was linked with it.
- * cmocka's assertions jump, which only its own thread may do: ranks use RANKS_CHECK.
+ * Ranks for tests: threads of this process that communicate through shared memory, as many as are
+ * requested, or the processes that MPI started (test_ranks.sh) if a test is linked with it.
+ * cmocka's assertions jump, which only its own thread may do, so ranks use RANKS_CHECK.
  */
 #ifndef FM_TESTS_RANKS_H
 #define FM_TESTS_RANKS_H
@@ -26,7 +26,7 @@
 static struct {
     int size;
     pthread_barrier_t all;
-    const void *at[RANKS_MAX]; /* what a rank shows the others */
+    const void *at[RANKS_MAX]; /* data that a rank exposes to the others */
     const struct fm_wire_part *send[RANKS_MAX];
 } ranks_wire;
 static _Thread_local int ranks_own;
@@ -82,8 +82,8 @@ static const struct fm_wire ranks_threads = {.name = "threads",
                                              .exchange = ranks_exchange,
                                              .close = ranks_wait};
 
-/* What every rank does: bodies, after each of which all agree that it went well; but the last ends
- * the talk itself where there is one that does. */
+/* The work of every rank: bodies, after each of which all ranks agree that it succeeded; if
+ * there is a last one, it ends the communication itself. */
 typedef void ranks_body(struct fm_comm *comm);
 
 struct ranks_job {
@@ -113,7 +113,7 @@ static void *ranks_run(void *arg)
     return NULL;
 }
 
-/* The bodies on so many threads. */
+/* Run the bodies on that many threads. */
 static inline void ranks_of_threads(int size, ranks_body *const *body, int bodies, ranks_body *last)
 {
     pthread_t thread[RANKS_MAX];
@@ -129,7 +129,7 @@ static inline void ranks_of_threads(int size, ranks_body *const *body, int bodie
     pthread_barrier_destroy(&ranks_wire.all);
 }
 
-/* The bodies on this process and its neighbours. */
+/* Run the bodies on this process and the other processes. */
 static inline int ranks_of_wire(ranks_body *const *body, int bodies, ranks_body *last)
 {
     struct ranks_job job = {fm_wire_linked, body, bodies, last, 0};

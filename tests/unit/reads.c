@@ -31,7 +31,8 @@ __attribute__((constructor)) static void begin(void)
 {
     const char *path = getenv("FM_READS_OF");
     const char *told = getenv("FM_READS_TOLD");
-    told_to = told ? fopen(told, "ae") : NULL; /* now: the sandbox of the tool refuses it later */
+    told_to = told ? fopen(told, "ae") : NULL; /* open it now: the sandbox of the tool refuses it
+                                                  later */
     counting = path && told_to && stat(path, &wanted) == 0 &&
                (seen = calloc(1, (size_t)wanted.st_size / 8 + 1)) != NULL;
 }

@@ -1,7 +1,7 @@
 /*
- * Whole runs of rank, train and recover on the odd golden model, in the test's own
- * directory: options, warnings counted, a stop after so many progress reports, and
- * the bytes of what came out.
+ * Whole runs of rank, train and recover on the odd golden model, in the test's own directory:
+ * options, a count of warnings, a stop after a number of progress reports, and the bytes of the
+ * outputs.
  */
 #ifndef FM_TESTS_RUNS_H
 #define FM_TESTS_RUNS_H
@@ -16,12 +16,12 @@ struct runs {
     struct fm_run_options run;
     atomic_int stop; /* what run.stop points to */
     int countdown;   /* reports until it is set; < 0: never */
-    int warnings;    /* so far */
-    char text[512];  /* the last one */
+    int warnings;    /* reports so far */
+    char text[512];  /* the last report */
     char input[512], output[512], state[512], tokens[512];
 };
 
-/* A name in the scratch directory, kept: scratch() has few buffers. */
+/* A name in the scratch directory that stays valid; scratch() has few buffers. */
 static inline const char *runs_path(char *to, const char *name)
 {
     snprintf(to, 512, "%s", scratch(name));
@@ -75,7 +75,7 @@ static inline void runs_tokens(struct runs *r, int count, int T)
     r->run.inputs.seq_len = T;
 }
 
-/* All tokens are worked on, and measured on: nothing is held out. */
+/* All tokens are used for the work and for measuring: nothing is held out. */
 static inline void runs_whole(struct runs *r)
 {
     r->run.inputs.eval_tokens = r->run.inputs.tokens;

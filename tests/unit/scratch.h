@@ -1,6 +1,6 @@
 /*
- * What tests of files share: a directory of their own that is removed at exit, and
- * short ways to put bytes into it.  All of them abort the test program on failure.
+ * Helpers for tests of files: a directory that is removed at exit, and short ways to write files in
+ * it.  All of them abort the test program on failure.
  */
 #ifndef FM_TESTS_SCRATCH_H
 #define FM_TESTS_SCRATCH_H
@@ -24,7 +24,7 @@ static inline void scratch_check(int ok, const char *what)
     exit(1);
 }
 
-/* The directory's tree goes; names are ours, so `rm` needs no quoting. */
+/* Remove the directory; its names are ours, so `rm` needs no quoting. */
 static inline void scratch_remove(void)
 {
     char command[96];
@@ -33,7 +33,7 @@ static inline void scratch_remove(void)
         fprintf(stderr, "cannot remove %s\n", scratch_root);
 }
 
-/* DIR/name, in one of 8 rotating buffers.  The first call makes DIR. */
+/* DIR/name, in one of 8 rotating buffers.  The first call creates DIR. */
 static inline const char *scratch(const char *name)
 {
     static char path[8][512];
@@ -58,7 +58,7 @@ static inline const char *scratch_write(const char *name, const void *bytes, siz
     return path;
 }
 
-/* A safetensors file: the length, `json`, then `data` zero bytes (as a hole). */
+/* Write a safetensors file: the length, `json`, then `data` zero bytes (as a hole). */
 static inline const char *scratch_safetensors(const char *name, const char *json, size_t size,
                                               uint64_t data)
 {
@@ -106,7 +106,7 @@ static inline const char *scratch_inside(const char *dir, const char *name)
     return p;
 }
 
-/* A text as DIR/dir/name. */
+/* Write a text as DIR/dir/name. */
 static inline void scratch_put(const char *dir, const char *name, const char *text)
 {
     scratch_write(scratch_inside(dir, name), text, strlen(text));
@@ -117,7 +117,7 @@ static inline void scratch_mkdir(const char *name)
     scratch_check(mkdir(scratch(name), 0777) == 0, name);
 }
 
-/* Entries of a directory, . and .. apart. */
+/* Number of entries of a directory, without . and .. */
 static inline int scratch_entries(const char *path)
 {
     int n = 0;

@@ -1,7 +1,7 @@
 /*
  * Stage streams of the odd golden model for tests: a ranking, a family of masks and an adapter made
- * of small formulas, and each stage's stream written to the scratch directory.  An `edit` may spoil
- * what is written, NULL leaves it.  The model is open between stages_open_model and
+ * by small formulas, and each stage's stream written to the scratch directory.  An `edit` may
+ * corrupt what is written; NULL changes nothing.  The model is open between stages_open_model and
  * stages_close_model, the setup and the teardown of a group.
  */
 #ifndef FM_TESTS_STAGES_H
@@ -54,7 +54,7 @@ static inline void stages_expect(int code, const struct fm_err *err, int wanted,
         fail_msg("wanted %d with '%s', got %d: %s", wanted, why, code, err->text);
 }
 
-/* Scores with ties, and one expert that no token reached. */
+/* Scores with ties, and one expert without tokens. */
 static inline struct fm_ranking stages_ranking(void)
 {
     struct fm_ranking r;
@@ -75,7 +75,7 @@ static inline cJSON *stages_options(const char *key, const char *value)
     return o;
 }
 
-/* Of weights that no test of a stage reads: all sums are 0. */
+/* Sums of weights that no test of a stage reads: all are 0. */
 static inline cJSON *stages_identity(void)
 {
     cJSON *model = NULL;
@@ -134,7 +134,7 @@ static inline struct fm_actions stages_actions(void)
     return a;
 }
 
-/* The full mask, then one expert more at the narrowest width each time. */
+/* The full mask, then one more expert at the narrowest width in each mask. */
 static inline struct fm_masks stages_family(const struct fm_actions *actions, int masks)
 {
     struct fm_masks f;
@@ -152,7 +152,7 @@ static inline struct fm_masks stages_family(const struct fm_actions *actions, in
     return f;
 }
 
-/* Masks from a stream; `edit` may spoil manifest and widths before they are written. */
+/* Write masks into a stream; `edit` may corrupt manifest and widths first. */
 static inline const char *stages_write_train(const char *name, const struct fm_bundle *in,
                                              void (*edit)(cJSON *manifest, uint32_t *widths),
                                              char dropped[FM_STAGE_DROPPED_BYTES])

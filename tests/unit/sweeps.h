@@ -1,6 +1,6 @@
 /*
  * Sweeps over the golden models for tests: a model with a sweep and its tokens, a visitor that
- * keeps what one lane's experts have seen, and the loop over models and tables of operations.
+ * records the data of one lane's experts, and the loop over models and tables of operations.
  */
 #ifndef FM_TESTS_SWEEPS_H
 #define FM_TESTS_SWEEPS_H
@@ -27,18 +27,18 @@ static struct fm_err sweeps_err;
         }                                                                                          \
     } while (0)
 
-/* A model with a sweep, and what one run gave. */
+/* A model with a sweep, and the results of one run. */
 struct sweeps {
     struct fm_model *model;
     const struct fm_config *c;
     struct fm_sweep *sweep;
-    int32_t *order; /* ranked by it, or NULL */
+    int32_t *order; /* the ranking in whose order it is read, or NULL */
     int32_t *ids;   /* tokens */
     int S, T;
     struct fm_measure measure[16];
 };
 
-/* Per slot: what a visitor of one lane wants to know of every expert of a layer. */
+/* Per slot: the sums that a visitor of one lane collects for every expert of a layer. */
 struct sweeps_seen {
     const struct fm_config *c;
     const struct fm_ops *ops;

@@ -1,4 +1,4 @@
-/* Where a tensor of a checkpoint directory lies, for tests that look at one by its name. */
+/* Finds the place of a tensor in a checkpoint directory by name, for tests. */
 #ifndef FM_TESTS_TENSORS_H
 #define FM_TESTS_TENSORS_H
 
@@ -6,7 +6,7 @@
 
 #include "formats/tensor/hfdir.h"
 
-/* NULL where no shard has it; *shard, where wanted, gets the shard. */
+/* NULL if no shard has it; *shard, if not NULL, becomes the shard. */
 static const struct fm_tensor *find_tensor(const struct fm_hfdir *dir, const char *name,
                                            const struct fm_shard **shard)
 {

@@ -54,7 +54,7 @@ static inline void training_must(const struct runs *r, const struct fm_train_opt
         fail_msg("%s", err.text);
 }
 
-/* Stopped after so many reports: the state is there and no output. */
+/* Stop after that many reports: the state exists, and no output. */
 static inline void training_stop(struct runs *r, const struct fm_train_options *o, int reports)
 {
     struct fm_err err = {0};
@@ -69,7 +69,7 @@ static inline void training_stop(struct runs *r, const struct fm_train_options *
     r->stop = 0;
 }
 
-/* The stopped run is resumed, and its output `resumed` has the bytes of `straight`. */
+/* Resume the stopped run, and check that its output `resumed` equals `straight`. */
 static inline void training_go_on(const struct runs *r, const struct fm_train_options *o,
                                   const char *resumed, const char *straight)
 {

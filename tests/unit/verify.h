@@ -1,6 +1,6 @@
 /*
  * Verification for tests: a bundle, its stage stream and an export of every layout in the scratch
- * directory, what fm_verify said of a target, and ways to spoil a copy.
+ * directory, the findings of fm_verify, and ways to corrupt a copy.
  */
 #ifndef FM_TESTS_VERIFY_H
 #define FM_TESTS_VERIFY_H
@@ -15,11 +15,11 @@
 static char verify_bundle[512], verify_stage[512], verify_dir[FM_LAYOUTS_MAX][600],
     verify_edited[512];
 
-/* What the last run found, as text, a line each, and said and reported. */
+/* Findings of the last run as text, one per line, and its result and report. */
 static char verify_found[65536];
 static struct fm_err verify_said;
 static struct fm_verify_report verify_report;
-static struct fm_progress verify_progress; /* of the runs; zero: silent */
+static struct fm_progress verify_progress; /* options of the runs; zero: no messages */
 
 static inline void verify_keep(void *self, const char *item, const char *what)
 {
@@ -89,7 +89,7 @@ static inline const char *verify_dir_of(const struct fm_layout *layout)
     return verify_dir[i];
 }
 
-/* One bit of the byte at `at`. */
+/* Flip one bit of the byte at `at`. */
 static inline void verify_flip(const char *path, long at)
 {
     FILE *f = fopen(path, "r+b");
