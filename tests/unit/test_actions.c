@@ -63,7 +63,7 @@ TEST(widths_that_coincide_are_merged)
 {
     struct fm_actions a;
     struct fm_err err = {0};
-    /* 256 channels in multiples of 100: 100, 200 and, as the most there is, 256. */
+    /* 256 channels in multiples of 100: 100, 200 and, as the maximum, 256. */
     assert_int_equal(fm_actions_parse(&a, FM_ACTIONS_TEN, 256, 100, &err), FM_OK);
     assert_int_equal(a.count, 3);
     assert_int_equal(a.merged, 7);
@@ -110,7 +110,7 @@ TEST(uniform_steps_reach_until_and_keep_something)
     assert_int_equal(a.count, 81);
     assert_int_equal(a.width[0], 52);
     assert_int_equal(a.width[80], 256);
-    /* The budgets of the published table. */
+    /* The budgets of the table in the documentation. */
     assert_int_equal(a.width[80 - 20], 205);
     assert_int_equal(a.width[80 - 40], 154);
     assert_int_equal(a.width[80 - 60], 103);

@@ -1,6 +1,7 @@
 /*
- * Products by matrix registers: every form against the definition, at sizes that fill no register,
- * with operands that end where memory ends; and the same sums however the product is cut.
+ * Products by matrix registers: every form against the definition, at sizes that are not multiples
+ * of a register, with operands at the end of mapped memory; and the same sums however the product
+ * is cut.
  */
 #include "tests/unit/kernels.h"
 
@@ -13,7 +14,7 @@
 
 #define TOL_SUM 5e-6
 
-/* Memory whose last byte is the last that may be touched. */
+/* Memory that ends where the next page is not accessible. */
 struct edge {
     char *block;
     size_t mapped;
@@ -36,7 +37,7 @@ static void free_edge(struct edge e)
     assert_int_equal(munmap(e.block, e.mapped), 0);
 }
 
-/* The same numbers at an edge. */
+/* A copy of the numbers at such an end. */
 static struct edge at_edge(const void *from, size_t bytes)
 {
     struct edge e = take_edge(bytes);
@@ -81,7 +82,7 @@ static void try_product(int M, int N, int K, bool ta, bool tb, float beta)
     free_arrays();
 }
 
-/* Less than a register, one more than registers, more than a stretch of the sum, than a task. */
+/* Less than a register, one more than registers, more than a part of the sum, more than a task. */
 KERNEL_TEST(every_form_agrees_at_the_edge_of_memory)
 {
     static const int sizes[][3] = {{1, 1, 1},     {33, 70, 129}, {31, 33, 513}, {64, 32, 1100},

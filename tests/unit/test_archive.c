@@ -1,5 +1,5 @@
-/* Each hostile tar is a good one with a few bytes changed, and must be refused with a sentence that
- * says why. */
+/* Each hostile tar is a good one with a few bytes changed, and must be refused with a sentence
+ * that gives the reason. */
 #include <unistd.h>
 
 #include <archive.h>
@@ -73,8 +73,8 @@ static FILE *spill(const struct tar *t, struct fm_file *file)
     return f;
 }
 
-/* What is accepted means the same to other readers: libarchive lists the same members, at the same
- * places, and ends there. */
+/* An accepted archive means the same to other readers: libarchive lists the same members, at the
+ * same places, and ends at the same byte. */
 static void expect_agreement(const struct fm_file *file, const struct fm_archive_member *member,
                              size_t members)
 {
@@ -99,7 +99,7 @@ static void expect_agreement(const struct fm_file *file, const struct fm_archive
     archive_read_free(tar);
 }
 
-/* All of a file that one archive fills. */
+/* Read a file that one archive fills completely. */
 static int list_file(struct fm_archive_member **member, size_t *members, size_t limit,
                      const struct fm_file *file, bool prefix, struct fm_err *err)
 {
@@ -136,7 +136,7 @@ static void expect_refusal(struct tar *t, const char *why)
     free(t->bytes);
 }
 
-/* Put bytes into a header of the good tar, make the checksum right again. */
+/* Put bytes into a header of the good tar, and correct the checksum. */
 static void expect_edit_refused(size_t header, size_t at, const void *bytes, size_t size,
                                 const char *why)
 {
@@ -252,7 +252,7 @@ TEST(sizes_that_lie_are_refused)
     expect_edit_refused(1024, 124, "77777777777 ", 12, "the file ends");
     expect_edit_refused(1024, 124, "777777777777", 12, "no pax size");
     expect_edit_refused(0, 124, "00000000004 ", 12, "padding");
-    /* One block more: the next header becomes data, and a zero block is alone. */
+    /* One block more: the next header becomes data, and only one zero block is left. */
     expect_edit_refused(1024, 124, "00000001001 ", 12, "second zero block");
 }
 
@@ -317,7 +317,8 @@ TEST(every_cut_is_refused)
     free(t.bytes);
 }
 
-/* Without CHECKSUMS over the data, flips inside the data (5 and 6 bytes) may pass, others not. */
+/* Without CHECKSUMS over the data, flips inside the data (5 and 6 bytes) may pass; others must
+ * not. */
 TEST(every_flip_outside_data_is_refused)
 {
     struct tar t = good_tar();
@@ -336,7 +337,7 @@ TEST(every_flip_outside_data_is_refused)
     free(t.bytes);
 }
 
-/* A file with a hole, so that 8 GiB cost nothing. */
+/* A file with a hole, so that 8 GiB take no disk. */
 static FILE *big_file(struct fm_file *file, uint64_t size, const char *edit, size_t edit_at)
 {
     char header[FM_ARCHIVE_HEADER_MAX];
@@ -453,7 +454,7 @@ TEST(the_beginning_of_a_tar_lists_what_is_whole)
         t.size = size;
         if (list(&t, true, 10, &member, &members, &err))
             fail_msg("%zu bytes: %s", size, err.text);
-        /* A member counts once its padding is there. */
+        /* A member counts only if its padding is complete. */
         assert_int_equal(members, size >= 2048 ? 2 : size >= 1024 ? 1 : 0);
         fm_archive_release(member, members);
     }

@@ -1,5 +1,5 @@
 /*
- * The definitions of what happens to rows, experts and arrays: forwards against closed forms,
+ * The definitions of operations on rows, experts and arrays: forwards against closed forms,
  * backwards against finite differences.
  */
 #include "tests/unit/gradients.h"
@@ -12,7 +12,7 @@ KERNEL_TEST(a_row_is_added_to_all_rows)
     expect_close(x, want, 6, 0, "x + b");
 }
 
-/* As torch.clamp: at a bound the gradient passes. */
+/* As torch.clamp: at a bound the gradient is not zero. */
 KERNEL_TEST(clamped_values_have_no_gradient)
 {
     const float x[] = {-3, -2, -1, 2, 2.5f, NAN}, want[] = {-2, -2, -1, 2, 2};
@@ -149,7 +149,7 @@ KERNEL_TEST(arithmetic_on_arrays)
     const float accumulated[] = {-5.5f, 1, 1.5f, 14}, none[4] = {0};
     expect_close(x, accumulated, 4, 0, "accumulated");
     assert_memory_equal(part, none, sizeof part);
-    double total[] = {1, 2}, more[] = {0x1p-40, 4}; /* not in float32 */
+    double total[] = {1, 2}, more[] = {0x1p-40, 4}; /* not representable in float32 */
     ref()->accumulate((struct fm_out){total, FM_F64}, (struct fm_out){more, FM_F64}, 0.5, 2);
     assert_true(total[0] == 1 + 0x1p-41 && total[1] == 4 && more[0] == 0 && more[1] == 0);
     ref()->copy(x, by, sizeof x);
@@ -160,7 +160,7 @@ KERNEL_TEST(arithmetic_on_arrays)
 
 KERNEL_TEST(widths_sum_channels_and_pairs_come_apart)
 {
-    const double c[] = {1, -2, 3, 0.5, 9}; /* the last channel is in no width */
+    const double c[] = {1, -2, 3, 0.5, 9}; /* the last channel is not in any width */
     const uint32_t width[] = {0, 1, 3, 4};
     double sum[4];
     ref()->width_sums(sum, c, width, 4, false);
@@ -184,7 +184,7 @@ static void expect_rounded(struct fm_out y, const float *x, size_t n, const char
     expect_close(got, want, n, 0, what);
 }
 
-/* What is read as bfloat16 gives what its values give as float32; what is written is rounded. */
+/* Inputs read as bfloat16 give the results of their values in float32; outputs are rounded. */
 KERNEL_TEST(arrays_of_bfloat16_are_the_same_operations)
 {
     enum { n = 5, I = 7, H = 9, k = 4 };
@@ -262,7 +262,7 @@ static double clamped_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
 }
 
-/* By the formula, and its gradient by differences, far enough from where it bends. */
+/* Against the formula, and the gradient against differences, far enough from the bounds. */
 KERNEL_TEST(clamped_swiglu_bends_where_it_says)
 {
     enum { N = 3, I = 17, WIDTH = 11 };

@@ -1,7 +1,7 @@
 /*
- * Every file of golden/bad/ against the sentence that golden/bad/EXPECT has for it:
- * lines of path, reader, exit code, text, with tabs between.  A file without a line,
- * and an expectation without a file, are failures too.
+ * Every file of golden/bad/ against the sentence that golden/bad/EXPECT has for it: lines of path,
+ * reader, exit code, text, separated by tabs.  A file without a line, and a line without a file,
+ * are failures too.
  */
 #include <dirent.h>
 #include <unistd.h>
@@ -142,7 +142,7 @@ static int read_text(const char *path, struct fm_err *err)
     return rc;
 }
 
-/* A stage stream, and every member of it. */
+/* Read a stage stream, and every member of it. */
 static int read_stream(const char *path, struct fm_err *err)
 {
     struct fm_bundle b;
@@ -157,7 +157,7 @@ static int read_stream(const char *path, struct fm_err *err)
     return rc;
 }
 
-/* Eight widths. */
+/* Read eight widths. */
 static int read_masks(const char *path, struct fm_err *err)
 {
     char *frame = NULL;
@@ -170,7 +170,7 @@ static int read_masks(const char *path, struct fm_err *err)
     return rc;
 }
 
-/* What a signature says, without asking a key whether it signed that. */
+/* Read the statement of a signature, without verifying it with a key. */
 static int read_signature(const char *path, struct fm_err *err)
 {
     char *text = NULL;
@@ -188,7 +188,7 @@ static int read_signature(const char *path, struct fm_err *err)
     return rc;
 }
 
-/* A base-logits file, all of it: of short chunks and few words. */
+/* Read all of a base-logits file with short chunks and few words. */
 static int read_kl_base(const char *path, struct fm_err *err)
 {
     struct fm_klbase b;
@@ -259,7 +259,7 @@ static void load_expectations(void)
     }
 }
 
-/* One that ends in "..." is how the sentence begins. */
+/* An expectation that ends in "..." is the beginning of the sentence. */
 static bool is_expected(const char *text, const char *expected_text)
 {
     size_t n = strlen(expected_text), dots = strlen("...");
@@ -301,7 +301,7 @@ TEST(every_file_is_expected)
         if (f->d_name[0] == '.' || strcmp(f->d_name, "EXPECT") == 0)
             continue;
         size_t i = 0;
-        size_t n = strlen(f->d_name); /* of a pair of files the first is expected: DIR/t.bin */
+        size_t n = strlen(f->d_name); /* for a pair of files the first is in the list: DIR/t.bin */
         while (i < count && (strncmp(expected[i].file, f->d_name, n) != 0 ||
                              (expected[i].file[n] && expected[i].file[n] != '/')))
             i++;

@@ -1,6 +1,6 @@
 /*
- * The words that all rooms share, tested against their definitions: every half and bfloat16 there
- * is, and nested loops that must give the same bytes on any number of threads.
+ * The foundations that all rooms use, tested against their definitions: every half and bfloat16
+ * there is, and nested loops that must give the same bytes on any number of threads.
  */
 #include <errno.h>
 #include <math.h>
@@ -170,7 +170,7 @@ TEST(blocks_are_aligned_zeroed_and_may_be_empty)
     memcpy(grown, "abcdefghijkl", 12);
     first = grown;
     assert_int_equal(FM_GROW(grown, room, room, "words", &err), FM_OK);
-    assert_ptr_equal(grown, first); /* there is room */
+    assert_ptr_equal(grown, first); /* memory suffices */
     size_t before = room;
     assert_int_equal(FM_GROW(grown, room, room + 1, "words", &err), FM_OK);
     assert_true(room == 2 * before);
@@ -229,7 +229,7 @@ static void widens_like_the_definition(enum fm_dtype dtype, int exponent_bits, i
             assert_true(isnan(value_of(back[i], exponent_bits, fraction_bits)));
         } else {
             assert_true((double)wide[i] == v && !signbit(wide[i]) == !signbit(v));
-            assert_int_equal(back[i], i); /* what it holds survives */
+            assert_int_equal(back[i], i); /* the contents are kept */
         }
         assert_int_equal(fm_dtype_nonfinite(&all[i], dtype, 1), isfinite(v) ? 1 : 0);
     }
@@ -241,16 +241,16 @@ TEST(every_half_and_bfloat_widens_exactly)
     widens_like_the_definition(FM_BF16, 8, 7);
 }
 
-/* For neighbours a < b: everything below the middle goes to a, above it to b, the middle to the
- * even one.  All pairs of finite neighbours, positive and negative. */
+/* For neighbours a < b: values below the middle round to a, those above it to b, the middle to
+ * the even one.  All pairs of finite neighbours, positive and negative. */
 static void narrows_to_the_nearest(enum fm_dtype dtype, int exponent_bits, int fraction_bits)
 {
-    int last = ((1 << exponent_bits) - 1) << fraction_bits; /* Inf: where overflow goes */
+    int last = ((1 << exponent_bits) - 1) << fraction_bits; /* Inf is the result of overflow */
     for (int i = 0; i < last; i++) {
         double a = value_of((uint32_t)i, exponent_bits, fraction_bits);
         double b = i + 1 < last ? value_of((uint32_t)i + 1, exponent_bits, fraction_bits)
                                 : ldexp(1, 1 << (exponent_bits - 1));
-        float middle = (float)((a + b) / 2); /* exact: one bit more than they have */
+        float middle = (float)((a + b) / 2); /* exact, because floats have at least one bit more */
         float in[6] = {nextafterf(middle, 0), middle, nextafterf(middle, INFINITY)};
         uint16_t out[6], even = (uint16_t)(i + (i & 1));
         for (int k = 0; k < 3; k++)
@@ -358,8 +358,8 @@ TEST(nested_loops_give_the_same_bytes_on_any_threads)
             assert_int_equal(alone.done[i][j], 1);
 }
 
-/* Two tasks: one ends once the other, of the other thread, has begun, whose inner loop needs both.
- */
+/* Two tasks: one ends after the other, on the other thread, has begun, whose inner loop needs
+ * both. */
 struct meeting {
     pthread_barrier_t begun;
     pthread_mutex_t lock;
@@ -462,7 +462,7 @@ TEST(scratch_is_a_stack)
     fm_scratch_release(inner);
     assert_ptr_equal(fm_scratch(3 << 20), b); /* the memory is kept */
     fm_scratch_release(outer);
-    /* Nothing is in use: what took two blocks of memory is one from now on, and is kept. */
+    /* No block is in use: two blocks of memory are replaced by one, which is kept. */
     a = fm_scratch(100);
     b = fm_scratch(3 << 20);
     assert_true(b > a && b - a < 4096);
@@ -473,7 +473,8 @@ TEST(scratch_is_a_stack)
 
 static void watch_a_library(bool starved)
 {
-    const struct rlimit core = {0, 0}, all = {1 << 20, 1 << 20}; /* less than there is already */
+    const struct rlimit core = {0, 0}, all = {1 << 20, 1 << 20}; /* less than the process has
+                                                                    already */
     setrlimit(RLIMIT_CORE, &core);
     signal(SIGSEGV, SIG_DFL); /* cmocka's handler */
     if (freopen("/dev/null", "w", stderr) == NULL || (starved && setrlimit(RLIMIT_AS, &all) != 0))
@@ -507,7 +508,7 @@ static int crash_with_memory(void)
     abort();
 }
 
-/* QEMU's user mode takes the limit and ignores it. */
+/* QEMU's user mode accepts the limit and ignores it. */
 static int can_be_starved(void)
 {
     watch_a_library(true);

@@ -69,7 +69,7 @@ TEST(experts_are_scored_as_by_pytorch)
     }
 }
 
-/* One expert of every layer, or of every group of experts. */
+/* Remove one expert of every layer, or of every group of experts. */
 TEST(the_lowest_are_closed)
 {
     for (size_t i = 0; i < BASELINES; i++) {
@@ -134,14 +134,15 @@ TEST(channels_are_compared_as_far_as_the_scope_says)
     assert_memory_equal(w, ((uint32_t[]){2, 2, 2, 2}), sizeof w);
     assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 3, &err), FM_OK);
     assert_memory_equal(w, ((uint32_t[]){4, 1, 4, 1}), sizeof w);
-    /* of the model six: 0 1 2 3 4 5; of the three fives two stay, the lower channels */
+    /* of the model's channels six are kept: 0 1 2 3 4 5; of the three with score 5 two are kept,
+     * the lower channels */
     assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_GLOBAL, 3, &err), FM_OK);
     assert_memory_equal(w, ((uint32_t[]){4, 0, 4, 2}), sizeof w);
     assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 0, &err), FM_OK);
     assert_memory_equal(w, ((uint32_t[]){4, 4, 4, 4}), sizeof w);
 }
 
-/* Loss of the checkpoint without the experts, by transformers. */
+/* Loss of the checkpoint without these experts, from transformers. */
 static double golden_loss(const struct golden *g)
 {
     size_t n;
@@ -221,9 +222,10 @@ TEST(the_figures_depend_on_nothing_else)
     golden_close(&g);
 }
 
-/* One layer of four experts of eight channels in multiples of two.  Of 32 channels 15 go: the
- * shares of the 17 best are 8, 5, 3 and 1.  The last goes; 8 multiples: 4, 2 and 1 are whole, and
- * the one that is left is the second's or third's, which lack one each: the lower expert's. */
+/* One layer of four experts of eight channels in multiples of two.  15 of 32 channels are
+ * removed: the shares of the 17 best are 8, 5, 3 and 1.  The last expert is removed.  Of 8
+ * multiples, 4, 2 and 1 are whole; the remaining one goes to the lower of the second and third,
+ * which both lack one channel. */
 TEST(a_multiple_goes_to_the_largest_remainder)
 {
     double scores[32];
@@ -235,7 +237,7 @@ TEST(a_multiple_goes_to_the_largest_remainder)
     uint32_t w[4];
     assert_int_equal(fm_channelcut_multiple(w, &r, 15, 2, 2, &err), FM_OK);
     assert_memory_equal(w, ((uint32_t[]){8, 6, 2, 0}), sizeof w);
-    /* the router takes four: the last stays, with what would have been left */
+    /* the router takes four, so the last stays, with the remaining channels */
     assert_int_equal(fm_channelcut_multiple(w, &r, 15, 2, 4, &err), FM_OK);
     assert_memory_equal(w, ((uint32_t[]){8, 4, 2, 2}), sizeof w);
     /* nothing is removed */

@@ -1,5 +1,5 @@
-/* The measurements: a synthetic checkpoint that the suite itself reads, a meter that counts what it
- * passes on and changes nothing, and a whole round of io and engine. */
+/* The measurements: a synthetic checkpoint that the suite itself reads, a meter that counts
+ * calls and changes no result, and a whole round of io and engine. */
 #include <math.h>
 #include <unistd.h>
 
@@ -59,8 +59,8 @@ TEST(a_synthetic_checkpoint_opens_as_a_model)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-/* Outer tasks are under the opener's label, and those of a loop inside one under the label that the
- * outer one gave itself, whichever thread takes them. */
+/* Outer tasks have the opener's label, and those of a loop inside a task have the label that the
+ * task set, whichever thread runs them. */
 static void note_label(void *arg, int i)
 {
     (void)i;
@@ -140,7 +140,7 @@ TEST(io_and_engine_measure_a_small_model)
     free(engine);
 }
 
-/* With their own vocabularies they are as large as the published ones. */
+/* With their own vocabularies they have the published sizes. */
 TEST(models_with_latent_attention_are_made_as_what_they_are)
 {
     const struct {

@@ -1,4 +1,4 @@
-/* fm-bench(1)'s table of clipped layers is that of tests/measure/kernels.json, line by line. */
+/* The table of clipped layers in fm-bench(1) equals tests/measure/kernels.json, line by line. */
 #include <cjson/cJSON.h>
 
 #include "tests/unit/test.h"

@@ -1,4 +1,4 @@
-/* Families of masks in a stage stream: what is written reads back, what lies is refused. */
+/* Families of masks in a stage stream: written ones can be read, false ones are refused. */
 #include "tests/unit/stages.h"
 #include "tests/unit/test.h"
 

@@ -1,4 +1,5 @@
-/* Bundles: round trip, the same bytes everywhere, and every flip, cut and lie refused. */
+/* Bundles: round trip, the same bytes every time, and every flipped bit, cut and false statement
+ * refused. */
 #include <unistd.h>
 
 #include "formats/bundle/archive.h"
@@ -201,7 +202,7 @@ TEST(a_pipe_gets_the_bytes_that_a_file_gets)
     assert_true(scratch_same(path_a, path_b));
 }
 
-/* fm-pack's order: everything of the input copied, late segments, weights appended. */
+/* The order of fm-pack: everything of the input copied, late segments, weights appended. */
 static const char *const weight_names[] = {"weights/layers-00000.safetensors",
                                            "weights/rest.safetensors"};
 struct appending {
@@ -336,8 +337,8 @@ TEST(a_cut_at_a_member_with_end_blocks_is_refused)
 }
 
 /*
- * A stream with any manifest: members as the good one has them, its text edited by replacing `from`
- * with `to` of the same length, CHECKSUMS made right again.
+ * A stream with any manifest: the members of the good one, its text edited by replacing `from` with
+ * `to` of the same length, and correct CHECKSUMS.
  */
 static void expect_manifest_refused(const char *from, const char *to, const char *why)
 {
@@ -404,7 +405,7 @@ TEST(digests_that_are_none_are_refused)
         bad[i] = (char)(hex[i] >= 'a' ? hex[i] - 32 : hex[i]);
     expect_manifest_refused(hex, bad, "not 32 lower-case");
     memcpy(bad, hex, sizeof bad);
-    bad[31] = '"'; /* one digit less, and an odd rest */
+    bad[31] = '"'; /* one digit less, and an odd number of digits */
     char longer[40], shorter[40];
     snprintf(longer, sizeof longer, "\"%s\"", hex);
     snprintf(shorter, sizeof shorter, "\"%.31s\" ", hex);
@@ -417,7 +418,7 @@ TEST(digests_that_are_none_are_refused)
     expect_manifest_refused(key, other, "has no digest");
 }
 
-/* Write `bytes` to path_a with an empty member before position `at`; they move. */
+/* Write `bytes` to path_a with an empty member before position `at`; the members after it move. */
 static void spew_with_member(char *bytes, size_t size, size_t at, const char *name)
 {
     char header[FM_ARCHIVE_HEADER_MAX];
@@ -429,7 +430,7 @@ static void spew_with_member(char *bytes, size_t size, size_t at, const char *na
     spew(path_a, bytes, size + 512);
 }
 
-/* Move one member's bytes: the manifest second, a stranger, an order that is wrong. */
+/* Change the order of members: the manifest second, an unknown member, a wrong order. */
 TEST(streams_in_the_wrong_order_are_refused)
 {
     size_t size;
@@ -476,7 +477,8 @@ TEST(a_name_that_tar_cannot_hold_is_an_error)
     assert_int_not_equal(access(path_a, F_OK), 0);
 }
 
-/* What one checkpoint would not have carried, no bundle gets: reader and writer have one rule. */
+/* Names that are not carried from a checkpoint are refused in a bundle: reader and writer have
+ * one rule. */
 TEST(a_name_that_is_not_carried_is_an_error)
 {
     static const char *const names[] = {"carried/a/b", "carried/.netrc", "carried/x.safetensors",
@@ -524,7 +526,7 @@ TEST(a_corrupt_input_is_found_while_copied)
 
 TEST(any_number_of_members_lays_out)
 {
-    /* Many sizes of manifest, so that its digits and its length chase each other. */
+    /* Manifests of many sizes, because the size has to agree with offsets that depend on it. */
     char text[3000];
     memset(text, 'x', sizeof text);
     for (size_t n = 0; n < sizeof text - 1; n += 7) {

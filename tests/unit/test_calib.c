@@ -1,6 +1,6 @@
 /*
- * Sequences of small files whose tokens are their own positions, so that what was read where can
- * be seen in the ids.
+ * Sequences of small files whose tokens are their own positions, so that the ids show what was
+ * read.
  */
 #include "lib/data/calib.h"
 #include "lib/data/mixture.h"
@@ -30,7 +30,7 @@ static struct fm_calib open_calib(const struct fm_run_options *run)
     return c;
 }
 
-/* All ids, read in pieces; good until four calls later. */
+/* All ids, read in pieces; valid until the fourth call after this one. */
 static const int32_t *ids_of(const struct fm_calib *c)
 {
     static int32_t ids[4][1000];
@@ -99,7 +99,7 @@ TEST(most_tokens_cut_whole_sequences)
     assert_int_equal(c.count, 5);
     fm_calib_close(&c);
     struct fm_err err = {0};
-    run.inputs.eval_tokens = run.inputs.tokens; /* what is measured on keeps its length */
+    run.inputs.eval_tokens = run.inputs.tokens; /* the sequences to measure on keep their length */
     assert_int_equal(fm_calib_open(&c, &run, &config, true, &err), FM_OK);
     assert_int_equal(c.count, 100);
     fm_calib_close(&c);
@@ -231,7 +231,7 @@ TEST(sources_are_interleaved_by_weight)
                                  .inputs.token_dtype = FM_TOKEN_U16,
                                  .inputs.seq_len = 10};
     struct fm_calib c = open_calib(&run);
-    /* 0.7 (i + 1) - a against 0.3 (i + 1) - b, until the 7 sequences of b are over. */
+    /* 0.7 (i + 1) - a against 0.3 (i + 1) - b, until the 7 sequences of b are used up. */
     static const int first[] = {0, 500, 10, 20, 30, 510, 40, 50, 520, 60, 70};
     assert_int_equal(c.inputs, 2);
     for (size_t i = 0; i < sizeof first / sizeof *first; i++)
@@ -275,7 +275,7 @@ TEST(a_mixture_is_shuffled_source_by_source)
         assert_int_equal(ids_of(&c)[i * 10] >= 500, i % 2);
     for (int i = 0; i < 40; i++)
         same += ids_of(&c)[(2 * i + 1) * 10] == ids_of(&c)[2 * i * 10] + 500;
-    assert_true(same < 10); /* each by a permutation of its own */
+    assert_true(same < 10); /* each permuted separately */
     fm_calib_close(&c);
 }
 

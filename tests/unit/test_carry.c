@@ -1,4 +1,5 @@
-/* What travels along with a checkpoint, and what must not: links out of it above all. */
+/* Files that are carried with a checkpoint, and those that must not be, above all links out of
+ * it. */
 #include "formats/tensor/carry.h"
 #include "formats/tensor/hfcache.h"
 #include "tests/unit/scratch.h"
@@ -160,7 +161,7 @@ TEST(follows_links_inside_and_into_a_cache)
     is_refused(snapshot, NULL, FM_ENOENT, "cannot examine 'tokenizer.json'");
 }
 
-/* The name and revision are in the path of a snapshot, and in no other. */
+/* The name and revision are taken from the path of a snapshot, and from no other path. */
 TEST(origin_is_that_of_a_snapshot)
 {
     static const char *const made[] = {
@@ -205,10 +206,10 @@ TEST(refuses_links_that_lead_elsewhere)
     is_refused(name, NULL, FM_ECONFIG, "home/secret', outside the checkpoint");
     carries(name, (const char *const[]){"tokenizer.json", NULL}, "config.json tokenizer.json");
     scratch_check(unlink(scratch(scratch_inside(name, "tokenizer.json"))) == 0, "unlink");
-    link_to(scratch("home/blobs/secret"), name, "LICENSE"); /* blobs, but of no cache */
+    link_to(scratch("home/blobs/secret"), name, "LICENSE"); /* blobs, but not those of a cache */
     is_refused(name, NULL, FM_ECONFIG, "'LICENSE' is a link to '");
     scratch_check(unlink(scratch(scratch_inside(name, "LICENSE"))) == 0, "unlink");
-    link_to("../home/secret", name, "id_rsa"); /* nothing that would travel */
+    link_to("../home/secret", name, "id_rsa"); /* no carried file */
     carries(name, NULL, "config.json");
     scratch_check(unlink(scratch(scratch_inside(name, "config.json"))) == 0, "unlink");
     scratch_put("home", "config.json", "{}");
@@ -216,7 +217,7 @@ TEST(refuses_links_that_lead_elsewhere)
     is_refused(name, NULL, FM_ECONFIG, "'config.json' is a link to '");
 }
 
-/* Beside a downloaded model, the cache may have private ones. */
+/* Next to a downloaded model, the cache may have private ones. */
 TEST(refuses_blobs_of_another_repository)
 {
     static const char snapshot[] = "models--c--d/snapshots/0123";
@@ -237,7 +238,7 @@ TEST(refuses_blobs_of_another_repository)
     link_to("../../blobs/71", snapshot, "tokenizer.json");
     link_to("../../models--c--secret/blobs/70", "models--c--d/blobs", "71");
     is_refused(snapshot, NULL, FM_ECONFIG, "models--c--secret/blobs/70', outside the checkpoint");
-    /* From no snapshot, to blobs of any repository */
+    /* From a directory that is not a snapshot, to blobs of any repository */
     link_to("../models--c--d/blobs/70", name, "tokenizer.json");
     is_refused(name, NULL, FM_ECONFIG, "models--c--d/blobs/70', outside the checkpoint");
 }

@@ -1,4 +1,4 @@
-/* The limit of a job's memory, in trees of control groups that are made for it. */
+/* The memory limit of a job, in trees of control groups made for the test. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ TEST(the_least_limit_counts)
     assert_int_equal(fm_cgroup_memory("own1", "v1"), 700);
 }
 
-/* A container has its own group mounted where it sees the path of the machine's. */
+/* In a container the mount point is its own group, and the path is that of the machine. */
 TEST(a_group_that_is_not_there_is_passed_over)
 {
     put("inside/memory.max", "5000\n");

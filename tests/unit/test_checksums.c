@@ -1,4 +1,5 @@
-/* The last member of a stream, CHECKSUMS: it decides even over a manifest that reads well. */
+/* The last member of a stream, CHECKSUMS: its digests are checked even if the manifest is well
+ * formed. */
 #include "formats/bundle/archive.h"
 #include "formats/bundle/bundle.h"
 #include "formats/json/json.h"
@@ -6,10 +7,10 @@
 #include "tests/unit/test.h"
 
 static char path[512], bytes[65536];
-static size_t size, sums, sums_bytes, manifest_bytes; /* of the stream, and places in it */
+static size_t size, sums, sums_bytes, manifest_bytes; /* of the stream; and places in it */
 static char *const manifest = bytes + FM_ARCHIVE_BLOCK;
 
-/* A stream with one member beside its ends. */
+/* A stream with one member between manifest and CHECKSUMS. */
 static int make_stream(void **unused)
 {
     static const char text[] = "{\"suite\": \"0\"}\n";
@@ -38,7 +39,7 @@ static int make_stream(void **unused)
     return 0;
 }
 
-/* In the manifest, by a text of the same length. */
+/* Replace a text in the manifest by one of the same length. */
 static void replace(const char *from, const char *to)
 {
     char *at = memmem(manifest, manifest_bytes, from, strlen(from));
@@ -56,14 +57,14 @@ static void expect_refused(const char *why)
         fail_msg("expected '%s', got '%s'", why, err.text);
 }
 
-/* Another way to write the same manifest: only its digest differs. */
+/* Another spelling of the same manifest: only its digest differs. */
 TEST_AROUND(a_manifest_without_its_digest_is_refused, make_stream, NULL)
 {
     replace("\"schema\": 1", "\"schema\" :1");
     expect_refused("does not match its digest in CHECKSUMS");
 }
 
-/* All sizes and digests are right again. */
+/* All sizes and digests are correct again. */
 TEST_AROUND(a_line_for_nothing_is_refused, make_stream, NULL)
 {
     static const char more[] = "more\n";

@@ -1,4 +1,4 @@
-/* libfm_clip on the CPU: what clip.h promises, sentence by sentence. */
+/* libfm_clip on the CPU: the statements of clip.h, one after another. */
 #include "kernels/clip/clip_tile.h"
 #include "tests/unit/clip.h"
 
@@ -31,7 +31,7 @@ KERNEL_TEST(every_type_on_every_path_agrees_with_the_definition)
                 check_guards();
                 free_arrays();
             }
-    assert_true(ran >= 5 * 3 * 3); /* the portable path at least */
+    assert_true(ran >= 5 * 3 * 3); /* at least the portable path */
 }
 
 KERNEL_TEST(avx2_gives_the_bits_of_avx512)
@@ -152,7 +152,8 @@ KERNEL_TEST(a_row_has_the_bits_it_has_alone)
     free_arrays();
 }
 
-/* What a tile makes of `lanes` columns by panels, to compare with its way for few rows. */
+/* The product that a tile makes of `lanes` columns by panels, to compare with its function for
+ * few rows. */
 static void by_panels(const struct fm_clip_tile *tile, bool rows_are_columns, float *c, int ldc,
                       const float *const *x, int rows, const char *w, int64_t ld, int lanes,
                       int terms, int type)
@@ -248,8 +249,8 @@ KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work)
     free_arrays();
 }
 
-/* The layer's experts with biases, clamped where many gates and ups are beyond; biases of channels
- * of no expert are NaN. */
+/* The layer's experts with biases, many gates and ups outside the bounds; biases of channels
+ * without an expert are NaN. */
 static void clamp_layer(struct layer *s)
 {
     size_t channels = (size_t)s->l.channels, H = (size_t)s->l.H, E = (size_t)s->l.E;
@@ -288,7 +289,7 @@ KERNEL_TEST(clamped_experts_with_biases_agree_with_the_definition)
             }
 }
 
-/* By the formula of clip.h, one channel wide; and width 0, which is only down's bias. */
+/* Against the formula of clip.h, one channel wide; and width 0, which gives only down's bias. */
 KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula)
 {
     struct layer s = make_layer(FM_CLIP_F32, 1, 1, 1);
@@ -304,7 +305,7 @@ KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula)
     s.widths[0] = 0;
     assert_true(run_once(&s, &c));
     assert_true(fabs(out_at(&s, &c, 0) - weight * -2) < 1e-6 * fabs(weight));
-    ((int32_t *)c.c.ids)[0] = 1; /* no expert here */
+    ((int32_t *)c.c.ids)[0] = 1; /* no expert of this layer */
     assert_true(run_once(&s, &c));
     assert_true(out_at(&s, &c, 0) == 0);
     free_arrays();

@@ -1,6 +1,6 @@
 /*
- * The bfloat16 tile on CPUs without its instruction: the same source, with the one instruction
- * written out.  What it does with denormals differs, and they do not occur here.
+ * The bfloat16 tile on CPUs without its instruction: the same source with that instruction replaced
+ * by a function.  Their treatment of denormals differs, and none occur here.
  */
 #include "tests/unit/clip.h"
 
@@ -22,7 +22,7 @@ __attribute__((target("avx512f"))) static __m512 add_pairs(__m512 sum, __m512i a
 
 #define _mm512_dpbf16_ps(sum, a, b) add_pairs(sum, (__m512i)(a), (__m512i)(b))
 #define fm_isa_avx512_bf16() (fm_isa() >= FM_ISA_AVX512)
-#include "kernels/clip/clip_bf16.c" /* fm_clip_tile_bf16, in place of the library's */
+#include "kernels/clip/clip_bf16.c" /* the name fm_clip_tile_bf16 is the library's */
 
 static uint16_t *bf16_numbers(size_t n)
 {
@@ -92,7 +92,7 @@ KERNEL_TEST(the_bf16_tile_multiplies_what_was_packed)
             }
 }
 
-/* Odd sizes: rows of pairs end in half a pair, and the workspace held NaN before. */
+/* Odd sizes: rows of pairs end in half a pair, and the workspace contained NaN. */
 KERNEL_TEST(a_call_by_pairs_agrees_with_the_definition)
 {
     static const int sizes[][2] = {{48, 37}, {67, 131}, {33, 400}, {1, 1}};

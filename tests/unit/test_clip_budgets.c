@@ -1,5 +1,4 @@
-/* libfm_clip on the CPU: budgets, one for a call or one for each token, and switching between them.
- */
+/* libfm_clip on the CPU: one budget for a call or for each token, and switching between budgets. */
 #include "tests/unit/clip.h"
 
 KERNEL_TEST(budgets_per_token_equal_a_call_per_budget)
@@ -49,7 +48,7 @@ KERNEL_TEST(a_switch_is_one_number_of_any_type)
             expect_same(&s, &want[b], &c);
             assert_int_equal(fm_clip_status(clip, NULL), 0);
         }
-        c.c.budget = array(1, 8); /* a call's own number comes first */
+        c.c.budget = array(1, 8); /* a call's own number takes precedence */
         c.c.budget_type = type;
         write_number((void *)(uintptr_t)c.c.budget, type, 2);
         run(clip, &s, &c);

@@ -1,6 +1,6 @@
 /*
- * The tile map of the clipped FFN: every number of a product is made by exactly one tile, no tile
- * uses a channel past its expert's width, and the long ones come first.
+ * The tile map of the clipped FFN: every number of a product is computed by exactly one tile, no
+ * tile uses a channel past its expert's width, and the long tiles come first.
  */
 #include "kernels/clip/cuda/clip_cuda_tiles.h"
 #include "tests/unit/test.h"
@@ -11,7 +11,7 @@ static const struct fm_cuda_shape hopper = {{64, 128}, {128, 256}, 132, 1};
 static const struct fm_cuda_shape portable = {{64, 64}, {128, 128}, 216, 0};
 static const struct fm_cuda_shape tiny = {{64, 128}, {128, 256}, 3, 1};
 
-/* A plan as the device makes it: active groups in order, with begins of both products. */
+/* A plan as made by the device: active groups in order, with begins of both products. */
 struct plan {
     struct fm_cuda_plan_totals totals;
     struct fm_cuda_group groups[GROUPS_MAX];
@@ -66,7 +66,7 @@ static struct fm_cuda_tile take(const struct fm_cuda_shape *shape, const struct 
     return fm_cuda_take(shape, p, &plan->totals, plan->groups, plan->begin[p - 1], item, H);
 }
 
-/* Every block walks its rounds; `seen` counts how often each item is taken. */
+/* Every block goes through its rounds; `seen` counts how often each item is taken. */
 static void blocks_take_every_item_once(const struct fm_cuda_shape *shape, int32_t items)
 {
     int32_t *seen = calloc((size_t)items + 1, sizeof *seen);
@@ -82,7 +82,8 @@ static void blocks_take_every_item_once(const struct fm_cuda_shape *shape, int32
     free(seen);
 }
 
-/* Counts how often each (row, column block of 64, split) of group a is made, and checks bounds. */
+/* Count how often each (row, column block of 64, split) of group a is computed, and check
+ * bounds. */
 static void check_group(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
                         int32_t a, int32_t H)
 {
@@ -179,7 +180,7 @@ TEST(long_sums_come_first)
     }
 }
 
-/* The last round of small tiles is cut in two only where that fills blocks that would be idle. */
+/* The last round of small tiles is cut in two only if that uses blocks that would be idle. */
 TEST(a_thin_last_round_is_halved)
 {
     assert_int_equal(fm_cuda_halved(&hopper, 132 * 5 + 57, 1000), 57);
@@ -195,12 +196,12 @@ TEST(splits_are_whole_steps_and_no_longer_than_the_bound)
         int32_t splits = fm_cuda_splits(width, 0), part = fm_cuda_split_channels(width, 0);
         assert_int_equal(part % FM_CUDA_STEP, 0);
         assert_true(part <= FM_CUDA_SPLIT_CHANNELS && splits * part >= width);
-        assert_true((splits - 1) * part < width); /* none is empty */
+        assert_true((splits - 1) * part < width); /* no group is empty */
         assert_int_equal(fm_cuda_splits(width, 1), 1);
     }
 }
 
-/* The share of work that the busiest block does over the mean: what the order is for. */
+/* The work of the busiest block relative to the mean: the purpose of the order. */
 static double imbalance(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
                         int32_t H)
 {

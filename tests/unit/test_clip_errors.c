@@ -1,4 +1,4 @@
-/* libfm_clip: what is refused, and with which sentence. */
+/* libfm_clip: arguments that are refused, and the sentences. */
 #include "tests/unit/clip.h"
 
 #include <sys/mman.h>
@@ -83,7 +83,7 @@ KERNEL_TEST(wrong_calls_are_refused_with_a_sentence)
     free_arrays();
 }
 
-/* No array is looked into before the numbers that say how far to look are right. */
+/* Arrays are read only after the numbers that give their sizes are checked. */
 KERNEL_TEST(the_definition_refuses_what_a_forward_refuses)
 {
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
@@ -122,7 +122,7 @@ KERNEL_TEST(the_definition_refuses_what_a_forward_refuses)
     free_arrays();
 }
 
-/* The sentence names a first channel whose end no int64_t holds. */
+/* The sentence names a first channel whose end does not fit an int64_t. */
 KERNEL_TEST(channels_past_all_numbers_are_named)
 {
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);
@@ -163,7 +163,7 @@ KERNEL_TEST(a_share_of_nonsense_is_nothing)
     assert_int_equal(fm_clip_shard_channel(5, 4, 2, 0), 9);
 }
 
-/* A copy of a caller's struct that ends where the page after it may not be read. */
+/* A copy of a caller's struct at the end of accessible memory. */
 struct edge {
     void *at;
     char *map;
@@ -186,7 +186,7 @@ static void remove_edge(struct edge *e)
     munmap(e->map, 2 * e->page);
 }
 
-/* Older headers' structs, this one's, and newer ones' that ask for nothing new. */
+/* Structs of older headers, of this one, and of newer ones that use no new feature. */
 KERNEL_TEST(structs_of_other_headers_give_the_same_bits)
 {
     static const uint32_t layer_sizes[] = {FM_CLIP_LAYER_SIZE_MIN, 112, 136, FM_CLIP_SIZE_MAX};
@@ -216,7 +216,7 @@ KERNEL_TEST(structs_of_other_headers_give_the_same_bits)
     free_arrays();
 }
 
-/* Newer headers' structs that ask for what is not known here, in the first byte or in the last. */
+/* Newer structs that use features unknown here, in the first byte or in the last. */
 KERNEL_TEST(fields_not_known_here_are_refused)
 {
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);

@@ -1,7 +1,7 @@
 /*
- * libfm_clip in a program that handles signals on whatever stack is in use: the same bits.  A
- * kernel that borrows the stack pointer would lose numbers, or malloc's headers, to the frames
- * that a handler gets below it.
+ * libfm_clip in a program whose signal handlers run on any stack: the same bits.  A kernel that
+ * used the stack pointer for other data would lose it, because a handler's frame is written below
+ * the stack pointer.
  */
 #include "tests/unit/clip.h"
 
@@ -13,7 +13,7 @@ enum { CALLERS = 3, FRAME_BYTES = 8192, HITS = 200, CALLS_MIN = 4, CALLS_MAX = 2
 
 static atomic_int hits; /* handlers that ran on a caller's stack */
 
-/* No SA_ONSTACK, and a frame that is written from end to end. */
+/* No SA_ONSTACK, and a frame that is written completely. */
 static void dirty_the_stack(int sig)
 {
     volatile unsigned char frame[FRAME_BYTES];
@@ -46,7 +46,8 @@ static void *call_under_fire(void *arg)
     return NULL;
 }
 
-/* A timer hits the process, and this thread each caller, until all of them have ended. */
+/* A timer signals the process, and this thread signals each caller, until all of them have
+ * ended. */
 static void fire(struct caller caller[CALLERS])
 {
     const struct itimerval often = {{0, 100}, {0, 100}};
@@ -72,7 +73,7 @@ static void call_in_a_storm(const struct layer *s, int N)
     struct call quiet = make_call(s, N, 2);
     struct caller caller[CALLERS];
     if (fm_clip_prepare(&clip, &s->l, NULL) != FM_CLIP_OK)
-        return; /* a path that this machine lacks */
+        return; /* a path that this machine does not have */
     run(clip, s, &quiet);
     atomic_store(&hits, 0);
     for (int i = 0; i < CALLERS; i++) {

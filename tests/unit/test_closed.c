@@ -1,10 +1,10 @@
-/* Experts that are closed, against golden/baselines: checkpoints from which they were removed. */
+/* Closed experts, against golden/baselines: checkpoints from which these were removed. */
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
 #include "tests/unit/baselines.h"
 #include "tests/unit/test.h"
 
-/* (M, E) of the lane: 0, or closed where keep says so. */
+/* (M, E) of the lane: 0, or closed if keep is 0. */
 static float *close_experts(const int32_t *keep, size_t count)
 {
     float *closed = malloc(count * sizeof *closed);

@@ -1,11 +1,11 @@
-/* What ranks say to each other arrives, in order, and an error of one is the error of all; on
+/* Messages between ranks arrive, in order, and the error of one rank is returned by all; on
  * threads here, and between processes under MPI (test_ranks.sh). */
 #include <unistd.h>
 
 #include "tests/unit/ranks.h"
 #include "tests/unit/test.h"
 
-static struct fm_err never; /* of calls that must not fail */
+static struct fm_err never; /* for calls that must not fail */
 
 /* ---- pieces ---- */
 
@@ -109,7 +109,7 @@ static void slices_travel(struct fm_comm *comm)
     }
 }
 
-/* Sizes that differ by pair, nothing for some. */
+/* Sizes that differ by pair, some of them 0. */
 static size_t size_between(int from, int to)
 {
     return (from + to) % 3 == 0 ? 0 : (size_t)from * 5000 + (size_t)to * 70001 + 1;
@@ -143,7 +143,7 @@ static void the_least_is_everyones(struct fm_comm *comm)
 
 /* ---- agreement ---- */
 
-/* A stop of one is a stop of all, after which they talk on. */
+/* A stop of one rank is a stop of all, and communication continues. */
 static void a_stop_is_agreed_and_no_end(struct fm_comm *comm)
 {
     struct fm_err err = {0};
@@ -151,12 +151,12 @@ static void a_stop_is_agreed_and_no_end(struct fm_comm *comm)
     int rc = rank == last ? fm_fail(&err, FM_ESAVED, "stopped by a signal") : FM_OK;
     RANKS_CHECK(fm_comm_agree(comm, rc, &err) == FM_ESAVED && err.code == FM_ESAVED);
     RANKS_CHECK(strcmp(err.text, "stopped by a signal") == 0);
-    /* Levels above tell the same again: that is no news, and no message. */
+    /* Outer levels agree on the same error again: it is not sent again. */
     RANKS_CHECK(fm_comm_agree(comm, FM_ESAVED, &err) == FM_ESAVED);
     what_rank_0_has_is_told(comm);
 }
 
-/* Rank 0 fails where the others go on to talk: they have its error instead. */
+/* Rank 0 fails while the others make other calls: they return its error. */
 static void the_error_of_rank_0_is_everyones(struct fm_comm *comm)
 {
     struct fm_err err = {0};
@@ -168,7 +168,8 @@ static void the_error_of_rank_0_is_everyones(struct fm_comm *comm)
     RANKS_CHECK(fm_comm_close(comm, rc, &err) == FM_EIO);
 }
 
-/* Of two that fail the lower is heard, a stop is not, and the talk is over. */
+/* The lower of two failing ranks gives the error; it takes precedence over a stop, and
+ * communication ends. */
 static void the_error_of_the_lowest_ends_all(struct fm_comm *comm)
 {
     struct fm_err err = {0};
@@ -181,7 +182,7 @@ static void the_error_of_the_lowest_ends_all(struct fm_comm *comm)
     RANKS_CHECK(fm_comm_agree(comm, rc, &err) == FM_ECREATE && err.code == FM_ECREATE);
     snprintf(want, sizeof want, "rank 1 on %s: rank 1 is out of disk", fm_comm_host(comm, 1));
     RANKS_CHECK(strcmp(err.text, want) == 0);
-    /* No message any more: calls give the same error, whatever they are, at once. */
+    /* After that, every call returns the error at once, without a message. */
     for (int i = 0; i <= rank && ranks > 1; i++) {
         struct fm_err again = {0};
         RANKS_CHECK(fm_comm_tell(comm, word, sizeof word, &again) == FM_ECREATE);
@@ -238,7 +239,7 @@ TEST(ranks_on_threads)
         ranks_of_threads(sizes[i], bodies, BODIES, NULL);
 }
 
-/* ---- alone ---- */
+/* ---- a single process ---- */
 
 TEST(nothing_is_said_alone)
 {
@@ -264,7 +265,7 @@ TEST(nothing_is_said_alone)
     assert_int_equal(fm_comm_close(NULL, FM_ESAVED, &err), FM_ESAVED);
 }
 
-/* fm_comm_open of a process that is alone, with one variable of a launcher. */
+/* fm_comm_open in a single process, with one variable of a launcher. */
 static int open_alone(const char *name, const char *value, const struct fm_wire *wire, bool alone,
                       const char **warning, struct fm_err *err)
 {
@@ -302,7 +303,7 @@ TEST(one_of_many_that_is_alone_is_refused)
     pthread_barrier_destroy(&ranks_wire.all);
 }
 
-/* What is no number of processes says nothing. */
+/* A value that is not a number of processes is ignored. */
 TEST(values_of_others_are_ignored)
 {
     static const char *const values[] = {"", "abc", "0", "-3", "1", "2x", " 2", "0x10", "1e9"};

@@ -1,4 +1,4 @@
-/* Commands that behave, and commands that do not. */
+/* Tokenizer commands that behave well, and commands that do not. */
 #include <signal.h>
 
 #include "formats/file/file.h"
@@ -8,7 +8,7 @@
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
 
-/* `lines` lines of "text N"; where `fails`, an error after them. */
+/* `lines` lines of "text N"; if `fails`, an error after them. */
 struct source {
     uint64_t lines, given, piece;
     bool fails;
@@ -80,7 +80,7 @@ TEST(a_command_may_answer_at_once_or_at_the_end)
 
 TEST(it_is_stopped_where_there_is_enough)
 {
-    /* It would never end, and what it says later is of no account. */
+    /* The command would never end; its later output does not matter. */
     struct answer a = ask("sed -u 5q >/dev/null; printf '[1]\\n[2, 2]\\n[3,3]\\n[4]\\nrubbish'; "
                           "trap '' TERM; while :; do sleep 0.1; done",
                           1000000000, false, 4);
@@ -89,7 +89,7 @@ TEST(it_is_stopped_where_there_is_enough)
     assert_int_equal(a.lines, 3);
     assert_int_equal(a.size, 20);
     assert_true(a.seconds < 3);
-    /* An error of the feed after the wanted tokens does not count. */
+    /* An error of the feed after the requested tokens is ignored. */
     a = ask("sed 's/.*/[1,2]/'", 10, true, 20);
     assert_int_equal(a.rc, FM_OK);
     assert_int_equal(a.lines, 10);
@@ -142,7 +142,7 @@ TEST(what_it_leaves_behind_is_not_waited_for)
         assert_int_equal(a.lines, 10000);
         assert_true(a.seconds < 0.9); /* before it would count as silent */
     }
-    /* It is gone, not only forgotten. */
+    /* The process has ended. */
     char command[700];
     snprintf(command, sizeof command, "sed 's/.*/[1]/'; sleep 60 & echo $! >%s", scratch("stray"));
     assert_int_equal(ask(command, 3, false, 0).rc, FM_OK);

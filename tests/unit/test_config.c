@@ -1,6 +1,6 @@
 /*
- * config.json of every spelling that transformers 4 and 5 write, and every one that we cannot
- * compute, which must be refused by the name of its key.
+ * config.json in every spelling of transformers 4 and 5, and those that we cannot compute, which
+ * must be refused, naming the key.
  */
 #include <cjson/cJSON.h>
 #include <glob.h>
@@ -12,8 +12,8 @@
 #include "tests/unit/owned.h"
 #include "tests/unit/test.h"
 
-/* A config.json of these lines, `more` in front (a key there must not be among the base ones that
- * are left out by `without`). */
+/* A config.json of these lines, preceded by `more` (whose keys must not be among the base lines
+ * that `without` leaves in). */
 static const char *const base[] = {
     "\"model_type\":\"mixtral\"",  "\"hidden_size\":4096",
     "\"intermediate_size\":14336", "\"num_hidden_layers\":32",
@@ -191,7 +191,7 @@ TEST(every_tensor_has_a_row_and_nothing_else_has)
     assert_null(fm_weights_find(&c, FM_NAMING_STOCK, "lm_head.weight", &l, &e));
 }
 
-/* As DeepSeek-V3 and MiniMax-M2 have it. */
+/* As in DeepSeek-V3 and MiniMax-M2. */
 TEST(a_storage_is_read)
 {
     struct fm_config c =
@@ -209,9 +209,9 @@ TEST(a_storage_is_read)
            FM_ECONFIG, "quantized (compression_config");
 }
 
-/* config.json of every family in golden/, with each number in turn at the ends of what int,
- * int64_t, float and double hold: read or refused with a sentence, and (under sanitizers) nothing
- * overflows before a limit is looked at. */
+/* config.json of every family in golden/, with each number in turn set to the limits of int,
+ * int64_t, float and double: it is read or refused with a sentence, and (under sanitizers)
+ * nothing overflows before a limit is checked. */
 static void try_number(const cJSON *root, const char *key, const char *model)
 {
     struct fm_config c;

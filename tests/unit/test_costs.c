@@ -1,6 +1,6 @@
 /*
- * What blocks say they cost, against what is there: parameters against the tensors of a checkpoint,
- * floating-point operations against the products that a sweep was seen to compute.
+ * The costs that blocks report: parameters against the tensors of a checkpoint, floating-point
+ * operations against the products that a sweep computes.
  */
 #include "formats/tensor/hfdir.h"
 #include "lib/bench/meter.h"
@@ -67,7 +67,7 @@ TEST(parameters_are_those_of_the_tensors)
     }
 }
 
-/* A channel's weights are what is missing where an expert is one channel narrower. */
+/* The weights of a channel are the difference to an expert that is one channel narrower. */
 TEST(a_channel_is_what_a_width_changes)
 {
     for (size_t i = 0; i < MODELS; i++) {
@@ -188,7 +188,7 @@ TEST(a_backward_takes_the_products_that_blocks_say)
     }
 }
 
-/* What a visitor that scores channels adds. */
+/* Work added by a visitor that scores channels. */
 struct scorer {
     const struct fm_ops *ops;
     int H;
@@ -219,13 +219,13 @@ TEST(gradients_of_experts_weights_take_as_many_again)
     }
 }
 
-/* Four times through the state of every head, and the convolution. */
+/* Every head's state is used four times; and the convolution. */
 static double delta_layer(const struct fm_deltanet *m)
 {
     return 8.0 * m->Q * m->C * m->D + 2.0 * (2 * m->G * m->C + m->Q * m->D) * m->W;
 }
 
-/* For each query and key seen. */
+/* For each query and each key that it attends to. */
 static double attention_layer(const struct fm_config *c, int l)
 {
     if (c->attention == &fm_mla)
@@ -233,8 +233,8 @@ static double attention_layer(const struct fm_config *c, int l)
     return 2.0 * (c->C + fm_gqa_value(c)) * fm_gqa_heads(c, l);
 }
 
-/* Attention's scores are no products of a layer's tensors: one of C and one of values' width per
- * query head and key seen; nor are the states of a DeltaNet. */
+/* Scores of attention are not products with a layer's tensors: one of C and one of values' width
+ * per query head and key; nor are the states of a DeltaNet. */
 TEST(attention_counts_its_scores)
 {
     for (size_t i = 0; i < MODELS; i++) {

@@ -1,6 +1,7 @@
 /*
- * What products of the fast tables promise beside their values: one thread, the same bytes wherever
- * operands lie, NaN that stays; a refusal by name where the CPU cannot; and the exponential.
+ * Properties of the products of the fast tables besides their values: one thread, the same bytes
+ * for any alignment of operands, NaN propagated; an error that names what the CPU lacks; and the
+ * exponential.
  */
 #include "tests/unit/kernels.h"
 
@@ -35,7 +36,7 @@ KERNEL_TEST(products_stay_on_the_calling_thread)
 {
     size_t n = 512;
     float *a = normals(n * n, 1), *c = floats(n * n);
-    int before = count_threads(); /* an emulator has one of its own */
+    int before = count_threads(); /* an emulator has one thread of its own */
     cpu()->gemm(false, true, (int)n, (int)n, (int)n, 1, fm_f32(a), (int)n, fm_f32(a), (int)n, 0, c,
                 (int)n);
     assert_int_equal(count_threads(), before);

@@ -1,5 +1,5 @@
-/* Other criteria than fm-rank's own, against golden/baselines: what a few lines of PyTorch give;
- * and what fm-train makes of their scores. */
+/* Criteria other than fm-rank's own, against golden/baselines, made by a few lines of PyTorch;
+ * and their use by fm-train. */
 #include "lib/base/pool.h"
 #include "lib/learn/rank.h"
 #include "lib/learn/train.h"
@@ -88,7 +88,7 @@ TEST(the_bytes_depend_on_nothing_else)
     assert_true(runs_same("one.fm", "two.fm"));
 }
 
-/* What fm-train makes of a ranking by energy; the code and, where it is not FM_OK, the sentence. */
+/* fm-train on a ranking by energy: the code and, if it is not FM_OK, the sentence. */
 static int train_on_energy(enum fm_method method, double prior, struct fm_err *err)
 {
     struct runs r;

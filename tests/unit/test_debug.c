@@ -1,4 +1,4 @@
-/* What `make DEBUG=1` adds: a table of operations that looks at what was written, checks of masks
+/* The additions of `make DEBUG=1`: a table of operations that checks outputs, checks of masks
  * and bundles, and lines of events. */
 #include <math.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 #include "tests/unit/sweeps.h"
 #include "tests/unit/test.h"
 
-/* What body() says on standard error in a child, and how the child ends. */
+/* Standard error of body() in a child, and how the child ends. */
 static int said_by(char said[4096], int (*body)(void))
 {
     int log = memfd_create("stderr", 0), before = dup(STDERR_FILENO);
@@ -53,7 +53,7 @@ static int swiglu_of_numbers(void)
     return 0;
 }
 
-/* Rows of C that are further apart than they are long: the gaps are not output. */
+/* Rows of C with gaps between them: the gaps are not output. */
 static int gemm_between(float bad)
 {
     static float A[2] = {1, 1}, B[2] = {1, 2}, C[2 * 5];
@@ -108,7 +108,7 @@ TEST(rows_apart_and_sums_are_scanned)
         strstr(said, "channel_sums wrote a value that is not finite (c, row 0, column 1)"));
 }
 
-/* Of two tables the wrappers call each its own. */
+/* The wrappers of two tables call each its own. */
 TEST(a_table_has_one_scanned_table)
 {
     const struct fm_ops *cpu, *ref = fm_ops_ref();

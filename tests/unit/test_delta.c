@@ -1,7 +1,7 @@
 /*
  * Gated DeltaNet's operations: the definitions against autograd and finite differences, the fast
- * table against the definitions at lengths around a chunk's, where a head forgets all and nothing,
- * and its memory at a length where states would show.
+ * table against the definitions at lengths around that of a chunk, with heads that forget
+ * everything or nothing, and its memory at a length where stored states would show.
  */
 #include "tests/unit/gradients.h"
 
@@ -109,7 +109,7 @@ static double rule_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)n[0] * n[1] * n[3] * n[5]);
 }
 
-/* Inputs of the rule: normal rows, gates where a state is kept and where it is not. */
+/* Inputs of the rule: normal rows, gates that keep a state and gates that do not. */
 static void draw_rule(struct scalar *s, size_t rows, int Q, int width, double decay)
 {
     s->x[0] = normals(rows * width, 1);
@@ -192,7 +192,7 @@ KERNEL_TEST(chunks_agree_with_tokens)
     }
 }
 
-/* A head that forgot everything by exp(-2000) still has the exact past of the tokens since. */
+/* After a decay of exp(-2000), a head still has the exact past of the tokens since then. */
 KERNEL_TEST(what_was_forgotten_leaves_no_trace)
 {
     enum { T = 60, C = 6, D = 4, WIDTH = 2 * C + D };

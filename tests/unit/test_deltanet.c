@@ -78,7 +78,7 @@ TEST(what_it_cannot_be_is_refused_by_name)
     expect(FULL ",\"linear_conv_kernel_dim\":65", FM_ECONFIG, "linear_conv_kernel_dim");
 }
 
-/* Each row of memory by where it is in the file. */
+/* Find the row of the file for each row in memory. */
 TEST(heads_are_taken_apart)
 {
     struct fm_config c =

@@ -56,7 +56,7 @@ TEST(hex_reads_back_and_nothing_else_does)
     assert_false(fm_digest_parse(&back, "99AA06D3014798D86001C324468D497F", 32));
     assert_false(fm_digest_parse(&back, "99aa06d3014798d86001c324468d497g", 32));
     assert_false(fm_digest_parse(&back, " 9aa06d3014798d86001c324468d497f", 32));
-    assert_true(fm_digest_equal(&back, &other)); /* refusals touch nothing */
+    assert_true(fm_digest_equal(&back, &other)); /* a refused text changes nothing */
 }
 
 TEST_MAIN(NULL, NULL)

@@ -1,9 +1,9 @@
-/* Documents of text files: where they begin and end, and what does not fit into memory. */
+/* Documents of text files: where they begin and end, and files that do not fit into memory. */
 #include "formats/text/documents.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
 
-/* Every document of a text, checked against `wanted`, which ends with NULL. */
+/* Check every document of a text against `wanted`, which ends with NULL. */
 static void documents_are(const char *name, const char *text, size_t size, bool blocks,
                           const char *const *wanted)
 {
@@ -51,7 +51,7 @@ TEST(rows_are_documents)
     DOCUMENTS("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", false, "", " ");
 }
 
-/* Rows of all lengths around the 1 MiB pieces that are read. */
+/* Rows of all lengths around the 1 MiB pieces in which files are read. */
 TEST(rows_may_lie_across_pieces)
 {
     enum { ROWS = 300, LONG = 11003 };

@@ -1,6 +1,6 @@
 /*
- * The layout of experts in tensors: every part's cuts against its shape, element by element, and
- * the sizes that follow.
+ * The layout of experts in tensors: the cuts of every part against its shape, element by element,
+ * and the sizes that follow.
  */
 #include "lib/block/experts.h"
 #include "lib/block/swiglu.h"
@@ -10,8 +10,8 @@ enum { I = 5, H = 3 };
 
 static const struct fm_expert_form biased = {.rows = 2, .bias = true};
 
-/* The index of element h of row r of channel j of a part of the bundle in a tensor of that part, as
- * lib/block/weight.h says its shape; -1: not there. */
+/* The index of element h of row r of channel j of a part of the bundle in a tensor of that part,
+ * with the shape that lib/block/weight.h gives; -1: not in it. */
 static int place(enum fm_weight_part part, enum fm_weight_part of, int j, int r, int h)
 {
     if (of == FM_PART_BIAS)
@@ -34,7 +34,7 @@ static int place(enum fm_weight_part part, enum fm_weight_part of, int j, int r,
     }
 }
 
-/* The elements that a cut says are there, `at` elements after the share's first; their number. */
+/* Check the elements of a cut, `at` elements after the share's first; returns their number. */
 static int check_cut(const struct fm_expert_cut *cut, enum fm_weight_part part, int at)
 {
     int width = (int)fm_expert_part_row(cut->of, H), n = 0;

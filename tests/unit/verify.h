@@ -19,7 +19,7 @@ static char verify_bundle[512], verify_stage[512], verify_dir[FM_LAYOUTS_MAX][60
 static char verify_found[65536];
 static struct fm_err verify_said;
 static struct fm_verify_report verify_report;
-static struct fm_progress verify_progress; /* options of the runs; zero: no messages */
+static struct fm_progress verify_progress; /* of the runs; zero: no messages */
 
 static inline void verify_keep(void *self, const char *item, const char *what)
 {
