@@ -87,7 +87,7 @@ KERNEL_TEST(ids_of_both_sizes_mean_the_same)
     free_arrays();
 }
 
-/* z of each slot alone, with weight 1: what the product is before the weight. */
+/* z of each slot alone, with weight 1: the product before the weight. */
 KERNEL_TEST(slots_are_weighted_and_added_in_order_and_rounded_once)
 {
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {

@@ -1,4 +1,5 @@
-/* Exports: which member, in how many files, how wide; every form verifies against its bundle. */
+/* Exports: the choice of the member, the number of files, widths; every form verifies against
+ * its bundle. */
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
 
@@ -18,8 +19,8 @@ TEST(a_member_is_chosen_by_its_place)
     assert_non_null(strstr(err.text, "no mask 7: the family has masks 0 to 6"));
 }
 
-/* --fit counts every byte of the directory: the largest member at its exact size, the next at one
- * byte less, and what is written has that size. */
+/* --fit counts every byte of the directory: the largest member at its exact size, the next one
+ * at one byte less, and what is written has that size. */
 TEST(the_largest_member_that_fits_is_taken)
 {
     struct fm_err err = {0};
@@ -94,7 +95,7 @@ TEST(options_that_do_not_go_together_are_refused)
                         "for all");
 }
 
-/* What the option's choices, the list and its users rely on. */
+/* Properties that the option's choices, the list and its users rely on. */
 TEST(every_layout_has_a_name_of_its_own_and_a_form_in_the_list)
 {
     char choices[256], *name, *rest = choices;
@@ -122,7 +123,7 @@ TEST(the_list_says_what_every_layout_takes)
     GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
     GIVEN_TRY(fm_list_read(&stage, scratch("stage.fm"), true, &given_err));
     assert_true(list.packed && !stage.packed);
-    assert_int_equal(list.params, list.row[0].params); /* of the full model */
+    assert_int_equal(list.params, list.row[0].params); /* widths of the full model */
     for (int i = 0; kind_of(i); i++) {
         for (int m = 0; m < GIVEN_BUDGETS; m++) {
             struct fm_export_options o = form(i);
@@ -148,7 +149,7 @@ TEST(the_list_says_what_every_layout_takes)
 
 /* ---- how many files ---- */
 
-/* Every tensor of the index is in the file it names, and the sizes add up. */
+/* Every tensor of the index is in the file that it names, and the sizes add up. */
 static void check_index(const char *dir)
 {
     cJSON *index = read_json(dir, "model.safetensors.index.json");
@@ -230,7 +231,7 @@ TEST(padding_takes_real_channels_and_tells_their_bytes)
         assert_true(r.channels_pad > 0);
         bool whole = o.layout == &fm_layout_padded || o.layout == &fm_layout_elastic;
         assert_int_equal(r.bytes_pad, whole ? 0 : r.channels_pad * 3 * GIVEN_H * 2);
-        /* Headers are padded to whole pages, so that the difference is that of the tensors. */
+        /* Headers are padded to whole pages, so the difference is that of the tensors. */
         if (!whole)
             assert_int_equal(r.bytes_weights - plain.bytes_weights, r.bytes_pad);
         sum_widths(scratch("padded"), &sum, &same, 7);
@@ -238,7 +239,7 @@ TEST(padding_takes_real_channels_and_tells_their_bytes)
     }
 }
 
-/* A width inside a segment is proved by the bundle's weights: without them it cannot be. */
+/* A width inside a segment can only be checked with the bundle's weights. */
 TEST(a_padded_width_needs_the_whole_bundle_and_every_byte_counts)
 {
     struct fm_export_options o = form_of(&fm_layout_ragged);
@@ -304,7 +305,7 @@ TEST(an_elastic_export_holds_every_member)
         cJSON_ArrayForEach(row, member) cJSON_ArrayForEach(k, row)
             assert_int_equal(k->valuedouble, *widths++);
     }
-    /* The budget to start with is exactly one of the list. */
+    /* The initial budget must be exactly one of the list. */
     double start = cJSON_GetObjectItemCaseSensitive(config, "fm_budget")->valuedouble;
     assert_true(start == cJSON_GetArrayItem(budgets, 5)->valuedouble);
     cJSON_Delete(config);

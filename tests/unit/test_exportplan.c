@@ -81,7 +81,7 @@ TEST(every_tensor_is_made_of_its_blocks_and_every_file_of_its_tensors)
     }
 }
 
-/* One number changed: is that a plan? */
+/* Change one number, and return whether the plan is still sane. */
 static bool stays_sane(struct fm_exportplan *p, uint64_t *number, uint64_t other)
 {
     uint64_t kept = *number;
@@ -123,7 +123,7 @@ static void expect_same(const struct fm_exportplan *a, const struct fm_exportpla
     assert_memory_equal(a->widths.stored, b->widths.stored, GIVEN_L * GIVEN_E * sizeof(uint32_t));
 }
 
-/* What is kept of the member before is right for the next. */
+/* Parts that are kept from the previous member's plan are valid for the next. */
 TEST(members_planned_one_after_another_are_as_if_planned_alone)
 {
     static const int order[] = {5, 6, 5, 5};
@@ -139,7 +139,7 @@ TEST(members_planned_one_after_another_are_as_if_planned_alone)
     }
 }
 
-/* In pieces of any size a tensor has the bytes that it has at once. */
+/* A tensor filled in pieces of any size has the bytes of one filled at once. */
 TEST(pieces_are_parts_of_the_whole)
 {
     for (int i = 0; kind_of(i); i++) {
@@ -163,7 +163,8 @@ TEST(pieces_are_parts_of_the_whole)
     }
 }
 
-/* A list's table of formats counts one layer for all; a whole plan has as many bytes. */
+/* A list's table of formats computes one layer for all; a whole plan has the same number of
+ * bytes. */
 TEST(one_layer_counts_for_all)
 {
     int made = 0;
@@ -183,11 +184,11 @@ TEST(one_layer_counts_for_all)
         }
         fm_exportplan_release(&p);
     }
-    assert_true(made > 0); /* formats as far as they go with the sizes */
+    assert_true(made > 0); /* formats that fit the sizes */
 }
 
-/* The layouts with our modelling file: a tensor for each plane of codes, in blocks of whole groups,
- * and what no channel has. */
+/* The layouts with our modelling file: a tensor for each plane of codes, in blocks of whole
+ * groups, and the values that belong to no channel. */
 TEST(rounded_experts_are_planes_of_whole_groups)
 {
     const struct fm_layout *const layouts[] = {&fm_layout_ragged, &fm_layout_elastic,
@@ -225,10 +226,11 @@ TEST(rounded_experts_are_planes_of_whole_groups)
             assert_int_equal(apart, (rows + 2 * factors) * p.from->config.M);
             fm_exportplan_release(&p);
         }
-    assert_int_equal(made, 3); /* fp8: these sizes are no multiples of what the others need */
+    assert_int_equal(made, 3); /* fp8: these sizes are not multiples of those that the others
+                                  require */
 }
 
-/* From the beginning of a bundle the same export is planned, and the tensors that are no experts'
+/* From the beginning of a bundle the same export is planned, and tensors outside the experts
  * have the same digests. */
 TEST(the_beginning_of_a_bundle_gives_the_same_plan)
 {

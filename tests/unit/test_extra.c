@@ -1,4 +1,4 @@
-/* Tensors of no decoder layer: which names they have, and what is no such layer. */
+/* Tensors outside the decoder layers: their names, and layers that are not extra. */
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
 #include "tests/unit/test.h"
@@ -69,7 +69,7 @@ TEST(what_is_there_is_counted)
     fm_extra_print(text, &x);
     assert_string_equal(text, "46, 48");
     assert_int_equal(fm_extra_layers(&x), 2);
-    /* Layer 48 may be one that was cut off the decoder's. */
+    /* Layer 48 may be a decoder layer that was cut off. */
     assert_int_equal(fm_extra_check(&x, &c, &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "layer 48"));
     assert_non_null(strstr(err.text, "'model.layers.48.eh_proj.weight' is missing"));
@@ -85,7 +85,7 @@ TEST(what_is_there_is_counted)
     cJSON_Delete(json);
 }
 
-/* Every layer there can be: the list of their numbers has room. */
+/* The largest number of layers: the list of their numbers fits. */
 TEST(all_layers_are_printed)
 {
     struct fm_config c = config_of(&behind);

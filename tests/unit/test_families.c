@@ -1,4 +1,5 @@
-/* Every family's config.json and tensors: spellings, what is refused, which layer has what. */
+/* Every family's config.json and tensors: spellings, models that are refused, the tensors of
+ * each layer. */
 #include "formats/json/json.h"
 #include "formats/tensor/hfdir.h"
 #include "formats/tensor/hftext.h"
@@ -132,8 +133,8 @@ TEST(gpt_oss_is_refused_where_it_is_another)
     refused(GPT_OSS, "\"swiglu_alpha\":0", FM_EFORMAT, "key 'swiglu_alpha' is 0");
 }
 
-/* As transformers reads them: a key that is not there is 128, no other switches it off; no window
- * where a layer slides is an error there, or attention to nothing. */
+/* As transformers reads them: a missing key means 128, and no other key switches the window off;
+ * a missing window on sliding layers is an error there, or attention to no key. */
 TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 {
     static const char all_full[] = "\"layer_types\":[\"full_attention\",\"full_attention\","
@@ -165,7 +166,7 @@ TEST(gpt_oss_says_its_rotation)
     assert_true(c.gqa->rope.theta == 150000 && c.gqa->rope.scale == 1);
 }
 
-/* Params at widths: two layers of experts, of which one keeps 1 of 3 channels each. */
+/* Parameters at given widths: two layers of experts, of which one keeps 1 of 3 channels each. */
 TEST(only_routed_channels_change_the_count)
 {
     struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3]");
@@ -266,7 +267,7 @@ TEST(every_key_of_a_golden_config_is_known)
     assert_true(keys > 16 * 20);
 }
 
-/* What a family knows, its exports keep without being asked. */
+/* Exports keep the keys that a family defines without an option. */
 TEST(no_family_knows_a_key_that_loads_code)
 {
     static const char *const loading[] = {"auto_map",

@@ -1,4 +1,4 @@
-/* Inputs and temporary files: what may be opened, and that reads are whole. */
+/* Inputs and temporary files: which files may be opened, and that reads are complete. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -105,7 +105,7 @@ TEST(same_size_and_other_time_is_a_change)
     fm_file_close(&f);
 }
 
-static uint64_t stdin_bytes; /* that are to come; 0: from a pipe */
+static uint64_t stdin_bytes; /* bytes still to come; 0: from a pipe */
 
 static int read_stdin(void)
 {

@@ -1,4 +1,4 @@
-/* The files of a directory that are signed: all of them, and no link that leads elsewhere. */
+/* The files of a directory that are signed: all of them, and no links that lead elsewhere. */
 #include "lib/publish/files.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
@@ -10,7 +10,7 @@ static void link_to(const char *target, const char *name)
     scratch_check(symlink(target, scratch(name)) == 0, "symlink");
 }
 
-/* The names of entries, then those that are ignored, separated by blanks. */
+/* The names of entries, then the ignored ones, separated by blanks. */
 static void lists(const char *name, const struct fm_files_rule *rule, uint64_t links,
                   const char *want)
 {
@@ -57,7 +57,7 @@ TEST(names_at_the_top_are_ignored)
     scratch_put("d", ".gitattributes", "x");
     scratch_put("d", "model.sig", "x");
     scratch_put("d/a", "model.sig", "x");
-    scratch_put("d", "a-b", "x"); /* '-' is before '/' */
+    scratch_put("d", "a-b", "x"); /* '-' sorts before '/' */
     lists("d", &(struct fm_files_rule){.without = without}, 0,
           ".cachet/f a-b a/.git/f a/f a/model.sig f | .cache .git .gitattributes");
     lists("d", &(struct fm_files_rule){.without = without, .wants = wants_git}, 0,

@@ -1,6 +1,6 @@
 /*
- * What reaches the disk before a name does: the calls that only a power cut would tell apart, in
- * their order, and what is left where one of them fails.
+ * Which data reaches the disk before a name does: system calls whose order matters only at a power
+ * cut, and what remains if one of them fails.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -10,14 +10,14 @@
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
 
-#define MARK "mark.json" /* of directories that may be replaced */
+#define MARK "mark.json" /* for directories that may be replaced */
 
 /* The calls so far, "fsync .file.fm, close .file.fm, ..."; which fsync, close fails next (0: none).
  */
 static char calls[2048];
 static int fsync_fails, close_fails;
 
-/* The last component, without the number that makes a temporary's name its own. */
+/* The last component, without the part that makes a temporary's name unique. */
 static void add_name(const char *path)
 {
     const char *name = strrchr(path, '/');
@@ -143,7 +143,7 @@ TEST(a_directory_is_on_the_disk_before_it_has_its_name)
     }
 }
 
-/* The disk may tell of a lost write at fsync, a network at close. */
+/* A lost write may be reported by fsync on a disk, and by close on a network file system. */
 TEST(what_the_disk_lost_gets_no_name)
 {
     char old[4] = "";
@@ -165,7 +165,7 @@ TEST(what_the_disk_lost_gets_no_name)
     assert_int_equal(scratch_entries(scratch("lost")), 1);
 }
 
-/* A name that may be gone after a power cut was not promised. */
+/* A name that a power cut may remove was not reported as written. */
 TEST(a_name_that_is_not_on_the_disk_is_an_error)
 {
     scratch_mkdir("names");

@@ -1,4 +1,4 @@
-/* What is repeated of a model card's front matter. */
+/* The parts of a model card's front matter that are repeated. */
 #include "lib/export/frontmatter.h"
 #include "tests/unit/test.h"
 

@@ -1,4 +1,4 @@
-/* Families without gaps, and families that nest. */
+/* Families without gaps, and nested families. */
 #include "lib/masks/gaps.h"
 #include "tests/unit/test.h"
 
@@ -8,7 +8,7 @@ static struct fm_actions actions;
 static struct fm_decimal step, until;
 static double lost[X * A];
 
-/* An expert of higher number loses more by each channel. */
+/* Experts with a higher number lose more per channel. */
 static int set_up(void **state)
 {
     (void)state;
@@ -44,7 +44,7 @@ static void make_family(struct fm_masks *f)
     add(f, (const uint32_t[X]){100, 50, 40, 100, 10, 40, 40, 20}, 9);
 }
 
-/* A budget of `mask` has a member that removes as much and less than one flip more. */
+/* A budget of `mask` has a member that removes as much, by less than one step more. */
 static void has_every_target(const struct fm_masks *f, uint64_t flip)
 {
     uint64_t n = fm_masks_channels(f);
@@ -72,7 +72,7 @@ TEST(gaps_are_filled_by_single_steps)
     assert_int_equal(f.mask[1].removed, 40);
     assert_int_equal(f.mask[1].step, 7);
     assert_int_equal(f.mask[1].quality.positions, 0);
-    /* What costs least goes first, and stops where the next mask has it. */
+    /* The cheapest steps go first, down to the width in the next mask. */
     assert_int_equal(fm_masks_widths(&f, 2)[0], 20);
     assert_int_equal(fm_masks_widths(&f, 2)[1], 100);
     assert_int_equal(f.mask[5].removed, 200);
@@ -148,7 +148,7 @@ TEST(widths_of_a_nested_family_never_grow)
     for (int b = 1; b < nested.count; b++)
         for (int x = 0; x < X; x++)
             assert_true(fm_masks_widths(&nested, b)[x] <= fm_masks_widths(&nested, b - 1)[x]);
-    /* The first mask of the method is still there, with what was measured of it. */
+    /* The method's first mask is still there, with its measurements. */
     assert_true(nested.mask[5].quality.ce == 7);
     /* The second one is not. */
     for (int b = 6; b < nested.count; b++)

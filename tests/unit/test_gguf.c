@@ -1,4 +1,4 @@
-/* Which models llama.cpp computes as they are. */
+/* The models that llama.cpp computes correctly. */
 #include "lib/block/gqa.h"
 #include "lib/block/softmax.h"
 #include "lib/block/sparsemix.h"
@@ -8,7 +8,7 @@
 
 static struct fm_gqa own;
 
-/* A model of that family as published ones are. */
+/* A model of that family like the published ones. */
 static struct fm_config published(const char *family, const struct fm_router *router)
 {
     const struct fm_model_family *f = fm_families_find(family);

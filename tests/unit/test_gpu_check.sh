@@ -100,7 +100,7 @@ ships() {
     done
 }
 
-# Where cuBLAS lies: a toolkit's folder, out of the loader's path (unless one is on that path).
+# The folder of cuBLAS, such as a toolkit's, out of the loader's path (unless one is on that path).
 mkdir -p "$scratch/cuda/lib64"
 ln -s "$(realpath "$doubles/libcublas.so.13")" "$scratch/cuda/lib64/"
 

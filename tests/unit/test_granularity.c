@@ -1,4 +1,4 @@
-/* Experts that share a width: their gradient is the sum, and every method keeps them together. */
+/* Experts that share a width: their gradient is the sum, and every method gives them one width. */
 #include "lib/learn/train.h"
 #include "lib/masks/logits.h"
 #include "lib/masks/masks.h"
@@ -23,8 +23,8 @@ TEST(sums_and_widths_go_to_groups_and_back)
     assert_int_equal(fm_granularity_size(FM_PER_MODEL, L, E), X);
 }
 
-/* The gradient of all that training adds up, from logits whose rows and samples are row `i % A`
- * of a table; dz and q differ from expert to expert. */
+/* The total gradient of training, from logits whose rows and samples are row `i % A` of a table;
+ * dz and q differ from expert to expert. */
 static void add_gradient(struct fm_logits *z, const double *dz, const double *q)
 {
     for (int i = 0; i < z->X * A; i++) {
@@ -112,7 +112,7 @@ static void goes_on_to_the_same_bytes(enum fm_method method, enum fm_granularity
     training_init(&r, &o, "ranked.fm", "resumed.fm", method);
     o.granularity = g;
     training_stop(&r, &o, 3);
-    /* The state is of this granularity and of no other. */
+    /* The state is valid only for this granularity. */
     o.granularity = FM_PER_EXPERT;
     assert_int_equal(fm_train(&r.run, &o, &report, &err), FM_ECONFIG);
     fm_train_report_release(&report);

@@ -1,6 +1,6 @@
 /*
- * What weights are in memory: bfloat16 where the file and the products agree on it, else float32;
- * the same values either way, and as many layers stay as then fit.
+ * The dtype of weights in memory: bfloat16 if the file and the products have it, else float32; the
+ * same values in both cases, and as many layers stay as fit then.
  */
 #include "kernels/ops/ops.h"
 #include "lib/model/model.h"
@@ -22,7 +22,7 @@ static struct fm_model *open_model(const char *path, uint64_t memory, const stru
     return m;
 }
 
-/* `n` values of both. */
+/* `n` values of both types. */
 static void expect_same(struct fm_in got, struct fm_in want, size_t n)
 {
     float *a = calloc(n + 1, sizeof *a), *b = calloc(n + 1, sizeof *b);
@@ -77,7 +77,7 @@ TEST(half_the_bytes_let_more_layers_stay)
     uint64_t narrow = fm_model_layer_bytes(m);
     assert_true(narrow < wide && 2 * narrow > wide);
     fm_model_close(m);
-    /* Room for one layer beside the slot in float32: in bfloat16 for more. */
+    /* Memory for one layer besides the slot in float32; in bfloat16 for more. */
     m = open_model("golden/odd-qwen2", least + wide, fm_ops_ref());
     const struct fm_layer *layer;
     uint64_t before = fm_model_resident_bytes(m);
@@ -93,7 +93,7 @@ TEST(half_the_bytes_let_more_layers_stay)
     fm_model_close(m);
 }
 
-/* Scores are of the values that the file has, and products of what it rounds to. */
+/* Scores use the values of the file, and products the rounded ones. */
 TEST(other_types_are_held_in_float32)
 {
     struct fm_model *m = open_model("golden/odd-mixtral", 0, fm_ops_cpu_bf16());

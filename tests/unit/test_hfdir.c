@@ -1,6 +1,6 @@
 /*
- * Directories made on the spot: shards and an index that agree, and each way in which they may
- * not; links as the hub's cache has them, and links that lead elsewhere.
+ * Directories made by the test: shards and an index that agree, and each way in which they may not;
+ * links as in the hub's cache, and links that lead elsewhere.
  */
 #include "formats/tensor/hfdir.h"
 #include "tests/unit/scratch.h"

@@ -15,7 +15,8 @@ TEST(shards_fill_in_order_of_name_up_to_the_limit)
     struct fm_hfwriter w;
     struct fm_err err = {0};
     assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 98, &err), FM_OK);
-    /* a and b are exactly 98; c alone, for d does not fit beside it; d is over the limit alone. */
+    /* a and b are exactly 98; c is alone because d does not fit with it; d alone exceeds the
+     * limit */
     assert_int_equal(w.files, 3);
     assert_string_equal(w.file[1].name, "model-00002-of-00003.safetensors");
     assert_int_equal(w.file[0].count, 2);
@@ -81,8 +82,8 @@ TEST(one_key_changes_and_no_other_byte)
     set("{\n}\n", "a", "1", "{\n\"a\": 1\n}\n");
 }
 
-/* In the order of the text where they are there, in the order of the edits where they are not; the
- * value of the last of two equal keys is the one that readers take. */
+/* Edits are in the order of the text if the keys exist, and in the order of the edits if not; of
+ * two equal keys, the last one has the value that readers use. */
 TEST(many_keys_change_at_once)
 {
     static const struct fm_jsonedit edit[] = {
@@ -110,7 +111,7 @@ TEST(keys_are_taken_out)
     set_all(text, edit, 4, "{\n  \"new\": 4\n}\n");
 }
 
-/* "bad" goes at any depth, "top" in the outermost object alone. */
+/* "bad" is removed at any depth, "top" only from the outermost object. */
 static bool stays(void *asked, const char *key, int depth)
 {
     ++*(int *)asked;
@@ -154,7 +155,8 @@ TEST(members_are_taken_out_at_any_depth)
     }
 }
 
-/* Nothing is half done: a broken text, and one deeper than the reader goes, stay as they are. */
+/* On failure nothing is changed: for a broken text, and one nested deeper than the reader
+ * allows. */
 TEST(a_text_that_cannot_be_read_is_not_pruned)
 {
     char deep[128] = "", *d = deep;

@@ -71,7 +71,7 @@ static bool flagged(const char *flags, const char *name)
     return strstr(flags, word) != NULL;
 }
 
-/* What the kernel says, in /proc/cpuinfo. */
+/* The CPU's features according to /proc/cpuinfo. */
 static enum fm_isa expected(bool *bf16)
 {
     enum fm_isa isa = FM_ISA_BASE;
@@ -112,7 +112,7 @@ KERNEL_TEST(without_a_limit_the_level_is_the_cpus)
     assert_string_equal(empty.onednn, u.onednn);
 }
 
-/* Under each value: the lower of it and the CPU's, and nothing uses more. */
+/* For each value: the lower of it and the CPU's level, and nothing uses more. */
 KERNEL_TEST(every_part_stays_under_the_limit)
 {
 #if defined(__x86_64__)
@@ -155,7 +155,7 @@ KERNEL_TEST(another_value_is_a_mistake)
     assert_string_equal(line, "none: fine\n");
 }
 
-/* The value that is no level, and what libfm_clip says of it. */
+/* An invalid value, and libfm_clip's error for it. */
 static int print_mistake(void)
 {
     struct fm_clip_error error = {.text = "fine"};

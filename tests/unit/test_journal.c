@@ -1,4 +1,4 @@
-/* State files: what was saved comes back, and nothing else does. */
+/* State files: saved arrays can be read, and nothing else is accepted. */
 #include "lib/base/clock.h"
 #include "lib/state/journal.h"
 #include "tests/unit/scratch.h"
@@ -32,7 +32,7 @@ static void init_arrays(struct arrays *x, int value)
 
 static size_t list(struct fm_journal_item *item, struct arrays *x)
 {
-    /* Not the order of the file, where eight bytes come before four and names are sorted. */
+    /* Not the order of the file, in which larger elements come first and names are sorted. */
     item[0] = (struct fm_journal_item){
         .name = "store", .dtype = FM_F32, .count = RECORDS * RECORD / 4, .store = &x->store};
     item[1] = (struct fm_journal_item){.name = "b", .dtype = FM_I64, .count = 1, .data = &x->b};
@@ -111,7 +111,7 @@ TEST(no_file_is_no_state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
-/* Neither a stranger's nor another tool's. */
+/* Neither a file of another program nor one of another tool is accepted. */
 TEST(another_file_is_never_replaced)
 {
     struct arrays x;
@@ -155,7 +155,7 @@ TEST(the_state_of_another_run_is_refused)
     assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_EFORMAT);
 }
 
-/* The versions have the same length, so nothing else of the file changes. */
+/* The versions have the same length, so nothing else in the file changes. */
 TEST(the_state_of_another_version_is_refused)
 {
     const char *path = save_state("e.state", 3);

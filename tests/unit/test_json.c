@@ -203,7 +203,8 @@ TEST(skip_passes_one_value_exactly)
     assert_int_equal(fm_json_end(&j, &err), FM_OK);
 }
 
-/* No prefix of a text is a text, and none reads past its end (a block of its exact size). */
+/* No prefix of a text is a valid text, and reading one does not read past its end (a block of
+ * its exact size). */
 TEST(every_prefix_is_refused)
 {
     const char *text =
@@ -312,14 +313,14 @@ TEST(prints_exactly_and_in_short)
     free(text);
 }
 
-static int allocations, fails; /* the one that fails, counted from 1 */
+static int allocations, fails; /* the allocation that fails, counted from 1 */
 
 static void *allocate(size_t size)
 {
     return ++allocations == fails ? NULL : malloc(size);
 }
 
-/* Every function, in an object and in an array, at two depths. */
+/* Call every function, in an object and in an array, at two depths. */
 static cJSON *build(void)
 {
     cJSON *t = cJSON_CreateObject();
@@ -348,7 +349,7 @@ TEST(no_tree_that_lost_an_item_is_printed)
         if (missed)
             assert_string_equal(text, again);
         else
-            assert_null(again); /* no copy, or that of a tree that lost an item */
+            assert_null(again); /* no copy, or a copy of a tree that lost an item */
         lost += !text;
         cJSON_Delete(copy);
         cJSON_Delete(t);

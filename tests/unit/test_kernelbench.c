@@ -42,7 +42,7 @@ TEST(lists_that_make_no_sense_are_refused)
         struct fm_kernelbench_options o = small;
         struct fm_err err = {0};
         o.tokens = tokens[i];
-        if (strcmp(tokens[i], "1,") != 0) /* a comma at the end does no harm */
+        if (strcmp(tokens[i], "1,") != 0) /* a trailing comma is accepted */
             assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
         o = small;
         o.budgets = budgets[i];
@@ -75,7 +75,7 @@ TEST(every_case_is_timed_and_right)
         struct fm_kernelbench b;
         struct fm_err err = {0};
         o.dtype = ((const char *[]){"f32", "bf16", "f16"})[d];
-        o.peak = d == 0 ? 0 : small.peak; /* it is measured once */
+        o.peak = d == 0 ? 0 : small.peak; /* a repeated number is measured once */
         assert_int_equal(fm_kernelbench_run(&o, false, &b, &err), FM_OK);
         assert_int_equal(b.rows, 2 * 2 * 3);
         assert_true(b.bandwidth >= 0 && b.peak > 0 && (b.peak == small.peak) == (d > 0));
@@ -92,7 +92,7 @@ TEST(every_case_is_timed_and_right)
     }
 }
 
-/* 6 n H k of each expert's rows, in one case that is counted here again. */
+/* 6 n H k for each expert's rows, in one case that is counted again here. */
 TEST(work_is_that_of_the_routed_rows)
 {
     struct fm_kernelcase c = {.tokens_max = 33};

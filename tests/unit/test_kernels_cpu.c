@@ -1,10 +1,10 @@
 /*
  * The fast tables against the definition: each op at several odd sizes, the same bytes for any
- * number of threads, nothing written outside, NaN still there.
+ * number of threads, no writes outside outputs, NaN propagated.
  *
  * Tolerances are relative to the largest value of an output.  Products and sums are made in
- * float32: about 6e-8 times the square root of their length, and cancellation loses more;
- * 5e-6 holds them all at these sizes.  Elementwise ops get 1e-6.
+ * float32: about 6e-8 times the square root of their length, and cancellation loses more; 5e-6 is
+ * enough for all of them at these sizes.  Elementwise ops get 1e-6.
  */
 #include "tests/unit/outputs.h"
 
@@ -301,7 +301,7 @@ static void run_sums(const struct fm_ops *ops, const int *z, struct outputs *o)
     ops->width_sums(give_doubles(o, 3, TOL_EACH), sum, width, 3, true);
 }
 
-/* n elements of y, bfloat16, as an output; what a rounding may turn over is one place of 8. */
+/* n elements of y, bfloat16, as an output; a rounding may differ by one place of 8. */
 static void give_bf16(struct outputs *o, struct fm_out y, size_t n)
 {
     fm_dtype_to_f32(give(o, floats(n), n, 8e-3), y.data, FM_BF16, n);
@@ -487,7 +487,7 @@ static const struct {
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
-/* Run case c from the same random numbers whatever ran before. */
+/* Run case c from the same random numbers, whatever was run before. */
 static struct outputs run(int c, const struct fm_ops *ops)
 {
     struct outputs o = {0};
@@ -496,9 +496,9 @@ static struct outputs run(int c, const struct fm_ops *ops)
     return o;
 }
 
-/* Of one key the softmax is 1 and the gradients of query and key are differences of equal sums of
- * products of order 1: 0 in the definition, some roundings where the products sum in another order
- * (arm64). */
+/* The softmax of a single key is 1, and the gradients of query and key are differences of equal
+ * sums of products of order 1: 0 in the definition, a few roundings if products sum in another
+ * order (arm64). */
 #define ROUNDINGS (16 * FLT_EPSILON)
 static void expect_floats(const float *got, const float *want, size_t n, double tol,
                           const char *what)

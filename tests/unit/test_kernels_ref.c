@@ -41,7 +41,7 @@ KERNEL_TEST(norm_has_unit_mean_square)
     ref()->norm(fm_to_f32(y), rstd, x, w, NULL, N, H, 0);
     for (int t = 0; t < N; t++)
         expect_near(weighted(y + t * H, y + t * H, H) / H, 1, 1e-6, "mean square");
-    ref()->norm(fm_to_f32(y), rstd, x, w, NULL, N, H, 1e6f); /* eps outweighs x */
+    ref()->norm(fm_to_f32(y), rstd, x, w, NULL, N, H, 1e6f); /* eps is larger than x */
     expect_near(rstd[0], 1e-3, 1e-6, "rstd");
 }
 
@@ -53,7 +53,7 @@ KERNEL_TEST(norm_with_a_bias_has_its_mean_and_unit_variance)
     for (int i = 0; i < H; i++)
         w[i] = 1, b[i] = 0.5f;
     for (int i = 0; i < N * H; i++)
-        x[i] += 100; /* a mean that may not drown the rest */
+        x[i] += 100; /* a mean that must not hide the other digits */
     ref()->norm(fm_to_f32(y), rstd, x, w, b, N, H, 0);
     for (int t = 0; t < N; t++) {
         expect_near(weighted(y + t * H, w, H) / H, 0.5, 1e-6, "mean");
@@ -84,7 +84,7 @@ KERNEL_TEST(norm_back_adds_the_gradient)
     check_norm_back(true);
 }
 
-/* Row 4 is position 1; the angle of element 2 of head 1, whose partner is `other` elements after
+/* Row 4 is position 1; the angle of element 2 of head 1, paired with the element `other` after
  * it. */
 static void check_rope(int R, bool pairs, int first, int angle, int other)
 {
@@ -163,7 +163,7 @@ KERNEL_TEST(attention_sees_the_past_inside_the_window)
     float *q = normals(n, 1), *k = floats(n), *v = normals(n, 1), *o = floats(n);
     ref()->attention(o, q, v, v, NULL, S, T, 1, 1, C, C, 2, 1);
     expect_close(o, v, n, 0, "o where only the row itself is seen");
-    memset(k, 0, n * sizeof *k); /* all keys alike: the mean of what is seen */
+    memset(k, 0, n * sizeof *k); /* all keys are equal: the mean of the visible values */
     for (int window = 0; window < 4; window++) {
         ref()->attention(o, q, k, v, NULL, S, T, 1, 1, C, C, 2, window);
         for (int t = 0; t < S * T; t++) {

@@ -1,4 +1,5 @@
-/* Base-logits files: what is written is read back within a step of 16 bits, whatever the shape. */
+/* Base-logits files: values that are written are read back within a step of 16 bits, for any
+ * shape. */
 #include <math.h>
 
 #include "formats/text/klbase.h"

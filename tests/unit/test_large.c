@@ -1,4 +1,5 @@
-/* A checkpoint larger than 4 GiB, in holes that take no disk: the weights after them are found. */
+/* A checkpoint larger than 4 GiB, with holes that take no disk: the weights after them are
+ * found. */
 #include <inttypes.h>
 #include <unistd.h>
 
@@ -53,7 +54,7 @@ static void write_shard(const struct fm_shard *shard, uint64_t filler, const cha
     assert_int_equal(fclose(f), 0);
 }
 
-/* The index gets a line for each filler. */
+/* Add a line for each filler to the index. */
 static void write_index(void)
 {
     static char text[1 << 16];
@@ -142,7 +143,8 @@ TEST(a_cut_large_checkpoint_is_refused)
     const char *path = scratch("large/model-00002-of-00002.safetensors");
     struct stat st;
     assert_int_equal(stat(path, &st), 0);
-    assert_int_equal(truncate(path, st.st_size - (off_t)(4 * GIB)), 0); /* the low 32 bits agree */
+    assert_int_equal(truncate(path, st.st_size - (off_t)(4 * GIB)), 0); /* the low 32 bits are
+                                                                           equal */
     assert_int_equal(fm_hfdir_open(&dir, scratch("large"), &err), FM_EFORMAT);
 }
 

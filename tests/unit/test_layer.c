@@ -1,7 +1,7 @@
 /*
  * One layer against finite differences along random directions, with sizes that are neither round
- * nor equal, and the fast table against the definition.  A wrong path of the gradient costs 10 %
- * and more; float32 leaves about 1e-4 uncertain.
+ * nor equal, and the fast table against the definition.  An error in a path of the gradient costs
+ * 10 % and more; float32 leaves an error of about 1e-4.
  */
 #include <math.h>
 
@@ -151,8 +151,8 @@ static double probe(const struct fm_pass *pass, const float *x, const float *v, 
 }
 
 /*
- * Central differences along random directions.  Float32 activations leave about 1e-4 of a
- * directional derivative uncertain at this step; a wrong path costs 10 % and more.
+ * Central differences along random directions.  With float32 activations a directional derivative
+ * has an error of about 1e-4 at this step; an error in a path costs 10 % and more.
  */
 static void check_directions(const uint32_t *widths)
 {
@@ -251,7 +251,8 @@ TEST(a_removed_expert_gives_its_constant)
     free(x);
 }
 
-/* Two micro-batches at once are seen apart, and give what each gives alone. */
+/* Two micro-batches at once are passed to visitors separately, and give the results of each
+ * alone. */
 struct share {
     bool together;
     int rows[2];
@@ -303,11 +304,11 @@ TEST(micro_batches_of_a_pass_are_seen_apart)
     free(r);
 }
 
-/* With narrow operands more rows of an expert than are taken at once go back in several spans, and
- * nothing shows: every micro-batch is as it is alone. */
+/* With narrow operands, if an expert has more rows than are processed at once, they go back in
+ * several spans, and results do not change: every micro-batch is as it is alone. */
 enum { MANY = 160, PART = MANY / 4 * T * H };
 
-/* Of each micro-batch and expert. */
+/* For each micro-batch and expert. */
 struct parts {
     bool together;
     int rows[4 * E];
@@ -358,8 +359,8 @@ TEST(spans_of_narrow_rows_are_seen_as_one)
     free(want);
 }
 
-/* What a visitor sees does not change what is computed, beyond rounding: products of another
- * width may add in another order. */
+/* A visitor that reads everything changes results only by rounding: products of another width
+ * may add in another order. */
 static int views;
 
 static void look_at(void *self, const struct fm_expert_view *v)
@@ -394,7 +395,7 @@ TEST(a_visitor_sees_every_row_once)
     free(r);
 }
 
-/* Sums of what is seen of channels below the width, and how many channels came. */
+/* Sums over the channels below the width, and the number of channels that were visible. */
 struct kept {
     int full[E];
     double sum[E];
@@ -412,7 +413,7 @@ static void keep_sums(void *self, const struct fm_expert_view *v)
     fm_scratch_release(mark);
 }
 
-/* In float32 the bytes of a product depend on how wide it is, so that it stays as wide. */
+/* In float32 the bytes of a product depend on its width, so the width is not reduced. */
 TEST(products_end_at_the_width_for_a_visitor_that_wants_no_more)
 {
     for (int i = 0; i < 2; i++) {

@@ -1,6 +1,6 @@
 /*
- * Messages name decoder layers by their number in the model, also where some layers are dense and
- * the first layer of experts is not layer 0.
+ * Messages give decoder layers by their number in the model, also if some layers are dense and the
+ * first layer of experts is not layer 0.
  */
 #include "lib/learn/rank.h"
 #include "lib/learn/recover.h"
@@ -56,8 +56,8 @@ static int make_stages(void **state)
     return 0;
 }
 
-/* The stream `from` with an adapter that no weight can take: of one expert of the m-th layer of
- * experts. */
+/* The stream `from` with an adapter that overflows the weights of one expert of the m-th layer
+ * of experts. */
 static void spoil(const char *to, const char *from, int m)
 {
     char dropped[FM_STAGE_DROPPED_BYTES] = "", path[512];

@@ -2,7 +2,7 @@
 #include "lib/model/interleave.h"
 #include "tests/unit/test.h"
 
-/* Whole tiles, a rest in one direction, in both, and less than a tile. */
+/* Whole tiles, a remainder in one direction, in both, and less than a tile. */
 static const int sizes[][2] = {{128, 64}, {130, 64}, {64, 67}, {200, 133}, {37, 48}, {1, 1}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 

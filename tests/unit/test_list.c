@@ -1,4 +1,5 @@
-/* What a list says of its members: the knee, the cards they fit, the widths that servers take. */
+/* The facts of a list about its members: the knee, the cards they fit, the widths that servers
+ * accept. */
 #include "lib/export/list.h"
 #include "lib/export/runtimes.h"
 #include "tests/unit/test.h"

@@ -1,4 +1,4 @@
-/* Elastic exports with a load cap: what is resident, what it computes, what is refused. */
+/* Elastic exports with a load cap: resident widths, results, and refusals. */
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
 
@@ -74,7 +74,7 @@ TEST(the_tails_that_are_freed_are_counted_to_the_byte)
     assert_int_equal(tensor_bytes(scratch("whole")) - tensor_bytes(scratch("cap")), r.bytes_freed);
     assert_int_equal(directory_bytes(scratch("cap")), r.bytes_out);
     assert_true(whole.bytes_freed == 0 && whole.members == GIVEN_BUDGETS);
-    /* The list counts a cap that has no upper end. */
+    /* The list counts a cap without an upper end. */
     GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
     r = export_as(scratch("cap"), capped(list.row[FIRST].budget, 1));
     assert_int_equal(r.members, GIVEN_BUDGETS - FIRST);
@@ -94,8 +94,8 @@ static struct fm_verify_report compute(const char *path)
     return report;
 }
 
-/* The bundle's weights cut by the mask, the export that holds all, and the one that is capped: no
- * log-probability differs in any bit, since a narrower expert is a prefix wherever it lies. */
+/* The bundle's weights cut by the mask, the export with all members, and the one with a cap:
+ * log-probabilities are equal in every bit, because a narrower expert is always a prefix. */
 TEST(every_member_computes_what_it_does_at_full_width)
 {
     for (int m = FIRST; m <= LAST; m++) {
@@ -145,7 +145,7 @@ TEST(every_byte_is_proved_by_the_checksums)
                       "layer 2, expert 3: channels");
 }
 
-/* The texts are part of the proof: another cap, members or index is another export. */
+/* The texts are checked too: another cap, other members or another index is another export. */
 TEST(a_cap_that_is_changed_in_its_text_is_found)
 {
     static const char *const edits[] = {"s/\"load_cap\": .*/\"load_cap\": [0.1, 0.35],/",
@@ -183,7 +183,7 @@ TEST(a_stream_and_its_shards_hold_the_same_files)
     assert_int_equal(system(command), 0);
 }
 
-/* Rounding up comes before the maximum, and costs what is in the files. */
+/* Widths are rounded up before the maximum is taken, and counted as they are in the files. */
 TEST(padding_is_counted_on_the_resident_widths)
 {
     struct fm_export_options o = capped(LOW, HIGH);

@@ -221,13 +221,13 @@ TEST(loads_are_a_running_mean_with_a_floor)
     fm_logits_load(q, floored, counts, L, E, true);
     assert_true(q[0] == 0.75 && q[1] == 0.25 && q[2] == 0);
     assert_true(floored[0] == 0.75 && floored[2] == 0.01 / E);
-    assert_true(q[10] == 1.0 / E); /* a layer that saw nothing at all */
+    assert_true(q[10] == 1.0 / E); /* a layer without any tokens */
     counts[0] = 0;
     fm_logits_load(q, floored, counts, L, E, false);
     assert_true(fabs(q[0] - 0.675) < 1e-15 && fabs(q[1] - 0.325) < 1e-15);
 }
 
-/* A toy: expert x loses w_x (1 - width)^2, noisily sampled. */
+/* A toy problem: expert x loses w_x (1 - width)^2, with noise. */
 TEST_AROUND(pacing_reaches_the_target_on_a_toy, start, stop)
 {
     enum { STEPS = 300 };
@@ -259,7 +259,7 @@ TEST_AROUND(pacing_reaches_the_target_on_a_toy, start, stop)
         for (int x = 0; x < X; x++)
             removed += 37 - widths[x];
     }
-    /* On the line after a third of the way, and arrived within half as many steps again. */
+    /* On the line after a third of the steps, and at the end within half as many steps again. */
     assert_true(worst < 0.08);
     assert_true(taken < STEPS * 3 / 2);
 }

@@ -1,4 +1,4 @@
-/* Adapters in a stage stream: what is written reads back, what lies is refused. */
+/* Adapters in a stage stream: written ones can be read, false ones are refused. */
 #include "tests/unit/stages.h"
 #include "tests/unit/test.h"
 
@@ -144,7 +144,7 @@ TEST(routers_that_cannot_be_are_refused)
         fm_bundle_close(&b);
         stages_expect(code, &err, FM_EFORMAT, cases[i].why);
     }
-    /* stages_write_recover's manifest has no "train", so it is of experts. */
+    /* stages_write_recover's manifest has no "train", so the adapter is of experts. */
     struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, NULL));
     stages_must(fm_budgets_open(&budgets, &b, &said), &said);
     int code = fm_lorafile_check(&a, &b, &budgets.masks, &said);

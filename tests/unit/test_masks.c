@@ -1,4 +1,4 @@
-/* Families of masks and the ways to make them without gradients. */
+/* Families of masks, and the methods that need no gradients. */
 #include <math.h>
 
 #include "lib/base/rng.h"
@@ -102,7 +102,8 @@ TEST(saliency_beats_every_random_mask_of_its_budget)
 
 TEST(a_bump_in_the_scores_is_bridged_by_the_hull)
 {
-    /* Original order: the worthless channels come first, so only both halves together pay. */
+    /* Original order: the worthless channels come first, so only both halves together are worth
+     * removing. */
     double scores[X * I] = {0};
     int32_t order[X * I];
     for (int i = 0; i < X * I; i++) {
@@ -161,7 +162,7 @@ static void make_family(struct fm_masks *f)
     }
 }
 
-/* Are a's n numbers in the order of b's? */
+/* True if a's n numbers are in the order of b's. */
 static bool same_order(const uint32_t *a, const uint32_t *b, int n)
 {
     for (int i = 0; i < n; i++)
@@ -197,7 +198,7 @@ TEST(a_shuffle_keeps_the_widths_and_moves_them)
             qsort(b, (size_t)span, sizeof *b, compare_u32);
             assert_memory_equal(a, b, sizeof *a * (size_t)span);
         }
-        /* Every mask is moved in a way of its own: no two widths of these are equal. */
+        /* Every mask is permuted in its own way: no two widths of these are equal. */
         const uint32_t *fourth = fm_masks_widths(&f, 4), *last = fm_masks_widths(&f, 5);
         assert_true(same_order(fm_masks_widths(&from, 4), fm_masks_widths(&from, 5), X));
         assert_false(same_order(fourth, last, span));
@@ -315,7 +316,7 @@ TEST(a_family_that_contradicts_itself_is_not_sane)
     assert_int_equal(fm_masks_uniform(&f, &a, &until, &err), FM_OK);
     assert_true(f.count > 1 && fm_masks_sane(&f));
     f.widths[X]--;
-    assert_false(fm_masks_sane(&f)); /* removes more than it says */
+    assert_false(fm_masks_sane(&f)); /* removes more than it records */
     f.mask[1].removed++;
     assert_true(fm_masks_sane(&f));
     f.widths[0] = I + 1;

@@ -25,7 +25,7 @@ static unsigned char *good_frame(size_t *size)
 
 static void expect_refusal(const void *frame, size_t size, size_t count, const char *why)
 {
-    /* Guarded by the sanitizer: exactly as many widths as asked for. */
+    /* Exactly as many widths as requested, so that sanitizers detect an overflow. */
     uint32_t *back = malloc(count * sizeof *back);
     struct fm_err err = {0};
     assert_non_null(back);
@@ -80,7 +80,7 @@ TEST(every_cut_is_refused)
     size_t size;
     unsigned char *frame = good_frame(&size);
     for (size_t cut = 0; cut < size; cut++) {
-        unsigned char *part = malloc(cut ? cut : 1); /* no byte after the cut can be read */
+        unsigned char *part = malloc(cut ? cut : 1); /* bytes after the cut cannot be read */
         assert_non_null(part);
         memcpy(part, frame, cut);
         expect_refusal(part, cut, COUNT, "masks: ");
@@ -89,7 +89,7 @@ TEST(every_cut_is_refused)
     free(frame);
 }
 
-/* zstd has a few reserved bits that decoders do not look at. */
+/* zstd has a few reserved bits that decoders ignore. */
 TEST(every_flipped_bit_is_refused_or_harmless)
 {
     size_t size;
@@ -133,7 +133,7 @@ TEST(more_than_one_frame_is_refused)
     free(frame);
 }
 
-/* A frame of the widths with other parameters than ours. */
+/* A frame of the widths, with parameters other than ours. */
 static void *odd_frame(size_t *size, int content_size, int checksum)
 {
     ZSTD_CCtx *ctx = ZSTD_createCCtx();
@@ -169,8 +169,8 @@ TEST(frames_that_promise_too_little_or_too_much_are_refused)
     expect_refusal(forged, sizeof forged, COUNT, "masks: 4611686018427387904 bytes");
 }
 
-/* 256 MiB of zeros in a few kilobytes: refused by what it says, before anything is decoded; and one
- * that lies about its size, by what it does. */
+/* 256 MiB of zeros in a few kilobytes: refused by the stated size, before anything is decoded;
+ * and a frame with a false size, by its contents. */
 TEST(bombs_are_refused)
 {
     enum { STEP = 1 << 20, STEPS = 256 };

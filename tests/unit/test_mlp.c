@@ -18,7 +18,7 @@ static void open_mlp(struct block *b, const struct fm_expert_form *form)
     b->layer.mlp_down = fm_f32(block_draw(b, D * H, 0.4f));
 }
 
-/* y = MLP(x); where dy is given, dx from it. */
+/* y = MLP(x); if dy is given, dx from it. */
 static void compute(struct block *b, float *y, const float *x, float *dx, const float *dy)
 {
     struct fm_pass pass = block_pass(b, fm_ops_ref());

@@ -1,7 +1,7 @@
 /*
- * One model in all its forms on disk (checkpoint, bundle, native and ragged exports), each of
- * which must give the same rows; and checkpoints with one thing wrong, each of which must be
- * refused by name.
+ * One model in all its forms on disk (checkpoint, bundle, native and ragged exports), each of which
+ * must give the same rows; and checkpoints with one fault, each of which must be refused with the
+ * name of the tensor.
  */
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
@@ -43,7 +43,7 @@ static struct piece piece(const float *data, uint64_t a, uint64_t b, const char 
     return p;
 }
 
-/* The pieces as the bytes of one safetensors file; free() them. */
+/* The tensors as the bytes of one safetensors file; free() them. */
 static char *file_of(const struct piece *piece, size_t n, size_t *size)
 {
     struct fm_tensor tensor[128];
@@ -89,7 +89,7 @@ static char *config_text(size_t *size)
     return text;
 }
 
-/* The checkpoint's own numbers, one tensor. */
+/* One tensor of the checkpoint, unchanged. */
 static float *stored(const char *format, int l, int e)
 {
     static struct fm_hfdir dir;
@@ -152,7 +152,7 @@ static void expect_same(const float *got, size_t n, const char *format, int l)
 TEST(a_checkpoint_is_read_into_the_online_layout)
 {
     const struct fm_nonlayer *nonlayer;
-    /* Room for all layers, for one of three beside the others' slot, for none. */
+    /* Memory for all layers, for one of three besides the slot, for none. */
     struct fm_model *probe = open_model(ODD, 0);
     uint64_t one = fm_model_layer_bytes(probe);
     fm_model_close(probe);
@@ -200,7 +200,7 @@ TEST(a_ranking_permutes_what_is_read)
     golden_close(&g);
 }
 
-/* Everything of a layer but its experts, and the nonlayer, under their stock names. */
+/* Everything of a layer except its experts, and the nonlayer, under their stock names. */
 static size_t add_rest(struct piece *p, const struct fm_layer *y, int l, const char *router)
 {
     p[0] = piece(y->input_norm, H, 0, "model.layers.%d.input_layernorm.weight", l, 0);
@@ -378,7 +378,7 @@ TEST(a_bundle_is_read_like_its_checkpoint)
     free(config);
 }
 
-/* A stock checkpoint in one float32 file, for tests that spoil it. */
+/* A stock checkpoint in one float32 file, which tests corrupt. */
 struct spoiled {
     struct piece p[128];
     size_t n;
@@ -432,7 +432,8 @@ static void release(struct spoiled *s)
         free(s->data[i]);
 }
 
-/* Write it as directory `name`; the result of opening it, and of reading all layers and ends. */
+/* Write it as directory `name`; returns the result of opening it, and of reading all layers and
+ * the nonlayer. */
 static int open_spoiled(const struct spoiled *s, const char *name, struct fm_model **m)
 {
     size_t size = 0;
@@ -515,7 +516,7 @@ TEST(what_is_no_model_is_refused)
     assert_null(m);
 }
 
-/* What was opened once is the model, whatever comes to lie under that name. */
+/* The model is the directory that was opened, whatever has that name later. */
 TEST(a_model_is_of_the_directory_that_was_open)
 {
     struct fm_hfdir dir = {0};

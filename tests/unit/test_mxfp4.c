@@ -1,6 +1,6 @@
 /*
- * MXFP4 by the format's definition: every code under every scale, blocks of random bytes, and where
- * a value stops being a number; and what room reading them takes.
+ * MXFP4 by the format's definition: every code with every scale, blocks of random bytes, values
+ * that are not finite, and the memory for reading.
  */
 #include <math.h>
 
@@ -14,7 +14,7 @@
 
 static const double values[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
-/* What a code is, in double; beyond bfloat16 an infinity. */
+/* The value of a code, in double; an infinity if it exceeds bfloat16. */
 static double value_of(unsigned code, unsigned scale)
 {
     double x = values[code & 7] * ldexp(1, (int)scale - 127);
@@ -33,7 +33,7 @@ static void expect(uint16_t got, unsigned code, unsigned scale)
         assert_true((double)x == value_of(code, scale) && !signbit(x) == !(code & 8));
 }
 
-/* Blocks as the storage has them: codes, and scales that are one byte each. */
+/* Blocks in the form of the storage: codes, and scales of one byte each. */
 static void decode(uint16_t *got, const unsigned char *codes, const unsigned char *scales, size_t n)
 {
     float *wide = malloc(n * sizeof *wide), *values_of = malloc(32 * n * sizeof *wide);

@@ -1,5 +1,5 @@
-/* Signatures and keys: what is signed is read back, and every other byte, key and name is refused.
- */
+/* Signatures and keys: what is signed can be verified, and every other byte, key and name is
+ * refused. */
 #include <openssl/ec.h>
 #include <openssl/evp.h>
 #include <openssl/pem.h>
@@ -92,7 +92,7 @@ TEST(what_is_signed_reads_back)
     }
 }
 
-/* Every bit of the file counts: there is no byte that could be another one. */
+/* Every bit of the file counts: no byte can be replaced. */
 TEST(a_changed_bit_anywhere_is_refused)
 {
     struct fm_key private_key, public_key;
@@ -131,7 +131,7 @@ TEST(another_key_is_refused)
     char *text = sign(&a);
     assert_int_equal(fm_oms_read(&m, text, strlen(text), &b_public, &err), FM_EDIFF);
     assert_non_null(strstr(err.text, "is signed with another key"));
-    memcpy(b_public.hint, a_public.hint, sizeof b_public.hint); /* it claims to be the other */
+    memcpy(b_public.hint, a_public.hint, sizeof b_public.hint); /* it claims to be the other key */
     assert_int_equal(fm_oms_read(&m, text, strlen(text), &b_public, &err), FM_EDIFF);
     assert_non_null(strstr(err.text, "is not a signature by this key"));
     free(text);

@@ -1,4 +1,4 @@
-/* Output files and directories: whole or not there at all, whatever fails or interrupts. */
+/* Output files and directories: complete or not there at all, whatever fails or interrupts. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -9,7 +9,7 @@
 #include "tests/unit/child.h"
 #include "tests/unit/test.h"
 
-#define MARK "mark.json" /* of directories that may be replaced */
+#define MARK "mark.json" /* for directories that may be replaced */
 
 static const char *contents(const char *path)
 {
@@ -103,7 +103,7 @@ static bool is_listed(const void *self, const char *name)
 }
 static const struct fm_outdir_listed force = {MARK, is_listed, NULL};
 
-/* What an open would say, said before there is anything to write. */
+/* fm_output_check gives the error that an open would give, before there is anything to write. */
 TEST(a_look_ahead_makes_nothing)
 {
     struct fm_err err = {0};
@@ -194,7 +194,7 @@ TEST(a_file_too_large_is_an_error_and_no_file)
     assert_int_equal(access(scratch("limited"), F_OK), -1);
 }
 
-/* Needs the right to mount; skipped where it is not given. */
+/* Needs the right to mount; otherwise skipped. */
 TEST(a_full_disk_is_named_with_its_room)
 {
     struct fm_output o;
@@ -233,7 +233,8 @@ static void put(struct fm_outdir *d, const char *name, const char *text)
     assert_int_equal(fm_output_commit(&o, &err), FM_OK);
 }
 
-/* kill -9 leaves them; what a living process has locked, and what only looks alike, stays. */
+/* Temporaries of a process killed by SIGKILL are removed; those that a process has locked, and
+ * files with similar names, are kept. */
 TEST(the_next_run_removes_what_a_killed_one_left)
 {
     struct fm_output o, other;
@@ -306,7 +307,7 @@ TEST(a_directory_with_directories_is_never_replaced)
     scratch_write("home/" MARK, "{}", 2);
     scratch_mkdir("home/photos");
     assert_int_equal(fm_outdir_open(&d, scratch("home"), &force, &err), FM_ECREATE);
-    scratch_mkdir("links"); /* a link to a file is no file of ours */
+    scratch_mkdir("links"); /* a link to a file is not a file of ours */
     scratch_write("links/" MARK, "{}", 2);
     scratch_check(symlink(MARK, scratch("links/weights")) == 0, "symlink");
     assert_int_equal(fm_outdir_open(&d, scratch("links"), &force, &err), FM_ECREATE);
@@ -330,7 +331,7 @@ TEST(what_no_export_listed_stays)
     assert_int_equal(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_ECREATE);
     assert_non_null(strstr(err.text, "'my-adapter'"));
     assert_int_equal(scratch_entries(scratch("mixed")), 3);
-    /* It comes while the new one is being made. */
+    /* It appears while the new one is being made. */
     scratch_check(unlink(scratch("mixed/my-adapter")) == 0, "unlink");
     assert_int_equal(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_OK);
     put(&d, "only", "2");
@@ -344,8 +345,8 @@ TEST(what_no_export_listed_stays)
     assert_int_equal(scratch_entries(scratch("mixed")), 1);
 }
 
-/* Two runs with --force: the later one neither replaces the result of the other nor blames it for
- * files that are not an export's. */
+/* Two runs with --force: the later one does not replace the result of the other, and its error
+ * does not mention files of an export. */
 TEST(what_another_run_put_there_stays)
 {
     struct fm_outdir first, second;
@@ -403,7 +404,7 @@ static int be_killed(void)
     if (fm_output_commit(&o[1], &err) != FM_OK ||
         fm_outdir_open(&d, scratch("killed/dir"), NULL, &err))
         return 101;
-    for (int i = 0; i < 300; i++) { /* more than one buffer of names */
+    for (int i = 0; i < 300; i++) { /* more names than one buffer holds */
         struct fm_output in;
         char name[64];
         snprintf(name, sizeof name, "a-file-with-a-rather-long-name-%d", i);
@@ -418,7 +419,7 @@ static int be_killed(void)
     return 103;
 }
 
-/* As many descriptors as there may be are open but for `spare`. */
+/* As many descriptors as possible are open, except for `spare`. */
 static int spare;
 
 static void take_descriptors(void)
@@ -466,7 +467,7 @@ TEST(without_descriptors_nothing_is_left)
 {
     int rc = FM_EIO;
     scratch_mkdir("few");
-    for (spare = 0; spare < 8 && rc; spare++) { /* and then once over the one that it made */
+    for (spare = 0; spare < 8 && rc; spare++) { /* and once more over the one that it made */
         rc = in_child(export_with_few, -2, -2);
         assert_int_equal(scratch_entries(scratch("few")), rc ? 0 : 1);
     }
@@ -497,7 +498,7 @@ static int be_out_of_memory(void)
 TEST(a_loop_without_memory_leaves_nothing)
 {
 #if defined(__SANITIZE_ADDRESS__)
-    skip(); /* it ends at such a size itself */
+    skip(); /* the process itself ends at such a size */
 #endif
     scratch_mkdir("starved");
     assert_int_equal(in_child(be_out_of_memory, -2, -2), FM_ENOMEM);
@@ -512,7 +513,7 @@ TEST(a_signal_removes_what_is_temporary)
     assert_int_equal(access(scratch("killed/file1"), F_OK), 0);
 }
 
-/* As another thread's second signal finds them: at work, and going on. */
+/* Outputs as the second signal finds them on another thread: in progress, and continuing. */
 static int go_on_after_removal(void)
 {
     struct fm_output file, inside, more;

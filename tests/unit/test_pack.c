@@ -1,4 +1,4 @@
-/* Packing and exporting: the same bytes every way, and what they mean. */
+/* Packing and exporting: the same bytes in every way, and their meaning. */
 #include <math.h>
 
 #include "lib/base/pool.h"
@@ -26,7 +26,7 @@ static void pack(const char *stage, const char *output)
         golden_die(&err);
 }
 
-/* Standard output goes to a file, through a pipe's rules: "-" is never seeked. */
+/* Standard output is a file, but written by a pipe's rules: "-" is never seeked. */
 static int run_to_stdout(const struct fm_run_options *run, const char *output, struct fm_err *err)
 {
     struct fm_pack_report report;
@@ -59,7 +59,8 @@ TEST(a_file_and_a_pipe_get_the_same_bytes)
     }
 }
 
-/* Flip a bit of the last tensor of a shard when the second pass begins; times stay as they were. */
+/* Flip a bit of the last tensor of a shard when the second pass begins, without changing the
+ * file's times. */
 static void change_shard(void *self, const char *stage, uint64_t done, uint64_t total,
                          const char *unit)
 {
@@ -111,7 +112,7 @@ TEST(one_thread_and_three_give_the_same_bytes)
     assert_true(scratch_same(scratch("one.fm"), scratch("pipe.fm")));
 }
 
-/* ---- the bytes that every machine makes ---- */
+/* ---- bytes that are the same on every machine ---- */
 
 #define CHECKSUMS "golden/CHECKSUMS"
 
@@ -126,7 +127,7 @@ static void add_sum(const char *folder, const char *name, const void *data, size
     snprintf(sums + used, sizeof sums - used, "%s  %s/%s\n", hex, folder, name);
 }
 
-/* Members whose bytes no library version has a say in. */
+/* Members whose bytes do not depend on library versions. */
 static void sum_bundle(const char *path)
 {
     struct fm_bundle b = {0};
@@ -179,7 +180,7 @@ static void sum_directory(const char *folder, const char *path)
         char file[1024];
         size_t size;
         snprintf(file, sizeof file, "%s/%s", path, entry[i]->d_name);
-        /* The modelling file is that of the tree; it need not be listed again. */
+        /* The modelling file is the one in the tree, so its digest is not listed again. */
         if (strcmp(entry[i]->d_name, "modeling_fm.py") == 0) {
             assert_true(scratch_same(file, "formats/runtime/modeling_fm.py"));
         } else if (entry[i]->d_name[0] != '.') {
@@ -202,7 +203,7 @@ static void export_to(const char *bundle, const char *path, const struct fm_layo
     GIVEN_TRY(fm_export(&run, &options, &report, &given_err));
 }
 
-/* BLESS=1 writes golden/CHECKSUMS again. */
+/* With BLESS=1, write golden/CHECKSUMS again. */
 TEST(bundle_and_exports_have_the_bytes_of_every_machine)
 {
     pack(given_stage("in.fm", true), scratch("given.fm"));
@@ -297,7 +298,7 @@ TEST(the_list_says_what_the_manifest_does)
     fm_list_release(&list);
 }
 
-/* Channels under the adapter's mask change, all others stay bit for bit. */
+/* Channels under the adapter's mask change, all others have the same bits. */
 TEST(the_adapter_touches_only_the_channels_under_its_mask)
 {
     pack(given_stage("in.fm", false), scratch("plain.fm"));

@@ -1,4 +1,4 @@
-/* A page's parts by themselves: words of strangers in HTML and in a script, and masks as text. */
+/* The parts of a page: untrusted strings in HTML and in a script, and masks as text. */
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
 #include "tests/unit/test.h"
@@ -17,7 +17,7 @@ TEST(words_are_escaped_where_they_stand)
     free(json.data);
 }
 
-/* Only the title is outside of the data; all placeholders of the template are filled. */
+/* Only the title is outside the data; all placeholders of the template are replaced. */
 TEST(a_page_is_its_template_filled)
 {
     struct fm_text page = {0};

@@ -1,4 +1,4 @@
-/* PhiMoE's config.json in both spellings, what of it is refused, and its rotation. */
+/* PhiMoE's config.json in both spellings, the values that are refused, and its rotation. */
 #include <math.h>
 
 #include "lib/block/gqa.h"
@@ -18,7 +18,7 @@
     "\"rms_norm_eps\":1e-05,"
 #define ROPE "\"short_factor\":[%s],\"long_factor\":[2],\"long_mscale\":1.3"
 
-/* config.json of Phi-3.5-MoE, and `rope` with 64 factors where it has a %s. */
+/* config.json of Phi-3.5-MoE, with 64 factors in place of each %s of `rope`. */
 static const char *config_text(const char *experts, const char *rope)
 {
     static char text[8192];

@@ -1,5 +1,5 @@
-/* The chart: a whole document, the same bytes for the same numbers, names escaped, points and ticks
- * at their places. */
+/* The chart: a complete document, the same bytes for the same numbers, names escaped, points and
+ * ticks at their places. */
 #include <math.h>
 #include <unistd.h>
 
@@ -48,7 +48,7 @@ TEST(a_plot_is_known_as_ours)
     assert_false(fm_plot_is_own("", 0, "fm-bench"));
 }
 
-/* On paper too; and one number more or less is another chart. */
+/* Also in the written file; another number of points gives another chart. */
 TEST(the_same_numbers_give_the_same_bytes)
 {
     struct fm_plot plot = example("family", 4), again = example("family", 4);
@@ -109,7 +109,7 @@ TEST(every_point_lies_where_its_numbers_say)
     free(text);
 }
 
-/* A number at an axis stands at the place of its line in the grid. */
+/* A number at an axis is at the place of its line in the grid. */
 TEST(ticks_stand_at_their_numbers)
 {
     struct fm_plot plot = example("family", 4);
@@ -143,7 +143,7 @@ TEST(one_point_and_none_can_be_drawn)
     }
 }
 
-/* A full chart: every series is there, and no two look alike. */
+/* A full chart: every series is drawn, and no two look alike. */
 TEST(as_many_series_as_there_may_be_are_told_apart)
 {
     struct fm_plot plot = example("", 4);
@@ -167,8 +167,8 @@ TEST(as_many_series_as_there_may_be_are_told_apart)
     free(text);
 }
 
-/* The field ends with the numbers, not with the next tick; what is worse than `y_most` is cut, and
- * has no point above the field. */
+/* The field ends with the numbers, not with the next tick; values above `y_most` are clipped,
+ * and have no point above the field. */
 TEST(the_field_is_that_of_the_family)
 {
     static const double x[] = {0, 0.35, 0.82}, family[] = {1, 1.1, 2}, control[] = {1, 3, 9};
@@ -187,7 +187,7 @@ TEST(the_field_is_that_of_the_family)
     free(text);
 }
 
-/* Twenty names, beside the field and on the page, which is as wide as it must be. */
+/* Twenty names, next to the field and on the page, which is wide enough. */
 TEST(a_legend_aside_covers_no_line)
 {
     struct fm_plot plot = example("fisher-global (default)", 4);

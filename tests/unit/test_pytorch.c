@@ -1,5 +1,5 @@
-/* PyTorch's rows of fm-bench kernels, with programs in Python's place that behave well and badly.
- */
+/* PyTorch's rows of fm-bench kernels, with programs in place of Python that behave well and
+ * badly. */
 #include <math.h>
 #include <spawn.h>
 #include <sys/stat.h>
@@ -26,7 +26,7 @@ enum {
     ROW_BYTES = 3 * 8 * 4,
 };
 
-/* A shell script in the place of Python: what it does with a socket as standard input. */
+/* A shell script in place of Python: its actions with a socket as standard input. */
 static const char *fake(const char *name, const char *script)
 {
     char text[1024];
@@ -36,7 +36,7 @@ static const char *fake(const char *name, const char *script)
     return path;
 }
 
-/* One that says hello and takes the layer, then does `rest`. */
+/* A script that says hello and reads the layer, then does `rest`. */
 static const char *fake_ready(const char *name, const char *rest)
 {
     char script[768];
@@ -67,8 +67,8 @@ static void expect_sentence(const char *python, int code, const char *what)
     fm_kernelbench_release(&b);
 }
 
-/* Does posix_spawn say that a program is not there?  Under QEMU's user mode it starts a process
- * that ends with 127, as POSIX allows. */
+/* True if posix_spawn reports that a program does not exist.  Under QEMU's user mode it starts a
+ * process that ends with 127, as POSIX allows. */
 static bool reports_missing(void)
 {
     char name[] = "/nowhere/python3", *argv[] = {name, NULL};
@@ -116,13 +116,14 @@ TEST(without_need_the_rows_are_left_out)
     assert_non_null(strstr(b.torch_missing,
                            reports_missing() ? "cannot run '/nowhere/python3'" : "status 127"));
     fm_kernelbench_release(&b);
-    assert_int_equal(run(&b, NULL, false, &err), FM_OK); /* nor is anything said */
+    assert_int_equal(run(&b, NULL, false, &err), FM_OK); /* no message either */
     assert_int_equal(b.rows, 2 * 2);
     assert_string_equal(b.torch_missing, "");
     fm_kernelbench_release(&b);
 }
 
-/* Rows are between ours and the GPU's; the error is that of what came back, which is all zeros. */
+/* Rows are between ours and the GPU's; the error is that of the returned numbers, which are all
+ * zeros. */
 TEST(its_seconds_and_results_are_taken)
 {
     struct fm_kernelbench b;
@@ -141,7 +142,7 @@ TEST(its_seconds_and_results_are_taken)
     fm_kernelbench_release(&b);
 }
 
-/* It is asked for what it shall compute, in words that formats/runtime/torch_experts.py knows. */
+/* The requests are in words that formats/runtime/torch_experts.py reads. */
 TEST(requests_name_kernel_tokens_budget_and_rows)
 {
     char script[300], line[64];
@@ -179,7 +180,7 @@ TEST(what_it_cannot_do_is_left_out_and_said)
     fm_kernelbench_release(&b);
 }
 
-/* Where it ends after some answers, or prints what is not a number. */
+/* It ends after some answers, or prints a word that is not a number. */
 TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
 {
     static const char *const bad[][3] = {
@@ -201,7 +202,7 @@ TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
     }
 }
 
-/* Loops over a checkpoint: what is asked, what comes back, what is refused. */
+/* Loops over a checkpoint: requests, answers and refusals. */
 static int run_loops(struct fm_pytorch_loops *loops, const char *name, const char *answers,
                      const char *model, struct fm_err *err)
 {

@@ -27,8 +27,8 @@ static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_rep
         fail_msg("%s", err.text);
 }
 
-/* Along the golden order our scores fall; where they differ by more than the tolerance, the
- * permutations are the same. */
+/* In golden order our scores decrease; where they differ by more than the tolerance, the
+ * permutations are equal. */
 static void assert_order(const struct fm_ranking *r, const struct golden *g)
 {
     int32_t *order = golden_read(g, "rank.order", FM_I32, NULL);
@@ -42,7 +42,7 @@ static void assert_order(const struct fm_ranking *r, const struct golden *g)
     free(order);
 }
 
-/* The ranking of a model in golden/ is the stored one; the report and the warnings are left. */
+/* The ranking of a model in golden/ equals the stored one; returns the report and the warnings. */
 static void assert_golden(struct runs *r, const char *model, const char *device, int batch,
                           struct fm_rank_report *report)
 {
@@ -119,7 +119,7 @@ TEST(scores_of_the_fast_table_are_the_golden_ones)
     assert_all_golden("cpu");
 }
 
-/* The trained model: eight sequences, and its loss on text it has not seen. */
+/* The trained model: eight sequences, and its loss on text outside its training data. */
 static void assert_trained(int batch, const char *scores)
 {
     struct golden g;
@@ -188,7 +188,7 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
     assert_true(fabs(quality[0].ce - *ce) <= 1e-5 * *ce);
     assert_true(quality[0].kl == 0 && quality[0].agree == 1);
     assert_int_equal(quality[0].positions, 32 * 127);
-    /* Unranked, half the channels are not enough. */
+    /* Without ranking, half the channels are not enough. */
     assert_true(quality[1].ce > quality[0].ce + 0.1 && quality[1].kl > 0.1);
     fm_calib_close(&held);
     fm_model_close(model);
@@ -196,7 +196,7 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
     golden_close(&g);
 }
 
-/* Of an export all is measured by itself, beside a checkpoint that is opened once more. */
+/* All of an export is measured by itself, next to a checkpoint that is opened again. */
 TEST(an_original_elsewhere_compares_as_the_full_model_does)
 {
     struct runs r;
@@ -230,7 +230,7 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
         assert_true(alone[i].kl == 0 && alone[i].agree == 0);
     }
     assert_true(original.quality.ce == beside[0].ce && apart[1].kl > 0.1 && apart[1].agree < 1);
-    /* As its weights are. */
+    /* A model with its own weights. */
     if (fm_quality_compare(&itself, model, ops, &held, NULL, NULL, 1, &original, &r.run, &err))
         fail_msg("%s", err.text);
     assert_true(itself.ce == beside[0].ce && itself.kl == 0 && itself.agree == 1);
@@ -270,7 +270,7 @@ static double divergence(const float *from, const float *to, int V)
     return kl;
 }
 
-/* Models of other families and widths, each the other's original: against their logits. */
+/* Models of other families and widths, each as the other's original: against their logits. */
 TEST(an_original_may_be_of_another_shape)
 {
     struct runs r;
@@ -311,7 +311,7 @@ TEST(an_original_may_be_of_another_shape)
     fm_calib_close(&held);
 }
 
-/* ---- of every token, against plain loops over the logits of both models ---- */
+/* ---- values of every token, against plain loops over the logits of both models ---- */
 
 struct plain {
     double ce[64], other[64], kl[64], change[64];
@@ -327,7 +327,7 @@ static double loss_at(const float *logits, int V, int at)
     return log(all) - logits[at];
 }
 
-/* How many logits are larger than that of `at`, or as large and of a lower index. */
+/* The number of logits that are larger than that of `at`, or equal with a lower index. */
 static int place_of(const float *logits, int V, int at)
 {
     int n = 0;
@@ -379,7 +379,7 @@ static void assert_close(double a, double b)
         fail_msg("%.9g, not %.9g", a, b);
 }
 
-/* The definition of a percentile once more: the value at rank 1 + at (n - 1). */
+/* The definition of a percentile again: the value at rank 1 + at (n - 1). */
 static void assert_percentiles(const double at[FM_SPREAD_AT], double *x, int n)
 {
     qsort(x, (size_t)n, sizeof *x, rising);
@@ -395,8 +395,8 @@ static void assert_percentiles(const double at[FM_SPREAD_AT], double *x, int n)
 
 enum { TOKENS_T = 8, TOKENS_S = 4 };
 
-/* From position `from` on, `front` for the first ids where it is not negative, on so much memory:
- * what two models say of each token of four sequences. */
+/* The values of each token of four sequences for two models, from position `from` on, with
+ * `front` as first ids unless it is negative, in that much memory. */
 static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from, int front,
                            uint64_t memory)
 {
@@ -549,7 +549,7 @@ static void on_alarm(int signal_number)
     stop_now = signal_number;
 }
 
-/* Wherever the signal comes, in the middle of a group, too, nothing of it is counted twice. */
+/* Whenever the signal arrives, also inside a group, no batch is counted twice. */
 TEST(a_run_stopped_at_any_moment_goes_on)
 {
     enum { MOMENTS = 24 };

@@ -179,7 +179,7 @@ TEST(only_kept_channels_are_touched_and_the_start_is_neutral)
         touched += merged_change(&tune.adapter, x / E, x % E, 0, f.widths[x]) > 0;
         assert_true(merged_change(&tune.adapter, x / E, x % E, f.widths[x], I) == 0);
     }
-    /* One expert is reached by no token. */
+    /* One expert has no tokens. */
     assert_int_equal(touched, X - 1);
     fm_tune_release(&tune);
     close_fixture(&f);
@@ -195,7 +195,8 @@ TEST(loss_falls_with_either_strategy)
         f.options.strategy = (enum fm_recover_strategy)s;
         f.options.lr = 5e-3;
         start_tune(&tune, &f);
-        assert_int_equal(tune.lanes, 2); /* there is no mask between: no middle ones */
+        assert_int_equal(tune.lanes, 2); /* there is no mask between these, so there are no
+                                            middle masks */
         if (s == FM_RECOVER_CROSS)
             assert_int_equal(tune.adapter.widths[0], I);
         for (int step = 0; step < 12; step++)
@@ -207,7 +208,7 @@ TEST(loss_falls_with_either_strategy)
     }
 }
 
-/* On sequences that are seen again and again, routers come nearer to the full model. */
+/* On sequences that are repeated, routers approach the full model. */
 TEST(divergence_falls_with_routers)
 {
     struct fixture f;
@@ -258,7 +259,7 @@ static double largest_difference(const float *a, const float *b, size_t n)
     return most;
 }
 
-/* A subnet's share is |L_full| / (|L_sub| + eps): with an infinite eps it is 0. */
+/* A subnet's weight is |L_full| / (|L_sub| + eps): with an infinite eps it is 0. */
 TEST(cross_weighs_a_subnet_by_its_loss)
 {
     const double lr = 1e-4;
@@ -442,7 +443,8 @@ TEST(a_recovery_that_diverges_says_what_to_turn_down)
     struct fm_recover_options o;
     start_recover(&r, &o, "no.fm");
     o.lr = 1;
-    o.alpha = 1e6; /* the merged weights pass the largest number that they are stored in */
+    o.alpha = 1e6; /* the merged weights exceed the largest number of the dtype in which they are
+                      stored */
     assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EFORMAT);
     assert_non_null(strstr(err.text, "diverged, use a smaller --lr"));
     fm_recover_report_release(&report);
@@ -477,14 +479,14 @@ TEST(recovery_options_that_make_no_sense_are_refused)
     assert_int_equal(fm_recover_estimate(&r.run, &good, &plan, &err), FM_OK);
     assert_int_equal(plan.sweeps, 6 + 1);
     r.run.inputs.stream =
-        scratch("ranked.fm"); /* no masks yet: the run and its plan refuse it alike */
+        scratch("ranked.fm"); /* no masks yet: the run and its plan both refuse it */
     assert_int_equal(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG);
     assert_non_null(strstr(err.text, "fm-train"));
     assert_int_equal(fm_recover_estimate(&r.run, &good, &plan, &err), FM_ECONFIG);
     assert_non_null(strstr(err.text, "fm-train"));
 }
 
-/* Every run of this tool has a layer's experts a second time, with the adapter merged. */
+/* Every run of this tool holds a layer's experts twice, the second time with the adapter merged. */
 TEST(a_plan_counts_the_merged_copy)
 {
     struct fm_model *model;

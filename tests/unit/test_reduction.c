@@ -10,7 +10,7 @@ enum { ROWS = FM_SWEEP_BLOCK_TOKENS / 2 }; /* of a micro-batch: two are a leaf *
 struct shape {
     enum fm_dtype dtype;
     int batches, lanes, sums;
-    size_t values, n; /* room, and how many are summed */
+    size_t values, n; /* capacity, and the number that is summed */
     double share;
 };
 
@@ -37,7 +37,7 @@ static void write_value(const struct shape *s, void *sum, size_t i, double v)
         ((double *)sum)[i] = v;
 }
 
-/* What one process has: the definition, in plain C. */
+/* The result of one process: the definition, in plain C. */
 static double expected(const struct shape *s, int sum, size_t i)
 {
     double total = (double)sum + 0.5;
@@ -50,7 +50,7 @@ static double expected(const struct shape *s, int sum, size_t i)
     return total;
 }
 
-/* As much of a sweep as a reduction asks for: who has which micro-batches. */
+/* The parts of a sweep that a reduction uses: which rank has which micro-batches. */
 static void share_out(struct fm_sweep *sweep, int *share, struct fm_comm *comm,
                       const struct shape *s)
 {
@@ -86,7 +86,7 @@ static void contribute(struct fm_reduction *f, const struct fm_sweep *sweep, con
     free(slot);
 }
 
-/* Values of every sum, from its owner or from all. */
+/* Values of every sum, gathered from the owners. */
 static void check_sums(const struct fm_reduction *f, const struct fm_comm *comm,
                        const struct shape *s, bool whole)
 {
@@ -97,7 +97,7 @@ static void check_sums(const struct fm_reduction *f, const struct fm_comm *comm,
         const char *sum = (const char *)f->sum + (size_t)k * s->values * width;
         for (size_t i = first; i < first + count; i++)
             RANKS_CHECK(read_value(s, sum, i) == expected(s, k, i));
-        for (size_t i = s->n; i < s->values; i++) /* what is not summed stays */
+        for (size_t i = s->n; i < s->values; i++) /* values that are not summed are unchanged */
             RANKS_CHECK(read_value(s, sum, i) == k + 0.5);
     }
 }
@@ -112,7 +112,7 @@ static void reduce(struct fm_comm *comm, const struct shape *s)
     RANKS_CHECK(fm_reduction_init(&f, &sweep, fm_ops_ref(), s->dtype, s->sums, s->values, s->lanes,
                                   &err) == FM_OK);
     for (int round = 0; round < (s->n > 10000 ? 1 : 2);
-         round++) { /* nothing is left of the first */
+         round++) { /* no value is left of the first run */
         for (size_t i = 0; i < (size_t)s->sums * s->values; i++)
             write_value(s, f.sum, i, (double)(i / s->values) + 0.5);
         fm_reduction_begin(&f, s->share);
@@ -128,18 +128,18 @@ static void reduce(struct fm_comm *comm, const struct shape *s)
 static void sums_have_the_bits_of_one_process(struct fm_comm *comm)
 {
     static const struct shape shapes[] = {
-        {FM_F64, 9, 1, 1, 100, 100, 1},      /* five leaves, the last half full */
-        {FM_F32, 9, 1, 1, 100, 37, 0.125},   /* fewer than there is room for */
+        {FM_F64, 9, 1, 1, 100, 100, 1},      /* five leaves, the last one half full */
+        {FM_F32, 9, 1, 1, 100, 37, 0.125},   /* fewer than the capacity */
         {FM_F64, 10, 3, 3, 50, 50, 1.0 / 3}, /* a sum for each lane */
-        {FM_F32, 7, 3, 1, 1000, 1000, 1},    /* lanes after one another in one sum */
-        {FM_F64, 1, 2, 2, 33, 33, 1},        /* one leaf: most ranks have nothing */
+        {FM_F32, 7, 3, 1, 1000, 1000, 1},    /* lanes one after another in one sum */
+        {FM_F64, 1, 2, 2, 33, 33, 1},        /* one leaf: most ranks have no work */
         {FM_F32, 40, 1, 1, 5, 5, 1},         /* fewer values than a vector: one owner */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         reduce(comm, &shapes[i]);
 }
 
-/* More than one message holds. */
+/* More than fits in one message. */
 static void long_sums_go_in_pieces(struct fm_comm *comm)
 {
     const struct shape s = {FM_F64, 130, 1, 1, 66001, 66001, 1};

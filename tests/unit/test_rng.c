@@ -57,7 +57,7 @@ TEST(the_unit_interval_is_open)
 }
 
 /* Means and variances of 100,000 draws: five standard errors, so that chance never fails it (the
- * draws are the same every time). */
+ * draws are always the same). */
 TEST(distributions_have_their_moments)
 {
     enum { N = 100000 };

@@ -31,7 +31,8 @@ KERNEL_TEST(route_back_is_the_gradient)
     enum { N = 3, E = 5, K = 2 };
     struct scalar s = {.value = route_value, .n = {N, E, K}};
     float *x = s.x[0] = floats(N * E);
-    for (int i = 0; i < N * E; i++) /* further apart than a step, so the choice stays */
+    for (int i = 0; i < N * E; i++) /* differences are larger than a step, so the choice does not
+                                       change */
         x[i] = (float)((i * 7) % E) * 0.25f;
     s.y = floats(N * K), s.r = normals(N * K, 1);
     int32_t *ids = array(N * K, sizeof *ids);
@@ -98,8 +99,9 @@ KERNEL_TEST(scored_routes_choose_with_the_bias_and_weigh_without)
          .renormalised = true,
          .least = 4},
         {.sigmoid = false, .groups = 4, .topk_group = 3, .group_sum = 1, .scale = 16}};
-    /* 1.25 of expert 1, 1 of 4, .75 of 2 and 6.  Groups' sums: 1.75, 1, 1.625, 1.3125; best: 1.25,
-     * .75, 1, .75.  Probabilities are alike but for experts 2, 3 and 6; a tie takes the lower. */
+    /* 1.25 for expert 1, 1 for 4, .75 for 2 and 6.  Sums of groups: 1.75, 1, 1.625, 1.3125;
+     * best: 1.25, .75, 1, .75.  Probabilities are equal except for experts 2, 3 and 6; on a tie
+     * the lower expert is chosen. */
     const int32_t want[][K] = {{1, 4, 2}, {1, 4, 5}, {1, 4, 5}, {2, 6, 0}};
     const float weights[][K] = {{.5f, .5f, .75f},
                                 {2 / 3.f, 2 / 3.f, 2 / 3.f},
@@ -127,7 +129,7 @@ static double route_scored_value(const struct scalar *s)
 KERNEL_TEST(scored_routes_have_their_gradient)
 {
     enum { N = 3, E = 6, K = 2 };
-    /* No step changes what is chosen. */
+    /* No step changes the choice. */
     const float logits[N * E] = {2,    -1,  0,     1, -3, -2,   -2, -.5f, 1.5f,
                                  2.5f, .5f, -1.5f, 3, 0,  1.5f, -1, -3,   2};
     for (int i = 0; i < 32; i++) {
@@ -153,11 +155,18 @@ KERNEL_TEST(scored_routes_have_their_gradient)
 KERNEL_TEST(sparsemixer_weighs_among_those_near_the_largest)
 {
     enum { N = 5, E = 4 };
-    const float logits[N * E] = {4,  3.75f, 1,   -2,  /* 1/16 is near; 12/15 of the second is not */
-                                 0,  0,     0,   0,   /* 0/0 is near, and the lower index first */
-                                 -4, -1,    -8,  -2,  /* quotients of 3/4 7/8 1/2, then 1/2 3/4 */
-                                 1,  -7,    -7,  .5f, /* 1/2 is the threshold itself: near */
-                                 -1, 2,     .9f, -2};
+    const float logits[N * E] = {4,   3.75f, 1,
+                                 -2, /* 1/16 is close; 12/15 of the second is
+                                        not */
+                                 0,   0,     0,
+                                 0, /* 0/0 is close, and the lower index comes
+                                       first */
+                                 -4,  -1,    -8,
+                                 -2, /* quotients of 3/4 7/8 1/2, then 1/2 3/4 */
+                                 1,   -7,    -7,
+                                 .5f, /* 1/2 is the threshold itself: close */
+                                 -1,  2,     .9f,
+                                 -2};
     int32_t *ids = array(2 * N, sizeof *ids);
     float *w = floats(2 * N);
     ref()->sparsemixer(ids, w, logits, N, E, 0.5f);
@@ -180,7 +189,7 @@ static double sparsemixer_value(const struct scalar *s)
 KERNEL_TEST(sparsemixer_back_is_the_gradient)
 {
     enum { N = 2, E = 5 };
-    /* No step changes what is chosen or near. */
+    /* No step changes which experts are chosen or close. */
     const float logits[N * E] = {2, 1.5f, .25f, -1, 1.75f, -1.25f, -2.5f, -4, -.5f, -.75f};
     struct scalar s = {.value = sparsemixer_value, .n = {N, E}};
     s.x[0] = copied(logits, N * E), s.y = floats(2 * N), s.r = normals(2 * N, 1);

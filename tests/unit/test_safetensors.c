@@ -1,7 +1,6 @@
 /*
- * The reader on files that are right to the last limit and wrong by one thing: overlaps, gaps,
- * giants, endless names; with a bound on memory and time, since a hostile header is first of all a
- * long one.
+ * The reader on files at the limits and with one fault each: overlaps, gaps, huge numbers, endless
+ * names; with a bound on memory and time, because hostile headers are mostly long ones.
  */
 #include <inttypes.h>
 #include <time.h>
@@ -222,7 +221,7 @@ TEST(hundred_thousand_tensors_open_quickly)
         assert_true(strcmp(st.tensor[i - 1].name, st.tensor[i].name) < 0);
     fm_safetensors_close(&st);
     print_message("100000 tensors, header of %zu bytes: %.3f s of CPU time\n", size, opened);
-    assert_true(opened < 5.0); /* 0.1 s here; sanitizers and emulators need their time */
+    assert_true(opened < 5.0); /* 0.1 s here; sanitizers and emulators take longer */
 }
 
 TEST(a_million_tensors_are_refused_in_bounded_memory)
@@ -243,7 +242,7 @@ TEST(memory_stayed_bounded)
     skip(); /* the sanitizer's own memory */
 #endif
     long before = scratch_peak_mib();
-    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: forget the peak */
+    FILE *f = fopen("/proc/self/clear_refs", "w"); /* 5: reset the peak */
     if (!f || fputs("5", f) < 0 || fclose(f) != 0)
         skip();
     long base = scratch_peak_mib();

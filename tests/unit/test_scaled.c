@@ -2,8 +2,8 @@
  * Codes with scales for blocks: every code and every scale against the definitions of the formats
  * (OCP E4M3 and E8M0) computed here from their fields, and matrices of random codes, whose blocks
  * are cut at the far edges, against one product for each element.  Conversion and transposition of
- * both tables must give exactly those floats, in any order of rows.  The other way, the code is the
- * one that is nearest of all.
+ * both tables must give exactly those floats, in any order of rows.  In the other direction, the
+ * code is the nearest of all.
  */
 #include "tests/unit/kernels.h"
 
@@ -79,7 +79,7 @@ TEST_AROUND(values_are_codes_times_the_scale_of_their_block, start_test, end_tes
         float *have = floats(n);
         fm_scaled_to_f32(have, m.code, &m.scales, 0, n);
         expect_close(have, m.value, (int)n, 0, "all");
-        /* From any element on, and of codes that begin inside the matrix. */
+        /* Starting with any element, also for codes that begin inside the matrix. */
         for (size_t first = 0; first < n; first += n / 7 + 1) {
             size_t part = (n - first) / 2 + 1;
             fm_scaled_to_f32(have, m.code, &m.scales, first, part);
@@ -110,7 +110,7 @@ static double value_of(enum fm_codes code, int c)
     return c & 8 ? -e2m1[c & 7] : e2m1[c & 7];
 }
 
-/* The one code of x / scale, by looking at all of them: of two as near the even one. */
+/* The code of x / scale, by searching all codes: the even one of two equally near. */
 static int nearest(enum fm_codes code, float x, float scale)
 {
     float q = scale == 0 ? 0 : fmaxf(-1000, fminf(1000, x / scale));
@@ -147,7 +147,7 @@ static void expect_codes(enum fm_codes code, const float *x, const float *scale,
     }
 }
 
-/* Every code, the middles between two, and the floats beside these. */
+/* Every code, the middles between two codes, and the floats next to these. */
 TEST_AROUND(a_code_is_the_nearest, start_test, end_test)
 {
     for (int code = FM_CODE_E4M3; code <= FM_CODE_INT4; code++) {

@@ -1,4 +1,5 @@
-/* Families whose routers choose by score: config.json in its spellings, sizes, what is refused. */
+/* Families whose routers choose by score: config.json in its spellings, sizes, models that are
+ * refused. */
 #include "lib/block/gqa.h"
 #include "lib/block/scored.h"
 #include "lib/family/family.h"

@@ -1,5 +1,5 @@
 /*
- * Every way to channel_scores against the definition: also those that other CPUs use, as far as
+ * Every implementation of channel_scores against the definition, including those for other CPUs, if
  * this one can run them.
  */
 #include "tests/unit/kernels.h"

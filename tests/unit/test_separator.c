@@ -1,5 +1,5 @@
 /*
- * What follows a document of text.  The ids between the separators are those that the tokenizers
+ * The token after a document of text.  The ids between the separators are those that the tokenizers
  * library gave for the strings of golden/text/NAME.ids (tests/judge/textjudge.py).
  */
 #include "formats/file/text.h"
@@ -9,7 +9,7 @@
 
 #define IDS_MAX 65536
 
-/* Each document's ids, and after it -1. */
+/* Each document's ids, followed by -1. */
 static int32_t plain[IDS_MAX];
 static size_t plains;
 
@@ -20,7 +20,7 @@ static uint16_t take_u16(FILE *f)
     return v;
 }
 
-/* The strings of a sample, those without a NUL, as rows of JSON: the path. */
+/* Write the strings of a sample, except those with a NUL, as rows of JSON; returns the path. */
 static const char *rows_of(const char *name)
 {
     static char text[65536], at[512];
@@ -56,7 +56,7 @@ static const char *rows_of(const char *name)
     return at;
 }
 
-/* A model with this tokenizer and these files, NULL: without it. */
+/* A model with this tokenizer and these files; NULL: without the file. */
 static const char *model_with(const char *name, const char *tokenizer_config, const char *config,
                               const char *generation)
 {
@@ -75,8 +75,8 @@ static const char *model_with(const char *name, const char *tokenizer_config, co
     return dir;
 }
 
-/* The text's ids are those of the sample with `separator` where a document has ids and does not
- * end with it. */
+/* The text's ids are those of the sample, with `separator` after each document that has ids and
+ * does not end with it. */
 static void check(const struct fm_run_options *run, const char *rows, int32_t separator)
 {
     static int32_t ids[IDS_MAX], wanted[IDS_MAX];
@@ -100,7 +100,7 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
     fm_tokens_close(&t);
 }
 
-/* qwen2 is byte-level BPE without a template, llama3 puts its bos in front. */
+/* qwen2 is byte-level BPE without a template, llama3 puts its bos first. */
 TEST(documents_end_with_the_separator)
 {
     const char *rows = rows_of("qwen2");
@@ -121,7 +121,7 @@ TEST(documents_end_with_the_separator)
     check(&run, rows, 1005);
 }
 
-/* Beside the tokenizer, else the model's numbers, else nothing. */
+/* Next to the tokenizer, else the model's numbers, else no separator. */
 TEST(the_end_is_found_in_the_files)
 {
     const char *rows = rows_of("qwen2");
@@ -143,7 +143,7 @@ TEST(the_end_is_found_in_the_files)
     check(&run, rows, 1002);
 }
 
-/* A template that ends every document with the separator, and texts that do. */
+/* A template that ends every document with the separator, and texts that end with it. */
 TEST(a_document_that_ends_with_it_gets_no_other)
 {
     static const char
@@ -221,7 +221,7 @@ TEST(what_files_or_users_say_wrongly_is_refused)
         assert_int_equal(fm_corpus_encode(&corpus, &t, &run, rows, 0, NULL, &err), bad[i].code);
         if (!strstr(err.text, bad[i].says))
             fail_msg("%s", err.text);
-        run.inputs.separator = "none"; /* which the sentences advise */
+        run.inputs.separator = "none"; /* as the sentences advise */
         check(&run, rows, -1);
     }
 }

@@ -1,10 +1,10 @@
 /*
- * Signals at any moment: whatever a tool is doing, the status is right, what it resumes gives
- * the bytes of an uninterrupted run, and what a terminal sends still works.
+ * Signals at any time: the status is right, a resumed run gives the bytes of an uninterrupted one,
+ * and signals from a terminal work.
  *
- * FM_SIGNALS=N hits the tools N times (48), FM_SIGNALS_SEED=N at other moments (1),
- * FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), FM_SIGNALS_BIN=DIR takes the tools from
- * there, and FM_SIGNALS_EMULATED says that /proc has the threads of an emulator.
+ * FM_SIGNALS=N signals the tools N times (48), FM_SIGNALS_SEED=N at other times (1),
+ * FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), FM_SIGNALS_BIN=DIR is the directory of
+ * the tools, and FM_SIGNALS_EMULATED says that /proc lists the threads of an emulator.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -45,8 +45,8 @@ struct process {
     int in; /* the other end of its standard input, or -1 */
 };
 
-/* The tool in the scratch directory, a process group of its own as shells make one; `more` is put
- * after the words of `line`. */
+/* Start the tool in the scratch directory, in its own process group as shells do; `more` is
+ * added after the words of `line`. */
 static struct process start(const char *line, const char *more, bool piped)
 {
     int pipe_of[2] = {-1, -1};
@@ -130,7 +130,7 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
 }
 
-/* Until it catches what stops it: before, a signal ends it as it ends any program. */
+/* Wait until it catches stop signals: before that, a signal ends it like any program. */
 static void await_catching(pid_t pid)
 {
     char path[64];
@@ -139,8 +139,8 @@ static void await_catching(pid_t pid)
         nap(0.001);
 }
 
-/* Until it has used so many seconds of processors, and so is as far in its work on a busy machine
- * as on a quiet one; or has ended. */
+/* Wait until it has used that many seconds of processor time, so that it is equally far in its
+ * work on busy and on idle machines; or has ended. */
 static void await_work(pid_t pid, double seconds)
 {
     clockid_t clock;
@@ -150,7 +150,7 @@ static void await_work(pid_t pid, double seconds)
         nap(0.001);
 }
 
-/* For a while it sleeps and uses no processor. */
+/* Wait until it has slept for a while without using processor time. */
 static bool is_waiting(pid_t pid)
 {
     char path[64], state = 0;
@@ -179,7 +179,7 @@ static void await_waiting(pid_t pid)
         nap(0.001);
 }
 
-/* Send it a signal that stops it as a terminal does, and wait until it has stopped. */
+/* Send a signal that stops it, as a terminal does, and wait until it has stopped. */
 static void pause_by(pid_t pid, int sig)
 {
     int status = 0;
@@ -194,7 +194,7 @@ static void pause_by(pid_t pid, int sig)
 
 static struct job {
     const char *tool, *line, *straight;
-    double seconds, work; /* from start to end, and of processors */
+    double seconds, work; /* from start to end; processor time */
 } jobs[] = {
     {"fm-rank", "fm-rank " ON, "ranked", 0, 0},
     {"fm-train",
@@ -204,7 +204,7 @@ static struct job {
 };
 enum { JOBS = sizeof jobs / sizeof *jobs };
 
-/* Seconds of processors that the tools which have ended took. */
+/* Seconds of processor time that the finished tools took. */
 static double work_of_tools(void)
 {
     struct rusage u;
@@ -213,7 +213,7 @@ static double work_of_tools(void)
            1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* A model that lets products fill most of the time, and an uninterrupted run. */
+/* Make a model that spends most of the time in products, and an uninterrupted run. */
 static int prepare(void **state)
 {
     (void)state;
@@ -248,7 +248,7 @@ static bool is_there(const char *name)
     return access(scratch(name), F_OK) == 0;
 }
 
-/* What a test before may have left. */
+/* Remove files of an earlier test. */
 static int tidy(void **state)
 {
     (void)state;
@@ -257,13 +257,13 @@ static int tidy(void **state)
     return 0;
 }
 
-/* --- at any moment --- */
+/* --- at any time --- */
 
 struct tally {
     int hits, saved, ended, over, wrong, damaged;
 };
 
-/* Start it, hit it once at this moment, and count. */
+/* Start it, signal it once at this time, and count. */
 static int hit(const struct job *job, const char *more, int sig, double moment, struct tally *t)
 {
     struct process p = start(job->line, more, false);
@@ -282,7 +282,7 @@ static void check_result(const struct job *job, const char *name, struct tally *
     unlink(scratch(name));
 }
 
-/* One hit of the run that is resumed again and again, or of one without a state. */
+/* One signal for the run that is resumed again and again, or for one without a state. */
 static void hit_and_judge(const struct job *job, int threads, bool keeps, int sig, double moment,
                           struct tally *t)
 {
@@ -348,7 +348,7 @@ TEST_AROUND(all_threads_but_one_block_what_is_handled, tidy, NULL)
     char path[600];
     int threads = 0, open_ones = 0;
     if (getenv("FM_SIGNALS_EMULATED"))
-        skip(); /* QEMU keeps the masks of its program's threads to itself */
+        skip(); /* QEMU does not show the signal masks of its program's threads */
     struct process p = start(jobs[0].line, "-T 3 -o out", false);
     await_catching(p.pid);
     await_work(p.pid, jobs[0].work / 4);
@@ -371,11 +371,11 @@ TEST_AROUND(all_threads_but_one_block_what_is_handled, tidy, NULL)
     closedir(tasks);
     kill(p.pid, SIGCONT);
     assert_int_equal(finish(p), 0);
-    assert_true(threads >= 4); /* those of the pool, and the one that takes signals */
+    assert_true(threads >= 4); /* threads of the pool, and the one that receives signals */
     assert_int_equal(open_ones, 1);
 }
 
-/* It is asked to stop while it waits for a stage stream of which nothing comes. */
+/* It is asked to stop while it waits for a stage stream that does not arrive. */
 static void expect_heeded(const char *line, const char *more, int sig, int expected)
 {
     struct process p = start(line, more, true);
@@ -385,7 +385,7 @@ static void expect_heeded(const char *line, const char *more, int sig, int expec
     assert_false(has_ended(p.pid));
     kill(p.pid, sig);
     assert_int_equal(finish(p), expected);
-    assert_true(now() - began < 20); /* at once, on a busy machine too */
+    assert_true(now() - began < 20); /* at once, even on a busy machine */
 }
 
 TEST_AROUND(a_silent_pipe_does_not_keep_it, tidy, NULL)
@@ -424,7 +424,8 @@ TEST_AROUND(a_tokenizer_command_has_no_signal_blocked, tidy, NULL)
     assert_true(is_there("command.status"));
     assert_int_equal(signal_set(scratch("command.status"), "SigBlk"), 0);
     uint64_t ignored = signal_set(scratch("command.status"), "SigIgn");
-    assert_int_equal(ignored & 0x7fffffff, 0); /* 32 and 33: inherited from who started the test */
+    assert_int_equal(ignored & 0x7fffffff, 0); /* 32 and 33: inherited from the parent of the
+                                                  test */
 }
 
 TEST_AROUND(it_stops_and_goes_on_as_a_terminal_says, tidy, NULL)
@@ -466,7 +467,7 @@ TEST_AROUND(a_second_signal_ends_it_at_once, tidy, NULL)
     struct process p = start(jobs[0].line, "-T 2 -o out", false);
     await_catching(p.pid);
     await_work(p.pid, jobs[0].work / 4);
-    pause_by(p.pid, SIGSTOP); /* so that both are there before the first is heeded */
+    pause_by(p.pid, SIGSTOP); /* so that both are pending before the first is handled */
     kill(p.pid, SIGTERM);
     kill(p.pid, SIGINT);
     kill(p.pid, SIGCONT);
@@ -499,8 +500,7 @@ static pid_t start_unread(const char *line, int to)
     _exit(98);
 }
 
-/* The first signal is enough where a pipe or a socket is full, and whether others set it so that it
- * does not block. */
+/* One signal is enough if a pipe or a socket is full, also if other processes make it blocking. */
 TEST_AROUND(a_stalled_reader_does_not_keep_it, tidy, NULL)
 {
     char line[8400];
@@ -527,7 +527,7 @@ int main(int argc, char **argv)
 {
     (void)argc;
     char given[4200];
-    signal(SIGINT, SIG_DFL); /* a script ignores both for what it starts in the background */
+    signal(SIGINT, SIG_DFL); /* a shell ignores both for processes in the background */
     signal(SIGQUIT, SIG_DFL);
     const char *slash = strrchr(argv[0], '/');
     snprintf(given, sizeof given, "%.*s/../../bin", slash ? (int)(slash - argv[0]) : 1,

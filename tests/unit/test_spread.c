@@ -1,4 +1,4 @@
-/* Percentiles, intervals and agreement from numbers made by hand. */
+/* Percentiles, intervals and agreement, from numbers computed by hand. */
 #include <math.h>
 
 #include "lib/masks/spread.h"
@@ -42,7 +42,7 @@ TEST(an_interval_weighs_groups_by_their_tokens)
     assert_true(s.top5 == 0.5 && s.change == 0.5);
     assert_true(fabs(s.change_rms - sqrt(19 / 6.0)) < 1e-12);
     assert_true(s.change_at[FM_SPREAD_MEDIAN] == 0.5 && s.change_at[0] == -2);
-    /* One group tells nothing of others. */
+    /* One group gives no interval. */
     fm_spread_of(&s, token, (const size_t[]){0, 6}, 1, 2, false, sorted);
     assert_true(isnan(s.ce_half) && s.tokens == 6 && s.groups == 1);
 }

@@ -1,4 +1,4 @@
-/* Stage streams: what they carry and drop, and whose checkpoint they belong to. */
+/* Stage streams: which members they carry and drop, and the checkpoint that they belong to. */
 #include "formats/json/json.h"
 #include "tests/unit/stages.h"
 #include "tests/unit/test.h"
@@ -69,7 +69,7 @@ TEST(training_again_drops_the_adapter_and_says_so)
                      2);
     assert_non_null(fm_stage_history_of(&b, "fm-train"));
     assert_null(fm_stage_history_of(&b, "fm-recover"));
-    /* And nothing is left of it: the bytes are those of training on the ranking. */
+    /* No trace of it is left: the bytes are those of training on the ranking. */
     assert_int_equal(b.file.size, train.file.size);
     assert_true(fm_digest_equal(&b.member[0].digest, &train.member[0].digest));
     stages_expect(fm_stage_open(&unread, b.file.path, FM_MEMBER_ADAPTER, &err), &err, FM_ECONFIG,

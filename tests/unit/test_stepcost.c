@@ -1,4 +1,4 @@
-/* What steps are worth, from gradients that are known. */
+/* The worth of steps, from known gradients. */
 #include <math.h>
 
 #include "lib/base/rng.h"
@@ -22,8 +22,9 @@ static void make(struct fm_stepcost *w)
     assert_int_equal(fm_stepcost_init(w, &actions, X, &err), FM_OK);
 }
 
-/* The loss grows by 10 (x + 1) where range a of expert x goes, less where it is still there: its
- * gradient is 0.5 of that with the range and 1.5 without; times a, and `noise` on top. */
+/* The loss grows by 10 (x + 1) if range a of expert x is removed, and less than that for the
+ * part still present: its gradient is 0.5 of that with the range and 1.5 without; times a, plus
+ * `noise`. */
 static double gradient(int x, int a, bool with, double noise, uint64_t draw)
 {
     double worth = 10.0 * (x + 1) * (A - a);
@@ -96,7 +97,7 @@ TEST(worth_is_the_mean_of_both_ends)
     fm_stepcost_release(&w);
 }
 
-/* Root of the mean square of what worth is off, of the next steps. */
+/* Root mean square of the error of the worth of the next steps. */
 static double error_of(const struct fm_stepcost *w, bool raw)
 {
     double sum = 0;

@@ -22,7 +22,7 @@ TEST(a_group_is_whole_blocks_of_rows_and_of_columns)
     assert_int_equal(group_of(&fm_mxfp4, 1, 32), 32);
 }
 
-/* A product of two sizes of blocks can be more than an int holds. */
+/* The product of two block sizes may exceed an int. */
 TEST(a_group_larger_than_every_expert_is_one_number)
 {
     assert_int_equal(group_of(&fm_fp8, (1 << 20) - 1, 1 << 20), FM_CHANNELS_MAX + 1);

@@ -1,4 +1,4 @@
-/* The numbers of a sweep: those of transformers and of autograd. */
+/* The numbers of a sweep against transformers and autograd. */
 #include "tests/unit/sweeps.h"
 #include "tests/unit/test.h"
 

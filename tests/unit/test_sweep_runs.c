@@ -1,8 +1,8 @@
-/* How a sweep is run: threads, memory and other lanes change no number, and a stop is reported. */
+/* Runs of a sweep: threads, memory and other lanes change no number, and a stop is reported. */
 #include "tests/unit/sweeps.h"
 #include "tests/unit/test.h"
 
-/* Everything one run of two lanes over single sequences gives, to be compared byte for byte. */
+/* All results of one run of two lanes over single sequences, to be compared byte for byte. */
 struct outcome {
     struct fm_measure measure[12];
     double *c;
@@ -22,7 +22,7 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tap
     sweeps_open_adapter(&adapter, &u);
     sweeps_seen_init(&seen, &u, &adapter);
     seen.lane = 1;
-    /* The first two go together, the others alone. */
+    /* The first two are together in a block, the others alone. */
     struct fm_batch batch[4] = {{u.ids, 1, u.T, 0},
                                 {u.ids + u.T, 1, u.T, 0},
                                 {u.ids, 2, u.T, 0},
@@ -56,8 +56,8 @@ static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tap
     sweeps_close(&u);
 }
 
-/* Memory for no inner values, for all, for those of one block of the last layer, for all but one;
- * at the end no lane needs the gradient at layer 0. */
+/* Memory for no inner values, for all, for those of one block of the last layer, for all but
+ * one; finally, no lane needs the gradient at layer 0. */
 static void compare_runs(bool adapted)
 {
     enum { RUNS = 7 };
@@ -73,11 +73,13 @@ static void compare_runs(bool adapted)
     for (int i = 0; i < RUNS; i++) {
         struct outcome o = {0};
         bool tapped = i < RUNS - 1;
-        /* What is kept is no choice of the operations: three of these runs do for the slow ones. */
+        /* Keeping inner values does not depend on the operations, so the slow table makes only
+         * three of these runs. */
         if (sweeps_ops == fm_ops_ref() && i != 0 && i != 2 && i != 5)
             continue;
         run_pieces(&o, threads[i], memory[i], tapped, adapted);
-        /* Three blocks, two lanes; below the first layer of experts no lane goes untapped. */
+        /* Three blocks, two lanes; below the first layer of experts every lane is still
+         * recorded. */
         size_t all = 3 * 2 * (size_t)c.L, read = 3 * 2 * (size_t)(c.L - c.moe[0]);
         const size_t kept[RUNS] = {0, all, all, 0, 1, all - 1, read};
         assert_int_equal(o.kept, adapted ? 0 : kept[i]);
@@ -115,7 +117,7 @@ TEST(threads_and_memory_change_no_byte_of_an_adapter)
     compare_runs(true);
 }
 
-/* Quality runs carry many lanes forward only. */
+/* Quality runs have many lanes without gradients. */
 TEST(many_lanes_measure_what_one_lane_does)
 {
     struct sweeps u;
@@ -156,7 +158,7 @@ TEST(a_stopped_sweep_says_so)
     sweeps_close(&u);
 }
 
-/* The nth expert that is seen asks to stop. */
+/* The nth expert that is visited requests a stop. */
 struct stopper {
     atomic_int stop;
     int nth, seen;
@@ -170,7 +172,8 @@ static void stop_at(void *self, const struct fm_expert_view *view)
         s->stop = 1;
 }
 
-/* Until it ends or the nth expert stops it, on one thread; what fm_sweep_run gave. */
+/* Run until the end or until the nth expert stops it, on one thread; returns the result of
+ * fm_sweep_run. */
 static int run_until(struct stopper *s, int nth, bool forward, bool *once_more)
 {
     struct sweeps u;
@@ -187,7 +190,7 @@ static int run_until(struct stopper *s, int nth, bool forward, bool *once_more)
     int seen, rc = fm_sweep_run(u.sweep, &batch, 1, &lane, 1, &visitor, u.measure, NULL, &told);
     if (rc)
         assert_non_null(strstr(told.text, "interrupted in layer"));
-    /* The same sweep, asked to stop no more, is whole. */
+    /* The same sweep is complete when it is no longer asked to stop. */
     seen = s->seen;
     *s = (struct stopper){0};
     SWEEPS_TRY(fm_sweep_run(u.sweep, &batch, 1, &lane, 1, &visitor, u.measure, NULL, &told));
@@ -197,7 +200,7 @@ static int run_until(struct stopper *s, int nth, bool forward, bool *once_more)
     return rc;
 }
 
-/* No other expert is computed, of the layer at hand either. */
+/* No further expert is computed, not even of the current layer. */
 TEST(a_sweep_stops_between_two_experts)
 {
     struct stopper s;

@@ -1,6 +1,6 @@
 /*
- * The encoder against ids that the tokenizers library gave: golden/text/NAME.json is a
- * tokenizer, NAME.ids its strings and ids (tests/judge/textjudge.py).
+ * The encoder against the ids of the tokenizers library: golden/text/NAME.json is a tokenizer,
+ * NAME.ids its strings and ids (tests/judge/textjudge.py).
  */
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
@@ -117,7 +117,7 @@ TEST(long_words_take_time_in_proportion)
     fm_tokenizer_close(t);
 }
 
-/* Text is cut before words only where no merge reaches over the cut. */
+/* Text is cut before words only if no merge crosses the cut. */
 TEST(merges_across_words_are_made)
 {
     static const char json[] =
@@ -152,7 +152,7 @@ TEST(merges_across_words_are_made)
     }
 }
 
-/* The pieces of a text by a pattern, each after a bar. */
+/* The pieces of a text by a pattern, each preceded by a bar. */
 static void pieces_are(const char *pattern, const char *text, const char *wanted)
 {
     struct fm_pretoken p;
@@ -180,7 +180,7 @@ TEST(classes_cut_text_into_matches_and_gaps)
     pieces_are("[\\p{L}\\p{M}]+", "1e\u0301!", "|1|e\u0301|!");
 }
 
-/* A long run that almost matches at every place is looked at once. */
+/* A long run that almost matches at every place is scanned once. */
 TEST(tails_take_time_in_proportion)
 {
     enum { SIZE = 1 << 20 };
@@ -208,7 +208,7 @@ TEST(normal_form_c_composes_what_it_may)
     nfc_is("plain", "plain");
     nfc_is("cafe\u0301s", "caf\u00e9s");
     nfc_is("a\u0323\u0307", "\u1ea1\u0307");
-    nfc_is("a\u0307\u0323", "\u1ea1\u0307"); /* marks are put in order */
+    nfc_is("a\u0307\u0323", "\u1ea1\u0307"); /* marks are reordered */
     nfc_is("\u1100\u1161\u11a8", "\uac01");  /* Hangul */
     nfc_is("\u212b\u2126", "\u00c5\u03a9");  /* singletons */
     nfc_is("\u0915\u093c", "\u0915\u093c");  /* excluded from composition */

@@ -1,4 +1,4 @@
-/* Over how many devices an export can be split, and which card has space for it. */
+/* Over how many devices an export can be split, and which card has memory for it. */
 #include "lib/block/deltanet.h"
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
@@ -79,7 +79,7 @@ TEST(shared_experts_are_as_wide_as_whole_experts)
     assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 40), 0);
 }
 
-/* OLMoE's keys are gathered again for one norm: copies would be gathered, too. */
+/* OLMoE's keys are gathered again for one norm, which would include the copies. */
 TEST(a_norm_over_all_key_heads_takes_no_copies)
 {
     struct fm_config c = plain;
@@ -90,7 +90,7 @@ TEST(a_norm_over_all_key_heads_takes_no_copies)
     expect(&c, &fm_layout_padded, full, "1 2 3 6 12");
 }
 
-/* Latent attention has as many key heads as query heads, and nothing to copy. */
+/* Latent attention has as many key heads as query heads, so no copies are needed. */
 TEST(latent_attention_is_split_by_heads)
 {
     struct fm_config c = plain;
@@ -100,7 +100,7 @@ TEST(latent_attention_is_split_by_heads)
     expect(&c, &fm_layout_padded, full, "1 2 4");
 }
 
-/* Servers' own code splits sinks and linear attention; what runs modelling files does not. */
+/* Servers' own code splits sinks and linear attention; their code for modelling files does not. */
 TEST(sinks_and_states_are_split_by_stock_code_alone)
 {
     struct fm_config c = plain;
@@ -118,7 +118,7 @@ TEST(sinks_and_states_are_split_by_stock_code_alone)
     expect(&c, &fm_layout_padded, full, "1 2");
 }
 
-/* As a new kind of attention is, until it has a row: whole heads, keys and values in the cache. */
+/* A new kind of attention without a row: whole heads, keys and values in the cache. */
 TEST(attention_without_a_row_is_shared_by_heads)
 {
     const struct fm_attention unknown = {.name = "unknown"};
@@ -138,7 +138,7 @@ TEST(the_largest_degree_is_printed_too)
     expect(&c, &fm_layout_ragged, odd, "1 2 4 8 16 32 64");
 }
 
-/* The byte that is one too many takes the next card, whether it is a weight's or the cache's. */
+/* One byte more requires the next card, whether it is of the weights or of the cache. */
 TEST(a_card_has_space_for_weights_and_cache)
 {
     struct fm_runtimes_cache cache = {.token = 1000, .window_token = 100, .window = 50, .fixed = 7};

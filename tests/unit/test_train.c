@@ -99,7 +99,8 @@ TEST(the_walk_takes_the_cheapest_channels)
     assert_int_equal(widths[1], 4);
     assert_int_equal(fm_walk_lower(widths, squares, &a, 2, 99, &err), FM_OK);
     assert_int_equal(widths[1], 2);
-    /* What is free behind 4 channels of 5 each makes them cheaper than 4 of the other's at 4. */
+    /* Channels without cost after 4 channels of 5 each make these cheaper than 4 of the other's
+     * at 4. */
     const double bridged[] = {100, 0, 20, 100, 40, 16};
     widths[0] = widths[1] = 8;
     assert_int_equal(fm_walk_lower(widths, bridged, &a, 2, 1, &err), FM_OK);
@@ -116,7 +117,7 @@ static void must_train(const char *in, const char *out, enum fm_method method,
     training_must(&r, &options, report);
 }
 
-/* The stream reads back, with what the report says. */
+/* The stream can be read, and agrees with the report. */
 static void assert_stream(const char *name, const struct fm_masks *masks)
 {
     struct fm_bundle b;
@@ -170,7 +171,7 @@ TEST(every_method_makes_a_family)
     }
 }
 
-/* Only exchange moves in twentieths. */
+/* Only exchange has steps of a twentieth. */
 TEST(exchange_has_finer_actions)
 {
     static const struct {
@@ -190,7 +191,7 @@ TEST(exchange_has_finer_actions)
     }
 }
 
-/* How much exchange reads is a parameter of what exchanges, and of nothing else. */
+/* The number of sequences that exchange reads is a parameter only of methods that exchange. */
 TEST(a_state_knows_only_what_shaped_it)
 {
     static const struct {
@@ -238,7 +239,7 @@ TEST(shuffles_follow_the_family_of_the_stream)
     fm_train_report_release(&shuffled);
 }
 
-/* Stop `method` after so many reports, go on, and compare with a straight run. */
+/* Stop `method` after that many reports, resume, and compare with an uninterrupted run. */
 static void assert_resumes(enum fm_method method, int reports)
 {
     struct runs r;
@@ -255,7 +256,7 @@ TEST(a_stopped_run_goes_on_to_the_same_bytes)
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         struct fm_train_report report = {0};
         must_train("ranked.fm", "straight.fm", methods[i], &report);
-        /* In the middle of making, at its end, and of measuring. */
+        /* While making the family, at its end, and while measuring. */
         int steps = report.steps ? report.steps : budgets;
         fm_train_report_release(&report);
         assert_resumes(methods[i], 3);
@@ -278,8 +279,8 @@ static void prepare_exchange(struct runs *r, struct fm_train_options *options, c
     options->budget_step = "0.05";
 }
 
-/* A step of exchange is several sweeps, each of which changes what steps are worth: whichever of
- * them is interrupted, and wherever in it, the step is made again from the same. */
+/* A step of exchange is several sweeps, each of which changes the worth of steps: wherever one
+ * is interrupted, the step is repeated from the same state. */
 TEST(exchange_stopped_at_any_moment_goes_on)
 {
     enum { MOMENTS = 24 };
@@ -316,7 +317,7 @@ TEST(exchange_stopped_at_any_moment_goes_on)
     assert_true(within > 0);
 }
 
-/* In the middle of walking, of refining, and of measuring. */
+/* While walking, refining, and measuring. */
 TEST(refining_goes_on_to_the_same_bytes)
 {
     for (int reports = 3; reports <= 15; reports += 4) {
@@ -339,8 +340,8 @@ TEST(refining_goes_on_to_the_same_bytes)
     }
 }
 
-/* The sequences that rounds decide by are among those that are measured here.  Rounds end where
- * they find nothing. */
+/* The sequences on which rounds decide are among those that are measured here.  Rounds end if
+ * they find no improvement. */
 TEST(refining_lowers_the_loss_it_is_decided_by)
 {
     const int rounds = 40, many = 1 << 30;
@@ -364,7 +365,7 @@ TEST(refining_lowers_the_loss_it_is_decided_by)
     assert_true(mean[1] < mean[0]);
 }
 
-/* A twelfth of what is left, or the next budget: 8 15 22 28 34 ... 77 78 79 80. */
+/* A twelfth of the rest, or the next budget: 8 15 22 28 34 ...  77 78 79 80. */
 TEST(exchange_visits_few_budgets)
 {
     struct fm_err err = {0};
@@ -432,7 +433,7 @@ static double *logits_after(int steps, double tau_last, double entropy_last, siz
     return logits;
 }
 
-/* The first step is taken with the first values; by the third the last ones show. */
+/* The first step uses the first values; by the third the last ones have an effect. */
 TEST(temperature_and_entropy_go_from_first_to_last)
 {
     for (int steps = 1; steps <= 3; steps += 2) {

@@ -1,7 +1,6 @@
 /*
- * What config.json of newer families can say that is easy to get wrong: keys that programs read
- * differently or not at all, numbers that transformers would make up, names of its own.  Each test
- * is one such trap.
+ * Errors that are easy to make with config.json of newer families: keys that programs read
+ * differently or not at all, defaults of transformers, other names.  Each test is one such trap.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
@@ -10,7 +9,7 @@
 #include "tests/unit/configs.h"
 #include "tests/unit/test.h"
 
-/* Sizes of the models on the hub; layers as few as the test needs. */
+/* Sizes of the models on the hub, with as few layers as the test needs. */
 #define SOLAR_KEYS                                                                                 \
     "\"model_type\":\"solar_open\",\"hidden_size\":4096,\"num_hidden_layers\":48,"                 \
     "\"num_attention_heads\":64,\"moe_intermediate_size\":1280,\"n_routed_experts\":128,"          \
@@ -90,7 +89,7 @@ TEST(solar_has_biases_of_q_k_v_and_no_norms)
             "use_qk_norm true is not supported for solar_open; supported: false");
 }
 
-/* Its class in transformers stops there. */
+/* Its class in transformers raises an error there. */
 TEST(no_part_of_solars_heads_is_rotated)
 {
     must(SOLAR, "\"partial_rotary_factor\":1.0");
@@ -147,7 +146,7 @@ TEST(hy3s_dense_layers_are_those_of_all_programs)
     refused(HY3, "\"mlp_layer_types\":[\"dense\"]", FM_EFORMAT, "1 entries for 80 layers");
 }
 
-/* transformers would make it as wide as a dense layer. */
+/* transformers would create one as wide as a dense layer. */
 TEST(hy3_without_a_shared_expert_is_refused)
 {
     assert_int_equal(must(HY3, "\"num_shared_experts\":2").shared, 3072);
@@ -172,7 +171,7 @@ TEST(hy3s_names_are_its_own_on_disk)
 
 /* ---- GLM-5 and DeepSeek-V3.2 ---- */
 
-/* Beyond it the indexer chooses, and nothing here computes that. */
+/* Beyond that length the indexer chooses keys, which is not supported here. */
 TEST(sequences_end_where_an_indexer_would_choose)
 {
     struct fm_config c = must(V32 GROUPS, "\"max_position_embeddings\":163840");
@@ -230,7 +229,7 @@ TEST(which_layers_share_indices_is_said_the_same_everywhere)
     refused(glm, "\"index_topk_freq\":0", FM_EFORMAT, "index_topk_freq");
 }
 
-/* transformers would take one, servers another. */
+/* transformers would read one, servers the other. */
 TEST(two_numbers_of_experts_are_refused)
 {
     assert_int_equal(must(GLM5_KEYS INDEXER "32", "\"num_experts\":64").E, 64);
@@ -395,8 +394,8 @@ TEST(every_layer_of_laguna_has_its_number_of_heads)
             "num_attention_heads 7 is not a multiple of num_key_value_heads 2");
 }
 
-/* Without rope_parameters half of a head turns in layers without a window; with them, all of it
- * unless they say otherwise. */
+/* Without rope_parameters half of a head is rotated in layers without a window; with them, all
+ * of it unless they specify a factor. */
 TEST(each_type_of_lagunas_layers_has_a_rotation)
 {
     struct fm_config c = must(LAGUNA, NULL);
@@ -464,8 +463,8 @@ TEST(keys_of_laguna_that_transformers_does_not_read)
     refused(LAGUNA, "\"decoder_sparse_step\":2", FM_ECONFIG, "decoder_sparse_step 2");
 }
 
-/* No eps in the sum of weights, and a width of the shared expert that the experts' does not move.
- */
+/* No eps in the sum of weights, and a width of the shared expert that does not depend on the
+ * experts'. */
 TEST(lagunas_shared_expert_has_a_width_of_its_own)
 {
     struct fm_config c = must(LAGUNA, "\"moe_routed_scaling_factor\":2.5");
@@ -513,7 +512,7 @@ TEST(mimos_values_are_narrow_and_scaled)
     refused(MIMO_KEYS, "\"x\":1", FM_EFORMAT, "key 'v_head_dim' is missing");
 }
 
-/* One more than the makers' key, which counts the positions before a query's own. */
+/* One more than the model's own key, which counts the positions before a query's own. */
 TEST(mimos_window_counts_the_query_itself)
 {
     struct fm_config c = must(MIMO, "\"sliding_window_size\":8,\"sliding_window\":8");
@@ -528,7 +527,7 @@ TEST(mimos_window_counts_the_query_itself)
             "sliding_window_size");
 }
 
-/* transformers takes its own defaults, whatever these say. */
+/* transformers uses its own defaults, whatever the values of these. */
 TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
 {
     struct fm_config c = must(MIMO, "\"rope_theta\":5000000,\"swa_rope_theta\":10000,"

@@ -1,4 +1,4 @@
-/* Bundles: what we write verifies, and everything that is changed is found and named. */
+/* Bundles: those that we write verify, and every change is found and named. */
 #include "formats/bundle/maskset.h"
 #include "lib/base/pool.h"
 #include "tests/unit/test.h"
@@ -11,15 +11,15 @@ static char *read_member(const struct fm_bundle *b, const char *name, size_t *si
     return data;
 }
 
-/* The bundle again with other bytes for some members, every digest made new: an honest tar of
- * dishonest content. */
+/* The bundle again with other bytes for some members and new digests: a valid tar with false
+ * content. */
 struct change {
     const char *name;
     const void *data;
     size_t size;
 };
 
-static void (*edit_manifest)(cJSON *manifest); /* NULL: it stays */
+static void (*edit_manifest)(cJSON *manifest); /* NULL: it is unchanged */
 
 static void rewrite(const struct change *change, size_t changes)
 {
@@ -96,7 +96,7 @@ TEST(a_flipped_byte_anywhere_in_the_weights_is_named)
     fm_bundle_close(&b);
 }
 
-/* Digests hold and the content is wrong: 65. */
+/* Digests match and the content is wrong: 65. */
 TEST(a_config_of_another_model_is_found)
 {
     struct fm_bundle b = {0};
@@ -106,7 +106,7 @@ TEST(a_config_of_another_model_is_found)
     strstr(text, "5000.0")[0] = '6'; /* another rope_theta: the same sizes */
     rewrite(&(struct change){"carried/config.json", text, size}, 1);
     assert_int_equal(verify(verify_edited, NULL), FM_EFORMAT);
-    /* A finding, or already the reason why the stream is not opened. */
+    /* A finding, or the reason why the stream cannot be opened. */
     assert_true(strstr(verify_found, "carried/config.json: digest is") ||
                 strstr(verify_said.text, "carried/config.json: digest is"));
     free(text);
@@ -156,7 +156,8 @@ TEST(every_bad_mask_is_found)
     void *frame;
     size_t size;
     memcpy(widths, given_widths(), sizeof widths);
-    widths[1 * experts + 3] = widths[1 * experts + 5] = 25; /* not in the actions, and the sum */
+    widths[1 * experts + 3] = widths[1 * experts + 5] = 25; /* not in the actions, and so is the
+                                                               sum */
     widths[2 * experts + 7] = 4;                            /* only the sum */
     GIVEN_TRY(fm_maskset_pack(widths, sizeof widths / 4, &frame, &size, &given_err));
     rewrite(&(struct change){FM_MEMBER_MASKS, frame, size}, 1);
@@ -239,7 +240,7 @@ TEST(a_nan_under_right_checksums_is_found)
     assert_string_equal(verify_found,
                         "weights/layers-00002.safetensors: layers.2.down: expert 0 has a "
                         "value that is not finite\n");
-    /* Weights of another bundle under this one's segments: the digests of the tar hold. */
+    /* Weights of another bundle with this one's segments: the digests of the tar match. */
     rewrite(changes, 1);
     assert_int_equal(verify(verify_edited, NULL), FM_EDIFF);
     assert_non_null(strstr(verify_found, "channels 0 to 3 differ from their segment checksum"));
@@ -248,7 +249,7 @@ TEST(a_nan_under_right_checksums_is_found)
     fm_bundle_close(&b);
 }
 
-/* A member without a tensor, under right checksums. */
+/* A member without a tensor, with right checksums. */
 TEST(weights_that_are_not_there_are_found)
 {
     static char empty[] = "\2\0\0\0\0\0\0\0{}";

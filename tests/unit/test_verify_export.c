@@ -1,4 +1,4 @@
-/* Exports: what we write verifies, and everything that is changed is found and named. */
+/* Exports: those that we write verify, and every change is found and named. */
 #include "tests/unit/test.h"
 #include "tests/unit/verify.h"
 
@@ -53,7 +53,7 @@ TEST(a_flipped_byte_in_an_export_is_named)
     }
 }
 
-/* Of an expert its layer and number are named, another tensor has neither. */
+/* Findings give an expert's layer and number, and only the name of another tensor. */
 TEST(a_value_that_is_not_finite_is_named)
 {
     static const char *const name[] = {"model.layers.2.mlp.experts.gate_up", "model.norm.weight"};
@@ -124,7 +124,7 @@ TEST(files_that_are_missing_extra_or_edited_are_named)
         assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
         assert_memory_equal(verify_found, text[i], strlen(text[i]));
     }
-    /* The model card is its owner's. */
+    /* The owner may edit the model card. */
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     snprintf(file, sizeof file, "%s/README.md", to);
     FILE *f = fopen(file, "ab");
@@ -132,7 +132,7 @@ TEST(files_that_are_missing_extra_or_edited_are_named)
     assert_int_equal(verify(to, verify_bundle), FM_OK);
 }
 
-/* The blanks after the header have room for its name. */
+/* The blanks after the header are enough for its name. */
 TEST(a_tensor_too_many_is_named)
 {
     const char *to = scratch("copy");
@@ -191,14 +191,14 @@ TEST(an_export_that_claims_what_cannot_be_is_malformed)
     verify_run("sed -i 's/\"schema\": 1/\"schema\": 2/' %s/fm-export.json", to);
     assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
     assert_non_null(strstr(verify_said.text, "schema is 2, and this program reads schema 1 only"));
-    /* One byte a shard is only many files, and none of them there. */
+    /* One byte per shard only gives many files, none of which exists. */
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     verify_run("sed -i 's/\"shard_size\": [0-9]*/\"shard_size\": 1/' %s/fm-export.json", to);
     assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
     assert_non_null(strstr(verify_found, "model-00001-of-"));
 }
 
-/* As fm-pack --export --force does it, while the weights are read. */
+/* As fm-pack --export --force would, while the weights are read. */
 static void replace_once(void *self, const char *stage, uint64_t done, uint64_t total,
                          const char *unit)
 {

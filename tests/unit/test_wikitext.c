@@ -1,4 +1,4 @@
-/* The detokeniser of lm-eval's wikitext task, against what its own gives (0.4.13, Python 3.11). */
+/* The detokeniser of lm-eval's wikitext task, against its own results (0.4.13, Python 3.11). */
 #include <unistd.h>
 
 #include "lib/bench/wikitext.h"
@@ -36,7 +36,7 @@ TEST(pages_are_what_lm_eval_makes_of_them)
     }
 }
 
-/* A search to the end of the page for every bracket would take minutes. */
+/* Searching to the end of the page for every bracket would take minutes. */
 TEST(brackets_that_nothing_closes_take_linear_time)
 {
     struct fm_err err = {0};
