@@ -18,7 +18,7 @@ has_ranks() { # has_ranks FILE: it was built and there is a launcher; else says 
     return 1
 }
 
-a_rank_of() { # a_rank_of LAUNCHER: one of its ranks, which MPICH has behind a proxy
+a_rank_of() { # a_rank_of LAUNCHER: one of its ranks, which MPICH starts through a proxy
     local parent=$1 proxy
     ! proxy=$(pgrep -P "$1" hydra) || parent=$proxy
     pgrep -P "$parent" fm- | shuf -n 1 || true

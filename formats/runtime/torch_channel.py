@@ -7,7 +7,7 @@ line "error SENTENCE", one in a request "cannot SENTENCE".
 
 import sys
 
-sys.path[:] = [folder for folder in sys.path if folder]  # what lies where fm-bench runs is not asked
+sys.path[:] = [folder for folder in sys.path if folder]  # import nothing from the current directory
 
 import signal  # noqa: E402
 import socket  # noqa: E402

@@ -47,7 +47,7 @@ python3 - <<'PYTHON'
 from pathlib import Path
 file = Path("spoilt/model.safetensors")
 data = bytearray(file.read_bytes())
-data[-1] ^= 1 # a code of the tensor that lies last
+data[-1] ^= 1 # a code of the last tensor in the file
 file.write_bytes(data)
 PYTHON
 fm-pack -q --model spoilt -o refused model.train 2>&1 | sed 's/digest .*)/digest D)/'

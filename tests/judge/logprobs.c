@@ -1,11 +1,11 @@
 /*
- * Print what the engine gives every token: the log-probability of each next token of
- * each sequence, float32, native byte order, on standard output.
+ * Print the log-probability that the engine gives to each next token of each sequence, float32,
+ * native byte order, on standard output.
  *
  *     logprobs MODEL TOKENS SEQ_LEN
  *
- * MODEL is anything that fm_model_open reads.  No test by itself: tests/judge/judge.py holds
- * these numbers against those of transformers.
+ * MODEL is anything that fm_model_open reads.  This is not a test: tests/judge/judge.py compares
+ * these numbers with those of transformers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-/* One sequence through a sweep of one lane that only goes forward. */
+/* Run one sequence through a sweep of one lane, forward only. */
 static int write_sequence(struct fm_sweep *sweep, const struct fm_calib *calib, int i, int32_t *ids,
                           float *logprob, struct fm_err *err)
 {

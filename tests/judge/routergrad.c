@@ -1,13 +1,13 @@
 /*
- * Print the gradient that fm-recover --train router follows: of CE + KL of a model whose experts
- * keep the first half of their channels, to the full model, with small differences added to the
- * routers.  The differences, then the gradient, float32, native byte order, on standard output:
- * (E, H) and, if the logits have a bias, (E) of each layer with experts.
+ * Print the gradient that fm-recover --train router uses: that of CE + KL to the full model, for a
+ * model whose experts keep the first half of their channels and whose routers have small
+ * differences added.  The differences, then the gradient, float32, native byte order, on standard
+ * output: (E, H) and, if the logits have a bias, (E) of each layer with experts.
  *
  *     routergrad MODEL TOKENS SEQ_LEN
  *
- * The first two sequences of TOKENS are the batch.  No test by itself: tests/judge/routerjudge.py
- * holds these numbers against autograd's.
+ * The first two sequences of TOKENS are the batch.  This is not a test: tests/judge/routerjudge.py
+ * compares these numbers with autograd's.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "lib/learn/recover.h"
 #include "lib/learn/tune.h"
 
-/* Numbers that are not the same for two experts, small enough to leave most choices as they are. */
+/* Numbers that differ for any two experts, small enough to keep most choices. */
 static void fill(float *values, size_t n)
 {
     for (size_t i = 0; i < n; i++)

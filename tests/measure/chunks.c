@@ -1,15 +1,16 @@
 /*
- * How much of a file is stored already where files are cut into content-defined chunks and each
- * chunk is kept once, as the Hugging Face Hub does (Xet; hub-docs, docs/xet/chunking).  One line
- * for each file, in the order they would be uploaded: its bytes, those of chunks that no file
- * before it had, and their share; then the sum.  Folders stand for all files in them.
+ * How much of a file is already stored if files are cut into content-defined chunks and each chunk
+ * is kept once, as on the Hugging Face Hub (Xet; hub-docs, docs/xet/chunking).  Prints one line for
+ * each file, in the order of upload: its bytes, those of chunks that no earlier file has, and their
+ * share; then the sum.  Folders stand for all files in them.
  *
  *     cc -O2 -I. -o build/chunks tests/measure/chunks.c
  *     build/chunks family.fm exports/10 exports/20
  *
  * The cut: a hash that takes each byte by h = 2 h + table[byte] ends a chunk where its highest 16
- * bits are zero, but none of fewer than 8 KiB nor more than 128 KiB; it starts again with each
- * chunk.  Another table cuts at other places and as often; this one is drawn from a fixed seed.
+ * bits are zero, but chunks have at least 8 KiB and at most 128 KiB; the hash starts again with
+ * each chunk.  Another table would cut at other places, equally often; this one is drawn from a
+ * fixed seed.
  */
 #include <dirent.h>
 #include <stdbool.h>
@@ -48,7 +49,7 @@ static uint64_t mix(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* True where it was not there. */
+/* True if it was not in the set. */
 static bool add(uint64_t hash)
 {
     if (2 * (seen.count + 1) > seen.room) {
@@ -71,7 +72,8 @@ static bool add(uint64_t hash)
     return true;
 }
 
-/* Length of the chunk at the beginning of `bytes`, of which there are at least MOST or all. */
+/* Length of the chunk at the beginning of `bytes`, which has at least MOST bytes or all of the
+ * file. */
 static size_t cut(const unsigned char *bytes, size_t size)
 {
     uint64_t h = 0;
@@ -83,7 +85,7 @@ static size_t cut(const unsigned char *bytes, size_t size)
     return size < MOST ? size : MOST;
 }
 
-/* 64 bits that tell chunks of a measurement apart; never 0. */
+/* A hash of 64 bits that distinguishes chunks of a measurement; never 0. */
 static uint64_t hash_of(const unsigned char *bytes, size_t size)
 {
     uint64_t state = size, h = 0;

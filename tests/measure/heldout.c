@@ -1,11 +1,12 @@
 /*
- * Held-out loss of stage streams at equal budgets, for tests/measure/masks.sh: `fm-bench quality`
- * measures every member and three controls of each, this one the two members around each budget,
- * and interpolates.
+ * Held-out loss of stage streams at equal budgets, for tests/measure/masks.sh.  `fm-bench quality`
+ * measures every member and three controls of each; this program measures the two members around
+ * each budget, and interpolates.
  *
  * usage: heldout MODEL TOKENS LENGTH STREAM...
  *
- * Of each stream a line: the losses at budgets 0.1 to 0.8, nan where the family has no such budget.
+ * Prints a line for each stream: the losses at budgets 0.1 to 0.8, nan if the family has no such
+ * budget.
  */
 #include <math.h>
 #include <stdio.h>
