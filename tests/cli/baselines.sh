@@ -1,5 +1,5 @@
-# fm-bench baselines: what it refuses, what it plans, and the shape of what it prints; figures are
-# tests/unit/test_baselines.c's.
+# fm-bench baselines: refusals, plans, and the shape of its output.  The figures are tested in
+# tests/unit/test_baselines.c.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 tokens=$odd/tokens.npy

@@ -1,5 +1,5 @@
-# Bills of materials of bundles and exports: what they say, that they are the same wherever they are
-# made, and what is refused.
+# Bills of materials of bundles and exports: their contents, that they do not depend on the place
+# where they are made, and refusals.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 said() { # digests and sizes differ between kinds of CPU

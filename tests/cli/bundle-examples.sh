@@ -1,5 +1,5 @@
-# The examples of fm-bundle(5), from the page: the commands print what it shows, but for the sizes of
-# the manifest and of build.json, which name versions and a measured loss.
+# The examples of fm-bundle(5), from the page: the commands print what it shows, except for the
+# sizes of the manifest and of build.json, which contain versions and a measured loss.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 export TZ=UTC

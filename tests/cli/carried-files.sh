@@ -1,4 +1,5 @@
-# What of a checkpoint's directory travels: no calibration data, no link to a file elsewhere.
+# Which files of a checkpoint's directory are carried: no calibration data, no link to a file
+# elsewhere.
 odd=$GOLDEN/odd-mixtral
 rank() {
     fm-rank --model "$@" >/dev/null 2>said

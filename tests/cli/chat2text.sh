@@ -1,5 +1,5 @@
-# fm-chat2text beside a stand-in for the transformers library: what the script itself does.  The
-# library's own templates are the business of `make judge`.
+# fm-chat2text with a stand-in for the transformers library: the work of the script itself.  `make
+# judge` tests it with the library's own templates.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 tiny=$GOLDEN/tiny-mixtral

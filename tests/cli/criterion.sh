@@ -1,4 +1,4 @@
-# fm-rank by another criterion: what the manifest says, what fm-train makes of it, and a liar's name.
+# fm-rank with another criterion: the manifest, fm-train on such a ranking, and a forged name.
 odd=$GOLDEN/odd-mixtral
 for criterion in taylor energy activation; do
     fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --criterion $criterion -o $criterion.fm 2>/dev/null |

@@ -1,5 +1,5 @@
-# uniform --drop-experts: experts of width 0 are left out, vLLM's constants are in their place, and the
-# tools read such a directory; and directories that say one thing and hold another.
+# uniform --drop-experts: experts of width 0 are left out, vLLM's constants replace them, and the
+# tools read such a directory; and directories whose config.json contradicts their contents.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/family.bash
 . "$here/family.bash"

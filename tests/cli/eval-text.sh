@@ -1,4 +1,4 @@
-# Quality measured on a text is quality measured on its tokens; a bundle has its tokenizer with it.
+# Quality measured on a text equals quality measured on its tokens; a bundle contains its tokenizer.
 tiny=$GOLDEN/tiny-mixtral
 # The first six rows, and their tokens: each document begins with <s>, which is 1.
 head -n 6 "$GOLDEN/text/rows.jsonl" >rows.jsonl

@@ -1,5 +1,5 @@
-# One bit of a bundle's weights flipped, at many places: an export fails and leaves nothing, or the bit
-# is of channels that it does not have.  FM_FLIPS: how many places.
+# One bit of a bundle's weights is flipped, at many places: an export fails and leaves nothing, or
+# does not contain the bit's channels.  FM_FLIPS: number of places.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

@@ -1,5 +1,5 @@
-# Layers for multi-token prediction: through all tools without a trace in any number, kept in the
-# bundle byte for byte, left out of exports or taken along; and what only looks like one.
+# Layers for multi-token prediction: all tools ignore them in every number, bundles keep them byte
+# for byte, exports leave them out or keep them; and layers that only resemble them.
 set -o pipefail
 ahead=$(dirname "$0")/ahead.py
 forge=$(dirname "$0")/forge.py

@@ -1,5 +1,6 @@
-# fm-family: the commands that it prints and runs, names that a shell would take apart, mistakes that
-# are found before the first step, and interruptions at every step with the bytes of a straight run.
+# fm-family: the commands that it prints and runs, names that a shell would split, mistakes that are
+# found before the first step, and interruptions at every step with the bytes of an uninterrupted
+# run.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 set -m # process groups of their own, for what is started here

@@ -1,5 +1,5 @@
-# Exports: which member, how wide, in how many files, and what is said of it.  The family is one
-# of equal widths, which are the same on every machine.
+# Exports: the choice of the member, widths, number of files, and texts.  The family is one of equal
+# widths, which are the same on every machine.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

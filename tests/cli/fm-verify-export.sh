@@ -1,4 +1,4 @@
-# Exports against their bundle, or its first members: what is wrong is named.
+# Exports against their bundle, or its first members: faults are named.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

@@ -1,5 +1,5 @@
-# One byte changed in every member of a bundle, near its beginning and, where the data are large,
-# in the middle: the member is named.
+# One byte changed in every member of a bundle, near its beginning and, in large members, in the
+# middle: the member is named.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

@@ -1,5 +1,6 @@
-# The examples in fm(7), taken out of the page: the Makefile, the job of GitHub Actions and the job of
-# Slurm, on a small model.  The hub, GitHub and Slurm are not here: the commands are, word for word.
+# The examples of fm(7), from the page: the Makefile, the job of GitHub Actions and the job of
+# Slurm, on a small model.  The hub, GitHub and Slurm are replaced; the commands are word for word
+# those of the page.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 unset MAKEFLAGS MFLAGS MAKELEVEL # of `make check`
@@ -46,8 +47,7 @@ grep '"ok"' verified.json
 
 echo "-- the job of Slurm"
 cd ../queued || exit 99
-# What Slurm does, as far as the script sees it: srun runs a step; the first ends as one that was told
-# to stop.
+# Slurm as the script sees it: srun runs a step; the first one ends like a step that was stopped.
 cat >../bin/srun <<'SCRIPT'
 #!/bin/sh
 [ -e stopped ] || { touch stopped; exit 75; }

@@ -1,4 +1,4 @@
-# What --force may replace: an export, and of its directory only what that export listed.
+# What --force may replace: an export, and in its directory only the files that the export listed.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

@@ -1,5 +1,5 @@
-# FP8 in blocks: the values are those of the format, bundles and exports have them in bfloat16, and
-# what is broken or another scheme is refused by name.
+# FP8 in blocks: the values are those of the format, bundles and exports store them in bfloat16, and
+# broken files and other schemes are refused by name.
 fp8=$(dirname "$0")/fp8.py
 model=$GOLDEN/odd-fp8
 tokens=(--tokens "$model/tokens.npy")

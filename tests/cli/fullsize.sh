@@ -1,5 +1,5 @@
-# The shapes of tests/measure/fullsize.py are checkpoints that the tools take: plans over holes, and the
-# pipeline over few layers that are narrow and have all experts.
+# The shapes of tests/measure/fullsize.py are valid checkpoints: plans with holes as weights, and
+# the pipeline with a few narrow layers that have all experts.
 measure=$(dirname "$0")/../measure
 run() {
     (cd "$GOLDEN/.." && BUILD=${PATH%%/bin:*} python3 "$measure/fullsize.py" "$@" --dir "$OLDPWD/made")

@@ -1,5 +1,5 @@
-# Every file of golden/bad through fm-rank: the status that golden/bad/EXPECT gives it, one
-# sentence, no output.  (What the sentence says is tested where the file is read.)
+# Every file of golden/bad through fm-rank: the status in golden/bad/EXPECT, one sentence, no
+# output.  (The sentences are tested with the readers.)
 odd=$GOLDEN/odd-mixtral
 rank() { # rank NAME MODEL TOKENS OPTION...
     name=$1 model=$2 tokens=$3

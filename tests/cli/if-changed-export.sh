@@ -1,5 +1,5 @@
-# fm-pack --export --if-changed: a directory that is what the bundle makes of these options is left
-# alone, whatever its card says; any other export is made again, and what is not an export stays.
+# fm-pack --export --if-changed: a directory that equals the export is not changed, whatever its
+# card says; any other export is made again, and a directory that is not an export is kept.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

@@ -1,4 +1,5 @@
-# --if-changed: a stage whose output is of the same inputs and options says so; anything else runs.
+# --if-changed: a stage whose output was made from the same inputs and options reports so; otherwise
+# it runs.
 cp -r "$GOLDEN/odd-mixtral" model
 took() { # messages without times and sizes
     sed -E 's/reading [0-9.]+ [kMG]?B/reading BYTES/; s/took .*/took TIME/; s/^(masks|bundle|steps).*/made/' |

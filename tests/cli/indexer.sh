@@ -1,5 +1,5 @@
-# A sparse indexer: sequences end where it would choose, its tensors are carried byte for byte, and
-# a layer that needs one has one.
+# A sparse indexer: sequences end at the length where it would choose keys, its tensors are carried
+# byte for byte, and each layer that needs one has one.
 model=$GOLDEN/odd-glm5
 echo "== as far as it sees all keys"
 fm-rank --model "$model" --tokens "$model/tokens.npy" --dry-run | grep '^longest'

@@ -1,4 +1,5 @@
-# Results for scripts: --json on standard output, on standard error beside a stream, --report FILE.
+# Results for scripts: --json on standard output, or on standard error if a stream is on standard
+# output; --report FILE.
 odd=$GOLDEN/odd-mixtral
 fm-rank -q --json --report report.json --model "$odd" --tokens "$odd/tokens.npy" --precision f32 \
     -o ranked 2>/dev/null >printed.json

@@ -1,4 +1,5 @@
-# kill -9 twice at whatever moment, the same command again: the bytes of a straight run.
+# Two kills with SIGKILL at any time, then the same command again: the bytes of an uninterrupted
+# run.
 odd=$GOLDEN/odd-mixtral
 run() { # run TOOL OPTION...: becomes the tool
     tool=$1

@@ -1,5 +1,5 @@
-# kimi_k2 is deepseek_v3 by another model_type: what the tools write says which it was; the modelling
-# file has one class for both.
+# kimi_k2 is deepseek_v3 with another model_type: outputs record which it was; the modelling file
+# has one class for both.
 model=$GOLDEN/odd-moonlight
 mkdir model
 cp "$model"/* model

@@ -1,5 +1,5 @@
-# llama.cpp's base-logits file: written from the original, and an export and masks compared with it have
-# the figures that they have beside the original; what it cannot be written from or read for is refused.
+# llama.cpp's base-logits file: written from the original; exports and masks compared with it have
+# the same figures as compared with the original; refusals to write or read it.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5

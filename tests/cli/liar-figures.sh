@@ -1,5 +1,5 @@
-# Bundles and streams with right digests and figures that shapes, widths or options contradict: what
-# fm-verify says, and whether --list and --export believe them.
+# Bundles and streams with valid digests and figures that contradict shapes, widths or options: the
+# findings of fm-verify, and whether --list and --export accept them.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

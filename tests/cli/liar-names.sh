@@ -1,5 +1,5 @@
-# Bundles with right digests and names that the packer would not have written: every tool that
-# reads one refuses it before it writes anything.
+# Bundles with valid digests and names that the packer never writes: every tool that reads one
+# refuses it before it writes anything.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

@@ -1,4 +1,4 @@
-# Nothing that a file says reaches a terminal as anything but text: tests/cli/escapes.py.
+# Strings from a file are printed only as harmless text: tests/cli/escapes.py.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

@@ -1,5 +1,6 @@
-# Every value of a manifest of each stage and of fm-export.json is changed, one at a time, with digests and sizes made
-# right again: fm-verify finds each change but those of the values that fm-bundle(5) lists.
+# Every value of a manifest of each stage and of fm-export.json is changed, one at a time, with
+# digests and sizes corrected: fm-verify finds each change except those of the values that
+# fm-bundle(5) lists.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 here=$(cd "$(dirname "$0")" && pwd)

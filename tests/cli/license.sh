@@ -1,4 +1,4 @@
-# The licence of a checkpoint's card stays in the card of an export, however it is written.
+# The licence of a checkpoint's card is in the card of an export, in every spelling.
 cp -r "$GOLDEN/odd-mixtral" model
 export_card() { # the front matter of an export's card
     fm-rank -q --model model --tokens "$GOLDEN/odd-mixtral/tokens.npy" --force -o ranked >/dev/null 2>&1

@@ -1,5 +1,5 @@
-# Elastic exports of some budgets: what is there, what is said, what verifies.  The family is one
-# of equal widths, which are the same on every machine.
+# Elastic exports of some budgets: contents, texts, verification.  The family is one of equal
+# widths, which are the same on every machine.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

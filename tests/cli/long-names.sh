@@ -1,4 +1,5 @@
-# A name that no file system takes is an output that cannot be made: status 73, before the work.
+# A name that is too long for any file system is an output that cannot be made: status 73, before
+# the work.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

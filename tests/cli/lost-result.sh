@@ -1,5 +1,5 @@
-# Where the result cannot be printed the run fails, and there is nothing under the output's name: the
-# same command runs again.
+# If the result cannot be printed, the run fails and the output does not exist: the same command can
+# be run again.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

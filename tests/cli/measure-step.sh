@@ -1,5 +1,5 @@
-# --measure-step: which masks have figures after fm-train and fm-recover, what lists and cards say of
-# the others, and that a mask's figures do not depend on which are measured beside it.
+# --measure-step: which masks have figures after fm-train and fm-recover, lists and cards of the
+# others, and that a mask's figures do not depend on the other measured masks.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 on=(--model "$odd" --tokens "$odd/tokens.npy" --precision f32 --threads 1 -q)

@@ -1,5 +1,5 @@
-# Too little memory, from what the loader just lives with up to what is enough: every run ends with
-# status 71 or 0, and leaves nothing behind but a whole output.
+# Too little memory, from what the loader needs up to enough: every run ends with status 71 or 0,
+# and leaves nothing except a complete output.
 odd=$GOLDEN/tiny-mixtral
 on=(--model "$odd" --tokens "$odd/calib.npy" --seq-len 128 --max-tokens 1024)
 fm-rank -q "${on[@]}" -o ranked >/dev/null

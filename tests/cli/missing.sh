@@ -1,4 +1,4 @@
-# An input that is not there is status 66, and no output appears.
+# A missing input is status 66, and no output appears.
 odd=$GOLDEN/odd-mixtral
 try() {
     echo "\$ $*" | sed "s|$GOLDEN|GOLDEN|g"

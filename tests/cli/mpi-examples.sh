@@ -1,5 +1,5 @@
-# The commands of fm-mpi(7), from the page.  There is one machine where the page has eight, so mpirun
-# goes without --map-by; Slurm is a stand-in, which stops the first run with status 75.
+# The commands of fm-mpi(7), from the page.  There is one machine instead of the page's eight, so
+# mpirun runs without --map-by; Slurm is a stand-in that stops the first run with status 75.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 # shellcheck source=tests/pages.bash

@@ -1,4 +1,4 @@
-# Ranks and --if-changed: rank 0 looks at the output, and all of them go on or none does.
+# Ranks and --if-changed: rank 0 checks the output, and all ranks continue or none does.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 prepare

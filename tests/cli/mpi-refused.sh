@@ -1,4 +1,4 @@
-# Ranks: what they must have in common, the failure of one, and many that are not connected.
+# Ranks: values that must be equal, the failure of one rank, and ranks that are not connected.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 prepare

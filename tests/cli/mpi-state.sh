@@ -1,6 +1,6 @@
-# Ranks that are stopped: three by a batch system's warning; two go on, one of which gets a signal,
-# and of the next two one is killed; then one process ends the run, with the bytes of one that was
-# never stopped.
+# Ranks that are stopped: three by a batch system's warning; then two that resume, one of which gets
+# a signal; then two, one of which is killed; then one process ends the run, with the bytes of an
+# uninterrupted run.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 prepare

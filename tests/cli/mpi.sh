@@ -1,4 +1,4 @@
-# Ranks: the bytes of one process without MPI, for two and three of them, through pipes as well.
+# Ranks: two and three ranks give the bytes of one process without MPI, also through pipes.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 prepare

@@ -1,4 +1,5 @@
-# Which member a budget means: the nearest one, said so; never one that the family does not reach.
+# The choice of a member by budget: the nearest one, which is reported; never one outside the
+# family's range.
 # shellcheck disable=SC2086 # $pack, $recover and choices are lists of words
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

@@ -1,4 +1,4 @@
-# What standard output can do wrong: full, closed, gone; and a file that is there.
+# Failures of standard output: full, closed, without a reader; and an output file that exists.
 odd=$GOLDEN/odd-mixtral
 rank() {
     fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" "$@" 2>&1 >&3 3>&- | grep -v warning

@@ -1,4 +1,4 @@
-# Nothing replaces what it is made from, --force or not; and an export is not a checkpoint.
+# No output replaces one of its inputs, with or without --force; and an export is not a checkpoint.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

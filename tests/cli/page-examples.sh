@@ -1,5 +1,6 @@
-# The commands of README.md, fm-guide(7) and fm(7), from the pages: the real model's name leads to a small
-# one in a cache of Hugging Face's, and DIR is a folder.  fm-recover makes two steps instead of 200.
+# The commands of README.md, fm-guide(7) and fm(7), from the pages: the real model's name is that of
+# a small one in a cache of Hugging Face's programs, and DIR is a folder.  fm-recover makes two
+# steps instead of 200.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 export HF_HUB_CACHE=$PWD/hub PYTHONDONTWRITEBYTECODE=1

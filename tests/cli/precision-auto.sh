@@ -1,5 +1,5 @@
-# --precision auto: bfloat16 for weights of 16 bits where the CPU has it, else float32; what it was
-# is said by the dry run and kept in the stage and the state.
+# --precision auto: bfloat16 for 16-bit weights if the CPU supports it, else float32; the dry run
+# reports the choice, and the stage and the state record it.
 tiny=$GOLDEN/tiny-mixtral
 tokens=(--tokens "$tiny/calib.npy" --seq-len 64 --max-tokens 256)
 has=f32

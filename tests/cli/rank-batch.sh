@@ -1,5 +1,5 @@
-# fm-rank averages over whole batches: it prints how many sequences it leaves out, and refuses where
-# there is no whole batch, planned or run.  Sizes may be spelt as the tools print them.
+# fm-rank averages over whole batches: it reports how many sequences it leaves out, and refuses a
+# run or plan without a whole batch.  Sizes may be written as the tools print them.
 odd=$GOLDEN/odd-mixtral
 try() {
     echo "\$ fm-rank $*"

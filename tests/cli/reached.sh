@@ -1,5 +1,5 @@
-# A family that falls short of --until says why and what to raise: in a warning, in --json, in the
-# manifest, and by its status where that was asked for.  One that does not has no such words.
+# A family that does not reach --until gives the reason and the option to raise: in a warning, in
+# --json, in the manifest, and by its status if requested.  A family that reaches it does not.
 odd=$GOLDEN/odd-mixtral
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked 2>/dev/null >/dev/null
 train() { # train OPTION...: warnings, what --json says, what the manifest says, the status

@@ -1,5 +1,5 @@
-# README says what is lost at a budget of 0.4 in a range, and fm-guide(7) how methods differ: by the table of
-# methods in fm-train(1).
+# The range of losses at a budget of 0.4 in README, and the differences between methods in
+# fm-guide(7), agree with the table of methods in fm-train(1).
 python3 - "$GOLDEN/.." <<'PYTHON'
 import re, sys
 from pathlib import Path

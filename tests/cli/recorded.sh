@@ -1,5 +1,5 @@
-# fm-bench quality of exported directories, of every layout: the loss of what their files hold, and
-# --record writes it into them, where fm-verify and a second --record leave all else as it was.
+# fm-bench quality of exported directories, of every layout: the loss of their files.  --record
+# writes it into them, and fm-verify and a second --record change nothing else.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5

@@ -1,5 +1,6 @@
-# fm-bench report: the page is well-formed and says what the tools say, twice the same; a liar's
-# words stay data; what cannot be drawn is refused.  A browser looks at it in make judge.
+# fm-bench report: the page is well-formed, agrees with the tools, and is the same twice; strings
+# from forged files stay data; figures that cannot be drawn are refused.  `make judge` opens it in a
+# browser.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 here=$(dirname "$0")

@@ -1,6 +1,6 @@
-# Commands for servers in the cards of families that their Transformers backends do not run, or not
-# without the suite's package: attention with sinks, linear and latent attention; and of SGLang's own
-# Qwen3-MoE with tied embeddings.
+# Commands for servers in the cards of families that need their own code, or the suite's package:
+# attention with sinks, linear and latent attention; and SGLang's own Qwen3-MoE with tied
+# embeddings.
 cp -r "$GOLDEN/odd-qwen3" tied
 python3 - <<'PYTHON'
 import json

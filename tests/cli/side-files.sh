@@ -1,5 +1,5 @@
-# Outputs, reports, plots and states replace nothing: no input by whatever name, nothing among
-# inputs, nothing twice, no file of others.  And a lost report does not fail the run.
+# Outputs, reports, plots and states never replace an input, a file among the inputs, another
+# output, or a file of the user.  And a lost report does not fail the run.
 # shellcheck disable=SC2086 # $rank and the like are lists of words
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

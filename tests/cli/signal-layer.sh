@@ -1,5 +1,5 @@
-# SIGTERM in the middle of a layer that takes seconds: the tool does not finish it, and goes on later to
-# the same bytes.
+# SIGTERM in the middle of a layer that takes seconds: the tool does not finish it, and the resumed
+# run gives the same bytes.
 python3 - "$(dirname "$0")/../measure" <<'PYTHON'
 import sys
 

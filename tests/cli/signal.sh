@@ -1,5 +1,5 @@
-# SIGTERM: with --state the run is saved (75) and resumed later to the same bytes; without, the
-# process ends by the signal and leaves nothing behind.
+# SIGTERM: with --state the run is saved (75) and resumed later to the same bytes; without it, the
+# process ends by the signal and leaves no files.
 odd=$GOLDEN/odd-mixtral
 train() {
     exec fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --threads 1 \

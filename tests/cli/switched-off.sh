@@ -1,5 +1,5 @@
-# Tensors that config.json says the model has not are refused before anything is computed: the keys
-# or the weights are another model's.  A head beside tied embeddings is no more than left over.
+# Tensors that do not exist according to config.json are refused before anything is computed: the
+# keys or the weights are of another model.  A head in a model with tied embeddings is ignored.
 try() { # try MODEL KEY VALUE
     rm -rf model
     mkdir model

@@ -1,5 +1,5 @@
-# The text part of a multimodal checkpoint: pruned as the text class, fused or one by one; the other
-# parts are kept in the bundle byte for byte and left out of exports, or taken along.
+# The text part of a multimodal checkpoint: pruned like the text class, with experts fused or
+# separate; bundles keep the other parts byte for byte, exports leave them out or keep them.
 set -o pipefail
 model=$GOLDEN/odd-q35
 tokens=$model/tokens.npy

@@ -1,4 +1,4 @@
-# The same tokens in five kinds of file give the same ranking, byte for byte; a mixture is recorded.
+# The same tokens in five file formats give the same ranking, byte for byte; a mixture is recorded.
 odd=$GOLDEN/odd-mixtral
 # shellcheck source=tests/cli/bytes.bash
 . "$(dirname "$0")/bytes.bash"

@@ -1,5 +1,5 @@
-# README.md of an export is compared between its marks, with every option that shapes it; what its owner may write is
-# said, and a file that is no card is a finding.
+# README.md of an export is compared between its marks, with every option that affects it; the parts
+# that its owner may edit are reported, and a file that is not a card is a finding.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5

@@ -1,5 +1,6 @@
-# fm-bench quality --convention wikitext: documents, their windows, words and bytes; a family and an export
-# agree; what it cannot be for is refused.  tests/judge/lmjudge.py compares the figures with lm-eval's.
+# fm-bench quality --convention wikitext: documents, their windows, words and bytes; a family and an
+# export agree; unsupported uses are refused.  tests/judge/lmjudge.py compares the figures with
+# lm-eval's.
 model=$GOLDEN/tiny-mixtral
 data=(-q -m "$model" -t "$model/calib.npy" --seq-len 128 --max-tokens 4096 --precision f32)
 fm-rank "${data[@]}" -o ranked >/dev/null 2>&1

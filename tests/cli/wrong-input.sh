@@ -1,5 +1,5 @@
-# What people give where a checkpoint, tokens or a stage stream should be: each with the next step;
-# and a model by the name it has on the hub.
+# Paths that users pass by mistake instead of a checkpoint, tokens or a stage stream: each error
+# gives the next step; and a model by its name on the hub.
 odd=$GOLDEN/odd-mixtral
 unset HF_HOME XDG_CACHE_HOME
 export HF_HUB_CACHE=$PWD/cache HOME=$PWD
