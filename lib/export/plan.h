@@ -60,20 +60,19 @@ struct fm_planned_block {
 struct fm_planned_tensor {
     struct fm_tensor t; /* name owned; offset is that in its file */
     enum fm_fill fill;
-    int m;                                 /* for COPY, WIDENED, DECODED */
-    const struct fm_opened_tensor *from;   /* for DECODED, WIDENED: of codes, else NULL */
-    const struct fm_opened_tensor *scale;  /* DECODED, WIDENED: for codes, else NULL */
-    const struct fm_opened_tensor *factor; /* for SHAPE */
-    int64_t rows, columns;                 /* for NUMBER */
-    float number;                          /* for CODES, SCALES, FACTOR: the matrix, */
-    enum fm_weight_part part;              /* the first expert, and their number */
-    int e, experts;                        /* for WIDENED: the dimension that grows, */
-    int wider;                             /* and by how much; */
-    uint64_t by;                           /* the padding repeats the last scale, of this many
-                                              bytes, or if 0, */
-    size_t again;                          /* this byte */
-    int blank;                             /* for EXPERTS: the first block, and their number */
-    size_t block, blocks;                  /* EXPERTS: the first, how many */
+    int m;                                 /* index of the layer in config.moe; -1: none */
+    const struct fm_opened_tensor *from;   /* for COPY, WIDENED, DECODED */
+    const struct fm_opened_tensor *scale;  /* for DECODED, WIDENED: of codes, else NULL */
+    const struct fm_opened_tensor *factor; /* the same, if there is one */
+    int64_t rows, columns;                 /* for SHAPE */
+    float number;                          /* for NUMBER */
+    enum fm_weight_part part;              /* for CODES, SCALES, FACTOR: the matrix, */
+    int e, experts;                        /* the first expert, and their number */
+    int wider;                             /* for WIDENED: the dimension that grows, */
+    uint64_t by;                           /* and by how much; */
+    size_t again;         /* the padding repeats the last scale, of this many bytes, or if 0, */
+    int blank;            /* this byte */
+    size_t block, blocks; /* for EXPERTS: the first block, and their number */
     size_t file;
 };
 

@@ -25,7 +25,7 @@ struct fm_sign_options {
 
 struct fm_sign_report {
     char *signature;         /* path of the signature; free() it */
-    const char *curve;       /* type of the key: "P-256" */
+    const char *curve;       /* curve of the key: "P-256" */
     char key[FM_SHA256_HEX]; /* the public key's name: SHA-256 of its PEM text, in hex */
     uint64_t files, bytes;   /* signed, or read to verify them */
     uint64_t links;          /* of those, links to blobs of a Hugging Face cache */
