@@ -4,7 +4,7 @@
  * reading order: file (inputs), output and outdir (both declared in this header), temporary (what a
  * signal handler removes), spool and input (standard input as a file), screen (standard output as a
  * terminal), lock, digest, text, carried (which files travel with a checkpoint), sandbox (what may
- * be opened), cgroup (the system's, with a job's memory).
+ * be opened), cgroup (the memory limit of a job).
  *
  * Files: the only calls of open(2) in the tree (file.c for inputs; output.c, outdir.c, temporary.c
  * and lock.c for outputs; cgroup.c for files of the system; sandbox.c for rules; tests/rooms.py

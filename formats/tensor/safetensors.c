@@ -287,7 +287,7 @@ static int parse_metadata(struct header *h, struct fm_err *err)
     return twin ? fm_fail(err, FM_EFORMAT, "key '%s' appears twice", twin) : FM_OK;
 }
 
-/* A name, a value, and their sizes. */
+/* Parse one entry of the header: a name and its object. */
 static int parse_entry(struct header *h, bool *metadata, struct fm_err *err)
 {
     const char *name = NULL;

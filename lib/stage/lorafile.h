@@ -29,8 +29,8 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
 
 /*
  * FM_EFORMAT unless the manifest's "adapter" matches this one: for experts rank, alpha, and the
- * widths of the named mask (strategy single) or of the full mask (cross).  The family is that of
- * the stream.
+ * widths of the named mask (strategy single) or of the full mask (cross); for routers that it is of
+ * routers.  The family is that of the stream.
  */
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
                       const struct fm_masks *masks, struct fm_err *err);

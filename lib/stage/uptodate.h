@@ -1,8 +1,8 @@
 /*
  * --if-changed: a stage whose output was made from the same inputs with the same options need not
- * run.  Digests decide, never times: with --if-changed the history entry of an output has a digest
- * of everything that determined it except the weights, whose sums the manifest has anyway.  To
- * check these against the checkpoint, its weights are read again.
+ * run.  Digests are compared, not times: with --if-changed the history entry of an output has a
+ * digest of everything that determined it except the weights, whose sums the manifest has anyway.
+ * To check these against the checkpoint, its weights are read again.
  */
 #ifndef FM_UPTODATE_H
 #define FM_UPTODATE_H
