@@ -344,27 +344,17 @@ int fm_oms_read_envelope(struct fm_oms_envelope *e, const char *text, size_t siz
     const cJSON *bundle = NULL, *envelope = NULL, *entry = NULL;
     cJSON *tree = NULL;
     *e = (struct fm_oms_envelope){0};
-    int rc = size > FM_OMS_TEXT_MAX
-                 ? fm_fail(err, FM_EFORMAT, "has %zu bytes (limit %zu)", size, FM_OMS_TEXT_MAX)
-                 : fm_json_tree(&tree, text, size, err);
-    if (!rc)
-        rc = get_object(&bundle, tree, NULL, may, err);
-    if (!rc)
-        rc = check_word(tree, "mediaType", MEDIA_TYPE, FM_ECONFIG, err);
-    if (!rc)
-        rc = read_material(e, tree, err);
-    if (!rc)
-        rc = get_object(&envelope, tree, "dsseEnvelope", may_envelope, err);
-    if (!rc)
-        rc = check_word(envelope, "payloadType", PAYLOAD_TYPE, FM_ECONFIG, err);
-    if (!rc)
-        rc = get_single(&entry, envelope, "signatures", may_entry, err);
-    if (!rc)
-        rc = read_signature(e, entry, err);
-    if (!rc)
-        rc = read_payload(e, envelope, err);
+    if (size > FM_OMS_TEXT_MAX)
+        return fm_fail(err, FM_EFORMAT, "has %zu bytes (limit %zu)", size, FM_OMS_TEXT_MAX);
+    bool failed =
+        fm_json_tree(&tree, text, size, err) || get_object(&bundle, tree, NULL, may, err) ||
+        check_word(tree, "mediaType", MEDIA_TYPE, FM_ECONFIG, err) || read_material(e, tree, err) ||
+        get_object(&envelope, tree, "dsseEnvelope", may_envelope, err) ||
+        check_word(envelope, "payloadType", PAYLOAD_TYPE, FM_ECONFIG, err) ||
+        get_single(&entry, envelope, "signatures", may_entry, err) ||
+        read_signature(e, entry, err) || read_payload(e, envelope, err);
     cJSON_Delete(tree);
-    return rc;
+    return failed ? err->code : FM_OK;
 }
 
 void fm_oms_envelope_release(struct fm_oms_envelope *e)
@@ -378,21 +368,15 @@ static int read_resource(struct fm_oms *m, const cJSON *json, size_t of, struct 
     const char *name = NULL, *hex = NULL;
     struct fm_oms_resource *r = &m->resource[m->resources];
     const cJSON *object;
-    int rc = get_object(&object, json, NULL, NULL, err);
-    if (!rc)
-        rc = check_word(json, "algorithm", "sha256", FM_ECONFIG, err);
-    if (!rc)
-        rc = fm_json_get_string(json, "digest", &hex, err);
-    if (!rc)
-        rc = parse_digest(&r->digest, hex, err);
-    if (!rc)
-        rc = fm_json_get_string(json, "name", &name, err);
-    if (!rc && !(of == 1 && strcmp(name, FM_OMS_FILE) == 0))
-        rc = fm_oms_check_name(name, err);
-    if (!rc && !(r->name = fm_strdup(name, err)))
-        rc = err->code;
-    m->resources += !rc;
-    return rc ? fm_within(err, "resource %zu", m->resources) : rc;
+    if (get_object(&object, json, NULL, NULL, err) ||
+        check_word(json, "algorithm", "sha256", FM_ECONFIG, err) ||
+        fm_json_get_string(json, "digest", &hex, err) || parse_digest(&r->digest, hex, err) ||
+        fm_json_get_string(json, "name", &name, err) ||
+        (!(of == 1 && strcmp(name, FM_OMS_FILE) == 0) && fm_oms_check_name(name, err)) ||
+        !(r->name = fm_strdup(name, err)))
+        return fm_within(err, "resource %zu", m->resources);
+    m->resources++;
+    return FM_OK;
 }
 
 static int read_resources(struct fm_oms *m, const cJSON *predicate, struct fm_err *err)
@@ -435,31 +419,19 @@ int fm_oms_read_statement(struct fm_oms *m, const char *payload, size_t size, st
     const char *name = NULL;
     cJSON *tree = NULL;
     *m = (struct fm_oms){0};
-    int rc = fm_json_tree(&tree, payload, size, err);
-    if (!rc)
-        rc = check_word(tree, "_type", STATEMENT_TYPE, FM_ECONFIG, err);
-    if (!rc)
-        rc = check_word(tree, "predicateType", PREDICATE_TYPE, FM_ECONFIG, err);
-    if (!rc)
-        rc = get_single(&subject, tree, "subject", NULL, err);
-    if (!rc)
-        rc = fm_json_get_string(subject, "name", &name, err);
-    if (!rc && !(m->subject = fm_strdup(name, err)))
-        rc = err->code;
-    if (!rc)
-        rc = get_object(&predicate, tree, "predicate", NULL, err);
-    if (!rc)
-        rc = get_object(&how, predicate, "serialization", NULL, err);
-    if (!rc)
-        rc = check_word(how, "method", "files", FM_ECONFIG, err);
-    if (!rc)
-        rc = check_word(how, "hash_type", "sha256", FM_ECONFIG, err);
-    if (!rc)
-        rc = read_resources(m, predicate, err);
-    if (!rc)
-        rc = check_root(m, subject, err);
+    bool failed = fm_json_tree(&tree, payload, size, err) ||
+                  check_word(tree, "_type", STATEMENT_TYPE, FM_ECONFIG, err) ||
+                  check_word(tree, "predicateType", PREDICATE_TYPE, FM_ECONFIG, err) ||
+                  get_single(&subject, tree, "subject", NULL, err) ||
+                  fm_json_get_string(subject, "name", &name, err) ||
+                  !(m->subject = fm_strdup(name, err)) ||
+                  get_object(&predicate, tree, "predicate", NULL, err) ||
+                  get_object(&how, predicate, "serialization", NULL, err) ||
+                  check_word(how, "method", "files", FM_ECONFIG, err) ||
+                  check_word(how, "hash_type", "sha256", FM_ECONFIG, err) ||
+                  read_resources(m, predicate, err) || check_root(m, subject, err);
     cJSON_Delete(tree);
-    return rc ? fm_within(err, "its payload") : rc;
+    return failed ? fm_within(err, "its payload") : FM_OK;
 }
 
 int fm_oms_read(struct fm_oms *m, const char *text, size_t size, const struct fm_key *key,

@@ -275,33 +275,21 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->expert = f->expert;
     c->norm = f->norm;
     c->output_norms = f->output_norms;
-    rc = fm_families_storage(c, json, err);
+    if (fm_families_storage(c, json, err))
+        return err->code;
     const cJSON *codes = cJSON_GetObjectItemCaseSensitive(json, FM_CODES_KEY);
-    if (!rc && cJSON_HasObjectItem(json, "fm_widths") && fm_families_storage(c, codes, err))
-        rc = fm_within(err, FM_CODES_KEY);
-    if (!rc && !f->indexed)
-        rc = refuse_indexer(json, err);
-    if (!rc && f->only)
-        rc = fm_keys_only(&keys, f->only, err);
-    if (!rc && f->needed)
-        rc = need_keys(f->needed, json, err);
-    if (!rc)
-        rc = f->expert->read(c, &keys, err);
-    if (!rc)
-        rc = fm_keys_size(&c->H, json, "hidden_size", FM_HIDDEN_MAX, err);
-    if (!rc)
-        rc = read_layers(c, &keys, err);
-    if (!rc)
-        rc = fm_extra_read(c, &keys, err);
-    if (!rc)
-        rc = read_head(c, json, err);
-    if (!rc)
-        rc = f->attention->read(c, f->attention_options, &keys, err);
-    if (!rc)
-        rc = read_experts(c, &keys, err);
-    if (!rc && c->schemes)
+    if (cJSON_HasObjectItem(json, "fm_widths") && fm_families_storage(c, codes, err))
+        return fm_within(err, FM_CODES_KEY);
+    if ((!f->indexed && refuse_indexer(json, err)) ||
+        (f->only && fm_keys_only(&keys, f->only, err)) ||
+        (f->needed && need_keys(f->needed, json, err)) || f->expert->read(c, &keys, err) ||
+        fm_keys_size(&c->H, json, "hidden_size", FM_HIDDEN_MAX, err) ||
+        read_layers(c, &keys, err) || fm_extra_read(c, &keys, err) || read_head(c, json, err) ||
+        f->attention->read(c, f->attention_options, &keys, err) || read_experts(c, &keys, err))
+        return err->code;
+    if (c->schemes)
         choose_storage(c);
-    return rc ? rc : check_products(c, err);
+    return check_products(c, err);
 }
 
 int fm_config_parse(struct fm_config *config, const char *text, size_t size, struct fm_err *err)

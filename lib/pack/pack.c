@@ -64,28 +64,20 @@ static int check_name(const struct fm_run_options *run, struct fm_err *err)
 static int open_inputs(struct fm_packing *p, struct fm_err *err)
 {
     const char *input = p->run->inputs.stream ? p->run->inputs.stream : "-";
-    int rc = fm_stage_open(&p->in, input, FM_MEMBER_MASKS, err);
-    if (!rc)
-        rc = fm_checkpoint_open(&p->cp, p->run->inputs.model, err);
-    if (!rc)
-        rc = fm_stage_model_check(&p->in, &p->cp.dir, err);
-    if (!rc)
-        rc = fm_stage_weights_read(&p->wanted, &p->in, err);
-    if (!rc)
-        rc = fm_ranking_open(&p->ranking, &p->in, err);
-    if (!rc)
-        rc = fm_budgets_open(&p->budgets, &p->in, err);
-    if (!rc && fm_bundle_find(&p->in, FM_MEMBER_ADAPTER)) {
-        rc = fm_lorafile_open(&p->adapter, &p->in, err);
-        if (!rc && !p->adapter.router)
-            rc = fm_machine_ops(&p->ops, &p->run->machine, FM_F32, err);
-    }
-    if (!rc)
-        rc = check_sizes(p, err);
-    if (!rc)
-        tell_extra(p);
-    return !rc && p->adapter.M ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err)
-                               : rc;
+    if (fm_stage_open(&p->in, input, FM_MEMBER_MASKS, err) ||
+        fm_checkpoint_open(&p->cp, p->run->inputs.model, err) ||
+        fm_stage_model_check(&p->in, &p->cp.dir, err) ||
+        fm_stage_weights_read(&p->wanted, &p->in, err) ||
+        fm_ranking_open(&p->ranking, &p->in, err) || fm_budgets_open(&p->budgets, &p->in, err))
+        return err->code;
+    if (fm_bundle_find(&p->in, FM_MEMBER_ADAPTER) &&
+        (fm_lorafile_open(&p->adapter, &p->in, err) ||
+         (!p->adapter.router && fm_machine_ops(&p->ops, &p->run->machine, FM_F32, err))))
+        return err->code;
+    if (check_sizes(p, err))
+        return err->code;
+    tell_extra(p);
+    return p->adapter.M ? fm_lorafile_check(&p->adapter, &p->in, &p->budgets.masks, err) : FM_OK;
 }
 
 /* ---- codes, or their values ---- */

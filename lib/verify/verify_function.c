@@ -127,30 +127,26 @@ static int check_bundle(struct job *j, struct fm_err *err)
     struct fm_model *have = NULL, *want = NULL;
     uint64_t memory = fm_machine_memory(&j->v->run->machine) / 4;
     struct fm_lane lane = plain;
-    int rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err);
-    if (!rc)
-        rc = fm_hfdir_open(&j->dir, j->v->run->inputs.model, err);
-    if (!rc)
-        rc = fm_stage_model_check(&j->bundle, &j->dir, err);
-    if (!rc)
-        rc = fm_model_open(&have, j->v->options->target, memory, err);
-    if (!rc)
-        rc = fm_model_open_dir(&want, &j->dir, memory, err);
-    if (!rc && fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
-        rc = fm_ranking_open(&j->ranking, &j->bundle, err);
-        if (!rc)
-            rc = fm_lorafile_open(&j->adapter, &j->bundle, err);
-        if (!rc)
-            fm_model_rank(want, j->ranking.order);
+    int rc;
+    if ((rc = fm_stage_open(&j->bundle, j->v->options->target, FM_MEMBER_SEGMENTS, err)) ||
+        (rc = fm_hfdir_open(&j->dir, j->v->run->inputs.model, err)) ||
+        (rc = fm_stage_model_check(&j->bundle, &j->dir, err)) ||
+        (rc = fm_model_open(&have, j->v->options->target, memory, err)) ||
+        (rc = fm_model_open_dir(&want, &j->dir, memory, err)))
+        goto out;
+    if (fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER)) {
+        if ((rc = fm_ranking_open(&j->ranking, &j->bundle, err)) ||
+            (rc = fm_lorafile_open(&j->adapter, &j->bundle, err)))
+            goto out;
+        fm_model_rank(want, j->ranking.order);
         lane.adapter = &j->adapter;
         lane.round = true;
     }
-    if (!rc) {
-        fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
-        bool merged = lane.adapter && !lane.adapter->router;
-        fm_model_round(want, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
-        rc = run_both(j, have, &plain, want, &lane, err);
-    }
+    fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
+    bool merged = lane.adapter && !lane.adapter->router;
+    fm_model_round(want, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
+    rc = run_both(j, have, &plain, want, &lane, err);
+out:
     fm_model_close(have);
     fm_model_close(want);
     return rc;
