@@ -60,6 +60,39 @@ static void add_shared(cJSON *text, const cJSON *config)
     }
 }
 
+/* The next number in the text, or NULL; it ends at *end. */
+static const char *next_number(const char **end, const char *at)
+{
+    for (; *at && !strchr("-0123456789", *at); at++)
+        if (*at == '"')
+            for (at++; *at != '"'; at++)
+                at += *at == '\\';
+    *end = at + strspn(at, "-+.0123456789eE");
+    return *at ? at : NULL;
+}
+
+/* Numbers are printed as they are spelled in the text that the tree was read from: programs read 2
+ * and 2.0 as different types.  False if there is no memory. */
+static bool keep_spelling(cJSON *tree, const char **text)
+{
+    for (cJSON *v = tree; v; v = v->next) {
+        const char *number;
+        if (v->child && !keep_spelling(v->child, text))
+            return false;
+        if (!cJSON_IsNumber(v) || !(number = next_number(text, *text)))
+            continue;
+        size_t n = (size_t)(*text - number);
+        char *own = cJSON_malloc(n + 1);
+        if (!own)
+            return false;
+        memcpy(own, number, n);
+        own[n] = '\0';
+        v->type = cJSON_Raw;
+        v->valuestring = own;
+    }
+    return true;
+}
+
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err)
 {
     struct fm_err broken = {0};
@@ -68,6 +101,10 @@ int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err
     if (fm_json_tree(&json, config, size, &broken))
         return FM_OK;
     cJSON *part = find_text(json);
+    if (part && !keep_spelling(json, &config)) {
+        cJSON_Delete(json);
+        return fm_fail(err, FM_ENOMEM, "no memory for config.json");
+    }
     if (!part) {
         cJSON_Delete(json);
         return FM_OK;
@@ -99,6 +136,10 @@ int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err 
     int rc = fm_json_tree(&text, config, size, err);
     if (rc)
         return rc;
+    if (!keep_spelling(text, &config)) {
+        cJSON_Delete(text);
+        return fm_fail(err, FM_ENOMEM, "no memory for config.json");
+    }
     cJSON *wrapper = cJSON_DetachItemFromObjectCaseSensitive(text, FM_HFTEXT_WRAPPER);
     if (!cJSON_IsObject(wrapper)) {
         cJSON_Delete(wrapper);

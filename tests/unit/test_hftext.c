@@ -17,13 +17,16 @@ TEST(a_wrapper_has_a_text_part)
         text_of("{\"architectures\":[\"XyForConditionalGeneration\"],\"model_type\":\"xy\","
                 "\"dtype\":\"bfloat16\",\"tie_word_embeddings\":true,\"vision\":1,"
                 "\"text_config\":{\"model_type\":\"xy_text\",\"eps\":1e-06,"
-                "\"rope_theta\":10000000,\"tie_word_embeddings\":false}}");
+                "\"rope_theta\":10000000,\"limit\":7.0,\"say \\\"8.0\":[-1e1,\"9.0\"],"
+                "\"tie_word_embeddings\":false}}");
     assert_non_null(text);
     assert_non_null(strstr(text, "\"architectures\": [\"XyForCausalLM\"]"));
     assert_non_null(strstr(text, "\"model_type\": \"xy_text\""));
     assert_non_null(strstr(text, "\"dtype\": \"bfloat16\""));
     assert_non_null(strstr(text, "\"tie_word_embeddings\": false"));
     assert_non_null(strstr(text, "\"rope_theta\": 10000000"));
+    assert_non_null(strstr(text, "\"limit\": 7.0"));
+    assert_non_null(strstr(text, "[-1e1, \"9.0\"]"));
     assert_true(fm_hftext_wrapped(text, strlen(text)));
     char *whole = NULL;
     struct fm_err err = {0};
@@ -31,6 +34,7 @@ TEST(a_wrapper_has_a_text_part)
     assert_non_null(strstr(whole, "\"architectures\": [\"XyForConditionalGeneration\"]"));
     assert_non_null(strstr(whole, "\"vision\": 1"));
     assert_non_null(strstr(whole, "\"eps\": 1e-06"));
+    assert_non_null(strstr(whole, "\"limit\": 7.0"));
     assert_null(strstr(whole, FM_HFTEXT_WRAPPER));
     free(whole);
     free(text);
