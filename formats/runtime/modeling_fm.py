@@ -1,5 +1,6 @@
-"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5 and 4.7-Flash, MiniMax-M2, ERNIE-4.5,
-DeepSeek-V2 and -V3, gpt-oss, Qwen3-Next and Qwen3.5 with experts of unequal width.
+"""Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, 4.7-Flash and 5, MiniMax-M2 and -M3,
+ERNIE-4.5, DeepSeek-V2, -V3 and -V3.2, gpt-oss, Qwen3-Next, Qwen3.5, dots.llm1, Solar-Open, Hy3,
+K-EXAONE, A.X-K1, Trinity, Laguna and MiMo-V2-Flash with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs in it, in vLLM and in SGLang (their Transformers backends) with
@@ -56,7 +57,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.conversion_mapping import register_checkpoint_conversion_mapping
-from transformers.core_model_loading import ConversionOps, WeightConverter
+from transformers.core_model_loading import Concatenate, ConversionOps, WeightConverter
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.phimoe import modeling_phimoe
 
@@ -77,8 +78,8 @@ GATHERED = ("colwise_gather_output", "rowwise_split_input")
 # Expert e owns the channels [row0[e], row0[e] + cap[e]) and uses the first widths[index, e] of
 # them; ids outside [0, E) add nothing.  row0 (E) int64, cap (E) int32, widths (B, E) int32 and
 # index (1) int64 are tensors on the device, so that a graph can be replayed at another budget.
-# Experts with biases have bias_gate_up and bias_down, and gpt-oss's activation, whose alpha and limit
-# are one tensor more; else all three are None.
+# Experts with biases have bias_gate_up and bias_down; a clamped activation, gpt-oss's and MiniMax-M3's,
+# has its alpha and limit in one tensor more.  `biased` is all three, the last, or none of them.
 
 
 def activation(both, act):
@@ -92,16 +93,16 @@ def activation(both, act):
 
 def each_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *biased):
     """Every expert on its own rows.  Reads the widths and the routing on the host."""
-    bias_gate_up, bias_down, act = biased or (None, None, None)
+    bias_gate_up, bias_down, act = (None,) * (3 - len(biased)) + biased
     out = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
     extents = torch.stack((row0, widths[index][0].to(row0.dtype)), 1).tolist()
     for e, (first, width) in enumerate(extents):
         row, slot = torch.where(ids == e)
-        if row.numel() and (width or biased):
+        if row.numel() and (width or bias_down is not None):
             part = slice(2 * first, 2 * (first + width))
-            both = F.linear(hidden[row], gate_up[part], bias_gate_up[part] if biased else None)
+            both = F.linear(hidden[row], gate_up[part], None if bias_gate_up is None else bias_gate_up[part])
             y = activation(both, act) @ down[first : first + width]
-            y = y + bias_down[e] if biased else y
+            y = y if bias_down is None else y + bias_down[e]
             out.index_add_(0, row, (y * weights[row, slot, None]).to(out.dtype))
     return out.to(hidden.dtype)
 
@@ -109,19 +110,19 @@ def each_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *
 def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *biased):
     """Every expert on every row, what is not chosen times zero: E / top_k times the work, but
     nothing is read on the host, so that it compiles, and is captured, for all widths at once."""
-    bias_gate_up, bias_down, act = biased or (None, None, None)
+    bias_gate_up, bias_down, act = (None,) * (3 - len(biased)) + biased
     experts = torch.arange(row0.shape[0], device=ids.device)
     share = ((ids[..., None] == experts) * weights[..., None]).sum(1)
     channel = torch.arange(down.shape[0], device=row0.device)
     owner = torch.bucketize(channel, row0, right=True) - 1
     alive = channel - row0[owner] < widths[index][0][owner]
     out = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
-    if biased:
+    if bias_down is not None:
         out = out + share.float() @ bias_down.float()
     for first in range(0, down.shape[0], CHANNELS_AT_ONCE):
         part = slice(first, first + CHANNELS_AT_ONCE)
         rows = slice(2 * part.start, 2 * part.stop)
-        both = F.linear(hidden, gate_up[rows], bias_gate_up[rows] if biased else None)
+        both = F.linear(hidden, gate_up[rows], None if bias_gate_up is None else bias_gate_up[rows])
         inner = activation(both, act) * share[:, owner[part]] * alive[part]
         out = out + (inner.to(down.dtype) @ down[part]).to(out.dtype)
     return out.to(hidden.dtype)
@@ -288,8 +289,10 @@ def clip_prepare(gate_up, down, row0, cap, widths, biases):
         layer.cap_max, layer.channels = int(cap.max()), len(down)
         layer.gate_up, layer.down, layer.row0, layer.cap, layer.widths = key[:5]
         if biases:
-            layer.gate_up_bias, layer.down_bias, (layer.alpha, layer.limit) = *key[5:7], biases[2].tolist()
+            layer.alpha, layer.limit = biases[-1].tolist()
             layer.activation = 1
+        if len(biases) > 1:
+            layer.gate_up_bias, layer.down_bias = key[5:7]
         layer.budget, layer.budget_type, layer.threads = row0.data_ptr(), CLIP_TYPES[torch.int64], threads
         code = CLIP.fm_clip_prepare(ctypes.byref(handle), ctypes.byref(layer), ctypes.byref(error))
         if code == 69:  # FM_CLIP_EDEVICE: this library or machine cannot serve that device or shape
@@ -298,7 +301,7 @@ def clip_prepare(gate_up, down, row0, cap, widths, biases):
         clip_check(code, error)
         version, name = CLIP.fm_clip_version().decode(), CLIP.fm_clip_name(handle).decode()
         clip_say(f"experts by libfm_clip {version}: {name}")
-        clip_layers[key] = handle, layer, (row0, cap, widths, *biases[2:])
+        clip_layers[key] = handle, layer, (row0, cap, widths, *biases[-1:])
     return clip_layers[key] and clip_layers[key][:2]
 
 
@@ -391,7 +394,7 @@ class FmExperts(nn.Module):
             "cap": cap,
             "widths": torch.tensor(family, dtype=torch.int32).minimum(cap),
             "start": torch.tensor([starting_member(config)], dtype=torch.int64),
-        } | ({"act": torch.tensor([config.swiglu_alpha, config.swiglu_limit])} if config.fm_biased else {})
+        } | ({"act": torch.tensor([config.swiglu_alpha, config.swiglu_limit])} if config.fm_clamped else {})
 
     def reset(self):
         """What a loader left empty: the tables always, parameters where the file lacks them."""
@@ -467,7 +470,7 @@ class FmExperts(nn.Module):
             index = torch.where(self.budget < 0, index, self.budget.to(index.dtype))
         gate_up, down, *biases = self.weights()
         weights = (gate_up, down, self.row0, self.cap, self.widths, index)
-        weights += (*biases, self.act) if biases else ()
+        weights += (*biases, self.act) if self.fm_config.fm_clamped else ()
         return experts_forward(hidden_states, top_k_index, top_k_weights, *weights)
 
 
@@ -558,12 +561,17 @@ class LoadedRows(ConversionOps):
         return self  # what is saved has these rows alone, as numbers
 
 
-def convert_rows(model_type):
+def converters_of(config):
+    """For tensors of the file that are not parameters as they are."""
     converters = []
-    for name in ("gate_up", "down", "bias_gate_up"):
-        parts = [f"mlp.experts.{name}{end}" for end in ("", "_scale", "_factor")]
-        converters.append(WeightConverter(parts, parts[0], [LoadedRows()], force_cpu=True))
-    register_checkpoint_conversion_mapping(model_type, converters, overwrite=True)
+    if config.fm_load_cap or config.fm_codes:
+        for name in ("gate_up", "down", "bias_gate_up"):
+            parts = [f"mlp.experts.{name}{end}" for end in ("", "_scale", "_factor")]
+            converters.append(WeightConverter(parts, parts[0], [LoadedRows()], force_cpu=True))
+    if config.model_type == "fm_minimax_m3_vl_text":  # the stock class fuses them in every MLP
+        parts = [rf"\.{x}_proj.weight" for x in ("gate", "up")]
+        converters.append(WeightConverter(parts, r"\.gate_up_proj.weight", [Concatenate(dim=0)]))
+    return converters
 
 
 def nearest_member(config, budget):
@@ -620,11 +628,12 @@ def experts_of(config, width):
 
 def shared_width(config):
     """Where it is counted in experts: GLM and DeepSeek, ERNIE and Hy3 spell their number differently;
-    Laguna's has a key of its own."""
+    Laguna's and MiniMax-M3's have keys of their own."""
     if config.fm_shared is not None:
         return config.fm_shared
-    if getattr(config, "shared_expert_intermediate_size", None) is not None:
-        return config.shared_expert_intermediate_size
+    for key in ("shared_expert_intermediate_size", "shared_intermediate_size"):
+        if getattr(config, key, None) is not None:
+            return getattr(config, key)
     for key in ("n_shared_experts", "moe_num_shared_experts", "num_shared_experts"):
         if getattr(config, key, None) is not None:
             return getattr(config, key) * getattr(config, config.fm_width_key)
@@ -661,8 +670,9 @@ class FmModel:
                 if getattr(layer.mlp, "shared_experts", None) is not None:
                     stock = type(layer.mlp.shared_experts)
                     layer.mlp.shared_experts = stock(config, intermediate_size=shared_width(config))
-        if config.fm_load_cap or config.fm_codes:
-            convert_rows(config.model_type)
+        converters = converters_of(config)
+        if converters:
+            register_checkpoint_conversion_mapping(config.model_type, converters, overwrite=True)
         if config.fm_codes:  # until they are decoded
             self._keep_in_fp32_modules_strict |= {"mlp.experts.gate_up$", "mlp.experts.down$"}
         rotary = self.base_model.rotary_emb
@@ -737,7 +747,8 @@ def family(directory, name, width_key="moe_intermediate_size"):
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
-        "fm_biased": hasattr(base, "swiglu_limit"),
+        "fm_clamped": hasattr(base, "swiglu_limit"),
+        "fm_biased": directory == "gpt_oss",
         "fm_sinks": directory in ("gpt_oss", "mimo_v2_flash"),
         "base_model_tp_plan": (split if attends else ATTENTION_PLAN) | GATE_PLAN.get(directory, {}),
         "base_model_ep_plan": {},
@@ -758,7 +769,7 @@ FAMILIES = {
     "solar_open": ("SolarOpen",), "hy_v3": ("HYV3",),
     "deepseek_v32": ("DeepseekV32",), "glm_moe_dsa": ("GlmMoeDsa",), "exaone_moe": ("ExaoneMoe",),
     "axk1": ("AXK1",), "afmoe": ("Afmoe",), "laguna": ("Laguna",),
-    "mimo_v2_flash": ("MiMoV2Flash",),
+    "mimo_v2_flash": ("MiMoV2Flash",), "minimax_m3_vl": ("MiniMaxM3VL", "intermediate_size"),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

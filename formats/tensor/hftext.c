@@ -16,6 +16,8 @@
 /* "model.language_model.layers" ends with "model.layers": a name is cut, not copied. */
 #define PREFIX "model.language_model."
 #define CUT (sizeof PREFIX - sizeof "model.")
+/* The same before all names of the text part. */
+#define OUTER "language_model."
 
 static const char *string_of(const cJSON *object, const char *key)
 {
@@ -29,7 +31,18 @@ static cJSON *find_text(const cJSON *config)
     const char *whole = string_of(config, "model_type"), *part = string_of(text, "model_type");
     size_t n = whole ? strlen(whole) : 0;
     bool is = part && n > 0 && strncmp(part, whole, n) == 0 && strcmp(part + n, "_text") == 0;
-    return is ? text : NULL;
+    bool unsaid = cJSON_IsObject(text) && n > 0 && !cJSON_HasObjectItem(text, "model_type");
+    return is || unsaid ? text : NULL;
+}
+
+/* The model_type of a text part that does not say it. */
+static void add_type(cJSON *text, const cJSON *config)
+{
+    char own[128];
+    if (cJSON_HasObjectItem(text, "model_type"))
+        return;
+    snprintf(own, sizeof own, "%.100s_text", string_of(config, "model_type"));
+    fm_json_add_string(text, "model_type", own);
 }
 
 /* The name of the text class from the wrapper's: XForConditionalGeneration becomes XForCausalLM. */
@@ -109,6 +122,7 @@ int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err
         cJSON_Delete(json);
         return FM_OK;
     }
+    add_type(part, json);
     add_class(part, json);
     add_shared(part, json);
     cJSON_DetachItemViaPointer(json, part);
@@ -157,11 +171,15 @@ int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err 
     return *whole ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for config.json");
 }
 
-int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, struct fm_err *err)
+int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, bool outer,
+                   struct fm_err *err)
 {
     static const char own[] = "model.";
-    bool has = strncmp(name, own, sizeof own - 1) == 0;
-    int n = snprintf(whole, FM_ST_NAME_BYTES_MAX + 1, "%s%s", has ? PREFIX : "",
+    bool has = !outer && strncmp(name, own, sizeof own - 1) == 0;
+    int n = snprintf(whole, FM_ST_NAME_BYTES_MAX + 1, "%s%s",
+                     outer ? OUTER
+                     : has ? PREFIX
+                           : "",
                      name + (has ? sizeof own - 1 : 0));
     return n <= FM_ST_NAME_BYTES_MAX
                ? FM_OK
@@ -174,13 +192,23 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const struct fm_tensor *)a)->name, ((const struct fm_tensor *)b)->name);
 }
 
+/* Bytes to cut from the start of a name. */
+static size_t cut_of(const char *name)
+{
+    static const char *const outer[] = {OUTER "model.", OUTER "lm_head."};
+    for (size_t i = 0; i < sizeof outer / sizeof *outer; i++)
+        if (strncmp(name, outer[i], strlen(outer[i])) == 0)
+            return sizeof OUTER - 1;
+    return strncmp(name, PREFIX, sizeof PREFIX - 1) == 0 ? CUT : 0;
+}
+
 void fm_hftext_cut(struct fm_safetensors *st)
 {
     size_t cut = 0;
     for (size_t i = 0; i < st->count; i++) {
-        bool has = strncmp(st->tensor[i].name, PREFIX, sizeof PREFIX - 1) == 0;
-        st->tensor[i].name += has ? CUT : 0;
-        cut += has;
+        size_t n = cut_of(st->tensor[i].name);
+        st->tensor[i].name += n;
+        cut += n;
     }
     if (cut > 0)
         qsort(st->tensor, st->count, sizeof *st->tensor, compare_names);

@@ -15,8 +15,8 @@
 
 /*
  * *text (NUL-terminated, free()) = config.json of the text class if `config` is that of a wrapper:
- * its text_config has a model_type of its own, "X_text" in "X".  NULL if it is not a wrapper, or is
- * malformed, which is reported when all of it is parsed.  FM_ENOMEM.
+ * its text_config has the model_type "X_text" in "X", or none, which means the same.  NULL if it is
+ * not a wrapper, or is malformed, which is reported when all of it is parsed.  FM_ENOMEM.
  */
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err);
 
@@ -26,14 +26,17 @@ bool fm_hftext_wrapped(const char *config, size_t size);
 /*
  * The inverse.  *whole (free()) = the wrapper's config.json around that of the text class, which
  * has FM_HFTEXT_WRAPPER; without a quantization_config if the text no longer has one.  FM_EFORMAT,
- * FM_ENOMEM.  The second function gives the wrapper's name of a tensor of the text class,
+ * FM_ENOMEM.  The second function gives the wrapper's name of a tensor of the text class, which
+ * begins with "language_model." if `outer`, else with "model.language_model." instead of "model.";
  * FM_EFORMAT if that is too long.
  */
 int fm_hftext_wrap(char **whole, const char *config, size_t size, struct fm_err *err);
-int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, struct fm_err *err);
+int fm_hftext_name(char whole[FM_ST_NAME_BYTES_MAX + 1], const char *name, bool outer,
+                   struct fm_err *err);
 
-/* Rename tensors "model.language_model.layers.0..." to "model.layers.0..." and sort all again;
- * tensors of other parts keep their names. */
+/* Rename tensors "model.language_model.layers.0...", or "language_model.model.layers.0..." and
+ * "language_model.lm_head...", to "model.layers.0..." and "lm_head..." and sort all again; tensors
+ * of other parts keep their names. */
 void fm_hftext_cut(struct fm_safetensors *st);
 
 #endif

@@ -15,8 +15,10 @@ TOLERANCE = 3e-5
 
 
 def text_part(tensors):
-    """Of a multimodal checkpoint the text class's tensors, under its names, experts one by one."""
-    if not any(name.startswith("model.language_model.") for name in tensors):
+    """Of a multimodal checkpoint the text class's tensors, under its names, experts one by one; also of
+    MiniMax-M3's text class, which fuses gate and up of every MLP."""
+    marks = "model.language_model.", "mlp.shared_experts.gate_up_proj."
+    if not any(mark in name for name in tensors for mark in marks):
         return tensors
     out = {}
     for name, t in tensors.items():
@@ -27,6 +29,8 @@ def text_part(tensors):
                     out[name.replace("gate_up_proj", f"{e}.{x}_proj.weight")] = part
         elif name.endswith("mlp.experts.down_proj"):
             out |= {name.replace("down_proj", f"{e}.down_proj.weight"): x for e, x in enumerate(t)}
+        elif name.endswith(".gate_up_proj.weight"):
+            out |= {name.replace("gate_up", x): part for x, part in zip(("gate", "up"), t.chunk(2), strict=True)}
         else:
             out[name] = t
     return {n: t for n, t in out.items() if not n.startswith(("model.visual.", "mtp."))}

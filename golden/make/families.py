@@ -318,6 +318,31 @@ def mimo_shapes(c):
     return table
 
 
+def minimax_m3_shapes(c):
+    """As transformers' text class saves it: gate and up of every MLP fused; a sparse indexer, of whose
+    tensors no loss has a gradient."""
+    table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
+    both = lambda p, wide: {
+        p + "gate_up_proj.weight": ((2 * wide, H), 0.25), p + "down_proj.weight": ((H, wide), 0.1)
+    }  # fmt: skip
+    for l, p in layers(c):
+        table |= attention(c, p) | {p + f"self_attn.{x}_norm.weight": ((head_dim(c),), 0.4) for x in "qk"}
+        if c["layer_types"][l] == "minimax_m3_sparse":
+            x, C = p + "self_attn.indexer.", c["index_head_dim"]
+            table |= {x + "q_proj.weight": ((c["index_n_heads"] * C, H), 0.25), x + "k_proj.weight": ((C, H), 0.25)}
+            table |= {x + f"{y}_norm.weight": ((C,), 0.3) for y in "qk"}
+        if c["mlp_layer_types"][l] == "dense":
+            table |= both(p + "mlp.", c["dense_intermediate_size"])
+            continue
+        table |= both(p + "mlp.shared_experts.", c["shared_intermediate_size"]) | {
+            p + "mlp.gate.weight": ((E, H), 0.3),
+            p + "mlp.gate.e_score_correction_bias": ((E,), 0.2),
+            p + "mlp.experts.gate_up_proj": ((E, 2 * I, H), 0.25),
+            p + "mlp.experts.down_proj": ((E, H, I), 0.2),
+        }
+    return table
+
+
 def gpt_oss_shapes(c):
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
     for _, p in layers(c):
@@ -420,6 +445,11 @@ def keep_biases(tensors):
     for name in tensors:
         if name.endswith(("e_score_correction_bias", "mlp.expert_bias")):
             tensors[name] = tensors[name].float()
+
+
+def around_zero_with_biases(tensors):
+    around_zero(tensors)
+    keep_biases(tensors)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -1286,6 +1316,53 @@ MIMO = Odd(
     tweak=keep_biases,
 )
 
+MINIMAX_M3 = Odd(
+    seed=350,
+    T=20,
+    own={  # as transformers' text class saves it
+        "architectures": ["MiniMaxM3VLForCausalLM"],
+        "bos_token_id": 1,
+        "dense_intermediate_size": 47,
+        "dtype": "bfloat16",
+        "eos_token_id": 2,
+        "head_dim": 18,
+        "hidden_size": 36,
+        "index_block_size": 3,
+        "index_head_dim": 10,
+        "index_local_blocks": 1,
+        "index_n_heads": 2,
+        "index_topk_blocks": 8,  # of 3 positions
+        "intermediate_size": 17,
+        "layer_types": ["full_attention", "minimax_m3_sparse", "full_attention", "minimax_m3_sparse"],
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "model_type": "minimax_m3_vl_text",
+        "num_attention_heads": 4,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 4,
+        "num_local_experts": 7,
+        "pad_token_id": 0,
+        "rms_norm_eps": 1e-06,
+        "rope_parameters": {
+            "partial_rotary_factor": 0.45,  # 8 of 18
+            "rope_theta": 500.0,
+            "rope_type": "default",
+        },
+        "rotary_dim": 8,
+        "routed_scaling_factor": 2.0,
+        "router_jitter_noise": 0.0,
+        "shared_intermediate_size": 23,
+        "swiglu_alpha": 1.5,
+        "swiglu_limit": 1.25,
+        "transformers_version": "5.23.0",
+        "vocab_size": 93,
+    },
+    shapes=minimax_m3_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=351, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=around_zero_with_biases,
+)
+
 GPTOSS = Odd(
     seed=140,
     T=21,
@@ -1444,5 +1521,5 @@ ROWS = {
     "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35, "odd-dots1": DOTS1,
     "odd-solar": SOLAR, "odd-hy3": HY3, "odd-dsv32": DSV32, "odd-glm5": GLM5,
     "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE, "odd-laguna": LAGUNA,
-    "odd-mimo": MIMO,
+    "odd-mimo": MIMO, "odd-m3": MINIMAX_M3,
 }  # fmt: skip

@@ -293,9 +293,11 @@ def looped_experts(self, hidden_states, top_k_index, top_k_weights):
         gate_up, down = self.weights(e)
         if is_biased(self):
             h = self._apply_gate(hidden_states[token] @ gate_up + self.gate_up_proj_bias[e])
-        else:
+        elif hasattr(self, "act_fn"):
             gate, up = F.linear(hidden_states[token], gate_up).chunk(2, dim=-1)
             h = self.act_fn(gate) * up
+        else:
+            h = self._apply_gate(F.linear(hidden_states[token], gate_up))
         if self.mask is not None:
             h = h * self.mask[e]
         y = h @ down + self.down_proj_bias[e] if is_biased(self) else F.linear(h, down)

@@ -59,7 +59,7 @@ def norm(x, w, name, eps, plus=0.0):
 
 def added(cfg):
     """What norms' weights stand for in this family: 1 + w, but inside of DeltaNets."""
-    return 1.0 if cfg.model_type.startswith(("qwen3_next", "qwen3_5")) else 0.0
+    return 1.0 if cfg.model_type.startswith(("qwen3_next", "qwen3_5", "minimax_m3")) else 0.0
 
 
 def linear(x, w, name):
@@ -220,17 +220,17 @@ def latent_attention(x, w, cfg):
     return linear((weight @ v).transpose(1, 2).flatten(2), w, a + "o_proj")
 
 
-def inner(x, w, prefix, cfg=None):
+def inner(x, w, prefix, cfg):
     gate, up = linear(x, w, prefix + "w1"), linear(x, w, prefix + "w3")
-    if prefix + "w1.bias" not in w:
+    if not hasattr(cfg, "swiglu_limit"):
         return F.silu(gate) * up
     gate = gate.clamp(max=cfg.swiglu_limit)
     up = up.clamp(-cfg.swiglu_limit, cfg.swiglu_limit)
     return (up + 1) * gate * (cfg.swiglu_alpha * gate).sigmoid()
 
 
-def feed_forward(x, w, prefix):
-    return inner(x, w, prefix) @ w[prefix + "w2.weight"].T
+def feed_forward(x, w, prefix, cfg):
+    return inner(x, w, prefix, cfg) @ w[prefix + "w2.weight"].T
 
 
 def sparsemixer(z, eps):
@@ -299,10 +299,10 @@ def mixture(x, w, cfg, masks, tape):
         tape.append((token, share, h, down))
     if "mlp.shared_expert_gate.weight" in w:
         gate = (x @ w["mlp.shared_expert_gate.weight"].T).sigmoid()
-        y = y + gate * feed_forward(x, w, "mlp.shared_expert.")
+        y = y + gate * feed_forward(x, w, "mlp.shared_expert.", cfg)
     for name in ("mlp.shared_experts.", "mlp.shared_expert."):  # Laguna's is no share of anything
         if name + "w1.weight" in w and "mlp.shared_expert_gate.weight" not in w:
-            y = y + feed_forward(x, w, name)
+            y = y + feed_forward(x, w, name, cfg)
     return y
 
 
@@ -316,7 +316,7 @@ class Plain:
     def feed(self, x, w):
         """(N, H) through one layer's mixture, or through its dense feed-forward."""
         if "mlp.gate.weight" not in w:
-            return feed_forward(x, w, "mlp.")
+            return feed_forward(x, w, "mlp.", self.cfg)
         tape, masks = [], None if self.masks is None else self.masks[len(self.tapes)]
         y = mixture(x, w, self.cfg, masks, tape)
         if y.requires_grad:

@@ -8,14 +8,16 @@
 
 #include "lib/block/pass.h"
 
-static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+/* `other`: another name of the same activation. */
+static int read_as(struct fm_config *c, const char *other, const struct fm_keys *keys,
+                   struct fm_err *err)
 {
     double alpha = 1.702, limit = 7;
     const cJSON *act = cJSON_GetObjectItemCaseSensitive(keys->json, "hidden_act");
     const char *name = "silu";
     int rc = act && !cJSON_IsNull(act) ? fm_json_get_string(keys->json, "hidden_act", &name, err)
                                        : FM_OK;
-    if (!rc && strcmp(name, "silu") != 0)
+    if (!rc && strcmp(name, "silu") != 0 && strcmp(name, other) != 0)
         rc = fm_fail(err, FM_ECONFIG, "hidden_act '%.64s' is not supported; supported: silu", name);
     if (!rc)
         rc = fm_json_opt_double(keys->json, "swiglu_alpha", FLT_MIN, FLT_MAX, &alpha, err);
@@ -24,6 +26,16 @@ static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *
     c->alpha = (float)alpha;
     c->limit = (float)limit;
     return rc;
+}
+
+static int read(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    return read_as(c, "silu", keys, err);
+}
+
+static int read_unbiased(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    return read_as(c, "swigluoai", keys, err);
 }
 
 static void activate(const struct fm_pass *p, struct fm_out h, const float *gu, int n, int I)
@@ -43,3 +55,9 @@ const struct fm_expert_form fm_swiglu_clamped = {.name = "swiglu-clamped",
                                                  .read = read,
                                                  .activate = activate,
                                                  .activate_back = activate_back};
+
+const struct fm_expert_form fm_swiglu_clamped_unbiased = {.name = "swiglu-clamped-unbiased",
+                                                          .rows = 2,
+                                                          .read = read_unbiased,
+                                                          .activate = activate,
+                                                          .activate_back = activate_back};

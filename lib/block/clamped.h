@@ -9,6 +9,8 @@
  * contributes nothing only if its gate's bias is zero, too: (0 + 1) 0 sigmoid(0) = 0. Down's bias
  * belongs to the expert, at every width, also at 0.
  *
+ * Form "swiglu-clamped-unbiased", MiniMax-M3's, is the same without biases.
+ *
  * Source: transformers' models/gpt_oss/modeling_gpt_oss.py (GptOssExperts).
  */
 #ifndef FM_CLAMPED_H
@@ -16,7 +18,7 @@
 
 #include "lib/block/block.h"
 
-extern const struct fm_expert_form fm_swiglu_clamped;
+extern const struct fm_expert_form fm_swiglu_clamped, fm_swiglu_clamped_unbiased;
 
 /* Four tensors of all experts of a layer in a checkpoint: gate_up_proj (E, H, 2 I), whose columns
  * are g0, u0, g1, ..., down_proj (E, I, H), and their biases (E, 2 I) and (E, H). */

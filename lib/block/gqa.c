@@ -50,6 +50,11 @@ int fm_gqa_value(const struct fm_config *c)
     return c->gqa->D ? c->gqa->D : c->C;
 }
 
+bool fm_gqa_indexed(const struct fm_config *c, int l)
+{
+    return c->gqa->indexed[l / 8] >> l % 8 & 1;
+}
+
 static const struct fm_rope *rope_of(const struct fm_gqa *g, int l)
 {
     return g->window_rope.R > 0 && !is_full(g, l) ? &g->window_rope : &g->rope;
@@ -333,7 +338,9 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         rc = read_biases(g, o, keys, err);
     if (!rc)
         rc = read_clip(g, o, keys, err);
-    return rc ? rc : read_ropes(c, o, keys, err);
+    if (!rc)
+        rc = read_ropes(c, o, keys, err);
+    return rc || !o->read_more ? rc : o->read_more(c, keys, err);
 }
 
 static uint64_t heads_width(const struct fm_config *c, int heads)
@@ -364,6 +371,10 @@ static uint64_t size_of(const struct fm_config *c, int l, char letter)
         return each_head(c) ? (uint64_t)c->C : heads_width(c, Q);
     case 'b':
         return each_head(c) ? (uint64_t)c->C : heads_width(c, G);
+    case 'w':
+        return (uint64_t)c->gqa->index_width;
+    case 'i':
+        return (uint64_t)c->gqa->index_heads * (uint64_t)c->gqa->index_width;
     default:
         assert(!"a letter of a shape");
         return 0;
@@ -375,7 +386,8 @@ static unsigned has(const struct fm_config *c, int l)
     const struct fm_gqa *g = c->gqa;
     bool sinks = g->sinks && !(g->window_sinks && is_full(g, l));
     return (g->qkv_bias ? FM_GQA_QKV_BIAS : 0) | (g->o_bias ? FM_GQA_O_BIAS : 0) |
-           (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (sinks ? FM_GQA_SINKS : 0);
+           (g->qk_norm != FM_QK_NORM_NONE ? FM_GQA_QK_NORM : 0) | (sinks ? FM_GQA_SINKS : 0) |
+           (fm_gqa_indexed(c, l) ? FM_GQA_INDEXER : 0);
 }
 
 /* ---- forward and backward ---- */

@@ -46,7 +46,10 @@ struct fm_gqa_options {
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
     bool gate_heads;       /* the gate has one row per head and is a softplus; requires
                               gate_apart */
-    bool other_layers;     /* layer_types may have other values, which another block reads */
+    bool other_layers;     /* layer_types may have other values, which read_more or another block
+                              reads */
+    /* Read what only this family has, after all else; NULL: nothing. */
+    int (*read_more)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* key in config.json that must be true for the norm to exist; NULL:
                                 it always exists */
@@ -68,9 +71,12 @@ struct fm_gqa {
     bool gated, gate_apart, gate_heads;
     bool unrotated;
     enum fm_qk_norm qk_norm;
-    struct fm_rope rope;             /* of layers without a window; also of the others */
-    struct fm_rope window_rope;      /* unless they have their own, with R > 0 */
-    uint8_t full[FM_LAYERS_MAX / 8]; /* bit l % 8 of byte l / 8: layer l has no window */
+    struct fm_rope rope;                /* of layers without a window; also of the others */
+    struct fm_rope window_rope;         /* unless they have their own, with R > 0 */
+    uint8_t full[FM_LAYERS_MAX / 8];    /* bit l % 8 of byte l / 8: layer l has no window */
+    int index_heads, index_width;       /* of a sparse indexer, which chooses all keys up to
+                                           config->T_exact; its tensors are only carried along */
+    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bits as in `full`: layer l has one */
 };
 
 extern const struct fm_attention fm_gqa;
@@ -83,15 +89,19 @@ int fm_gqa_heads(const struct fm_config *config, int l);
 int fm_gqa_groups(const struct fm_config *config, int l);
 int fm_gqa_value(const struct fm_config *config);
 
+/* Whether layer l has a sparse indexer. */
+bool fm_gqa_indexed(const struct fm_config *config, int l);
+
 enum {
     FM_GQA_QKV_BIAS = FM_OWN,
     FM_GQA_O_BIAS = FM_OWN << 1,
     FM_GQA_QK_NORM = FM_OWN << 2,
-    FM_GQA_SINKS = FM_OWN << 3
+    FM_GQA_SINKS = FM_OWN << 3,
+    FM_GQA_INDEXER = FM_OWN << 4
 };
 
 /* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, h = Q, a and b widths of the norms of q
- * and k; D is the width of values. */
+ * and k; D is the width of values.  For an indexer w = its width, i = its heads w. */
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \

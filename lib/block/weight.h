@@ -25,13 +25,14 @@ enum fm_weight_part {
     FM_PART_PROJECTION, /* also of attention: a matrix that only products read, */
     FM_PART_HEADS,      /* and the same with its rows reordered by the block */
     FM_PART_ROUTER,
-    FM_PART_MIX,       /* weight of the MLP that all tokens go through */
-    FM_PART_DOWN_BIAS, /* (E, H): per expert, not per channel */
-    FM_PART_MLP_GATE,  /* (D, H): even rows of mlp_gate_up */
-    FM_PART_MLP_UP,    /* (D, H): odd rows */
-    FM_PART_MLP_DOWN,  /* (H, D): transposed */
-    FM_PART_CARRIED,   /* not in memory: it must exist with this shape, but is not computed with */
-    FM_PART_SPARE,     /* the same, but may be missing */
+    FM_PART_MIX,         /* weight of the MLP that all tokens go through */
+    FM_PART_DOWN_BIAS,   /* (E, H): per expert, not per channel */
+    FM_PART_MLP_GATE,    /* (D, H): even rows of mlp_gate_up */
+    FM_PART_MLP_UP,      /* (D, H): odd rows */
+    FM_PART_MLP_DOWN,    /* (H, D): transposed */
+    FM_PART_MLP_GATE_UP, /* (2 D, H): all even rows of mlp_gate_up, then all odd ones */
+    FM_PART_CARRIED, /* not in memory: it must exist with this shape, but is not computed with */
+    FM_PART_SPARE,   /* the same, but may be missing */
     /* The following are parts of channels of experts.  Shapes are those of one expert; a tensor of
      * all experts of a layer has E in front of them (lib/block/experts.h). */
     FM_PART_GATE,         /* (I, H): the even rows of gate_up */
@@ -63,9 +64,9 @@ struct fm_weight {
                                      naming */
     enum fm_weight_part part;
     size_t field;  /* offsetof in struct fm_nonlayer or fm_layer, for parts that are fields */
-    char shape[4]; /* letters: V H E I, J = rows of gate_up of I channels, D width of the MLP, S =
-                      rows of gate_up of all caps, s = sum of caps, 1; small letters except s are
-                      defined by the attention block */
+    char shape[4]; /* letters: V H E I, J = rows of gate_up of I channels, D width of the MLP, F =
+                      2 D, S = rows of gate_up of all caps, s = sum of caps, 1; small letters except
+                      s are defined by the attention block */
     unsigned when; /* bits of enum fm_weight_when */
 };
 

@@ -215,6 +215,8 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
         rc = fm_opened_open(&opened, run->inputs.stream ? run->inputs.stream : "-",
                             FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err);
     if (!rc)
+        rc = fm_exportplan_check_parts(options, &opened, err);
+    if (!rc)
         rc = fm_exportplan_begin(&p, &opened, options, err);
     if (!rc)
         rc = plan(&p, run, report, err);

@@ -43,18 +43,30 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
                        o->load_low, o->load_high);
     if (fm_trust_check(o, err))
         return err->code;
-    if (o->keep_extra && !o->layout->extra) {
-        char able[64];
-        fm_layouts_extra(able, sizeof able);
-        return fm_fail(err, FM_EUSAGE,
-                       "--keep-extra: loaders of layout %s know no width of layers for multi-token "
-                       "prediction, which are as wide as in the original; use --layout %s",
-                       o->layout->name, able);
-    }
     if (o->shard_bytes && !o->layout->sharded)
         return fm_fail(err, FM_EUSAGE,
                        "--shard-size: layout %s has a file for every layer, not shards",
                        o->layout->name);
+    return FM_OK;
+}
+
+int fm_exportplan_check_parts(const struct fm_export_options *o, const struct fm_opened *from,
+                              struct fm_err *err)
+{
+    char able[64];
+    bool whole = from->config.family->wrapper_form && !from->config.fused &&
+                 o->layout->names == FM_NAMING_STOCK;
+    fm_layouts_extra(able, sizeof able);
+    if (o->keep_extra && !o->layout->extra && !whole)
+        return fm_fail(err, FM_EUSAGE,
+                       "--keep-extra: loaders of layout %s know no width of layers for multi-token "
+                       "prediction, which are as wide as in the original; use --layout %s",
+                       o->layout->name, able);
+    if (!o->keep_extra && whole)
+        return fm_fail(err, FM_ECONFIG,
+                       "layout %s: transformers loads the text part of %s by other tensor names "
+                       "than the whole has; use --keep-extra, or a layout with our modelling file",
+                       o->layout->name, from->config.family->name);
     return FM_OK;
 }
 
@@ -332,7 +344,7 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     char whole[FM_ST_NAME_BYTES_MAX + 1];
     bool wrap = p->wrapped && !(like->from && like->from->extra);
     if (!rc && wrap)
-        rc = fm_hftext_name(whole, like->t.name, err);
+        rc = fm_hftext_name(whole, like->t.name, p->from->config.family->wrapper_form, err);
     char *name = !rc ? fm_strdup(wrap ? whole : like->t.name, err) : NULL;
     if (!name)
         return err->code;

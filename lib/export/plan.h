@@ -146,6 +146,11 @@ struct fm_exportplan {
 /* FM_EUSAGE for options that exclude each other. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
+/* The same for an opened family: FM_EUSAGE, FM_ECONFIG if the layout cannot have, or cannot be
+ * without, what keep_extra adds. */
+int fm_exportplan_check_parts(const struct fm_export_options *options, const struct fm_opened *from,
+                              struct fm_err *err);
+
 /* --for: replace the layout by its form for that server, or set the rules for widths of rounded
  * experts.  FM_EUSAGE if the form is the same for all servers. */
 int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,

@@ -177,7 +177,7 @@ const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_conf
 {
     bool fused = fm_families_fused(c->family);
     *list = fused ? q->fused_list : q->list;
-    return fused ? q->fused : q->config;
+    return c->fused ? NULL : fused ? q->fused : q->config;
 }
 
 /* A row of H values must be a whole number of blocks and of bytes. */

@@ -79,7 +79,8 @@ static bool usual_divides(const struct fm_config *c, int d, bool copies)
 static struct kept gqa_kept(const struct fm_config *c, int l)
 {
     uint64_t width = (uint64_t)c->C + (uint64_t)fm_gqa_value(c);
-    return (struct kept){.token = (uint64_t)fm_gqa_groups(c, l) * width,
+    uint64_t index = fm_gqa_indexed(c, l) ? (uint64_t)c->gqa->index_width : 0;
+    return (struct kept){.token = (uint64_t)fm_gqa_groups(c, l) * width + index,
                          .window = fm_gqa_window(c, l)};
 }
 

@@ -45,6 +45,10 @@ struct fm_model_family {
     bool
         indexed; /* a small attention chooses the keys of the main one; the attention block computes
                     up to which length these are all keys, and its tensors are carried along */
+    bool wrapper_form; /* the text part of a multimodal checkpoint has other tensors than the text
+                          class saves: "language_model." precedes its names, and it has the rows
+                          with FM_EACH; the text class has those with FM_FUSED.  config.json says
+                          which (FM_HFTEXT_WRAPPER of formats/tensor/hftext.h) */
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */
@@ -77,6 +81,7 @@ struct fm_model_family {
     ROW(laguna)             \
     ROW(mimo_v2_flash)      \
     ROW(minimax_m2)         \
+    ROW(minimax_m3)         \
     ROW(ernie4_5_moe)       \
     ROW(deepseek_v2)        \
     ROW(deepseek_v3)        \

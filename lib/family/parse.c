@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "formats/json/json.h"
+#include "formats/tensor/hftext.h"
 #include "lib/base/mem.h"
 #include "lib/block/experts.h"
 #include "lib/block/mlp.h"
@@ -275,6 +276,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     c->expert = f->expert;
     c->norm = f->norm;
     c->output_norms = f->output_norms;
+    c->fused = f->wrapper_form && !cJSON_HasObjectItem(json, FM_HFTEXT_WRAPPER);
     if (fm_families_storage(c, json, err))
         return err->code;
     const cJSON *codes = cJSON_GetObjectItemCaseSensitive(json, FM_CODES_KEY);

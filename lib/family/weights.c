@@ -113,7 +113,7 @@ bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_conf
     const struct fm_weight *w = c->family->weight;
     while (fm_weights_more(w) && !(w->when & FM_FUSED))
         w++;
-    if (!fm_weights_more(w))
+    if (!fm_weights_more(w) || c->family->wrapper_form)
         return false;
     fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[0], -1);
     return true;
@@ -197,6 +197,8 @@ static uint64_t size_of(const struct fm_config *c, char letter, int l, uint64_t 
         return (uint64_t)c->expert->rows * (uint64_t)c->I;
     case 'D':
         return (uint64_t)fm_config_mlp(c, l);
+    case 'F':
+        return 2 * (uint64_t)fm_config_mlp(c, l);
     case 'S':
         return (uint64_t)c->expert->rows * channels;
     case 's':

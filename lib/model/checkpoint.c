@@ -186,7 +186,8 @@ void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config 
                         enum fm_naming naming, enum fm_weight_part part, int l, int e)
 {
     const struct fm_weight *w = config->family->weight;
-    while (fm_weights_more(w) && !(w->part == part && w->name[naming]))
+    while (fm_weights_more(w) &&
+           !(w->part == part && w->name[naming] && fm_weights_exists(config, w, l)))
         w++;
     assert(fm_weights_more(w));
     fm_weights_name(name, w->name[naming], l, e);

@@ -336,6 +336,8 @@ static struct target target_in_layer(const struct conversion *v, const struct pi
         return (struct target){y->mlp_gate_up, 2 * H, H, mlp, false};
     case FM_PART_MLP_UP:
         return (struct target){fm_element_out(y->mlp_gate_up, H), 2 * H, H, mlp, false};
+    case FM_PART_MLP_GATE_UP:
+        return (struct target){y->mlp_gate_up, H, H, 2 * mlp, false};
     case FM_PART_MLP_DOWN:
         return (struct target){y->mlp_down, H, (size_t)mlp, (int)H, true};
     default:
@@ -348,15 +350,20 @@ static struct target target_in_layer(const struct conversion *v, const struct pi
     }
 }
 
-/* For each row in memory, its row in the file, in scratch; NULL if the attention block does not
- * reorder rows. */
-static const int32_t *head_rows(const struct conversion *v, const struct piece *x)
+/* For each row in memory, its row in the file, in scratch; NULL if they have the same order. */
+static const int32_t *row_order(const struct conversion *v, const struct piece *x)
 {
     const struct fm_config *c = &v->m->config;
-    if (x->tensor->weight->part != FM_PART_HEADS)
+    enum fm_weight_part part = x->tensor->weight->part;
+    int32_t mlp = fm_config_mlp(c, v->l);
+    if (part != FM_PART_HEADS && part != FM_PART_MLP_GATE_UP)
         return NULL;
     int32_t *order = fm_scratch(x->tensor->at.tensor->shape[0] * sizeof *order);
-    c->attention->order(order, c, x->tensor->weight);
+    if (part == FM_PART_HEADS)
+        c->attention->order(order, c, x->tensor->weight);
+    else
+        for (int32_t i = 0; i < 2 * mlp; i++)
+            order[i] = i % 2 * mlp + i / 2;
     return order;
 }
 
@@ -626,7 +633,7 @@ static int convert_piece(const struct conversion *v, const struct piece *x, stru
         return FM_OK;
     }
     struct target t = target_in_layer(v, x);
-    convert_to(v, t, src, t.columns ? NULL : head_rows(v, x));
+    convert_to(v, t, src, t.columns ? NULL : row_order(v, x));
     return FM_OK;
 }
 

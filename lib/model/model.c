@@ -561,7 +561,7 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
         rc = fm_within(err, "%s", path);
     if (!rc)
-        m->config.fused = is_fused(m);
+        m->config.fused |= is_fused(m);
     if (!rc && fm_packed_in(&m->tensors.bundle))
         rc = fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err);
     if (!rc && m->tensors.naming != FM_NAMING_STOCK && m->config.storage &&

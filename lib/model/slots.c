@@ -32,7 +32,7 @@ enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_
 
 static bool is_mlp(const struct fm_weight *w)
 {
-    return w->part == FM_PART_MLP_GATE || w->part == FM_PART_MLP_UP || w->part == FM_PART_MLP_DOWN;
+    return w->part >= FM_PART_MLP_GATE && w->part <= FM_PART_MLP_GATE_UP;
 }
 
 size_t fm_slots_bytes(const struct fm_model *m, int l)

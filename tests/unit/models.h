@@ -9,7 +9,7 @@ static const char *const odd_models[] = {
     "odd-minimax",  "odd-ernie",  "odd-fp8",    "odd-dsv2",   "odd-dsv3",   "odd-moonlight",
     "odd-glm-lite", "odd-gptoss", "odd-q3next", "odd-q35",    "odd-dots1",  "odd-solar",
     "odd-hy3",      "odd-dsv32",  "odd-glm5",   "odd-exaone", "odd-axk1",   "odd-afmoe",
-    "odd-laguna",   "odd-mimo"};
+    "odd-laguna",   "odd-mimo",   "odd-m3"};
 #define MODELS (sizeof odd_models / sizeof *odd_models)
 
 #endif

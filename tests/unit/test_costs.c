@@ -254,8 +254,8 @@ TEST(attention_counts_its_scores)
     }
 }
 
-/* Keys and values of every layer, in a window or not; latents; states.  By hand from config.json,
- * for numbers of 16 bits. */
+/* Keys and values of every layer, in a window or not; keys of an indexer; latents; states.  By hand
+ * from config.json, for numbers of 16 bits. */
 TEST(a_cache_is_what_attention_keeps)
 {
     static const struct {
@@ -271,6 +271,7 @@ TEST(a_cache_is_what_attention_keeps)
         {"odd-mimo",
          {.token = 2 * (18 + 10) * 2, .window_token = 3 * 4 * (18 + 10) * 2, .window = 6},
          10 * 112 + 6 * 672},
+        {"odd-m3", {.token = 4 * 2 * 2 * 18 * 2 + 2 * 10 * 2}, 10 * 616},
         {"odd-q3next",
          {.token = 2 * 2 * 14 * 2, .fixed = 3 * ((2 * 2 * 19 + 6 * 11) * 3 * 2 + 6 * 19 * 11 * 4)},
          10 * 112 + 17604},

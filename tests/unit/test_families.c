@@ -236,12 +236,32 @@ TEST(what_is_not_computed_is_refused_by_name)
 
 /* ---- keys that exports with our modelling file keep ---- */
 
-static const char *const families[] = {
-    "mixtral",    "qwen2_moe",     "qwen3_moe",    "olmoe",        "phimoe",
-    "glm4_moe",   "minimax_m2",    "ernie4_5_moe", "deepseek_v2",  "deepseek_v3",
-    "kimi_k2",    "glm4_moe_lite", "gpt_oss",      "qwen3_next",   "qwen3_5_moe_text",
-    "dots1",      "solar_open",    "hy_v3",        "deepseek_v32", "glm_moe_dsa",
-    "exaone_moe", "axk1",          "afmoe",        "laguna",       "mimo_v2_flash"};
+static const char *const families[] = {"mixtral",
+                                       "qwen2_moe",
+                                       "qwen3_moe",
+                                       "olmoe",
+                                       "phimoe",
+                                       "glm4_moe",
+                                       "minimax_m2",
+                                       "ernie4_5_moe",
+                                       "deepseek_v2",
+                                       "deepseek_v3",
+                                       "kimi_k2",
+                                       "glm4_moe_lite",
+                                       "gpt_oss",
+                                       "qwen3_next",
+                                       "qwen3_5_moe_text",
+                                       "dots1",
+                                       "solar_open",
+                                       "hy_v3",
+                                       "deepseek_v32",
+                                       "glm_moe_dsa",
+                                       "exaone_moe",
+                                       "axk1",
+                                       "afmoe",
+                                       "laguna",
+                                       "mimo_v2_flash",
+                                       "minimax_m3_vl_text"};
 
 TEST(every_key_of_a_golden_config_is_known)
 {

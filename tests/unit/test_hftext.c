@@ -40,6 +40,26 @@ TEST(a_wrapper_has_a_text_part)
     free(text);
 }
 
+/* As MiniMax-M3's is published. */
+TEST(a_text_part_without_a_model_type_is_the_wrappers)
+{
+    char *text = text_of("{\"model_type\":\"xy\",\"text_config\":{\"eps\":1e-06}}");
+    assert_non_null(strstr(text, "\"model_type\": \"xy_text\""));
+    free(text);
+}
+
+TEST(a_wrappers_prefix_is_before_all_names_or_inside)
+{
+    char whole[FM_ST_NAME_BYTES_MAX + 1];
+    struct fm_err err = {0};
+    assert_int_equal(fm_hftext_name(whole, "model.norm.weight", false, &err), FM_OK);
+    assert_string_equal(whole, "model.language_model.norm.weight");
+    assert_int_equal(fm_hftext_name(whole, "lm_head.weight", false, &err), FM_OK);
+    assert_string_equal(whole, "lm_head.weight");
+    assert_int_equal(fm_hftext_name(whole, "lm_head.weight", true, &err), FM_OK);
+    assert_string_equal(whole, "language_model.lm_head.weight");
+}
+
 TEST(a_text_without_its_wrapper_is_not_wrapped)
 {
     static const char *const none[] = {"{\"model_type\":\"xy_text\"}",
@@ -59,6 +79,7 @@ TEST(other_texts_stay)
         "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":\"llama\"}}",
         "{\"model_type\":\"xy_text\",\"text_config\":{\"model_type\":\"xy_text\"}}",
         "{\"model_type\":\"xy\",\"text_config\":7}",
+        "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":7}}",
         "{\"model_type\":\"\",\"text_config\":{\"model_type\":\"_text\"}}",
         "[1]",
         "{",
@@ -70,15 +91,18 @@ TEST(other_texts_stay)
 
 TEST(names_lose_their_prefix_and_stay_sorted)
 {
-    struct fm_tensor tensor[] = {{.name = "lm_head.weight"},
+    struct fm_tensor tensor[] = {{.name = "language_model.lm_headx"},
+                                 {.name = "language_model.model.layers.1.a"},
+                                 {.name = "lm_head.weight"},
                                  {.name = "model.embed.weight"},
                                  {.name = "model.language_model.layers.0.a"},
                                  {.name = "model.language_model.norm.weight"},
                                  {.name = "model.visual.b"},
                                  {.name = "xmodel.language_model.c"}};
-    static const char *const want[] = {"lm_head.weight",   "model.embed.weight",
-                                       "model.layers.0.a", "model.norm.weight",
-                                       "model.visual.b",   "xmodel.language_model.c"};
+    static const char *const want[] = {"language_model.lm_headx", "lm_head.weight",
+                                       "model.embed.weight",      "model.layers.0.a",
+                                       "model.layers.1.a",        "model.norm.weight",
+                                       "model.visual.b",          "xmodel.language_model.c"};
     struct fm_safetensors st = {.tensor = tensor, .count = sizeof tensor / sizeof *tensor};
     fm_hftext_cut(&st);
     for (size_t i = 0; i < st.count; i++)

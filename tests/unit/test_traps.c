@@ -61,6 +61,38 @@
     "\"num_hidden_layers\":7,\"head_dim\":12"
 #define MIMO MIMO_KEYS ",\"v_head_dim\":5"
 
+/* The published text_config: 0 for the three dense layers, without an indexer, 1 for the others. */
+#define M3_LIST "[0,0,0" M3_ONES M3_ONES M3_ONES "]"
+#define M3_ONES ",1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"
+#define M3_SPARSE(list)                                                                            \
+    "\"sparse_attention_config\":{\"use_sparse_attention\":true,\"sparse_index_dim\":128,"         \
+    "\"sparse_num_index_heads\":4,\"sparse_topk_blocks\":16,\"sparse_block_size\":128,"            \
+    "\"sparse_disable_index_value\":" list ",\"sparse_score_type\":\"max\",\"sparse_init_block\":" \
+    "0,\"sparse_local_block\":1,\"sparse_attention_freq\":" M3_LIST "}"
+#define M3_WHOLE                                                                                   \
+    "\"fm_wrapper\":{\"model_type\":\"minimax_m3_vl\"},\"model_type\":\"minimax_m3_vl_text\","     \
+    "\"hidden_size\":6144,\"intermediate_size\":3072,\"dense_intermediate_size\":12288,"           \
+    "\"shared_intermediate_size\":3072,\"num_hidden_layers\":60,\"num_attention_heads\":64,"       \
+    "\"num_key_value_heads\":4,\"head_dim\":128,\"vocab_size\":200064,\"num_local_experts\":128,"  \
+    "\"num_experts_per_tok\":4,\"n_shared_experts\":1,\"moe_layer_freq\":" M3_LIST                 \
+    ",\"hidden_act\":\"swigluoai\",\"swiglu_beta\":1.0,\"use_gemma_norm\":true,\"use_qk_norm\":"   \
+    "true,\"qk_norm_type\":\"per_head\",\"use_routing_bias\":true,\"scoring_func\":\"sigmoid\","   \
+    "\"attention_output_gate\":false,\"rope_theta\":5000000,\"max_position_embeddings\":1048576"
+#define M3_HUB M3_WHOLE ",\"rotary_dim\":64,\"partial_rotary_factor\":0.5," M3_SPARSE(M3_LIST)
+/* What the text class saves, with fewer layers. */
+#define M3_KEYS                                                                                    \
+    "\"model_type\":\"minimax_m3_vl_text\",\"hidden_size\":16,\"intermediate_size\":6,"            \
+    "\"shared_intermediate_size\":10,\"num_hidden_layers\":4,\"num_attention_heads\":4,"           \
+    "\"num_key_value_heads\":2,\"head_dim\":8,\"vocab_size\":11,\"num_local_experts\":8,"          \
+    "\"num_experts_per_tok\":2"
+#define M3_INDEX(block, blocks)                                                                    \
+    "\"index_n_heads\":2,\"index_head_dim\":5,\"index_block_size\":" block                         \
+    ",\"index_topk_blocks\":" blocks
+#define M3_TYPES                                                                                   \
+    ",\"layer_types\":[\"full_attention\",\"minimax_m3_sparse\",\"full_attention\","               \
+    "\"minimax_m3_sparse\"]"
+#define M3 M3_KEYS M3_TYPES "," M3_INDEX("4", "5")
+
 static bool has(const struct fm_config *c, enum fm_naming naming, const char *name)
 {
     int l, e;
@@ -548,6 +580,139 @@ TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
     refused(MIMO, "\"moe_layer_freq\":2", FM_ECONFIG, "moe_layer_freq 2 is not supported");
     refused(MIMO, "\"routed_scaling_factor\":2.5", FM_ECONFIG, "routed_scaling_factor 2.5");
     refused(MIMO, "\"n_shared_experts\":1", FM_ECONFIG, "n_shared_experts 1");
+}
+
+/* ---- MiniMax-M3 ---- */
+
+/* With the parts for images the card says 428. */
+TEST(m3_is_read_as_its_makers_write_it)
+{
+    struct fm_config c = must(M3_HUB, NULL);
+    const struct fm_route_rule *rule = &c.scored->rule;
+    assert_int_equal(fm_config_params(&c, NULL) / 1000000000, 426);
+    assert_true(c.M == 57 && c.moe[0] == 3 && c.dense == 12288 && c.shared == 3072 && c.I == 3072);
+    assert_true(c.gqa->rope.R == 64 && c.gqa->rope.theta == 5e6 && c.alpha == 1.702F &&
+                c.limit == 7);
+    assert_true(rule->sigmoid && rule->renormalised && rule->eps == 0 && rule->scale == 2);
+    assert_false(c.expert->bias);
+}
+
+TEST(m3s_sequences_end_where_blocks_of_keys_would_be_chosen)
+{
+    struct fm_config c = must(M3_HUB, NULL);
+    assert_true(c.T_max == 1048576 && c.T_exact == 2048);
+    assert_string_equal(c.exact, "as far as sparse attention by index_topk_blocks sees all keys");
+    c = must(M3, NULL);
+    assert_true(c.T_max == 524288 && c.T_exact == 20);
+    c = must(M3_KEYS M3_TYPES, M3_INDEX("268435456", "268435456"));
+    assert_true(c.T_exact == 524288 && !c.exact);
+    c = must(M3_KEYS, NULL); /* without a list no layer has an indexer */
+    assert_true(c.T_exact == 524288 && !c.exact && !fm_gqa_indexed(&c, 1));
+    refused(M3_KEYS M3_TYPES, NULL, FM_EFORMAT, "key 'index_n_heads' is missing");
+    refused(M3_KEYS M3_TYPES, M3_INDEX("0", "5"), FM_EFORMAT, "index_block_size");
+    refused(M3_KEYS M3_TYPES, M3_INDEX("4", "-1"), FM_EFORMAT, "index_topk_blocks");
+    refused(M3_KEYS M3_TYPES,
+            "\"index_n_heads\":3,\"index_head_dim\":5,\"index_block_size\":4,"
+            "\"index_topk_blocks\":5",
+            FM_EFORMAT, "num_attention_heads 4 is not a multiple of index_n_heads 3");
+}
+
+TEST(m3s_index_tensors_are_of_the_layers_that_have_them)
+{
+    static const char *const end[] = {"q_proj", "k_proj", "q_norm", "k_norm"};
+    struct fm_config hub = must(M3_HUB, NULL), text = must(M3, NULL);
+    for (int i = 0; i < 4; i++) {
+        char whole[80], own[80], none[80];
+        snprintf(whole, sizeof whole, "model.layers.3.self_attn.index_%s.weight", end[i]);
+        snprintf(own, sizeof own, "model.layers.3.self_attn.indexer.%s.weight", end[i]);
+        snprintf(none, sizeof none, "model.layers.2.self_attn.indexer.%s.weight", end[i]);
+        assert_true(has(&hub, FM_NAMING_STOCK, whole) && has(&hub, FM_NAMING_RAGGED, own));
+        assert_true(has(&text, FM_NAMING_STOCK, own) && has(&text, FM_NAMING_RAGGED, own));
+        assert_false(has(&text, FM_NAMING_STOCK, whole) || has(&hub, FM_NAMING_STOCK, own));
+        assert_false(has(&text, FM_NAMING_STOCK, none) || has(&hub, FM_NAMING_RAGGED, none));
+    }
+}
+
+/* Where all of it is in another checkpoint's names, loading would leave random weights. */
+TEST(m3_has_other_names_with_images_than_the_text_class)
+{
+    static const char *const whole[] = {"model.layers.3.block_sparse_moe.gate.weight",
+                                        "model.layers.3.block_sparse_moe.e_score_correction_bias",
+                                        "model.layers.3.block_sparse_moe.experts.7.w3.weight",
+                                        "model.layers.3.block_sparse_moe.shared_experts.up_proj."
+                                        "weight"};
+    static const char *const own[] = {"model.layers.3.mlp.gate.weight",
+                                      "model.layers.3.mlp.gate.e_score_correction_bias",
+                                      "model.layers.3.mlp.experts.gate_up_proj",
+                                      "model.layers.3.mlp.shared_experts.gate_up_proj.weight"};
+    struct fm_config hub = must(M3_HUB, NULL), text = must(M3, NULL);
+    for (int i = 0; i < 4; i++) {
+        assert_true(has(&hub, FM_NAMING_STOCK, whole[i]) && has(&text, FM_NAMING_STOCK, own[i]));
+        assert_false(has(&text, FM_NAMING_STOCK, whole[i]) || has(&hub, FM_NAMING_STOCK, own[i]));
+    }
+    assert_true(has(&hub, FM_NAMING_STOCK, "model.layers.0.mlp.up_proj.weight"));
+}
+
+TEST(the_part_of_m3s_heads_that_turns_is_not_rotary_dim)
+{
+    struct fm_config c = must(M3, NULL);
+    assert_int_equal(c.gqa->rope.R, 8);
+    c = must(M3, "\"rotary_dim\":4,\"rope_parameters\":{\"partial_rotary_factor\":0.5,"
+                 "\"rope_theta\":9,\"rope_type\":\"default\"}");
+    assert_true(c.gqa->rope.R == 4 && c.gqa->rope.theta == 9);
+    refused(M3, "\"rotary_dim\":4", FM_ECONFIG,
+            "rotary_dim is 4, and partial_rotary_factor rotates 8 of 8 elements; programs read");
+}
+
+TEST(two_spellings_of_m3s_layers_agree)
+{
+#define DENSE_0 "\"dense_intermediate_size\":20,\"mlp_layer_types\":[\"dense\",\"sparse\","
+    struct fm_config c = must(M3, NULL);
+    assert_true(c.M == 4 && c.dense == 0);
+    c = must(M3, DENSE_0 "\"sparse\",\"sparse\"],\"moe_layer_freq\":[0,1,1,1]");
+    assert_true(c.M == 3 && c.dense == 20 && c.shared == 10);
+    refused(M3, DENSE_0 "\"sparse\",\"sparse\"],\"moe_layer_freq\":[1,1,1,1]", FM_ECONFIG,
+            "mlp_layer_types and moe_layer_freq differ in layer 0");
+    refused(M3, DENSE_0 "\"sparse\"]", FM_EFORMAT, "mlp_layer_types has 3 entries for 4 layers");
+    refused(M3, DENSE_0 "\"both\",\"sparse\"]", FM_ECONFIG,
+            "mlp_layer_types of layer 2 is 'both', which is not supported; supported: sparse");
+    refused(M3, "\"moe_layer_freq\":[0,1,1,1]", FM_EFORMAT, "dense_intermediate_size");
+    refused(M3, "\"moe_layer_freq\":[0,0,0,0]", FM_ECONFIG, "no layer is a mixture of experts");
+    refused(M3, "\"moe_layer_freq\":[1,2,1,1]", FM_ECONFIG, "moe_layer_freq of layer 1");
+    refused(M3, "\"moe_layer_freq\":1", FM_EFORMAT, "key 'moe_layer_freq' is not an array");
+    refused(M3, "\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,0,0]}", FM_ECONFIG,
+            "layer_types and sparse_attention_freq differ in layer 3");
+    refused(M3, "\"sparse_attention_config\":{\"sparse_topk_blocks\":6}", FM_ECONFIG,
+            "index_topk_blocks 5 is not sparse_topk_blocks 6, and programs read one or the other");
+    refused(M3, "\"sparse_attention_config\":[]", FM_EFORMAT, "is not an object");
+    refused(M3_KEYS, "\"layer_types\":[\"sliding_attention\"]", FM_ECONFIG,
+            "layer_types of layer 0");
+}
+
+/* transformers computes the same whatever these say. */
+TEST(keys_of_m3_that_transformers_does_not_read)
+{
+    refused(M3, "\"use_gemma_norm\":false", FM_ECONFIG, "use_gemma_norm false");
+    refused(M3, "\"use_qk_norm\":false", FM_ECONFIG, "use_qk_norm false");
+    refused(M3, "\"qk_norm_type\":\"per_layer\"", FM_ECONFIG, "qk_norm_type 'per_layer'");
+    refused(M3, "\"use_routing_bias\":false", FM_ECONFIG, "use_routing_bias false");
+    refused(M3, "\"attention_output_gate\":true", FM_ECONFIG, "attention_output_gate true");
+    refused(M3, "\"n_shared_experts\":2", FM_ECONFIG, "n_shared_experts 2");
+    refused(M3, "\"swiglu_beta\":0", FM_ECONFIG, "swiglu_beta 0 is not supported");
+    refused(M3, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "hidden_act 'gelu' is not supported");
+    refused(M3, "\"scoring_func\":\"softmax\"", FM_ECONFIG, "scoring_func 'softmax'");
+    refused(M3, "\"sparse_attention_config\":{\"use_sparse_attention\":false}", FM_ECONFIG,
+            "use_sparse_attention false");
+    refused(M3, "\"sparse_attention_config\":{\"sparse_disable_index_value\":[0,1,0,0]}",
+            FM_ECONFIG, "sparse_disable_index_value of layer 3 is 0");
+}
+
+/* transformers would take 128 and 4. */
+TEST(heads_that_m3s_class_would_make_up_are_missed)
+{
+    const char *none = "\"model_type\":\"minimax_m3_vl_text\"";
+    refused(none, "\"num_key_value_heads\":4", FM_EFORMAT, "key 'head_dim' is missing");
+    refused(none, "\"head_dim\":8", FM_EFORMAT, "key 'num_key_value_heads' is missing");
 }
 
 TEST_MAIN(NULL, NULL)
