@@ -104,15 +104,17 @@ int main(int argc, char **argv)
     fm_rank_defaults(&options);
     const struct fm_cli_option own[] = {
         {"criterion", 0, FM_CLI_CHOICE, &criterion, "taylor|energy|activation",
-         "what a score is; the last two need no gradients (default: taylor)", 0, 0, 0},
+         "how channels are scored; the last two need no gradients (default: taylor)", 0, 0, 0},
         {"order", 0, FM_CLI_CHOICE, &order, "score|original",
          "best channel first, or in file order (default: score)", 0, 0, 0},
         {"channel-group", 0, FM_CLI_INT, &options.group, "N",
-         "rank N neighbouring channels as one (default: what keeps codes)", 1, 1 << 20, 0},
+         "rank groups of N neighbouring channels (default: the group of the checkpoint's codes, or "
+         "1)",
+         1, 1 << 20, 0},
         {"means", 0, FM_CLI_FLAG, &options.means, NULL,
-         "also keep every expert's mean output, for fm-pack to substitute", 0, 0, 0},
+         "also store every expert's mean output, for fm-pack to substitute", 0, 0, 0},
         {"carry", 0, FM_CLI_LIST, options.carry, "PATTERN",
-         "carry along further files of the checkpoint", 0, 0, 0},
+         "also copy the files of the checkpoint that match", 0, 0, 0},
     };
     struct fm_cli cli = {
         .tool = "fm-rank",

@@ -339,9 +339,9 @@ int main(int argc, char **argv)
     struct signing signing = {.options = {.passphrase_fd = -1}};
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
-         "bundle (or its beginning) that an export is from", 0, 0, FILES | FUNCTION | BESIDE},
+         "the bundle, or its beginning, that DIR is from", 0, 0, FILES | FUNCTION | BESIDE},
         {"record", 0, FM_CLI_FLAG, &options.record, NULL,
-         "of DIR: list its files again, as they are now", 0, 0, FILES},
+         "bring the list of files in DIR up to date", 0, 0, FILES},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
          "also compute a few sequences; needs --text or --tokens, a bundle also --model", 0, 0,
          FUNCTION | BESIDE},
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
         {"sign", 0, FM_CLI_READ, &signing.private_key, "KEY",
          "sign DIR or FILE with this private key (PEM)", 0, 0, SIGN},
         {"passphrase-fd", 0, FM_CLI_INT, &signing.options.passphrase_fd, "N",
-         "of --sign: read the key's passphrase from this descriptor", 0, 1 << 20, SIGN},
+         "with --sign: read the key's passphrase from this file descriptor", 0, 1 << 20, SIGN},
         {"trusted", 0, FM_CLI_READ, &signing.public_key, "KEY",
          "verify the signature of DIR or FILE with this key", 0, 0, TRUST},
     };

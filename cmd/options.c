@@ -83,7 +83,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_TOKENS,
          {"text-field", 0, FM_CLI_TEXT, &run->inputs.text_field, "NAME",
-          "field of .jsonl rows that is the text (default: text)", 0, 0, 0},
+          "field of .jsonl rows with the text (default: text)", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_TOKENS,
          {"split-blank-lines", 0, FM_CLI_FLAG, &run->inputs.split_blank_lines, NULL,
@@ -107,7 +107,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_EVAL,
          {"eval-text", 0, FM_CLI_READS, chosen.eval_texts, "FILE",
-          "text to measure quality on; again: another kind of text", 0, 0, 0},
+          "text to measure quality on; repeat for other kinds of text", 0, 0, 0},
          0},
     };
     memcpy(rows, list, sizeof list);
@@ -122,7 +122,7 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
     const struct shared list[] = {
         {type,
          {"token-dtype", 0, FM_CLI_CHOICE, &chosen.token_dtype, "auto|u16|u32",
-          "type of a raw token file", 0, 0, 0},
+          "type of a raw token file (default: auto)", 0, 0, 0},
          NEEDS_TOKENS},
         {type,
          {"seq-len", 0, FM_CLI_INT, &run->inputs.seq_len, "T",
@@ -140,7 +140,7 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_EVAL,
          {"max-eval-tokens", 0, FM_CLI_COUNT64, &run->inputs.max_eval_tokens, "N",
-          "measure on the first N of them (default: 65536)", 0, 0, 0},
+          "measure on the first N held-out tokens (default: 65536)", 0, 0, 0},
          NEEDS_EVAL},
         {FM_CLI_TOKENS,
          {"shuffle", 0, FM_CLI_FLAG, &run->inputs.shuffle, NULL, "shuffle the sequences", 0, 0, 0},
@@ -158,7 +158,7 @@ static int add_sequences(struct shared *rows, struct fm_cli *cli)
 static const char *json_help(const struct fm_cli *cli)
 {
     return cli->groups & FM_CLI_OUTPUT
-               ? "print the result as JSON; on standard error beside a stream"
+               ? "print the result as JSON; on standard error if standard output is a stream"
                : "print the result as JSON";
 }
 
@@ -179,7 +179,7 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_MACHINE,
          {"memory", 0, FM_CLI_SIZE, &run->machine.memory, "SIZE",
-          "memory to stay within (default: half of the job's)", 0, 0, 0},
+          "memory limit (default: half of the job's)", 0, 0, 0},
          0},
         {FM_CLI_MACHINE | FM_CLI_ALL,
          {"threads", 'T', FM_CLI_INT, &run->machine.threads, "N", "threads (default: one per CPU)",
@@ -187,7 +187,7 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_RANKS,
          {"alone", 0, FM_CLI_FLAG, &cli->alone, NULL,
-          "no rank of many, whatever the launcher says (fm-mpi(7))", 0, 0, 0},
+          "run as a single process, even if a launcher starts several (fm-mpi(7))", 0, 0, 0},
          0},
     };
     memcpy(rows, list, sizeof list);
@@ -201,11 +201,11 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
     const struct shared list[] = {
         {FM_CLI_OUTPUT,
          {"output", 'o', FM_CLI_RESULT, &run->outputs.path, "FILE",
-          "where the result goes; - is standard output", 0, 0, 0},
+          "file to write; - is standard output", 0, 0, 0},
          0},
         {FM_CLI_STAGE,
          {"if-changed", 0, FM_CLI_FLAG, &run->outputs.if_changed, NULL,
-          "do nothing if --output is from the same inputs and options", 0, 0, 0},
+          "do nothing if --output was made from the same inputs and options", 0, 0, 0},
          0},
         {FM_CLI_STATE,
          {"state", 0, FM_CLI_JOURNAL, &run->outputs.state, "FILE",
@@ -234,15 +234,15 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          0},
         {FM_CLI_CONFINED,
          {"no-sandbox", 0, FM_CLI_FLAG, &cli->no_sandbox, NULL,
-          "do not confine the process that reads strangers' files", 0, 0, 0},
+          "do not run the process that reads untrusted files in a sandbox", 0, 0, 0},
          0},
         {FM_CLI_ALL,
          {"log-time", 0, FM_CLI_FLAG, &cli->log_time, NULL,
-          "lines on standard error begin with the time (UTC)", 0, 0, 0},
+          "begin lines on standard error with the time (UTC)", 0, 0, 0},
          0},
         {FM_CLI_ALL,
          {"help", 'h', FM_CLI_HELP, &chosen.help, NULL,
-          "what most people need; --help=all: all options", 0, 0, 0},
+          "print the common options; --help=all: all options", 0, 0, 0},
          0},
         {FM_CLI_ALL,
          {"version", 'V', FM_CLI_FLAG, &chosen.version, NULL, "print the version", 0, 0, 0},
