@@ -28,6 +28,12 @@ said <err | grep warning
 members recovered recovered3
 ranks 2 "${recover[@]}" -o recovered2 trained
 members recovered recovered2
+router=(fm-recover "${common[@]}" --batch 64 --train router --lr 0.02 --steps 2 --strategy cross)
+"${router[@]}" -o routed trained >/dev/null
+for n in 1 2 3; do
+    ranks $n "${router[@]}" -o routed$n trained
+    members routed routed$n
+done
 echo "# a pipe"
 "$MPIRUN" -n 2 "$mpi/fm-rank" "${rank[@]:1}" 2>/dev/null | ranks 2 "${train[@]}" -o trained2
 members trained trained2
