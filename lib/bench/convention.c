@@ -103,7 +103,7 @@ static int cut_pages(struct fm_bench_text *t, const struct fm_corpus_pages *p,
                 continue;
             int32_t *ids = to + (size_t)n * (size_t)t->held.T;
             ids[0] = p->before;
-            t->window[n] = (struct fm_window){length, length - 1 - size};
+            t->window[n] = (struct fm_window){length, length - 1 - size, !begins};
             int rc = fm_tokens_read(from, at - (uint64_t)(length - begins), ids + begins,
                                     (uint64_t)(length - begins), (uint32_t)V, err);
             if (rc)

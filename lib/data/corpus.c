@@ -83,11 +83,31 @@ static bool ends_with(const int32_t *ids, size_t n, int32_t separator)
     return ids[n - 1] == separator || (n > 1 && ids[n - 2] == separator);
 }
 
+/* Text that begins with the text of the token that stands before every page. */
+static bool is_fronted(const struct encoding *e, const char *text, size_t length)
+{
+    char name[FM_TOKENIZER_NAME] = "";
+    fm_tokenizer_name(e->tokenizer, e->pages->before, name);
+    size_t n = strlen(name);
+    return n > 0 && n <= length && memcmp(text, name, n) == 0;
+}
+
+static const int32_t *omit_template(const struct encoding *e, const int32_t *ids, size_t *n)
+{
+    const int32_t *front, *back;
+    int fronts, backs;
+    fm_tokenizer_template(e->tokenizer, &front, &fronts, &back, &backs);
+    *n -= (size_t)(fronts + backs);
+    return ids + fronts;
+}
+
 static void encode_text(struct encoding *e, struct item *it, size_t length)
 {
     const int32_t *ids;
     struct fm_encoder *encoder = borrow(e, &it->err);
     if (encoder && !fm_encoder_run(encoder, it->text, length, &ids, &it->n, &it->err)) {
+        if (e->pages && is_fronted(e, it->text, length))
+            ids = omit_template(e, ids, &it->n);
         size_t n = it->n;
         it->ids = fm_alloc(n + 1, sizeof *ids, "the tokens of a document", &it->err);
         if (it->ids && n > 0) {

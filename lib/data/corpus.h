@@ -29,7 +29,9 @@ struct fm_corpus {
     struct fm_separator separator; /* with a command: id -1, unknown false */
 };
 
-/* Options for a text that is measured document by document, without separators. */
+/* Options for a text that is measured document by document, without separators.  As in lm-eval
+ * 0.4.13 (HFLM.tok_encode), a document that begins with the text of the token `before` does not get
+ * the template's tokens. */
 struct fm_corpus_pages {
     /* Set by the caller: changes the text of a document (malloced, *size bytes) before it is
      * encoded, and counts its original words.  Called by several threads. */

@@ -149,8 +149,9 @@ static void say_section(struct fm_text *t, const struct fm_record *r)
                    r->precision);
     fm_text_printf(t,
                    ";\n%llu tokens are predicted, by convention %s; \u00b1 is half of a 95 %% "
-                   "interval over sequences",
-                   (unsigned long long)r->tokens, r->convention);
+                   "interval over %s",
+                   (unsigned long long)r->tokens, r->convention,
+                   r->words.words ? "documents" : "sequences");
     if (r->compared)
         fm_text_printf(t, ";\nthe divergence from the original is in nats per token");
     fm_text_printf(t, ":\n\n| | cross-entropy | %sperplexity (%s) |%s\n|---|---|---|%s\n",

@@ -81,6 +81,8 @@ struct held_out {
     int S, T, batches, sequences;
     size_t *sequence; /* (sequences + 1) */
     size_t *first;    /* (batches + 1) */
+    size_t *group;    /* (groups + 1): the same of what intervals take for independent */
+    int groups;
 };
 
 static int read_held(struct held_out *h, const struct fm_calib *held,
@@ -100,15 +102,18 @@ static int read_held(struct held_out *h, const struct fm_calib *held,
     h->batch = fm_alloc((size_t)h->batches, sizeof *h->batch, "batches", err);
     h->sequence = fm_alloc(count + 1, sizeof *h->sequence, "places of sequences", err);
     h->first = fm_alloc((size_t)h->batches + 1, sizeof *h->first, "places of batches", err);
-    if (!h->ids || !h->batch || !h->sequence || !h->first)
+    h->group = fm_alloc(count + 1, sizeof *h->group, "places of documents", err);
+    if (!h->ids || !h->batch || !h->sequence || !h->first || !h->group)
         return err->code;
     for (int i = 0; i < h->batches; i++) {
-        struct fm_window own = window ? window[i] : (struct fm_window){held->T, from};
+        struct fm_window own = window ? window[i] : (struct fm_window){held->T, from, false};
         h->batch[i] = (struct fm_batch){h->ids + (size_t)i * ids, S, own.length, own.from};
     }
     for (size_t i = 0; i < count; i++) {
         const struct fm_batch *b = &h->batch[i / (size_t)S];
         h->sequence[i + 1] = h->sequence[i] + (size_t)(b->T - 1 - b->from);
+        h->groups += !window || !window[i].goes_on;
+        h->group[h->groups] = h->sequence[i + 1];
     }
     for (size_t i = 0; i <= (size_t)h->batches; i++)
         h->first[i] = h->sequence[i * (size_t)S];
@@ -121,6 +126,7 @@ static int read_held(struct held_out *h, const struct fm_calib *held,
 static void release_held(struct held_out *h)
 {
     free(h->sequence);
+    free(h->group);
     free(h->first);
     free(h->batch);
     free(h->ids);
@@ -327,7 +333,7 @@ static void sum_values(struct fm_spread *spread, const struct values *v, int slo
     for (int b = 0; b < h->batches; b++)
         memcpy(v->one + h->first[b], tokens_of(v, b, slot),
                (h->first[b + 1] - h->first[b]) * sizeof *v->one);
-    fm_spread_of(spread, v->one, h->sequence, h->sequences, v->near, compared, v->sorted);
+    fm_spread_of(spread, v->one, h->group, h->groups, v->near, compared, v->sorted);
 }
 
 /* Set base and base_spread from the file that is compared with. */

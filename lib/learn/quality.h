@@ -17,6 +17,7 @@
 /* A sequence of its own length, 2 to T; the tokens after it are padding. */
 struct fm_window {
     int32_t length, from;
+    bool goes_on; /* in the document of the sequence before: one group of an interval */
 };
 
 /* The tokens of a sequence that are measured, and the values kept for each token in addition to the

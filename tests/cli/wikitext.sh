@@ -10,7 +10,9 @@ fm-pack -q --export out --budget 0.5 --layout ragged family.fm >/dev/null
 python3 - <<'END'
 import json
 pages = [" \n = Title = \n \n " + "the fox runs , and 1 @,@ 000 dogs sleep . " * n for n in (1, 7, 40)] + ["", "x"]
-open("pages.jsonl", "w").writelines(json.dumps({"page": p}) + "\n" for p in pages)
+for name in "pages", "fronted", "plain", "one":
+    some = {"pages": pages, "fronted": ["<s> the fox"], "plain": [" the fox"], "one": pages[2:3]}[name]
+    open(name + ".jsonl", "w").writelines(json.dumps({"page": p}) + "\n" for p in some)
 END
 quality() { fm-bench quality -q --convention wikitext --eval-text pages.jsonl --text-field page --precision f32 "$@"; }
 quality --seq-len 100 out | sed 's/[0-9]*\.[0-9]\+/N/g; s/ \+/ /g' | head -n 8
@@ -30,7 +32,17 @@ print("per word", math.isclose(math.log(row["word_perplexity"]) * family["words"
       "per byte", math.isclose(row["bits_per_byte"] * math.log(2) * family["text_bytes"], loss))
 END
 done
+echo "-- the text of a document begins with the token that would be put before it"
+for name in fronted plain; do
+    fm-bench quality -q --convention wikitext --eval-text $name.jsonl --text-field page out | grep -o 'wikitext: [0-9]* tokens'
+done
+echo "-- intervals are over documents"
+for name in pages one; do
+    fm-bench quality -q --convention wikitext --eval-text $name.jsonl --text-field page --seq-len 100 --report report.json out >/dev/null
+    grep -c ce_interval report.json
+done
 quality --record out >/dev/null
+grep -o 'interval over.*' out/README.md
 grep -B 2 'name: wikitext' out/README.md | grep type
 fm-verify -q --against family.fm out | sed 's/ items.*/ items/'
 echo "-- refused"

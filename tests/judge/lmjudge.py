@@ -73,9 +73,10 @@ def judge_page(folder):
 
 
 def write_pages(path):
-    """Documents with all that the detokeniser changes, of many lengths; no two are alike."""
+    """Documents with all that the detokeniser changes, of many lengths, and one that begins with the
+    text of the token before it; no two are alike."""
     text = ' = Title = \n \n The dogs \' end , ( 1 @,@ 000 @.@ 5 ) "  quoted "  [ x ; y ] { z } N ° C : so ! '
-    pages = [text * n + "x" * n for n in (1, 2, 3, 9, 30)] + ["", "a", "\u00a0b\u2003c  d"]
+    pages = [text * n + "x" * n for n in (1, 2, 3, 9, 30)] + ["", "a", "\u00a0b\u2003c  d", "<s>" + text]
     path.write_text("".join(json.dumps({"page": p}) + "\n" for p in pages))
 
 
