@@ -7,12 +7,18 @@ calls its own (ConstantExpertSubstitution.transform_routes): what a token's rout
 experts is taken out, times their constants, and added to the output of the others.  Log-probabilities
 are compared with the engine's, which reads the directory itself: with the constants of the export, zeros or
 mean outputs, and with random ones.  The means themselves are compared with those of the stock class.
+
+FM_VLLM, the directory of an unpacked wheel of vLLM 0.33 (which needs a GPU): its own class reads
+config.json and the constants, and transforms the routes, in place of the same here.
 """
 
+import importlib.util
 import json
+import os
 import shutil
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +108,41 @@ def substitute(model, removed, constants):
         module.forward = forward
 
 
+def open_vllm(folder):
+    """Its module, without those that it imports: only its classes for GPUs derive from them."""
+    for name, kind in (("moe_output", "UnfinalizedMoEOutput"), ("routed_experts", "RoutedExperts"),
+                       ("unquantized_fused_moe_method", "UnquantizedFusedMoEMethod")):  # fmt: skip
+        whole = "vllm.model_executor.layers.fused_moe." + name
+        sys.modules[whole] = types.ModuleType(whole)
+        setattr(sys.modules[whole], kind, type(kind, (), {}))
+    file = Path(folder) / "vllm/model_executor/layers/fused_moe/expert_substitution.py"
+    spec = importlib.util.spec_from_file_location("expert_substitution", file)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def substitute_by_vllm(model, removed, constants):
+    vllm = open_vllm(os.environ["FM_VLLM"])
+    said = types.SimpleNamespace(hf_config=types.SimpleNamespace(approximate_experts=removed))
+    size = len(next(iter(constants.values())))
+    for layer in removed:
+        module, name = model.model.layers[int(layer)].mlp.experts, f"model.layers.{layer}.mlp.experts"
+        own = vllm.make_expert_substitution(said, name, module.num_experts, size, torch.float32)
+        for (l, e), value in constants.items():
+            if l == int(layer):
+                own.weight_loader(own.values, value, e)
+        own.validate_loaded_values("values")
+        kept = [e for e in range(own.num_logical_experts) if own.physical_expert_id(e) >= 0]
+
+        def forward(x, ids, weights, *rest, stock=module.forward, own=own, kept=kept):
+            ids, weights = ids.clone(), weights.clone()
+            constant = own.transform_routes(x, weights, ids)
+            return stock(x, torch.tensor(kept)[ids], weights, *rest) + constant
+
+        module.forward = forward
+
+
 def refuses(export):
     try:
         AutoModelForCausalLM.from_pretrained(export)
@@ -122,7 +163,7 @@ def judge_export(judge, what, export, model, ids, length):
     judge.say(refuses(export), f"{what}: transformers does not load it")
     with tempfile.TemporaryDirectory() as top:
         stock = stock_model(judge, make_whole(export, removed, Path(top)), **EAGER)
-    substitute(stock, removed, constants)
+    (substitute_by_vllm if "FM_VLLM" in os.environ else substitute)(stock, removed, constants)
     judge.close(f"log-probabilities, {what}", our_logprobs(export, model / "tokens.npy", length),
                 their_logprobs(stock, ids))  # fmt: skip
 
