@@ -19,5 +19,5 @@ train() { # train OPTION...: warnings, what --json says, what the manifest says,
     train --method uniform --until 0.8 --width-multiple 16
     train --method walk --until 0.3 --strict
     fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method exchange --refine 1 \
-        --dry-run --assume-rate 1 | grep ^memory
+        --dry-run --assume-rate 1 --threads 2 | grep ^memory
 } 2>&1 | sed 's/, 37 channels/, I channels/'
