@@ -18,6 +18,7 @@
 #define CUT (sizeof PREFIX - sizeof "model.")
 /* The same before all names of the text part. */
 #define OUTER "language_model."
+#define SIZE_KEY "hidden_size" /* what makes a text_config without model_type a model's */
 
 static const char *string_of(const cJSON *object, const char *key)
 {
@@ -31,7 +32,8 @@ static cJSON *find_text(const cJSON *config)
     const char *whole = string_of(config, "model_type"), *part = string_of(text, "model_type");
     size_t n = whole ? strlen(whole) : 0;
     bool is = part && n > 0 && strncmp(part, whole, n) == 0 && strcmp(part + n, "_text") == 0;
-    bool unsaid = cJSON_IsObject(text) && n > 0 && !cJSON_HasObjectItem(text, "model_type");
+    bool unsaid =
+        n > 0 && cJSON_HasObjectItem(text, SIZE_KEY) && !cJSON_HasObjectItem(text, "model_type");
     return is || unsaid ? text : NULL;
 }
 

@@ -15,8 +15,9 @@
 
 /*
  * *text (NUL-terminated, free()) = config.json of the text class if `config` is that of a wrapper:
- * its text_config has the model_type "X_text" in "X", or none, which means the same.  NULL if it is
- * not a wrapper, or is malformed, which is reported when all of it is parsed.  FM_ENOMEM.
+ * its text_config has the model_type "X_text" in "X", or none but a hidden_size, which means the
+ * same.  NULL if it is not a wrapper, or is malformed, which is reported when all of it is parsed.
+ * FM_ENOMEM.
  */
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err);
 
