@@ -458,7 +458,7 @@ def pipeline(o, c, path):
         stages.append(Stage("list" + label, [tool("fm-pack"), "--list", bundle], dry=False))
         copy = f"cp --reflink=never {bundle} {at('copy')} && sync {at('copy')} && rm {at('copy')}"
         stages.append(Stage("copy" + label, ["sh", "-c", copy], dry=False))  # of as many bytes, to compare with
-        stages.append(Stage("report" + label, [tool("fm-bench"), "report", "-o", at("report.html"), bundle], at("report.html"), False))
+        stages.append(Stage("report" + label, [tool("fm-bench"), "report", "--force", "-o", at("report.html"), bundle], at("report.html"), False))
         stages.append(Stage("quality" + label, [tool("fm-bench"), "quality", "--eval-tokens", *data[3:], "--budgets", o.budget, bundle], dry=False))
         stages.append(Stage("verify" + label, [tool("fm-verify"), "--quiet", bundle], dry=False))
         for layout in o.layouts.split(","):
