@@ -641,8 +641,12 @@ static int open_input(struct fm_bundle *b, const char *path, struct fm_err *err)
             "another tool of the suite wrote",
             path);
     int rc = fm_input_open(&b->file, path, err);
-    struct fm_err unused = {0};
-    char *first = rc == FM_ENOENT ? fm_partname_find(path, &unused) : NULL;
+    struct fm_err listing = {0};
+    char *first = rc == FM_ENOENT ? fm_partname_find(path, &listing) : NULL;
+    if (rc == FM_ENOENT && !first) {
+        *err = listing;
+        rc = listing.code;
+    }
     if (first && strcmp(first, path) != 0)
         rc = fm_fail(err, rc, "'%s' does not exist, but its parts do; give the first of them, '%s'",
                      path, first);

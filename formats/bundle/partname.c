@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,14 +71,16 @@ char *fm_partname_find(const char *path, struct fm_err *err)
     const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
     char *dir = slash ? strndup(path, (size_t)(last - path)) : strdup("."), *found = NULL;
     size_t len = stem(last);
-    int fd = -1, matches = 0, number, parts;
-    struct fm_err none = {0};
+    int fd = -1, matches = 0, number, parts, rc;
     DIR *entries = NULL;
-    if (dir && !fm_file_open_directory(&fd, dir, &none)) {
-        (void)fm_file_entries(&entries, fd, &none);
+    rc = dir ? fm_file_open_directory(&fd, dir, err)
+             : fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+    if (!rc) {
+        rc = fm_file_entries(&entries, fd, err);
         close(fd);
     }
-    for (const struct dirent *d; entries && (d = readdir(entries));) {
+    errno = 0;
+    for (const struct dirent *d; !rc && (d = readdir(entries)); errno = 0) {
         if (strncmp(d->d_name, last, len) != 0 || strlen(d->d_name) != strlen(last) + INSERTED ||
             strcmp(d->d_name + len + INSERTED, last + len) != 0 ||
             !fm_partname_parse(d->d_name, &number, &parts) || number != 1)
@@ -88,8 +91,15 @@ char *fm_partname_find(const char *path, struct fm_err *err)
         if (found)
             snprintf(found, size, "%.*s%s", (int)(last - path), path, d->d_name);
     }
+    if (!rc && errno != 0)
+        rc = fm_fail_errno(err, "cannot list '%s'", dir);
     if (entries)
         closedir(entries);
     free(dir);
+    bool absent = rc == FM_ENOENT || rc == FM_EPERM; /* what opens `path` says so */
+    if (rc && !absent) {
+        free(found);
+        return NULL;
+    }
     return found ? found : fm_strdup(path, err);
 }

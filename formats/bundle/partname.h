@@ -20,7 +20,7 @@ bool fm_partname_parse(const char *path, int *number, int *parts);
 /* The name of another part of the same bundle; `path` is a part.  free() it.  NULL: FM_ENOMEM. */
 char *fm_partname_other(const char *path, int number, struct fm_err *err);
 /* The name of the first part of the bundle `path`, if exactly one file has such a name; else
- * `path`. free() it.  NULL: FM_ENOMEM. */
+ * `path`.  free() it.  NULL: FM_ENOMEM; FM_EIO if the directory cannot be listed to its end. */
 char *fm_partname_find(const char *path, struct fm_err *err);
 
 #endif

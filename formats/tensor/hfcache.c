@@ -9,6 +9,7 @@
  */
 #include "formats/tensor/hfcache.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -144,22 +145,36 @@ bool fm_hfcache_is_own_blob(const char *target, const char *home)
            cut_snapshot(repository, &revision) && strcmp(folder, repository) == 0;
 }
 
-/* True if there is an entry whose name begins with this prefix. */
-static bool has_entry(int dir, const char *begin, const char *end)
+/* What a directory holds, by the names of its entries. */
+enum { REPOSITORIES = 1, HUB = 2, SHARDS = 4, PYTORCH = 8, GGUF = 16 };
+
+static int find_kinds(int *kinds, int dir, struct fm_err *err)
 {
-    struct fm_err unused = {0};
+    static const struct {
+        const char *begin, *end;
+        int kind;
+    } name[] = {{"models--", "", REPOSITORIES},
+                {"hub", "", HUB},
+                {"model-", ".safetensors", SHARDS},
+                {"", ".bin", PYTORCH},
+                {"", ".pth", PYTORCH},
+                {"", ".pt", PYTORCH},
+                {"", ".gguf", GGUF}};
     DIR *d;
     const struct dirent *e;
-    bool found = false;
-    if (fm_file_entries(&d, dir, &unused))
-        return false;
-    while (!found && (e = readdir(d))) {
-        size_t n = strlen(e->d_name), tail = strlen(end);
-        found = strncmp(e->d_name, begin, strlen(begin)) == 0 && n >= tail &&
-                strcmp(e->d_name + n - tail, end) == 0;
-    }
+    *kinds = 0;
+    if (fm_file_entries(&d, dir, err))
+        return err->code;
+    while ((errno = 0, e = readdir(d)))
+        for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+            size_t n = strlen(e->d_name), tail = strlen(name[i].end);
+            if (strncmp(e->d_name, name[i].begin, strlen(name[i].begin)) == 0 && n >= tail &&
+                strcmp(e->d_name + n - tail, name[i].end) == 0)
+                *kinds |= name[i].kind;
+        }
+    int rc = errno != 0 ? fm_fail_errno(err, "cannot list the directory") : FM_OK;
     closedir(d);
-    return found;
+    return rc;
 }
 
 static bool is_there(int dir, const char *name)
@@ -174,11 +189,14 @@ int fm_hfcache_explain_directory(int dir, int rc, struct fm_err *err)
         return fm_fail(err, FM_ENOENT,
                        "is a repository in a Hugging Face cache; give its ORG/NAME, or the "
                        "directory snapshots/REVISION in it");
-    if (has_entry(dir, "models--", ""))
+    int kinds;
+    if (find_kinds(&kinds, dir, err))
+        return err->code;
+    if (kinds & REPOSITORIES)
         return fm_fail(err, FM_ENOENT,
                        "is a Hugging Face cache; give a model's ORG/NAME, with HF_HUB_CACHE set to "
                        "this directory");
-    if (is_there(dir, "hub") && has_entry(dir, "hub", ""))
+    if (is_there(dir, "hub") && (kinds & HUB))
         return fm_fail(err, FM_ENOENT,
                        "is a home of Hugging Face's programs; give a model's ORG/NAME, with "
                        "HF_HOME set to this directory");
@@ -187,15 +205,18 @@ int fm_hfcache_explain_directory(int dir, int rc, struct fm_err *err)
 
 int fm_hfcache_explain_weights(int dir, struct fm_err *err)
 {
-    if (has_entry(dir, "model-", ".safetensors"))
+    int kinds;
+    if (find_kinds(&kinds, dir, err))
+        return err->code;
+    if (kinds & SHARDS)
         return fm_fail(err, FM_ENOENT,
                        "has shards and no model.safetensors.index.json, which says what belongs "
                        "together; hf download fetches what is missing");
-    if (has_entry(dir, "", ".bin") || has_entry(dir, "", ".pth") || has_entry(dir, "", ".pt"))
+    if (kinds & PYTORCH)
         return fm_fail(err, FM_ENOENT,
                        "has weights of PyTorch's own format and no safetensors; load it in "
                        "transformers and save_pretrained() it");
-    if (has_entry(dir, "", ".gguf"))
+    if (kinds & GGUF)
         return fm_fail(err, FM_ENOENT,
                        "has GGUF files and no safetensors; give the checkpoint they were made "
                        "from");

@@ -7,6 +7,7 @@
 #include "lib/run/guard.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -133,27 +134,32 @@ static bool is_below(const struct spot *s, const struct spot *directory)
     }
 }
 
-/* True if an entry of the directory refers to the file, such as a link in a checkpoint cache or
- * a second name of a shard. */
-static bool is_linked(const struct spot *s, const struct spot *directory)
+/* Find out whether an entry of the directory refers to the file, such as a link in a checkpoint
+ * cache or a second name of a shard.  A directory that cannot be opened has none: what reads it
+ * fails. */
+static int find_linked(bool *linked, const struct spot *s, const struct spot *directory,
+                       struct fm_err *err)
 {
     struct fm_err unused = {0};
     DIR *dir = NULL;
+    const struct dirent *d;
     int fd;
-    bool linked = false;
+    *linked = false;
     if (!s->there || !is_directory(directory) ||
         fm_file_open_directory(&fd, directory->path, &unused))
-        return false;
-    fm_file_entries(&dir, fd, &unused);
+        return FM_OK;
+    int rc = fm_file_entries(&dir, fd, err);
     close(fd);
-    for (const struct dirent *d; dir && !linked && (d = readdir(dir));) {
+    while (!rc && !*linked && (errno = 0, d = readdir(dir))) {
         struct stat st;
-        linked = fstatat(dirfd(dir), d->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) &&
-                 is_same_file(&st, &s->st);
+        *linked = fstatat(dirfd(dir), d->d_name, &st, 0) == 0 && S_ISREG(st.st_mode) &&
+                  is_same_file(&st, &s->st);
     }
+    if (!rc && !*linked && errno != 0)
+        rc = fm_fail_errno(err, "cannot list '%s'", directory->path);
     if (dir)
         closedir(dir);
-    return linked;
+    return rc;
 }
 
 /* ---- the rule ---- */
@@ -195,7 +201,7 @@ static int check_read(const struct spot *s, const char *name, const struct fm_gu
                       struct fm_err *err)
 {
     struct spot r;
-    bool stream = read->length == 1 && *read->path == '-';
+    bool stream = read->length == 1 && *read->path == '-', linked = false;
     if (!(stream ? locate_stream(&r, STDIN_FILENO) : locate(&r, read->path, read->length, "")))
         return FM_OK;
     if (is_same(s, &r))
@@ -207,7 +213,9 @@ static int check_read(const struct spot *s, const char *name, const struct fm_gu
         return fm_fail(err, FM_EUSAGE,
                        "'%s' lies in '%s', which is read (%s); choose another place", name, r.path,
                        read->what);
-    if (s->name && is_linked(s, &r))
+    if (s->name && find_linked(&linked, s, &r, err))
+        return err->code;
+    if (linked)
         return fm_fail(err, FM_EUSAGE,
                        "'%s' is a file of '%s', which is read (%s); choose another name", name,
                        r.path, read->what);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A directory that cannot be listed to its end is an error, not a directory with fewer files: fm-verify
-# would not see a file that is not of the export.
+# would not see a file that is not of the export, and an output could replace one that is read.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
@@ -35,4 +35,41 @@ for ((n = 1; n <= 8; n++)); do
     *) echo "fm-verify --against, stat $n: status $status: $(cat said)" && failures=$((failures + 1)) ;;
     esac
 done
+# refused WANT WORDS COMMAND...: status WANT with WORDS, also if a listing fails, then possibly 74.
+refused() {
+    local want=$1 words=$2 n status
+    shift 2
+    "$bin/$1" "${@:2}" >/dev/null 2>said
+    status=$?
+    if [ $status != "$want" ] || ! grep -qF "$words" said; then
+        echo "$*: status $status: $(cat said)" && failures=$((failures + 1))
+    fi
+    for ((n = 1; n <= 12; n++)); do
+        rm -f told
+        LD_PRELOAD=$faults FM_FAULT=readdir:$n:fail FM_FAULT_TOLD=told "$bin/$1" "${@:2}" >/dev/null 2>said
+        status=$?
+        if ! { [ $status = "$want" ] && grep -qF "$words" said; } &&
+            ! { [ $status = 74 ] && grep -q 'cannot list' said && grep -qx hit told; }; then
+            echo "$*, readdir $n: status $status: $(cat said)" && failures=$((failures + 1))
+        fi
+    done
+}
+# An output must not replace a file to which a checkpoint links; a bundle in parts is found by its
+# first part; a cache is not taken for a checkpoint that lacks its files.
+mkdir -p linked parts hub/models--a--b empty
+cp "$odd"/*.json linked
+for file in "$odd"/*.safetensors; do
+    cp "$file" . && ln -s "../${file##*/}" linked
+done
+sums=$(xxhsum -q ./*.safetensors)
+for file in *.safetensors; do
+    refused 2 "which is read" fm-pack -q --model linked -f -o "$file" trained
+done
+[ "$(xxhsum -q ./*.safetensors)" = "$sums" ] || { echo "a shard was replaced" && failures=$((failures + 1)); }
+"$bin/fm-pack" -q --model "$odd" --part-size 256K -o parts/family.fm trained >/dev/null || exit 1
+refused 66 "its parts do" fm-pack --no-sandbox --list parts/family.fm
+refused 73 "a bundle of the same name" fm-pack -q --model "$odd" -o parts/family.fm trained
+refused 66 "is a Hugging Face cache" fm-pack -q --model hub -o new trained
+cp "$odd/config.json" empty && touch empty/model-00001-of-00002.safetensors
+refused 66 "has shards and no" fm-pack -q --model empty -o new trained
 exit $((failures > 0))
