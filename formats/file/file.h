@@ -122,7 +122,8 @@ int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, si
                        struct fm_err *err);
 /* Flush all written bytes to the disk; the file still has no name. */
 int fm_output_flush(const struct fm_output *o, struct fm_err *err);
-/* fsync, close, rename, fsync the directory: the output now exists. */
+/* fsync, close, rename, fsync the directory: the output now exists.  If the last step fails, a file
+ * that replaced another stays and the error says so; one that replaced none is removed. */
 int fm_output_commit(struct fm_output *o, struct fm_err *err);
 /* Commit if `rc` is FM_OK, else abandon.  Returns the first failure. */
 int fm_output_end(struct fm_output *o, int rc, struct fm_err *err);
@@ -157,6 +158,8 @@ int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, stru
 /* Create a file inside; `name` is a single component.  Its fm_output_commit fsyncs and renames
  * it inside the temporary directory. */
 int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);
+/* If an old directory may not be removed and cannot be exchanged back, it becomes PATH.replaced-N,
+ * which the error names. */
 int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err);
 void fm_outdir_abandon(struct fm_outdir *d);
 

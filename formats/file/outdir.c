@@ -199,6 +199,30 @@ static int exchange(const struct fm_outdir *d, struct fm_err *err)
                    strerror(errno));
 }
 
+/* The old directory has the temporary's name, which the next run would remove: give it another one
+ * beside it, and add that to the error. */
+static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
+{
+    char name[PATH_MAX];
+    struct fm_err why = *err;
+    bool moved = false;
+    for (int i = 1; i < 1000 && !moved; i++) {
+        size_t n = (size_t)snprintf(name, sizeof name, "%s.replaced-%d", d->path, i);
+        moved = n < sizeof name && fm_temporary_rename(d->temp, name) == 0;
+        if (!moved && errno != EEXIST)
+            break;
+    }
+    fm_fail(err, why.code,
+            "%s; '%s' is the new directory already, and the old one is '%s': it has your files%s",
+            why.text, d->path, moved ? name : d->temp,
+            moved ? "" : "; rename it, because the next run removes it");
+    fm_temporary_forget(d->slot);
+    d->slot = -1;
+    free(d->temp);
+    d->temp = NULL;
+    return why.code;
+}
+
 /* Exchange the new directory with the old one, then remove the old one's files.  If a file was
  * added to the old directory, or the directory was replaced, at the last moment, exchange them
  * back. */
@@ -215,14 +239,10 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
     rc = check_same(d, d->temp, err);
     if (!rc)
         rc = check_directory(d->temp, d->path, d->force, err);
-    if (!rc) {
+    if (!rc)
         fm_temporary_rmdir(d->slot, d->temp);
-    } else if (exchange(d, &unused)) { /* the directory keeps the temporary name */
-        fm_temporary_forget(d->slot);
-        d->slot = -1;
-        free(d->temp);
-        d->temp = NULL;
-    }
+    else if (exchange(d, &unused))
+        rc = keep_replaced(d, err);
     return rc;
 }
 
@@ -254,8 +274,7 @@ int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err)
         goto out;
     free(d->temp);
     d->temp = NULL;
-    if (parent >= 0)
-        rc = fm_temporary_flush(parent, d->path, err);
+    rc = fm_temporary_flush_parent(parent, d->path, err);
 out:
     if (parent >= 0)
         close(parent);
@@ -347,7 +366,9 @@ int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool 
             fm_temporary_rmdir(d->slot, d->temp);
         fm_temporary_leave();
     }
-    if (!rc && parent >= 0 && (rc = fm_temporary_flush(parent, d->path, err)))
+    if (!rc && force)
+        rc = fm_temporary_flush_parent(parent, name[0], err);
+    else if (!rc && parent >= 0 && (rc = fm_temporary_flush(parent, d->path, err)))
         for (size_t i = 0; i < names; i++)
             unlink(name[i]);
     if (parent >= 0)

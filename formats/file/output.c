@@ -229,7 +229,10 @@ static int appear(struct fm_output *o, struct fm_err *err)
     }
     free(o->temp);
     o->temp = NULL;
-    if (parent >= 0 && (rc = fm_temporary_flush(parent, o->path, err)))
+    /* If it replaced a file, that one is gone: the new one is better than none. */
+    if (o->force)
+        rc = fm_temporary_flush_parent(parent, o->path, err);
+    else if (parent >= 0 && (rc = fm_temporary_flush(parent, o->path, err)))
         unlink(o->path);
 out:
     if (parent >= 0)

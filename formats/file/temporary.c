@@ -311,6 +311,16 @@ int fm_temporary_flush(int fd, const char *name, struct fm_err *err)
     return rc == FM_EPERM ? (err->code = FM_EIO) : rc;
 }
 
+int fm_temporary_flush_parent(int fd, const char *path, struct fm_err *err)
+{
+    struct fm_err inner = {0};
+    if (fd < 0 || !fm_temporary_flush(fd, path, &inner))
+        return FM_OK;
+    return fm_fail(err, inner.code,
+                   "%s; it is whole and stays, but a crash of the machine may undo its name",
+                   inner.text);
+}
+
 int fm_temporary_open_parent(int *fd, const char *path, struct fm_err *err)
 {
     const char *slash = strrchr(path, '/');

@@ -44,6 +44,9 @@ void fm_temporary_rmdir(int slot, const char *path);
 int fm_temporary_fail(const char *path, struct fm_err *err);
 /* fsync; pipes and filesystems that do not support it are not an error. */
 int fm_temporary_flush(int fd, const char *name, struct fm_err *err);
+/* fsync the directory of `path` after the rename; fd -1: nothing.  The error says that the file or
+ * directory `path` is whole. */
+int fm_temporary_flush_parent(int fd, const char *path, struct fm_err *err);
 /* Open the directory of `path`, to flush it after a rename.  It is opened before the rename,
  * because the open may fail for lack of a descriptor.  *fd is -1 if it may be written but not read.
  */

@@ -16,6 +16,11 @@
  */
 static char calls[2048];
 static int fsync_fails, close_fails;
+/* If not NULL, a user makes this file when directories are exchanged, and no later exchange works.
+ */
+static const char *user_makes;
+static bool exchange_fails;
+static struct fm_err failure; /* of the last commit */
 
 /* The last component, without the part that makes a temporary's name unique. */
 static void add_name(const char *path)
@@ -86,7 +91,17 @@ int rename(const char *from, const char *to)
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
 {
     add_call("rename", from, to);
-    return (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+    bool fails = exchange_fails && (flags & RENAME_EXCHANGE);
+    int rc = fails ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+    if (rc == 0 && user_makes && (flags & RENAME_EXCHANGE)) {
+        char name[512];
+        snprintf(name, sizeof name, "%s/%s", from, user_makes);
+        close(open(name, O_WRONLY | O_CREAT | O_EXCL, 0644));
+        exchange_fails = true;
+    }
+    if (fails)
+        errno = EIO;
+    return rc;
 }
 
 static int put_file(const char *path, bool force, const char *text)
@@ -96,7 +111,7 @@ static int put_file(const char *path, bool force, const char *text)
     assert_int_equal(fm_output_open(&o, path, true, force, &err), FM_OK);
     assert_int_equal(fm_output_write(&o, text, strlen(text), &err), FM_OK);
     calls[0] = '\0';
-    return fm_output_commit(&o, &err);
+    return fm_output_commit(&o, &failure);
 }
 
 TEST(a_file_is_on_the_disk_before_it_has_its_name)
@@ -128,7 +143,7 @@ static int put_directory(const char *path, bool force, int failing_fsync)
     assert_int_equal(fm_output_write(&o, "{}", 2, &err), FM_OK);
     assert_int_equal(fm_output_commit(&o, &err), FM_OK);
     fsync_fails = failing_fsync;
-    return fm_outdir_commit(&d, &err);
+    return fm_outdir_commit(&d, &failure);
 }
 
 TEST(a_directory_is_on_the_disk_before_it_has_its_name)
@@ -143,10 +158,19 @@ TEST(a_directory_is_on_the_disk_before_it_has_its_name)
     }
 }
 
+static void assert_contents(const char *path, const char *text)
+{
+    char read[16] = "";
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_int_equal(fread(read, 1, sizeof read - 1, f), strlen(text));
+    fclose(f);
+    assert_string_equal(read, text);
+}
+
 /* A lost write may be reported by fsync on a disk, and by close on a network file system. */
 TEST(what_the_disk_lost_gets_no_name)
 {
-    char old[4] = "";
     scratch_mkdir("lost");
     const char *path = scratch_write("lost/old", "old", 3);
     for (int closing = 0; closing < 2; closing++)
@@ -156,11 +180,7 @@ TEST(what_the_disk_lost_gets_no_name)
             assert_null(strstr(calls, "rename"));
             assert_int_equal(scratch_entries(scratch("lost")), 1);
         }
-    FILE *f = fopen(path, "r");
-    assert_non_null(f);
-    assert_int_equal(fread(old, 1, 4, f), 3);
-    fclose(f);
-    assert_string_equal(old, "old");
+    assert_contents(path, "old");
     assert_int_equal(put_directory(scratch("lost/model"), false, 1), FM_EIO);
     assert_int_equal(scratch_entries(scratch("lost")), 1);
 }
@@ -173,6 +193,83 @@ TEST(a_name_that_is_not_on_the_disk_is_an_error)
     assert_int_equal(put_file(scratch("names/one"), false, "text"), FM_EIO);
     assert_int_equal(scratch_entries(scratch("names")), 0);
     assert_int_equal(put_directory(scratch("names/model"), false, 2), FM_EIO);
+}
+
+/* The old file is gone by then: without the new one there would be none. */
+TEST(what_replaced_a_file_stays)
+{
+    scratch_mkdir("stays");
+    assert_int_equal(put_file(scratch("stays/one"), false, "old"), FM_OK);
+    fsync_fails = 2;
+    assert_int_equal(put_file(scratch("stays/one"), true, "new"), FM_EIO);
+    assert_non_null(strstr(failure.text, "is whole and stays"));
+    assert_contents(scratch("stays/one"), "new");
+    assert_int_equal(scratch_entries(scratch("stays")), 1);
+}
+
+static void put_parts(const char *text, bool force, int failing_fsync, int want)
+{
+    struct fm_outdir d;
+    struct fm_output o;
+    struct fm_err err = {0};
+    char first[512], second[512];
+    snprintf(first, sizeof first, "%s", scratch("parts/first"));
+    snprintf(second, sizeof second, "%s", scratch("parts/second"));
+    char *const name[] = {first, second};
+    assert_int_equal(fm_outdir_spread_open(&d, scratch("parts/all"), name, 2, force, &err), FM_OK);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fm_outdir_file(&d, &o, i ? "second" : "first", &err), FM_OK);
+        assert_int_equal(fm_output_write(&o, text, strlen(text), &err), FM_OK);
+        assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+    }
+    fsync_fails = failing_fsync;
+    assert_int_equal(fm_outdir_spread(&d, name, 2, force, &failure), want);
+}
+
+TEST(what_replaced_parts_stays)
+{
+    scratch_mkdir("parts");
+    put_parts("lost", false, 2, FM_EIO);
+    assert_int_equal(scratch_entries(scratch("parts")), 0);
+    put_parts("old", false, 0, FM_OK);
+    put_parts("new", true, 2, FM_EIO);
+    assert_non_null(strstr(failure.text, "is whole and stays"));
+    assert_contents(scratch("parts/first"), "new");
+    assert_contents(scratch("parts/second"), "new");
+    assert_int_equal(scratch_entries(scratch("parts")), 2);
+}
+
+static bool is_ours(const void *self, const char *name)
+{
+    (void)self;
+    return strcmp(name, "notes.txt") != 0;
+}
+
+/* A user's file came into the old directory at the last moment, and the exchange cannot be undone:
+ * the next run, which removes temporaries, must not find it under the name of one. */
+TEST(a_directory_with_a_users_file_is_no_temporary)
+{
+    static const struct fm_outdir_listed ours = {MARK, is_ours, NULL};
+    struct fm_outdir d;
+    struct fm_output o;
+    struct fm_err err = {0};
+    scratch_mkdir("kept");
+    assert_int_equal(put_directory(scratch("kept/model"), false, 0), FM_OK);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(fm_outdir_open(&d, scratch("kept/model"), &ours, &err), FM_OK);
+        assert_int_equal(fm_outdir_file(&d, &o, MARK, &err), FM_OK);
+        assert_int_equal(fm_output_write(&o, "[]", 2, &err), FM_OK);
+        assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+        user_makes = again ? NULL : "notes.txt";
+        exchange_fails = false;
+        assert_int_equal(fm_outdir_commit(&d, &failure), again ? FM_OK : FM_ECREATE);
+        if (!again)
+            assert_non_null(strstr(failure.text, "the old one is"));
+        assert_contents(scratch("kept/model/" MARK), "[]");
+        assert_contents(scratch("kept/model.replaced-1/" MARK), "{}");
+        assert_contents(scratch("kept/model.replaced-1/notes.txt"), "");
+        assert_int_equal(scratch_entries(scratch("kept")), 2);
+    }
 }
 
 TEST_MAIN(NULL, NULL)
