@@ -131,6 +131,24 @@ static bool can_keep(enum fm_dtype *scales, const struct fm_packing *p, char why
     return true;
 }
 
+/* A router that is stored as codes, or NULL. */
+static const struct fm_tensor *find_router_codes(const struct fm_packing *p)
+{
+    const struct fm_config *c = &p->cp.config;
+    char weight[FM_ST_NAME_BYTES_MAX + 1];
+    int l, e;
+    for (size_t i = 0; i < p->cp.rests; i++) {
+        const struct fm_stored *s = &p->cp.rest[i];
+        if (!s->scale)
+            continue;
+        fm_stored_weight(weight, c, s->tensor->name);
+        const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, weight, &l, &e);
+        if (w && w->part == FM_PART_ROUTER)
+            return s->tensor;
+    }
+    return NULL;
+}
+
 /* Choose the tensors of a layer. */
 static int choose_form(struct fm_packing *p, struct fm_err *err)
 {
@@ -159,6 +177,12 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
             "%s: an adapter cannot be merged into codes; pack fm-train's stream to keep the "
             "codes without it, or give --weights bf16 to merge it into their values",
             p->in.file.path);
+    const struct fm_tensor *router = p->adapter.router ? find_router_codes(p) : NULL;
+    if (router)
+        return fm_fail(err, FM_ECONFIG,
+                       "tensor '%s' is of codes, which an adapter cannot be merged into; give "
+                       "--weights bf16",
+                       router->name);
     fm_packed_codes(&p->packed, c, p->cp.dtype, scales);
     r->kept = true;
     return FM_OK;

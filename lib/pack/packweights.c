@@ -478,11 +478,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     o.change = rc ? NULL : change_of(p, t);
-    if (o.change && p->packed.storage && o.place->scale)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "tensor '%s' is of codes, which an adapter cannot be merged into; give "
-                     "--weights bf16",
-                     t->name);
+    assert(!o.change || !p->packed.storage || !o.place->scale); /* choose_form() refuses that */
     if (p->packed.storage)
         o.scales.scale = NULL; /* scales of codes that are kept are only checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);

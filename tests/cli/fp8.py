@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """An FP8 checkpoint taken apart by the format's definition, with nothing but Python.
 
-    fp8.py quantise MODEL OUT [R C]   a BF16 or F16 checkpoint in blocks of R x C (16 x 24), near its
-                                      values
+    fp8.py quantise MODEL OUT [R C [routers]]
+                                      a BF16 or F16 checkpoint in blocks of R x C (16 x 24), near its
+                                      values; its routers, too
     fp8.py plain MODEL OUT DTYPE      the same values as plain F32 or BF16
     fp8.py bundle MODEL BUNDLE        are a bundle's weights those values as BF16, rounded once?
     fp8.py spoil MODEL OUT CASE       a copy with one fault
@@ -201,7 +202,8 @@ def quantise_matrix(words, rows, columns, block):
 
 
 def quantise(model, out, *block):
-    block = tuple(map(int, block)) or SMALL
+    routers = len(block) > 2
+    block = tuple(map(int, block[:2])) or SMALL
     tensors = read(model)
     for name, (dtype, shape, data) in sorted(tensors.items()):
         if dtype not in ("BF16", "F16"):
@@ -210,7 +212,7 @@ def quantise(model, out, *block):
         if dtype == "F16":
             words = [to_bf16(x) for x in struct.unpack(f"<{len(words)}e", data)]
         tensors[name] = ("BF16", shape, struct.pack(f"<{len(words)}H", *words))
-        if len(shape) != 2 or ".layers." not in name or ".gate.weight" in name:
+        if len(shape) != 2 or ".layers." not in name or (".gate.weight" in name and not routers):
             continue
         codes, scales, grid = quantise_matrix(words, *shape, block)
         tensors[name] = ("F8_E4M3", shape, codes)

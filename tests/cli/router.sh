@@ -85,3 +85,13 @@ said() {
 }
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train router --lora-rank 4 -o none trained
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train bias -o none trained
+echo "== routers in codes, which no adapter can be merged into: the dry run says so, too"
+python3 "$(dirname "$0")/fp8.py" quantise "$GOLDEN/odd-qwen2" coded 9 9 routers
+fm-rank -q -m coded -t coded/tokens.npy --precision f32 -f -o ranked >/dev/null
+fm-train -q -m coded -t coded/tokens.npy --precision f32 --method saliency --budget-step 0.15 -f -o trained \
+    ranked >/dev/null 2>&1
+recover coded routed --budget 0.3
+said fm-pack -q -n -m coded -o none routed
+said fm-pack -q -m coded -o none routed
+said fm-pack -q -n --weights bf16 -m coded -o none routed
+said fm-pack -q -n -m coded -o none trained
