@@ -148,8 +148,8 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     if (cli->groups & FM_CLI_TOKENS)
         fm_fatal_advise("use a smaller --batch or --seq-len");
     if (cli->confined && cli->confined(cli) && !cli->no_sandbox)
-        files_confined = fm_confine(&cli->guard, fm_options_given(cli, "sign") ||
-                                                     fm_options_given(cli, "record"));
+        files_confined =
+            fm_confine(&cli->guard, fm_options_make_file(cli) || fm_options_given(cli, "record"));
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (cli->log_time)

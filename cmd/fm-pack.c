@@ -181,7 +181,7 @@ static const struct fm_cli_scope scope[] = {
     {.name = "output", .modes = PACK},
     {.name = "if-changed", .modes = PACK | EXPORT},
     {.name = "dry-run", .modes = PACK | EXPORT},
-    {.name = "no-sandbox", .modes = LIST | LIST_REPORT | EXPORT},
+    {.name = "no-sandbox", .modes = LIST | LIST_REPORT | EXPORT | BOM},
     {.name = "force", .modes = PACK | EXPORT | LIST_REPORT | BOM},
     {0},
 };
@@ -308,7 +308,7 @@ static const struct fm_cli_option own[] = {
 static bool reads_only(const struct fm_cli *cli)
 {
     (void)cli;
-    return asked.list || asked.directory;
+    return asked.list || asked.directory || asked.bom;
 }
 
 int main(int argc, char **argv)

@@ -470,8 +470,7 @@ bool fm_options_given(const struct fm_cli *cli, const char *name)
     return false;
 }
 
-/* True if the option that makes a file without a name was given. */
-static bool makes_file(const struct fm_cli *cli)
+bool fm_options_make_file(const struct fm_cli *cli)
 {
     return cli->makes && fm_options_given(cli, cli->makes);
 }
@@ -483,7 +482,7 @@ static int check_given(const struct fm_cli *cli, struct fm_err *err)
     bool text = chosen.texts[0] || chosen.eval_texts[0];
     for (int i = 0; i < cli->givens; i++) {
         const struct fm_cli_given *g = &cli->given[i];
-        if (g->needs == NEEDS_RESULT && cli->guard.writes == 0 && !makes_file(cli))
+        if (g->needs == NEEDS_RESULT && cli->guard.writes == 0 && !fm_options_make_file(cli))
             return refuse_idle(g, "without a file to write", err);
         if (g->needs == NEEDS_TOKENS && !tokens)
             return refuse_idle(g, "without --tokens", err);

@@ -86,6 +86,8 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
 
 /* True if the option was given. */
 bool fm_options_given(const struct fm_cli *cli, const char *name);
+/* True if the option was given with which the tool writes a file that no option names. */
+bool fm_options_make_file(const struct fm_cli *cli);
 
 /*
  * FM_EUSAGE, naming the option, if an option without effect in the mode was given. `says` ends the

@@ -21,8 +21,8 @@
 #include "lib/run/guard.h"
 
 /*
- * Confine the process permanently, before any other thread exists. `rewrites`: the operand, or the
- * signature next to it, is also written.  Returns true if only these files can be opened from now
+ * Confine the process permanently, before any other thread exists.  `rewrites`: the operand, or a
+ * file in or next to it, is also written.  Returns true if only these files can be opened from now
  * on.
  */
 bool fm_confine(const struct fm_guard *guard, bool rewrites);
