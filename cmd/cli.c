@@ -261,10 +261,13 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     char stamp[32], words[96];
     if (code && code != FM_EPIPE && !ended && err->text[0] && speaks) {
         const char *state = code == FM_ESAVED ? cli->run.outputs.state : NULL;
+        bool saved = state && access(state, F_OK) == 0; /* not if it was stopped before the work */
         fprintf(stderr, "%s%s: %s%s%s%s%s\n", fm_progress_stamp(stamp), cli->tool, err->text,
                 advise(words, err, cli->groups),
-                state ? "; repeat the command to go on from '" : "", state ? state : "",
-                state ? "'" : "");
+                saved   ? "; repeat the command to go on from '"
+                : state ? "; there was nothing to save yet: repeat the command"
+                        : "",
+                saved ? state : "", saved ? "'" : "");
     }
     if (ended && speaks && (cli->groups & FM_CLI_STATE)) {
         fm_units_time(words, fm_clock_now() - began);

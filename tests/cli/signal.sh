@@ -71,3 +71,12 @@ case $status in
 *) echo "status $status" ;;
 esac
 ls -A
+# Stopped before there was anything to save: no state is promised.
+mkfifo pipe && exec 3<>pipe
+fm-rank -q --model "$GOLDEN/tiny-mixtral" --text - --state none -o never <pipe >/dev/null 2>complained &
+stop $!
+echo "before the work: status $?"
+cat complained
+exec 3>&-
+rm pipe complained
+ls -A
