@@ -67,14 +67,30 @@ static void list_tensor(struct fm_opened *o, const struct fm_tensor *t,
     o->rest[o->rests++] = (struct fm_opened_tensor){*t, digest, extra};
 }
 
-/* List tensors from the weights' own index, with the digests of the same names. */
-static void list_weights(struct fm_opened *o, const struct fm_safetensors *st)
+/* List tensors from the weights' own index, with their digests if checksums were read: a damaged
+ * name, type or shape has none. */
+static int list_weights(struct fm_opened *o, const struct fm_safetensors *st, bool checked,
+                        struct fm_err *err)
 {
     for (size_t i = 0; i < st->count; i++) {
-        const struct fm_segment_tensor *s =
-            o->seg.tensors ? fm_segments_find(&o->seg, st->tensor[i].name) : NULL;
-        list_tensor(o, &st->tensor[i], s ? &s->digest : NULL);
+        const struct fm_tensor *t = &st->tensor[i];
+        const struct fm_segment_tensor *s = checked ? fm_segments_match(&o->seg, t) : NULL;
+        if (checked && !s)
+            return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is not in %s with that type and shape",
+                           o->bundle.file.path, t->name, FM_MEMBER_SEGMENTS);
+        list_tensor(o, t, s ? &s->digest : NULL);
     }
+    return FM_OK;
+}
+
+/* Every tensor of the checksums is there, too; o->rest is sorted. */
+static int check_complete(const struct fm_opened *o, struct fm_err *err)
+{
+    for (size_t i = 0; i < o->seg.tensors; i++)
+        if (!fm_opened_find(o, o->seg.tensor[i].name))
+            return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' of %s is missing", o->bundle.file.path,
+                           o->seg.tensor[i].name, FM_MEMBER_SEGMENTS);
+    return FM_OK;
 }
 
 /* List tensors from the checksums, which have types and shapes but no offsets. */
@@ -121,13 +137,15 @@ static int read_tensors(struct fm_opened *o, unsigned needs, struct fm_err *err)
     if (!o->rest)
         return err->code;
     if (needs & FM_OPENED_WEIGHTS) {
-        list_weights(o, &o->volumes.rest);
-        list_weights(o, &o->volumes.extra);
+        bool checked = needs & FM_OPENED_CHECKSUMS;
+        rc = list_weights(o, &o->volumes.rest, checked, err);
+        if (!rc)
+            rc = list_weights(o, &o->volumes.extra, checked, err);
     } else {
         rc = list_checksums(o, err);
     }
     qsort(o->rest, o->rests, sizeof *o->rest, compare_names);
-    return rc;
+    return rc ? rc : check_complete(o, err);
 }
 
 /* Channels of codes can only be removed in whole groups. */

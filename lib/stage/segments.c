@@ -150,6 +150,16 @@ struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const 
     return fm_names_find(seg->tensor, seg->tensors, sizeof *seg->tensor, name);
 }
 
+struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
+                                            const struct fm_tensor *t)
+{
+    struct fm_segment_tensor *s = fm_segments_find(seg, t->name);
+    bool same = s && s->dtype == t->dtype && s->dims == t->dims;
+    for (int i = 0; same && i < t->dims; i++)
+        same = s->shape[i] == t->shape[i];
+    return same ? s : NULL;
+}
+
 void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
                         const void *rows, size_t group_bytes)
 {

@@ -74,6 +74,9 @@ bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 
 /* Find a tensor by original name; NULL if there is none. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
+/* The same if its type and shape are those of `t`, or NULL. */
+struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
+                                            const struct fm_tensor *t);
 
 /* Compute the digests of the first `count` segments of contiguous channels; group_bytes is the size
  * of a channel group. */

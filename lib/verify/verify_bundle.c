@@ -104,10 +104,7 @@ static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const s
 
 static bool check_other_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
 {
-    const struct fm_segment_tensor *s = fm_segments_find(&j->seg, t->name);
-    bool same = s && s->dtype == t->dtype && s->dims == t->dims;
-    for (int i = 0; same && i < t->dims; i++)
-        same = s->shape[i] == t->shape[i];
+    bool same = fm_segments_match(&j->seg, t) != NULL;
     if (!same)
         fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
                          "tensor '%s' is not in %s with that type and shape", t->name,

@@ -44,3 +44,11 @@ tell() { # tell TENSOR-FILE
 }
 tell layers-00001.safetensors 5000 2>&1 | sed 's/channels [0-9]* to [0-9]*/channels A to B/'
 tell rest.safetensors 9000 2>&1
+echo "-- of a tensor whose name is damaged"
+for layout in ragged uniform elastic native; do
+    cp family.fm t.fm
+    flip t.fm "$(grep -abo 'layers.0.self_attn.v_proj' t.fm | tail -n 1 | cut -d : -f 1)"
+    fm-pack -q --export out --budget 0.4 --layout $layout t.fm 2>&1
+    echo "status $?"
+    [ ! -e out ] || echo "half an output"
+done
