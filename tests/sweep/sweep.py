@@ -9,14 +9,19 @@ NAME is
     disk     full at every 64 KiB that are written, by four ways of being full
     signals  SIGTERM, SIGINT, SIGHUP, SIGSTOP and SIGCONT at random times
     readers  an output is read while it is replaced
+    flips    one bit of a bundle, a stream, an export or a signature is another
+    configs  one key of a config.json is absent, of another type, negative, huge, there twice, ...
     all      one after another, which share --seconds
 
 Cases have numbers, and a number always is the same case: `--from N --cases 1` repeats one.  They are
-in a mixed order, so a run that --seconds ends has met a bit of everything; it prints where the next
-begins.  A line is printed for each case that did not go as documented (fm(7), EXIT STATUS, FILES), and
-the status is 1 then.  BUILD names the build, default build.
+in the order of digests of their titles, so a run that --seconds ends has met a bit of everything, and
+a new case moves no other far; it prints where the next begins.  A line is printed for each case that
+did not go as documented (fm(7), EXIT STATUS, FILES), and the status is 1 then.  BUILD names the build,
+default build.
 """
 import argparse
+import hashlib
+import json
 import os
 import pathlib
 import queue
@@ -108,7 +113,7 @@ class Place:
         self.out = folder / "out"
         self.kept = {name: tree(folder / name) for name in ("family.fm.sig", "out40")}
 
-    def start(self, course, fault=None, extra=(), limit_kib=None):
+    def start(self, course, fault=None, extra=(), limit=None):
         environment = dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}", TMPDIR=str(self.folder),
                            LC_ALL="C")
         if fault is not None:
@@ -117,8 +122,8 @@ class Place:
         argv = [course.argv[0], *extra, *course.argv[1:]]
         if "quality" in argv:
             argv = [argv[0], "quality", *extra, *course.argv[2:]]
-        if limit_kib is not None:
-            argv = ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "-", *argv]
+        if limit is not None:  # of bash's ulimit
+            argv = ["bash", "-c", f'ulimit {limit}; exec "$@"', "-", *argv]
         stdin = subprocess.PIPE if course.pipe else subprocess.DEVNULL
         with open(self.folder / "stdout", "wb") as out, open(self.folder / "stderr", "wb") as err:
             if course.stdin and not course.pipe:
@@ -189,9 +194,10 @@ class Sweep:
     def __init__(self, places):
         self.places = places
 
-    def mix(self, cases):
-        random.Random(37).shuffle(cases)
-        self.cases = cases
+    @staticmethod
+    def mixed(cases):
+        """In an order that a digest of each decides."""
+        return sorted(cases, key=lambda c: digest(" ".join(x.title if isinstance(x, Course) else str(x) for x in c)))
 
     def measure(self, course, place):
         """A run without a fault: its result, the calls it makes, its time."""
@@ -222,9 +228,7 @@ class Faults(Sweep):
                               for kind in ("interrupt", "short")]
                 if call == "statvfs" and n:
                     cases.append((course, "statvfs:1:full"))
-        self.mix(cases)
-        random.Random(37).shuffle(allocations)
-        self.cases += allocations  # last: there are ten times as many
+        self.cases = self.mixed(cases) + self.mixed(allocations)  # last: there are ten times as many
 
     def case(self, number, place):
         course, fault = self.cases[number]
@@ -264,7 +268,7 @@ class Kill(Sweep):
         for course in self.courses:
             self.measure(course, place)
             self.calls += [(course, n) for n in range(1, course.counts["any"] + 1)]
-        random.Random(37).shuffle(self.calls)
+        self.calls = self.mixed(self.calls)
 
     def case(self, number, place):
         chance = random.Random(number)
@@ -293,13 +297,13 @@ class Disk(Sweep):
             size = len(want) if isinstance(want, bytes) else sum(len(b) for b in want.values())
             for at in range(0, 2 * size + 65536, 65536):  # temporaries and states count too
                 cases += [(course, max(at, 1024), how) for how in ("full", "fail", "tiny", "file")]
-        self.mix(cases)
+        self.cases = self.mixed(cases)
 
     def case(self, number, place):
         course, at, how = self.cases[number]
         if how == "file":  # a limit on each file
             return (f"{course.title}, ulimit -f {at // 1024}",
-                    Faults.judge(course, place, "", place.run(course, limit_kib=at // 1024)))
+                    Faults.judge(course, place, "", place.run(course, limit=f"-f {at // 1024}")))
         if how == "tiny":  # not at a round number
             at = at // 16 + 1 + number % 7
         fault = f"space:{at}:{'full' if how == 'full' else 'fail'}"
@@ -376,17 +380,233 @@ class Readers(Sweep):
         return writers[1].title, f"after: status {status}" if status else ""
 
 
-def load(name, places):
-    kinds = {"faults": Faults, "kill": Kill, "disk": Disk, "signals": Signals, "readers": Readers}
-    return kinds[name](places)
+def digest(text):
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-NAMES = ("faults", "kill", "disk", "signals", "readers")
+def safetensors_parts(data, name, begin=0):
+    """(class, first byte, end) of a safetensors file or member, which begins there."""
+    size = int.from_bytes(data[begin : begin + 8], "little")
+    table = json.loads(data[begin + 8 : begin + 8 + size])
+    yield f"{name} header", begin, begin + 8 + size
+    for tensor, t in table.items():
+        if tensor == "__metadata__":
+            continue
+        last = tensor.rsplit(".", 1)[-1]
+        code = t["dtype"].startswith(("F8", "F4", "U8", "I32"))
+        kind = ("scales" if "scale" in last else "codes" if code else "values") if "weights" in name else last
+        if tensor.startswith("tensor."):
+            kind = "digests of others"
+        at, end = (begin + 8 + size + offset for offset in t["data_offsets"])
+        if end > at:
+            yield f"{name} {kind}", at, end
+
+
+TAR_FIELDS = (("name", 0, 100), ("mode, ids", 100, 124), ("size", 124, 136), ("time", 136, 148),
+              ("checksum", 148, 156), ("type", 156, 157), ("link", 157, 257), ("magic", 257, 265),
+              ("owners, devices", 265, 345), ("prefix", 345, 500), ("rest", 500, 512))
+
+
+def tar_parts(data):
+    """The same of a bundle, a part of one or a stream."""
+    at = 0
+    while any(data[at : at + 512]):
+        yield from ((f"tar header: {field}", at + a, at + b) for field, a, b in TAR_FIELDS)
+        name = data[at : at + 100].rstrip(b"\0").decode()
+        size = int(data[at + 124 : at + 136].rstrip(b"\0 "), 8)
+        first = at + 512
+        kind = ("pads" if name.startswith(".pad/") else "carried" if name.startswith("carried/") else
+                "weights" if name.startswith("weights/") else name.removesuffix(".safetensors"))
+        if name.endswith(".safetensors"):
+            yield from safetensors_parts(data, kind, first)
+        elif size:
+            yield kind, first, first + size
+        at = first + (size + 511) // 512 * 512
+        if at > first + size:
+            yield "tar padding", first + size, at
+    yield "tar end", at, len(data)
+
+
+class Flips(Sweep):
+    """fm-verify finds the bit, and the next tool finds it too or makes of the file what it always makes.
+
+    No program that loads an export has checksums, so what comes next there is --against.
+    """
+
+    EACH = 24  # bits of each class of each file; all of them where there are fewer
+    FOUND = (1, 65, 78)
+    LAYOUTS = ("uniform", "ragged", "padded", "elastic", "layer", "native")
+    CODES = str(GOLDEN / "packed/nvfp4")
+    CODED = f"--model {CODES} --tokens {CODES}/tokens.npy -T 1 -q --device ref"
+    SETUP = [
+        "cp family.fm signed.fm",
+        "fm-verify -T 1 -q --sign key.pem signed.fm",
+        f"fm-pack --model {MODEL} -T 1 -q --part-size 384K -o parts.fm recovered",
+        f"fm-rank {CODED} -o coded.rank",
+        f"fm-train {CODED} --method saliency --budget-step 0.2 -o coded.train coded.rank",
+        f"fm-pack --model {CODES} -T 1 -q -o coded.fm coded.train",
+        *[f"fm-pack -T 1 -q --export as-{x} --budget 0.4 --layout {x} family.fm" for x in LAYOUTS],
+        "fm-pack -T 1 -q --export as-shards --budget 0.4 --layout ragged --shard-size 100K family.fm",
+        "fm-pack -T 1 -q --export coded-ragged --budget 0.4 --layout ragged coded.fm",
+        "fm-pack -T 1 -q --export as-signed --budget 0.4 --layout ragged family.fm",
+        "fm-verify -T 1 -q --sign key.pem as-signed",
+    ]
+
+    def plan(self, place):
+        export = "fm-pack -T 1 -q --export out --budget 0.4 --layout"
+        after = {
+            "ranked": [f"fm-train {REF} --method saliency --budget-step 0.2 -o out ranked"],
+            "trained": [f"fm-pack --model {MODEL} -T 1 -q -o out trained"],
+            "recovered": [f"fm-pack --model {MODEL} -T 1 -q -o out recovered"],
+            "family.fm": [f"{export} {x} family.fm" for x in self.LAYOUTS],
+            "coded.fm": [f"{export} {x} coded.fm" for x in self.LAYOUTS],
+            "signed.fm": [], "signed.fm.sig": [], "as-signed": [],
+            "coded-ragged": ["fm-verify -T 1 -q coded-ragged --against coded.fm"],
+            **{f"as-{x}": [f"fm-verify -T 1 -q as-{x} --against family.fm"] for x in (*self.LAYOUTS, "shards")},
+        }  # fmt: skip
+        parts = sorted(p.name for p in place.folder.glob("parts-*.fm"))
+        after |= {part: [f"{export} ragged {parts[0]}"] for part in parts}
+        self.check, self.after, self.places_of, cases = {}, {}, {}, []
+        for name, commands in after.items():
+            target = name.removesuffix(".sig")
+            trusted = "--trusted key.pub " if "signed" in name else ""
+            self.check[name] = Course("verify", f"fm-verify -T 1 -q {trusted}{parts[0] if name in parts else target}")
+            self.after[name] = [Course(command, command) for command in commands]
+            for course in [self.check[name], *self.after[name]]:
+                self.measure(course, place)
+            for file in sorted(p for p in (place.folder / name).rglob("*") if p.is_file()) or [place.folder / name]:
+                path = str(file.relative_to(place.folder))
+                for kind, begin, end in self.classes(file, file.read_bytes()):
+                    self.places_of.setdefault((name, kind), []).append((path, begin, end))
+        for (name, kind), spans in self.places_of.items():
+            bits = sum(8 * (end - begin) for _, begin, end in spans)
+            cases += [(name, kind, k) for k in range(min(bits, self.EACH))]
+        self.cases = self.mixed(cases)
+
+    @staticmethod
+    def classes(file, data):
+        if file.name.endswith(".safetensors"):
+            yield from safetensors_parts(data, "weights")
+        elif file.suffix == ".fm" or not file.suffix:
+            yield from tar_parts(data)
+        else:
+            yield "signature" if file.suffix == ".sig" else file.name, 0, len(data)
+
+    def case(self, number, place):
+        name, kind, k = self.cases[number]
+        spans = self.places_of[name, kind]
+        bits = sum(8 * (end - begin) for _, begin, end in spans)
+        bit = k if bits <= self.EACH else digest(f"{name} {kind} {k}") % bits
+        for path, begin, end in spans:
+            if bit < 8 * (end - begin):
+                break
+            bit -= 8 * (end - begin)
+        at = begin + bit // 8
+        self.flip(place.folder / path, at, bit % 8)
+        try:
+            what = self.judge(name, k, place)
+        finally:
+            self.flip(place.folder / path, at, bit % 8)
+        return f"{name}, {kind}, {path}: bit {bit % 8} of byte {at}", what
+
+    @staticmethod
+    def flip(path, at, bit):
+        with open(path, "r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0] ^ 1 << bit
+            file.seek(at)
+            file.write(bytes([byte]))
+
+    def judge(self, name, k, place):
+        checked = place.run(self.check[name])
+        said = place.sentence()
+        if checked not in (0, *self.FOUND):
+            return f"fm-verify: status {checked}: {said}"
+        if not self.after[name]:
+            return "" if checked else "not found"
+        course = self.after[name][k % len(self.after[name])]
+        status = place.run(course)
+        if status not in (0, *self.FOUND):
+            return f"{course.title}: status {status}: {place.sentence()}"
+        if "--against" in course.argv:  # one of the two
+            return "" if checked or status else "not found, with or without --against"
+        if not checked:
+            return "fm-verify: not found"
+        if status == 0 and place.result(course) != course.want:
+            return f"{course.title}: another result"
+        if status != 0 and (place.out.exists() or (course.argv[0] + ": ") not in place.sentence()):
+            return f"{course.title}: status {status}: half an output, or no sentence: {place.sentence()}"
+        return ""
+
+
+class Configs(Sweep):
+    """A dry run reads all of config.json, and the run follows if that accepts it."""
+
+    KINDS = {
+        "absent": None, "null": "null", "an object": '{"a": 1}', "a text": '"x"', "a list": "[]", "true": "true",
+        "negative": "-1", "zero": "0", "huge": "1e18", "2^31": "2147483648", "a fraction": "1.5", "twice": None,
+    }  # fmt: skip
+    REFUSED = (65, 66, 78)
+    MEMORY = 4 << 20  # KiB of address space
+
+    def plan(self, place):
+        models = [GOLDEN / "tiny-mixtral", *sorted(GOLDEN.glob("odd-*")), *sorted((GOLDEN / "packed").iterdir())]
+        self.config = {str(m.relative_to(GOLDEN)): json.loads((m / "config.json").read_text()) for m in models}
+        self.cases = self.mixed([(model, path, kind) for model, config in self.config.items()
+                                 for path in self.paths(config) for kind in self.KINDS])
+
+    def paths(self, value):
+        """All keys of objects, and the first element of each list."""
+        if isinstance(value, list):
+            value = dict(enumerate(value[:1]))
+        for key, inner in value.items() if isinstance(value, dict) else ():
+            yield (key,)
+            yield from ((key, *path) for path in self.paths(inner))
+
+    def text(self, value, path, kind):
+        """The JSON text of a value in which the one at the path is wrong; path None: none is."""
+        if not path or not isinstance(value, (dict, list)):
+            return json.dumps(value)
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        made = []
+        for key, inner in items:
+            name = json.dumps(key) + ": " if isinstance(value, dict) else ""
+            if key != path[0] or len(path) > 1:
+                made.append(name + self.text(inner, path[1:] if key == path[0] else None, kind))
+            elif kind == "twice":
+                made += [name + json.dumps(inner)] * 2
+            elif kind != "absent":
+                made.append(name + self.KINDS[kind])
+        return ("{%s}" if isinstance(value, dict) else "[%s]") % ", ".join(made)
+
+    def case(self, number, place):
+        model, path, kind = self.cases[number]
+        made = place.folder / "out.model"
+        made.mkdir()
+        for file in (GOLDEN / model).glob("model*"):
+            (made / file.name).symlink_to(file)
+        (made / "config.json").write_text(self.text(self.config[model], path, kind))
+        tokens = GOLDEN / model / ("calib.npy" if model == "tiny-mixtral" else "tokens.npy")
+        run = f"fm-rank --model out.model --tokens {tokens} --max-tokens 64 --seq-len 16 -T 1 -q --device ref -o out"
+        title, what = f"{model}, {'.'.join(map(str, path))}: {kind}", ""
+        for command in (run + " -n", run):
+            status = place.run(Course("", command), limit=f"-v {self.MEMORY}")
+            sentences = [line for line in place.sentence().splitlines() if line.startswith("fm-rank: ")]
+            if status == 0 and place.out.exists() == (command == run):
+                continue
+            if status not in self.REFUSED or len(sentences) != 1 or place.out.exists():
+                what = f"{command}: status {status}: {place.sentence()[:400]}"
+            break
+        return title, what
+
+
+KINDS = {"faults": Faults, "kill": Kill, "disk": Disk, "signals": Signals, "readers": Readers, "flips": Flips,
+         "configs": Configs}
 
 
 def sweep(name, places, first, cases, seconds):
     """Run a sweep; how many cases were not as documented."""
-    s = load(name, places)
+    s = KINDS[name](places)
     s.plan(places[0])
     for place in places:
         place.clean()
@@ -424,14 +644,12 @@ def sweep(name, places, first, cases, seconds):
     whole = f" of {len(s.cases)}" if s.cases is not None else ""
     more = "" if s.cases is not None and at >= len(s.cases) else f"; the next begins --from {at}"
     print(f"{name}: {good + bad}{whole} cases: {good} as documented, {bad} not{more}", flush=True)
-    if hasattr(s, "table"):
-        s.table()
     return bad
 
 
 def main():
     parser = argparse.ArgumentParser(usage="sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS]")
-    parser.add_argument("name", choices=NAMES + ("all",))
+    parser.add_argument("name", choices=[*KINDS, "all"])
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--cases", type=int)
     parser.add_argument("--from", type=int, default=0, dest="first")
@@ -439,12 +657,12 @@ def main():
     o = parser.parse_args()
     if not FAULTS.exists():
         sys.exit(f"no {FAULTS}; make tests")
-    names = NAMES if o.name == "all" else (o.name,)
+    names = KINDS if o.name == "all" else (o.name,)
     bad = 0
     with tempfile.TemporaryDirectory(prefix="fm-sweep-") as scratch:
         first = pathlib.Path(scratch) / "0"
         first.mkdir()
-        for command in SETUP:
+        for command in SETUP + [c for name in names for c in getattr(KINDS[name], "SETUP", [])]:
             subprocess.run(command.split(), cwd=first, check=True, stdout=subprocess.DEVNULL,
                            stderr=subprocess.PIPE, env=dict(os.environ, PATH=f"{BUILD}/bin:{os.environ['PATH']}"))
         places = [Place(first)]

@@ -4,7 +4,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ -z "${SAN:-}" ] || { echo "a sanitizer must be loaded before all else" && exit 77; }
 status=0
-for name in faults kill disk signals readers; do
+for name in faults kill disk signals readers flips configs; do
     python3 -B tests/sweep/sweep.py "$name" --cases "${FM_SWEEP_CASES:-60}" || status=1
 done
 exit $status
