@@ -13,10 +13,9 @@ static int check(const struct fm_run_options *run, struct fm_err *err)
     if (!fm_inputs_first(&run->inputs))
         return fm_fail(err, FM_EUSAGE, "baselines needs --tokens or --text FILE to calibrate on");
     if (!fm_inputs_evaluate(&run->inputs))
-        return fm_fail(
-            err, FM_EUSAGE,
-            "baselines needs --eval-tokens or --eval-text FILE: figures on what baselines were "
-            "calibrated on would compare how well they fit it");
+        return fm_fail(err, FM_EUSAGE,
+                       "baselines needs --eval-tokens or --eval-text FILE with text that is not "
+                       "used for calibration");
     return FM_OK;
 }
 

@@ -264,14 +264,15 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
         bool saved = state && access(state, F_OK) == 0; /* not if it was stopped before the work */
         fprintf(stderr, "%s%s: %s%s%s%s%s\n", fm_progress_stamp(stamp), cli->tool, err->text,
                 advise(words, err, cli->groups),
-                saved   ? "; repeat the command to go on from '"
+                saved   ? "; repeat the command to continue from '"
                 : state ? "; there was nothing to save yet: repeat the command"
                         : "",
                 saved ? state : "", saved ? "'" : "");
     }
     if (ended && speaks && (cli->groups & FM_CLI_STATE)) {
         fm_units_time(words, fm_clock_now() - began);
-        fprintf(stderr, "%s%s: stopped by a signal; work of %s is lost, which --state FILE saves\n",
+        fprintf(stderr,
+                "%s%s: stopped by a signal; work of %s is lost; use --state FILE to save it\n",
                 fm_progress_stamp(stamp), cli->tool, words);
     }
     /* The first rank that exits with a status may end the others. */

@@ -89,10 +89,10 @@ static void source_lines(FILE *out, const char *would, const char *padding,
                 r->layout->one_width ? "" : " of each layer");
     if (!r->larger)
         return;
-    fprintf(out, "larger  %13s  %s the checkpoint's weight files%s; ", source,
-            *would ? "it would be larger than" : "is what", *would ? "" : " take");
+    fprintf(out, "larger  %13s  %s the checkpoint's weight files; ", source,
+            *would ? "it would be larger than" : "is the size of");
     if (r->break_even <= 1)
-        fprintf(out, "smaller from budget %.2f on\n", r->break_even);
+        fprintf(out, "the export is smaller from budget %.2f on\n", r->break_even);
     else
         fputs("no budget of this layout is smaller\n", out);
 }
@@ -113,13 +113,13 @@ static void export_text(FILE *out, bool dry_run, const struct fm_export_options 
         fprintf(out, "dropped  %s%d of %d experts%s; %u channels in every other%s\n", would,
                 r->dropped, r->experts, options->means ? ", their mean outputs in their place" : "",
                 r->width_uniform,
-                r->dropped ? "" : ": masks remove whole experts where --actions began with 0");
+                r->dropped ? "" : "; masks remove whole experts only if --actions begins with 0");
     else if (r->layout->one_width)
-        fprintf(out, "width    %s%u channels in every expert, where the mask leaves %.1f\n", would,
-                r->width_uniform, r->width_mean);
+        fprintf(out, "width    %s%u channels in every expert; the mask leaves %.1f on average\n",
+                would, r->width_uniform, r->width_mean);
     rounding_line(out, would, "layout", r->channels_layout, r->bytes_layout, r->layout->leveled);
     if (options->load_cap)
-        fprintf(out, "%-9s%12s  %sof %llu channels that no budget in it uses (budgets: %d)\n",
+        fprintf(out, "%-9s%12s  %sof %llu channels that none of its budgets uses (budgets: %d)\n",
                 "freed", freed, dry_run ? "would be freed, " : "",
                 (unsigned long long)r->channels_freed, r->members);
     rounding_line(out, would, "padding", r->channels_pad, r->bytes_pad, padding);

@@ -113,8 +113,8 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
         own.run.inputs.stream = cli->operand[i + 1];
         if (!fm_bench_is_export(own.run.inputs.stream))
             rc = fm_fail(err, FM_EUSAGE,
-                         "'%s' is no exported directory; several operands must be, and a family is "
-                         "measured alone",
+                         "'%s' is not an exported directory; give one family, or any number of "
+                         "exported directories",
                          own.run.inputs.stream);
     }
     if (!rc && (o->record || o->budgets || o->how.kl_base_out))
@@ -131,8 +131,8 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
     for (int i = 1; i < n && !rc; i++)
         if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0)
             rc = fm_fail(err, FM_ECONFIG,
-                         "'%s' was measured on sequences of %d tokens, '%s' on others of %d: give "
-                         "--seq-len, and directories of one tokenizer",
+                         "'%s' was measured on sequences of %d tokens, '%s' on different sequences "
+                         "of %d; give --seq-len, and directories with the same tokenizer",
                          cli->operand[1], e[0].T, cli->operand[i + 1], e[i].T);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
@@ -154,13 +154,16 @@ static int settle_how(struct fm_bench_how *how, int convention, struct fm_err *e
         return fm_fail(err, FM_EUSAGE,
                        "--kl-chunks has no effect without --kl-base-out or --kl-base; omit it");
     if (how->kl_base_out && strcmp(how->kl_base_out, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "--kl-base-out writes rows in any order; name a file");
+        return fm_fail(err, FM_EUSAGE,
+                       "--kl-base-out cannot be standard output, because rows are not written in "
+                       "order; name a file");
     how->convention = convention >= 0 ? (enum fm_convention)convention
                       : file          ? FM_CONVENTION_LLAMA
                                       : FM_CONVENTION_PAPERS;
     return file && how->convention != FM_CONVENTION_LLAMA
-               ? fm_fail(err, FM_EUSAGE,
-                         "a base-logits file is of --convention llama.cpp; omit the other one")
+               ? fm_fail(
+                     err, FM_EUSAGE,
+                     "a base-logits file needs --convention llama.cpp; omit the other convention")
                : FM_OK;
 }
 
@@ -504,7 +507,7 @@ int main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
-        .about = "Measure what a family is worth, its files, the engine's speed; show a family.",
+        .about = "Measure a family's quality, its files and the engine's speed; show a family.",
         .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |

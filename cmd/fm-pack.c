@@ -34,24 +34,26 @@ static int show_report(void *self, struct fm_err *err)
     fm_show_stored(text.out, r->storage, r->bytes_in, r->bytes_values);
     if (r->storage[0])
         fprintf(text.out, "%-9s%12s  %s%s\n", "codes", r->kept ? "kept" : "not kept",
-                dry ? "they would be: " : "",
-                r->kept ? "with their scales, as the checkpoint has them" : r->why_not);
+                dry ? "planned: " : "",
+                r->kept ? "with their scales, byte for byte as in the checkpoint" : r->why_not);
     fm_show_bytes(text.out, "bundle", r->bytes_out,
                   dry          ? r->adapter ? "would be written, with the adapter merged"
                                             : "would be written, without an adapter"
                   : r->adapter ? "adapter merged"
                                : "no adapter");
     if (dry)
-        fm_show_bytes(text.out, "export", export_most, "would be one export of it, at most");
+        fm_show_bytes(text.out, "export", export_most, "would be the size of one export, at most");
     if (r->parts > 1)
-        fprintf(text.out, "%-9s%12d  %s%s to %s, of at most %s; give tools the first\n", "parts",
-                r->parts, dry ? "would be written: " : "", r->part_first, r->part_last, largest);
+        fprintf(text.out,
+                "%-9s%12d  %s%s to %s, of at most %s each; give the first to other tools\n",
+                "parts", r->parts, dry ? "would be written: " : "", r->part_first, r->part_last,
+                largest);
     fm_show_extra(text.out, &r->extra,
-                  dry ? "would be kept as they are, ranked by no tool"
-                      : "kept as they are, ranked by no tool");
+                  dry ? "would be copied unchanged, without ranking"
+                      : "copied unchanged, without ranking");
     fm_show_bytes(text.out, "memory", r->bytes_memory, dry ? "would be used at most" : "at most");
     fprintf(text.out, "%-9s%12d  %sof %d layers of %d experts\n", "budgets", r->budgets,
-            dry ? "would be in it, " : "", r->layers, r->experts);
+            dry ? "would be in the bundle, " : "", r->layers, r->experts);
     cJSON *o = fm_report_begin("fm-pack");
     fm_json_add_bool(o, "dry_run", s->cli->dry_run);
     fm_json_add_uint(o, "bytes_in", r->bytes_in);
@@ -211,7 +213,7 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     struct fm_export_options *o, int mask, int server, struct fm_err *err)
 {
     if (list + (directory != NULL) + asked.bom > 1)
-        return fm_fail(err, FM_EUSAGE, "--list, --export and --bom exclude each other");
+        return fm_fail(err, FM_EUSAGE, "give only one of --list, --export and --bom");
     if (list) {
         if (fm_options_check(cli, cli->report ? LIST_REPORT : LIST, "with --list", err))
             return err->code;
@@ -228,8 +230,8 @@ static int run_mode(struct fm_cli *cli, bool list, const char *directory,
     }
     if (!directory && o->quantise)
         return fm_fail(err, FM_EUSAGE,
-                       "--weights %s is for --export: a bundle holds what the checkpoint does; use "
-                       "keep or bf16",
+                       "--weights %s needs --export, because only exports are rounded to a format; "
+                       "use keep or bf16 for a bundle",
                        o->quantise->name);
     if (!directory)
         return !fm_options_check(cli, PACK, "without --export DIR", err) ? pack(cli, packing, err)

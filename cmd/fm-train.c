@@ -95,7 +95,7 @@ static int check_reached(const struct fm_cli *cli, const struct fm_train_options
 {
     if (cli->dry_run || report->uptodate.is || report->reached)
         return FM_OK;
-    return fm_fail(err, FM_EDIFF, "--strict: %s came to a budget of %.4f, not --until %s",
+    return fm_fail(err, FM_EDIFF, "--strict: %s reached a budget of %.4f, less than --until %s",
                    fm_method_name(options->method), report->came_to, options->until);
 }
 

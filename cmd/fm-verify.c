@@ -30,7 +30,7 @@ static void add_finding(void *self, const char *item, const char *what)
 static void add_note(void *self, enum fm_verify_note note, const char *name)
 {
     static const char *const title[] = {"not listed", "recorded", "dropped",
-                                        "signature now stale, sign again"};
+                                        "signature no longer matches, sign again"};
     struct findings *f = self;
     fprintf(f->out, "%s: ", title[note]);
     fm_cli_word(f->out, name);
@@ -56,7 +56,8 @@ static void describe(FILE *out, const struct fm_verify_report *r, int code)
     fprintf(out, "%s", r->kind);
     if (r->index >= 0)
         fprintf(out, " at budget %.4f", r->budget);
-    fprintf(out, ": %llu items, %s: ", (unsigned long long)r->items, bytes);
+    fprintf(out, ": %llu item%s, %s: ", (unsigned long long)r->items, r->items == 1 ? "" : "s",
+            bytes);
     if (r->failed)
         fprintf(out, "%llu failed\n", (unsigned long long)r->failed);
     else

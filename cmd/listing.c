@@ -174,7 +174,7 @@ static void form_table(FILE *out, const struct fm_list *list, uint64_t context)
 {
     const char *separator = "";
     fprintf(out, "\nbytes of an export, %s; tensor-parallel degrees of ",
-            list->packed ? "all files" : "tensors alone");
+            list->packed ? "all files" : "tensors only");
     for (int i = 0; i < list->kinds; i++) {
         if (!tp_degrees_vary(&list->kind[i]))
             continue;
@@ -204,8 +204,8 @@ static void format_table(FILE *out, const struct fm_list *list, uint64_t context
             any = any || list->row[r].format[i].tensors > 0;
     if (!any)
         return;
-    fprintf(out, "\nbytes of a uniform export with --weights FORMAT, tensors alone; - where its "
-                 "sizes do not go with the format\nbudget");
+    fprintf(out, "\nbytes of a uniform export with --weights FORMAT, tensors only; - if the sizes "
+                 "do not fit the format\nbudget");
     for (int i = 0; fm_quantisers[i]; i++)
         fprintf(out, " %9s", fm_quantisers[i]->name);
     fputc('\n', out);
@@ -269,17 +269,19 @@ static void smaller_line(FILE *out, const struct fm_list *list)
 static void legend(FILE *out, const struct fm_list *list, uint64_t context)
 {
     fprintf(out,
-            "budget: share of expert channels removed; min mean max: channels of an expert; "
-            "bytes: tensors of a ragged export%s; active: parameters a token uses\n"
-            "CE KL agree%%: on held-out text, KL and agree%% against the original; ~: between "
-            "the nearest budgets that were measured\n",
+            "budget: share of expert channels removed; min mean max: channels of an expert; bytes: "
+            "tensors of a ragged export%s; active: parameters a token uses\nCE KL agree%%: on "
+            "held-out text, KL and agree%% against the original; ~: interpolated between the "
+            "nearest measured budgets\n",
             list->codes ? " in memory, decoded" : "");
-    fprintf(out, "24, 48, 80 GB: the first that fits such a card beside %llu tokens of cache",
+    fprintf(out,
+            "24, 48, 80 GB: the largest member that fits a GPU of that size with a cache of %llu "
+            "tokens",
             (unsigned long long)context);
     fprintf(out, "%s\n",
             fm_list_knee(list) < 0 ? "" : "; knee: beyond it loss grows faster than on average");
     if (list->texts.count)
-        fputs("then CE of each kind of held-out text, and the one that loses most over the first "
+        fputs("then CE of each kind of held-out text, and the kind that loses most over the first "
               "row\n",
               out);
 }
@@ -400,7 +402,8 @@ static int settle(struct fm_listing_options *o, const struct fm_list *list, cons
                        "--eval-text",
                        path);
     if (list->rows > 0 && o->context > list->context)
-        return fm_fail(err, FM_EUSAGE, "--context %llu: this model takes %llu tokens at the most",
+        return fm_fail(err, FM_EUSAGE,
+                       "--context %llu: the longest sequence of this model has %llu tokens",
                        (unsigned long long)o->context, (unsigned long long)list->context);
     if (o->context == 0)
         o->context = list->context < CONTEXT ? list->context : CONTEXT;

@@ -556,7 +556,8 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
         return;
     fprintf(out, "%s: %.4g tokens/s; %.2f s for %.4g useful GFLOP, %.2f of the peak of %.4g%s\n",
             name, r->tokens_second, r->seconds, 1e-9 * r->useful, share_of(r), 1e-9 * r->peak,
-            share_of(r) > 1.05 ? ", which scores, summed in registers, may exceed" : "");
+            share_of(r) > 1.05 ? ", which scores may exceed because they are summed in registers"
+                               : "");
     double all = r->seconds * e->threads;
     fprintf(out, "  %-16s %10s %10s %7s %9s\n", "operation", "calls", "thread s", "share",
             "GFLOP/s");
@@ -625,7 +626,8 @@ void fm_results_engine(FILE *out, const struct fm_bench_engine *e)
     fm_units_bytes(bytes, e->bytes);
     fprintf(out, "%s, %d threads, oneDNN %s; checkpoint of %s\n", e->cpu, e->threads, e->dnnl,
             bytes);
-    fprintf(out, "peak: GFLOP/s of oneDNN's best large product on all threads, before and after\n");
+    fprintf(out, "peak: GFLOP/s of oneDNN's fastest large product on all threads, measured before "
+                 "and after\n");
     engine_text(out, "rank", e, &e->rank);
     engine_text(out, "train", e, &e->train);
     torch_text(out, e);

@@ -41,7 +41,7 @@ void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t wr
     if (!storage || !storage[0])
         return;
     fm_show_bytes(out, "stored", stored, storage);
-    fm_show_bytes(out, "plain", written, "the same weights as plain numbers");
+    fm_show_bytes(out, "plain", written, "the same weights, decoded");
 }
 
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written)
@@ -115,7 +115,8 @@ static void separator_text(FILE *out, const struct fm_separator *s)
         fprintf(out, "%-9s%12" PRId32 "  after each document, %s\n", "separator", s->id, s->token);
     else
         fprintf(out, "%-9s%12s  %s\n", "separator", "none",
-                s->unknown ? "as no file names an end-of-sequence token" : "after each document");
+                s->unknown ? "because no file has an end-of-sequence token"
+                           : "after each document");
 }
 
 /* The size of the packed family next to the checkpoint's, and of one member exported at full
@@ -138,25 +139,26 @@ static void estimate_text(FILE *out, const struct fm_estimate *p)
     fprintf(out, "%-9s%12d  sequence%s of %d tokens, to measure quality on\n", "held out",
             p->evaluated, p->evaluated == 1 ? "" : "s", p->evaluated_len);
     if (p->exact)
-        fprintf(out, "%-9s%12d  tokens of a sequence at the most, %s\n", "longest", p->longest,
+        fprintf(out, "%-9s%12d  tokens in a sequence at most, %s\n", "longest", p->longest,
                 p->exact);
     if (p->text)
         separator_text(out, &p->separator);
-    fm_show_bytes(out, "memory", p->memory, "resident at the most");
+    fm_show_bytes(out, "memory", p->memory, "resident, at most");
     fm_show_bytes(out, "spill", p->spill, "temporary files");
     fm_show_bytes(out, "read", p->read, "weights read");
     fm_show_stored(out, p->storage, p->stored, p->written);
     if (p->codes[0])
         fprintf(out, "%-9s%12s  %s\n", "codes", "", p->codes);
     fm_show_bytes(out, "output", p->disk, "written");
-    fm_show_bytes(out, "later", later(p), "about, at most: fm-pack's bundle and one export of it");
+    fm_show_bytes(out, "later", later(p),
+                  "at most, estimated: fm-pack's bundle and one export of it");
     for (int i = 0; i < p->carried_count; i++)
         fm_show_bytes(out, "carried", p->carried[i].bytes, p->carried[i].name);
     fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
     fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
     if (p->kinds)
-        fprintf(out, "%-9s%12d  in a sweep, which as many ranks can share (fm-mpi(7))\n", "leaves",
-                leaves_of(p));
+        fprintf(out, "%-9s%12d  in a sweep; at most as many ranks can share it (fm-mpi(7))\n",
+                "leaves", leaves_of(p));
     if (p->forecast.ranks > 1)
         fprintf(out, "%-9s%12d  of %d have work in every sweep%s\n", "ranks", p->forecast.working,
                 p->forecast.ranks,
@@ -266,7 +268,8 @@ int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodat
     fm_units_time(took, uptodate->seconds);
     fputs("up to date: ", text.out);
     fm_cli_word(text.out, cli->run.outputs.path);
-    fprintf(text.out, " is of these inputs and options; reading them again took %s\n", took);
+    fprintf(text.out, " was made from these inputs and options; reading them again took %s\n",
+            took);
     cJSON *o = fm_report_begin(cli->tool);
     fm_json_add_bool(o, "up_to_date", true);
     fm_json_add_double(o, "seconds", uptodate->seconds);

@@ -187,7 +187,7 @@ static int list_part(struct fm_bundle *b, const struct fm_file *file, int k, uin
     if (file->size != b->part[k])
         return fm_fail(err, FM_EFORMAT,
                        "is %" PRIu64 " bytes, and the manifest in part 1 says %" PRIu64
-                       ": it is of another bundle",
+                       ": it belongs to another bundle",
                        file->size, b->part[k]);
     return FM_OK;
 }
@@ -407,15 +407,15 @@ static int fail_offset(const struct fm_bundle *b, const struct listing *l, uint6
 {
     if (l->offset >= b->file.size || l->size > b->file.size - l->offset)
         return fm_fail(err, FM_EFORMAT,
-                       "the manifest's offset of '%s' (%" PRIu64
-                       ") lies outside the stream (%" PRIu64 " bytes)",
+                       "the manifest's offset of '%s' (%" PRIu64 ") is outside the stream (%" PRIu64
+                       " bytes)",
                        l->name, l->offset, b->file.size);
     for (size_t i = 0; i < b->members; i++) {
         const struct fm_member *m = &b->member[i];
         if (strcmp(m->name, l->name) != 0 && l->offset >= m->offset &&
             l->offset - m->offset < m->size)
             return fm_fail(err, FM_EFORMAT,
-                           "the manifest's offset of '%s' (%" PRIu64 ") lies inside member '%s'",
+                           "the manifest's offset of '%s' (%" PRIu64 ") is inside member '%s'",
                            l->name, l->offset, m->name);
     }
     return fm_fail(err, FM_EFORMAT, "'%s' begins at byte %" PRIu64 ", the manifest says %" PRIu64,
@@ -518,8 +518,8 @@ static int check_lines(struct fm_bundle *b, size_t first, size_t sums, struct fm
     struct fm_digest digest = fm_digest_of(text, (size_t)m->size);
     if (m->listed && !fm_digest_equal(&digest, &m->digest))
         rc = fm_fail(err, FM_EFORMAT,
-                     "'%s' is not the one that the manifest in part 1 knows: the part is of "
-                     "another bundle, or damaged",
+                     "'%s' does not match the manifest in part 1: the part belongs to another "
+                     "bundle, or is damaged",
                      m->name);
     bool other = rc != FM_OK;
     for (size_t i = first; i < sums && !rc; i++)

@@ -235,7 +235,7 @@ static int begin_file_for(struct fm_bundle_writer *w, const struct fm_part *part
     if (!limit || *used + FILE_END_BYTES <= limit)
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,
-                   "'%s' needs parts of at least %" PRIu64 " bytes, and these are to have %" PRIu64,
+                   "'%s' needs parts of at least %" PRIu64 " bytes, but the limit is %" PRIu64,
                    part->name, *used + FILE_END_BYTES, limit);
 }
 

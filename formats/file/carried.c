@@ -39,10 +39,10 @@ int fm_carried_add(struct fm_carried_sum *sum, const char *name, uint64_t size, 
 {
     const char *why = fm_carried_refuse(name);
     if (why)
-        return fm_fail(err, FM_ECONFIG, "'%s' cannot be carried along: %s", name, why);
+        return fm_fail(err, FM_ECONFIG, "'%s' cannot be copied: %s", name, why);
     if (sum->files == FM_CARRIED_MAX || size > FM_CARRIED_BYTES_MAX - sum->bytes)
         return fm_fail(err, FM_ECONFIG,
-                       "'%s' is one file too many to carry along (limits %d files, %" PRIu64
+                       "'%s' is one file too many to copy (limits %d files, %" PRIu64
                        " bytes); remove what is not needed",
                        name, FM_CARRIED_MAX, FM_CARRIED_BYTES_MAX);
     sum->files++;

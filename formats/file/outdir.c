@@ -52,12 +52,12 @@ static int check_files(DIR *dir, const char *path, const struct fm_outdir_listed
         return fm_fail_errno(err, "cannot list '%s'", path);
     if (stays[0] && !plain)
         return fm_fail(err, FM_ECREATE,
-                       "'%s' holds '%s', which is not a plain file, so not an export's; remove it "
-                       "yourself",
+                       "'%s' contains '%s', which is not a regular file and cannot be part of an "
+                       "export; remove it yourself",
                        path, stays);
     if (stays[0])
         return fm_fail(err, FM_ECREATE,
-                       "'%s' holds '%s', which no export of ours put there; move it away, or "
+                       "'%s' contains '%s', which is not part of an export; move it away, or "
                        "remove the directory yourself",
                        path, stays);
     if (mark || empty)
@@ -109,8 +109,8 @@ static int check_same(const struct fm_outdir *d, const char *there, struct fm_er
     if (dev == d->dev && ino == d->ino)
         return FM_OK;
     return fm_fail(err, FM_ECREATE,
-                   "another process %s '%s' meanwhile, and it stays; run the command again to "
-                   "replace it",
+                   "another process has %s '%s', which is not overwritten; run the command again "
+                   "to replace it",
                    d->ino ? "replaced" : "made", d->path);
 }
 

@@ -56,7 +56,8 @@ int fm_output_check(const char *path, bool force, struct fm_err *err)
         return fm_advise(err, FM_ADVISE_REPLACE);
     }
     if (len > 0 && path[len - 1] == '/')
-        return fm_fail(err, FM_ECREATE, "cannot create '%s': a file's name ends in no slash", path);
+        return fm_fail(err, FM_ECREATE,
+                       "cannot create '%s': the name of a file cannot end in a slash", path);
     return fm_temporary_check(path, err);
 }
 

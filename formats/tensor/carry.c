@@ -92,8 +92,8 @@ static int check_patterns(const struct fm_hfdir *dir, const char *const *pattern
         for (size_t i = 0; i < dir->carried_count && !found; i++)
             found = fnmatch(*pattern, dir->carried[i].name, 0) == 0;
         if (!found)
-            return fm_fail(err, FM_EUSAGE, "'%s' has no file '%s' that can be carried along",
-                           dir->path, *pattern);
+            return fm_fail(err, FM_EUSAGE, "'%s' has no file '%s' that can be copied", dir->path,
+                           *pattern);
     }
     return FM_OK;
 }

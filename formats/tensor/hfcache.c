@@ -198,8 +198,8 @@ int fm_hfcache_explain_directory(int dir, int rc, struct fm_err *err)
                        "this directory");
     if (is_there(dir, "hub") && (kinds & HUB))
         return fm_fail(err, FM_ENOENT,
-                       "is a home of Hugging Face's programs; give a model's ORG/NAME, with "
-                       "HF_HOME set to this directory");
+                       "is a Hugging Face home directory; give a model's ORG/NAME, with HF_HOME "
+                       "set to this directory");
     return rc;
 }
 
@@ -210,8 +210,8 @@ int fm_hfcache_explain_weights(int dir, struct fm_err *err)
         return err->code;
     if (kinds & SHARDS)
         return fm_fail(err, FM_ENOENT,
-                       "has shards and no model.safetensors.index.json, which says what belongs "
-                       "together; hf download fetches what is missing");
+                       "has shards but no model.safetensors.index.json, which lists them; hf "
+                       "download fetches what is missing");
     if (kinds & PYTORCH)
         return fm_fail(err, FM_ENOENT,
                        "has weights of PyTorch's own format and no safetensors; load it in "

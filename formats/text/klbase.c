@@ -63,7 +63,7 @@ int fm_klbase_check(const struct fm_klbase_shape *s, struct fm_err *err)
                        "more have)",
                        s->n_ctx);
     if (s->vocabulary < 1)
-        return fm_fail(err, FM_EUSAGE, "a base-logits file of a vocabulary of %" PRId32,
+        return fm_fail(err, FM_EUSAGE, "a base-logits file for a vocabulary of %" PRId32,
                        s->vocabulary);
     if (s->chunks < 1 || s->chunks > INT32_MAX / s->n_ctx)
         return fm_fail(err, FM_EUSAGE,
@@ -196,8 +196,8 @@ int fm_klbase_logprobs(const struct fm_klbase *b, int32_t chunk, int i, float *l
     if (!isfinite(head[0]) || !(head[0] >= 0) || !isfinite(head[1]) ||
         !(head[0] * CODES + head[1] <= ABOVE_ONE))
         return fm_fail(err, FM_EFORMAT,
-                       "%s: row %d of chunk %" PRId32 " goes from %g in steps of %g, which are no "
-                       "log-probabilities",
+                       "%s: row %d of chunk %" PRId32
+                       " goes from %g in steps of %g, which are not log-probabilities",
                        b->file.path, i, chunk, (double)head[1], (double)head[0]);
     const uint16_t *code = (const uint16_t *)((const float *)row + 2);
     for (int32_t k = 0; k < b->shape.vocabulary; k++)

@@ -244,7 +244,7 @@ static int read_template_ids(struct fm_tokenizer *t, const cJSON *name, const cJ
     const cJSON *ids = cJSON_GetObjectItemCaseSensitive(token, "ids");
     int *n = behind ? &t->backs : &t->fronts;
     if (!cJSON_IsArray(ids))
-        return fm_fail(err, FM_EFORMAT, "the template names '%.80s', which is not among its tokens",
+        return fm_fail(err, FM_EFORMAT, "the template has '%.80s', which is not one of its tokens",
                        id);
     for (const cJSON *v = ids->child; v; v = v->next) {
         if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < INT32_MAX) ||

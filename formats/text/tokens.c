@@ -276,7 +276,8 @@ static int recognise(struct fm_tokens *t, enum fm_token_type raw, struct fm_err 
     }
     if (raw == FM_TOKEN_AUTO) {
         fm_fail(err, FM_EUSAGE,
-                "neither .npy nor an llm.c token file, and no .idx or .index is beside it");
+                "neither .npy nor an llm.c token file, and there is no .idx or .index file with "
+                "its name");
         return fm_advise(err, FM_ADVISE_TOKEN_TYPE);
     }
     return open_raw(t, raw, err);

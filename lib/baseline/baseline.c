@@ -107,18 +107,19 @@ static int add_budget(struct fm_baseline_table *t, const struct fm_config *c, co
     int units = c->E / step;
     int count = step * (int)((2 * d.num * (uint64_t)units + d.den) / (2 * d.den));
     if ((count < 1 || count > most) && asked)
-        return fm_fail(
-            err, FM_EUSAGE,
-            "--budgets %.*s: of %d experts rules that remove whole ones can remove %d to "
-            "%d in steps of %d, for the router chooses %d; give %.4f to %.4f",
-            (int)len, text, c->E, step, most, step, c->K, (double)step / c->E, (double)most / c->E);
+        return fm_fail(err, FM_EUSAGE,
+                       "--budgets %.*s: of %d experts, rules that remove whole experts can remove "
+                       "%d to %d in steps of %d, because the router chooses %d; give %.4f to %.4f",
+                       (int)len, text, c->E, step, most, step, c->K, (double)step / c->E,
+                       (double)most / c->E);
     if (count < 1 || count > most || (t->budgets && t->dropped[t->budgets - 1] == count))
         return FM_OK;
     if (t->budgets && t->dropped[t->budgets - 1] > count)
         return fm_fail(err, FM_EUSAGE, "--budgets: %.*s is below the one before it", (int)len,
                        text);
     if (t->budgets == FM_BASELINE_BUDGETS_MAX)
-        return fm_fail(err, FM_EUSAGE, "--budgets: more than %d", FM_BASELINE_BUDGETS_MAX);
+        return fm_fail(err, FM_EUSAGE, "--budgets: more than %d budgets; give fewer",
+                       FM_BASELINE_BUDGETS_MAX);
     t->dropped[t->budgets++] = count;
     return FM_OK;
 }
@@ -130,8 +131,8 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
     t->experts = c->E;
     if (most < step)
         return fm_fail(err, FM_ECONFIG,
-                       "the router chooses %d of %d experts: rules that remove whole experts can "
-                       "remove none",
+                       "the router chooses %d of %d experts, so rules that remove whole experts "
+                       "cannot remove any",
                        c->K, c->E);
     for (const char *at = budgets ? budgets : BUDGETS; *at;) {
         size_t len = strcspn(at, ",");

@@ -40,7 +40,9 @@ static int open_base(struct fm_bench_text *t, const struct fm_bench_how *how,
     t->detail.kl_base = &t->base;
     const struct fm_klbase_shape *s = &t->base.shape;
     if (s->vocabulary != config->V)
-        return fm_fail(err, FM_ECONFIG, "'%s' is of a vocabulary of %d, the model has %d",
+        return fm_fail(err, FM_ECONFIG,
+                       "'%s' is for a vocabulary of %d tokens, but the model has %d; give the base "
+                       "logits of its original",
                        how->kl_base, s->vocabulary, config->V);
     if (s->n_ctx > config->T_exact)
         return fm_fail(err, FM_EUSAGE,
@@ -70,10 +72,10 @@ static int check_wikitext(const struct fm_inputs *in, const struct fm_config *co
 {
     static const char why[] = "--convention wikitext takes documents of one --eval-text";
     if (in->eval_tokens || !in->eval_texts[0] || in->eval_texts[1])
-        return fm_fail(err, FM_EUSAGE, "%s, a file of JSON lines; give one", why);
+        return fm_fail(err, FM_EUSAGE, "%s, a file of JSON lines; give one such file", why);
     if (in->tokenizer_cmd)
-        return fm_fail(err, FM_EUSAGE, "%s, which --tokenizer-cmd does not keep apart; omit it",
-                       why);
+        return fm_fail(err, FM_EUSAGE,
+                       "%s, and --tokenizer-cmd does not mark where a document ends; omit it", why);
     if (in->separator)
         return fm_fail(err, FM_EUSAGE, "%s, and no --separator; omit it", why);
     if (in->seq_len == 1 || in->seq_len > config->T_exact)

@@ -87,8 +87,8 @@ static int read_claim(struct fm_record *r, const char *directory, struct fm_err 
     const cJSON *budget = cJSON_GetObjectItemCaseSensitive(json, "budget");
     if (!rc && (!layout || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
                 !(budget->valuedouble < 1)))
-        rc = fm_fail(err, FM_EFORMAT, "%s/" FM_EXPORT_JSON ": no layout and budget of ours",
-                     directory);
+        rc = fm_fail(err, FM_EFORMAT,
+                     "%s/" FM_EXPORT_JSON ": it has no layout and budget of fm-pack", directory);
     if (!rc) {
         snprintf(r->layout, sizeof r->layout, "%s", layout->name);
         r->whole = layout->all_members;
@@ -152,8 +152,7 @@ static int read_budgets(struct family *f, const cJSON *json, const char *directo
         f->start++;
     if (!ok || f->start == f->count)
         return fm_fail(err, FM_EFORMAT,
-                       "%s/config.json: fm_budgets are no rising budgets with fm_budget among them",
-                       directory);
+                       "%s/config.json: fm_budgets must increase and contain fm_budget", directory);
     f->chosen[f->start] = true;
     return FM_OK;
 }
@@ -206,13 +205,15 @@ static int take_members(struct subject *s, struct fm_record *r, const struct fam
         if (i >= f->count || !f->chosen[i])
             continue;
         if (!take_widths(s->widths + (size_t)r->members * experts, one, c))
-            return fm_fail(err, FM_EFORMAT, "no widths of this model at budget %.4f", f->budget[i]);
+            return fm_fail(err, FM_EFORMAT, "fm_family has no widths for this model at budget %.4f",
+                           f->budget[i]);
         r->start = i == f->start ? r->members : r->start;
         r->member[r->members++].budget = f->budget[i];
     }
     return at == f->count
                ? FM_OK
-               : fm_fail(err, FM_EFORMAT, "fm_family has %d members, fm_budgets %d", at, f->count);
+               : fm_fail(err, FM_EFORMAT, "fm_family has %d members, but fm_budgets has %d", at,
+                         f->count);
 }
 
 /* Choose the members to measure in a directory with all members. */
@@ -246,7 +247,8 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
                      "--budgets has no effect on layout %s, which holds one member; omit it",
                      r->layout);
     if (!rc && how->kl_base_out && !run->inputs.model)
-        rc = fm_fail(err, FM_EUSAGE, "--kl-base-out is of the original; give it with --model");
+        rc = fm_fail(err, FM_EUSAGE,
+                     "--kl-base-out writes the base logits of the original; give it with --model");
     if (!rc && how->kl_base && run->inputs.model)
         rc = fm_fail(err, FM_EUSAGE,
                      "--model has no effect with --kl-base for an exported directory; omit it");
@@ -255,7 +257,9 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
     if (!rc && run->inputs.model)
         rc = fm_model_open(&s->original, run->inputs.model, memory, err);
     if (!rc && s->original && fm_model_config(s->original)->V != fm_model_config(s->model)->V)
-        rc = fm_fail(err, FM_ECONFIG, "'%s' has a vocabulary of %d, '%s' of %d: no original of it",
+        rc = fm_fail(err, FM_ECONFIG,
+                     "'%s' has a vocabulary of %d tokens and '%s' of %d, so it is not the "
+                     "original; give the original with --model",
                      run->inputs.model, fm_model_config(s->original)->V, run->inputs.stream,
                      fm_model_config(s->model)->V);
     if (!rc && r->whole)

@@ -52,14 +52,13 @@ static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err
         long v = strtol(p, &end, 10);
         if (end == p || v < 1 || v > 65536 || (*end && *end != ',') ||
             *count == FM_KERNELBENCH_TOKENS_MAX)
-            return fm_fail(
-                err, FM_EUSAGE,
-                "--tokens %s: kernels takes at most %d numbers of tokens, each 1 to 65536", text,
-                FM_KERNELBENCH_TOKENS_MAX);
+            return fm_fail(err, FM_EUSAGE,
+                           "--rows %s: give at most %d numbers of tokens, each 1 to 65536", text,
+                           FM_KERNELBENCH_TOKENS_MAX);
         tokens[(*count)++] = (int)v;
         p = *end ? end + 1 : end;
     }
-    return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--tokens has no number in it");
+    return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--rows has no number in it");
 }
 
 /* FLOPs and bytes of the routed rows, as in PERF. */

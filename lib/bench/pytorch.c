@@ -164,7 +164,7 @@ static int receive_line(struct fm_pytorch *p, char line[LINE_BYTES], struct fm_e
 
 static int fail_strange(const struct fm_pytorch *p, const char *line, struct fm_err *err)
 {
-    return fm_fail(err, FM_EIO, "'%s' answered '%.40s', which is not understood", p->python, line);
+    return fm_fail(err, FM_EIO, "'%s' gave an unexpected answer, '%.40s'", p->python, line);
 }
 
 /* --- requests --- */
@@ -323,9 +323,9 @@ static int send_place(struct fm_pytorch *p, const char *model, const char *token
 {
     char line[LINE_BYTES];
     if (strchr(model, '\n') || strchr(tokens, '\n'))
-        return fm_fail(err, FM_EUSAGE,
-                       "a directory with a line's end in its name is not for "
-                       "PyTorch; use another --dir");
+        return fm_fail(
+            err, FM_EUSAGE,
+            "PyTorch cannot use a directory with a newline in its name; use another --dir");
     int rc = send_all(p, model, strlen(model), err);
     if (!rc)
         rc = send_line(p, err, "\n");

@@ -100,11 +100,11 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
 {
     for (int l = 0; l < c->L && window == 0; l++)
         if (!is_full(g, l))
-            return fm_fail(err, FM_ECONFIG,
-                           "sliding_window is null or 0, and layer %d is sliding_attention: "
-                           "programs differ in what that means; say the window, or "
-                           "full_attention in layer_types",
-                           l);
+            return fm_fail(
+                err, FM_ECONFIG,
+                "sliding_window is null or 0 but layer %d is sliding_attention, which programs "
+                "interpret differently; set sliding_window, or full_attention in layer_types",
+                l);
     return FM_OK;
 }
 
@@ -135,8 +135,8 @@ static int check_pattern(const struct fm_gqa *g, const struct fm_config *c, cons
         int windowed = !is_full(g, l);
         if (!cJSON_IsNumber(entry) || entry->valuedouble != windowed)
             return fm_fail(err, FM_ECONFIG,
-                           "%s of layer %d is not %d, as layer_types or its default says; "
-                           "programs read one or the other",
+                           "%s of layer %d is not %d, which contradicts layer_types or its "
+                           "default; programs read one or the other",
                            key, l, windowed);
         l++;
     }

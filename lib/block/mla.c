@@ -21,7 +21,7 @@ static int read_ranks(struct fm_mla *m, const cJSON *json, struct fm_err *err)
 {
     if (!cJSON_GetObjectItemCaseSensitive(json, "q_lora_rank"))
         return fm_fail(err, FM_EFORMAT,
-                       "key 'q_lora_rank' is missing; null says that there is none");
+                       "key 'q_lora_rank' is missing; set it to null if queries have no latent");
     int rc = fm_keys_size_opt(&m->q_rank, json, "q_lora_rank", FM_HIDDEN_MAX, err);
     return rc ? rc : fm_keys_size(&m->c_rank, json, "kv_lora_rank", FM_HIDDEN_MAX, err);
 }
@@ -36,8 +36,8 @@ static int read_heads(struct fm_config *c, const cJSON *json, struct fm_err *err
         return err->code;
     if (c->G != c->Q)
         return fm_fail(err, FM_ECONFIG,
-                       "num_key_value_heads %d is not num_attention_heads %d, which latent "
-                       "attention needs",
+                       "num_key_value_heads %d differs from num_attention_heads %d, but latent "
+                       "attention needs equal numbers",
                        c->G, c->Q);
     if (fm_keys_size(&m->A, json, "qk_nope_head_dim", FM_HEAD_DIM_MAX, err) ||
         fm_keys_size(&m->R, json, "qk_rope_head_dim", FM_HEAD_DIM_MAX, err) ||
@@ -63,10 +63,10 @@ static int set_indexed(struct fm_mla *m, const bool *full, int L, const char *ke
     for (int l = 0; l < L; l++)
         bits[l / 8] |= (uint8_t)((full[l] ? 1 : 0) << l % 8);
     if (L > 0 && !full[0])
-        return fm_fail(err, FM_EFORMAT, "%s: layer 0 shares the indices of no layer before it",
+        return fm_fail(err, FM_EFORMAT, "%s: layer 0 cannot share the indices of an earlier layer",
                        key);
     if (*said && memcmp(m->indexed, bits, sizeof bits) != 0)
-        return fm_fail(err, FM_ECONFIG, "%s and %s say indexers of different layers", *said, key);
+        return fm_fail(err, FM_ECONFIG, "%s and %s give indexers to different layers", *said, key);
     memcpy(m->indexed, bits, sizeof bits);
     *said = key;
     return FM_OK;
@@ -111,7 +111,8 @@ static int read_frequency(bool *full, int L, const cJSON *json, struct fm_err *e
         rc = fm_json_opt_int(json, offset_key, 0, FM_LAYERS_MAX, &offset, err);
     if (!rc && freq > 1 && !(said && cJSON_IsNumber(said)))
         rc = fm_fail(err, FM_ECONFIG,
-                     "index_topk_freq %d without %s: programs differ in what that means; say it",
+                     "index_topk_freq %d without %s is interpreted differently by programs; add "
+                     "the missing key",
                      (int)freq, offset_key);
     for (int l = 0; !rc && l < L; l++) {
         int64_t i = l - offset + 1;

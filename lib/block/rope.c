@@ -40,7 +40,7 @@ static int read_type(struct stated *stated, const struct fm_rope_options *option
                            options->yarn ? ", yarn" : "");
         if (stated->type != UNSAID && stated->type != said)
             return fm_fail(err, FM_ECONFIG,
-                           "%s: %s '%s' is not what the model says elsewhere; say one of them",
+                           "%s: %s '%s' contradicts another key of config.json; keep one of them",
                            where, keys[i], name);
         *stated = (struct stated){said, object};
     }
@@ -213,18 +213,19 @@ static int check_own(const struct fm_rope *r, int width, const struct fm_rope_op
     double theta = r->theta, partial = (double)r->R / width;
     int rc = FM_OK;
     if (scaling && !cJSON_IsNull(scaling))
-        return fm_fail(err, FM_ECONFIG,
-                       "rope_scaling is not supported for %s; say rope_parameters of each type of "
-                       "layer",
-                       keys->family);
+        return fm_fail(
+            err, FM_ECONFIG,
+            "rope_scaling is not supported for %s; use rope_parameters for each type of layer",
+            keys->family);
     if (options->theta_key)
         rc = fm_json_opt_double(keys->json, options->theta_key, 1, 1e18, &theta, err);
     if (!rc && options->theta_key)
         rc = fm_json_opt_double(keys->json, "partial_rotary_factor", 0, 1, &partial, err);
     if (!rc && theta != r->theta)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "%s %g is not the rope_theta %g of %s, and programs read one or the other",
-                     options->theta_key, theta, r->theta, options->layer_type);
+        rc = fm_fail(
+            err, FM_ECONFIG,
+            "%s %g differs from the rope_theta %g of %s, and programs read one or the other",
+            options->theta_key, theta, r->theta, options->layer_type);
     if (!rc && (int)(width * partial + 1e-9) != r->R)
         rc = fm_fail(err, FM_ECONFIG,
                      "partial_rotary_factor %g does not rotate %d elements, as %s does, and "

@@ -51,15 +51,15 @@ static int read_sizes(struct fm_route_rule *r, const struct fm_config *c, const 
     if (rc)
         return rc;
     if (c->E % r->groups != 0 || r->topk_group > r->groups)
-        return fm_fail(err, FM_EFORMAT,
-                       "%d experts do not fall into n_group %d groups of which topk_group %d are "
-                       "kept",
-                       c->E, r->groups, r->topk_group);
+        return fm_fail(
+            err, FM_EFORMAT,
+            "%d experts cannot be divided into n_group %d groups of which topk_group %d are kept",
+            c->E, r->groups, r->topk_group);
     int each = c->E / r->groups;
     if (r->groups > 1 && (each < r->group_sum || c->K > r->topk_group * each))
         return fm_fail(err, FM_EFORMAT,
-                       "n_group %d leaves %d experts a group, and topk_group %d of them no %d to "
-                       "choose",
+                       "n_group %d leaves %d experts in a group; with topk_group %d that is too "
+                       "few to choose %d",
                        r->groups, each, r->topk_group, c->K);
     return FM_OK;
 }

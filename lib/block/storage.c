@@ -100,11 +100,10 @@ int fm_schemes_add(struct fm_config *c, const char *target, const struct fm_sche
         return err->code;
     if (!fm_modules_read(&e->modules, e->text)) {
         free(e->text);
-        return fm_fail(
-            err, FM_ECONFIG,
-            "target '%.64s' is not a regular expression that is supported: of POSIX, at most "
-            "%d bytes, without { and back references, at most 16 nested groups",
-            target, FM_EXPRESSION_BYTES_MAX);
+        return fm_fail(err, FM_ECONFIG,
+                       "target '%.64s' is not a supported regular expression: POSIX, at most %d "
+                       "bytes, no '{', no back references, at most 16 nested groups",
+                       target, FM_EXPRESSION_BYTES_MAX);
     }
     s->entries++;
     if (is_name(e) || ++s->patterns <= FM_PATTERNS_MAX)

@@ -45,18 +45,18 @@ static int refuse_many(const char *name, const struct fm_wire *wire, struct fm_e
     bool slurm = strncmp(name, "SLURM", 5) == 0;
     if (!wire)
         return fm_fail(err, FM_EUSAGE,
-                       "%s=%s says that this is one of many processes, and this build knows no "
-                       "MPI: each would do the whole run; build with 'make MPI=1', start one "
+                       "%s=%s means that a launcher started several processes, but this build has "
+                       "no MPI, so each would do the whole run; build with 'make MPI=1', start one "
                        "process, or give --alone if each has a run of its own",
                        name, getenv(name));
-    return fm_fail(err, FM_EUSAGE,
-                   "%s=%s says that this is one of many processes, MPI says that it is alone: each "
-                   "would do the whole run; %s, or give --alone if each has a run of its own",
-                   name, getenv(name),
-                   slurm
-                       ? "start with 'srun --mpi=pmix', or by the mpirun of the MPI that this was "
-                         "built with"
-                       : "start by the mpirun of the MPI that this was built with");
+    return fm_fail(
+        err, FM_EUSAGE,
+        "%s=%s means that a launcher started several processes, but MPI has only one, so each "
+        "would do the whole run; %s, or give --alone if each has a run of its own",
+        name, getenv(name),
+        slurm
+            ? "start with 'srun --mpi=pmix', or with the mpirun of the MPI that this was built with"
+            : "start with the mpirun of the MPI that this was built with");
 }
 
 static int check_launcher(const struct fm_wire *wire, const char **warning, struct fm_err *err)
@@ -367,7 +367,7 @@ static int fail_different(const struct fm_comm *c, const char *what, const char 
     cut_to_word(here, mine, differs);
     cut_to_word(there, first, differs);
     return fm_fail(err, FM_ECONFIG,
-                   "%s is %s, that of rank 0 on %s is %s; all ranks must have the same", what, here,
+                   "%s is %s, but rank 0 on %s has %s; all ranks must have the same", what, here,
                    c->host[0], there);
 }
 

@@ -51,13 +51,13 @@ static int start(int *rank, int *size, struct fm_err *err)
 {
     int level;
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
-        return fm_fail(err, FM_EDEVICE, "MPI does not start");
+        return fm_fail(err, FM_EDEVICE, "cannot start MPI");
     MPI_Comm_rank(MPI_COMM_WORLD, &own);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     *rank = own;
     *size = ranks;
     if (level < MPI_THREAD_FUNNELED)
-        return fm_fail(err, FM_EDEVICE, "this MPI does not work in a process that has threads");
+        return fm_fail(err, FM_EDEVICE, "this MPI does not support a process with threads");
     return FM_OK;
 }
 

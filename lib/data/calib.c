@@ -51,10 +51,10 @@ static int open_tokens(struct fm_tokens *t, const char *path, const struct readi
     bool alone = r->eval || (!r->run->inputs.also_tokens[0] && !r->run->inputs.texts[0]);
     struct fm_err mine = {0};
     if (strcmp(path, "-") == 0 && access(path, F_OK) != 0)
-        return fm_fail(err, FM_EUSAGE,
-                       "tokens are read from a file, not from standard input; name one, or give a "
-                       "text by %s -",
-                       r->eval ? "--eval-text" : "--text");
+        return fm_fail(
+            err, FM_EUSAGE,
+            "tokens cannot be read from standard input; name a file, or give text with %s -",
+            r->eval ? "--eval-text" : "--text");
     if (raw == FM_TOKEN_AUTO || alone)
         return fm_tokens_open(t, path, raw, err);
     int rc = fm_tokens_open(t, path, FM_TOKEN_AUTO, &mine);
@@ -76,8 +76,12 @@ static int check_standard_input(const struct fm_run_options *run, struct fm_err 
         times +=
             strcmp(run->inputs.texts[i], "-") == 0 || strncmp(run->inputs.texts[i], "-:", 2) == 0;
     if (times > 0 && stage)
-        return fm_fail(err, FM_EUSAGE, "--text and the stage stream are both standard input");
-    return times > 1 ? fm_fail(err, FM_EUSAGE, "two texts are both standard input") : FM_OK;
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--text and the stage stream cannot both be standard input; name a file for one");
+    return times > 1 ? fm_fail(err, FM_EUSAGE,
+                               "two texts cannot both be standard input; name a file for one")
+                     : FM_OK;
 }
 
 /* The largest number of tokens to take, and the option that sets it; 0: no limit. */
@@ -140,10 +144,10 @@ static int open_kinds(struct reading *r, struct fm_err *err)
             name_kind(r->kind[i], text[i]);
         for (int k = 0; k < i; k++)
             if (strcmp(r->kind[k], r->kind[i]) == 0)
-                return fm_fail(err, FM_EUSAGE,
-                               "two kinds of text to measure on are called '%s'; rename one of the "
-                               "files",
-                               r->kind[i]);
+                return fm_fail(
+                    err, FM_EUSAGE,
+                    "two kinds of text to measure on have the name '%s'; rename one of the files",
+                    r->kind[i]);
         rc = add_source(r, text[i], true, err);
     }
     return rc;
@@ -154,8 +158,7 @@ static int open_sources(struct reading *r, struct fm_err *err)
     const struct fm_run_options *run = r->run;
     if (r->eval && run->inputs.eval_tokens && run->inputs.eval_texts[0])
         return fm_fail(err, FM_EUSAGE,
-                       "--eval-tokens and --eval-text both say what to measure on; "
-                       "give one");
+                       "--eval-tokens and --eval-text cannot be combined; give one");
     if (r->eval)
         return run->inputs.eval_tokens ? add_source(r, run->inputs.eval_tokens, false, err)
                                        : open_kinds(r, err);
@@ -201,7 +204,8 @@ static int choose_T(int *T, const struct reading *r, struct fm_err *err)
     if (run->inputs.seq_len && *T < 2)
         return fm_fail(err, FM_EUSAGE, "--seq-len %d: a sequence has at least 2 tokens", *T);
     if (*T < 2)
-        return fm_fail(err, FM_EFORMAT, "%s: sequences of %d tokens predict nothing", narrow, *T);
+        return fm_fail(err, FM_EFORMAT,
+                       "%s: sequences of %d tokens are too short to predict a token", narrow, *T);
     return FM_OK;
 }
 
@@ -232,10 +236,11 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
             ended = r->files->tokens[s].file.path;
     }
     if (m->inputs > 1 && ended && n < all / 2 && r->eval)
-        fm_run_warn(r->run,
-                    "'%s' is short: each kind of text has as many sequences as the shortest, so "
-                    "%" PRIu64 " of %" PRIu64 " are used",
-                    ended, n, all);
+        fm_run_warn(
+            r->run,
+            "'%s' is the shortest kind of text, and each kind gets as many sequences: %" PRIu64
+            " of %" PRIu64 " are used",
+            ended, n, all);
     else if (m->inputs > 1 && ended && n < all / 2)
         fm_run_warn(r->run,
                     "the mixture ends with '%s': %" PRIu64 " of %" PRIu64
@@ -305,7 +310,7 @@ static int place_sequences(struct fm_calib *c, struct reading *r, struct fm_err 
         fm_mixture_next(&kinds);
     if (!rc && r->eval && n < (size_t)r->mix.inputs)
         rc = fm_fail(err, FM_EUSAGE,
-                     "--max-eval-tokens leaves %zu of the %d kinds of text; raise it", n,
+                     "--max-eval-tokens leaves only %zu of the %d kinds of text; raise it", n,
                      r->mix.inputs);
     for (size_t i = 0; !rc && i < n; i++) {
         int s = r->eval ? next_kind(&r->mix, &kinds) : fm_mixture_next(&r->mix);

@@ -366,7 +366,8 @@ static void release(struct encoding *e)
 static int prepare(struct encoding *e, struct fm_corpus *c, const char *path, struct fm_err *err)
 {
     if (e->run->inputs.tokenizer_cmd && e->run->inputs.tokenizer)
-        return fm_fail(err, FM_EUSAGE, "--tokenizer and --tokenizer-cmd both encode; give one");
+        return fm_fail(err, FM_EUSAGE,
+                       "--tokenizer and --tokenizer-cmd cannot be combined; give one");
     if (e->run->inputs.tokenizer_cmd && e->run->inputs.separator)
         return fm_fail(
             err, FM_EUSAGE,
@@ -394,12 +395,13 @@ static int hand_over(struct encoding *e, struct fm_tokens *t, const char *path, 
     t->file.path = fm_strdup(path, err);
     if (t->file.path && t->count > 0)
         return FM_OK;
-    int rc = t->file.path
-                 ? fm_fail(err, FM_EFORMAT,
-                           "%s: it has no text; give plain text or JSON lines, as a file or "
-                           "by a pipe from what writes them",
-                           path)
-                 : FM_ENOMEM;
+    int rc =
+        t->file.path
+            ? fm_fail(
+                  err, FM_EFORMAT,
+                  "%s: it has no text; give plain text or JSON lines, as a file or through a pipe",
+                  path)
+            : FM_ENOMEM;
     fm_tokens_close(t);
     return rc;
 }

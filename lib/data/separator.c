@@ -172,7 +172,6 @@ int fm_separator_before(int32_t *id, const struct fm_tokenizer *t, const struct 
     return rc || s.id >= 0
                ? rc
                : fm_fail(err, FM_ECONFIG,
-                         "no file names a bos_token or eos_token, which the first token "
-                         "of a text is predicted from; name one in "
-                         "tokenizer_config.json");
+                         "no file has a bos_token or eos_token, from which the first token of a "
+                         "text is predicted; set one in tokenizer_config.json");
 }

@@ -67,8 +67,8 @@ int fm_card_compared(char **text, const char *card, struct fm_err *err)
     const char *end, *at = fm_card_marked(card, &generated, &end), *begin, *next, *more;
     if (!at || fm_card_marked(end, &generated, &more))
         return fm_fail(err, FM_EFORMAT,
-                       "must have the lines '%.20s ... -->' and '%.21s' once each, as fm-pack "
-                       "wrote between them",
+                       "must have the lines '%.20s ... -->' and '%.21s' once each, with fm-pack's "
+                       "text between them",
                        generated.begin, generated.end);
     at = fm_card_next(at);
     while ((begin = fm_card_marked(at, &fm_card_figures, &next)) && next <= end) {

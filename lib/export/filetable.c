@@ -54,7 +54,8 @@ static int read_entry(struct fm_filetable_entry *e, const cJSON *json, struct fm
     const char *hex = NULL;
     int64_t bytes = 0;
     if (!name_ok(json->string))
-        return fm_fail(err, FM_EFORMAT, "is not the name of a file beside " FM_EXPORT_JSON);
+        return fm_fail(err, FM_EFORMAT,
+                       "is not the name of a file in the directory of " FM_EXPORT_JSON);
     if (!cJSON_IsObject(json))
         return fm_fail(err, FM_EFORMAT, "is not an object with 'bytes' and 'digest'");
     if (fm_json_get_int(json, "bytes", 0, EXACT_MAX, &bytes, err) ||

@@ -23,8 +23,8 @@ static int check_digest(const struct fm_exportplan *p, const struct fm_opened_te
     if (!from->digest || fm_digest_equal(digest, from->digest))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
-                   "%s: tensor '%s' is not that of its checksum; the bundle is damaged (fm-verify "
-                   "lists all that is)",
+                   "%s: tensor '%s' does not match its checksum; the bundle is damaged (fm-verify "
+                   "lists all damage)",
                    fm_file_path_at(&p->from->bundle.file, from->t.offset), from->t.name);
 }
 
@@ -107,8 +107,8 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
         return FM_OK;
     return fm_fail(
         err, FM_EFORMAT,
-        "%s: layer %d, expert %d: channels %d to %d are not those of their checksum; "
-        "the bundle is damaged (fm-verify lists all that is)",
+        "%s: layer %d, expert %d: channels %d to %d do not match their checksum; the bundle is "
+        "damaged (fm-verify lists all damage)",
         fm_file_path_at(&o->bundle.file, fm_volumes_expert(&o->volumes, b->m, part, b->e)),
         o->config.moe[b->m], b->e, o->seg.bound[s], o->seg.bound[s + 1] - 1);
 }

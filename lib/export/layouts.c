@@ -50,7 +50,7 @@ int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err)
         has = fm_layouts[i]->vllm ? fm_layouts[i]->name : has;
     if (!(*layout)->vllm)
         return fm_fail(err, FM_EUSAGE,
-                       "--for vllm is a form of layout %s; layout %s has one form for all", has,
+                       "--for vllm needs layout %s; layout %s is the same for all programs", has,
                        (*layout)->name);
     *layout = (*layout)->vllm;
     return FM_OK;
@@ -62,10 +62,10 @@ int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err)
     for (int i = 0; fm_layouts[i]; i++)
         has = fm_layouts[i]->dropped ? fm_layouts[i]->name : has;
     if (!(*layout)->dropped)
-        return fm_fail(err, FM_EUSAGE,
-                       "--drop-experts is a form of layout %s, and this is layout %s; use --layout "
-                       "%s, or omit it",
-                       has, (*layout)->name, has);
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--drop-experts needs layout %s, but this is layout %s; use --layout %s, or omit it",
+            has, (*layout)->name, has);
     *layout = (*layout)->dropped;
     return FM_OK;
 }

@@ -156,8 +156,8 @@ static int check_groups(const struct fm_opened *o, struct fm_err *err)
     for (int i = 0; i < a->count; i++)
         if (a->width[i] % group != 0 || a->multiple % group != 0)
             return fm_fail(err, FM_EFORMAT,
-                           "%s: experts of %u channels, a multiple of %u; its %s codes have groups "
-                           "of %u channels",
+                           "%s: experts of %u channels, in multiples of %u, do not fit its %s "
+                           "codes, which have groups of %u channels",
                            o->bundle.file.path, a->width[i], a->multiple, o->packed.storage->name,
                            group);
     return FM_OK;

@@ -30,16 +30,17 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
 {
     if (o->by == FM_BY_FIT && o->layout->all_members)
         return fm_fail(err, FM_EUSAGE,
-                       "--fit chooses a member, and layout %s holds all of them; use "
-                       "--budget R, the one to start with",
+                       "--fit selects one member, but layout %s has all of them; use --budget R "
+                       "for the one to start with",
                        o->layout->name);
     if (o->load_cap && !o->layout->capped)
-        return fm_fail(err, FM_EUSAGE,
-                       "--load-cap is for layout %s; layout %s holds one member, no wider "
-                       "than it needs",
-                       fm_layouts_capped(), o->layout->name);
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--load-cap needs layout %s; layout %s has one member, which is no wider than it needs",
+            fm_layouts_capped(), o->layout->name);
     if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
-        return fm_fail(err, FM_EUSAGE, "--load-cap %g:%g: two shares from 0 to 1, the lower first",
+        return fm_fail(err, FM_EUSAGE,
+                       "--load-cap %g:%g: give two shares from 0 to 1, the lower one first",
                        o->load_low, o->load_high);
     if (fm_trust_check(o, err))
         return err->code;
@@ -59,8 +60,8 @@ int fm_exportplan_check_parts(const struct fm_export_options *o, const struct fm
     fm_layouts_extra(able, sizeof able);
     if (o->keep_extra && !o->layout->extra && !whole)
         return fm_fail(err, FM_EUSAGE,
-                       "--keep-extra: loaders of layout %s know no width of layers for multi-token "
-                       "prediction, which are as wide as in the original; use --layout %s",
+                       "--keep-extra: layout %s cannot give layers for multi-token prediction the "
+                       "width of the original; use --layout %s",
                        o->layout->name, able);
     if (!o->keep_extra && whole)
         return fm_fail(err, FM_ECONFIG,
@@ -78,9 +79,10 @@ int fm_exportplan_serve(struct fm_export_options *o, enum fm_server server, stru
         return FM_OK;
     if (server == FM_SERVER_VLLM)
         return fm_layouts_vllm(&o->layout, err);
-    return fm_fail(err, FM_EUSAGE,
-                   "--for %s is for the width of a uniform export with --weights FORMAT; omit it",
-                   fm_server_name(server));
+    return fm_fail(
+        err, FM_EUSAGE,
+        "--for %s only affects the width of a uniform export with --weights FORMAT; omit it",
+        fm_server_name(server));
 }
 
 bool fm_exportplan_keeps(const struct fm_export_options *o, double budget)
@@ -105,7 +107,7 @@ static int keep_members(struct fm_exportplan *p, struct fm_err *err)
     if (p->first < n)
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,
-                   "--load-cap %g:%g keeps none of the family's %d budgets, %.6f to %.6f",
+                   "--load-cap %g:%g contains none of the family's %d budgets, %.6f to %.6f",
                    o->load_low, o->load_high, n, b[0].budget, b[n - 1].budget);
 }
 
@@ -135,14 +137,14 @@ static int check_extra(const struct fm_exportplan *p, struct fm_err *err)
         return FM_OK;
     if (p->from->extra.tensors == 0)
         return fm_fail(err, FM_EUSAGE,
-                       "--keep-extra: %s has no layers for multi-token prediction; leave it out",
+                       "--keep-extra: %s has no layers for multi-token prediction; omit it",
                        p->from->bundle.file.path);
     for (size_t i = 0; i < p->from->rests; i++) {
         const struct fm_tensor *t = &p->from->rest[i].t;
         if (p->from->rest[i].extra && fm_dtype_bits(t->dtype) <= 8)
             return fm_fail(err, FM_ECONFIG,
                            "--keep-extra: tensor '%s' is stored as %s, and exports have no scales "
-                           "for it; leave it out",
+                           "for it; omit the option",
                            t->name, fm_dtype_name(t->dtype));
     }
     return FM_OK;
@@ -173,9 +175,7 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
     const struct fm_layout *layout = p->options.layout;
     bool has = p->from->packed.storage != NULL, keep = p->options.weights == FM_WEIGHTS_KEEP;
     if (keep && !has)
-        return fm_fail(err, FM_ECONFIG,
-                       "--weights keep: %s has plain weights, and they are kept as they are; omit "
-                       "the option",
+        return fm_fail(err, FM_ECONFIG, "--weights keep: %s has no codes to keep; omit the option",
                        p->from->bundle.file.path);
     if (keep && layout->plain)
         return fm_fail(err, FM_ECONFIG,
@@ -195,11 +195,10 @@ static int check_drops(const struct fm_exportplan *p, struct fm_err *err)
     char name[FM_WEIGHT_NAME_BYTES];
     if (!p->options.layout->drops || fm_weights_constant_name(name, c, c->moe[0], 0))
         return FM_OK;
-    return fm_fail(
-        err, FM_ECONFIG,
-        "--drop-experts: checkpoints of %s have all experts of a layer in one tensor, of "
-        "which vLLM takes none out; omit it",
-        c->family->name);
+    return fm_fail(err, FM_ECONFIG,
+                   "--drop-experts: checkpoints of %s have all experts of a layer in one tensor, "
+                   "from which vLLM cannot omit one; omit the option",
+                   c->family->name);
 }
 
 /* Read the mean outputs of experts, which fm-rank collects on request. */
@@ -234,8 +233,8 @@ static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
             n, I, q->name, each);
     if (q && I % (each * n) != 0)
         return fm_fail(err, FM_ECONFIG,
-                       "--weights %s: experts have %u channels, which is no multiple of %u; choose "
-                       "another format",
+                       "--weights %s: experts have %u channels, which is not a multiple of %u; "
+                       "choose another format",
                        q->name, I, each);
     if (q)
         pack_rounded(p);
@@ -244,8 +243,8 @@ static int choose_multiple(struct fm_exportplan *p, struct fm_err *err)
     part = fm_actions_both(part, each);
     if (layout->split != FM_SPLIT_EXPERTS)
         return fm_fail(err, FM_EUSAGE,
-                       "--tp: with layout %s servers give every device whole experts, so no width "
-                       "depends on it; omit it",
+                       "--tp: with layout %s every device has whole experts, so the width does not "
+                       "depend on it; omit it",
                        layout->name);
     if (part > UINT32_MAX / n || part * n > I)
         return fm_fail(err, FM_ECONFIG,
@@ -582,10 +581,11 @@ int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
     uint64_t E = (uint64_t)p->from->config.E, H = (uint64_t)p->from->config.H;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)E];
     if (p->from->config.expert->bias)
-        return fm_fail(err, FM_ECONFIG,
-                       "--for vllm: vLLM's fused kernels have no biases of experts of several "
-                       "widths, and %s has them; use --layout ragged, or layer without --for",
-                       p->from->config.family->name);
+        return fm_fail(
+            err, FM_ECONFIG,
+            "--for vllm: vLLM's fused kernels do not support biases of experts with several "
+            "widths, and %s has such biases; use --layout ragged, or layer without --for",
+            p->from->config.family->name);
     const struct fm_tensor gate_up = {.dims = 3, .shape = {E, 2 * k, H}};
     const struct fm_tensor down = {.dims = 3, .shape = {E, H, k}};
     if (add_tensor(p, m, 0, FM_PART_GATE_UP, "_proj", &gate_up, err))
@@ -993,8 +993,8 @@ static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
         return FM_OK;
     return fm_fail(
         err, FM_ECONFIG,
-        "layout %s: experts without channels, and config.json counts the shared expert's "
-        "%d in them (%s); use a smaller budget or another layout",
+        "layout %s: experts have no channels left, but config.json gives the width of the shared "
+        "expert, %d, as a multiple of theirs (%s); use a smaller budget or another layout",
         layout->name, c->shared, c->family->shared_key);
 }
 
@@ -1005,11 +1005,10 @@ static int check_left(const struct fm_exportplan *p, struct fm_err *err)
     for (int m = 0; p->options.layout->drops && m < c->M; m++) {
         if (layer_channels(p, m) > 0)
             continue;
-        return fm_fail(
-            err, FM_ECONFIG,
-            "--drop-experts: mask %d, budget %.4f, leaves no expert of layer %d, and vLLM "
-            "needs one of each; use a smaller budget, or omit the option",
-            p->index, p->from->budgets.budget[p->index].budget, c->moe[m]);
+        return fm_fail(err, FM_ECONFIG,
+                       "--drop-experts: mask %d, budget %.4f, leaves no expert in layer %d, but "
+                       "vLLM needs at least one; use a smaller budget, or omit the option",
+                       p->index, p->from->budgets.budget[p->index].budget, c->moe[m]);
     }
     return FM_OK;
 }

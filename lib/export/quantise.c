@@ -188,7 +188,7 @@ static int check_hidden(const struct fm_quantiser *q, const struct fm_config *to
     if (to->H % block == 0)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "--weights %s: rows of experts have %d values (hidden_size), which is no "
+                   "--weights %s: rows of experts have %d values (hidden_size), which is not a "
                    "multiple of %d; choose another format",
                    q->name, to->H, block);
 }

@@ -233,7 +233,7 @@ static int record_card(const struct fm_run_options *run, const struct fm_record 
     if (rc || strlen(card) != size) {
         free(card);
         return fm_fail(err, rc ? rc : FM_EFORMAT, "%s/%s: %s", directory, FM_EXPORT_CARD,
-                       rc ? none.text : "is no text");
+                       rc ? none.text : "is not text");
     }
     edit_card(&t, card, r, &kept);
     path = fm_file_join(directory, FM_EXPORT_CARD, err);
@@ -241,8 +241,8 @@ static int record_card(const struct fm_run_options *run, const struct fm_record 
                            : fm_fail(err, FM_ENOMEM, "no memory for the card");
     if (!rc && kept)
         fm_run_note(run,
-                    "'%s/%s' has a model-index of its owner's, which stays; the figures are in "
-                    "its section Measured",
+                    "'%s/%s' has a model-index of its owner, which is not changed; the figures are "
+                    "in its section Measured",
                     directory, FM_EXPORT_CARD);
     free(path);
     free(card);
@@ -374,7 +374,8 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
     if (!rc)
         rc = record_json(run->inputs.stream, card, result, err);
     if (!rc && fm_file_is_in(run->inputs.stream, FM_OMS_NAME))
-        fm_run_note(run, "signature now stale, sign again: %s/" FM_OMS_NAME, run->inputs.stream);
+        fm_run_note(run, "the signature no longer matches; sign again: %s/" FM_OMS_NAME,
+                    run->inputs.stream);
     free(card);
     return rc;
 }
@@ -438,7 +439,7 @@ static int make_folder(const char *path, struct fm_err *err)
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
         return fm_fail_errno(err, "cannot make directory '%s'", path);
     if (lstat(path, &st) != 0 || !S_ISDIR(st.st_mode))
-        return fm_fail(err, FM_ECREATE, "'%s' is no directory; remove it", path);
+        return fm_fail(err, FM_ECREATE, "'%s' is not a directory; remove it", path);
     return FM_OK;
 }
 

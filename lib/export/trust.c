@@ -166,16 +166,16 @@ int fm_trust_check(const struct fm_export_options *o, struct fm_err *err)
         return FM_OK;
     if (!o->layout->code)
         return fm_fail(err, FM_EUSAGE,
-                       "--keep-config: layout %s keeps all keys of config.json but those that load "
-                       "code or another model; leave it out",
+                       "--keep-config: layout %s keeps all keys of config.json except those that "
+                       "load code or another model; omit it",
                        o->layout->name);
     if (o->allow_code)
-        return fm_fail(err, FM_EUSAGE, "--keep-config: --allow-code keeps all keys; leave it out");
+        return fm_fail(err, FM_EUSAGE, "--keep-config: --allow-code keeps all keys; omit it");
     for (const char *const *key = o->keep_config; *key; key++)
         if (is_one_of(loading, *key))
             return fm_fail(err, FM_EUSAGE,
-                           "--keep-config %.64s: by this key programs load code or another model; "
-                           "use --allow-code if you trust the checkpoint's author",
+                           "--keep-config %.64s: this key makes programs load code or another "
+                           "model; use --allow-code if you trust the checkpoint's author",
                            *key);
     return FM_OK;
 }
@@ -191,11 +191,10 @@ int fm_trust_check_keys(const struct fm_exportplan *p, struct fm_err *err)
     int rc = fm_json_tree(&json, p->from->config_text, p->from->config_bytes, err);
     for (; *key && !rc; key++)
         if (strspn(*key, letters) != strlen(*key) || !cJSON_GetObjectItemCaseSensitive(json, *key))
-            rc =
-                fm_fail(err, FM_EUSAGE,
-                        "--keep-config %.64s: config.json of the checkpoint has no such key; leave "
-                        "it out",
-                        *key);
+            rc = fm_fail(
+                err, FM_EUSAGE,
+                "--keep-config %.64s: config.json of the checkpoint has no such key; omit it",
+                *key);
     cJSON_Delete(json);
     return rc;
 }
@@ -279,8 +278,8 @@ void fm_trust_tell(const struct fm_exportplan *p, const struct fm_run_options *r
     char names[FM_CODE_NAMES_BYTES];
     for (size_t next = 0; fm_trust_names(p, FM_CODE_LEFT, &next, names);)
         fm_run_warn(run,
-                    "code of the checkpoint's author, and what makes programs load code or another "
-                    "model, is left out: %s%s",
+                    "left out, because it is code of the checkpoint's author or makes programs "
+                    "load code or another model: %s%s",
                     names,
                     p->code.tokenizer
                         ? "; AutoTokenizer may fail without it (--allow-code keeps it)"
@@ -292,7 +291,7 @@ void fm_trust_tell(const struct fm_exportplan *p, const struct fm_run_options *r
                     p->from->config.family->class_name, names);
     for (size_t next = 0; fm_trust_names(p, FM_CODE_KEPT, &next, names);)
         fm_run_warn(run,
-                    "code of the checkpoint's author, or what loads code or another model, is in "
-                    "the export: %s",
+                    "the export contains code of the checkpoint's author, or makes programs load "
+                    "code or another model: %s",
                     names);
 }

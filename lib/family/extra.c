@@ -186,6 +186,6 @@ int fm_extra_refuse(const struct fm_config *c, const char *name, struct fm_err *
     if (c->family->indexed || !strstr(name, ".indexer."))
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "tensor '%s' is of a sparse indexer, whose attention these tools do not compute",
+                   "tensor '%s' belongs to a sparse indexer, whose attention is not supported",
                    name);
 }

@@ -154,7 +154,8 @@ static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_er
         f->width_twin ? fm_keys_size_opt(&twin, json, f->width_twin, FM_CHANNELS_MAX, err) : FM_OK;
     return rc || twin == c->I
                ? rc
-               : fm_fail(err, FM_ECONFIG, "%s %d is not %s %d, and programs read one or the other",
+               : fm_fail(err, FM_ECONFIG,
+                         "%s %d differs from %s %d, and programs read one or the other",
                          f->width_twin, twin, f->width_key, c->I);
 }
 
@@ -170,8 +171,8 @@ static int check_experts(const struct fm_config *c, const char *read, const cJSO
             return rc;
         if (other != c->E)
             return fm_fail(err, FM_ECONFIG,
-                           "%s %d is not %s %d, and programs read one or the other", keys[i], other,
-                           read, c->E);
+                           "%s %d differs from %s %d, and programs read one or the other", keys[i],
+                           other, read, c->E);
     }
     return FM_OK;
 }

@@ -251,8 +251,8 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
         char has[192], needs[64];
         fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
         fm_weights_print_shape(needs, sizeof needs, want, dims);
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, config.json wants %s", t->name,
-                       has, needs);
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, but config.json requires %s",
+                       t->name, has, needs);
     }
     const struct fm_storage *storage = fm_storage_of(c, t->name).storage;
     if (!fm_dtype_is_weight(t->dtype) && !(storage && t->dtype == storage->codes))

@@ -45,8 +45,7 @@ int fm_criterion_read(enum fm_criterion *criterion, const struct fm_bundle *stre
             return FM_OK;
         }
     return fm_fail(err, FM_EFORMAT,
-                   "the history of fm-rank has a criterion '%.64s' that is not known; known: %s, "
-                   "%s, %s",
+                   "the history of fm-rank has an unknown criterion, '%.64s'; known: %s, %s, %s",
                    cJSON_IsString(name) ? name->valuestring : "", names[0], names[1], names[2]);
 }
 

@@ -634,9 +634,9 @@ static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
     }
     if (y->starved)
         fm_run_warn(task->run,
-                    "%d experts saw less than a tenth of an even share of their layer's tokens "
-                    "(the fewest: %lld, layer %d expert %d); their scores are noise: give more "
-                    "tokens, or text of the kind these experts are for",
+                    "%d experts received less than a tenth of an even share of their layer's "
+                    "tokens (the fewest: %lld, layer %d expert %d); their scores are noise: give "
+                    "more tokens, or text for which the router chooses these experts",
                     y->starved, (long long)fewest, task->config->moe[worst / r->E], worst % r->E);
 }
 
@@ -660,8 +660,8 @@ static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
     }
     if (y->unreached)
         fm_run_warn(task->run,
-                    "%d of %zu experts saw no token; their scores are 0 and their order is kept: "
-                    "give more text or tokens",
+                    "%d of %zu experts received no token; their scores are 0 and their order is "
+                    "kept: give more text or tokens",
                     y->unreached, X);
     return FM_OK;
 }
@@ -697,8 +697,8 @@ static int check_means(const struct fm_rank_options *options, const struct fm_co
     if (!options->means || fm_weights_constant_name(name, c, c->moe[0], 0))
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "--means: checkpoints of %s have all experts of a layer in one tensor, of which "
-                   "fm-pack --drop-experts takes none out; omit it",
+                   "--means: checkpoints of %s have all experts of a layer in one tensor, from "
+                   "which fm-pack --drop-experts cannot remove one; omit the option",
                    c->family->name);
 }
 

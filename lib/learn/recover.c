@@ -228,8 +228,8 @@ static void take_measured(struct recovery *r)
     const struct fm_kinds had = masks->kinds;
     fm_quality_kinds(&masks->kinds, &r->task.held);
     if (!is_measured(&r->task) || memcmp(&had, &masks->kinds, sizeof had) != 0) {
-        fm_run_note(r->task.run, "masks are measured without an adapter, too: the stream's losses "
-                                 "are of other held-out tokens, or of an earlier recovery");
+        fm_run_note(r->task.run, "masks are measured without an adapter, too, because the stream's "
+                                 "losses are of other held-out tokens or of an earlier recovery");
         return;
     }
     for (int b = 0; b < masks->count; b++)
@@ -254,8 +254,7 @@ static int prepare(struct recovery *r, struct fm_err *err)
                                .batch = batch_of(task->run)};
     if (r->options->strategy == FM_RECOVER_CROSS && masks->count < 2)
         return fm_fail(err, FM_ECONFIG,
-                       "--strategy cross needs masks to distil into, and '%s' has "
-                       "only the full one",
+                       "--strategy cross needs masks to train, but '%s' has only the full one",
                        task->run->inputs.stream);
     r->before = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->before, "quality", err);
     r->after = fm_alloc((size_t)masks->count, QUALITIES * sizeof *r->after, "quality", err);
@@ -329,7 +328,7 @@ static int run_measure(struct recovery *r, double *to, const struct fm_adapter *
     int rc = fm_task_measure(&r->task, f, number, list_unmeasured(number, f, to), adapter,
                              take_figures, &(struct figures){r, to}, err);
     free(number);
-    return rc == FM_EFORMAT && adapter ? fm_within(err, "training diverged, use a smaller --lr")
+    return rc == FM_EFORMAT && adapter ? fm_within(err, "training diverged; use a smaller --lr")
                                        : rc;
 }
 

@@ -138,8 +138,8 @@ static void warn_ranked_on(const struct fm_task *task)
     if (!fm_inputs_evaluate(&run->inputs) &&
         !fm_provenance_is_held_out(fm_stage_history_of(&task->in, "fm-rank"), &task->held))
         fm_run_warn(run,
-                    "fm-rank held out other sequences than the %d here, and may have ranked on "
-                    "these; give all tools the same tokens, or --eval-text",
+                    "fm-rank held out other sequences than these %d, and may have ranked on these; "
+                    "give all tools the same tokens, or --eval-text",
                     task->held.count);
 }
 
@@ -353,7 +353,7 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
         rc = fm_comm_tell(comm, &first, sizeof first, err);
     if (!rc && read && !fm_digest_equal(&first, &own))
         rc = fm_fail(err, FM_ECONFIG,
-                     "the weights in '%s' are not those that rank 0 on %s has there",
+                     "the weights in '%s' differ from those that rank 0 on %s has under this name",
                      task->run->inputs.model, fm_comm_host(comm, 0));
     return fm_comm_agree(comm, rc, err);
 }

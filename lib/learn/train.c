@@ -592,9 +592,9 @@ static void warn_learned(struct fm_trainer *t, double budget)
         return;
     t->warned = true;
     fm_run_warn(t->task.run,
-                "learned came to a budget of %.4f in %d steps, --steps %d and as many to catch up; "
-                "beyond it, to --until %s, experts are narrowed only by their scores; give more "
-                "--steps, a larger --lr or a smaller --prior",
+                "learned reached only a budget of %.4f in %d steps (--steps %d and as many again); "
+                "from there to --until %s, widths follow only the scores; give more --steps, a "
+                "larger --lr or a smaller --prior",
                 budget, 2 * o->steps, o->steps, o->until);
 }
 
@@ -741,17 +741,17 @@ static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *
     uint32_t narrow = fm_masks_widths(f, f->count - 1)[0];
     if (!is_shaped(t) && narrow > o->width_multiple &&
         (!o->actions || narrow > t->actions.width[0])) {
-        fm_run_warn(
-            t->task.run,
-            "the last mask removes %.4f of the channels, not --until %s: every expert has %u "
-            "of %d there, and with the next fewer more would go; give a higher --until",
-            fm_masks_budget(f, f->count - 1), o->until, narrow, f->I);
+        fm_run_warn(t->task.run,
+                    "the last mask removes %.4f of the channels, less than --until %s: every "
+                    "expert has %u of %d channels, and the next smaller width would remove more "
+                    "than --until; give a higher --until",
+                    fm_masks_budget(f, f->count - 1), o->until, narrow, f->I);
         return false;
     }
     bool rounded = o->width_multiple > 1 && t->actions.width[0] <= o->width_multiple;
     fm_run_warn(t->task.run,
-                "the last mask removes %.4f of the channels, not --until %s: experts are at their "
-                "narrowest there, %u of %d channels; give %s",
+                "the last mask removes %.4f of the channels, less than --until %s: experts have "
+                "their smallest width, %u of %d channels; give %s",
                 fm_masks_budget(f, f->count - 1), o->until, t->actions.width[0], f->I,
                 rounded ? "a smaller --width-multiple"
                         : "--actions that begin with a smaller share");
@@ -777,8 +777,8 @@ static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err 
         fm_actions_parse(&t->actions, o->actions ? o->actions : usual, I, o->width_multiple, err);
     if (!rc && (o->actions || o->width_multiple > 1) && t->actions.merged)
         fm_run_warn(t->task.run,
-                    "%d of %d actions give a width that another one has already, and are merged: "
-                    "%d channels in multiples of %u leave %d widths",
+                    "%d of %d actions give the same width as another one and are merged: %d "
+                    "channels in multiples of %u allow %d widths",
                     t->actions.merged, t->actions.merged + t->actions.count, I, t->actions.multiple,
                     t->actions.count);
     return rc ? rc : check_several(t, err);
@@ -1276,7 +1276,7 @@ static int check_criterion(const struct fm_train_options *o, const struct fm_tas
     if (m->has & FM_TRAIN_STEPS)
         snprintf(prior, sizeof prior, " with --prior %g", o->prior);
     return fm_fail(err, FM_ECONFIG,
-                   "the channels were ranked by %s, and --method %s%s needs scores of taylor: run "
+                   "the channels were ranked by %s, but --method %s%s needs scores of taylor: run "
                    "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
                    fm_criterion_name(criterion), fm_method_name(o->method), prior,
                    prior[0] ? "" : "learned with ");

@@ -309,7 +309,7 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         /* At the first step the adapter is still zero, so a value that is not finite comes from the
          * model. */
         return rc == FM_EFORMAT && t->taken > 0
-                   ? fm_within(err, "step %lld of training diverged, use a smaller --lr",
+                   ? fm_within(err, "step %lld of training diverged; use a smaller --lr",
                                (long long)t->taken + 1)
                    : rc;
     }

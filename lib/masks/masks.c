@@ -121,7 +121,7 @@ int fm_masks_reserve(struct fm_masks *f, size_t masks, struct fm_err *err)
     if (masks > MASKS_MAX)
         return fm_fail(err, FM_ECONFIG, "more than %d masks in a family", MASKS_MAX);
     if (!fm_mul(&bytes, experts_of(f), sizeof *f->widths))
-        return fm_fail(err, FM_ENOMEM, "a mask of %d x %d experts", f->M, f->E);
+        return fm_fail(err, FM_ENOMEM, "no memory for a mask of %d x %d experts", f->M, f->E);
     return FM_GROW(f->mask, f->mask_room, masks, "masks", err)
                ? err->code
                : fm_grow(&f->widths, &f->widths_room, masks, bytes, "masks", err);

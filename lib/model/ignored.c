@@ -21,7 +21,7 @@ static int check_tensor(const struct fm_tensor *t, const struct fm_config *c,
     if (!fm_modules_match(e, name))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT,
-                   "tensor '%s' is codes, and quantization_config lists its module as not "
+                   "tensor '%s' contains codes, but quantization_config lists its module as not "
                    "quantised (%s: '%.64s'); correct config.json",
                    t->name, key, e->text);
 }

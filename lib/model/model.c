@@ -88,8 +88,8 @@ static int read_removed(struct fm_model *m, int moe, const cJSON *list, struct f
         double e = cJSON_IsNumber(number) ? number->valuedouble : -1;
         if (!(e >= 0 && e < c->E) || e != (double)(int)e || cap[(int)e] == 0 || --left == 0)
             return fm_fail(err, FM_EFORMAT,
-                           "%s: " FM_REMOVED_KEY " of layer %d in config.json is no list of "
-                           "different experts below %d, fewer than all",
+                           "%s: " FM_REMOVED_KEY " of layer %d in config.json must list different "
+                           "experts below %d, and not all of them",
                            m->path, c->moe[moe], c->E);
         cap[(int)e] = 0;
         if (find_constant(m, moe, (int)e, err))
@@ -112,8 +112,8 @@ static int read_all_removed(struct fm_model *m, const cJSON *json, struct fm_err
         int l, moe = fm_weights_number(&l, &at, c->L) && !*at ? fm_config_moe(c, l) : -1;
         if (moe < 0 || !cJSON_IsArray(layer))
             return fm_fail(err, FM_EFORMAT,
-                           "%s: " FM_REMOVED_KEY " in config.json has '%.40s', which is no layer "
-                           "with experts and a list of them",
+                           "%s: " FM_REMOVED_KEY " in config.json has '%.40s', which must be a "
+                           "layer with experts and have a list of them",
                            m->path, layer->string ? layer->string : "");
         if (read_removed(m, moe, layer, err))
             return err->code;
@@ -181,7 +181,7 @@ static int check_groups(const struct fm_model *m, struct fm_err *err)
     for (int i = 0; i < m->config.M * m->config.E; i++)
         if (m->caps[i] % group != 0)
             return fm_fail(err, FM_EFORMAT,
-                           "%s: a width is %u, and its %s codes have groups of %u channels",
+                           "%s: a width is %u, but its %s codes have groups of %u channels",
                            m->path, m->caps[i], m->packed.storage->name, group);
     return FM_OK;
 }
@@ -448,8 +448,8 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
                        t->name);
     if (fm_weights_is_off(&m->config, of, &l))
         return fm_fail(err, FM_EFORMAT,
-                       "tensor '%s' is there, and by config.json layer %d has none; correct "
-                       "config.json",
+                       "tensor '%s' exists, but layer %d has no such tensor by config.json; "
+                       "correct config.json",
                        t->name, l);
     return check_unread(m, t, err);
 }

@@ -124,7 +124,8 @@ static int set_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dty
     int group = fm_storage_group(c);
     if (c->mixed)
         return fm_fail(err, FM_EFORMAT,
-                       "storage is '%s', and by config.json not all experts are stored so", name);
+                       "storage is '%s', but by config.json not all experts are stored in it",
+                       name);
     if (group > c->I || c->I % group != 0)
         return fm_fail(err, FM_EFORMAT,
                        "storage is '%s', whose groups of %d channels do not divide %d", name, group,

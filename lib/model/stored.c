@@ -123,7 +123,7 @@ int fm_stored_twice(const struct fm_config *c, const char *name, const struct fm
     char codes[FM_ST_NAME_BYTES_MAX + 1];
     if (!plain || strcmp(plain->name, name) == 0 || !fm_stored_codes(codes, c, plain->name))
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' is there as plain numbers, and as '%s'",
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' exists twice: unquantised, and as '%s'",
                    plain->name, name);
 }
 
@@ -141,7 +141,7 @@ static uint64_t blocks(uint64_t size, int block)
     return block ? (size + (uint64_t)block - 1) / (uint64_t)block : 1;
 }
 
-/* FM_EFORMAT unless the tensor has that shape; `who` requires it, as in "config.json wants". */
+/* FM_EFORMAT unless the tensor has that shape; `who` requires it, as in "config.json requires". */
 static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims, const char *who,
                        struct fm_err *err)
 {
@@ -153,7 +153,8 @@ static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims
     char has[192], needs[96];
     fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
     fm_weights_print_shape(needs, sizeof needs, want, dims);
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, %s %s", t->name, has, who, needs);
+    return fm_fail(err, FM_EFORMAT, "tensor '%s' has shape %s, but %s %s", t->name, has, who,
+                   needs);
 }
 
 /* FM_ECONFIG, with a list of dtypes, unless scales may have that dtype. */
@@ -201,7 +202,8 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
              columns = fm_stored_count(c, s->tensor) / (rows ? rows : 1);
     if ((uint64_t)said[0] == rows && (uint64_t)said[1] == columns)
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "tensor '%s' says %lld x %lld, and the codes are %llu x %llu",
+    return fm_fail(err, FM_EFORMAT,
+                   "tensor '%s' gives the shape %lld x %lld, but the codes have %llu x %llu",
                    s->shape->name, (long long)said[0], (long long)said[1], (unsigned long long)rows,
                    (unsigned long long)columns);
 }
@@ -225,17 +227,17 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     if (rc)
         return rc;
     if (storage->fused)
-        return check_shape(s->scale, t->shape, 3, "its codes want", err);
+        return check_shape(s->scale, t->shape, 3, "its codes require", err);
     if (check_single(s, c, err))
         return err->code;
     uint64_t columns = fm_stored_count(c, t) / (t->shape[0] ? t->shape[0] : 1);
     const uint64_t want[] = {blocks(t->shape[0], scheme.block_rows),
                              blocks(columns, scheme.block_columns)};
     if (scheme.block_columns)
-        snprintf(who, sizeof who, "blocks of %d x %d want", scheme.block_rows,
+        snprintf(who, sizeof who, "blocks of %d x %d require", scheme.block_rows,
                  scheme.block_columns);
     else
-        snprintf(who, sizeof who, "one for each row wants");
+        snprintf(who, sizeof who, "a scale for each row requires");
     return check_shape(s->scale, want, 2, who, err);
 }
 
@@ -258,10 +260,10 @@ static int check_whole(const struct fm_tensor *t, const struct fm_config *c, uin
     block = block % unit == 0 ? block : unit; /* a whole number of words, too */
     if (!scheme.storage->whole || columns % (uint64_t)block == 0)
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT,
-                   "tensor '%s': by config.json its rows have %llu values, which are no blocks of "
-                   "%d",
-                   t->name, (unsigned long long)columns, block);
+    return fm_fail(
+        err, FM_EFORMAT,
+        "tensor '%s': by config.json its rows have %llu values, which is not a multiple of %d",
+        t->name, (unsigned long long)columns, block);
 }
 
 int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
@@ -278,19 +280,19 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
     int dims = fm_weights_shape(own, c, w, l, channels), as = turned(w->part);
     uint64_t bits = (uint64_t)fm_storage_bits(storage);
     if (dims != (storage->fused ? 3 : 2) || (storage->fused && as < 0))
-        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; of this model only %s can be", t->name,
+        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; in this model only %s can be", t->name,
                        storage->name, storage->fused ? "experts' matrices" : "matrices");
     int rc = check_whole(t, c, own[1], err);
     if (rc)
         return rc;
     if (!storage->fused) {
         own[1] = own[1] * bits / (uint64_t)fm_dtype_bits(t->dtype);
-        return check_shape(t, own, 2, "config.json wants", err);
+        return check_shape(t, own, 2, "config.json requires", err);
     }
     *part = (enum fm_weight_part)as;
     uint64_t block = (uint64_t)scheme.block_columns;
     const uint64_t want[] = {own[0], own[2], own[1] / block, block * bits / 8};
-    return check_shape(t, want, 4, "config.json wants", err);
+    return check_shape(t, want, 4, "config.json requires", err);
 }
 
 enum fm_weight_part fm_stored_part(const struct fm_config *c, enum fm_weight_part part)

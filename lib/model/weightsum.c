@@ -72,7 +72,7 @@ int fm_weightsum_check(const struct fm_weightsum *wanted, int l, const struct fm
     if (l < wanted->L)
         snprintf(where, sizeof where, "layer %d", l);
     return fm_fail(err, FM_ECONFIG,
-                   "%s: other weights than those that were ranked (digest %s, was %s); give the "
+                   "%s: its weights are not those that were ranked (digest %s, was %s); give the "
                    "checkpoint that fm-rank read with --model",
                    where, is, was);
 }

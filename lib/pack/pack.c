@@ -157,9 +157,7 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
     enum fm_dtype scales = FM_U8;
     fm_packed_plain(&p->packed, c, p->cp.dtype);
     if (!c->storage && p->options->weights == FM_WEIGHTS_KEEP)
-        return fm_fail(err, FM_ECONFIG,
-                       "--weights keep: %s has no codes, and its weights are kept as they are; "
-                       "omit it",
+        return fm_fail(err, FM_ECONFIG, "--weights keep: %s has no codes to keep; omit the option",
                        p->run->inputs.model);
     if (!c->storage)
         return FM_OK;
@@ -180,7 +178,7 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
     const struct fm_tensor *router = p->adapter.router ? find_router_codes(p) : NULL;
     if (router)
         return fm_fail(err, FM_ECONFIG,
-                       "tensor '%s' is of codes, which an adapter cannot be merged into; give "
+                       "tensor '%s' has codes, into which an adapter cannot be merged; use "
                        "--weights bf16",
                        router->name);
     fm_packed_codes(&p->packed, c, p->cp.dtype, scales);
@@ -442,9 +440,10 @@ static void tell_large(const struct fm_packing *p, uint64_t largest)
 {
     char bytes[32];
     fm_units_bytes(bytes, largest);
-    fm_run_warn(p->run,
-                "a file of %s: hubs ask for files of at most 200 GB; --part-size 50GB makes parts",
-                bytes);
+    fm_run_warn(
+        p->run,
+        "a file of %s: hubs recommend files of at most 200 GB; use --part-size 50GB to write parts",
+        bytes);
 }
 
 /* The names of the first and the last part, without directories. */
@@ -564,7 +563,7 @@ static void remove_replaced(const struct replaced *old, const struct fm_run_opti
                 free(name);
         }
         if (rc)
-            fm_run_warn(run, "a bundle of the same name stays: %s", err.text);
+            fm_run_warn(run, "an old bundle of the same name was not removed: %s", err.text);
     }
 }
 

@@ -3,7 +3,7 @@
 const metrics = [
   { name: "Cross-entropy", unit: "nats per token, lower is better", at: 2, show: loss },
   { name: "Divergence (KL)", unit: "from the full model, lower is better", at: 3, show: loss },
-  { name: "Top-1 agreement", unit: "as the full model's, higher is better", at: 4, show: percent },
+  { name: "Top-1 agreement", unit: "with the full model, higher is better", at: 4, show: percent },
 ];
 const dashes = ["", "7 3", "2 3", "9 3 2 3", "12 3", "4 4"];
 const field = { width: 350, height: 245, left: 48, right: 10, top: 10, bottom: 38 };
@@ -175,7 +175,7 @@ function costs(set) {
       body.append(el("tr", {}, el("th", { scope: "row", class: "word" }, s.name), el("td", {}, s.seconds.toFixed(1)),
         el("td", {}, s.peak_bytes !== undefined ? bytes(s.peak_bytes) : "–")));
   if (!body.children.length) return null;
-  return el("details", {}, el("summary", {}, "What each calibration took"),
+  return el("details", {}, el("summary", {}, "Cost of each calibration"),
     el("table", {}, el("thead", {}, el("tr", {}, ...["Series", "Seconds", "Memory at most"].map((h) =>
       el("th", { scope: "col" }, h)))), body));
 }
@@ -186,7 +186,7 @@ function beyond(set) {
   const draw = () => {
     const [low, high] = yRange(set, set.series, metrics[0]);
     const gone = set.series.filter((s) => s.on && s.points.length && s.points.every((q) => q[2] > high || q[2] < low));
-    p.textContent = gone.length ? "Beyond the axis of cross-entropy: " + gone.map((s) => s.name).join(", ") + "." : "";
+    p.textContent = gone.length ? "Outside the axis of cross-entropy: " + gone.map((s) => s.name).join(", ") + "." : "";
   };
   set.draws.push(draw);
   drawn.push(draw);
@@ -224,17 +224,17 @@ const meanings = {
   "family, recovered": "the members, with the adapter of fm-recover merged",
   "bundle": "this family",
   "uniform": "one width for all experts, their channels in the order of the ranking",
-  "shuffle-layer": "the family's widths, dealt at random to the experts of the same layer",
-  "shuffle-global": "the family's widths, dealt at random to the experts of all layers",
+  "shuffle-layer": "the family's widths, shuffled among the experts of each layer",
+  "shuffle-global": "the family's widths, shuffled among the experts of all layers",
   "saliency": "masks by the scores of channels",
-  "walk": "masks by the gradients of widths, budget after budget",
+  "walk": "masks by the gradients of widths, from one budget to the next",
   "learned": "masks trained by gradients through random widths",
-  "exchange": "masks whose widths are exchanged for as long as the divergence falls",
+  "exchange": "masks whose widths are exchanged while the divergence falls",
   "before": "the masks, before recovery",
   "after": "the same with the adapter of fm-recover",
   "reap": "whole experts removed, by gate times output (REAP)",
   "frequency": "whole experts removed, those with the fewest tokens",
-  "random": "whole experts removed by chance, the mean of five draws",
+  "random": "whole experts removed at random, the mean of five draws",
   "activation": "one width for all, channels by their activations (Minitron)",
   "contribution": "one width for all, channels by activation times weight",
   "energy": "the best channels of each layer, by energy (CAMERA-P)",
@@ -250,7 +250,7 @@ function meaning(set, s) {
     text = "exports made by " + form.options + (form.name.startsWith("uniform ") ? ": one width, experts rounded" : "");
   if (!text) return null;
   return text + (base.length < s.name.replace(/ \(default\)$/, "").length ? ", recovered" : "") +
-    (s.name.endsWith(" (default)") ? "; what the tools do unless told otherwise" : "");
+    (s.name.endsWith(" (default)") ? "; the default of the tools" : "");
 }
 
 function heldNote(set) {
@@ -259,7 +259,7 @@ function heldNote(set) {
   if (set.held) note.push("; held out: " + many(set.held[0], "sequence") + " of " + set.held[1] + " tokens");
   if (set.convention)
     note.push("; " + many(set.held[2], "token") + " predicted (convention ", el("span", { class: "word" }, set.convention),
-      "); ± is half of a 95 % interval over sequences");
+      "); ± is half the width of a 95 % interval over sequences");
   note.push(". Figures on other held-out tokens are not comparable.");
   return note;
 }
@@ -284,14 +284,14 @@ function heldOut() {
   if (entry) {
     const h = entry.held_out, from = h.sources;
     const one = (s) => (s.kind ? s.kind + ": " : "") + many(s.used, "token") + ", format " + s.format + (s.documents ? ", " + many(s.documents, "document") : "");
-    text += "The bundle's own are of " + many(h.sequences, "sequence") + " of " + many(h.seq_len, "token") + " (" +
+    text += "The bundle's own figures are for " + many(h.sequences, "sequence") + " of " + many(h.seq_len, "token") + " (" +
       h.positions + " predictions), " + (Array.isArray(from)
-        ? "from data of their own (" + from.filter((s) => s && typeof s === "object").map(one).join("; ") + ")"
-        : "the end of the calibration data, on which nothing was ranked or trained") +
+        ? "from separate data (" + from.filter((s) => s && typeof s === "object").map(one).join("; ") + ")"
+        : "the end of the calibration data, which was not used to rank or train") +
       "; digest of their ids " + h.digest + ". ";
   }
-  return text + "The dashed vertical line is the member that is chosen; a click into a chart chooses another" +
-    (full === undefined ? "." : "; the dotted horizontal one is the full model's loss, " + loss(full) + ".");
+  return text + "The dashed vertical line is the selected member; click into a chart to select another" +
+    (full === undefined ? "." : "; the dotted horizontal line is the full model's loss, " + loss(full) + ".");
 }
 
 function quality() {
@@ -303,9 +303,9 @@ function quality() {
     own.series.push({ name: recovered ? "family, recovered" : "family", role: "family",
       points: measured.map((r) => [r.budget, r.bytes, ...r.quality, r.method]) });
     addSet(own, ["Measured when the masks were made" + (recovered ? " and recovered" : "") +
-      "; the layouts that keep each width have these figures at these bytes."]);
+      "; they apply to layouts that keep every width, at these bytes."]);
   } else {
-    byId("sets").append(el("h3", {}, own.title), el("p", {}, "The bundle has none: ",
+    byId("sets").append(el("h3", {}, own.title), el("p", {}, "The bundle has no figures: ",
       code("fm-train --eval-tokens FILE"), " measures every member when it makes it."));
   }
   data.figures.forEach((set, i) => {
@@ -338,6 +338,6 @@ function missing(measured) {
   if (!data.figures.some((f) => f.exports))
     add("layouts that round widths up", "fm-bench quality --eval-tokens FILE --report layer.json DIR");
   if (list.children.length)
-    byId("sets").append(el("h3", {}, "Not measured, or not named with --figures"), list);
+    byId("sets").append(el("h3", {}, "Not measured, or not given with --figures"), list);
 }
 

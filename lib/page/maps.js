@@ -141,7 +141,7 @@ function widths() {
     byId("widths-note").textContent = "The family has too many experts for a page of one megabyte.";
     return;
   }
-  byId("widths-note").textContent = "Rows are layers, columns experts; the slider above chooses the member." +
+  byId("widths-note").textContent = "Rows are layers and columns are experts; the slider above selects the member." +
     (data.granularity && data.granularity !== "expert" ? " It was trained with one width for each " + data.granularity + "." : "");
   const width = (m, e) => data.actions[maskOf(state.at)[m * E + e]];
   heatMap("widths-map", {
@@ -177,8 +177,8 @@ function tokens() {
   const slots = Array.from({ length: M }, (_, m) => data.tokens.slice(m * E, m * E + E).reduce((a, b) => a + b, 0));
   const share = (m, e) => (slots[m] ? (data.tokens[m * E + e] * E) / slots[m] : 0);
   const bad = new Map([...data.starved.map((i) => [i, 1]), ...data.unreached.map((i) => [i, 2])]);
-  byId("tokens-note").textContent = "How many token slots calibration routed to each expert, as a multiple of an even " +
-    "share of its layer. " + (bad.size ? "" : "None is starved: every expert saw at least a tenth of an even share.");
+  byId("tokens-note").textContent = "Number of token slots that calibration routed to each expert, as a multiple of an even " +
+    "share of its layer. " + (bad.size ? "" : "Every expert received at least a tenth of an even share.");
   heatMap("tokens-map", {
     colours: () => ["--less", "--even", "--more"].map((name) => rgb(css(name))),
     value: (m, e) => (share(m, e) ? 0.5 + Math.log2(share(m, e)) / 6 : 0),
@@ -186,15 +186,15 @@ function tokens() {
     low: "⅛ of an even share or less", high: "8 times it",
     more: bad.size ? "; one stroke: starved, less than a tenth of an even share; two: no token" : null,
     label: () => "Tokens of " + many(E, "expert") + " in " + many(M, "layer") + "; " + data.starved.length +
-      " saw less than a tenth of an even share, " + data.unreached.length + " saw none.",
+      " received less than a tenth of an even share, " + data.unreached.length + " received none.",
     say: (m, e) => "Layer " + model.moe_layers[m] + ", expert " + e + ": " + data.tokens[m * E + e] + " tokens, " +
       share(m, e).toFixed(2) + " of an even share" + [", enough", ", starved", ", none at all"][bad.get(m * E + e) || 0],
     hint: "Point at a cell, or walk with the arrow keys.",
   });
   if (data.starved.length)
-    byId("tokens-map").append(el("p", {}, "Starved, their scores are noise: " + listed(data.starved) + "."));
+    byId("tokens-map").append(el("p", {}, "Starved experts, whose scores are noise: " + listed(data.starved) + "."));
   if (data.unreached.length)
-    byId("tokens-map").append(el("p", {}, "Seen by no token: " + listed(data.unreached) + "."));
+    byId("tokens-map").append(el("p", {}, "Experts that received no token: " + listed(data.unreached) + "."));
 }
 
 /* ---- history ---- */
@@ -264,5 +264,5 @@ addEventListener("afterprint", () => { document.documentElement.classList.remove
 const [first, why] = opening();
 choose(first);
 byId("opened").textContent = "The page opens at " + percent(rows[first].budget) + " removed: " + why +
-  ". The slider chooses another member.";
+  ". Use the slider to select another member.";
 })();

@@ -73,13 +73,13 @@ function head() {
   byId("title").replaceChildren(word, ": a family of pruned models");
   byId("about").replaceChildren(
     "From ", el("code", { class: "word" }, data.file), ", stage ", data.stage, ": ",
-    many(data.budgets_all, "member"), ", one of which an export takes" +
+    many(data.budgets_all, "member") + ", any of which can be exported" +
     (rows.length < data.budgets_all ? "; " + rows.length + " of them are shown here" : "") + ".");
   fact("Parameters", count(model.params));
   fact("Layers", model.layers + (M < model.layers ? ", " + M + " with experts" : ""));
-  fact("Experts", E + " a layer, " + model.experts_per_token + " per token");
+  fact("Experts", E + " per layer, " + model.experts_per_token + " per token");
   fact("Channels of an expert", String(model.channels));
-  fact("Numbers", model.dtype + (model.storage ? ", stored as " + model.storage : ""));
+  fact("Number type", model.dtype + (model.storage ? ", stored as " + model.storage : ""));
   fact("Checkpoint's weight files", bytes(data.source));
   fact("Smallest member", bytes(rows[rows.length - 1].bytes));
   fact("This file", bytes(data.bytes));
@@ -101,21 +101,21 @@ function describe(row) {
   let text = percent(row.budget) + " of channels removed, " + bytes(row.bytes);
   if (row.quality) text += ", CE " + loss(row.quality[0]) + lossChange(row.quality[0]) + (row.recovered ? " recovered" : "");
   else if ("between" in row)
-    text += ", CE about " + loss(row.between) + lossChange(row.between) + ", between measured members";
+    text += ", CE about " + loss(row.between) + lossChange(row.between) + ", interpolated between measured members";
   return text;
 }
 
 /* What the member is beside the model that it is made from. */
 function beside(row) {
-  let text = "Beside the full model: tensors of " + bytes(row.bytes) + " for " + bytes(rows[0].bytes) + " (" +
-    change(row.bytes / rows[0].bytes - 1) + "), " + count(row.params_active) + " active parameters for " +
+  let text = "Compared with the full model: tensors of " + bytes(row.bytes) + " instead of " + bytes(rows[0].bytes) + " (" +
+    change(row.bytes / rows[0].bytes - 1) + "), " + count(row.params_active) + " active parameters instead of " +
     count(rows[0].params_active) + " (" + change(row.params_active / rows[0].params_active - 1) + ")";
   const ce = row.quality ? row.quality[0] : row.between;
   if (full > 0 && ce !== undefined)
-    text += ", " + (row.quality ? "" : "about ") + loss(ce) + " cross-entropy for " + loss(full) + lossChange(ce);
+    text += ", a cross-entropy of " + (row.quality ? "" : "about ") + loss(ce) + " instead of " + loss(full) + lossChange(ce);
   if (row.quality)
-    text += ". Divergence from it " + loss(row.quality[1]) + "; after " + percent(row.quality[2]) +
-      " of tokens both have the same most probable next one";
+    text += ". Its divergence from the full model is " + loss(row.quality[1]) + "; for " + percent(row.quality[2]) +
+      " of tokens both have the same most probable next token";
   return text + ".";
 }
 
@@ -126,19 +126,19 @@ function opening() {
   for (const card of data.cards.slice().reverse()) {
     const first = rows.findIndex((row) => row.bytes + cacheBytes(context()) <= card.space);
     if (first > 0)
-      return [first, "it is the largest member that fits a card of " + card.bytes / 1e9 + " GB beside the cache of " +
-        many(context(), "token") + "; the full model does not"];
+      return [first, "it is the largest member that fits a GPU of " + card.bytes / 1e9 + " GB with a cache of " +
+        many(context(), "token") + "; the full model does not fit"];
   }
   let close = 0;
   rows.forEach((row, i) => {
     if (row.quality && Math.max(row.quality[0] - full, row.quality[1]) <= CLOSE * full) close = i;
   });
   if (close > 0)
-    return [close, "it is the smallest member that was measured to lose, and to diverge by, at most " +
+    return [close, "it is the smallest member whose measured loss increase and divergence are at most " +
       (100 * CLOSE).toFixed(0) + " % of the full model's cross-entropy"];
   const knee = rows.findIndex((row) => row.index >= data.knee); // -1 where there is none
   if (knee >= 0) return [knee, "it is the knee: beyond it loss grows faster than on average"];
-  return [Math.floor(rows.length / 2), "it is in the middle; no losses say more"];
+  return [Math.floor(rows.length / 2), "it is the middle one; no losses were measured"];
 }
 
 function choose(at) {
@@ -181,11 +181,11 @@ function formQuality(row, i) {
 
 function sizes() {
   const row = rows[state.at], table = byId("sizes");
-  const top = el("tr", {}, el("th", { scope: "col" }, "Form"), el("th", { scope: "col" }, "Weights"),
-    el("th", { scope: "col" }, "All files"), el("th", { scope: "col" }, "Beside the checkpoint"),
+  const top = el("tr", {}, el("th", { scope: "col" }, "Layout"), el("th", { scope: "col" }, "Weights"),
+    el("th", { scope: "col" }, "All files"), el("th", { scope: "col" }, "Against the checkpoint"),
     el("th", { scope: "col" }, "Cross-entropy"), el("th", { scope: "col", class: "left" }, "Tensor parallel"));
   for (const card of data.cards)
-    top.append(el("th", { scope: "col" }, "Card of " + card.bytes / 1e9 + " GB"));
+    top.append(el("th", { scope: "col" }, "GPU of " + card.bytes / 1e9 + " GB"));
   top.append(el("th", { scope: "col", class: "left" }, "Runs in"));
   const body = el("tbody", {});
   row.forms.forEach((cells, i) => {
@@ -203,17 +203,17 @@ function sizes() {
   byId("member").textContent = "Member " + row.index + ": " + describe(row) + "; experts are " + row.min +
     " to " + row.max + " channels wide, " + row.mean.toFixed(1) + " on average; " + count(row.params) +
     " parameters, " + count(row.params_active) + " active for a token." + (isKnee(row) ?
-    " This is the knee of the family: beyond it, bytes cost more loss than they do on average." : "");
+    " This is the knee of the family: beyond it, loss grows faster than on average." : "");
   byId("change").textContent = beside(row);
   byId("larger-note").textContent = larger(row);
   const c = data.cache;
   byId("cards-note").textContent =
-    "A GB of a card is 10⁹ bytes, and nine tenths of it are for weights and cache. Keys and values take " +
+    "A GB is 10⁹ bytes here, and nine tenths of a GPU's memory are for weights and cache. Keys and values take " +
     bytes(c.token) + " for each token" +
     (c.window ? ", " + bytes(c.window_token) + " for each of the last " + c.window : "") +
-    (c.fixed ? ", " + bytes(c.fixed) + " whatever the length" : "") + "; " +
+    (c.fixed ? ", " + bytes(c.fixed) + " for any length" : "") + "; " +
     bytes(cacheBytes(context())) + " for " + many(context(), "token") +
-    ". ✓ says of how many tokens the sequence can be; – is a form that no server reads.";
+    ". After ✓ is the longest sequence that fits; – is a layout that no server reads.";
 }
 
 /* All files, or the tensors where these were not counted, and the checkpoint's: names and headers
@@ -229,8 +229,8 @@ function larger(row) {
     return [formName(i) + (first ? " (smaller from " + percent(first.budget) + " on)" : " (smaller at no budget)")];
   });
   const tensors = data.packed ? " (of rounded formats only tensors are counted)" : " (only tensors are counted)";
-  return "Beside the checkpoint: all files" + tensors + ", for the checkpoint's weight files, " + bytes(data.source) +
-    ". " + (said.length ? "Larger than these here: " + said.join(", ") + "." : "No form is larger here.");
+  return "Against the checkpoint: all files" + tensors + ", compared with the checkpoint's weight files, " + bytes(data.source) +
+    ". " + (said.length ? "Larger than these: " + said.join(", ") + "." : "No layout is larger.");
 }
 
 /* Why some programs do not run a form, each reason once. */
@@ -238,8 +238,8 @@ function programs() {
   const why = new Map(), place = byId("programs-note");
   data.forms.forEach((f) => f.runs_not.forEach((text) => why.set(text, [...(why.get(text) || []), f.name])));
   for (const [text, names] of why) place.append(el("li", {}, names.join(", ") + ": not in " + text + "."));
-  place.append(el("li", {}, "What runs in what is by fm-clients(7) and fm-guide(7), for transformers 5.23, vLLM 0.32 and " +
-    "SGLang 0.5.23. Nothing was run on a GPU; of the rounded formats fp8-block and w4a16 were run in vLLM, on a CPU. " +
+  place.append(el("li", {}, "Which programs run a layout is documented in fm-clients(7) and fm-guide(7), for transformers 5.23, " +
+    "vLLM 0.32 and SGLang 0.5.23. Nothing was run on a GPU; of the rounded formats, fp8-block and w4a16 were run in vLLM, on a CPU. " +
     "fm_sglang is the suite's package for SGLang."));
 }
 
@@ -258,9 +258,9 @@ function exportLine() {
 
 function exporting() {
   if (!data.packed) {
-    byId("exporting").replaceChildren(el("h3", {}, "The export line"), el("p", {},
+    byId("exporting").replaceChildren(el("h3", {}, "Command to export it"), el("p", {},
       "This stream has no weights yet: ", code("fm-pack --model DIR " + quoted(data.file) + " > family.fm"),
-      " makes the bundle, from which exports are made."));
+      " makes the bundle that exports are made from."));
     return;
   }
   const select = byId("form");

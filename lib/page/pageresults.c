@@ -63,8 +63,8 @@ static int removed_of(const struct reading *r, double budget, uint64_t *removed)
     *removed = (uint64_t)llround(n);
     if (fabs(n - (double)*removed) > 1e-6 + 1e-15 * all)
         return fm_fail(r->err, FM_ECONFIG,
-                       "budget %.9g is no whole number of the %.0f channels of this family: the "
-                       "figures are of another",
+                       "budget %.9g is not a whole number of this family's %.0f channels: the "
+                       "figures belong to another family",
                        budget, all);
     return FM_OK;
 }
@@ -105,7 +105,7 @@ static int half_of(const struct reading *r, const cJSON *o, const char *key, dou
         *half = (high->valuedouble - low->valuedouble) / 2;
     return *half >= 0 && *half <= DBL_MAX
                ? FM_OK
-               : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is no interval", key);
+               : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is not an interval", key);
 }
 
 /* Append to a point, after its agreement, the half widths of the two intervals; -1 marks a
@@ -302,7 +302,7 @@ static int bytes_of(const struct reading *r, const char *layout, double budget, 
             }
     return fm_fail(r->err, FM_ECONFIG,
                    "this family has no member of budget %.9g in a layout of that name: the figures "
-                   "are of another",
+                   "belong to another family",
                    budget);
 }
 
@@ -425,7 +425,8 @@ static int read_report(struct reading *r, cJSON *sets, const char *path)
         if (!rc)
             rc = cJSON_IsObject(one) && cJSON_HasObjectItem(one, "layout")
                      ? read_figures(r, sets, "fm-bench quality", path, &named)
-                     : fm_fail(r->err, FM_EFORMAT, "\"exports\" are no exported directories");
+                     : fm_fail(r->err, FM_EFORMAT,
+                               "\"exports\" has an entry that is not an exported directory");
     }
     return rc;
 }

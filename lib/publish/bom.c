@@ -483,7 +483,8 @@ static int check_export(struct bom *b, struct fm_err *err)
             return err->code;
         if (!m || !fm_digest_parse(&digest, hex, strlen(hex)) ||
             !fm_digest_equal(&digest, &m->digest))
-            return fm_fail(err, FM_ECONFIG, "'%s' is not that of %s; --from names another bundle",
+            return fm_fail(err, FM_ECONFIG,
+                           "'%s' does not match %s; --from must name the bundle that was exported",
                            keys[i], b->options->bundle);
     }
     int rc = fm_json_get_int(b->export_json, "index", 0, masks->count - 1, &index, err);
@@ -493,7 +494,8 @@ static int check_export(struct bom *b, struct fm_err *err)
         rc = fm_json_get_string(b->export_json, "layout", &layout, err);
     if (!rc && (uint64_t)removed != masks->mask[index].removed)
         rc = fm_fail(err, FM_ECONFIG,
-                     "'removed' is %lld; mask %lld of %s removes %llu: --from names another bundle",
+                     "'removed' is %lld, but mask %lld of %s removes %llu; --from must name the "
+                     "bundle that was exported",
                      (long long)removed, (long long)index, b->options->bundle,
                      (unsigned long long)masks->mask[index].removed);
     b->index = (int)index;
@@ -510,7 +512,7 @@ static int open_export(struct bom *b, struct fm_err *err)
     size_t size;
     int rc = fm_file_slurp_in(target, FM_EXPORT_JSON, JSON_BYTES_MAX, &text, &size, err);
     if (rc)
-        return fm_within(err, "no export of fm-pack");
+        return fm_within(err, "it is not an export of fm-pack");
     rc = fm_json_tree(&b->export_json, text, size, err);
     if (!rc)
         rc = check_export(b, err);
@@ -590,7 +592,8 @@ int fm_bom_write(const struct fm_run_options *run, const struct fm_bom_options *
     if (!rc)
         rc = fm_output_text(r->path, text, run->outputs.force, err);
     if (!rc && b.files.directory && fm_file_is_in(options->target, FM_OMS_NAME))
-        fm_run_note(run, "signature now stale, sign again: %s/" FM_OMS_NAME, options->target);
+        fm_run_note(run, "the signature no longer matches; sign again: %s/" FM_OMS_NAME,
+                    options->target);
     r->files = b.files.entries;
     r->bytes = fm_files_bytes(&b.files);
     r->seconds = fm_clock_now() - start;

@@ -107,7 +107,8 @@ static int meet(struct walk *w, const char *path, const char *name, int level, s
         return fm_fail(err, FM_EFORMAT, "'%s' is neither a file nor a directory", name);
     if (w->rule->ino && st.st_dev == w->rule->dev && st.st_ino == w->rule->ino)
         return fm_fail(err, FM_EUSAGE,
-                       "'%s' is the private key; keep it out of a directory that others get", name);
+                       "'%s' is the private key; remove it from a directory that you publish",
+                       name);
     if (fm_oms_check_name(name, err))
         return err->code;
     return add_entry(w->f, name, (uint64_t)st.st_size, err);

@@ -306,8 +306,9 @@ static int verify(const struct fm_run_options *run, const struct fm_sign_options
         describe(r, &f);
     }
     if (!rc && r->failed)
-        rc = fm_fail(err, FM_EDIFF, "%s is not what was signed: %llu of %zu files failed",
-                     o->target, (unsigned long long)r->failed, m.resources);
+        rc = fm_fail(err, FM_EDIFF, "%s is not what was signed: %llu of %zu file%s failed",
+                     o->target, (unsigned long long)r->failed, m.resources,
+                     m.resources == 1 ? "" : "s");
     fm_files_release(&f);
     fm_oms_release(&m);
     return rc;

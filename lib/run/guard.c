@@ -191,8 +191,8 @@ static int check_beside(const struct spot *s, const char *written, const struct 
     for (int i = 0; fm_tokens_beside(name, r->path, i); i++)
         if (locate(&other, name, strlen(name), "") && is_same(s, &other))
             return fm_fail(err, FM_EUSAGE,
-                           "'%s' belongs to '%s', which is read (%s); choose another name", written,
-                           r->path, what);
+                           "'%s' belongs to '%s', which is an input (%s); choose another name",
+                           written, r->path, what);
     return FM_OK;
 }
 
@@ -205,23 +205,24 @@ static int check_read(const struct spot *s, const char *name, const struct fm_gu
     if (!(stream ? locate_stream(&r, STDIN_FILENO) : locate(&r, read->path, read->length, "")))
         return FM_OK;
     if (is_same(s, &r))
-        return fm_fail(err, FM_EUSAGE, "'%s' is read too (%s); choose another name", name,
+        return fm_fail(err, FM_EUSAGE, "'%s' is also an input (%s); choose another name", name,
                        read->what);
     if (stream)
         return FM_OK;
     if (is_below(s, &r))
         return fm_fail(err, FM_EUSAGE,
-                       "'%s' lies in '%s', which is read (%s); choose another place", name, r.path,
-                       read->what);
+                       "'%s' is inside '%s', which is an input (%s); choose another place", name,
+                       r.path, read->what);
     if (s->name && find_linked(&linked, s, &r, err))
         return err->code;
     if (linked)
         return fm_fail(err, FM_EUSAGE,
-                       "'%s' is a file of '%s', which is read (%s); choose another name", name,
+                       "'%s' is a file of '%s', which is an input (%s); choose another name", name,
                        r.path, read->what);
     if (is_below(&r, s))
-        return fm_fail(err, FM_EUSAGE, "'%s' holds '%s', which is read (%s); choose another name",
-                       name, r.path, read->what);
+        return fm_fail(err, FM_EUSAGE,
+                       "'%s' contains '%s', which is an input (%s); choose another name", name,
+                       r.path, read->what);
     return is_directory(&r) ? FM_OK : check_beside(s, name, &r, read->what, err);
 }
 
@@ -244,10 +245,11 @@ static int check_twins(const struct fm_guard *g, int write, const struct spot *s
         if (is_stream(w) || !locate_write(&other, w))
             continue;
         if (is_same(s, &other))
-            return fm_fail(err, FM_EUSAGE, "'%s' is written by %s too; choose another name",
+            return fm_fail(err, FM_EUSAGE, "'%s' is also written by %s; choose another name",
                            s->path, w->what);
         if (is_below(s, &other) || is_below(&other, s))
-            return fm_fail(err, FM_EUSAGE, "'%s' and '%s' of %s lie in one another; choose another",
+            return fm_fail(err, FM_EUSAGE,
+                           "'%s' and '%s' of %s are one inside the other; choose another name",
                            s->path, other.path, w->what);
     }
     return FM_OK;
@@ -270,7 +272,7 @@ static int check_target(const struct fm_guard *g, const struct fm_guard_write *w
     if (w->kind == FM_GUARD_LOCK)
         return FM_OK; /* checked by formats/file/lock.h */
     if (w->kind == FM_GUARD_STATE && strcmp(w->path, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "a state needs a file");
+        return fm_fail(err, FM_EUSAGE, "a state must be a file, not standard output");
     if (w->kind == FM_GUARD_SIDE && !g->force && lstat(w->path, &st) == 0 && S_ISREG(st.st_mode) &&
         !is_own(w->path, w->own, g->tool))
         return fm_fail(err, FM_ECREATE,
@@ -287,7 +289,7 @@ static int check_write(const struct fm_guard *g, int write, struct fm_err *err)
     for (int i = 0; i < write && is_stream(w); i++)
         if (is_stream(&g->write[i]))
             return fm_fail(err, FM_EUSAGE,
-                           "%s goes to standard output too; name a file for one of them",
+                           "%s also goes to standard output; name a file for one of them",
                            g->write[i].what);
     if (is_stream(w))
         return FM_OK;
@@ -309,7 +311,7 @@ static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
         return err->code;
     for (int i = 0; i < g->writes; i++)
         if (!is_stream(&g->write[i]) && locate_write(&other, &g->write[i]) && is_same(&s, &other))
-            return fm_fail(err, FM_EUSAGE, "%s: '%s' is standard output too; choose another name",
+            return fm_fail(err, FM_EUSAGE, "%s: '%s' is also standard output; choose another name",
                            g->write[i].what, other.path);
     return FM_OK;
 }

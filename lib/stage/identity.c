@@ -220,8 +220,8 @@ static int read_extra(struct fm_stage_model *m, const cJSON *model,
                     : -1;
         if (i < 0 || m->extra.seen >> i)
             return fm_fail(err, FM_EFORMAT,
-                           "extra: 'layers' are no increasing numbers of layers that family '%s' "
-                           "can have behind %d",
+                           "extra: 'layers' must increase and be layers that family '%s' can have "
+                           "after its first %d",
                            family->name, m->L);
         m->extra.seen |= 1u << i;
         m->extra.first = entry->valueint - i;

@@ -149,8 +149,9 @@ static int open_state(struct fm_output *out, const char *path, const char *tool,
     struct stat st;
     bool own = fm_journal_is_own(path, tool);
     if (!own && lstat(path, &st) == 0)
-        return fm_fail(err, FM_ECREATE, "'%s' is there and no state of %s; choose another name",
-                       path, tool);
+        return fm_fail(err, FM_ECREATE,
+                       "'%s' exists and is not a state file of %s; choose another name", path,
+                       tool);
     return fm_output_open(out, path, true, own, err);
 }
 

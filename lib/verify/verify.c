@@ -288,7 +288,8 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
                      v.machine   ? v.machine
                      : v.differs ? FM_EDIFF
                                  : FM_EFORMAT,
-                     "%s does not verify: %llu of %llu items failed", options->target,
-                     (unsigned long long)report->failed, (unsigned long long)report->items);
+                     "%s does not verify: %llu of %llu item%s failed", options->target,
+                     (unsigned long long)report->failed, (unsigned long long)report->items,
+                     report->items == 1 ? "" : "s");
     return rc;
 }

@@ -84,7 +84,7 @@ static void check_quality(struct fm_bundle_job *j)
         first = first ? first : q;
         if (q->positions != first->positions || q->recovered != first->recovered)
             fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
-                             "budget %d: quality was not measured as that of the first is", b);
+                             "budget %d: quality was not measured like that of the first", b);
         if (q->recovered && !adapted)
             fm_verifier_find(
                 j->v, 0, FM_EFORMAT, MANIFEST,

@@ -173,14 +173,14 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
     fm_extra_print(want, said);
     if (extra.tensors != said->tensors || extra.bytes != said->bytes || extra.seen != said->seen)
         return fm_fail(err, FM_EFORMAT,
-                       "has %" PRIu64 " tensors of no decoder layer in %" PRIu64
+                       "has %" PRIu64 " tensors outside the decoder layers in %" PRIu64
                        " bytes (layers '%s'), the manifest says %" PRIu64 " in %" PRIu64 " ('%s')",
                        extra.tensors, extra.bytes, have, said->tensors, said->bytes, want);
     for (int i = 0; i < FM_DTYPES; i++)
         elements += nonexpert.elements[i];
     if (elements != needed)
         return fm_fail(err, FM_EFORMAT,
-                       "tensors that are no experts' have %" PRIu64 " elements, the model %" PRIu64,
+                       "tensors outside the experts have %" PRIu64 " elements, the model %" PRIu64,
                        elements, needed);
     if (fm_nonexpert_equal(&nonexpert, known))
         return fm_extra_check(&extra, &j->config, err);
@@ -228,7 +228,7 @@ static void check_presence(struct fm_bundle_job *j)
                          "is missing: the manifest has an adapter");
     if (!j->model.extra.tensors && fm_bundle_find(&j->bundle, FM_VOLUMES_EXTRA))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_VOLUMES_EXTRA,
-                         "is there, and the manifest knows of none");
+                         "exists, but the manifest has none");
     for (int m = 0; packed && m < j->config.M; m++) {
         char name[FM_VOLUMES_NAME_BYTES];
         fm_volumes_member(name, j->config.moe[m]);

@@ -109,7 +109,7 @@ int fm_verify_claim(struct fm_verify_claim *c, const struct fm_verifier *v, stru
     int rc =
         fm_file_slurp_at(v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &c->text, &c->size, err);
     if (rc)
-        return fm_within(err, "no export of fm-pack");
+        return fm_within(err, "it is not an export of fm-pack");
     rc = fm_json_tree(&c->json, c->text, c->size, err);
     if (!rc)
         rc = fm_bundle_check_schema(c->json, err);
@@ -269,7 +269,7 @@ static int compare_card(struct fm_verify_job *j, size_t i, const char *have, siz
     const char *name = j->plan.file[i].name;
     char *a = NULL, *b = NULL;
     struct fm_err wrong = {0};
-    int rc = strlen(have) != size ? fm_fail(&wrong, FM_EDIFF, "is no text: it has a byte of zero")
+    int rc = strlen(have) != size ? fm_fail(&wrong, FM_EDIFF, "is not text: it has a zero byte")
                                   : fm_card_compared(&a, have, &wrong);
     if (!rc)
         rc = fm_card_compared(&b, want, &wrong);
@@ -279,7 +279,7 @@ static int compare_card(struct fm_verify_job *j, size_t i, const char *have, siz
         fm_verifier_find(j->v, i, FM_EDIFF, name, "%s", wrong.text);
     else if (strcmp(a, b) != 0)
         fm_verifier_find(j->v, i, FM_EDIFF, name,
-                         "differs between its marks from what the bundle says of it");
+                         "differs, between its marks, from what the bundle gives");
     free(a);
     free(b);
     return err->code;
@@ -291,7 +291,7 @@ static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, s
 {
     const struct fm_planned_file *f = &j->plan.file[i];
     if (size != f->header_bytes || memcmp(text, want, size) != 0)
-        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle says of it");
+        fm_verifier_find(j->v, i, FM_EDIFF, f->name, "differs from what the bundle gives");
 }
 
 /* Compare fm-export.json, except for recorded figures and digests of files. */

@@ -84,7 +84,7 @@ static void compare(struct job *j, const float *have, const float *want)
     r->items += n;
     if (!(r->logprob_diff_max <= LOGPROB_LIMIT))
         fm_verifier_find(j->v, SIZE_MAX, FM_EDIFF, "function",
-                         "sequence %zu, token %zu: log-probability %.6f, wanted %.6f (limit %g)",
+                         "sequence %zu, token %zu: log-probability %.6f, expected %.6f (limit %g)",
                          worst / (size_t)(j->calib.T - 1), worst % (size_t)(j->calib.T - 1) + 1,
                          have[worst], want[worst], LOGPROB_LIMIT);
 }

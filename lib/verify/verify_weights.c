@@ -129,7 +129,7 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     struct fm_digest digest = fm_digest_of(whole, size);
     if (!rc && !fm_digest_equal(&digest, &digests(p)[s]))
         rc = fm_fail(err, FM_EFORMAT,
-                     "%s: layer %d, expert %d: its weights are not those of its checksums",
+                     "%s: layer %d, expert %d: its weights do not match its checksums",
                      j->v->options->against, layer_of(p), p->b->e);
     if (!rc && memcmp(whole, rows, kept) != 0)
         say_differs(p, s);

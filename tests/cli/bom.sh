@@ -81,7 +81,7 @@ try --bom --from absent.fm out
 mkdir empty && try --bom --from family.fm empty
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget-step 0.25 -o other ranked >/dev/null
 fm-pack -q --model "$odd" -o other.fm other >/dev/null
-try --bom --from other.fm out 2>&1 | sed 's/is [0-9]*; mask [0-9]*/is N; mask N/; s/removes [0-9]*/removes N/'
+try --bom --from other.fm out 2>&1 | sed 's/is [0-9]*, but mask [0-9]*/is N, but mask N/; s/removes [0-9]*/removes N/'
 try --bom --model "$GOLDEN/tiny-mixtral" family.fm | figures
 try --bom --base-model nonsense family.fm
 try --bom --list family.fm

@@ -17,7 +17,7 @@ examples fm-family.1
 grep '^+' complained
 grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
 # Of the two only the second export is new.
-grep '^up to date' said | sed 's/ is of.*//'
+grep '^up to date' said | sed 's/ was made.*//'
 
 grep '^fm-family: ' said | sed 's/ [0-9.]* MB/ N MB/g; s/\(cross-[^,;]*\) [0-9.]*/\1 L/g'
 

@@ -16,9 +16,9 @@ export_again "notes"
 rm out/notes.txt
 fm-pack -q --force --export out --budget 0.4 --shard-size 60KB family.fm >/dev/null
 sed -i '/"files"/d' out/fm-export.json
-export_again "it lists no files" "s/holds '[^']*'/holds 'FILE'/"
+export_again "it lists no files" "s/contains '[^']*'/contains 'FILE'/"
 echo '{}' >out/fm-export.json
-export_again "no export" "s/holds '[^']*'/holds 'FILE'/"
+export_again "no export" "s/contains '[^']*'/contains 'FILE'/"
 rm -rf out
 mkdir out
 export_again "empty"

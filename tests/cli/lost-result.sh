@@ -28,5 +28,5 @@ again fm-train "${model[@]}" --method uniform --budget-step 0.5 -o out in/ranked
 again fm-recover "${model[@]}" --steps 1 -o out in/trained
 again fm-pack -q --model "$odd" -o out in/trained
 again fm-pack -q --export out --budget 0.4 in/family.fm
-grep -v 'saw no token' said | sort | uniq -c | sed 's/^ *//'
+grep -v 'received no token' said | sort | uniq -c | sed 's/^ *//'
 find . -mindepth 1 -maxdepth 1 | sort

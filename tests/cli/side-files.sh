@@ -127,7 +127,7 @@ show() { # show TITLE COMMAND...: its status, without what it says
     shift
     "$@" >/dev/null 2>"$pristine/complained"
     status=$?
-    grep -v 'saw no token' "$pristine/complained"
+    grep -v 'received no token' "$pristine/complained"
     echo "$title: status $status"
 }
 echo "-- replaced with --force, and then as its own"

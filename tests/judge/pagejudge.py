@@ -164,7 +164,7 @@ def sees_member(b, row, full, forms, model):
     q = row["quality"]
     said = f"{100 * row['budget']:.1f} % of channels removed, {units(row['bytes'])}, CE "
     said += ("about " if q["interpolated"] else "") + f"{q['ce']:.4f} ({change(q['ce'] / full['quality']['ce'])})"
-    said += ", between measured members" if q["interpolated"] else ""
+    said += ", interpolated between measured members" if q["interpolated"] else ""
     assert b.text("#chosen") == said, (b.text("#chosen"), said)
     assert b.run("slider.getAttribute('aria-valuetext')") == f"member {row['index']}, {said}"
     assert f"--mask {row['index']} --layout ragged family.fm" in b.text("#line")
@@ -180,7 +180,7 @@ def sees_member(b, row, full, forms, model):
             assert all(c == "✓ all 512" for c in cells[6:9]), cells
             assert "vLLM" in cells[9], cells
         assert cells[3] == change(form.get("files", form["tensors"]) / SOURCE), cells
-    tensors = f"tensors of {units(row['bytes'])} for {units(full['bytes'])} ({change(row['bytes'] / full['bytes'])})"
+    tensors = f"tensors of {units(row['bytes'])} instead of {units(full['bytes'])} ({change(row['bytes'] / full['bytes'])})"
     assert tensors in b.text("#change"), b.text("#change")
     layers = b.run("[...document.querySelectorAll('#layers tbody tr')].map("
                    "(tr) => [...tr.cells].map((c) => Number(c.textContent)))")
@@ -228,7 +228,7 @@ def opens_well(b, listed):
              and max(r["quality"]["ce"] - full, r["quality"]["kl"]) <= 0.03 * full]
     assert int(b.run("slider.value")) == close[-1]["index"] > 0, b.text("#opened")
     assert b.text("#opened").startswith(f"The page opens at {100 * close[-1]['budget']:.1f} % removed: it is the smallest member")
-    assert "32 sequences of 128 tokens (4064 predictions), from data of their own (4096 tokens, format npy)" in b.text("#held")
+    assert "32 sequences of 128 tokens (4064 predictions), from separate data (4096 tokens, format npy)" in b.text("#held")
     lines = b.run("[...document.querySelectorAll('.legend .word')].map((s) => s.textContent)")
     assert len(lines) == 8 and all(": " in line for line in lines), lines
     assert "uniform nvfp4: not in transformers" in b.text("#programs-note"), b.text("#programs-note")

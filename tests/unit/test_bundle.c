@@ -490,7 +490,7 @@ TEST(a_name_that_is_not_carried_is_an_error)
         struct fm_part part = {.name = names[i], .data = "x", .size = 1};
         assert_int_equal(fm_bundle_begin(&w, path_a, true, new_manifest("rank"), &part, 1, &err),
                          FM_ECONFIG);
-        assert_non_null(strstr(err.text, "cannot be carried along"));
+        assert_non_null(strstr(err.text, "cannot be copied"));
     }
     struct fm_carried_sum sum = {0};
     struct fm_err err = {0};

@@ -91,8 +91,7 @@ TEST(carries_what_a_runtime_needs)
         "generation_config.json merges.txt modeling_x.py notes.txt qwen.tiktoken tokenizer.json "
         "tokenizer.model.v3");
     is_refused(name, (const char *const[]){"*.doc", NULL}, FM_EUSAGE, "has no file '*.doc'");
-    is_refused(name, (const char *const[]){"model.gguf", NULL}, FM_EUSAGE,
-               "that can be carried along");
+    is_refused(name, (const char *const[]){"model.gguf", NULL}, FM_EUSAGE, "that can be copied");
 }
 
 TEST(gives_the_bytes_that_were_there)

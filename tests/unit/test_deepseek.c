@@ -106,7 +106,7 @@ TEST(a_list_says_which_layers_are_dense)
     refused(lite, "\"first_k_dense_replace\":2", FM_ECONFIG, "first_k_dense_replace 2 without");
     refused(lite,
             "\"first_k_dense_replace\":1,\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]",
-            FM_ECONFIG, "are not the same layers");
+            FM_ECONFIG, "name different layers");
     refused(lite, "\"mlp_layer_types\":[\"dense\",\"sparse\"]", FM_EFORMAT, "2 entries for 3");
     refused(lite, "\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\"]", FM_ECONFIG, "no layer is");
     refused(lite, "\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\"]", FM_ECONFIG, "'moe'");

@@ -90,9 +90,8 @@ TEST(options_that_do_not_go_together_are_refused)
         assert_int_equal(fm_export_plan(&run, &bad[i], &r, &err), FM_EUSAGE);
     const struct fm_layout *layout = &fm_layout_ragged;
     assert_int_equal(fm_layouts_vllm(&layout, &err), FM_EUSAGE);
-    assert_string_equal(err.text,
-                        "--for vllm is a form of layout layer; layout ragged has one form "
-                        "for all");
+    assert_string_equal(
+        err.text, "--for vllm needs layout layer; layout ragged is the same for all programs");
 }
 
 /* Properties that the option's choices, the list and its users rely on. */

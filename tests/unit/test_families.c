@@ -150,7 +150,8 @@ TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
         const char *none = i ? "null" : "0";
         snprintf(more, sizeof more, "\"sliding_window\":%s", none);
         refused(GPT_OSS_TURNED, more, FM_ECONFIG,
-                "sliding_window is null or 0, and layer 0 is sliding_attention: programs differ");
+                "sliding_window is null or 0 but layer 0 is sliding_attention, which programs "
+                "interpret");
         snprintf(more, sizeof more, "%s\"sliding_window\":%s", all_full, none);
         must(GPT_OSS_TURNED, more);
     }
@@ -158,10 +159,10 @@ TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 
 TEST(gpt_oss_says_its_rotation)
 {
-    refused(GPT_OSS_SIZES, NULL, FM_ECONFIG, "no rope_parameters or rope_scaling: programs differ");
+    refused(GPT_OSS_SIZES, NULL, FM_ECONFIG, "rope_parameters and rope_scaling are missing");
     refused(GPT_OSS_SIZES, "\"rope_scaling\":{},\"rope_theta\":150000", FM_ECONFIG,
-            "no rope_parameters or rope_scaling: programs differ");
-    refused(GPT_OSS_SIZES, "\"rope_parameters\":null", FM_ECONFIG, "programs differ");
+            "rope_parameters and rope_scaling are missing");
+    refused(GPT_OSS_SIZES, "\"rope_parameters\":null", FM_ECONFIG, "programs interpret");
     struct fm_config c = must(GPT_OSS_SIZES, "\"rope_parameters\":{}");
     assert_true(c.gqa->rope.theta == 150000 && c.gqa->rope.scale == 1);
 }

@@ -110,7 +110,7 @@ TEST(each_type_of_layer_says_its_rotation)
            "rope_scaling is not supported for test");
     must(KEYS ",\"swa_rope_theta\":30,\"partial_rotary_factor\":0.6");
     expect(KEYS ",\"swa_rope_theta\":31", FM_ECONFIG,
-           "swa_rope_theta 31 is not the rope_theta 30 of sliding_attention");
+           "swa_rope_theta 31 differs from the rope_theta 30 of sliding_attention");
     expect(KEYS ",\"partial_rotary_factor\":0.4", FM_ECONFIG,
            "partial_rotary_factor 0.4 does not rotate 6 elements, as sliding_attention does");
 }

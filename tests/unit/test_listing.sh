@@ -63,7 +63,7 @@ for file in "$odd"/*.safetensors; do
 done
 sums=$(xxhsum -q ./*.safetensors)
 for file in *.safetensors; do
-    refused 2 "which is read" fm-pack -q --model linked -f -o "$file" trained
+    refused 2 "which is an input" fm-pack -q --model linked -f -o "$file" trained
 done
 [ "$(xxhsum -q ./*.safetensors)" = "$sums" ] || { echo "a shard was replaced" && failures=$((failures + 1)); }
 "$bin/fm-pack" -q --model "$odd" --part-size 256K -o parts/family.fm trained >/dev/null || exit 1
@@ -71,5 +71,5 @@ refused 66 "its parts do" fm-pack --no-sandbox --list parts/family.fm
 refused 73 "a bundle of the same name" fm-pack -q --model "$odd" -o parts/family.fm trained
 refused 66 "is a Hugging Face cache" fm-pack -q --model hub -o new trained
 cp "$odd/config.json" empty && touch empty/model-00001-of-00002.safetensors
-refused 66 "has shards and no" fm-pack -q --model empty -o new trained
+refused 66 "has shards but no" fm-pack -q --model empty -o new trained
 exit $((failures > 0))

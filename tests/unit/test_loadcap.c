@@ -206,8 +206,8 @@ TEST(what_lies_outside_of_the_cap_is_refused)
     } bad[5] = {{capped(LOW, HIGH), "--budget 0.4 is outside of --load-cap 0.2:0.35"},
                 {capped(LOW, HIGH), "mask 2 is outside of --load-cap, which keeps 3 to 4"},
                 {capped(LOW, HIGH), "no mask 7"},
-                {capped(0.25, 0.3), "keeps none of the family's 7 budgets"},
-                {capped(LOW, HIGH), "--load-cap is for layout elastic"}};
+                {capped(0.25, 0.3), "contains none of the family's 7 budgets"},
+                {capped(LOW, HIGH), "--load-cap needs layout elastic"}};
     bad[0].o.by = FM_BY_BUDGET;
     bad[0].o.budget = 0.4;
     bad[1].o.by = bad[2].o.by = FM_BY_MASK;

@@ -53,7 +53,7 @@ TEST(what_it_cannot_be_is_refused_by_name)
            "rope_theta above 1");
     expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2},"
                  "\"rope_parameters\":{\"rope_type\":\"default\"}",
-           FM_ECONFIG, "say one of them");
+           FM_ECONFIG, "keep one of them");
     expect("\"num_attention_heads\":3,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":11,"
            "\"v_head_dim\":5,\"kv_lora_rank\":13,\"q_lora_rank\":null",
            FM_EFORMAT, "qk_rope_head_dim 11 is not even");

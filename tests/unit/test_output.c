@@ -360,7 +360,8 @@ TEST(what_another_run_put_there_stays)
         put(&second, MARK, "second");
         assert_int_equal(fm_outdir_commit(&first, &err), FM_OK);
         assert_int_equal(fm_outdir_commit(&second, &err), FM_ECREATE);
-        if (!strstr(err.text, there ? "another process replaced '" : "another process made '"))
+        if (!strstr(err.text,
+                    there ? "another process has replaced '" : "another process has made '"))
             fail_msg("%s", err.text);
         assert_int_equal(scratch_entries(scratch("two")), 1);
         assert_int_equal(access(scratch("two/dir/of-the-first"), F_OK), 0);

@@ -446,7 +446,7 @@ TEST(a_recovery_that_diverges_says_what_to_turn_down)
     o.alpha = 1e6; /* the merged weights exceed the largest number of the dtype in which they are
                       stored */
     assert_int_equal(fm_recover(&r.run, &o, &report, &err), FM_EFORMAT);
-    assert_non_null(strstr(err.text, "diverged, use a smaller --lr"));
+    assert_non_null(strstr(err.text, "diverged; use a smaller --lr"));
     fm_recover_report_release(&report);
 }
 

@@ -137,7 +137,7 @@ TEST(experts_have_the_familys_keys_or_the_usual_ones)
     c = must(ERNIE_EXPERTS, "\"num_experts\":64,\"num_experts_per_tok\":4");
     assert_true(c.E == 64 && c.K == 6);
     refused(ERNIE_EXPERTS, "\"num_experts\":32", FM_ECONFIG,
-            "num_experts 32 is not moe_num_experts 64, and programs read one or the other");
+            "num_experts 32 differs from moe_num_experts 64, and programs read one or the other");
     refused(ERNIE, "\"moe_num_experts\":4,\"moe_k\":6", FM_EFORMAT,
             "moe_k 6 is more than moe_num_experts 4");
     refused(ERNIE, "\"moe_k\":6", FM_EFORMAT, "moe_num_experts");
@@ -157,10 +157,11 @@ TEST(what_is_not_computed_is_refused_by_name)
     refused(GLM_AIR, "\"scoring_func\":\"softmax\"", FM_ECONFIG,
             "scoring_func 'softmax' is not supported for glm4_moe; supported: sigmoid");
     refused(GLM_AIR, "\"topk_method\":\"greedy\"", FM_ECONFIG, "supported: noaux_tc");
-    refused(GLM_AIR, "\"n_group\":3", FM_EFORMAT, "128 experts do not fall into n_group 3");
+    refused(GLM_AIR, "\"n_group\":3", FM_EFORMAT, "128 experts cannot be divided into n_group 3");
     refused(GLM_AIR, "\"n_group\":4,\"topk_group\":5", FM_EFORMAT, "topk_group 5");
-    refused(GLM_AIR, "\"n_group\":128,\"topk_group\":64", FM_EFORMAT, "1 experts a group");
-    refused(GLM_AIR, "\"n_group\":32,\"topk_group\":1", FM_EFORMAT, "no 8 to choose");
+    refused(GLM_AIR, "\"n_group\":128,\"topk_group\":64", FM_EFORMAT,
+            "leaves 1 experts in a group");
+    refused(GLM_AIR, "\"n_group\":32,\"topk_group\":1", FM_EFORMAT, "too few to choose 8");
     refused(GLM_AIR, "\"routed_scaling_factor\":0", FM_EFORMAT, "routed_scaling_factor");
     refused(GLM_AIR, "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4}", FM_ECONFIG, "yarn");
     refused(MINIMAX, "\"use_qk_norm\":false", FM_ECONFIG, "use_qk_norm false is not supported");

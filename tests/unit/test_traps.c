@@ -146,8 +146,8 @@ TEST(two_keys_for_the_width_of_hy3s_experts_agree)
     assert_int_equal(must(HY3, NULL).I, 1536);
     assert_int_equal(must(HY3_KEYS, NULL).I, 1536);
     refused(HY3_KEYS, "\"expert_hidden_dim\":1024", FM_ECONFIG,
-            "expert_hidden_dim 1024 is not moe_intermediate_size 1536, and programs read one or "
-            "the other");
+            "expert_hidden_dim 1024 differs from moe_intermediate_size 1536, and programs read one "
+            "or the other");
     refused(HY3_KEYS, "\"expert_hidden_dim\":0", FM_EFORMAT, "expert_hidden_dim");
     refused(HY3_KEYS, "\"expert_hidden_dim\":\"1536\"", FM_EFORMAT, "expert_hidden_dim");
 }
@@ -250,10 +250,10 @@ TEST(which_layers_share_indices_is_said_the_same_everywhere)
     refused(glm,
             "\"index_topk_pattern\":\"FFSS\",\"index_topk_freq\":2,"
             "\"index_skip_topk_offset\":2",
-            FM_ECONFIG, "index_topk_pattern and index_topk_freq say indexers of different layers");
+            FM_ECONFIG, "index_topk_pattern and index_topk_freq give indexers to different layers");
     refused(glm, "\"index_topk_freq\":4", FM_ECONFIG,
-            "index_topk_freq 4 without index_skip_topk_offset: programs differ");
-    refused(glm, "\"index_topk_pattern\":\"SFSS\"", FM_EFORMAT, "layer 0 shares the indices of no");
+            "index_topk_freq 4 without index_skip_topk_offset is interpreted");
+    refused(glm, "\"index_topk_pattern\":\"SFSS\"", FM_EFORMAT, "layer 0 cannot share the indices");
     refused(glm, "\"index_topk_pattern\":\"FFS\"", FM_EFORMAT, "has 3 entries for 4 layers");
     refused(glm, "\"index_topk_pattern\":\"FXSS\"", FM_ECONFIG, "of layer 1 is not supported");
     refused(glm, "\"indexer_types\":7", FM_EFORMAT, "neither a list nor a string");
@@ -265,8 +265,9 @@ TEST(which_layers_share_indices_is_said_the_same_everywhere)
 TEST(two_numbers_of_experts_are_refused)
 {
     assert_int_equal(must(GLM5_KEYS INDEXER "32", "\"num_experts\":64").E, 64);
-    refused(GLM5, "\"num_experts\":64", FM_ECONFIG, "num_experts 64 is not n_routed_experts 256");
-    refused(GLM5, "\"num_local_experts\":64", FM_ECONFIG, "num_local_experts 64 is not");
+    refused(GLM5, "\"num_experts\":64", FM_ECONFIG,
+            "num_experts 64 differs from n_routed_experts 256");
+    refused(GLM5, "\"num_local_experts\":64", FM_ECONFIG, "num_local_experts 64 differs from");
 }
 
 TEST(keys_of_indexed_families_that_transformers_does_not_read)
@@ -303,7 +304,7 @@ TEST(exaones_layers_without_a_window_have_no_positions)
     c = must(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":2");
     assert_true(fm_gqa_window(&c, 1) == 0 && fm_gqa_window(&c, 2) == 8);
     refused(EXAONE, "\"sliding_window\":null", FM_EFORMAT, "key 'sliding_window' is missing");
-    refused(EXAONE, "\"sliding_window\":0", FM_ECONFIG, "sliding_window is null or 0, and layer 0");
+    refused(EXAONE, "\"sliding_window\":0", FM_ECONFIG, "sliding_window is null or 0 but layer 0");
 }
 
 TEST(exaones_pattern_of_letters_needs_layer_types)
@@ -326,7 +327,7 @@ TEST(the_makers_list_of_exaones_layers_says_the_same)
             "is_moe_layer of layer 0 is not false");
     refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[false]", FM_EFORMAT, "1 entries for 4");
     refused(EXAONE, "\"sliding_window\":8,\"first_last_k_dense_replace\":2", FM_ECONFIG,
-            "first_last_k_dense_replace 2, and layer 1 is the first with experts");
+            "first_last_k_dense_replace is 2, but layer 1 is the first with experts");
     refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":1", FM_EFORMAT, "is not an array");
     refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[0,1,1,1]", FM_ECONFIG, "layer 0");
 }
@@ -456,7 +457,7 @@ TEST(each_type_of_lagunas_layers_has_a_rotation)
     refused(LAGUNA, "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"default\"}", FM_ECONFIG,
             "rope_parameters has no object 'full_attention'; programs of laguna read");
     refused(LAGUNA, "\"swa_rope_parameters\":{\"rope_theta\":9}", FM_ECONFIG,
-            "swa_rope_parameters is not supported for laguna; say sliding_attention");
+            "swa_rope_parameters is not supported for laguna; use sliding_attention");
 }
 
 TEST(lagunas_gate_is_a_softplus_for_each_head)
@@ -569,10 +570,12 @@ TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
                                     "\"routed_scaling_factor\":null");
     assert_true(c.gqa->rope.theta == 5e6 && c.gqa->rope.R == 4 && c.gqa->window_rope.theta == 1e4);
     assert_true(c.M == 6 && c.dense == 20 && c.shared == 0 && c.scored->rule.scale == 1);
-    refused(MIMO, "\"rope_theta\":1000000", FM_ECONFIG, "rope_theta 1e+06 is not the rope_theta");
-    refused(MIMO, "\"swa_rope_theta\":1000", FM_ECONFIG, "swa_rope_theta 1000 is not the rope");
+    refused(MIMO, "\"rope_theta\":1000000", FM_ECONFIG,
+            "rope_theta 1e+06 differs from the rope_theta");
+    refused(MIMO, "\"swa_rope_theta\":1000", FM_ECONFIG,
+            "swa_rope_theta 1000 differs from the rope");
     refused(MIMO, "\"partial_rotary_factor\":0.5", FM_ECONFIG, "0.5 does not rotate 4 elements");
-    refused(MIMO, "\"layernorm_epsilon\":1e-6", FM_ECONFIG, "layernorm_epsilon 1e-06 is not");
+    refused(MIMO, "\"layernorm_epsilon\":1e-6", FM_ECONFIG, "layernorm_epsilon 1e-06 differs from");
     refused(MIMO, "\"hybrid_layer_pattern\":[0,1,1,1,1,1,1]", FM_ECONFIG, "of layer 5 is not 0");
     refused(MIMO, "\"moe_layer_freq\":[0,0,1,1,1,1,1]", FM_ECONFIG,
             "moe_layer_freq of layer 1 is not 1");

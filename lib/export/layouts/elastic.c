@@ -32,8 +32,8 @@ static int check_index(const struct fm_exportplan *p, struct fm_err *err)
     int most = exact_integers(p->from->dtype), budgets = p->last - p->first + 1;
     if (budgets > most)
         return fm_fail(err, FM_ECONFIG,
-                       "layout elastic: %d budgets, and an index in %s counts %d; a larger "
-                       "--budget-step of fm-train gives fewer, --load-cap keeps fewer",
+                       "layout elastic: %d budgets, but an index in %s can count only %d; use a "
+                       "larger --budget-step of fm-train, or --load-cap",
                        budgets, fm_dtype_name(p->from->dtype), most);
     return FM_OK;
 }

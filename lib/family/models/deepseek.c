@@ -79,7 +79,7 @@ static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
     if (rc)
         return rc;
     if (listed && is_said(keys->json, key) && (c->moe[0] != dense || c->M != c->L - dense))
-        return fm_fail(err, FM_ECONFIG, "mlp_layer_types and %s %d are not the same layers", key,
+        return fm_fail(err, FM_ECONFIG, "mlp_layer_types and %s %d name different layers", key,
                        dense);
     if (o->unread && !listed && dense != o->dense)
         return fm_fail(err, FM_ECONFIG,
@@ -107,8 +107,8 @@ static int check_every(const struct fm_config *c, const struct fm_keys *keys, st
         int moe = l < c->L && fm_config_moe(c, l) >= 0;
         if (!cJSON_IsNumber(entry) || entry->valuedouble != moe)
             return fm_fail(err, FM_ECONFIG,
-                           "moe_layer_freq of layer %d is not %d, as mlp_layer_types or its "
-                           "default says; programs read one or the other",
+                           "moe_layer_freq of layer %d is not %d, which contradicts "
+                           "mlp_layer_types or its default; programs read one or the other",
                            l, moe);
         l++;
     }
@@ -135,7 +135,7 @@ int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *o,
         return rc;
     if ((int64_t)shared * width > FM_CHANNELS_MAX)
         return fm_fail(err, FM_ECONFIG,
-                       "%s %d of moe_intermediate_size %d are more than %d channels", key, shared,
+                       "%s %d times moe_intermediate_size %d is more than %d channels", key, shared,
                        width, FM_CHANNELS_MAX);
     c->shared = shared * width;
     return FM_OK;

@@ -68,10 +68,10 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     if (!rc)
         rc = read_number(&width, keys, "moe_intermediate_size", 1, err);
     if (!rc && shared * width > FM_CHANNELS_MAX)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "moe_num_shared_experts %d of moe_intermediate_size %d are more than %d "
-                     "channels",
-                     (int)shared, (int)width, FM_CHANNELS_MAX);
+        rc = fm_fail(
+            err, FM_ECONFIG,
+            "moe_num_shared_experts %d times moe_intermediate_size %d is more than %d channels",
+            (int)shared, (int)width, FM_CHANNELS_MAX);
     c->shared = rc ? 0 : (int)(shared * width);
     return rc;
 }

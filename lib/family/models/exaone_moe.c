@@ -32,8 +32,8 @@ static int check_list(const struct fm_config *c, const cJSON *json, struct fm_er
         bool moe = l < c->L && fm_config_moe(c, l) >= 0;
         if (!cJSON_IsBool(entry) || (l < c->L && (bool)cJSON_IsTrue(entry) != moe))
             return fm_fail(err, FM_ECONFIG,
-                           "is_moe_layer of layer %d is not %s, as mlp_layer_types or "
-                           "first_k_dense_replace says; programs read one or the other",
+                           "is_moe_layer of layer %d is not %s, which contradicts mlp_layer_types "
+                           "or first_k_dense_replace; programs read one or the other",
                            l, moe ? "true" : "false");
         l++;
     }
@@ -51,8 +51,8 @@ static int check_first(const struct fm_config *c, const struct fm_keys *keys, st
     return rc || first == c->moe[0]
                ? rc
                : fm_fail(err, FM_ECONFIG,
-                         "first_last_k_dense_replace %d, and layer %d is the first with experts by "
-                         "the other keys; programs read one or the other",
+                         "first_last_k_dense_replace is %d, but layer %d is the first with experts "
+                         "by the other keys; programs read one or the other",
                          (int)first, c->moe[0]);
 }
 
@@ -63,11 +63,10 @@ static int check_pattern(const struct fm_keys *keys, struct fm_err *err)
     const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(keys->json, "sliding_window_pattern");
     if (cJSON_IsArray(types) || !cJSON_IsString(pattern))
         return FM_OK;
-    return fm_fail(
-        err, FM_ECONFIG,
-        "sliding_window_pattern '%.64s' without layer_types is not supported for %s; say "
-        "layer_types",
-        pattern->valuestring, keys->family);
+    return fm_fail(err, FM_ECONFIG,
+                   "sliding_window_pattern '%.64s' without layer_types is not supported for %s; "
+                   "add layer_types",
+                   pattern->valuestring, keys->family);
 }
 
 /* Refuse keys of later models that transformers does not read. */

@@ -32,8 +32,8 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     if (cJSON_IsObject(rope) || (cJSON_IsObject(scaling) && cJSON_GetArraySize(scaling) > 0))
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "no rope_parameters or rope_scaling: programs differ in what that means for %s; "
-                   "say the rotation in config.json",
+                   "rope_parameters and rope_scaling are missing, which programs interpret "
+                   "differently for %s; add rope_parameters to config.json",
                    keys->family);
 }
 

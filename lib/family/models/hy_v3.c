@@ -31,8 +31,8 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     int rc = fm_deepseek_layers(c, &layers, keys, err);
     return rc || c->shared > 0 ? rc
                                : fm_fail(err, FM_ECONFIG,
-                                         "num_shared_experts 0 is not supported for %s: programs "
-                                         "differ in what that means",
+                                         "num_shared_experts 0 is not supported for %s, because "
+                                         "programs interpret it differently",
                                          keys->family);
 }
 

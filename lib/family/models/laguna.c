@@ -76,7 +76,7 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(keys->json, "swa_rope_parameters");
     if (rope && !cJSON_IsNull(rope))
         return fm_fail(err, FM_ECONFIG,
-                       "swa_rope_parameters is not supported for laguna; say sliding_attention in "
+                       "swa_rope_parameters is not supported for laguna; use sliding_attention in "
                        "rope_parameters");
     int rc = check_gates(keys->json, err);
     if (!rc)

@@ -56,12 +56,11 @@ static int check_eps(const struct fm_keys *keys, struct fm_err *err)
     double own = eps;
     if (!rc)
         rc = fm_json_opt_double(keys->json, "layernorm_epsilon", 0, 1, &own, err);
-    return rc || own == eps
-               ? rc
-               : fm_fail(err, FM_ECONFIG,
-                         "layernorm_epsilon %g is not rms_norm_eps %g, and programs read one or "
-                         "the other",
-                         own, eps);
+    return rc || own == eps ? rc
+                            : fm_fail(err, FM_ECONFIG,
+                                      "layernorm_epsilon %g differs from rms_norm_eps %g, and "
+                                      "programs read one or the other",
+                                      own, eps);
 }
 
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)

@@ -35,8 +35,8 @@ static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err
     {
         if (!cJSON_IsNumber(type) || type->valuedouble != 1)
             return fm_fail(err, FM_ECONFIG,
-                           "attn_type_list has another entry than 1, full attention, the only one "
-                           "supported for %s",
+                           "attn_type_list has an entry other than 1 (full attention), which is "
+                           "not supported for %s",
                            keys->family);
     }
     return FM_OK;
