@@ -469,13 +469,20 @@ static bool is_own(const char *name)
     return false;
 }
 
+/* True for settings of codes that the export does not have: ModelOpt's if it has values or other
+ * names, and always GPTQ's, whose codes have names and a config.json of compressed-tensors here. */
+static bool is_settings(const struct fm_exportplan *p, const char *name)
+{
+    if (!p->from->config.storage)
+        return false;
+    return strcmp(name, "quantize_config.json") == 0 ||
+           (strcmp(name, "hf_quant_config.json") == 0 && (!p->codes || p->options.layout->code));
+}
+
 static int add_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err)
 {
     const char *name = m->name + strlen(FM_MEMBER_CARRIED);
-    /* ModelOpt's own settings describe codes */
-    bool quant = strcmp(name, "hf_quant_config.json") == 0 && p->from->config.storage &&
-                 (!p->codes || p->options.layout->code);
-    return is_own(name) || quant ? FM_OK : fm_trust_carried(p, m, err);
+    return is_own(name) || is_settings(p, name) ? FM_OK : fm_trust_carried(p, m, err);
 }
 
 static int add_modeling(struct fm_exportplan *p, struct fm_err *err)

@@ -17,7 +17,9 @@ fm-pack -q --export uniform --budget 0.5 --layout uniform -f w4a16.fm >/dev/null
 for format in v1 v2; do
     echo "== $format"
     python3 "$here/codes.py" gptq "$from" gptq $format
+    echo '{"bits": 4, "group_size": 32, "desc_act": false}' >gptq/quantize_config.json
     family gptq gptq
+    tar -tf gptq.fm | grep quantize
     same ranking.safetensors
     for member in layers-00000 layers-00001 rest; do
         same weights/$member.safetensors
@@ -25,6 +27,7 @@ for format in v1 v2; do
     fm-pack -q -m gptq -T 3 trained | cmp - gptq.fm && echo "pipe: same bytes"
     fm-pack -q --export out --budget 0.5 --layout uniform -f gptq.fm | grep -E '^(export|codes)'
     cmp out/*.safetensors uniform/*.safetensors && echo "export: the same"
+    (cd out && echo ./[!m]*)
     fm-verify -q -m gptq --against gptq.fm out | sed 's/ items, .*B:/ items:/' | tail -n 1
     fm-verify -q --function -m gptq -t "$from/tokens.npy" gptq.fm | sed 's/ items, .*B:/ items:/' | tail -n 1
     rm -r gptq
