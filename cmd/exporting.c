@@ -49,7 +49,7 @@ static cJSON *export_json(const struct fm_cli *cli, const struct fm_export_optio
     fm_json_add_uint(o, "files", (uint64_t)r->files);
     if (options->quantise)
         fm_json_add_string(o, "weights", options->quantise->name);
-    if (r->storage) {
+    if (r->storage[0]) {
         fm_json_add_string(o, "storage", r->storage);
         fm_json_add_bool(o, "codes_kept", r->codes);
     }
@@ -126,7 +126,7 @@ static void export_text(FILE *out, bool dry_run, const struct fm_export_options 
     if (options->quantise)
         fprintf(out, "%-9s%12s  %s%s\n", "experts", options->quantise->name, would,
                 options->quantise->about);
-    else if (r->storage)
+    else if (r->storage[0])
         fprintf(out, "%-9s%12s  %s%s\n", "codes", r->codes ? "kept" : "not kept", would,
                 r->storage);
     fm_show_bytes(out, "weights", r->bytes_weights,

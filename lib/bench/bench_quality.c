@@ -13,7 +13,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
 #include "lib/learn/quality.h"
-#include "lib/model/packed.h"
+
 #include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/ranking.h"
@@ -60,7 +60,7 @@ static int open_model(struct subject *s, const struct fm_run_options *run, struc
     if (fm_model_open_dir(&s->model, &s->dir, memory, err))
         return err->code;
     fm_model_rank(s->model, s->ranking.order);
-    fm_model_keep_codes(s->model, fm_packed_can_keep(fm_model_config(s->model), s->ranking.group));
+    fm_model_keep_codes(s->model, fm_model_can_keep(s->model, s->ranking.group));
     return FM_OK;
 }
 

@@ -85,7 +85,7 @@ struct fm_config {
     /* Of a checkpoint that stores some modules in another way than others; else NULL.  Then the two
      * lines above describe the experts.  Owned like the values of blocks below. */
     struct fm_schemes *schemes;
-    bool mixed; /* experts' matrices have different schemes */
+    bool mixed; /* experts' matrices in one layer have different schemes */
     /* Values that each block read from config.json; NULL: the model has no such block.  The block's
      * `read` allocates them and fm_config_release frees them; a copy of this struct borrows them.
      */

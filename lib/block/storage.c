@@ -27,25 +27,36 @@ static int64_t both(int64_t a, int64_t b)
     return multiple <= FM_CHANNELS_MAX ? multiple : FM_CHANNELS_MAX + 1;
 }
 
-void fm_storage_planes(struct fm_plane plane[FM_PLANES], const struct fm_config *c)
+int fm_storage_both(int a, int b)
 {
-    int bits = fm_storage_bits(c->storage);
-    plane[0] = (struct fm_plane){"", bits, fm_dtype_bits(c->storage->codes) / bits, 1, 1};
-    plane[1] = (struct fm_plane){"_scale", 0, 1, c->block_rows, c->block_columns};
+    return (int)both(a, b);
 }
 
-int fm_storage_group(const struct fm_config *c)
+void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *s)
+{
+    int bits = fm_storage_bits(s->storage);
+    plane[0] = (struct fm_plane){"", bits, fm_dtype_bits(s->storage->codes) / bits, 1, 1};
+    plane[1] = (struct fm_plane){"_scale", 0, 1, s->block_rows, s->block_columns};
+}
+
+int fm_scheme_group(const struct fm_scheme *s)
 {
     struct fm_plane plane[FM_PLANES];
     int64_t group = 1;
-    if (!c->storage)
+    if (!s->storage)
         return 1;
-    fm_storage_planes(plane, c);
+    fm_scheme_planes(plane, s);
     for (int i = 0; i < FM_PLANES && group <= FM_CHANNELS_MAX; i++) {
         group = both(group, plane[i].block_rows);
         group = both(group, (int64_t)plane[i].block_columns * plane[i].whole);
     }
     return (int)group;
+}
+
+int fm_storage_group(const struct fm_config *c)
+{
+    const struct fm_scheme scheme = {c->storage, c->block_rows, c->block_columns};
+    return fm_scheme_group(&scheme);
 }
 
 /* ---- several schemes ---- */

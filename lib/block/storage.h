@@ -115,8 +115,8 @@ uint64_t fm_storage_growth(const struct fm_config *config);
 /* Whether the values of all tensors are representable in the dtype in which they are written. */
 bool fm_storage_exact(const struct fm_config *config);
 
-/* The planes of the config's storage. */
-void fm_storage_planes(struct fm_plane plane[FM_PLANES], const struct fm_config *config);
+/* The planes of a scheme that is codes. */
+void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *scheme);
 
 /*
  * Channels that must be removed together so that codes and scales stay unchanged: the smallest
@@ -124,7 +124,13 @@ void fm_storage_planes(struct fm_plane plane[FM_PLANES], const struct fm_config 
  * Other numbers of channels must be multiples of it.  1 for plain numbers; more than
  * FM_CHANNELS_MAX if no expert has that many.
  */
+int fm_scheme_group(const struct fm_scheme *scheme);
+
+/* The same of the config's storage. */
 int fm_storage_group(const struct fm_config *config);
+
+/* The least common multiple of two groups, at most FM_CHANNELS_MAX + 1. */
+int fm_storage_both(int a, int b);
 
 /* The list: a row for each storage, fm_NAME of its file.  fp8 has one scale per block of a matrix,
  * as in DeepSeek-V3; mxfp4 is for experts, as in gpt-oss; compressed and modelopt are the formats

@@ -214,15 +214,14 @@ static void say_original(struct fm_text *t, const struct fm_exportplan *p)
 /* Whether the codes of the original were kept, decoded or rounded again. */
 static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
 {
-    const struct fm_storage *storage = p->from->packed.storage;
+    const char *stored = p->from->stored;
     if (p->options.quantise)
         fm_text_printf(t, "| routed experts, rounded to nearest without data%s | %s |\n",
-                       storage ? ", a second time: the original is quantised" : "",
+                       stored[0] ? ", a second time: the original is quantised" : "",
                        p->options.quantise->about);
-    else if (storage)
+    else if (stored[0])
         fm_text_printf(t, "| %s, stored as %s in the original | %s |\n",
-                       p->codes && p->options.layout->code ? "routed experts" : "weights",
-                       storage->name,
+                       p->codes && p->options.layout->code ? "routed experts" : "weights", stored,
                        !p->codes                  ? "their values as BF16"
                        : !p->options.layout->code ? "its codes and scales, byte for byte"
                                                   : "its codes and scales, byte for byte; of all "

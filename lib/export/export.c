@@ -4,6 +4,7 @@
  */
 #include "lib/export/export.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -143,7 +144,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     r->experts = (int)fm_opened_experts(p->from);
     for (int i = 0; layout->drops && i < r->experts; i++)
         r->dropped += p->widths.stored[i] == 0;
-    r->storage = p->from->packed.storage ? p->from->packed.storage->name : NULL;
+    snprintf(r->storage, sizeof r->storage, "%s", p->from->stored);
     r->codes = p->codes;
     r->extra = p->from->extra;
     report_channels(r, p);

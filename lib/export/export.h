@@ -47,6 +47,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "lib/block/storage.h"
 #include "lib/export/exportoptions.h"
 #include "lib/family/extra.h"
 #include "lib/run/run.h"
@@ -76,9 +77,9 @@ struct fm_export_report {
     uint64_t bytes_out;     /* all files, or the stream */
     uint64_t bytes_memory;  /* the plan, and buffers at the peak */
     uint64_t bytes_free;    /* on the output's file system; 0: standard output */
-    const char *storage;    /* storage of a bundle of codes, "fp8"; NULL: plain numbers */
-    bool codes;             /* the export holds these codes, not their values */
-    struct fm_extra extra;  /* tensors outside the decoder layers that the bundle has */
+    char storage[FM_STORAGE_NAMES]; /* storages of a bundle of codes, "fp8"; "": plain numbers */
+    bool codes;                     /* the export holds these codes, not their values */
+    struct fm_extra extra;          /* tensors outside the decoder layers that the bundle has */
     int files;
     double seconds;
 };

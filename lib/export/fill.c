@@ -34,6 +34,13 @@ static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_bl
     return b->plane >= 0 && p->options.quantise;
 }
 
+/* The form of the block's layer in the bundle. */
+static const struct fm_packed *packed_of(const struct fm_exportplan *p,
+                                         const struct fm_planned_block *b)
+{
+    return fm_packed_at(&p->from->packed, b->m);
+}
+
 /* The last place after `from` where a block that begins at 0 can be cut: the last boundary of
  * segments within `limit`, or the next one if that is farther.  Transposed blocks are never cut. */
 static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
@@ -41,7 +48,7 @@ static uint64_t cut_block(const struct fm_exportplan *p, const struct fm_planned
 {
     const struct fm_segments *seg = &p->from->seg;
     uint64_t all = fm_exportplan_block_bytes(p, b), cut = all;
-    uint64_t group = (uint64_t)p->from->packed.group, unit = fm_exportplan_unit_bytes(p, b, group);
+    uint64_t group = (uint64_t)packed_of(p, b)->group, unit = fm_exportplan_unit_bytes(p, b, group);
     const struct fm_expert_cut form = fm_expert_cut(p->from->config.expert, b->part);
     if (form.columns || all - from <= limit || is_rounded(p, b))
         return all;
@@ -121,7 +128,7 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
 static int read_checked(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                         uint64_t first, uint64_t count, void *dst, struct fm_err *err)
 {
-    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed *packed = packed_of(p, b);
     const struct fm_packed_part *of = &packed->part[part];
     const struct fm_segments *seg = &p->from->seg;
     uint64_t end = first + count, before = fm_packed_bytes(packed, of, first);
@@ -158,7 +165,7 @@ static _Thread_local struct fm_fill_held *held;
 static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                      uint64_t first, uint64_t count, void *dst, struct fm_err *err)
 {
-    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed *packed = packed_of(p, b);
     const struct fm_packed_part *of = &packed->part[part];
     struct fm_fill_held_part *h = held ? &held->part[part] : NULL;
     uint64_t kept = fm_exportplan_kept(p, b);
@@ -204,11 +211,11 @@ bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tenso
 void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
                       const struct fm_planned_tensor *t)
 {
-    const struct fm_packed *packed = &p->from->packed;
     enum fm_weight_part of;
     uint32_t kept = 0;
     if (!find_shared(p, t, &of))
         return;
+    const struct fm_packed *packed = fm_packed_at(&p->from->packed, t->m);
     for (size_t i = t->block; i < t->block + t->blocks; i++) {
         uint32_t k = fm_exportplan_kept(p, &p->block[i]);
         kept = k > kept ? k : kept;
@@ -253,10 +260,11 @@ int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_te
     return -1;
 }
 
-/* Index of the tensor that has a plane of a part of the experts; -1 if the bundle lacks it. */
-static int part_of(const struct fm_exportplan *p, enum fm_weight_part of, int plane)
+/* Index of the tensor that has a plane of a part of the m-th layer's experts; -1 if the bundle
+ * lacks it. */
+static int part_of(const struct fm_exportplan *p, int m, enum fm_weight_part of, int plane)
 {
-    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed *packed = fm_packed_at(&p->from->packed, m);
     const struct fm_packed_part *part = fm_packed_find(packed, of, plane);
     return part ? (int)(part - packed->part) : -1;
 }
@@ -274,9 +282,10 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
     for (; t->blocks && at >= b->at + fm_exportplan_block_bytes(p, b); b++)
         ;
     const struct fm_expert_cut cut = fm_expert_cut(form, t->blocks ? b->part : t->part);
-    int part = part_of(p, cut.of, t->blocks && !p->options.quantise ? b->plane : -1);
-    part = part < 0 ? part_of(p, cut.of, 0) : part;
-    return fm_volumes_expert(&p->from->volumes, (int)(expert / E), part, (int)(expert % E)) +
+    int m = (int)(expert / E);
+    int part = part_of(p, m, cut.of, t->blocks && !p->options.quantise ? b->plane : -1);
+    part = part < 0 ? part_of(p, m, cut.of, 0) : part;
+    return fm_volumes_expert(&p->from->volumes, m, part, (int)(expert % E)) +
            (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
@@ -313,13 +322,13 @@ static int read_factors(float factor[2], const struct fm_exportplan *p,
                         struct fm_err *err)
 {
     static const enum fm_weight_part rows[] = {FM_PART_GATE, FM_PART_UP};
+    const char *end = packed_of(p, b)->scheme.storage->factor_end;
     for (int i = 0; i < 2; i++) {
         factor[i] = 1;
-        if (!p->from->packed.storage->factor_end)
+        if (!end)
             continue;
-        const struct fm_opened_tensor *t =
-            find_apart(p, b, of == FM_PART_DOWN_T ? FM_PART_DOWN : rows[i],
-                       p->from->packed.storage->factor_end, sizeof(float), err);
+        const struct fm_opened_tensor *t = find_apart(
+            p, b, of == FM_PART_DOWN_T ? FM_PART_DOWN : rows[i], end, sizeof(float), err);
         if (!t || read_whole(p, t, &factor[i], err))
             return err->code;
         if (!(factor[i] > 0 && isfinite(factor[i])))
@@ -334,10 +343,10 @@ static int read_factors(float factor[2], const struct fm_exportplan *p,
 static int read_apart(char **bytes, const struct fm_exportplan *p, const struct fm_planned_block *b,
                       struct fm_err *err)
 {
-    uint64_t size =
-        (uint64_t)p->from->config.H * (uint64_t)fm_dtype_bits(p->from->packed.scales) / 8;
+    const struct fm_packed *packed = packed_of(p, b);
+    uint64_t size = (uint64_t)p->from->config.H * (uint64_t)fm_dtype_bits(packed->scales) / 8;
     const struct fm_opened_tensor *t =
-        find_apart(p, b, FM_PART_DOWN, p->from->packed.storage->scale_end, size, err);
+        find_apart(p, b, FM_PART_DOWN, packed->scheme.storage->scale_end, size, err);
     if (!t)
         return err->code;
     *bytes = fm_scratch((size_t)size);
@@ -350,8 +359,8 @@ static int read_values(const struct fm_exportplan *p, const struct fm_planned_bl
                        struct fm_err *err)
 {
     const struct fm_opened *o = p->from;
-    const struct fm_packed *packed = &o->packed;
-    int part[FM_PLANES] = {part_of(p, of, 0), part_of(p, of, 1)};
+    const struct fm_packed *packed = packed_of(p, b);
+    int part[FM_PLANES] = {part_of(p, b->m, of, 0), part_of(p, b->m, of, 1)};
     char *bytes[FM_PLANES] = {NULL, NULL};
     struct fm_mark mark = fm_scratch_mark();
     int rc = FM_OK;
@@ -379,7 +388,7 @@ struct items {
 static struct items items_of(const struct fm_exportplan *p, const struct fm_planned_block *b,
                              const struct fm_expert_cut *cut)
 {
-    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed *packed = packed_of(p, b);
     size_t element = (size_t)fm_dtype_bits(p->from->dtype) / 8;
     if (b->plane >= 0) {
         const struct fm_packed_part *part = fm_packed_find(packed, cut->of, b->plane);
@@ -397,7 +406,7 @@ static int read_channels(const struct fm_exportplan *p, const struct fm_planned_
                          enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
                          struct fm_err *err)
 {
-    int part = part_of(p, of, b->plane);
+    int part = part_of(p, b->m, of, b->plane);
     return part >= 0 ? read_part(p, b, part, first, count, dst, err)
                      : read_values(p, b, of, first, count, dst, err);
 }
@@ -408,7 +417,8 @@ static int fill_rows(const struct fm_exportplan *p, const struct fm_planned_bloc
                      const struct fm_expert_cut *cut, uint64_t first, uint64_t n, char *dst,
                      struct fm_err *err)
 {
-    uint64_t k = fm_exportplan_kept(p, b), end = first + n, group = (uint64_t)p->from->packed.group;
+    uint64_t k = fm_exportplan_kept(p, b), end = first + n,
+             group = (uint64_t)packed_of(p, b)->group;
     uint64_t kept = k > first ? (end < k ? end : k) - first : 0;
     size_t have = (size_t)fm_exportplan_unit_bytes(p, b, kept);
     size_t all = (size_t)fm_exportplan_unit_bytes(p, b, n);
@@ -433,7 +443,7 @@ static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_b
 {
     uint32_t k = fm_exportplan_kept(p, b), stored = fm_exportplan_stored(p, b);
     struct items items = items_of(p, b, cut);
-    int each = b->plane < 0 ? cut->rows : 1, per = b->plane < 0 ? 1 : p->from->packed.group;
+    int each = b->plane < 0 ? cut->rows : 1, per = b->plane < 0 ? 1 : packed_of(p, b)->group;
     struct fm_mark mark = fm_scratch_mark();
     char *ranked = fm_scratch((size_t)fm_exportplan_unit_bytes(p, b, k));
     int rc = read_channels(p, b, cut->of, 0, k, ranked, err);
@@ -452,7 +462,7 @@ static int fill_block(const struct fm_exportplan *p, const struct fm_planned_blo
                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
-    uint64_t group = (uint64_t)p->from->packed.group;
+    uint64_t group = (uint64_t)packed_of(p, b)->group;
     if (is_rounded(p, b))
         return fill_planes(p, b, dst, err);
     uint64_t unit = fm_exportplan_unit_bytes(p, b, group);
@@ -669,10 +679,11 @@ static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_t
 static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                        struct fm_err *err)
 {
-    const struct fm_packed_part *part = fm_packed_find(&p->packed, b->part, b->plane);
+    const struct fm_packed *packed = fm_packed_at(&p->packed, b->m);
+    const struct fm_packed_part *part = fm_packed_find(packed, b->part, b->plane);
     struct fm_planned_block rows = {.m = b->m, .e = b->e, .plane = -1};
     size_t size = (size_t)fm_exportplan_block_bytes(p, b), half = size / (size_t)part->rows;
-    int groups = (int)(fm_exportplan_stored(p, b) / (uint32_t)p->packed.group);
+    int groups = (int)(fm_exportplan_stored(p, b) / (uint32_t)packed->group);
     struct fm_mark mark = fm_scratch_mark();
     char *own = fm_scratch(size + 1);
     rows.part = b->part == FM_PART_DOWN_T ? FM_PART_DOWN : FM_PART_GATE;

@@ -175,6 +175,10 @@ int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
         o->dtype = model.dtype;
         rc = fm_packed_read(&o->packed, &o->bundle, &o->config, err);
     }
+    if (!rc && o->packed.forms > 1)
+        fm_storage_names(o->stored, &o->config);
+    else if (!rc && o->packed.storage)
+        snprintf(o->stored, sizeof o->stored, "%s", o->packed.storage->name);
     if (!rc)
         rc = read_tensors(o, needs, err);
     if (!rc && (o->budgets.masks.M != o->config.M || o->budgets.masks.E != o->config.E ||

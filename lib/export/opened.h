@@ -29,9 +29,10 @@ struct fm_opened {
     char *config_text; /* config.json of the checkpoint */
     size_t config_bytes;
     struct fm_config config;
-    enum fm_dtype dtype;       /* of expert weights */
-    struct fm_packed packed;   /* the tensors of a layer in the bundle */
-    struct fm_budgets budgets; /* the members */
+    enum fm_dtype dtype;            /* of expert weights */
+    struct fm_packed_layers packed; /* the tensors of each layer in the bundle */
+    char stored[FM_STORAGE_NAMES];  /* names of the storages of codes; "" for plain numbers */
+    struct fm_budgets budgets;      /* the members */
     char license[512]; /* of the checkpoint's own card, as lines of front matter; "" if it has
                           none */
     char name[128];    /* org/name of the checkpoint on the hub; "" if unknown */

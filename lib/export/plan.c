@@ -181,9 +181,15 @@ static int choose_codes(struct fm_exportplan *p, struct fm_err *err)
         return fm_fail(err, FM_ECONFIG,
                        "--weights keep: layout %s %s; use another layout, or --weights bf16",
                        layout->name, layout->plain);
+    bool one = layout->names == FM_NAMING_STOCK || p->from->packed.forms == 1;
+    if (keep && !one)
+        return fm_fail(err, FM_ECONFIG,
+                       "--weights keep: layout %s has one format for all layers, and %s has "
+                       "several; use another layout, or --weights bf16",
+                       layout->name, p->from->bundle.file.path);
     if (p->options.quantise)
         return choose_format(p, err);
-    p->codes = has && !layout->plain && p->options.weights != FM_WEIGHTS_BF16;
+    p->codes = has && one && !layout->plain && p->options.weights != FM_WEIGHTS_BF16;
     p->packed = p->from->packed;
     return FM_OK;
 }
@@ -538,7 +544,7 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, e
  * factors are omitted. */
 static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
 {
-    const struct fm_packed *packed = &p->packed;
+    const struct fm_packed *packed = fm_packed_at(&p->packed, m);
     const struct fm_config *c = &p->from->config;
     bool apart = p->options.layout->code;
     uint64_t rows = (uint64_t)fm_expert_part_rows(c->expert, of);
@@ -560,7 +566,7 @@ static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, st
         for (int e = 0; e < c->E && !rc; e++)
             rc = add_block(p, m, e, of, plane, err);
     }
-    if (!rc && apart && packed->storage->factor_end)
+    if (!rc && apart && packed->scheme.storage->factor_end)
         rc = add_apart(p, m, of, FM_FILL_FACTOR, FM_F32, rows, err);
     return rc;
 }
@@ -634,7 +640,8 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
                      struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    const struct fm_packed *packed = &p->from->packed;
+    const struct fm_packed *packed = fm_packed_at(&p->from->packed, m);
+    const struct fm_storage *storage = packed->scheme.storage;
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     int cuts = fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part)), rc = FM_OK;
     uint64_t k = p->widths.stored[(size_t)m * (size_t)c->E + (size_t)first];
@@ -646,10 +653,10 @@ static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, 
             continue;
         fm_checkpoint_name(name, c, p->options.layout->names, w->part, c->moe[m], first);
         plain.name = name;
-        fm_stored_name(end, c, name, plane ? c->storage->scale_end : c->storage->codes_end);
+        fm_stored_name(end, c, name, plane ? storage->scale_end : storage->codes_end);
         struct fm_planned_tensor t = {.fill = FM_FILL_EXPERTS, .m = m};
         t.t.name = end;
-        t.t.dtype = plane ? part->dtype : c->storage->codes;
+        t.t.dtype = plane ? part->dtype : storage->codes;
         t.t.dims = fm_stored_shape(t.t.shape, c, &plain, plane);
         rc = fm_exportplan_add_tensor(p, &t, err);
         for (int i = 0; i < n * cuts && !rc; i++)
@@ -730,7 +737,8 @@ typedef int add_matrix(struct fm_exportplan *p, int m, const struct fm_weight *w
 int fm_exportplan_stock(struct fm_exportplan *p, int m, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;
-    add_matrix *add = p->options.quantise ? add_rounded : p->codes ? add_codes : add_stock;
+    bool codes = p->codes && fm_packed_at(&p->from->packed, m)->scheme.storage;
+    add_matrix *add = p->options.quantise ? add_rounded : codes ? add_codes : add_stock;
     const uint32_t *stored = p->widths.stored + (size_t)m * (size_t)c->E;
     int rc = FM_OK;
     for (int e = 0; e < c->E && !rc; e++) {
@@ -1090,7 +1098,7 @@ uint64_t fm_exportplan_block_bytes(const struct fm_exportplan *p, const struct f
 uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm_planned_block *b,
                                   uint64_t channels)
 {
-    const struct fm_packed *packed = &p->packed;
+    const struct fm_packed *packed = fm_packed_at(&p->packed, b->m);
     const struct fm_expert_cut cut = fm_expert_cut(p->from->config.expert, b->part);
     if (b->plane < 0)
         return channels * fm_opened_channel_bytes(p->from, b->part);
@@ -1100,11 +1108,14 @@ uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm
 
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels)
 {
-    const struct fm_packed *packed = &p->packed;
-    if (p->options.quantise)
-        return channels * fm_packed_all_bytes(packed) / (uint64_t)packed->group;
-    return p->codes ? channels / (uint64_t)packed->group * fm_packed_all_bytes(packed)
-                    : channels * fm_opened_channel_weights(p->from);
+    if (!p->codes && !p->options.quantise)
+        return channels * fm_opened_channel_weights(p->from);
+    uint64_t group = 0; /* bytes of a channel group in every layer */
+    for (int m = 0; m < p->packed.M; m++) {
+        const struct fm_packed *packed = fm_packed_at(&p->packed, m);
+        group += (uint64_t)(p->packed.group / packed->group) * fm_packed_all_bytes(packed);
+    }
+    return channels * group / (uint64_t)p->packed.M / (uint64_t)p->packed.group;
 }
 
 int fm_exportplan_header(const struct fm_exportplan *p, size_t i, const char **header, char **owned,
@@ -1138,7 +1149,8 @@ uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_pla
 
 int fm_exportplan_blank(const struct fm_exportplan *p, const struct fm_planned_block *b)
 {
-    return b->plane == 0 ? fm_code_zero(p->from->packed.storage->code) : 0;
+    const struct fm_packed *packed = fm_packed_at(&p->from->packed, b->m);
+    return b->plane == 0 ? fm_code_zero(packed->scheme.storage->code) : 0;
 }
 
 uint64_t fm_exportplan_channels_all(const struct fm_exportplan *p)

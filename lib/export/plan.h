@@ -131,12 +131,12 @@ struct fm_exportplan {
     size_t weight_files;   /* number of these made for `planned_for`; 0: not planned yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
-    bool codes;                /* experts keep the codes and scales of the bundle */
-    struct fm_packed packed;   /* if experts are codes: the bundle's storage, or with
-                                  options.quantise the one they are rounded to */
-    struct fm_config rounded;  /* with options.quantise: the model of the export; the values it
-                                  points to are borrowed */
-    struct fm_ranking ranking; /* for options.means: the ranking of the bundle */
+    bool codes;                     /* experts keep the codes and scales of the bundle */
+    struct fm_packed_layers packed; /* if experts are codes: the bundle's storages, or with
+                                       options.quantise the one they are rounded to */
+    struct fm_config rounded;       /* with options.quantise: the model of the export; the values it
+                                       points to are borrowed */
+    struct fm_ranking ranking;      /* for options.means: the ranking of the bundle */
     bool wrapped; /* the export is the multimodal checkpoint, not only its text model */
     char *family; /* fm_family of config.json, the same for all members; NULL: not made yet */
 };

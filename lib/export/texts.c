@@ -266,6 +266,7 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     static const char *const codes[] = {"E4M3", "E2M1", "INT4"}; /* in the order of enum fm_codes */
     const struct fm_quantiser *q = p->options.quantise;
     const struct fm_config *c = q ? &p->rounded : &p->from->config;
+    const struct fm_packed *packed = fm_packed_at(&p->packed, 0); /* all layers have it */
     cJSON *json = NULL;
     struct fm_text t = {0};
     const char *list;
@@ -279,9 +280,9 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     cJSON_Delete(json);
     t.failed = !own;
     fm_text_printf(&t, "{\n    \"code\": \"%s\", \"block\": [%d, %d], \"group\": %d, ",
-                   codes[c->storage->code], c->block_rows, c->block_columns, p->packed.group);
+                   codes[c->storage->code], c->block_rows, c->block_columns, packed->group);
     fm_text_printf(&t, "\"scales\": \"%s\", \"factor\": \"%s\",\n    \"quantization_config\": ",
-                   fm_dtype_name(p->packed.scales),
+                   fm_dtype_name(packed->scales),
                    !c->storage->factor_end ? "none"
                    : c->storage->divides   ? "divides"
                                            : "multiplies");

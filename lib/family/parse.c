@@ -232,31 +232,36 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc;
 }
 
-/* Compare the schemes of a weight's experts in layer l with the first of the model. */
-static void compare_experts(struct fm_config *c, struct fm_scheme *first, const struct fm_weight *w,
-                            int l)
+/* Compare the schemes of a weight's experts in layer l with the layer's; its first weight sets it.
+ */
+static void compare_experts(struct fm_config *c, struct fm_scheme *layer, bool *seen,
+                            const struct fm_weight *w, int l)
 {
     int count = fm_weights_per_expert(w, FM_NAMING_STOCK) ? c->E : 1;
-    for (int e = 0; e < count && !(c->mixed && first->storage); e++) {
+    for (int e = 0; e < count; e++) {
         char name[FM_WEIGHT_NAME_BYTES];
         fm_weights_name(name, w->name[FM_NAMING_STOCK], l, e);
         struct fm_scheme own = fm_storage_of(c, name);
-        *first = first->storage ? *first : own;
-        c->mixed = c->mixed || !own.storage || !fm_scheme_equal(&own, first);
+        c->mixed = c->mixed || (*seen && !fm_scheme_equal(&own, layer));
+        *layer = layer->storage ? *layer : own;
+        *seen = true;
     }
 }
 
-/* Set the storage of a checkpoint with several schemes to that of the experts.  If their
- * matrices do not all have codes of one scheme, codes are not kept, and the storage is that of
- * the first matrix with codes, if any. */
+/* Set the storage of a checkpoint with several schemes to that of the first layer whose experts are
+ * codes. */
 static void choose_storage(struct fm_config *c)
 {
     struct fm_scheme first = {0};
-    for (int i = 0; i < c->M; i++)
+    for (int i = 0; i < c->M; i++) {
+        struct fm_scheme layer = {0};
+        bool seen = false;
         for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++)
-            if (w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w) &&
+            if (w->name[FM_NAMING_STOCK] && fm_weights_is_expert(w) && w->part != FM_PART_BIAS &&
                 fm_weights_exists(c, w, c->moe[i]))
-                compare_experts(c, &first, w, c->moe[i]);
+                compare_experts(c, &layer, &seen, w, c->moe[i]);
+        first = first.storage ? first : layer;
+    }
     if (!first.storage)
         return; /* experts are plain numbers */
     c->storage = first.storage;

@@ -19,7 +19,7 @@ struct fm_estimate_file {
     uint64_t bytes;
 };
 
-#define FM_ESTIMATE_CODES 128 /* size of that sentence */
+#define FM_ESTIMATE_CODES 256 /* size of that sentence */
 #define FM_ESTIMATE_KINDS 4   /* for fm-train: steps of the method, two of --refine, measuring */
 
 /* A run with other options, and the FLOPs of its matrix products. */

@@ -506,10 +506,12 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
 }
 
 /* The group that was asked for; else the smallest that keeps the checkpoint's codes, or 1. */
-static int choose_group(int *group, int asked, const struct fm_config *c, struct fm_err *err)
+static int choose_group(int *group, int asked, const struct fm_model *m, struct fm_err *err)
 {
-    int own = fm_storage_group(c);
-    *group = asked ? asked : fm_packed_can_keep(c, own) ? own : 1;
+    const struct fm_config *c = fm_model_config(m);
+    struct fm_packed_layers layers;
+    char why[FM_PACKED_WHY];
+    *group = asked ? asked : c->storage && fm_model_forms(&layers, m, why) ? layers.group : 1;
     if (*group >= 1 && *group <= c->I && c->I % *group == 0)
         return FM_OK;
     return fm_fail(err, FM_EUSAGE,
@@ -519,26 +521,24 @@ static int choose_group(int *group, int asked, const struct fm_config *c, struct
 }
 
 /* Describe what that group means for the codes of the checkpoint; "" for plain weights. */
-static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_config *c)
+static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_model *m)
 {
-    int own = fm_storage_group(c);
+    const struct fm_config *c = fm_model_config(m);
+    struct fm_packed_layers layers;
+    char why[FM_PACKED_WHY];
     text[0] = '\0';
     if (!c->storage)
         return;
-    if (c->mixed)
-        snprintf(text, FM_ESTIMATE_CODES,
-                 "not kept, bundles will have %s: experts are not all codes of one scheme",
-                 fm_dtype_name(c->storage->written));
-    else if (fm_packed_can_keep(c, group))
-        snprintf(text, FM_ESTIMATE_CODES, "kept in bundles, in groups of %d channels", own);
-    else if (own > c->I || c->I % own != 0)
-        snprintf(text, FM_ESTIMATE_CODES,
-                 "not kept, bundles will have %s: their groups of %d channels do not divide %d",
-                 fm_dtype_name(c->storage->written), own, c->I);
+    if (!fm_model_forms(&layers, m, why))
+        snprintf(text, FM_ESTIMATE_CODES, "not kept, bundles will have %s: %s",
+                 fm_dtype_name(c->storage->written), why);
+    else if (group % layers.group == 0)
+        snprintf(text, FM_ESTIMATE_CODES, "kept in bundles, in groups of %d channels",
+                 layers.group);
     else
         snprintf(text, FM_ESTIMATE_CODES,
                  "not kept, bundles will have %s: --channel-group %d is no multiple of %d",
-                 fm_dtype_name(c->storage->written), group, own);
+                 fm_dtype_name(c->storage->written), group, layers.group);
 }
 
 /* Bytes of the output, whose manifest has numbers that are not known yet: an upper bound, as they
@@ -711,7 +711,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     struct fm_estimate estimate;
     int batch = batch_of(task->run), batches, group;
     int H = options->means ? c->H : 0;
-    int rc = choose_group(&group, options->group, c, err);
+    int rc = choose_group(&group, options->group, task->model, err);
     if (!rc)
         rc = check_means(options, c, err);
     if (!rc)
@@ -858,7 +858,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
     int batches = 0, group = 1;
     int rc = fm_task_open_inputs(&task, run, true, err);
     if (!rc)
-        rc = choose_group(&group, options->group, task.config, err);
+        rc = choose_group(&group, options->group, task.model, err);
     if (!rc)
         rc = check_means(options, task.config, err);
     if (!rc)
@@ -878,7 +878,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
             fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
                                 tokens_for(&task, half * batch_of(run)));
         estimate_carried(estimate, &task.dir);
-        say_codes(estimate->codes, group, task.config);
+        say_codes(estimate->codes, group, task.model);
         rc = fm_task_estimate_end(&task, estimate, err);
     }
     fm_task_close(&task);

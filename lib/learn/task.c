@@ -18,7 +18,7 @@
 #include "lib/base/rng.h"
 #include "lib/data/provenance.h"
 #include "lib/learn/forecast.h"
-#include "lib/model/packed.h"
+
 #include "lib/state/journal.h"
 #include "lib/stage/stage.h"
 
@@ -126,8 +126,7 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
                        task->run->inputs.stream, task->ranking.M, task->ranking.E, task->ranking.I,
                        task->run->inputs.model, c->M, c->E, c->I);
     fm_model_rank(task->model, task->ranking.order);
-    fm_model_keep_codes(task->model,
-                        fm_packed_can_keep(fm_model_config(task->model), task->ranking.group));
+    fm_model_keep_codes(task->model, fm_model_can_keep(task->model, task->ranking.group));
     return FM_OK;
 }
 

@@ -293,6 +293,12 @@ struct target {
     bool columns;
 };
 
+/* The form of the layer's experts in a bundle of codes. */
+static const struct fm_packed *packed_of(const struct conversion *v)
+{
+    return fm_packed_at(&v->m->packed, fm_config_moe(&v->m->config, v->l));
+}
+
 /* Find piece i % pieces of tensor i / pieces.  Return false if that tensor is a single piece and
  * this is not it. */
 static bool find_piece(struct piece *x, const struct conversion *v, int i)
@@ -307,7 +313,7 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     size_t channel = 0;
     for (int n = fm_expert_cuts(cut, c->expert, p->part); n-- > 0;)
         channel += (size_t)fm_expert_cut_channel(&cut[n], c->H);
-    assert(!p->packed || v->slot->layer.cap[x->e] % v->m->packed.group == 0);
+    assert(!p->packed || v->slot->layer.cap[x->e] % packed_of(v)->group == 0);
     x->first = channel * (size_t)v->slot->layer.row0[x->e];
     x->n = channel * (size_t)v->slot->layer.cap[x->e];
     return true;
@@ -523,17 +529,17 @@ static int find_apart(struct fm_tensor *found, const struct fm_file **file,
 /* The same for codes of a bundle or an export. */
 static int read_factors(const struct conversion *v, struct piece *x, struct fm_err *err)
 {
-    const struct fm_config *c = &v->m->config;
+    const char *end = packed_of(v)->scheme.storage->factor_end;
     static const enum fm_weight_part parts[] = {FM_PART_GATE, FM_PART_UP};
     bool down = x->tensor->part == FM_PART_DOWN_T, all = v->m->tensors.naming == FM_NAMING_RAGGED;
     for (int i = 0; i < (down ? 1 : 2); i++) {
         struct fm_tensor t;
         struct fm_stored at = {.factor = &t};
         x->factor[i] = 1;
-        if (!c->storage->factor_end)
+        if (!end)
             continue;
-        if (find_apart(&t, &at.factor_file, v, x, down ? FM_PART_DOWN : parts[i],
-                       c->storage->factor_end, FM_PACKED_FACTOR, FM_F32, all && !down ? 2 : 1, err))
+        if (find_apart(&t, &at.factor_file, v, x, down ? FM_PART_DOWN : parts[i], end,
+                       FM_PACKED_FACTOR, FM_F32, all && !down ? 2 : 1, err))
             return err->code;
         t.offset += all ? (uint64_t)i * sizeof(float) : 0;
         if (fm_stored_factor(&x->factor[i], &at, err))
@@ -546,7 +552,7 @@ static int read_factors(const struct conversion *v, struct piece *x, struct fm_e
 static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
-    const struct fm_packed *packed = &v->m->packed;
+    const struct fm_packed *packed = packed_of(v);
     const struct fm_packed_part *own = fm_packed_find(packed, x->tensor->part, 1);
     uint64_t before = (uint64_t)v->slot->row0[x->e], cap = (uint64_t)v->slot->cap[x->e];
     uint64_t size = fm_packed_bytes(packed, x->tensor->packed, cap);
@@ -567,8 +573,8 @@ static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err
     }
     const struct fm_file *file;
     struct fm_tensor t;
-    if (find_apart(&t, &file, v, x, FM_PART_DOWN, packed->storage->scale_end, FM_PACKED_SCALE,
-                   packed->scales, (uint64_t)v->m->config.H, err))
+    if (find_apart(&t, &file, v, x, FM_PART_DOWN, packed->scheme.storage->scale_end,
+                   FM_PACKED_SCALE, packed->scales, (uint64_t)v->m->config.H, err))
         return err->code;
     return read_bytes(&x->scale, &t, file, 0, (size_t)t.size, err);
 }
@@ -601,8 +607,8 @@ static int convert_packed(const struct conversion *v, const struct piece *x, str
 {
     const struct fm_config *c = &v->m->config;
     float *values = fm_scratch(x->n * sizeof *values);
-    fm_packed_values(values, FM_F32, &v->m->packed, c, x->tensor->part,
-                     (uint64_t)v->slot->cap[x->e], x->raw, x->scale, x->factor);
+    fm_packed_values(values, FM_F32, packed_of(v), c, x->tensor->part, (uint64_t)v->slot->cap[x->e],
+                     x->raw, x->scale, x->factor);
     if (is_rounded(v->m, x->tensor))
         fm_dtype_round(values, v->m->dtype, x->n);
     size_t bad = fm_dtype_nonfinite(values, FM_F32, x->n);

@@ -58,8 +58,8 @@ struct fm_model {
     const struct fm_ops *ops; /* that convert the weights */
     struct fm_tensors tensors;
     struct fm_config config;
-    struct fm_packed packed; /* tensors of a bundle of codes */
-    bool keeps;              /* its codes stay codes in a bundle, so values are never rounded */
+    struct fm_packed_layers packed; /* tensors of a bundle of codes */
+    bool keeps; /* its codes stay codes in a bundle, so values are never rounded */
     enum fm_dtype dtype;
     uint32_t *caps;             /* (M, E) */
     struct fm_stored *constant; /* (M, E): of experts that config.json says are removed; NULL: none

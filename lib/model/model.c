@@ -202,12 +202,25 @@ static const struct fm_tensor *find_tensor(const void *in, const char *name,
     return fm_source_find(in, name, file);
 }
 
+/* The form of layer l's experts in a bundle or an export of codes. */
+static const struct fm_packed *packed_of(const struct fm_model *m, int l)
+{
+    return fm_packed_at(&m->packed, fm_config_moe(&m->config, l));
+}
+
+/* Whether a weight of layer l is stored so. */
+static bool is_packed(const struct fm_model *m, const struct fm_weight *w, int l)
+{
+    return m->packed.storage && fm_weights_is_expert(w) && fm_config_moe(&m->config, l) >= 0 &&
+           fm_packed_find(packed_of(m, l), w->part, 0);
+}
+
 /* Check the shape of a tensor of codes of a layer's experts: of a bundle, or with the channels that
  * an export has. */
 static int check_packed(const struct fm_model *m, const struct fm_packed_part *part, int l,
                         const struct fm_tensor *t, struct fm_err *err)
 {
-    struct fm_packed_part flat = fm_packed_flat(&m->packed, part, fm_loading_channels(m, l));
+    struct fm_packed_part flat = fm_packed_flat(packed_of(m, l), part, fm_loading_channels(m, l));
     return fm_packed_check(m->tensors.bundle.file.path ? part : &flat, t, err);
 }
 
@@ -216,11 +229,11 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
                        int l, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES], scales[FM_WEIGHT_NAME_BYTES + 8];
-    const struct fm_packed_part *own = fm_packed_find(&m->packed, w->part, 1);
+    const struct fm_packed_part *own = fm_packed_find(packed_of(m, l), w->part, 1);
     fm_weights_name(name, w->name[m->tensors.naming], l, -1);
     snprintf(scales, sizeof scales, "%s" FM_PACKED_SCALE, name);
     *p = (struct fm_model_tensor){.weight = w, .part = w->part, .expert = -1};
-    p->packed = fm_packed_find(&m->packed, w->part, 0);
+    p->packed = fm_packed_find(packed_of(m, l), w->part, 0);
     p->at.tensor = fm_source_find(&m->tensors, name, &p->at.file);
     if (own)
         p->at.scale = fm_source_find(&m->tensors, scales, &p->at.scale_file);
@@ -237,7 +250,7 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
                       int l, int e, struct fm_err *err)
 {
     char name[FM_WEIGHT_NAME_BYTES];
-    if (m->packed.storage && fm_packed_find(&m->packed, w->part, 0))
+    if (is_packed(m, w, l))
         return find_packed(m, p, w, l, err);
     fm_weights_name(name, w->name[m->tensors.naming], l, e);
     *p = (struct fm_model_tensor){.weight = w, .expert = e};
@@ -270,11 +283,11 @@ static int compare_places(const void *a, const void *b)
 }
 
 /* All experts must share one dtype: merged weights are rounded to it, and a bundle stores it. */
-static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, bool first,
+static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, int l, bool first,
                        struct fm_err *err)
 {
-    enum fm_dtype dtype =
-        p->packed ? m->packed.storage->written : fm_stored_dtype(&m->config, p->at.tensor);
+    enum fm_dtype dtype = p->packed ? packed_of(m, l)->scheme.storage->written
+                                    : fm_stored_dtype(&m->config, p->at.tensor);
     if (first)
         m->dtype = dtype;
     if (dtype == m->dtype)
@@ -293,7 +306,7 @@ static uint64_t place_bytes(const struct fm_stored *at)
 
 /* Count the bytes that the layer's tensors, and one task's share of them, need while they are read:
  * bytes of the file, and scales as floats. */
-static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer)
+static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors *layer)
 {
     for (size_t i = 0; i < layer->places; i++) {
         const struct fm_model_tensor *p = &layer->place[i];
@@ -301,7 +314,7 @@ static void count_bytes(const struct fm_model *m, struct fm_layer_tensors *layer
         bool fused = p->expert < 0 && fm_weights_is_expert(p->weight);
         if (p->packed)
             bytes += (uint64_t)fm_tensor_count(p->at.tensor) * 8 * sizeof(float) /
-                     (uint64_t)fm_storage_bits(m->packed.storage) *
+                     (uint64_t)fm_storage_bits(packed_of(m, l)->scheme.storage) *
                      (uint64_t)fm_dtype_bits(p->at.tensor->dtype) / 8;
         if (p->at.scale)
             bytes += fm_tensor_count(p->at.scale) * sizeof(float);
@@ -346,13 +359,13 @@ static int plan_layer(struct fm_model *m, int l, struct fm_err *err)
             struct fm_model_tensor *p = &layer->place[layer->places++];
             int rc = find_place(m, p, w, l, each ? e : -1, err);
             if (!rc && fm_weights_is_expert(w))
-                rc = check_dtype(m, p, l == c->moe[0] && !m->dtype, err);
+                rc = check_dtype(m, p, l, l == c->moe[0] && !m->dtype, err);
             if (rc)
                 return rc;
         }
     }
     qsort(layer->place, layer->places, sizeof *layer->place, compare_places);
-    count_bytes(m, layer);
+    count_bytes(m, l, layer);
     return FM_OK;
 }
 
@@ -401,7 +414,7 @@ static bool is_packed_scale(const struct fm_model *m, const char *name)
             continue;
         snprintf(codes, sizeof codes, "%.*s", (int)(strlen(name) - strlen(end[i])), name);
         const struct fm_weight *w = fm_weights_find(&m->config, m->tensors.naming, codes, &l, &e);
-        if (w && fm_packed_find(&m->packed, w->part, 0))
+        if (w && is_packed(m, w, l))
             return true;
     }
     if (!fm_stored_belongs(codes, &m->config, name))
@@ -615,6 +628,33 @@ void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
     m->ops = ops;
     if (other)
         count_pinned(m);
+}
+
+bool fm_model_forms(struct fm_packed_layers *layers, const struct fm_model *m,
+                    char why[FM_PACKED_WHY])
+{
+    const struct fm_config *c = &m->config;
+    *layers = m->packed;
+    if (m->packed.storage)
+        return true;
+    fm_packed_begin(layers);
+    for (int i = 0; i < c->M; i++) {
+        const struct fm_layer_tensors *layer = &m->layer[c->moe[i]];
+        for (size_t k = 0; k < layer->places; k++) {
+            const struct fm_model_tensor *p = &layer->place[k];
+            if (fm_weights_is_expert(p->weight) && p->part != FM_PART_BIAS &&
+                !fm_packed_see(layers, c, m->dtype, i, &p->at, why))
+                return false;
+        }
+    }
+    return fm_packed_any(layers, c, why);
+}
+
+bool fm_model_can_keep(const struct fm_model *m, int group)
+{
+    struct fm_packed_layers layers;
+    char why[FM_PACKED_WHY];
+    return m->config.storage && fm_model_forms(&layers, m, why) && group % layers.group == 0;
 }
 
 void fm_model_keep_codes(struct fm_model *m, bool keep)

@@ -34,6 +34,7 @@
 #include "lib/base/err.h"
 #include "lib/family/extra.h"
 #include "lib/family/family.h"
+#include "lib/model/packed.h"
 #include "lib/model/weightsum.h"
 
 struct fm_model;
@@ -104,6 +105,14 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
+
+/* The forms in which a bundle can keep the experts of a model that has codes, as fm_packed_see
+ * finds them; false, with the reason in `why`, if it cannot. */
+bool fm_model_forms(struct fm_packed_layers *layers, const struct fm_model *model,
+                    char why[FM_PACKED_WHY]);
+
+/* Whether it can if channels are removed in groups of that size; false for plain weights. */
+bool fm_model_can_keep(const struct fm_model *model, int group);
 
 /* Set whether the bundle will keep the codes; if so, FM_MODEL_ROUND_ALL rounds nothing.  The
  * default is true for a bundle of codes and false for a checkpoint. */

@@ -1,6 +1,6 @@
 /*
  * All shapes follow from the planes of the storage and the sizes of the model, so a bundle records
- * only which storage it has and the dtype of its scales.
+ * only which storage each layer has and the dtype of its scales.
  */
 #include "lib/model/packed.h"
 
@@ -78,12 +78,12 @@ static void shape_columns(struct fm_packed_part *part, const struct fm_packed *p
 static void add_planes(struct fm_packed *p, const struct fm_config *c, enum fm_weight_part of)
 {
     struct fm_plane plane[FM_PLANES];
-    fm_storage_planes(plane, c);
+    fm_scheme_planes(plane, &p->scheme);
     for (int i = 0; i < FM_PLANES; i++) {
         bool columns = of == FM_PART_DOWN_T;
         enum fm_dtype dtype = i > 0 ? p->scales
-                              : fm_dtype_bits(p->storage->codes) == plane[0].bits
-                                  ? p->storage->codes
+                              : fm_dtype_bits(p->scheme.storage->codes) == plane[0].bits
+                                  ? p->scheme.storage->codes
                                   : FM_U8;
         if ((columns ? plane[i].block_columns : plane[i].block_rows) == 0)
             continue;
@@ -93,22 +93,128 @@ static void add_planes(struct fm_packed *p, const struct fm_config *c, enum fm_w
     }
 }
 
-void fm_packed_plain(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype)
-{
-    *p = (struct fm_packed){.group = 1};
-    for (int i = 0; i < fm_expert_parts(c->expert); i++)
-        add_plain(p, c, (enum fm_weight_part)(FM_PART_GATE_UP + i), dtype);
-}
+/* ---- the forms of layers ---- */
 
-void fm_packed_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
-                     enum fm_dtype scales)
+/* The form of a scheme, whose group divides I; of plain numbers, and of biases, `dtype`. */
+static void make_form(struct fm_packed *p, const struct fm_config *c,
+                      const struct fm_scheme *scheme, enum fm_dtype dtype, enum fm_dtype scales)
 {
-    *p = (struct fm_packed){.storage = c->storage, .scales = scales, .group = fm_storage_group(c)};
+    *p = (struct fm_packed){.scheme = *scheme, .scales = scales, .group = fm_scheme_group(scheme)};
     assert(p->group <= c->I && c->I % p->group == 0);
+    if (!scheme->storage) {
+        for (int i = 0; i < fm_expert_parts(c->expert); i++)
+            add_plain(p, c, (enum fm_weight_part)(FM_PART_GATE_UP + i), dtype);
+        return;
+    }
     add_planes(p, c, FM_PART_GATE_UP);
     add_planes(p, c, FM_PART_DOWN_T);
     if (c->expert->bias)
         add_plain(p, c, FM_PART_BIAS, dtype);
+}
+
+void fm_packed_begin(struct fm_packed_layers *layers)
+{
+    *layers = (struct fm_packed_layers){.group = 1};
+}
+
+bool fm_packed_equal(const struct fm_packed *a, const struct fm_packed *b)
+{
+    return a->scales == b->scales && fm_scheme_equal(&a->scheme, &b->scheme);
+}
+
+/* Add the next layer; false if there are too many forms. */
+static bool add_layer(struct fm_packed_layers *layers, const struct fm_packed *form)
+{
+    int i = 0;
+    while (i < layers->forms && !fm_packed_equal(&layers->form[i], form))
+        i++;
+    if (i == FM_PACKED_FORMS_MAX)
+        return false;
+    layers->form[i] = *form;
+    layers->forms = i < layers->forms ? layers->forms : i + 1;
+    layers->of[layers->M++] = (uint8_t)i;
+    layers->group = fm_storage_both(layers->group, form->group);
+    layers->storage = layers->storage ? layers->storage : form->scheme.storage;
+    return true;
+}
+
+/* The same form for all layers. */
+static void add_all(struct fm_packed_layers *layers, const struct fm_config *c,
+                    const struct fm_scheme *scheme, enum fm_dtype dtype, enum fm_dtype scales)
+{
+    struct fm_packed form;
+    fm_packed_begin(layers);
+    make_form(&form, c, scheme, dtype, scales);
+    for (int m = 0; m < c->M; m++)
+        add_layer(layers, &form);
+}
+
+void fm_packed_plain(struct fm_packed_layers *layers, const struct fm_config *c,
+                     enum fm_dtype dtype)
+{
+    const struct fm_scheme plain = {0};
+    add_all(layers, c, &plain, dtype, FM_U8);
+}
+
+void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *c,
+                     enum fm_dtype dtype, enum fm_dtype scales)
+{
+    const struct fm_scheme scheme = {c->storage, c->block_rows, c->block_columns};
+    add_all(layers, c, &scheme, dtype, scales);
+}
+
+/* Whether the groups of a scheme divide the channels of an expert. */
+static bool divides(const struct fm_scheme *scheme, const struct fm_config *c)
+{
+    int group = fm_scheme_group(scheme);
+    return group <= c->I && c->I % group == 0;
+}
+
+bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, enum fm_dtype dtype,
+                   int m, const struct fm_stored *at, char why[FM_PACKED_WHY])
+{
+    struct fm_scheme scheme = {0};
+    struct fm_packed form;
+    if (at->scale)
+        scheme = fm_storage_of(c, at->tensor->name);
+    enum fm_dtype scales = at->scale ? at->scale->dtype : FM_U8;
+    if (m < layers->M) {
+        const struct fm_packed *own = fm_packed_at(layers, m);
+        if (own->scales == scales && fm_scheme_equal(&own->scheme, &scheme))
+            return true;
+        snprintf(why, FM_PACKED_WHY,
+                 "tensor '%.96s' is not stored as other experts of its layer "
+                 "are",
+                 at->tensor->name);
+        return false;
+    }
+    assert(m == layers->M);
+    if (!divides(&scheme, c)) {
+        snprintf(why, FM_PACKED_WHY, "codes leave in groups of %d channels, which do not divide %d",
+                 fm_scheme_group(&scheme), c->I);
+        return false;
+    }
+    make_form(&form, c, &scheme, dtype, scales);
+    if (!add_layer(layers, &form)) {
+        snprintf(why, FM_PACKED_WHY, "layers have more than %d formats", FM_PACKED_FORMS_MAX);
+        return false;
+    }
+    if (layers->group <= c->I && c->I % layers->group == 0)
+        return true;
+    snprintf(why, FM_PACKED_WHY,
+             "codes of all layers leave in groups of %d channels, which do not divide %d",
+             layers->group, c->I);
+    return false;
+}
+
+bool fm_packed_any(const struct fm_packed_layers *layers, const struct fm_config *c,
+                   char why[FM_PACKED_WHY])
+{
+    if (!layers->storage)
+        snprintf(why, FM_PACKED_WHY, "no routed expert is codes");
+    else if (c->mixed) /* and yet no tensor differs */
+        snprintf(why, FM_PACKED_WHY, "by config.json experts of a layer differ");
+    return layers->storage && !c->mixed;
 }
 
 static bool can_scale(const struct fm_storage *storage, enum fm_dtype dtype)
@@ -116,48 +222,99 @@ static bool can_scale(const struct fm_storage *storage, enum fm_dtype dtype)
     return storage->scale_dtypes & 1u << dtype;
 }
 
-/* Add the parts of the config's storage, if it can be kept; biases are of `dtype`. */
-static int set_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
-                     enum fm_dtype scales, struct fm_err *err)
+/* FM_EFORMAT unless experts can be of that scheme with such scales. */
+static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c,
+                       enum fm_dtype scales, struct fm_err *err)
 {
-    const char *name = c->storage->name;
-    int group = fm_storage_group(c);
+    const char *name = scheme->storage->name;
     if (c->mixed)
         return fm_fail(err, FM_EFORMAT,
-                       "storage is '%s', but by config.json not all experts are stored in it",
-                       name);
-    if (group > c->I || c->I % group != 0)
+                       "storage is '%s', but by config.json experts of a layer differ", name);
+    if (!divides(scheme, c))
         return fm_fail(err, FM_EFORMAT,
-                       "storage is '%s', whose groups of %d channels do not divide %d", name, group,
-                       c->I);
-    if (!can_scale(c->storage, scales))
+                       "storage is '%s', whose groups of %d channels do not divide %d", name,
+                       fm_scheme_group(scheme), c->I);
+    if (!can_scale(scheme->storage, scales))
         return fm_fail(err, FM_EFORMAT, "scales are '%s', which storage '%s' does not have",
                        fm_dtype_name(scales), name);
-    fm_packed_codes(p, c, dtype, scales);
     return FM_OK;
 }
 
-int fm_packed_of(struct fm_packed *p, const struct fm_config *c, enum fm_dtype scales,
+int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *c, enum fm_dtype scales,
                  struct fm_err *err)
 {
-    return set_codes(p, c, c->storage->written, scales, err);
+    const struct fm_scheme scheme = {c->storage, c->block_rows, c->block_columns};
+    if (check_codes(&scheme, c, scales, err))
+        return err->code;
+    fm_packed_codes(layers, c, c->storage->written, scales);
+    return FM_OK;
 }
 
-static int read_codes(struct fm_packed *p, const struct fm_config *c, enum fm_dtype dtype,
-                      const cJSON *model, struct fm_err *err)
+/* That of the experts of a layer by config.json. */
+static struct fm_scheme scheme_of(const struct fm_config *c, int m)
 {
-    const char *name = NULL, *scales = NULL;
-    if (fm_json_get_string(model, "storage", &name, err) ||
-        fm_json_get_string(model, "scales", &scales, err))
-        return err->code;
-    if (!c->storage || strcmp(name, c->storage->name) != 0)
+    char name[FM_WEIGHT_NAME_BYTES];
+    const struct fm_weight *w = c->family->weight;
+    while (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
+           !fm_weights_exists(c, w, c->moe[m]))
+        w++;
+    fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[m], 0);
+    return fm_storage_of(c, name);
+}
+
+/* Read a layer's storage and the dtype of its scales; `storage` may be null, for plain numbers. */
+static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c,
+                      enum fm_dtype dtype, const cJSON *storage, const cJSON *scales,
+                      struct fm_err *err)
+{
+    const char *name = cJSON_GetStringValue(storage), *type = cJSON_GetStringValue(scales);
+    struct fm_scheme scheme = scheme_of(c, layers->M);
+    struct fm_packed form;
+    int of = type ? fm_dtype_from_name(type, strlen(type)) : -1;
+    if (cJSON_IsNull(storage) && cJSON_IsNull(scales)) {
+        scheme = (struct fm_scheme){0};
+        of = FM_U8;
+    } else if (!name || !type)
+        return fm_fail(err, FM_EFORMAT, "key '%s' is missing or no text",
+                       name ? "scales" : "storage");
+    else if (!scheme.storage || strcmp(name, scheme.storage->name) != 0)
         return fm_fail(err, FM_EFORMAT, "storage is '%.32s', by config.json it is %s", name,
-                       c->storage ? c->storage->name : "none");
-    int type = fm_dtype_from_name(scales, strlen(scales));
-    if (type < 0)
+                       scheme.storage ? scheme.storage->name : "none");
+    else if (of < 0)
         return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' does not have",
-                       scales, name);
-    return set_codes(p, c, dtype, (enum fm_dtype)type, err);
+                       type, name);
+    else if (check_codes(&scheme, c, (enum fm_dtype)of, err))
+        return err->code;
+    make_form(&form, c, &scheme, dtype, (enum fm_dtype)of);
+    if (!add_layer(layers, &form))
+        return fm_fail(err, FM_EFORMAT, "layers have more than %d storages", FM_PACKED_FORMS_MAX);
+    return FM_OK;
+}
+
+/* The keys are texts, or lists of one for each layer with experts. */
+static int read_codes(struct fm_packed_layers *layers, const struct fm_config *c,
+                      enum fm_dtype dtype, const cJSON *model, struct fm_err *err)
+{
+    const cJSON *storage = cJSON_GetObjectItemCaseSensitive(model, "storage");
+    const cJSON *scales = cJSON_GetObjectItemCaseSensitive(model, "scales");
+    bool list = cJSON_IsArray(storage) && cJSON_IsArray(scales);
+    if (list && (cJSON_GetArraySize(storage) != c->M || cJSON_GetArraySize(scales) != c->M))
+        return fm_fail(err, FM_EFORMAT, "storage or scales are not of %d layers", c->M);
+    fm_packed_begin(layers);
+    storage = list ? storage->child : storage;
+    scales = list ? scales->child : scales;
+    for (int m = 0; m < c->M; m++) {
+        if (read_layer(layers, c, dtype, storage, scales, err))
+            return err->code;
+        storage = list ? storage->next : storage;
+        scales = list ? scales->next : scales;
+    }
+    if (!layers->storage)
+        return fm_fail(err, FM_EFORMAT, "storage names no format");
+    if (layers->group > c->I || c->I % layers->group != 0)
+        return fm_fail(err, FM_EFORMAT, "groups of %d channels do not divide %d", layers->group,
+                       c->I);
+    return FM_OK;
 }
 
 bool fm_packed_in(const struct fm_bundle *b)
@@ -166,8 +323,8 @@ bool fm_packed_in(const struct fm_bundle *b)
     return cJSON_HasObjectItem(model, "storage");
 }
 
-int fm_packed_read(struct fm_packed *p, const struct fm_bundle *b, const struct fm_config *c,
-                   struct fm_err *err)
+int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *b,
+                   const struct fm_config *c, struct fm_err *err)
 {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(b->manifest, "model");
     const char *name = NULL;
@@ -176,24 +333,33 @@ int fm_packed_read(struct fm_packed *p, const struct fm_bundle *b, const struct 
     if (!rc && (dtype < 0 || !fm_dtype_is_weight((enum fm_dtype)dtype)))
         rc = fm_fail(err, FM_EFORMAT, "dtype '%.32s' is not one of BF16, F16, F32", name);
     if (!rc && fm_packed_in(b))
-        rc = read_codes(p, c, (enum fm_dtype)dtype, model, err);
+        rc = read_codes(layers, c, (enum fm_dtype)dtype, model, err);
     else if (!rc)
-        fm_packed_plain(p, c, (enum fm_dtype)dtype);
+        fm_packed_plain(layers, c, (enum fm_dtype)dtype);
     return !rc ? rc : fm_within(err, "%s: %s: model", b->file.path, FM_MEMBER_MANIFEST);
 }
 
-void fm_packed_json(cJSON *model, const struct fm_packed *p)
+void fm_packed_json(cJSON *model, const struct fm_packed_layers *layers)
 {
-    if (!p->storage)
+    if (!layers->storage)
         return;
-    fm_json_add_string(model, "storage", p->storage->name);
-    fm_json_add_string(model, "scales", fm_dtype_name(p->scales));
-}
-
-bool fm_packed_can_keep(const struct fm_config *c, int group)
-{
-    int own = fm_storage_group(c);
-    return c->storage && !c->mixed && own <= c->I && c->I % own == 0 && group % own == 0;
+    if (layers->forms == 1) {
+        fm_json_add_string(model, "storage", layers->storage->name);
+        fm_json_add_string(model, "scales", fm_dtype_name(layers->form[0].scales));
+        return;
+    }
+    cJSON *storage = fm_json_add_array(model, "storage");
+    cJSON *scales = fm_json_add_array(model, "scales");
+    for (int m = 0; m < layers->M; m++) {
+        const struct fm_packed *form = fm_packed_at(layers, m);
+        if (!form->scheme.storage) {
+            fm_json_add_null(storage, NULL);
+            fm_json_add_null(scales, NULL);
+            continue;
+        }
+        fm_json_add_string(storage, NULL, form->scheme.storage->name);
+        fm_json_add_string(scales, NULL, fm_dtype_name(form->scales));
+    }
 }
 
 int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *t,
@@ -271,7 +437,7 @@ void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p
     const struct fm_packed_part *part = fm_packed_find(p, of, 0), *own = fm_packed_find(p, of, 1);
     uint64_t groups = channels / (uint64_t)p->group;
     struct fm_plane plane[FM_PLANES];
-    fm_storage_planes(plane, c);
+    fm_scheme_planes(plane, &p->scheme);
     size_t n =
         own ? (size_t)fm_packed_bytes(p, own, channels) * 8 / (size_t)fm_dtype_bits(p->scales)
             : (size_t)blocks((uint64_t)c->H, plane[1].block_rows);
@@ -282,8 +448,8 @@ void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p
     size_t row = columns ? n : (size_t)blocks((uint64_t)c->H, plane[1].block_columns);
     size_t element = (size_t)fm_dtype_bits(p->scales) / 8;
     for (size_t i = 0; i < n; i += row)
-        fm_stored_scales(wide + i, p->storage, (const char *)scales + i * element, p->scales, row,
-                         factor[columns ? 0 : i / row % (size_t)part->rows]);
+        fm_stored_scales(wide + i, p->scheme.storage, (const char *)scales + i * element, p->scales,
+                         row, factor[columns ? 0 : i / row % (size_t)part->rows]);
     const struct fm_scales s = {.scale = wide,
                                 .count = n,
                                 .columns = across,
@@ -292,7 +458,7 @@ void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *p
                                                                     : c->H,
                                 .block_columns =
                                     plane[1].block_columns ? plane[1].block_columns : across,
-                                .code = p->storage->code};
+                                .code = p->scheme.storage->code};
     if (columns)
         decode_columns(rows, dtype, part, own, s, c->H, groups, codes);
     else

@@ -14,6 +14,10 @@
  * dimension, such as one scale for each row of down, is stored among the tensors outside the
  * experts.
  *
+ * All experts of a layer are stored alike; layers can differ.  Many quantised checkpoints have
+ * plain numbers in their first or last layers, or two formats.  Widths are then whole groups of all
+ * layers.
+ *
  * The item that is copied when channels are reordered: in gate_up, a row of elements; in down, the
  * elements of a group in one row.
  */
@@ -30,6 +34,7 @@
 #include "lib/base/err.h"
 #include "lib/block/experts.h"
 #include "lib/block/storage.h"
+#include "lib/model/stored.h"
 
 /* How weights that the checkpoint stores as codes are to be written. */
 enum fm_weights_as {
@@ -57,39 +62,70 @@ struct fm_packed_part {
 #define FM_PACKED_SCALE "_scale"
 #define FM_PACKED_FACTOR "_factor"
 
+/* The form of a layer. */
 struct fm_packed {
-    const struct fm_storage *storage; /* NULL: plain numbers */
-    enum fm_dtype scales;             /* if storage is not NULL: dtype of the scales in the
-                                         checkpoint */
-    int group;                        /* channels stored together; 1 for plain numbers */
+    struct fm_scheme scheme; /* storage NULL: plain numbers */
+    enum fm_dtype scales;    /* if it is not NULL: dtype of the scales in the checkpoint */
+    int group;               /* channels stored together; 1 for plain numbers */
     int parts;
     struct fm_packed_part part[FM_PACKED_PARTS_MAX];
 };
 
-/* The tensors of a layer of plain numbers of that dtype. */
-void fm_packed_plain(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype dtype);
+#define FM_PACKED_FORMS_MAX 8
+
+/* The forms of all layers with experts. */
+struct fm_packed_layers {
+    const struct fm_storage *storage; /* of the first layer that is codes; NULL: no layer is */
+    int group;                        /* common multiple of their groups */
+    int forms;
+    struct fm_packed form[FM_PACKED_FORMS_MAX];
+    int M;
+    uint8_t of[FM_LAYERS_MAX]; /* (M): each layer's form */
+};
+
+/* That of the m-th layer with experts. */
+static inline const struct fm_packed *fm_packed_at(const struct fm_packed_layers *layers, int m)
+{
+    return &layers->form[layers->of[m]];
+}
+
+/* Layers of plain numbers of that dtype. */
+void fm_packed_plain(struct fm_packed_layers *layers, const struct fm_config *config,
+                     enum fm_dtype dtype);
 
 /* The same for codes of the config's storage, whose group divides I, with scales of that dtype;
  * biases are of `dtype`. */
-void fm_packed_codes(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype dtype,
-                     enum fm_dtype scales);
+void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *config,
+                     enum fm_dtype dtype, enum fm_dtype scales);
 
-/* Whether codes of the config's storage can be kept if channels are removed in groups of that size.
- * False for plain weights. */
-bool fm_packed_can_keep(const struct fm_config *config, int group);
+/*
+ * Find the forms in which a bundle can keep the experts of a checkpoint: call fm_packed_begin, then
+ * fm_packed_see for each tensor of an expert that is no bias, in order of layers, and at the end
+ * fm_packed_any.  False, with the reason in `why`, if one of them cannot be kept, or no expert is
+ * codes.
+ */
+#define FM_PACKED_WHY 192
+void fm_packed_begin(struct fm_packed_layers *layers);
+bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *config,
+                   enum fm_dtype dtype, int m, const struct fm_stored *at, char why[FM_PACKED_WHY]);
+bool fm_packed_any(const struct fm_packed_layers *layers, const struct fm_config *config,
+                   char why[FM_PACKED_WHY]);
 
-/* Whether the bundle's experts are codes. */
+/* Whether two layers of a model have the same form. */
+bool fm_packed_equal(const struct fm_packed *a, const struct fm_packed *b);
+
+/* Whether the bundle's experts, at least of one layer, are codes. */
 bool fm_packed_in(const struct fm_bundle *bundle);
 
 /* Those of an open bundle, by its manifest; FM_EFORMAT if it contradicts config.json or the
  * ranking's channel group.  A stage stream has plain numbers. */
-int fm_packed_read(struct fm_packed *packed, const struct fm_bundle *bundle,
+int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *bundle,
                    const struct fm_config *config, struct fm_err *err);
 
 /* Those of an export whose config.json names a storage, with scales of that dtype; FM_EFORMAT if
  * this is not possible. */
-int fm_packed_of(struct fm_packed *packed, const struct fm_config *config, enum fm_dtype scales,
-                 struct fm_err *err);
+int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *config,
+                 enum fm_dtype scales, struct fm_err *err);
 
 /* A part as exports store it: the experts, `channels` channels in total, are concatenated, and one
  * dimension replaces two. */
@@ -97,7 +133,7 @@ struct fm_packed_part fm_packed_flat(const struct fm_packed *packed,
                                      const struct fm_packed_part *part, uint64_t channels);
 
 /* Write them to the manifest's "model"; nothing for plain numbers. */
-void fm_packed_json(cJSON *model, const struct fm_packed *packed);
+void fm_packed_json(cJSON *model, const struct fm_packed_layers *layers);
 
 /* FM_EFORMAT unless a tensor has the type and shape of a part. */
 int fm_packed_check(const struct fm_packed_part *part, const struct fm_tensor *tensor,

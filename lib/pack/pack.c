@@ -82,53 +82,36 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
 
 /* ---- codes, or their values ---- */
 
-/* Whether every tensor of the experts' channels is of codes, with scales of one type; if not, `why`
- * says why. */
-static bool is_all_codes(enum fm_dtype *scales, const struct fm_packing *p, char why[192])
+/* Find the forms of the layers if each is codes or plain numbers; if not, `why` says why. */
+static bool find_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
+                       char why[FM_PACKED_WHY])
 {
-    const struct fm_checkpoint *cp = &p->cp;
-    const struct fm_stored *first = NULL;
+    size_t shares = (size_t)cp->config.E * (size_t)cp->tensors;
+    fm_packed_begin(layers);
     for (size_t i = 0; i < cp->experts; i++) {
         const struct fm_share *share = &cp->expert[i];
-        const struct fm_stored *s = &share->at;
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
         fm_expert_cuts(cut, cp->config.expert, share->part);
-        if (cut[0].of == FM_PART_BIAS)
-            continue;
-        first = first ? first : s;
-        const struct fm_scheme own = fm_storage_of(&cp->config, s->tensor->name),
-                               other = fm_storage_of(&cp->config, first->tensor->name);
-        if (!s->scale || !fm_scheme_equal(&own, &other) || s->scale->dtype != first->scale->dtype) {
-            snprintf(why, 192, "tensor '%.96s' is not stored as other experts are",
-                     s->tensor->name);
+        if (cut[0].of != FM_PART_BIAS &&
+            !fm_packed_see(layers, &cp->config, cp->dtype, (int)(i / shares), &share->at, why))
             return false;
-        }
-        *scales = s->scale->dtype;
     }
-    return true;
+    return fm_packed_any(layers, &cp->config, why);
 }
 
 /* Whether codes can be kept in this order of channels. */
-static bool can_keep(enum fm_dtype *scales, const struct fm_packing *p, char why[192])
+static bool can_keep(struct fm_packed_layers *layers, const struct fm_packing *p,
+                     char why[FM_PACKED_WHY])
 {
-    const struct fm_config *c = &p->cp.config;
-    int group = fm_storage_group(c);
-    if (!is_all_codes(scales, p, why))
+    if (!find_forms(layers, &p->cp, why))
         return false;
-    if (group > c->I || c->I % group != 0) {
-        snprintf(why, 192, "codes leave in groups of %d channels, which do not divide %d", group,
-                 c->I);
-        return false;
-    }
-    if (p->ranking.group % group != 0) {
-        snprintf(
-            why, 192,
-            "codes leave in groups of %d channels, and these were ranked in groups of %d; rank "
-            "with --channel-group %d",
-            group, p->ranking.group, group);
-        return false;
-    }
-    return true;
+    if (p->ranking.group % layers->group == 0)
+        return true;
+    snprintf(why, FM_PACKED_WHY,
+             "codes leave in groups of %d channels, and these were ranked in groups of %d; rank "
+             "with --channel-group %d",
+             layers->group, p->ranking.group, layers->group);
+    return false;
 }
 
 /* A router that is stored as codes, or NULL. */
@@ -154,7 +137,7 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
     struct fm_pack_report *r = p->report;
-    enum fm_dtype scales = FM_U8;
+    struct fm_packed_layers layers;
     fm_packed_plain(&p->packed, c, p->cp.dtype);
     if (!c->storage && p->options->weights == FM_WEIGHTS_KEEP)
         return fm_fail(err, FM_ECONFIG, "--weights keep: %s has no codes to keep; omit the option",
@@ -165,7 +148,7 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
         snprintf(r->why_not, sizeof r->why_not, "--weights bf16");
         return FM_OK;
     }
-    if (!can_keep(&scales, p, r->why_not))
+    if (!can_keep(&layers, p, r->why_not))
         return p->options->weights == FM_WEIGHTS_KEEP
                    ? fm_fail(err, FM_ECONFIG, "--weights keep: %s", r->why_not)
                    : FM_OK;
@@ -181,7 +164,7 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
                        "tensor '%s' has codes, into which an adapter cannot be merged; use "
                        "--weights bf16",
                        router->name);
-    fm_packed_codes(&p->packed, c, p->cp.dtype, scales);
+    p->packed = layers;
     r->kept = true;
     return FM_OK;
 }
@@ -215,7 +198,8 @@ static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
         return false;
     struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
     fm_expert_cuts(cut, c->expert, fm_stored_part(c, w->part));
-    return fm_packed_find(&p->packed, cut[0].of, 1) != NULL;
+    int m = fm_config_moe(c, l);
+    return m >= 0 && fm_packed_find(fm_packed_at(&p->packed, m), cut[0].of, 1);
 }
 
 /* List the tensors outside the experts; if codes are kept, also those that belong to them and have
@@ -274,11 +258,12 @@ static int plan_layer(struct fm_packing *p, struct fm_packing_volume *v, struct 
     const struct fm_config *c = &p->cp.config;
     int l = c->moe[v->layer];
     fm_volumes_member(v->name, l);
-    v->tensors = (size_t)p->packed.parts;
+    const struct fm_packed *packed = fm_packed_at(&p->packed, v->layer);
+    v->tensors = (size_t)packed->parts;
     v->tensor = fm_alloc(v->tensors, sizeof *v->tensor, "a layer's plan", err);
-    for (int i = 0; v->tensor && i < p->packed.parts; i++) {
+    for (int i = 0; v->tensor && i < packed->parts; i++) {
         char text[FM_VOLUMES_NAME_BYTES];
-        const struct fm_packed_part *part = &p->packed.part[i];
+        const struct fm_packed_part *part = &packed->part[i];
         struct fm_tensor *t = &v->tensor[i];
         fm_volumes_tensor(text, l, part);
         *t = (struct fm_tensor){
@@ -729,7 +714,7 @@ static void compare_part(const struct fm_packing *p, const struct fm_segments *s
     out->items++;
     if (!count)
         return;
-    fm_volumes_tensor(item, p->cp.config.moe[m], &said->packed.part[part]);
+    fm_volumes_tensor(item, p->cp.config.moe[m], &fm_packed_at(&said->packed, m)->part[part]);
     snprintf(what, sizeof what,
              "is not what the checkpoint gives in %d experts, the first %d, from channel %d on",
              count, first, said->bound[at]);
@@ -741,12 +726,14 @@ static int compare_all(const struct fm_packing *p, struct fm_pack_compared *out,
     struct fm_segments said = {0};
     int rc = fm_segments_read(&said, &p->in, &p->cp.config, err);
     size_t bounds = ((size_t)p->seg.S + 1) * sizeof *said.bound;
-    if (!rc && (said.S != p->seg.S || said.packed.parts != p->seg.packed.parts ||
-                memcmp(said.bound, p->seg.bound, bounds) != 0))
+    bool same = !rc && said.S == p->seg.S && memcmp(said.bound, p->seg.bound, bounds) == 0;
+    for (int m = 0; same && m < p->cp.config.M; m++)
+        same = fm_packed_equal(fm_packed_at(&said.packed, m), fm_packed_at(&p->seg.packed, m));
+    if (!rc && !same)
         rc = fm_fail(err, FM_EFORMAT, "%s: its segments are not those of its masks",
                      p->in.file.path);
     for (int m = 0; m < p->cp.config.M && !rc; m++)
-        for (int part = 0; part < said.packed.parts; part++)
+        for (int part = 0; part < fm_packed_at(&said.packed, m)->parts; part++)
             compare_part(p, &said, m, part, out);
     for (size_t i = 0; i < p->seg.tensors && !rc; i++, out->items++) {
         const struct fm_segment_tensor *have = fm_segments_find(&said, p->seg.tensor[i].name);

@@ -45,7 +45,7 @@ struct fm_pack_report {
     uint64_t bytes_values;          /* the same as values: as in the bundle if codes are not kept */
     char storage[FM_STORAGE_NAMES]; /* of the checkpoint, "fp8"; "": plain numbers */
     bool kept;                      /* the bundle keeps the codes */
-    char why_not[192];              /* the reason, if the checkpoint's codes are not kept */
+    char why_not[FM_PACKED_WHY];    /* the reason, if the checkpoint's codes are not kept */
     uint64_t bytes_out;             /* the bundle */
     uint64_t bytes_largest;         /* size of the largest file */
     int parts;                      /* number of files */

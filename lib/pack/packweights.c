@@ -28,7 +28,7 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
 /* A range of experts of one tensor, made at once and appended in order. */
 struct run {
     struct fm_packing *p;
-    int layer, first, part; /* tensor of a layer, in p->packed */
+    int layer, first, part; /* tensor of a layer, in its form in p->packed */
     char *rows;             /* one after another */
     size_t bytes;
     /* For tensors that hold all experts, and their scales: the sums of the shares' digests. */
@@ -37,7 +37,7 @@ struct run {
 
 static const struct fm_packed_part *part_of(const struct run *w)
 {
-    return &w->p->packed.part[w->part];
+    return &fm_packed_at(&w->p->packed, w->layer)->part[w->part];
 }
 
 /* Read all bytes of a tensor of the checkpoint, or expert e's share of it, whose digest is added to
@@ -172,12 +172,13 @@ static int check_codes(struct run *w, int e, int i, const void *codes, struct fm
 }
 
 /* Copy items of a cut of a plane to their places in a part of an expert, by channel groups. */
-static void place_items(const struct fm_packing *p, const struct fm_packed_part *part,
+static void place_items(const struct run *w, const struct fm_packed_part *part,
                         const struct fm_expert_cut *cut, char *rows, const char *from,
                         const int32_t *order)
 {
-    int group = p->packed.group, unit = cut->columns ? group : group / (int)part->items;
-    int n = p->cp.config.I / unit;
+    int group = fm_packed_at(&w->p->packed, w->layer)->group;
+    int unit = cut->columns ? group : group / (int)part->items;
+    int n = w->p->cp.config.I / unit;
     int32_t *item = fm_scratch((size_t)n * sizeof *item);
     for (int i = 0; i < n; i++)
         item[i] = order[i * unit] / unit;
@@ -215,7 +216,7 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
         if (!rc && part->plane == 0)
             rc = check_codes(w, e, i, from, err);
         for (int k = 0; k < cuts && !rc; from += (size_t)cut[k++].rows * row)
-            place_items(p, part, &cut[k], rows, from, order);
+            place_items(w, part, &cut[k], rows, from, order);
         fm_scratch_release(mark);
     }
     return rc;
@@ -326,8 +327,8 @@ static void make_expert(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     char *rows = w->rows + (size_t)i * w->bytes;
     if (!(part_of(w)->plane < 0 ? make_part : keep_part)(w, e, rows, &err))
-        fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, p->seg.S,
-                           rows, fm_packed_group_bytes(part_of(w)));
+        fm_segments_digest(fm_segments_expert(&p->seg, w->layer, w->part, e), &p->seg, w->layer,
+                           p->seg.S, rows, fm_packed_group_bytes(part_of(w)));
     else
         fm_taskgroup_fail(&p->tasks, &err);
     fm_scratch_release(mark);
@@ -348,7 +349,7 @@ static int pass_tensor(struct fm_packing *p, const struct fm_packing_volume *v,
     int E = p->cp.config.E;
     struct fm_mark mark = fm_scratch_mark();
     struct run w = {.p = p, .layer = v->layer, .bytes = t->size / (size_t)E};
-    for (int i = 0; i < p->packed.parts; i++)
+    for (int i = 0; i < fm_packed_at(&p->packed, v->layer)->parts; i++)
         w.part = t->name == v->name_of[i] ? i : w.part;
     w.rows = fm_scratch((size_t)p->at_once * w.bytes);
     int rc = FM_OK;

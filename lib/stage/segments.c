@@ -79,7 +79,10 @@ static int copy_tensors(struct fm_segments *seg, const struct fm_tensor *rest, s
 static int alloc_experts(struct fm_segments *seg, struct fm_err *err)
 {
     size_t n = 0;
-    if (!fm_mul(&n, (size_t)seg->M * (size_t)seg->packed.parts, (size_t)seg->E) ||
+    for (int i = 0; i < seg->packed.forms; i++)
+        seg->parts =
+            seg->packed.form[i].parts > seg->parts ? seg->packed.form[i].parts : seg->parts;
+    if (!fm_mul(&n, (size_t)seg->M * (size_t)seg->parts, (size_t)seg->E) ||
         !fm_mul(&n, n, (size_t)seg->S))
         return fm_fail(err, FM_ENOMEM, "segment checksums do not fit in memory");
     seg->expert = fm_alloc(n, sizeof *seg->expert, "segment checksums", err);
@@ -94,8 +97,9 @@ static struct fm_segments segments_of(const struct fm_config *c)
 }
 
 int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
-                     const struct fm_packed *packed, enum fm_dtype dtype, const uint32_t *widths,
-                     size_t n, const struct fm_tensor *rest, size_t tensors, struct fm_err *err)
+                     const struct fm_packed_layers *packed, enum fm_dtype dtype,
+                     const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
+                     struct fm_err *err)
 {
     *seg = segments_of(config);
     seg->packed = *packed;
@@ -122,7 +126,7 @@ void fm_segments_release(struct fm_segments *seg)
 
 struct fm_digest *fm_segments_expert(const struct fm_segments *seg, int m, int part, int e)
 {
-    size_t tensor = (size_t)m * (size_t)seg->packed.parts + (size_t)part;
+    size_t tensor = (size_t)m * (size_t)seg->parts + (size_t)part;
     size_t row = tensor * (size_t)seg->E + (size_t)e;
     return seg->expert + row * (size_t)seg->S;
 }
@@ -160,11 +164,11 @@ struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
     return same ? s : NULL;
 }
 
-void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
+void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int m, int count,
                         const void *rows, size_t group_bytes)
 {
     const char *byte = rows;
-    size_t group = (size_t)seg->packed.group;
+    size_t group = (size_t)fm_packed_at(&seg->packed, m)->group;
     for (int s = 0; s < count; s++) {
         size_t from = (size_t)seg->bound[s] / group, to = (size_t)seg->bound[s + 1] / group;
         digest[s] = fm_digest_of(byte + from * group_bytes, (to - from) * group_bytes);
@@ -216,9 +220,10 @@ static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
     entry[n++] = (struct fm_tensor){
         .name = "boundaries", .dtype = FM_I32, .dims = 1, .shape = {(uint64_t)seg->S + 1}};
     for (int m = 0; m < seg->M; m++) {
-        for (int p = 0; p < seg->packed.parts; p++) {
+        const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
+        for (int p = 0; p < packed->parts; p++) {
             struct fm_tensor t = {.dtype = FM_U8, .dims = 3};
-            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m], seg->packed.part[p].name);
+            t.name = add_word(w, "layers.%d.%s", seg->config->moe[m], packed->part[p].name);
             t.shape[0] = (uint64_t)seg->E;
             t.shape[1] = (uint64_t)seg->S;
             t.shape[2] = sizeof(struct fm_digest);
@@ -255,15 +260,26 @@ static const void *entry_bytes(const struct fm_segments *seg, const char *name)
     char part[24];
     int got = sscanf(name, "layers.%d.%23s", &l, part);
     assert(got == 2);
-    while (strcmp(part, seg->packed.part[p].name) != 0)
+    int m = fm_config_moe(seg->config, l);
+    const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
+    while (strcmp(part, packed->part[p].name) != 0)
         p++;
-    assert(p < seg->packed.parts);
-    return fm_segments_expert(seg, fm_config_moe(seg->config, l), p, 0);
+    assert(p < packed->parts);
+    return fm_segments_expert(seg, m, p, 0);
+}
+
+/* Entries of the file. */
+static size_t count_entries(const struct fm_segments *seg)
+{
+    size_t n = 1 + seg->tensors;
+    for (int m = 0; m < seg->M; m++)
+        n += (size_t)fm_packed_at(&seg->packed, m)->parts;
+    return n;
 }
 
 int fm_segments_write(const struct fm_segments *seg, void **bytes, size_t *size, struct fm_err *err)
 {
-    size_t entries = 1 + (size_t)seg->packed.parts * (size_t)seg->M + seg->tensors;
+    size_t entries = count_entries(seg);
     struct words w = {.word = calloc(entries + seg->tensors, sizeof(char *))};
     struct fm_tensor *entry = calloc(entries, sizeof *entry);
     const char **metadata = calloc(2 * seg->tensors + 5, sizeof *metadata);
@@ -396,15 +412,15 @@ static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st
     int rc = alloc_experts(seg, err);
     const uint64_t shape[3] = {(uint64_t)seg->E, (uint64_t)seg->S, sizeof(struct fm_digest)};
     for (int m = 0; m < seg->M && !rc; m++) {
-        for (int p = 0; p < seg->packed.parts && !rc; p++) {
+        const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
+        for (int p = 0; p < packed->parts && !rc; p++) {
             char name[64];
-            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m],
-                     seg->packed.part[p].name);
+            snprintf(name, sizeof name, "layers.%d.%s", seg->config->moe[m], packed->part[p].name);
             rc =
                 read_entry(st, bytes, name, FM_U8, shape, 3, fm_segments_expert(seg, m, p, 0), err);
         }
     }
-    size_t known = 1 + (size_t)seg->packed.parts * (size_t)seg->M + seg->tensors;
+    size_t known = count_entries(seg);
     if (!rc && st->count != known)
         return fm_fail(err, FM_EFORMAT, "%zu tensors, expected %zu", st->count, known);
     return rc;

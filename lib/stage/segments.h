@@ -42,11 +42,12 @@ struct fm_segment_tensor {
 
 struct fm_segments {
     int M, E, I, S;
-    struct fm_packed packed;          /* the tensors of a layer */
+    struct fm_packed_layers packed;   /* the tensors of each layer */
+    int parts;                        /* largest number of tensors of a layer */
     const struct fm_config *config;   /* borrowed */
     enum fm_dtype dtype;              /* dtype of expert weights */
     int32_t *bound;                   /* (S + 1) */
-    struct fm_digest *expert;         /* (M, packed.parts, E, S) */
+    struct fm_digest *expert;         /* (M, parts, E, S) */
     struct fm_segment_tensor *tensor; /* sorted by name */
     size_t tensors;
 };
@@ -58,8 +59,9 @@ struct fm_segments {
  * sorted by name. release() takes a zeroed struct too.
  */
 int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
-                     const struct fm_packed *packed, enum fm_dtype dtype, const uint32_t *widths,
-                     size_t n, const struct fm_tensor *rest, size_t tensors, struct fm_err *err);
+                     const struct fm_packed_layers *packed, enum fm_dtype dtype,
+                     const uint32_t *widths, size_t n, const struct fm_tensor *rest, size_t tensors,
+                     struct fm_err *err);
 void fm_segments_release(struct fm_segments *seg);
 
 /* The S digests of one expert in the part-th tensor of its layer. */
@@ -78,9 +80,9 @@ struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const 
 struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
                                             const struct fm_tensor *t);
 
-/* Compute the digests of the first `count` segments of contiguous channels; group_bytes is the size
- * of a channel group. */
-void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int count,
+/* Compute the digests of the first `count` segments of contiguous channels in a tensor of the m-th
+ * layer; group_bytes is the size of a channel group of that layer. */
+void fm_segments_digest(struct fm_digest *digest, const struct fm_segments *seg, int m, int count,
                         const void *rows, size_t group_bytes);
 
 /* The member's bytes; *bytes (malloc).  The size does not depend on the digests. */

@@ -21,33 +21,35 @@ void fm_volumes_tensor(char name[FM_VOLUMES_NAME_BYTES], int l, const struct fm_
 }
 
 /* Index of a tensor's offset in v->at. */
-static size_t place_of(const struct fm_volumes *v, int m, int part)
+static size_t place_of(int m, int part)
 {
-    return (size_t)m * (size_t)v->packed.parts + (size_t)part;
+    return (size_t)m * FM_PACKED_PARTS_MAX + (size_t)part;
 }
 
 uint64_t fm_volumes_expert(const struct fm_volumes *v, int m, int part, int e)
 {
-    uint64_t expert = fm_packed_bytes(&v->packed, &v->packed.part[part], (uint64_t)v->config->I);
-    return v->at[place_of(v, m, part)] + (uint64_t)e * expert;
+    const struct fm_packed *packed = fm_packed_at(&v->packed, m);
+    uint64_t expert = fm_packed_bytes(packed, &packed->part[part], (uint64_t)v->config->I);
+    return v->at[place_of(m, part)] + (uint64_t)e * expert;
 }
 
 static int check_part(struct fm_volumes *v, const struct fm_safetensors *st, int m, int part,
                       struct fm_err *err)
 {
     int l = v->config->moe[m];
-    const struct fm_packed_part *want = &v->packed.part[part];
+    const struct fm_packed *packed = fm_packed_at(&v->packed, m);
+    const struct fm_packed_part *want = &packed->part[part];
     char name[FM_VOLUMES_NAME_BYTES];
     fm_volumes_tensor(name, l, want);
     const struct fm_tensor *t = fm_safetensors_find(st, name);
-    if (!t || st->count != (size_t)v->packed.parts)
+    if (!t || st->count != (size_t)packed->parts)
         return fm_fail(err, FM_EFORMAT,
                        "holds %zu tensors; gate_up%s down of layer %d%s belong here", st->count,
                        v->config->expert->bias ? ", its biases and" : " and", l,
-                       v->packed.storage ? " and their scales" : "");
+                       packed->scheme.storage ? " and their scales" : "");
     if (fm_packed_check(want, t, err))
         return err->code;
-    v->at[place_of(v, m, part)] = t->offset;
+    v->at[place_of(m, part)] = t->offset;
     return FM_OK;
 }
 
@@ -62,7 +64,7 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
                        name);
     struct fm_safetensors st = {0};
     int rc = fm_safetensors_open(&st, &bundle->file, member->offset, member->size, err);
-    for (int part = 0; part < v->packed.parts && !rc; part++)
+    for (int part = 0; part < fm_packed_at(&v->packed, m)->parts && !rc; part++)
         rc = check_part(v, &st, m, part, err);
     fm_safetensors_close(&st);
     return !rc ? rc : fm_within(err, "%s", name);
@@ -89,8 +91,8 @@ int fm_volumes_open(struct fm_volumes *v, const struct fm_bundle *bundle,
     int rc = fm_packed_read(&v->packed, bundle, config, err);
     if (rc)
         return rc;
-    v->at = fm_alloc((size_t)config->M * (size_t)v->packed.parts, sizeof *v->at,
-                     "the list of layers", err);
+    v->at =
+        fm_alloc((size_t)config->M * FM_PACKED_PARTS_MAX, sizeof *v->at, "the list of layers", err);
     rc = v->at ? FM_OK : err->code;
     for (int m = 0; m < config->M && !rc; m++)
         rc = open_layer(v, bundle, m, err);

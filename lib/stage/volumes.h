@@ -17,8 +17,8 @@
 
 struct fm_volumes {
     const struct fm_config *config; /* borrowed */
-    struct fm_packed packed;        /* the tensors of a layer */
-    uint64_t *at;                   /* (M, packed.parts) absolute offset of each part */
+    struct fm_packed_layers packed; /* the tensors of each layer */
+    uint64_t *at;                   /* (M, FM_PACKED_PARTS_MAX) absolute offset of each part */
     struct fm_safetensors rest;     /* tensors outside the experts; offsets are absolute in the
                                        bundle */
     struct fm_safetensors extra;    /* the same for extra tensors; empty if there are none */

@@ -84,8 +84,10 @@ static int compare_offsets(const void *a, const void *b)
 static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
 {
     char name[FM_VOLUMES_NAME_BYTES];
-    for (int i = 0; i < j->seg.packed.parts; i++) {
-        const struct fm_packed_part *part = &j->seg.packed.part[i];
+    const struct fm_packed *packed =
+        fm_packed_at(&j->seg.packed, fm_config_moe(&j->config, p->layer));
+    for (int i = 0; i < packed->parts; i++) {
+        const struct fm_packed_part *part = &packed->part[i];
         fm_volumes_tensor(name, p->layer, part);
         bool same = t->dims == part->dims;
         if (strcmp(name, t->name) != 0)
@@ -126,12 +128,14 @@ static int scan_tensor(struct fm_bundle_job *j, struct place *p, const struct fm
     bool looked = fm_dtype_is_weight(t->dtype) || t->dtype == FM_F8_E4M3;
     s.dtype = !p->extra && looked ? (int)t->dtype : -1;
     if (known && p->layer >= 0) {
-        s.digest = fm_segments_expert(seg, fm_config_moe(&j->config, p->layer), p->part, 0);
+        int m = fm_config_moe(&j->config, p->layer);
+        const struct fm_packed *packed = fm_packed_at(&seg->packed, m);
+        s.digest = fm_segments_expert(seg, m, p->part, 0);
         s.spans = (size_t)seg->E * (size_t)seg->S;
         s.bound = seg->bound;
         s.bounds = (size_t)seg->S;
-        s.group = seg->packed.group;
-        s.unit_bytes = fm_packed_group_bytes(&seg->packed.part[p->part]);
+        s.group = packed->group;
+        s.unit_bytes = fm_packed_group_bytes(&packed->part[p->part]);
     } else if (known) {
         s.digest = &fm_segments_find(seg, t->name)->digest;
         s.spans = 1;
@@ -184,7 +188,7 @@ static size_t tensors_of(const struct fm_bundle_job *j, const struct place *p)
 {
     size_t n = 0;
     if (p->layer >= 0)
-        return (size_t)j->seg.packed.parts;
+        return (size_t)fm_packed_at(&j->seg.packed, fm_config_moe(&j->config, p->layer))->parts;
     for (size_t i = 0; i < j->seg.tensors; i++)
         n += (fm_extra_layer(&j->config, j->seg.tensor[i].name) >= 0) == p->extra;
     return n;

@@ -34,10 +34,16 @@ struct place {
     bool reported[2];                 /* report a difference, and a bad value, only once */
 };
 
+/* The form of the block's layer in the bundle. */
+static const struct fm_packed *packed_of(const struct place *p)
+{
+    return fm_packed_at(&p->j->opened.packed, p->b->m);
+}
+
 /* Bytes of that number of channels in the bundle. */
 static size_t bytes_of(const struct place *p, uint64_t channels)
 {
-    return (size_t)fm_packed_bytes(&p->j->opened.packed, p->of, channels);
+    return (size_t)fm_packed_bytes(packed_of(p), p->of, channels);
 }
 
 /* Digests of the segments of the block's expert. */
@@ -165,7 +171,7 @@ static int check_prefix(struct place *p, struct fm_err *err)
                         .spans = whole,
                         .bound = seg->bound,
                         .bounds = (size_t)seg->S,
-                        .group = seg->packed.group,
+                        .group = packed_of(p)->group,
                         .unit_bytes = fm_packed_group_bytes(p->of)};
     int rc = scan(p, &s, err);
     size_t behind = bytes_of(p, fm_exportplan_stored(&p->j->plan, p->b) - k);
@@ -191,7 +197,7 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
     struct fm_digest *digest = fm_alloc((size_t)seg->S, sizeof *digest, "digests", err);
     if (!digest)
         return err->code;
-    fm_segments_digest(digest, seg, (int)n, rows, fm_packed_group_bytes(p->of));
+    fm_segments_digest(digest, seg, p->b->m, (int)n, rows, fm_packed_group_bytes(p->of));
     for (size_t s = 0; s < n; s++)
         if (!fm_digest_equal(&digest[s], &digests(p)[s]))
             say_differs(p, s);
@@ -229,7 +235,7 @@ static int check_columns(struct place *p, const struct fm_expert_cut *cut, struc
     if (!codes) /* a channel of a plain part is one item, its columns are elements */
         element = fm_dtype_bits(p->t->t.dtype) / 8;
     fm_interleave_gather(rows, columns, NULL,
-                         codes ? stored / j->opened.packed.group : cut->rows * stored,
+                         codes ? stored / packed_of(p)->group : cut->rows * stored,
                          codes ? (int)p->of->items : j->opened.config.H, element);
     return check_rebuilt(p, rows, err);
 }
@@ -320,7 +326,7 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
     const struct fm_expert_form *form = p->j->opened.config.expert;
     const struct fm_expert_cut cut = fm_expert_cut(form, p->b->part);
     *bytes = fm_exportplan_block_bytes(&p->j->plan, p->b);
-    const struct fm_packed *packed = &p->j->opened.packed;
+    const struct fm_packed *packed = packed_of(p);
     const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
     if (p->b->plane >= 0 && p->j->options.quantise)
         return check_filled(p, p->b->at, p->b->at + *bytes,
@@ -376,7 +382,7 @@ static void check_unit(void *arg, int i)
 /* Up rows are checked with their gate rows if both exist and are the bundle's bytes. */
 static bool is_unit(const struct fm_verify_job *j, const struct fm_planned_block *b)
 {
-    if (j->opened.packed.storage && b->plane < 0)
+    if (fm_packed_at(&j->opened.packed, b->m)->scheme.storage && b->plane < 0)
         return true;
     return b->part != FM_PART_UP && (b->part != FM_PART_GATE || j->have[up_of(b)->tensor]);
 }

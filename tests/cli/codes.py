@@ -5,6 +5,7 @@
                                       fewer; shared experts that config.json counts in experts, too
     codes.py plain MODEL OUT          the values of compressed-tensors' and ModelOpt's codes as F32
     codes.py join MODEL OTHER EXPRESSION OUT   modules that match from OTHER: a mixture of schemes
+    codes.py ease MODEL EXPRESSION OUT         modules that match as BF16, and in `ignore`
     codes.py gptq MODEL OUT [CASE]    W4A16 as GPTQ stores it; `codes.py gptqs` lists faults of it
     codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
@@ -246,6 +247,17 @@ def join(model, other, expression, out):
     write(model, out, tensors, edit)
 
 
+def ease(model, expression, out):
+    """A copy in which the modules that match are not quantised."""
+    values, tensors = decoded(model), {k: t for k, t in read(model).items() if not re.match(expression, k)}
+    for name, (shape, x) in values.items():
+        if re.match(expression, name):
+            bits = [struct.unpack("<I", struct.pack("<f", v))[0] for v in x]
+            words = [(b + 0x7FFF + (b >> 16 & 1)) >> 16 for b in bits]
+            tensors[name] = "BF16", shape, struct.pack(f"<{len(words)}H", *words)
+    write(model, out, tensors, lambda config: config["quantization_config"]["ignore"].append("re:" + expression))
+
+
 def turned(tensor, size):
     """A matrix of elements of that many bytes, transposed."""
     dtype, (n, k), data = tensor
@@ -410,6 +422,12 @@ def bundle(model, path):
     return source, order, (M, E, I)
 
 
+def groups(files, I):
+    """The channel group of every layer of a bundle, by its tensor `down`."""
+    layers = [tensors(files[f]) for f in sorted(files) if f.startswith("weights/layers-")]
+    return [I // next(v for n, v in layer.items() if n.endswith(".down"))[1][1] for layer in layers]
+
+
 def keep(tensor, order, k, down, group, fused, E, I):
     """One tensor of codes or scales with the first k channels of each expert, in order."""
     dtype, shape, data = tensor
@@ -448,9 +466,7 @@ def export(model, path, directory):
     config = json.loads((Path(directory) / "config.json").read_text())
     k = config.get("moe_intermediate_size", config.get("intermediate_size"))
     moe = sorted({int(m[1]) for n in source.used if (m := re.search(r"layers\.(\d+)\.", n))})
-    files = members(path)
-    first = tensors(files[sorted(f for f in files if f.startswith("weights/layers-"))[0]])
-    group = I // next(v for n, v in first.items() if n.endswith(".down"))[1][1]
+    group = groups(members(path), I)
     have = read(directory)
     done = 0
     for name, t in source.tensor.items():
@@ -462,7 +478,7 @@ def export(model, path, directory):
             expert = re.search(r"experts\.(\d+)\.", name)
             at = (layer * E + (int(expert[1]) if expert else 0)) * I
             down = re.search(r"\.(down_proj|w2)\b|\.down_proj_", name) is not None
-            want = keep(t, order[at:], k, down, group, expert is None, E, I)
+            want = keep(t, order[at:], k, down, group[layer], expert is None, E, I)
         elif "shared_expert" in name and name.endswith("weight_shape"):
             rows, words = have[name.replace("_shape", "_packed")][1]
             want = struct.pack("<2q", rows, 8 * words)
@@ -485,9 +501,7 @@ def blank(model, path, directory):
     scales, and everything else, are the checkpoint's."""
     source, order, (M, E, I) = bundle(model, path)
     widths = json.loads((Path(directory) / "fm-export.json").read_text())["widths"]
-    files = members(path)
-    first = tensors(files[sorted(f for f in files if f.startswith("weights/layers-"))[0]])
-    group = I // next(v for n, v in first.items() if n.endswith(".down"))[1][1]
+    group = groups(members(path), I)
     moe = sorted({int(m[1]) for n in source.used if (m := re.search(r"layers\.(\d+)\.", n))})
     have = read(directory)
     done = 0
@@ -499,7 +513,7 @@ def blank(model, path, directory):
         down, codes = re.search(r"\.(down_proj|w2)\b", name) is not None, not name.endswith("_scale")
         k = widths[int(m[1])][e] if codes else I
         t = have[name]
-        want = keep(source.tensor[name], order[(layer * E + e) * I :], k, down, group, False, E, I)
+        want = keep(source.tensor[name], order[(layer * E + e) * I :], k, down, group[layer], False, E, I)
         if codes:
             zero = b"\x88" if name.endswith("_packed") and t[0] == "I32" else b"\0"
             n, row = (t[1][0], len(t[2]) // t[1][0]) if down else (1, len(t[2]))
@@ -623,5 +637,5 @@ if __name__ == "__main__":
     if sys.argv[1] in ("cases", "twists", "gptqs"):
         print(*{"cases": CASES, "twists": TWISTS, "gptqs": GPTQ}[sys.argv[1]], sep="\n")
         sys.exit()
-    {"flat": flat, "twist": twist, "join": join, "gptq": gptq, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
+    {"flat": flat, "twist": twist, "join": join, "ease": ease, "gptq": gptq, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
      "blank": blank}[sys.argv[1]](*sys.argv[2:])

@@ -14,7 +14,7 @@ static void make(struct fm_segments *seg, int I, const uint32_t *widths, size_t 
 {
     struct fm_err err = {0};
     config.I = I;
-    struct fm_packed packed;
+    struct fm_packed_layers packed;
     fm_packed_plain(&packed, &config, FM_BF16);
     assert_int_equal(fm_segments_init(seg, &config, &packed, FM_BF16, widths, n, rest, 2, &err),
                      FM_OK);
@@ -46,7 +46,7 @@ TEST(digests_are_those_of_the_rows_between_boundaries)
     for (size_t i = 0; i < sizeof rows; i++)
         rows[i] = (unsigned char)(i * i >> 2);
     make(&seg, 70, widths, 1); /* 0 5 64 70 */
-    fm_segments_digest(digest, &seg, 3, rows, 6);
+    fm_segments_digest(digest, &seg, 0, 3, rows, 6);
     const struct fm_digest want[] = {fm_digest_of(rows, 30), fm_digest_of(rows + 30, 59 * 6),
                                      fm_digest_of(rows + 64 * 6, 36)};
     assert_memory_equal(digest, want, sizeof want);
