@@ -43,7 +43,7 @@ TEST(a_wrapper_has_a_text_part)
 /* As MiniMax-M3's is published. */
 TEST(a_text_part_without_a_model_type_is_the_wrappers)
 {
-    char *text = text_of("{\"model_type\":\"xy\",\"text_config\":{\"eps\":1e-06}}");
+    char *text = text_of("{\"model_type\":\"xy\",\"text_config\":{\"hidden_size\":8}}");
     assert_non_null(strstr(text, "\"model_type\": \"xy_text\""));
     free(text);
 }
@@ -79,6 +79,7 @@ TEST(other_texts_stay)
         "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":\"llama\"}}",
         "{\"model_type\":\"xy_text\",\"text_config\":{\"model_type\":\"xy_text\"}}",
         "{\"model_type\":\"xy\",\"text_config\":7}",
+        "{\"model_type\":\"xy\",\"text_config\":{\"eps\":1e-06}}",
         "{\"model_type\":\"xy\",\"text_config\":{\"model_type\":7}}",
         "{\"model_type\":\"\",\"text_config\":{\"model_type\":\"_text\"}}",
         "[1]",
