@@ -88,11 +88,12 @@ TEST(each_failure_is_one_sentence)
     expect_sentence(fake("dies", "kill -9 $$"), FM_EIO, "was ended by signal 9");
     expect_sentence(fake("lacks", "echo 'error ModuleNotFoundError: no torch' >&0"), FM_ENOENT,
                     "ModuleNotFoundError: no torch");
-    expect_sentence(fake("babbles", "echo Python 2.7 >&0"), FM_EIO, "answered 'Python 2.7'");
+    expect_sentence(fake("babbles", "echo Python 2.7 >&0"), FM_EIO,
+                    "unexpected answer, 'Python 2.7'");
     expect_sentence(fake("leaves", "echo torch 9.9 >&0; read -r line"), FM_EIO,
                     "ended with status 0");
     expect_sentence(fake("unready", "echo torch 9.9 >&0; echo what >&0; exec cat >/dev/null"),
-                    FM_EIO, "answered 'what'");
+                    FM_EIO, "unexpected answer, 'what'");
 }
 
 TEST(silence_has_an_end)
@@ -186,8 +187,9 @@ TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
     static const char *const bad[][3] = {
         {"quits", "for i in 1 2 3 4 5; do read -r line; echo 0.25 >&0; rows; done; exit 4",
          "ended with status 4"},
-        {"negative", "while read -r line; do echo -0.25 >&0; rows; done", "answered '-0.25'"},
-        {"nan", "while read -r line; do echo nan >&0; rows; done", "answered 'nan'"},
+        {"negative", "while read -r line; do echo -0.25 >&0; rows; done",
+         "unexpected answer, '-0.25'"},
+        {"nan", "while read -r line; do echo nan >&0; rows; done", "unexpected answer, 'nan'"},
         {"short", "read -r line; echo 0.25 >&0; echo >&0; exit 5", "ended with status 5"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -240,9 +242,9 @@ TEST(loops_that_fail_are_one_sentence)
         const char *name, *answers, *model, *what;
         int code;
     } bad[] = {
-        {"loops-babble", "echo fast >&0", "a b/c", "answered 'fast'", FM_EIO},
-        {"loops-below", "echo eager -1 >&0", "a b/c", "answered 'eager -1'", FM_EIO},
-        {"loops-more", "echo eager 1 2 >&0", "a b/c", "answered 'eager 1 2'", FM_EIO},
+        {"loops-babble", "echo fast >&0", "a b/c", "unexpected answer, 'fast'", FM_EIO},
+        {"loops-below", "echo eager -1 >&0", "a b/c", "unexpected answer, 'eager -1'", FM_EIO},
+        {"loops-more", "echo eager 1 2 >&0", "a b/c", "unexpected answer, 'eager 1 2'", FM_EIO},
         {"loops-quit", "exit 4", "a b/c", "ended with status 4", FM_EIO},
         {"loops-other", ":", "a", "ended with status 6", FM_EIO},
         {"loops-lines", ":", "a\nb", "use another --dir", FM_EUSAGE},
