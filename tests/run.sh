@@ -94,15 +94,18 @@ scripts() {
     done
 }
 
-# Fuzz programs without a fuzzer: every hostile file through every reader, whole and mutated.  They
-# abort where a reader breaks its word.
+# Fuzz programs without a fuzzer: every hostile file through every reader, whole and mutated, and the
+# inputs in golden/fuzz.  They abort where a reader breaks its word.
 replays() {
-    local source name
+    local source name corpus
     for source in tests/fuzz/fuzz_*.c; do
         [ -e "$source" ] || continue
         name=fuzz/$(basename "$source" .c)
         wanted "$name" || continue
-        start run "$name" "$BUILD/tests/$name" -n 100 golden/bad
+        corpus=$BUILD/tests/$name.corpus
+        rm -rf "$corpus" && mkdir -p "$corpus"
+        if [ -e "golden/$name.tar.gz" ]; then tar -C "$corpus" -xzf "golden/$name.tar.gz"; fi
+        start run "$name" "$BUILD/tests/$name" -n 100 golden/bad -n 1 "$corpus"
     done
 }
 

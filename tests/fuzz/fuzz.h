@@ -1,8 +1,10 @@
 /*
  * Fuzz entry points: each tests/fuzz/fuzz_*.c defines LLVMFuzzerTestOneInput and ends with
- * FUZZ_MAIN.  With -DFM_FUZZ (clang -fsanitize=fuzzer,address,undefined) the fuzzer
- * brings its main; without, main runs the entry on every file given (of directories, on all in
- * them) and on RUNS mutations of each (bytes set, flipped, cut, repeated; always the same):
+ * FUZZ_MAIN.  A format with checksums, lengths or a grammar also defines LLVMFuzzerCustomMutator,
+ * which changes what is inside and makes the rest right again.  With -DFM_FUZZ (clang
+ * -fsanitize=fuzzer,address,undefined) the fuzzer brings its main; without, main runs the entry on
+ * every file given (of directories, on all in them) and on RUNS mutations of each (the target's;
+ * or bytes set, flipped, cut, repeated; always the same):
  *     build/tests/fuzz/fuzz_bundle [-n RUNS] FILE...
  * Status 0 once each has passed through, 1 where there was none.
  */
@@ -11,6 +13,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +26,22 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* A mutation of the format: changes data (capacity bytes) and returns the new size. */
+#ifdef FM_FUZZ
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed);
+#else
+__attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity,
+                                                     unsigned seed);
+#endif
+/* A mutation of bytes that mean nothing: libFuzzer's, or the one below. */
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity);
+
+static inline void must(int ok)
+{
+    if (!ok)
+        abort();
+}
+
 /* The input as a file that can be opened by name; the same file each time. */
 static inline const char *fuzz_file(const uint8_t *data, size_t size)
 {
@@ -30,10 +49,238 @@ static inline const char *fuzz_file(const uint8_t *data, size_t size)
     static char path[64];
     if (fd < 0)
         fd = memfd_create("fuzz", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, 0) != 0 || pwrite(fd, data, size, 0) != (ssize_t)size)
+    if (fd < 0 || pwrite(fd, data, size, 0) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0)
         abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     return path;
+}
+
+/* A new directory without a disk under it, where there is one. */
+static inline const char *fuzz_directory(void)
+{
+    static char shm[] = "/dev/shm/fm-fuzz-XXXXXX", tmp[] = "/tmp/fm-fuzz-XXXXXX";
+    const char *dir = mkdtemp(shm);
+    if (!dir)
+        dir = mkdtemp(tmp);
+    must(dir != NULL);
+    return dir;
+}
+
+/* The next of the numbers that a seed gives, below n. */
+static inline uint32_t fuzz_draw(unsigned *seed, uint32_t n)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (uint32_t)((uint64_t)(*seed >> 4) * n >> 28);
+}
+
+/* Replace `old` bytes at `at` by n others; the size does not change where they do not fit. */
+static inline size_t fuzz_splice(uint8_t *data, size_t size, size_t capacity, size_t at, size_t old,
+                                 const void *with, size_t n)
+{
+    if (size - old + n > capacity)
+        return size;
+    memmove(data + at + n, data + at + old, size - at - old);
+    memcpy(data + at, with, n);
+    return size - old + n;
+}
+
+/* --- JSON --- */
+
+#define FUZZ_TOKENS_MAX 4096
+#define FUZZ_COPY_MAX 4096
+#define FUZZ_JSON_MARKS "{}[]():, \t\r\n"
+
+struct fuzz_token {
+    size_t at, size;
+};
+
+/* Past the string that begins at `at`. */
+static inline size_t fuzz_json_string(const uint8_t *text, size_t size, size_t at)
+{
+    for (at++; at < size && text[at] != '"'; at++)
+        at += text[at] == '\\';
+    return at < size ? at + 1 : size;
+}
+
+/* Strings (with their quotes), numbers and words. */
+static inline size_t fuzz_json_tokens(struct fuzz_token *token, const uint8_t *text, size_t size)
+{
+    size_t n = 0;
+    for (size_t at = 0; at < size && n < FUZZ_TOKENS_MAX;) {
+        size_t from = at;
+        if (strchr(FUZZ_JSON_MARKS, text[at])) { /* or NUL */
+            at++;
+            continue;
+        }
+        if (text[at] == '"')
+            at = fuzz_json_string(text, size, at);
+        else
+            while (at < size && text[at] != '"' && !strchr(FUZZ_JSON_MARKS, text[at]))
+                at++;
+        token[n++] = (struct fuzz_token){from, at - from};
+    }
+    return n;
+}
+
+/* The end of the member or element that begins at `at`: its comma, or the bracket after it. */
+static inline size_t fuzz_json_end(const uint8_t *text, size_t size, size_t at)
+{
+    int depth = 0;
+    while (at < size) {
+        if (text[at] == '"') {
+            at = fuzz_json_string(text, size, at);
+            continue;
+        }
+        depth += (text[at] == '{' || text[at] == '[') - (text[at] == '}' || text[at] == ']');
+        if (depth < 0 || (depth == 0 && text[at] == ','))
+            break;
+        at++;
+    }
+    return at;
+}
+
+/* Change one token or member of a JSON text, or of lines of such: put an odd value or another token
+ * in its place, mutate its bytes, remove it, repeat it, or copy it elsewhere. */
+static inline size_t fuzz_json(uint8_t *text, size_t size, size_t capacity, unsigned seed)
+{
+    static const char *const odd[] = {"null",
+                                      "true",
+                                      "false",
+                                      "0",
+                                      "1",
+                                      "-1",
+                                      "2",
+                                      "8",
+                                      "0.5",
+                                      "1e-6",
+                                      "1e308",
+                                      "1e999",
+                                      "-0",
+                                      "255",
+                                      "65536",
+                                      "2147483647",
+                                      "2147483648",
+                                      "4294967296",
+                                      "9007199254740992",
+                                      "9223372036854775807",
+                                      "18446744073709551615",
+                                      "\"\"",
+                                      "\"x\"",
+                                      "\"0\"",
+                                      "\"\\n\"",
+                                      "\"\\ud800\"",
+                                      "[]",
+                                      "{}",
+                                      "[[]]",
+                                      "[1]",
+                                      "[0,0]",
+                                      "{\"x\":1}"};
+    static struct fuzz_token token[FUZZ_TOKENS_MAX];
+    uint8_t copy[FUZZ_COPY_MAX];
+    size_t n = fuzz_json_tokens(token, text, size);
+    if (n == 0)
+        return LLVMFuzzerMutate(text, size, capacity);
+    struct fuzz_token t = token[fuzz_draw(&seed, (uint32_t)n)];
+    struct fuzz_token to = token[fuzz_draw(&seed, (uint32_t)n)];
+    size_t end = fuzz_json_end(text, size, t.at), whole = end - t.at;
+    switch (fuzz_draw(&seed, 7)) {
+    case 0: {
+        const char *value = odd[fuzz_draw(&seed, sizeof odd / sizeof *odd)];
+        return fuzz_splice(text, size, capacity, t.at, t.size, value, strlen(value));
+    }
+    case 1:
+        if (t.size > sizeof copy)
+            return size;
+        memcpy(copy, text + t.at, t.size);
+        return fuzz_splice(text, size, capacity, to.at, to.size, copy, t.size);
+    case 2:
+        return fuzz_splice(text, size, capacity, t.at, whole + (end < size && text[end] == ','), "",
+                           0);
+    case 3: /* once more */
+        if (whole >= sizeof copy)
+            return size;
+        copy[0] = ',';
+        memcpy(copy + 1, text + t.at, whole);
+        return fuzz_splice(text, size, capacity, end, 0, copy, whole + 1);
+    case 4: /* elsewhere */
+        if (whole >= sizeof copy)
+            return size;
+        memcpy(copy, text + t.at, whole);
+        copy[whole] = ',';
+        return fuzz_splice(text, size, capacity, to.at, 0, copy, whole + 1);
+    default: {
+        bool quoted = text[t.at] == '"' && t.size >= 2;
+        size_t at = t.at + quoted, inside = t.size - 2 * (size_t)quoted;
+        if (inside > sizeof copy / 2)
+            return size;
+        memcpy(copy, text + at, inside);
+        return fuzz_splice(text, size, capacity, at, inside, copy,
+                           LLVMFuzzerMutate(copy, inside, inside + 16));
+    }
+    }
+}
+
+/* The mutator of a target whose input is JSON; one change in four is of bytes. */
+static inline size_t fuzz_json_or_bytes(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    return fuzz_draw(&seed, 4) ? fuzz_json(data, size, capacity, seed)
+                               : LLVMFuzzerMutate(data, size, capacity);
+}
+
+/* --- safetensors: 8 bytes with the length of a JSON header, then data --- */
+
+static inline uint64_t fuzz_little(const uint8_t *from, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = bytes; i-- > 0;)
+        value = value << 8 | from[i];
+    return value;
+}
+
+static inline void fuzz_put_little(uint8_t *to, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++)
+        to[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* The largest end in "data_offsets" of a header. */
+static inline size_t fuzz_safetensors_end(const uint8_t *header, size_t size, size_t limit)
+{
+    static const char key[] = "\"data_offsets\":[";
+    size_t most = 0;
+    for (const uint8_t *at = header;
+         (at = memmem(at, size - (size_t)(at - header), key, sizeof key - 1));) {
+        uint64_t value[2] = {0};
+        at += sizeof key - 1;
+        for (int i = 0; i < 2; i++, at++)
+            for (; at < header + size && *at >= '0' && *at <= '9' && value[i] < limit; at++)
+                value[i] = 10 * value[i] + (uint64_t)(*at - '0');
+        if (at > header + size)
+            break;
+        most = value[1] > most ? value[1] : most;
+    }
+    return most;
+}
+
+/* Change the header, or the data; make its length right, and mostly that of the data. */
+static inline size_t fuzz_safetensors(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    uint64_t n = size < 8 ? 0 : fuzz_little(data, 8);
+    if (size < 8 || n > size - 8 || capacity < 16 || fuzz_draw(&seed, 4) == 0)
+        return LLVMFuzzerMutate(data, size, capacity);
+    size_t rest = size - 8 - (size_t)n, room = capacity - 8;
+    uint8_t *tail = malloc(rest + 1);
+    must(tail != NULL);
+    memcpy(tail, data + 8 + n, rest);
+    size_t header = fuzz_json(data + 8, (size_t)n, room, seed), want = rest;
+    fuzz_put_little(data, header, 8);
+    if (fuzz_draw(&seed, 4))
+        want = fuzz_safetensors_end(data + 8, header, capacity);
+    want = want < room - header ? want : room - header;
+    memset(data + 8 + header, 0, want);
+    memcpy(data + 8 + header, tail, rest < want ? rest : want);
+    free(tail);
+    return 8 + header + want;
 }
 
 #ifdef FM_FUZZ
@@ -79,6 +326,13 @@ static inline size_t fuzz_mutate(uint8_t *bytes, size_t size, size_t capacity, u
     return size;
 }
 
+static uint32_t fuzz_run; /* of fuzz_mutate */
+
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity)
+{
+    return fuzz_mutate(data, size, capacity, fuzz_run);
+}
+
 /* In memory of exactly its size, so that a sanitizer sees one byte too far. */
 static inline void fuzz_exactly(const uint8_t *bytes, size_t size)
 {
@@ -99,7 +353,10 @@ static inline void fuzz_bytes(FILE *f, size_t size, uint32_t runs)
     fuzz_exactly(bytes, size);
     for (uint32_t run = 0; run < runs; run++) {
         memcpy(copy, bytes, size);
-        fuzz_exactly(copy, fuzz_mutate(copy, size, capacity, run));
+        fuzz_run = run;
+        fuzz_exactly(copy, LLVMFuzzerCustomMutator
+                               ? LLVMFuzzerCustomMutator(copy, size, capacity, run)
+                               : fuzz_mutate(copy, size, capacity, run));
     }
     free(bytes);
     free(copy);

@@ -1,14 +1,54 @@
 #!/usr/bin/env bash
-# Every reader under libFuzzer with the address and undefined-behaviour sanitizers: each target of
-# tests/fuzz runs FUZZ_SECONDS from all hostile files in golden/bad.  Prints how many inputs each
-# met; status 1 where one ended otherwise, its input is kept in $BUILD/NAME.
+# Every reader under libFuzzer: each target of tests/fuzz runs FUZZ_SECONDS from golden/fuzz, all
+# hostile files in golden/bad, and what earlier runs kept in build/fuzz/corpus.  Prints how many
+# inputs each met; status 1 where one ended otherwise, its input is kept in build/fuzz/NAME.
 #
 #   CLANG=clang-19 FUZZ_SECONDS=120 tests/fuzz/fuzz.sh [NAME...]      NAME: fuzz_bundle ...
+#   tests/fuzz/fuzz.sh --table      inputs and coverage of all runs so far, in Markdown
+#
+# FUZZ_SAN=address,undefined is the default; FUZZ_SAN= is a build without sanitizers, which is
+# faster and finds only what ends in an assert, abort, hang or signal.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-BUILD=${BUILD:-build/fuzz}
 CLANG=${CLANG:-clang}
 seconds=${FUZZ_SECONDS:-120}
+san=${FUZZ_SAN-address,undefined}
+all=build/fuzz
+BUILD=$all/${san:-plain}
+BUILD=${BUILD//,/-}
+mkdir -p "$all/count"
+
+# Inputs longer than this, in bytes, say nothing new.
+length() {
+    case $1 in
+    fuzz_bundle) echo 65536 ;;
+    fuzz_checkpoint) echo 16384 ;;
+    fuzz_figures | fuzz_oms | fuzz_tokenizer) echo 8192 ;;
+    fuzz_tokenindex | fuzz_klbase) echo 1024 ;;
+    fuzz_modules) echo 320 ;;
+    *) echo 4096 ;;
+    esac
+}
+
+# count/NAME has a line for each run: the build, inputs, seconds, edges met, edges.
+table() {
+    local name file
+    echo "| reader | inputs | of them with sanitizers | coverage |"
+    echo "| :-- | --: | --: | --: |"
+    for file in "$all"/count/fuzz_*; do
+        name=${file##*/fuzz_}
+        awk -v name="$name" '{ sum += $2; if ($1 != "plain") san += $2
+                               if ($4 / $5 > most) { most = $4 / $5; met = $4; of = $5 } }
+            END { printf "| %s | %.0f | %.0f | %d of %d edges |\n", name, sum, san, met, of }' "$file"
+    done
+    cat "$all"/count/fuzz_* | awk '{ sum += $2; if ($1 != "plain") san += $2 }
+        END { printf "| all | %.0f | %.0f | |\n", sum, san }'
+}
+
+if [ "${1-}" = --table ]; then
+    table
+    exit
+fi
 if [ $# = 0 ]; then
     for source in tests/fuzz/fuzz_*.c; do set -- "$@" "$(basename "$source" .c)"; done
 fi
@@ -18,22 +58,30 @@ command -v "$CLANG" >/dev/null || {
 }
 
 # -w: gcc's warnings are the ones that count.
-make -s BUILD="$BUILD" CUDA=0 CC="$CLANG" SAN=fuzzer-no-link,address,undefined WARN=-w \
+make -s BUILD="$BUILD" CUDA=0 CC="$CLANG" SAN="fuzzer-no-link${san:+,$san}" WARN=-w \
     CPPFLAGS=-DFM_FUZZ LDFLAGS=-fsanitize=fuzzer "${@/#/$BUILD/tests/fuzz/}" || exit 1
 
 status=0
 for name; do
-    mkdir -p "$BUILD/$name/corpus" # what it finds goes to the first folder
-    found=$BUILD/$name.log
-    if "$BUILD/tests/fuzz/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 \
-        -print_final_stats=1 -artifact_prefix="$BUILD/$name/" "$BUILD/$name/corpus" golden/bad >"$found" 2>&1; then
+    corpus=$all/corpus/$name
+    mkdir -p "$corpus" "$all/$name" # what it finds goes to the first folder
+    if [ -e "golden/fuzz/$name.tar.gz" ]; then tar -C "$corpus" -xzf "golden/fuzz/$name.tar.gz"; fi
+    found=$all/$name.log
+    if "$BUILD/tests/fuzz/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -reload=0 \
+        -max_len="$(length "$name")" -print_final_stats=1 -artifact_prefix="$all/$name/" \
+        "$corpus" golden/bad >"$found" 2>&1; then
         verdict=passed
     else
         verdict="FAILED, see $found"
         status=1
     fi
-    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found")
+    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found" | tail -n 1)
     covered=$(grep -o 'cov: [0-9]*' "$found" | tail -n 1)
-    printf '%s: %s inputs in %s s, %s: %s\n' "$name" "${inputs:-?}" "$seconds" "${covered:-cov: ?}" "$verdict"
+    edges=$(sed -n 's/^INFO: Loaded .*(\([0-9]*\) inline 8-bit counters).*/\1/p' "$found" | tail -n 1)
+    if [ "$inputs" ]; then
+        echo "${BUILD##*/} $inputs $seconds ${covered#cov: } $edges" >>"$all/count/$name"
+    fi
+    printf '%s: %s inputs in %s s, %s of %s: %s\n' "$name" "${inputs:-?}" "$seconds" \
+        "${covered:-cov: ?}" "${edges:-?}" "$verdict"
 done
 exit $status

@@ -7,12 +7,6 @@
 #include "formats/text/documents.h"
 #include "formats/text/idlines.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
-
 /* rows: as if the name ended in .jsonl. */
 static void read_documents(const uint8_t *data, size_t size, bool rows, bool blocks)
 {
@@ -69,6 +63,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_documents(data, size, false, true);
     read_ids(data, size);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    return fuzz_json_or_bytes(data, size, capacity, seed);
 }
 
 FUZZ_MAIN

@@ -7,12 +7,6 @@
 #include "formats/json/json.h"
 #include "formats/tensor/hfindex.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
-
 static void prints_what_it_read(const cJSON *tree)
 {
     struct fm_err err = {0};
@@ -64,6 +58,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fm_hfindex_close(&x);
     fm_file_close(&f);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    return fuzz_json_or_bytes(data, size, capacity, seed);
 }
 
 FUZZ_MAIN

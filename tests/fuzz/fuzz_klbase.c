@@ -5,12 +5,6 @@
 
 #include "formats/text/klbase.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
-
 static void try_row(const struct fm_klbase *b, int32_t chunk, int i)
 {
     struct fm_err err = {0};
@@ -45,6 +39,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     free(ids);
     fm_klbase_close(&b);
     return 0;
+}
+
+/* A small shape, whose file is as long as it says. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    if (size < 20 || fuzz_draw(&seed, 4) == 0)
+        return LLVMFuzzerMutate(data, size, capacity);
+    struct fm_klbase_shape shape = {(int32_t)(3 + fuzz_draw(&seed, 10)),
+                                    (int32_t)(1 + fuzz_draw(&seed, 9)),
+                                    (int32_t)(1 + fuzz_draw(&seed, 3))};
+    size_t bytes = (size_t)fm_klbase_bytes(&shape);
+    if (bytes > capacity)
+        return size;
+    size = size < bytes ? size : bytes;
+    size_t at = 20 + fuzz_draw(&seed, (uint32_t)size - 19);
+    size = at + LLVMFuzzerMutate(data + at, size - at, bytes - at);
+    memset(data + size, 0, bytes > size ? bytes - size : 0);
+    memcpy(data, "_logits_", 8);
+    fuzz_put_little(data + 8, (uint64_t)shape.n_ctx, 4);
+    fuzz_put_little(data + 12, (uint64_t)shape.vocabulary, 4);
+    fuzz_put_little(data + 16, (uint64_t)shape.chunks, 4);
+    return bytes;
 }
 
 FUZZ_MAIN

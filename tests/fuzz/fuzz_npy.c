@@ -3,12 +3,6 @@
 
 #include "formats/text/tokens.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const enum fm_token_type kinds[] = {FM_TOKEN_AUTO, FM_TOKEN_U16, FM_TOKEN_U32};
@@ -30,6 +24,29 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fm_tokens_close(&t);
     }
     return 0;
+}
+
+/* The text of an npy header, its length right again, and mostly as much data as a shape of small
+ * numbers takes. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    static const uint8_t magic[8] = "\x93NUMPY\1";
+    size_t n = size < 10 ? 0 : (size_t)fuzz_little(data + 8, 2);
+    if (size < 10 || memcmp(data, magic, 8) != 0 || n > size - 10 || fuzz_draw(&seed, 4) == 0)
+        return LLVMFuzzerMutate(data, size, capacity);
+    size_t room = capacity - 10 < UINT16_MAX ? capacity - 10 : UINT16_MAX;
+    size_t rest = size - 10 - n;
+    uint8_t *tail = malloc(rest + 1);
+    must(tail != NULL);
+    memcpy(tail, data + 10 + n, rest);
+    n = fuzz_json(data + 10, n, room, seed);
+    fuzz_put_little(data + 8, n, 2);
+    size_t want = fuzz_draw(&seed, 2) ? rest : 8 * (size_t)fuzz_draw(&seed, 9);
+    want = want < capacity - 10 - n ? want : capacity - 10 - n;
+    memset(data + 10 + n, 0, want);
+    memcpy(data + 10 + n, tail, rest < want ? rest : want);
+    free(tail);
+    return 10 + n + want;
 }
 
 FUZZ_MAIN

@@ -3,12 +3,6 @@
 
 #include "formats/sign/oms.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
-
 static void read_statement(const char *payload, size_t size)
 {
     struct fm_oms m;
@@ -38,6 +32,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fm_oms_envelope_release(&e);
     read_statement((const char *)data, size);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    return fuzz_json_or_bytes(data, size, capacity, seed);
 }
 
 FUZZ_MAIN

@@ -5,12 +5,6 @@
 
 #include "formats/tensor/safetensors.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
-
 static void keeps_its_promises(const struct fm_safetensors *st, uint64_t size)
 {
     uint64_t bytes = 0;
@@ -62,6 +56,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fm_safetensors_close(&st);
     fm_file_close(&f);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    return fuzz_safetensors(data, size, capacity, seed);
 }
 
 FUZZ_MAIN

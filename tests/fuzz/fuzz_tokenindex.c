@@ -3,20 +3,14 @@
 
 #include "formats/text/tokens.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
+static const char *dir;
 
-static void must_link(const char *dir, const char *name, const char *to)
+static void must_link(const char *name, const char *to)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     must(symlink(to, path) == 0);
 }
-
-static char dir[] = "/tmp/fm-fuzz-XXXXXX";
 
 static void clean(void)
 {
@@ -55,18 +49,66 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!there) {
         char path[64];
         int fd = memfd_create("words", MFD_CLOEXEC);
-        must(mkdtemp(dir) != NULL && fd >= 0 && write(fd, words, 8) == 8);
+        dir = fuzz_directory();
+        must(fd >= 0 && write(fd, words, 8) == 8);
         atexit(clean);
         snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        must_link(dir, "t.bin", path);
-        must_link(dir, "t.ds", path);
-        must_link(dir, "t.idx", index);
-        must_link(dir, "t.ds.index", index);
+        must_link("t.bin", path);
+        must_link("t.ds", path);
+        must_link("t.idx", index);
+        must_link("t.ds.index", index);
         there = true;
     }
     try("t.bin");
     try("t.ds");
     return 0;
+}
+
+/* An index that agrees with its 8 bytes of tokens, Megatron's or datatrove's; and mostly a few of
+ * its bytes changed. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    static const struct {
+        uint8_t type, width;
+    } types[] = {{1, 1}, {2, 1}, {3, 2}, {4, 4}, {5, 8}, {8, 2}};
+    uint32_t n = fuzz_draw(&seed, 12), documents = 1 + fuzz_draw(&seed, 5),
+             kind = fuzz_draw(&seed, 4);
+    if (kind == 0 || capacity < 512)
+        return LLVMFuzzerMutate(data, size, capacity);
+    if (kind == 1) {
+        uint64_t end = 0, last = fuzz_draw(&seed, 2) ? 4 : 2;
+        size = 8 * ((size_t)n + 1);
+        for (size_t at = 0; at < size; at += 8) {
+            end += fuzz_draw(&seed, (uint32_t)(last - end + 1));
+            fuzz_put_little(data + at, at + 8 < size ? end : last, 8);
+        }
+    } else {
+        uint32_t type = fuzz_draw(&seed, 6), width = types[type].width, left = 8 / width, done = 0;
+        memcpy(data, "MMIDIDX\0", 9);
+        fuzz_put_little(data + 9, 1, 8);
+        data[17] = types[type].type;
+        fuzz_put_little(data + 18, ++n, 8);
+        fuzz_put_little(data + 26, documents, 8);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t here = i + 1 < n ? fuzz_draw(&seed, left + 1) : left;
+            fuzz_put_little(data + 34 + 4 * i, here, 4);
+            fuzz_put_little(data + 34 + 4 * n + 8 * i, (uint64_t)done * width, 8);
+            done += here;
+            left -= here;
+        }
+        for (uint32_t i = 0; i < documents; i++)
+            fuzz_put_little(data + 34 + 12 * n + 8 * i, i + 1 < documents ? 0 : n, 8);
+        size = 34 + 12 * (size_t)n + 8 * documents;
+        if (kind == 3) { /* modes */
+            memset(data + size, 0, n);
+            size += n;
+        }
+    }
+    if (fuzz_draw(&seed, 4)) {
+        size_t at = fuzz_draw(&seed, (uint32_t)size), few = size - at < 8 ? size - at : 8;
+        (void)LLVMFuzzerMutate(data + at, few, few);
+    }
+    return size;
 }
 
 FUZZ_MAIN

@@ -3,12 +3,6 @@
 
 #include "formats/text/tokenizerparts.h"
 
-static void must(int ok)
-{
-    if (!ok)
-        abort();
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct fm_tokenizer *t = NULL;
@@ -28,6 +22,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fm_encoder_free(e);
     fm_tokenizer_close(t);
     return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
+{
+    return fuzz_json_or_bytes(data, size, capacity, seed);
 }
 
 FUZZ_MAIN
