@@ -18,7 +18,7 @@ struct fm_completion_row {
 
 struct fm_completion {
     const char *tool;
-    const struct fm_cli_first *first; /* possible first operands; NULL if there are none */
+    const struct fm_cli_first *first; /* possible first operands, or NULL */
     bool files;                       /* operands are file names, all or those after the first */
     const struct fm_completion_row *row;
     int rows;

@@ -33,7 +33,7 @@ enum fm_cli_kind {
 
 struct fm_cli_option {
     const char *name; /* long name without dashes */
-    char letter;      /* or 0 if there is none */
+    char letter;      /* or 0 */
     enum fm_cli_kind kind;
     void *value;
     const char *arg;  /* "DIR"; choices for FM_CLI_CHOICE; NULL for a flag */

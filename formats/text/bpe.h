@@ -32,7 +32,7 @@ struct fm_bpe {
     size_t entries, entry_capacity, slots;
     struct fm_bpe_merge *merge, *table; /* as listed; hashed, pair UINT64_MAX: empty */
     size_t merges, merge_capacity, cells;
-    int32_t *of_point;    /* id of each single character, -1 if there is none */
+    int32_t *of_point;    /* id of each single character, or -1 */
     int32_t of_byte[256]; /* byte_level: id of the character that represents it; else of <0xNN> */
     int32_t unknown;      /* id for unknown characters; -1: they are dropped */
     int32_t last;         /* the largest id */

@@ -20,7 +20,7 @@ struct fm_separator {
 /*
  * Find the separator that run->inputs.separator selects.  The end-of-sequence token is "eos_token"
  * of the tokenizer_config.json next to run->inputs.tokenizer, or else of the model or bundle
- * run->inputs.stream; if there is none, the first "eos_token_id" of the model's or bundle's
+ * run->inputs.stream; without one, the first "eos_token_id" of the model's or bundle's
  * config.json or generation_config.json.  FM_ECONFIG if the tokenizer has no such token, FM_EFORMAT
  * if a value is malformed.
  */

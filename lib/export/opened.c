@@ -68,7 +68,7 @@ static void list_tensor(struct fm_opened *o, const struct fm_tensor *t,
 }
 
 /* List tensors from the weights' own index, with their digests if checksums were read: a damaged
- * name, type or shape has none. */
+ * name, type or shape matches no digest. */
 static int list_weights(struct fm_opened *o, const struct fm_safetensors *st, bool checked,
                         struct fm_err *err)
 {

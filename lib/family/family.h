@@ -97,7 +97,7 @@ struct fm_model_family {
 #define FM_FAMILY_DECLARE(name) extern const struct fm_model_family fm_##name;
 FM_FAMILY_ROWS(FM_FAMILY_DECLARE)
 
-/* Find a family by name or alias; NULL if there is none. */
+/* Find a family by name or alias, or NULL. */
 const struct fm_model_family *fm_families_find(const char *name);
 /* Whether models of the family have this key in config.json, and it does not load code. */
 bool fm_families_knows(const struct fm_model_family *family, const char *key);

@@ -42,7 +42,7 @@ struct fm_files_rule {
     /* True if a name at the top that would be ignored must be listed.  NULL: never. */
     bool (*wants)(const void *self, const char *name);
     const void *self;
-    /* A file that must not be in the directory (a private key); 0 if there is none. */
+    /* A file that must not be in the directory (a private key), or 0. */
     uint64_t dev, ino;
     bool parts; /* a part of a bundle stands for all parts; otherwise it is refused */
 };

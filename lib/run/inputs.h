@@ -50,7 +50,7 @@ int fm_inputs_find_model(struct fm_inputs *inputs, struct fm_err *err);
 /* True if there are tokens or a text to measure on in addition to the calibration data. */
 bool fm_inputs_evaluate(const struct fm_inputs *inputs);
 
-/* The first file of calibration data, for messages; NULL if there is none. */
+/* The first file of calibration data, for messages, or NULL. */
 const char *fm_inputs_first(const struct fm_inputs *inputs);
 
 /*

@@ -172,7 +172,7 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
 
 /* The data of one layer in the file: not checked yet, and possibly not aligned. */
 struct layer_tensors {
-    const void *scores, *order, *tokens, *means; /* means: NULL if there are none */
+    const void *scores, *order, *tokens, *means; /* means may be NULL */
 };
 
 /* H: hidden size if there are means, else 0. */

@@ -74,7 +74,7 @@ int fm_segments_at(const struct fm_segments *seg, uint32_t width);
  * size_t. */
 bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 
-/* Find a tensor by original name; NULL if there is none. */
+/* Find a tensor by original name, or NULL. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
 /* The same if its type and shape are those of `t`, or NULL. */
 struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,

@@ -21,7 +21,7 @@ struct fm_volumes {
     uint64_t *at;                   /* (M, FM_PACKED_PARTS_MAX) absolute offset of each part */
     struct fm_safetensors rest;     /* tensors outside the experts; offsets are absolute in the
                                        bundle */
-    struct fm_safetensors extra;    /* the same for extra tensors; empty if there are none */
+    struct fm_safetensors extra;    /* the same for extra tensors; may be empty */
 };
 
 /* FM_EFORMAT if a member is missing or does not match config.json and the manifest. */

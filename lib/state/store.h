@@ -17,7 +17,7 @@ struct fm_store {
     size_t resident; /* records [0, resident) are in memory */
     const struct fm_ops *ops;
     char *block;
-    int fd; /* file of the other records; -1 if there are none */
+    int fd; /* file of the other records, or -1 */
 };
 
 /* `count` records of at least `record_bytes`, at most `memory` bytes of them in memory;

@@ -228,7 +228,7 @@ static void check_presence(struct fm_bundle_job *j)
                          "is missing: the manifest has an adapter");
     if (!j->model.extra.tensors && fm_bundle_find(&j->bundle, FM_VOLUMES_EXTRA))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_VOLUMES_EXTRA,
-                         "exists, but the manifest has none");
+                         "exists, but the manifest lists no extra tensors");
     for (int m = 0; packed && m < j->config.M; m++) {
         char name[FM_VOLUMES_NAME_BYTES];
         fm_volumes_member(name, j->config.moe[m]);
