@@ -193,6 +193,7 @@ CASES = {  # of the format in front
     "fp8-channel scales-short": cut_rows("weight_scale"),
     "fp8-block scales-short": cut_rows("weight_scale"),
     "fp8-block block-zero": weights(block_structure=[16, 0]),
+    "fp8-block block-huge": weights(block_structure=[1 << 32, 16]),
     "fp8-block tensor-wise": weights(strategy="tensor"),
     "w4a16 shape-wrong": poke("weight_shape", 0, b"\x3f"),
     "w4a16 codes-short": cut_rows("weight_packed"),

@@ -18,6 +18,7 @@
  *
  * Source: compressed_tensors 0.20, compressors/ and quantization/lifecycle/forward_helpers.py.
  */
+#include <math.h>
 #include <string.h>
 
 #include "lib/block/block.h"
@@ -103,10 +104,9 @@ static int read_sizes(struct fm_config *c, const cJSON *weights, const struct fm
         if (rc)
             return rc;
     }
-    bool whole = size[0] == (double)(int)size[0] && size[1] == (double)(int)size[1];
     bool fits = size[0] >= 1 && size[0] <= FM_STORAGE_BLOCK_MAX &&
                 size[1] >= (storage == &block ? 1 : 0) && size[1] <= FM_STORAGE_BLOCK_MAX;
-    if (!whole || !fits)
+    if (!fits || size[0] != floor(size[0]) || size[1] != floor(size[1]))
         return fm_fail(err, FM_EFORMAT, "sizes of blocks are not integers from 1 to %d",
                        FM_STORAGE_BLOCK_MAX);
     c->block_rows = (int)size[0];
