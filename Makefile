@@ -15,7 +15,7 @@
 #              quiet machine
 #   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
 #   sweep      every tool with failing calls, kill -9, full disks, signals, damaged files, ten minutes
-#   fuzz       every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS)
+#   fuzz       every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS, FUZZ_SAN)
 #   lint       layers, format, shell, man pages
 #   golden     make the golden files again (needs the judge's venv)
 #   bench      fm-bench io and engine
