@@ -484,6 +484,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
     /* The stream is not read here; a family with the default steps has 17 measured masks. */
     sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
+    sweep.T = task->held.T;
     sweep.lanes = group + 1;
     sweep.backward = 0;
     sweep.kept = 0.6;

@@ -241,6 +241,7 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     group = group < measured ? group : measured;
     sweep.count = (measured + group - 1) / group;
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
+    sweep.T = task->held.T;
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
     fm_estimate_add(estimate, task->model, &sweep, memory);
