@@ -250,14 +250,15 @@ int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *c, enu
     return FM_OK;
 }
 
-/* That of the experts of a layer by config.json. */
-static struct fm_scheme scheme_of(const struct fm_config *c, int m)
+/* The scheme of the experts of a layer by config.json; *fused: if they are in one tensor. */
+static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
 {
     char name[FM_WEIGHT_NAME_BYTES];
     const struct fm_weight *w = c->family->weight;
     while (!w->name[FM_NAMING_STOCK] || !fm_weights_is_expert(w) ||
            !fm_weights_exists(c, w, c->moe[m]))
         w++;
+    *fused = !fm_weights_per_expert(w, FM_NAMING_STOCK);
     fm_weights_name(name, w->name[FM_NAMING_STOCK], c->moe[m], 0);
     return fm_storage_of(c, name);
 }
@@ -268,7 +269,8 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
                       struct fm_err *err)
 {
     const char *name = cJSON_GetStringValue(storage), *type = cJSON_GetStringValue(scales);
-    struct fm_scheme scheme = scheme_of(c, layers->M);
+    bool fused;
+    struct fm_scheme scheme = scheme_of(c, layers->M, &fused);
     struct fm_packed form;
     int of = type ? fm_dtype_from_name(type, strlen(type)) : -1;
     if (cJSON_IsNull(storage) && cJSON_IsNull(scales)) {
@@ -280,6 +282,9 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
     else if (!scheme.storage || strcmp(name, scheme.storage->name) != 0)
         return fm_fail(err, FM_EFORMAT, "storage is '%.32s', by config.json it is %s", name,
                        scheme.storage ? scheme.storage->name : "none");
+    else if (fused && !scheme.storage->fused)
+        return fm_fail(err, FM_EFORMAT, "storage is '%s', which experts in one tensor cannot have",
+                       name);
     else if (of < 0)
         return fm_fail(err, FM_EFORMAT, "scales are '%.32s', which storage '%s' does not have",
                        type, name);

@@ -162,6 +162,12 @@ said fm-pack -q --export none --budget 0 --layout ragged liar.fm
 said fm-verify -q liar.fm
 fm-verify -q -m "$GOLDEN/packed/nvfp4" family.fm >/dev/null 2>&1
 echo "status $?"
+run mxfp4 >/dev/null
+NVFP4=$GOLDEN/packed/nvfp4/config.json python3 "$here/forge.py" family.fm liar.fm 'import os
+b.config["quantization_config"] = json.load(open(os.environ["NVFP4"]))["quantization_config"]
+b.manifest["model"].update(storage="nvfp4", scales="F8_E4M3")'
+said fm-pack -q --export none --budget 0 --layout uniform --weights bf16 liar.fm
+said fm-verify -q liar.fm
 run fp8-odd-dsv3 >/dev/null
 fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm >/dev/null
 echo "== ModelOpt's own file says how weights are stored, and config.json does not"
