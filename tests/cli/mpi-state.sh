@@ -12,13 +12,16 @@ started() { # started FILE: the launcher's ranks have begun, as the file shows
 go_on() { # go_on RANKS
     "$MPIRUN" -n "$1" "$mpi/fm-train" "${long[@]:1}" --steps "$steps" --state state -o stopped ranked >out 2>err &
 }
-# ended STATUS: how a run did.  MPICH 4.0's launcher now and then loses its ranks' status, 75, and
-# ends with 0; Open MPI's loses what they say.
+# ended STATUS: how a run did.  Open MPI's launcher loses what its ranks say, MPICH 4.0's now and
+# then their status, 75, and ends with 0, or both.  A run that ends with 0 has written its output.
 ended() {
     if [ "$1" = 75 ] || grep -q '^fm-train: interrupted .* go on from' err; then
         echo stopped
+    elif [ "$1" = 0 ] && [[ $MPIRUN = *mpich* ]] && [ ! -e stopped ]; then
+        echo stopped
     else
         echo "status $1"
+        cat err
     fi
 }
 # As many steps as last until there is a state, which takes a second.
