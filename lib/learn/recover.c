@@ -459,6 +459,20 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
+/* How many masks of the stream have figures: these are measured again.  Without a stream, as many
+ * as a family with the default steps has. */
+static uint64_t count_measured(const struct fm_bundle *in)
+{
+    const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(in->manifest, "budgets"), *budget;
+    uint64_t n = 0;
+    cJSON_ArrayForEach(budget, budgets)
+    {
+        if (cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(budget, "quality")))
+            n++;
+    }
+    return n ? n : 17;
+}
+
 static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover_options *o,
                            struct fm_task *task, const struct fm_decimal *budget)
 {
@@ -469,7 +483,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
     bool router = o->train == FM_RECOVER_ROUTER;
     double floats = router ? (double)c->M * c->E * (c->H + 1)
                            : 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
-    uint64_t memory = task->memory, masks = 17;
+    uint64_t memory = task->memory, masks = count_measured(&task->in);
     int group = fm_quality_group(c, &task->held, task->memory);
     group = (uint64_t)group < masks ? group : (int)masks;
     struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
@@ -481,7 +495,6 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
                                       .merged = router ? 0 : 1,
                                       .kept = cross ? 0.6 : kept};
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    /* The stream is not read here; a family with the default steps has 17 measured masks. */
     sweep.count = (is_measured(task) ? 1 : 2) * ((masks + (uint64_t)group - 1) / (uint64_t)group);
     sweep.rows = (uint64_t)task->held.count * (uint64_t)task->held.T;
     sweep.T = task->held.T;

@@ -35,7 +35,7 @@ void fm_recover_report_release(struct fm_recover_report *report); /* zeroed stru
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err);
 
-/* --dry-run; does not read run->inputs.stream. */
+/* --dry-run; reads the manifest of run->inputs.stream unless that is standard input. */
 int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
                         struct fm_estimate *estimate, struct fm_err *err);
 

@@ -24,6 +24,9 @@ train few
 train all --measure-step 0.01
 train ends --measure-step 1
 python3 figures.py few all ends
+flops() { fm-recover "${on[@]}" --steps 1 --dry-run "$@" | awk '$1 == "flops" { print $2 }'; }
+awk -v few="$(flops few)" -v ends="$(flops ends)" -v all="$(flops all)" \
+    'BEGIN { print "forecasts of a recovery rise with the measured masks:", (ends < few && few < all ? "yes" : "no") }'
 fm-recover "${on[@]}" --steps 1 --budget 0.2 -o recovered few >/dev/null
 python3 figures.py recovered
 echo "-- a member between two that were measured"
