@@ -12,7 +12,6 @@
 
 #include "lib/export/list.h"
 #include "lib/export/runtimes.h"
-#include "lib/run/report.h"
 
 #define ROWS_ALL 40   /* a table of at most this many members shows all of them */
 #define ROWS_EVEN 20  /* of more members, if too few are measured, it shows about this many */

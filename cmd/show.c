@@ -6,10 +6,8 @@
 #include "lib/base/units.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/learn/forecast.h"
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"

@@ -13,7 +13,6 @@
  */
 #include "formats/file/temporary.h"
 
-#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,6 @@
  */
 #include "formats/tensor/hfdir.h"
 
-#include <assert.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdbool.h>

@@ -9,8 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
-
 #define MAGIC "_logits_"
 #define MAGIC_BYTES 8
 #define HEAD_BYTES (MAGIC_BYTES + 3 * (uint64_t)sizeof(int32_t))

@@ -2,7 +2,6 @@
  * The "model" of a tokenizer.json.  Vocabulary and merges, which are large, go straight from the
  * text into the encoder's tables.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "formats/json/jsonparts.h"

@@ -3,7 +3,6 @@
  * every precision.
  */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
 #include "lib/base/isa.h"

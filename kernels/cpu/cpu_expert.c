@@ -3,7 +3,6 @@
  * that each sum adds its rows in order.
  */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
 #include "lib/base/pool.h"
 

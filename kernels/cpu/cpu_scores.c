@@ -12,7 +12,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/cpu_tile.h"
-#include "kernels/cpu/dnnl.h"
 #include "kernels/ops/ops.h"
 #include "lib/base/isa.h"
 #include "lib/base/pool.h"

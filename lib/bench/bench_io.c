@@ -6,7 +6,6 @@
 #include "lib/bench/bench.h"
 
 #include <math.h>
-#include <stdio.h>
 
 #include "lib/base/clock.h"
 #include "lib/bench/synth.h"

@@ -1,7 +1,6 @@
 /* The conventions are defined only here; other code receives the positions that count. */
 #include "lib/bench/convention.h"
 
-#include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
 

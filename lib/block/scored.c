@@ -5,7 +5,6 @@
  */
 #include "lib/block/scored.h"
 
-#include <assert.h>
 #include <float.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "formats/json/json.h"
-#include "lib/data/mixture.h"
 
 #define HELD_OUT "held_out"
 

@@ -7,7 +7,6 @@
 #include "lib/engine/adapter.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

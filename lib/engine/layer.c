@@ -41,7 +41,6 @@
 
 #include <assert.h>
 
-#include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/trace.h"
 #include "lib/block/experts.h"

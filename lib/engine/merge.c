@@ -4,7 +4,6 @@
  */
 #include "lib/engine/sweeping.h"
 
-#include <assert.h>
 #include <stdlib.h>
 
 #include "lib/base/mem.h"

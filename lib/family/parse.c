@@ -5,7 +5,6 @@
  */
 #include "lib/family/family.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -9,7 +9,6 @@
 #include "lib/learn/forecast.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "lib/base/clock.h"

@@ -7,7 +7,6 @@
  */
 #include "lib/learn/learn.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #include "lib/masks/actions.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I)

@@ -3,7 +3,6 @@
  */
 #include "lib/run/run.h"
 
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +11,6 @@
 
 #include "formats/file/file.h"
 #include "formats/file/screen.h"
-#include "formats/tensor/hfcache.h"
 #include "lib/base/units.h"
 
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err)

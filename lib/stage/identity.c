@@ -3,7 +3,6 @@
 #include <archive.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 #include <zstd.h>

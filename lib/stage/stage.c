@@ -7,7 +7,6 @@
 #include "lib/stage/stage.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

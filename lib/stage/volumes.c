@@ -4,7 +4,6 @@
  */
 #include "lib/stage/volumes.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -17,7 +17,6 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
-#include "lib/base/pool.h"
 
 #define KEY_TOOL "fm.state"
 #define KEY_VERSION "fm.version"

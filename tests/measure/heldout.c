@@ -18,7 +18,6 @@
 #include "lib/learn/quality.h"
 #include "lib/learn/task.h"
 #include "lib/stage/budgets.h"
-#include "lib/stage/ranking.h"
 
 #define BUDGETS 8
 

@@ -9,7 +9,6 @@
  * A file system that fetches on demand fetches the bytes that were read at least once; where it
  * keeps nothing, it fetches all of them.
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -3,7 +3,6 @@
  * read.
  */
 #include "lib/data/calib.h"
-#include "lib/data/mixture.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"
 

@@ -4,7 +4,6 @@
 #include "lib/learn/rank.h"
 #include "lib/learn/train.h"
 #include "lib/stage/ranking.h"
-#include "lib/stage/stage.h"
 #include "tests/unit/baselines.h"
 #include "tests/unit/ranked.h"
 #include "tests/unit/runs.h"

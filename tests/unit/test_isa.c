@@ -7,7 +7,6 @@
  */
 #include "tests/unit/kernels.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "kernels/clip/clip_choose.h"

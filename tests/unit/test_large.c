@@ -5,7 +5,6 @@
 
 #include "formats/tensor/hfdir.h"
 #include "lib/base/pool.h"
-#include "lib/block/router.h"
 #include "lib/model/model.h"
 #include "tests/unit/scratch.h"
 #include "tests/unit/test.h"

@@ -6,7 +6,6 @@
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
 #include "lib/pack/pack.h"
-#include "lib/stage/budgets.h"
 #include "lib/stage/lorafile.h"
 #include "lib/stage/stage.h"
 #include "tests/unit/runs.h"

@@ -1,7 +1,6 @@
 /* The facts of a list about its members: the knee, the cards they fit, the widths that servers
  * accept. */
 #include "lib/export/list.h"
-#include "lib/export/runtimes.h"
 #include "tests/unit/test.h"
 
 #define ROWS 5

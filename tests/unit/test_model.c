@@ -6,7 +6,6 @@
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/block/gqa.h"
-#include "lib/block/router.h"
 #include "lib/model/model.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/scratch.h"

@@ -4,7 +4,6 @@
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
 #include "lib/block/sparsemix.h"
-#include "lib/engine/layer.h"
 #include "lib/family/family.h"
 #include "tests/unit/owned.h"
 #include "tests/unit/test.h"

@@ -7,7 +7,6 @@
 #include "lib/learn/quality.h"
 #include "lib/learn/rank.h"
 #include "lib/stage/ranking.h"
-#include "lib/stage/stage.h"
 #include "tests/unit/golden.h"
 #include "tests/unit/models.h"
 #include "tests/unit/ranked.h"

@@ -8,7 +8,6 @@
  * the largest of its widths in these, and config.json has fm_load_cap.
  */
 #include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
  * keys of its own, too, which must say the same as transformers' if both are there.  Source:
  * transformers' modular_minimax_m3_vl.py.
  */
-#include <inttypes.h>
 #include <string.h>
 
 #include "lib/block/clamped.h"
