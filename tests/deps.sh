@@ -1,10 +1,11 @@
 #!/bin/sh
-# What a fresh Debian 12 or Ubuntu 24.04 lacks: `deps.sh build` for the tools, `deps.sh check` for
-# the tests as well, `deps.sh deb` for `make deb`, `deps.sh ci` for the tests that are left out where
-# nothing of theirs is there.  Where something is missing, the one line to run is printed and the status
-# is 1; `deps.sh install build|check|deb|ci` installs it, as root with apt-get.  Nothing is touched where everything
-# is there, however it was installed: headers are looked for with the compiler, so a library in another
-# place is found through CPPFLAGS and DNNL_CPPFLAGS.  MPI=1 asks for an MPI too, MPI_PKG says which.
+# Find the packages that a Debian 12 or Ubuntu 24.04 lacks: `deps.sh build` for the tools, `deps.sh check`
+# for the tests as well, `deps.sh deb` for `make deb`, `deps.sh ci` also for the tests that are otherwise
+# skipped when their programs are missing.  If packages are missing, it prints the command that installs
+# them and exits with status 1; `deps.sh install build|check|deb|ci` runs apt-get itself if it is root.
+# Nothing is installed that is already there, however it was installed: headers are looked up with the
+# compiler, so a library in another place is found through CPPFLAGS and DNNL_CPPFLAGS.  MPI=1 also
+# requires an MPI; MPI_PKG says which.
 set -u
 CC=${CC:-cc}
 CXX=${CXX:-g++}
@@ -15,17 +16,17 @@ if [ "${1:-}" = install ]; then
     shift
 fi
 
-need() { # need PACKAGES TEST...: the packages are missing where the test fails
+need() { # need PACKAGES TEST...: the packages are missing if the test fails
     packages=$1
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $packages"
 }
-# The program of a command, which may have several words: "ccache gcc".
+# have COMMAND: its first word is an installed program (a command may have several words: "ccache gcc").
 have() {
     command -v "${1%% *}"
 }
 # shellcheck disable=SC2086 # commands and flags are lists of words
-header() { # header NAME...: the preprocessor finds them all
+header() { # header NAME...: the preprocessor finds all of them
     printf '#include <%s>\n' "$@" |
         $CC ${CPPFLAGS:-} ${DNNL_CPPFLAGS:-} -E -x c -o /dev/null -
 }
@@ -39,7 +40,7 @@ mpi() {
     [ -n "${MPI_PKG:-}" ] && ${PKG_CONFIG:-pkg-config} --exists "$MPI_PKG"
 }
 
-# A compiler that the user chose is not ours to install.
+# A compiler that the user chose through CC or CXX is never installed here.
 for command in "$CC" "$CXX"; do
     case $command in
     cc | gcc | g++ | c++) ;;
@@ -49,7 +50,7 @@ for command in "$CC" "$CXX"; do
     } ;;
     esac
 done
-# Libraries are for the machine that the compiler compiles for.
+# Libraries must match the compiler's target machine.
 of=
 case $(uname -m)/$($CC -dumpmachine 2>/dev/null) in
 aarch64/*) ;;
@@ -58,7 +59,7 @@ esac
 need "gcc libc6-dev$of" header stdio.h
 need make have make
 need "pkg-config$of" have "${PKG_CONFIG:-pkg-config}"
-# One run of the preprocessor where nothing is missing, one per library where something is.
+# One run of the preprocessor if nothing is missing; otherwise one per library, to find out which.
 if ! header archive.h xxhash.h cjson/cJSON.h zstd.h openssl/evp.h dnnl.h Random123/philox.h >/dev/null 2>&1; then
     need libarchive-dev$of header archive.h
     need libxxhash-dev$of header xxhash.h
