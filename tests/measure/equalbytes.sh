@@ -4,7 +4,7 @@
 #   BUILD=build tests/measure/equalbytes.sh MODELS [OUT]
 #
 # MODELS has the models groups-mixtral and groups-olmoe of golden/make/trained.py; tiny-mixtral is in golden/.
-# OUT gets what fm-bench report draws of each: MODEL.json and MODEL.html.
+# OUT receives the reports of fm-bench quality as MODEL.json; fm-bench report --figures reads them.
 set -eu
 cd "$(dirname "$0")/../.."
 build=$(cd "${BUILD:-build}" && pwd)

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What channel groups cost: held-out losses at 0, 0.2, 0.4 and 0.6 with groups of 1, 16, 32 and 128.
+# The cost of channel groups: held-out losses at budgets 0, 0.2, 0.4 and 0.6 with groups of 1, 16, 32 and 128.
 # The table of fm-train(1).
 #
 #   BUILD=build tests/measure/groups.sh MODELS
 #
-# MODELS has the models groups-mixtral and groups-olmoe of golden/make/trained.py, which have experts of 512
-# channels; tiny-mixtral of golden/ has 256.
+# MODELS has the models groups-mixtral and groups-olmoe of golden/make/trained.py, whose experts have 512
+# channels; those of golden/tiny-mixtral have 256.
 set -eu
 cd "$(dirname "$0")/../.."
 build=$(cd "${BUILD:-build}" && pwd)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# `make bench-kernels`: measure clipped layers on this machine, which should do nothing else, and
-# put the result into tests/measure/kernels.json, and its table into fm-bench(1) between the two lines
-# that name it.  tests/unit/test_benchpage.c holds the table to the JSON.
+# `make bench-kernels`: measure clipped layers on this machine, which should be otherwise idle.  The
+# result goes to tests/measure/kernels.json and its table into fm-bench(1), between the two comment
+# lines that mark it.  tests/unit/test_benchpage.c checks the table against the JSON.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
 table=$(mktemp)
 trap 'rm -f "$table" "$table.md"' EXIT
-venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # of make judge, where that ran
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/fm-suite/judge/bin/python # made by make judge
 [ -x "$venv" ] || venv=none
 "$BUILD/bin/fm-bench" kernels --python "${FM_BENCH_PYTHON:-$venv}" --dtype "${FM_BENCH_DTYPE:-f32}" \
     --rows "${FM_BENCH_ROWS:-64,512}" --repeat "${FM_BENCH_REPEAT:-41}" \

@@ -1,19 +1,20 @@
 #!/bin/bash
-# Which way to make masks loses least: every method on small trained models, over seeds, on a third
-# split that no method and no choice has read; and what each takes, in processor seconds as a share
-# of what `learned` takes.  Of models of real text (golden/make/realtext.py) also on two kinds of
-# text that the calibration has none of.  Tables in Markdown.
+# Which mask method loses least: run every method on small trained models, with several seeds, and
+# measure on a third split that neither a method nor the choice of defaults has read.  Also the time of
+# each, in processor seconds as a share of the time of `learned`.  Models of real text
+# (golden/make/realtext.py) are also measured on two kinds of text that are not in the calibration
+# data.  Prints tables in Markdown.
 #
 # usage: tests/measure/masks.sh [-d DIR] [-m MODEL,...] [-k METHOD,...] [-s SEED,...] [-t]
 #
-# After make, and `tests/judge/judge.sh --golden trained real`, which makes all models but
-# golden/tiny-mixtral, and its third split.  Methods are those of fm-train, `default`, what it does
-# unless told otherwise, and any of them with more options: exchange+refine=8+nested is --method
-# exchange --refine=8 --nested.  The last one is compared with the others.
+# Run make and `tests/judge/judge.sh --golden trained real` first: the latter makes all models except
+# golden/tiny-mixtral, and tiny-mixtral's third split.  A METHOD is one of fm-train's; or `default`, for
+# fm-train without --method; or a method with more options: exchange+refine=8+nested is --method
+# exchange --refine=8 --nested.  The last METHOD is compared with the others.
 #
-# All run on one thread.  Streams, reports and losses go to DIR (build/masks); what is there is
-# not made again, so an interrupted study is resumed, and the table (-t: only that) is of what is
-# there.  Remove DIR after a change of a method.
+# Everything runs on one thread.  Streams, reports and losses go to DIR (build/masks).  Existing files
+# are not made again, so an interrupted study can be resumed; the table (-t: print only the table) covers
+# the files that exist.  Remove DIR after changing a method.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/../.."
@@ -38,7 +39,8 @@ IFS=, read -ra model_list <<<"$models"
 IFS=, read -ra method_list <<<"$methods"
 IFS=, read -ra seed_list <<<"$seeds"
 
-# Sets $files to a model's folder, $third to its third split and $kinds to others to test on.
+# Sets $files to a model's folder, $third to its third split and $kinds to the other kinds of text to
+# measure on.
 locate() {
     files=${TRAINED:-build/trained}/$1
     third=$files/test-long.npy kinds=()
@@ -54,7 +56,7 @@ locate() {
     esac
 }
 
-# MODEL SEED METHOD: the family, its report and its losses.
+# measure MODEL SEED METHOD: make the family, its report and its losses.
 measure() {
     local to=$dir/$1-$3-$2 options=() common parts part kind
     locate "$1"
@@ -93,7 +95,7 @@ if [ -z "$table" ]; then
     done
 fi
 
-# Lines "MODEL METHOD SEED SECONDS LOSS...", of another kind of text "MODEL:KIND METHOD ...".
+# Print lines "MODEL METHOD SEED SECONDS LOSS..."; for another kind of text "MODEL:KIND METHOD ...".
 list() {
     local model method seed at kind
     for model in "${model_list[@]}"; do
@@ -111,8 +113,8 @@ list() {
     done
 }
 
-# Means over seeds, and how far the last method is from the best other and, at 0.5 and 0.6, from
-# the better of walk and learned.
+# Means over seeds, and the difference of the last method from the best of the others and, at 0.5 and
+# 0.6, from the better of walk and learned.
 list | awk '
     function mean(model, method, b) { return sum[model, method, b] / count[model, method] }
     {

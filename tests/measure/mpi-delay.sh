@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# mpi-delay.sh [MICROSECONDS]: fm-rank, fm-train and fm-recover on two ranks whose every message is so much later
-# (default: 1000), by an object of lib/comm/wire_mpi.c that waits: seconds, share waited, and whether
-# the bytes are those of one process.  With NETWORK=1 the ranks are in two network namespaces of this
-# machine instead, joined by a link of RATE (mpi-network.sh), and messages are not delayed.  A small
-# model, whose leaves take milliseconds; MODEL, TOKENS (of 16 bits),
-# SEQ_LEN and PRECISION are another's.
+# mpi-delay.sh [MICROSECONDS]: run fm-rank, fm-train and fm-recover on two ranks with every message
+# delayed by so much (default: 1000), using lib/comm/wire_mpi.c compiled with a delay.  Prints the
+# seconds, the share of them spent waiting, and whether the bytes equal those of one process.  With NETWORK=1
+# the ranks are in two network namespaces of this machine instead, joined by a link of RATE
+# (mpi-network.sh), and messages are not delayed.  The default model is small, with leaves of
+# milliseconds; MODEL, TOKENS (16-bit), SEQ_LEN and PRECISION select another.
 set -eu
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build} delay=${1:-1000}
@@ -17,7 +17,7 @@ trap 'rm -rf "$scratch"' EXIT
 if [ "${NETWORK:-0}" = 1 ]; then
     run=(bash "$network")
 else
-    # The same objects and one that is another.
+    # The same objects, except wire_mpi.c's.
     make --no-print-directory BUILD="$build" MPI_BUILD="$scratch" CPPFLAGS="-DFM_WIRE_DELAY_US=$delay" \
         "$scratch"/bin/fm-{rank,train,recover} >/dev/null
     mpi=$scratch/bin run=("$MPIRUN" -n 2)
@@ -27,7 +27,7 @@ cd "$scratch"
 sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 512)))" >tokens
 common=(-q --model "$model" --tokens "${TOKENS:-$PWD/tokens}" --token-dtype u16 --seq-len "${SEQ_LEN:-64}"
     --precision "${PRECISION:-f32}")
-members() { # members STREAM: all but build.json
+members() { # members STREAM: all members except build.json
     tar xOf "$1" --exclude build.json
 }
 try() { # try TOOL OPTION...: by one process, then by two ranks
@@ -46,7 +46,7 @@ print(f"{sys.argv[1]} on {hosts}: one process {one['seconds']:.2f} s, two ranks 
 END
     grep sent log || true
 }
-rows=$((2048 / ${SEQ_LEN:-64})) # of a leaf
+rows=$((2048 / ${SEQ_LEN:-64})) # of one leaf
 try fm-rank --batch $rows
 try fm-train --method learned --batch $((4 * rows)) --steps "${STEPS:-8}" --budget-step 0.2 --until 0.2 "$PWD/fm-rank.one"
 try fm-recover --batch $((4 * rows)) --lora-rank 16 --steps "${STEPS:-8}" --budget 0 "$PWD/fm-train.one"

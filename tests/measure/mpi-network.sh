@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # mpi-network.sh COMMAND...: run `mpirun -n 2 COMMAND...` with its ranks in two network namespaces of
-# this machine, each with a name of its own and joined by a link of RATE (default: 1gbit; tc tbf).
-# For root, with iproute2 and Open MPI; prints the bytes that went over the link.  No namespace is
-# left behind.
+# this machine, which have different host names and are joined by a link of RATE (default: 1gbit; tc tbf).
+# Needs root, iproute2 and Open MPI.  Prints the bytes sent over the link.  The namespaces are removed
+# at the end.
 set -eu
 rate=${RATE:-1gbit} scratch=$(mktemp -d)
 clean() {
@@ -26,7 +26,7 @@ for side in a b; do
 done
 cat >"$scratch/agent" <<'END'
 #!/bin/sh
-# What mpirun has for ssh: agent HOST COMMAND...
+# Used by mpirun in place of ssh: agent HOST COMMAND...
 shift
 exec ip netns exec fm-b unshare --uts sh -c "hostname fm-b; $*"
 END

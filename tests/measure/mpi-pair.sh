@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# mpi-pair.sh MODEL TOKENS [TOOL OPTION...]: two ranks of one thread each, pinned, and one process
-# with two threads, in turn; seconds of each and their ratio (one process over two ranks: 1 is no
-# loss).  For a quiet machine with two CPUs.  Default: fm-rank.
+# mpi-pair.sh MODEL TOKENS [TOOL OPTION...]: time one process with two threads and two pinned ranks of
+# one thread each, one after the other.  Prints the seconds of both and their ratio (one process over
+# two ranks: 1 means no loss).  Needs an idle machine with two CPUs.  Default TOOL: fm-rank.
 set -eu
 cd "$(dirname "$0")/../.."
 bin=$PWD/${BUILD:-build}/bin mpi=$(realpath "${MPI_BUILD:-${BUILD:-build}/mpi}")/bin
@@ -18,7 +18,7 @@ seconds() { python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['se
 for ((i = 0; i < ${ROUNDS:-1}; i++)); do
     "$bin/$tool" --alone -q -f -T 2 --model "$model" --tokens "$tokens" -o "$scratch/one" \
         --report "$scratch/one.json" "$@" >/dev/null
-    # Ranks that may use the same CPUs get a part each: here one.
+    # Ranks that share a set of CPUs divide it: here each gets one CPU.
     "$MPIRUN" -n 2 "$mpi/$tool" -q -f --model "$model" --tokens "$tokens" -o "$scratch/two" \
         --report "$scratch/two.json" "$@" >/dev/null
     one=$(seconds "$scratch/one.json") two=$(seconds "$scratch/two.json")

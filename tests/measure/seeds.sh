@@ -1,12 +1,12 @@
 #!/bin/sh
-# What the methods give on tiny-mixtral: held-out loss at four budgets, over seeds, and which of
-# the claims about them hold.  The seed draws the order of the calibration text, the noise of
-# training and the start of the adapter; the model and the held-out text stay.
+# The results of the methods on tiny-mixtral: held-out loss at four budgets, over several seeds, and
+# which of the claims about them hold.  The seed determines the order of the calibration text, the noise
+# of training and the initial adapter; the model and the held-out text are always the same.
 #
 # usage: tests/measure/seeds.sh [-d DIR] [-T THREADS] [SEED ...]     after make; seeds 0 1 2
 #
-# Streams and reports go to DIR (build/seeds); what is there already is not made again, so an
-# interrupted study is resumed and another seed joins it.  Remove DIR after a change of the method.
+# Streams and reports go to DIR (build/seeds).  Existing files are not made again, so an interrupted
+# study can be resumed and seeds can be added.  Remove DIR after changing a method.
 set -eu
 LC_ALL=C
 export LC_ALL
@@ -26,7 +26,8 @@ model=golden/tiny-mixtral
 PATH=$PWD/build/bin:$PATH
 mkdir -p "$dir"
 
-# NAME SEED TOOL INPUT options: the stream DIR/NAME-SEED and its report, .json.
+# stage NAME SEED TOOL INPUT OPTION...: make the stream DIR/NAME-SEED and its report, .json, from the
+# stream DIR/INPUT-SEED (-: no input).
 stage() {
     to=$dir/$1-$2
     seed=$2
@@ -51,8 +52,8 @@ for s; do
     stage recovered "$s" fm-recover learned --budget 0.40
 done
 
-# Lines "NAME SEED LOSS LOSS LOSS LOSS": between two masks on the straight line that joins them,
-# after the last mask its own loss.  The second loss that fm-recover reports is the later one.
+# Print lines "NAME SEED LOSS LOSS LOSS LOSS": losses are interpolated linearly between two masks; past
+# the last mask they are its loss.  Of the two losses that fm-recover reports the second is used.
 losses() {
     for name in unranked-uniform ranked-uniform shuffle-global shuffle-layer saliency learned \
         recovered; do
