@@ -3,42 +3,42 @@ ERNIE-4.5, DeepSeek-V2, -V3 and -V3.2, gpt-oss, Qwen3-Next, Qwen3.5, dots.llm1, 
 K-EXAONE, A.X-K1, Trinity, Laguna and MiMo-V2-Flash with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
-transformers 5 or newer, and runs in it, in vLLM and in SGLang (their Transformers backends) with
-trust_remote_code.  Everything but the experts is the stock model, under the stock names.
+transformers 5 or newer, and runs with trust_remote_code in transformers, vLLM and SGLang (their
+Transformers backends).  Everything except the experts is the stock model, with the stock names.
 
 config.json:
     fm_widths   one row per decoder layer: the resident channels of each expert ([] where the layer
                 is dense)
     fm_budgets  `elastic`: the removed share of each member of the family, increasing
     fm_family   `elastic`: the widths of each member, rows as in fm_widths
-    fm_budget   `elastic`: the budget to start with; the environment's FM_BUDGET wins
-    fm_load_cap `elastic`: [R, R2], the shares that will be served; FM_LOAD_CAP=R or R:R2 narrows
-                it.  Members outside are refused, and of each expert only what the widest of the
-                others uses is loaded
-    fm_layout   "layer": stock three-dimensional experts, one width per layer; else flat ones
-    fm_codes    experts are the codes and scales of a quantised checkpoint, and of which form
-    fm_shared   the channels of the shared expert, where the stock class takes them from the width
-                of all experts and that key holds a list
+    fm_budget   `elastic`: the budget to start with; the environment variable FM_BUDGET overrides it
+    fm_load_cap `elastic`: [R, R2], the range of removed shares to serve; FM_LOAD_CAP=R or R:R2
+                narrows it.  Members outside the range are refused, and of each expert only the
+                channels that the widest remaining member uses are loaded
+    fm_layout   "layer": stock three-dimensional experts, one width per layer; otherwise flat experts
+    fm_codes    set if experts are stored as the codes and scales of a quantised checkpoint: the format
+    fm_shared   the channels of the shared expert, if the stock class would read them from the key of
+                the experts' width and that key holds a list
 
 Flat experts are two matrices per layer, one expert after another, channels in order of rank, so
 that a narrower expert is a prefix:
     gate_up  (2 * sum of fm_widths, hidden)   rows g0, u0, g1, u1, ... of each expert
     down     (sum of fm_widths, hidden)       the usual down matrix, transposed
-    bias_gate_up (2 * sum of fm_widths)       gpt-oss: of gate_up's rows
-    bias_down (experts, hidden)               gpt-oss: of each expert, whatever its width
-    budget   (1)   `elastic`: the index of the member in force; below zero, the one to start with
-With fm_codes the file has these instead, and an expert is decoded when it is loaded, into the
-matrices above: in memory it takes what they take.  Channels are in groups of G.
+    bias_gate_up (2 * sum of fm_widths)       gpt-oss: one bias per row of gate_up
+    bias_down (experts, hidden)               gpt-oss: one row per expert, whatever its width
+    budget   (1)   `elastic`: the index of the active member; if negative, the one to start with
+With fm_codes the file has the following tensors instead, and each expert is decoded into the matrices
+above when it is loaded: in memory it is as large as without codes.  Channels are in groups of G.
     gate_up        (2 * sum of fm_widths, bytes of a row of codes)
-    gate_up_scale  the same rows in blocks, those of gate and up in turn
-    down           (sum of fm_widths / G, hidden, bytes of G codes), without the last where it is 1
+    gate_up_scale  the same rows in blocks, alternately of gate and of up
+    down           (sum of fm_widths / G, hidden, bytes of G codes), without the last dimension if it is 1
     down_scale     the same in blocks; or (experts, hidden), one for each row of the usual matrix
-    gate_up_factor, down_factor (experts, 2 or 1)    where scales go with a number of the matrix
+    gate_up_factor, down_factor (experts, 2 or 1)    if the format has a second scale for the whole matrix
 The matrices are two-dimensional on purpose: servers replace a child named `experts` by their own fused
-layer where all its parameters are three-dimensional, and leave this one alone.
+layer if all its parameters are three-dimensional; they do not replace this one.
 
-An `elastic` model is switched by writing `budget`: model.set_budget(0.4), or budget_tensors() for
-a server that takes named tensors.  Keys and values cached at one budget are wrong at another.
+To switch an `elastic` model, write `budget`: with model.set_budget(0.4), or with budget_tensors() for
+a server that accepts named tensors.  Keys and values cached at one budget are wrong at another.
 """
 
 import base64
@@ -61,29 +61,30 @@ from transformers.core_model_loading import Concatenate, ConversionOps, WeightCo
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.phimoe import modeling_phimoe
 
-CHANNELS_AT_ONCE = 16384  # bounds what every_expert() keeps: so many activations per token
+CHANNELS_AT_ONCE = 16384  # activations per token that every_expert() keeps at most
 
 ATTENTION_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in "qkv"}
 ATTENTION_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
-# Latents are whole on every device, and what is made of them is split by heads.
+# Every device has the whole latents; the projections from them are split by heads.
 LATENT_PLAN = {f"layers.*.self_attn.{x}_proj": "colwise" for x in ("q", "q_b", "kv_b")}
 LATENT_PLAN["layers.*.self_attn.o_proj"] = "rowwise"
-GATE_PLAN = {"afmoe": {"layers.*.self_attn.gate_proj": "colwise"}}  # with the heads that it gates
+GATE_PLAN = {"afmoe": {"layers.*.self_attn.gate_proj": "colwise"}}  # split like the heads that it gates
 GATHERED = ("colwise_gather_output", "rowwise_split_input")
 
 
 # --- experts ----------------------------------------------------------------------------------
 #
-# hidden (N, H), ids (N, top_k), weights (N, top_k) -> (N, H), float32 sums, one rounding.
+# hidden (N, H), ids (N, top_k), weights (N, top_k) -> (N, H); sums are float32 and rounded once.
 # Expert e owns the channels [row0[e], row0[e] + cap[e]) and uses the first widths[index, e] of
 # them; ids outside [0, E) add nothing.  row0 (E) int64, cap (E) int32, widths (B, E) int32 and
 # index (1) int64 are tensors on the device, so that a graph can be replayed at another budget.
-# Experts with biases have bias_gate_up and bias_down; a clamped activation, gpt-oss's and MiniMax-M3's,
-# has its alpha and limit in one tensor more.  `biased` is all three, the last, or none of them.
+# Experts with biases have bias_gate_up and bias_down; the clamped activation of gpt-oss and MiniMax-M3
+# has its alpha and limit in one more tensor.  `biased` holds all three of these, only the last, or none.
 
 
 def activation(both, act):
-    """Of products of gate_up, rows of gate and up in turn."""
+    """both (rows, 2 * channels): products with gate_up, whose columns alternate between gate and up.
+    act: None for SwiGLU, or (alpha, limit) of the clamped activation.  Returns (rows, channels)."""
     gate, up = both[:, 0::2], both[:, 1::2]
     if act is None:
         return F.silu(gate) * up
@@ -92,7 +93,7 @@ def activation(both, act):
 
 
 def each_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *biased):
-    """Every expert on its own rows.  Reads the widths and the routing on the host."""
+    """Run each expert on the rows routed to it.  Reads the widths and the routing on the host."""
     bias_gate_up, bias_down, act = (None,) * (3 - len(biased)) + biased
     out = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
     extents = torch.stack((row0, widths[index][0].to(row0.dtype)), 1).tolist()
@@ -108,8 +109,8 @@ def each_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *
 
 
 def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, *biased):
-    """Every expert on every row, what is not chosen times zero: E / top_k times the work, but
-    nothing is read on the host, so that it compiles, and is captured, for all widths at once."""
+    """Run every expert on every row and multiply by zero if it was not chosen: E / top_k times the work,
+    but nothing is read on the host, so one compilation or one graph capture serves all widths."""
     bias_gate_up, bias_down, act = (None,) * (3 - len(biased)) + biased
     experts = torch.arange(row0.shape[0], device=ids.device)
     share = ((ids[..., None] == experts) * weights[..., None]).sum(1)
@@ -130,15 +131,15 @@ def every_expert(hidden, ids, weights, gate_up, down, row0, cap, widths, index, 
 
 # --- codes ------------------------------------------------------------------------------------------
 #
-# A value is its code times its scale, one float32 product.  transformers hands tensors over in the
-# type that it loads a parameter as, which holds all of them exactly where that is float32.
+# A value is its code times its scale, one float32 product.  transformers converts tensors to the dtype
+# of the parameter; float32 holds every code and scale exactly.
 
 POWERS = torch.tensor([2.0 ** (i - 127) for i in range(255)] + [float("nan")])  # E8M0, as bytes
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 def nibbles(codes):
-    """Two codes a byte, the first in its low half."""
+    """Unpack two 4-bit codes per byte, the first from the low half."""
     codes = codes.to(torch.uint8)
     return torch.stack((codes & 15, codes >> 4), -1).flatten(-2).int()
 
@@ -151,15 +152,15 @@ CODES = {
 
 
 def decoded(form, name, hidden, codes, scale, factor):
-    """The float32 rows of gate_up or down of one expert; factor has one number for each of a
-    channel's rows, or is None."""
-    high, wide = form["block"]  # rows and columns of the usual matrix that share a scale; 0: all
+    """The float32 rows of gate_up or down of one expert.  factor: one number for each matrix (gate and
+    up, or down), or None."""
+    high, wide = form["block"]  # rows and columns of the usual matrix that share a scale; 0 columns: all
     values = CODES[form["code"]](codes)
     scale = POWERS.to(scale.device)[scale.int()] if form["scales"] == "U8" else scale.float()
     if name == "gate_up":
         scale = scale.view(-1, 2, scale.shape[-1])
         factor = factor if factor is None else factor[:, None]
-    else:  # columns of a group for each row
+    else:  # (groups, hidden, G): for each row the columns of a group
         values = values.view(-1, hidden, form["group"])
         scale = scale if wide else scale.view(1, hidden, 1)
     if factor is not None:
@@ -182,14 +183,14 @@ def by_torch(hidden, *arguments):
 
 
 # libfm_clip does the same in C (fm-clip(3)), on the CPU and on CUDA devices, in one call that reads
-# widths and budget where they lie.  It is taken where it is found: where pip put it (the wheel fm-runtime),
-# or as libfm_clip.so.1, or where the environment's FM_CLIP_LIBRARY says ("none": nowhere), and then it
-# must be there.  No gradient passes through it.
+# widths and budget from their tensors.  It is used if it is found: in the wheel fm-runtime, installed by
+# pip, else as libfm_clip.so.1 by the system's loader.  If the environment variable FM_CLIP_LIBRARY is set,
+# only that file is tried and must load ("none": use no library).  It computes no gradients.
 
 CLIP_MISSING = "experts by PyTorch, without libfm_clip"
 CLIP_WHERE = "; it is faster: `make wheel` of the fm suite, pip install fm_runtime-*.whl (fm-clip(3))"
 CLIP_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
-CLIP_TOKENS = {"cpu": 2048, "cuda": 4096}  # in one piece; more go in chunks, with the same result
+CLIP_TOKENS = {"cpu": 2048, "cuda": 4096}  # the workspace is for so many; more tokens are computed in chunks
 
 
 def clip_struct(name, fields):
@@ -253,8 +254,8 @@ def clip_load():
 
 
 CLIP = clip_load()
-clip_kinds = {}  # kinds of device: does the library serve them here
-clip_layers = {}  # prepared, by where their arrays lie; entries keep the tables, which are small
+clip_kinds = {}  # device type -> whether the library supports it on this machine
+clip_layers = {}  # prepared layers by the addresses of their arrays; entries keep the small tables alive
 clip_rooms = threading.local()  # the workspace of a thread that computes on the CPU
 
 
@@ -264,7 +265,8 @@ def clip_check(code, error):
 
 
 def clip_here(kind):
-    """It may be built without CUDA, or driver or GPU be too old.  Asked late: servers fork first."""
+    """Whether the library supports this device type: it may be built without CUDA, or the driver or GPU
+    may be too old.  Checked at the first call, not at import, because servers fork in between."""
     if kind not in clip_kinds:
         error = ClipError()
         clip_kinds[kind] = CLIP.fm_clip_available(int(kind == "cuda"), ctypes.byref(error)) == 0
@@ -274,7 +276,7 @@ def clip_here(kind):
 
 
 def clip_prepare(gate_up, down, row0, cap, widths, biases):
-    """The layer's handle and descriptor; None where the library does not serve it."""
+    """The layer's handle and descriptor; None if the library does not support the layer."""
     if not clip_here(down.device.type):
         return None
     threads = 0 if down.is_cuda else torch.get_num_threads()
@@ -306,7 +308,8 @@ def clip_prepare(gate_up, down, row0, cap, widths, biases):
 
 
 def clip_room(size, device):
-    """size bytes and what aligns them; kept on the CPU, where fresh pages cost more than the work."""
+    """A workspace of size bytes plus 256 for alignment.  On the CPU it is kept between calls, because new
+    pages cost more than the computation."""
     if device.type == "cuda":
         return torch.empty(size + 256, dtype=torch.uint8, device=device)
     if getattr(clip_rooms, "room", None) is None or clip_rooms.room.numel() < size + 256:
@@ -315,8 +318,8 @@ def clip_room(size, device):
 
 
 def clip_operator(name="clip_experts"):
-    """A free name: a process that loads two directories runs two of these files, and an operator
-    registered again under its name is gone for the one who had it."""
+    """An unused operator name.  A process that loads two directories runs this file twice, and
+    registering an operator again under the same name would destroy the first one."""
     while hasattr(torch.ops.fm, name):
         name += "_again"
     return f"fm::{name}"
@@ -352,8 +355,8 @@ def _(hidden, *arguments):
 
 
 def clip_serves(hidden, weights, gate_up, biased):
-    """Whether libfm_clip may be called: what it computes, on the CPU alone where there are biases, and
-    no gradient is requested."""
+    """Whether libfm_clip can compute this call: a supported dtype and device (with biases only the CPU),
+    and no gradient requested."""
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in (hidden, weights, gate_up))
     known = gate_up.dtype in (torch.float32, torch.float16, torch.bfloat16) and hidden.dtype == gate_up.dtype
     devices = ("cpu",) if biased else ("cpu", "cuda")
@@ -361,7 +364,7 @@ def clip_serves(hidden, weights, gate_up, biased):
 
 
 def experts_forward(hidden, *arguments):
-    """The one place that chooses how the experts are computed."""
+    """Compute the experts by libfm_clip if possible, else by PyTorch."""
     plain, biases = arguments[:8], list(arguments[8:])
     if clip_serves(hidden, arguments[1], arguments[2], biases):
         return clip_experts(hidden, *plain, biases)
@@ -397,7 +400,7 @@ class FmExperts(nn.Module):
         } | ({"act": torch.tensor([config.swiglu_alpha, config.swiglu_limit])} if config.fm_clamped else {})
 
     def reset(self):
-        """What a loader left empty: the tables always, parameters where the file lacks them."""
+        """Initialise what a loader left empty: always the tables, and parameters missing from the file."""
         for name, table in self.tables().items():
             init.copy_(getattr(self, name), table)
         for weight in self.weights():
@@ -410,14 +413,14 @@ class FmExperts(nn.Module):
         return self.gate_up, self.down, *biases
 
     def parts(self, name):
-        """The tensors of the file that a parameter is made of."""
+        """The names of the tensors in the file from which a parameter is made."""
         codes = self.fm_config.fm_codes
         if not codes or name not in ("gate_up", "down"):
             return [name]
         return [name, f"{name}_scale"] + [f"{name}_factor"] * (codes["factor"] != "none")
 
     def decoded(self, name, codes, scale, factor=None):
-        """gate_up or down, each expert by itself, without the rows that fm_load_cap leaves out."""
+        """Decode gate_up or down, expert by expert, without the rows that fm_load_cap leaves out."""
         config, out = self.fm_config, getattr(self, name)
         out = torch.empty(out.shape, dtype=out.dtype, device=codes.device)
         (high, wide), group = config.fm_codes["block"], config.fm_codes["group"]
@@ -445,12 +448,12 @@ class FmExperts(nn.Module):
         return tensor
 
     def load_weights(self, weights):
-        """vLLM and SGLang call this with the pairs of name and tensor below this module."""
+        """Called by vLLM and SGLang with pairs (name relative to this module, tensor)."""
         names = set()
         for name, tensor in weights:
             whole = name.removesuffix("_scale").removesuffix("_factor")
             parts = self.parts(whole)
-            if len(parts) > 1:  # they may come in several calls
+            if len(parts) > 1:  # they may arrive in several calls
                 self.pending[name] = tensor
                 if not all(part in self.pending for part in parts):
                     continue
@@ -475,8 +478,8 @@ class FmExperts(nn.Module):
 
 
 class FmPhimoeRouter(nn.Module):
-    """The stock router computed by a plain module: as an nn.Linear it is, to a server, one more
-    linear layer to put its own in place of."""
+    """The stock router as a module that is not an nn.Linear: servers replace every nn.Linear by their
+    own linear layer."""
 
     def __init__(self, stock):
         super().__init__()
@@ -492,8 +495,8 @@ class FmPhimoeRouter(nn.Module):
 
 
 class FmPhimoeRotaryEmbedding(modeling_phimoe.PhimoeRotaryEmbedding):
-    """The stock rotation: always the short factors, and a scale that goes by the last position.
-    The stock code branches on that position, which stops a compiler; here it stays a tensor."""
+    """The stock rotation: always the short factors, and a scale that depends on the largest position.
+    The stock code branches on that position, which torch.compile cannot trace; here it stays a tensor."""
 
     @torch.no_grad()
     def forward(self, x, position_ids=None):
@@ -511,7 +514,7 @@ class FmPhimoeRotaryEmbedding(modeling_phimoe.PhimoeRotaryEmbedding):
 
 
 def load_cap(given):
-    """The narrower of fm_load_cap and FM_LOAD_CAP as [low, high]; None: all is loaded."""
+    """The intersection of fm_load_cap and FM_LOAD_CAP as [low, high]; None: everything is loaded."""
     text = os.environ.get("FM_LOAD_CAP", "")
     if not text:
         return given
@@ -536,7 +539,7 @@ def loaded_members(config):
 
 
 def loaded_widths(config, layer):
-    """How wide each expert of a layer is in memory."""
+    """The width of each expert of a layer in memory."""
     if not config.fm_load_cap:
         return config.fm_widths[layer]
     members = [config.fm_family[i][layer] for i in loaded_members(config)]
@@ -544,7 +547,7 @@ def loaded_widths(config, layer):
 
 
 class LoadedRows(ConversionOps):
-    """What transformers puts tensors of the file through on their way to a parameter."""
+    """The conversion that transformers applies when it loads a parameter of FmExperts from the file."""
 
     def convert(self, input_dict, source_patterns, target_patterns, full_layer_name, model, **others):
         tensors = {k: v[0] if isinstance(v, list) else v for k, v in input_dict.items()}
@@ -558,11 +561,11 @@ class LoadedRows(ConversionOps):
 
     @property
     def reverse_op(self):
-        return self  # what is saved has these rows alone, as numbers
+        return self  # a saved model has only the loaded rows, decoded
 
 
 def converters_of(config):
-    """For tensors of the file that are not parameters as they are."""
+    """Converters for tensors of the file that differ from the parameters."""
     converters = []
     if config.fm_load_cap or config.fm_codes:
         for name in ("gate_up", "down", "bias_gate_up"):
@@ -593,14 +596,14 @@ def starting_member(config):
 
 
 def budget_tensors(config, budget):
-    """(name, tensor) of all that a switch to this budget writes, for a server's weight update."""
+    """The (name, tensor) pairs that switch a model to this budget, for a server's weight update."""
     index = torch.tensor([float(nearest_member(config, budget))])
     layers = [i for i, row in enumerate(config.fm_widths) if row]
     return [(f"model.layers.{i}.mlp.experts.budget", index.clone()) for i in layers]
 
 
 def budget_message(config, budget):
-    """The same as POST /update_weights_from_tensor of SGLang takes it from another process."""
+    """The same, serialised for SGLang's POST /update_weights_from_tensor."""
     return base64.b64encode(pickle.dumps(budget_tensors(config, budget))).decode()
 
 
@@ -617,7 +620,7 @@ class FmWorker:
 
 @contextmanager
 def experts_of(config, width):
-    """Stock classes take the width of all experts from the config: for a moment, this one."""
+    """Set the width of all experts in the config to `width` while a stock class reads it."""
     usual = getattr(config, config.fm_width_key)
     vars(config)[config.fm_width_key] = width  # unchecked: it may have been a list
     try:
@@ -627,8 +630,8 @@ def experts_of(config, width):
 
 
 def shared_width(config):
-    """Where it is counted in experts: GLM and DeepSeek, ERNIE and Hy3 spell their number differently;
-    Laguna's and MiniMax-M3's have keys of their own."""
+    """The channels of the shared expert.  Laguna and MiniMax-M3 have a key for them; the others have the number
+    of shared experts, under a key that GLM and DeepSeek, ERNIE, and Hy3 name differently."""
     if config.fm_shared is not None:
         return config.fm_shared
     for key in ("shared_expert_intermediate_size", "shared_intermediate_size"):
@@ -641,18 +644,18 @@ def shared_width(config):
 
 
 def check_attention(config):
-    """SGLang's Transformers backend hands no sinks on, without a word."""
+    """Refuse to run without attention sinks: SGLang's Transformers backend silently drops them."""
     server = ALL_ATTENTION_FUNCTIONS["sglang"] if config._attn_implementation == "sglang" else None
     if server and config.fm_sinks and not hasattr(server, "fm_sinks"):
         raise ValueError("SGLang's Transformers backend leaves out attention sinks; the package fm_sglang adds them")
 
 
 class FmModel:
-    """Mixed into a stock model, which is built with experts of no channels, then given these."""
+    """Mixed into a stock model: the model is built with experts of zero channels, which are then replaced."""
 
     def __init__(self, config):
         if config.hidden_act != "silu":
-            raise ValueError(f"hidden_act {config.hidden_act!r}: these experts know silu only")
+            raise ValueError(f"hidden_act {config.hidden_act!r}: these experts support only silu")
         check_attention(config)
         with experts_of(config, 0):
             super().__init__(config)
@@ -664,8 +667,8 @@ class FmModel:
                 if isinstance(getattr(layer.mlp, "router", None), nn.Linear):
                     layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
                 if hasattr(layer.mlp, "e_score_correction_bias"):
-                    # vLLM would replace gate and experts by its own router, which never sees this
-                    # bias of MiniMax's block; a gate with more than its weight it leaves alone.
+                    # vLLM would replace gate and experts by its own router, which ignores this bias
+                    # of MiniMax's block.  It does not replace a gate that has more than a weight.
                     layer.mlp.gate.register_buffer("fm_own", torch.zeros(1), persistent=False)
                 if getattr(layer.mlp, "shared_experts", None) is not None:
                     stock = type(layer.mlp.shared_experts)
@@ -673,7 +676,7 @@ class FmModel:
         converters = converters_of(config)
         if converters:
             register_checkpoint_conversion_mapping(config.model_type, converters, overwrite=True)
-        if config.fm_codes:  # until they are decoded
+        if config.fm_codes:  # codes and scales stay float32 until they are decoded
             self._keep_in_fp32_modules_strict |= {"mlp.experts.gate_up$", "mlp.experts.down$"}
         rotary = self.base_model.rotary_emb
         if isinstance(rotary, modeling_phimoe.PhimoeRotaryEmbedding):
@@ -698,8 +701,8 @@ class FmModel:
             init.normal_(module.weight, mean=0.0, std=self.config.initializer_range)
 
     def set_budget(self, budget):
-        """Switch an elastic model to the member nearest to this removed share; returns its share.
-        What was cached before (past_key_values, prefixes in a server) must not be used after."""
+        """Switch an elastic model to the member nearest to this removed share; returns that member's
+        share.  Discard what was cached before the switch (past_key_values, a server's prefix cache)."""
         index = nearest_member(self.config, budget)
         for module in self.modules():
             if isinstance(module, FmExperts):
@@ -708,7 +711,7 @@ class FmModel:
 
 
 def family(directory, name, width_key="moe_intermediate_size"):
-    """Fm<name>Config, Fm<name>Model, Fm<name>ForCausalLM; nothing where transformers is too old for it."""
+    """Fm<name>Config, Fm<name>Model, Fm<name>ForCausalLM; () if this transformers lacks the family."""
     place = f"transformers.models.{directory}"
     try:
         stock = import_module(f"{place}.modeling_{directory}")
@@ -725,7 +728,7 @@ def family(directory, name, width_key="moe_intermediate_size"):
             budgets["fm_load_cap"] = load_cap(budgets["fm_load_cap"])
         if stock.get("sliding_window") == 0 and "use_sliding_window" not in stock:
             stock["sliding_window"] = None  # both mean: no window
-        # vLLM reads one width per layer here; the stock class takes no list.
+        # vLLM reads one width per layer from this key; the stock class does not accept a list.
         lists = {width_key: stock.pop(width_key)} if isinstance(stock.get(width_key), list) else {}
         base.__init__(self, **stock)
         vars(self).update(lists, **budgets)
@@ -735,8 +738,8 @@ def family(directory, name, width_key="moe_intermediate_size"):
         members |= {"__module__": __name__, "__qualname__": f"Fm{name}{kind}"}
         return type(f"Fm{name}{kind}", bases, members)
 
-    # Attention and dense parts split over devices as in the stock model; experts stay whole, and
-    # so does what would have to be gathered again (OLMoE's attention), which SGLang refuses.
+    # Attention and dense parts are split over devices as in the stock model.  Experts are not split,
+    # nor is what would have to be gathered again (OLMoE's attention), which SGLang refuses.
     plan = base.base_model_tp_plan or {}
     split = {k: how for k, how in plan.items() if ".experts" not in k and how not in GATHERED}
     attends = any(".self_attn." in key for key in plan)

@@ -1,8 +1,8 @@
-"""What PyTorch's sides of `fm-bench kernels` and `fm-bench engine` share: the socket, and errors.
+"""The socket and the error replies of the PyTorch programs of `fm-bench kernels` and `fm-bench engine`.
 
 fm-bench starts `python3 -c` with this text, followed by torch_experts.py or torch_loops.py, which
-ends in main(serve).  Standard input is the socket.  An exception before the first request becomes a
-line "error SENTENCE", one in a request "cannot SENTENCE".
+ends in main(serve).  Standard input is the socket.  An exception before the first request is reported
+as a line "error SENTENCE", an exception during a request as "cannot SENTENCE".
 """
 
 import sys
@@ -24,7 +24,8 @@ def say(channel, text, raw=b""):
 
 
 def answer(channel, reply):
-    """`reply` gives the arguments of say for a line of fm-bench's, until it hangs up."""
+    """For each request line until fm-bench closes the socket, send what reply(line) returns: the
+    arguments of say."""
     say(channel, "ready")
     for line in channel:
         try:
@@ -34,7 +35,7 @@ def answer(channel, reply):
 
 
 def main(serve):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # fm-bench decides, and then hangs up
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # fm-bench handles it and closes the socket
     channel = socket.socket(fileno=0).makefile("rwb")
     try:
         import torch
@@ -44,5 +45,5 @@ def main(serve):
         sys.exit(0)
     except Exception as error:
         say(channel, f"error {sentence(error)}")
-        while channel.read(1 << 20):  # fm-bench reads that when it has sent what it is sending
+        while channel.read(1 << 20):  # fm-bench reads the error only after it has sent all its data
             pass

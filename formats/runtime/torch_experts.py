@@ -1,29 +1,29 @@
-"""PyTorch's side of `fm-bench kernels`: one layer of experts, as a loop and as grouped products.
+"""The PyTorch program of `fm-bench kernels`: one layer of experts, as a loop and as grouped products.
 
-fm-bench starts it with torch_channel.py before it, and they talk in lines:
+fm-bench starts it with torch_channel.py prepended.  The two exchange lines:
 
     here        torch VERSION                   or: error SENTENCE
-    fm-bench    H I E K B N TYPE THREADS        then raw: for each expert gate and up rows in turn
-                                                (2 I, H); all down rows (E I, H); hidden (N, H);
+    fm-bench    H I E K B N TYPE THREADS        then raw: for each expert gate and up rows
+                                                alternating (2 I, H); all down rows (E I, H); hidden (N, H);
                                                 ids (N, K) int32, weights (N, K) f32, widths (B, E)
                                                 int32
     here        ready
-    fm-bench    KERNEL TOKENS BUDGET ROWS       again and again, until it hangs up
+    fm-bench    KERNEL TOKENS BUDGET ROWS       repeated until it closes the socket
     here        SECONDS                         then raw: ROWS rows of the result; or: cannot SENTENCE
 
-Both kernels do what transformers does with whole experts, on the first channels of each: gate, up
-and down are (E, I, H), so that a narrower expert is a slice.
+Both kernels compute what transformers computes with whole experts, but on the first channels of each:
+gate, up and down are (E, I, H), so that a narrower expert is a slice.
 """
 
 import ctypes
 import time
 
 TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-OTHER_BYTES = 128 << 20  # written between two runs, as fm-bench does, so that no cache helps
+OTHER_BYTES = 128 << 20  # written between two runs to empty the caches, as fm-bench does
 
 
 class Layer:
-    """What fm-bench sent."""
+    """The layer that fm-bench sent."""
 
     def __init__(self, torch, channel):
         *sizes, dtype, threads = channel.readline().split()
@@ -44,7 +44,7 @@ class Layer:
 
 
 def run_loop(torch, layer, hidden, ids, weights, widths):
-    """Every expert on its own rows; results are added in the type of the weights."""
+    """Run each expert on the rows routed to it; results are added in the type of the weights."""
     F, out = torch.nn.functional, torch.zeros_like(hidden)
     for e, k in enumerate(widths):
         row, slot = torch.where(ids == e)
@@ -58,15 +58,15 @@ def run_loop(torch, layer, hidden, ids, weights, widths):
 
 
 def run_grouped(torch, layer, hidden, ids, weights, widths):
-    """Rows sorted by expert, one product for all experts.  It knows one width for all of them: the
-    widest one that has rows; what a narrower expert must not use is set to zero."""
+    """Rows sorted by expert, one grouped product for all experts.  The product has one width for all:
+    that of the widest expert with rows; the channels past a narrower expert's width are set to zero."""
     product = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
     F, (N, K) = torch.nn.functional, ids.shape
     expert, order = torch.sort(ids.reshape(-1))
     rows = torch.bincount(expert, minlength=len(widths))
     ends = rows.cumsum(0, dtype=torch.int32)
     widest = max(width for width, n in zip(widths, rows.tolist()) if n)
-    k = min(-(-widest // 8) * 8, layer.gate.shape[1])  # it wants rows of whole 16 bytes
+    k = min(-(-widest // 8) * 8, layer.gate.shape[1])  # grouped_mm needs rows of a multiple of 16 bytes
     x = hidden[order // K]
     gate, up = (product(x, w[:, :k].transpose(1, 2), offs=ends) for w in (layer.gate, layer.up))
     inner = F.silu(gate) * up
@@ -91,13 +91,13 @@ def receive(channel, tensor):
     while room:
         n = channel.readinto(room)
         if not n:
-            raise EOFError("fm-bench hung up")
+            raise EOFError("fm-bench closed the socket")
         room = room[n:]
     return tensor
 
 
 def measure(torch, layer, request):
-    """Seconds, and the result."""
+    """Returns the seconds and the result."""
     kernel, tokens, budget = request[0].decode(), int(request[1]), int(request[2])
     arguments = layer.hidden[:tokens], layer.ids[:tokens], layer.weights[:tokens]
     layer.other.fill_(tokens % 251)

@@ -1,21 +1,21 @@
-"""PyTorch's side of `fm-bench engine`: autograd loops over transformers' model of a checkpoint.
+"""The PyTorch program of `fm-bench engine`: autograd loops over transformers' model of a checkpoint.
 
-fm-bench starts it with torch_channel.py before it, and they talk in lines:
+fm-bench starts it with torch_channel.py prepended.  The two exchange lines:
 
     here        torch VERSION                   or: error SENTENCE
     fm-bench    the checkpoint's directory; a file of tokens, rows of a .npy; THREADS
     here        ready
-    fm-bench    WHAT PRECISION                  again and again, until it hangs up
+    fm-bench    WHAT PRECISION                  repeated until it closes the socket
     here        EXPERTS TOKENS_PER_SECOND       or: cannot SENTENCE
 
-WHAT is what one sequence goes through:
+WHAT is the computation on each sequence:
     rank    scores of all channels, from the gradients of the experts' weights;
-    train   what a step of masks needs: logits of the full model, those of a student whose channels
-            are multiplied with masks, cross-entropy and divergence, the gradient at every mask.
-EXPERTS is the fastest of transformers' implementations of experts; batched_mm, which copies an
-expert's weights for every row, is left out where the copies of a layer would not fit.  The first
-sequence warms up, the next one chooses among them, and those after it are measured; loading is in
-none of them.
+    train   a training step for masks: the logits of the full model, those of a student whose channels
+            are multiplied by masks, cross-entropy and KL divergence, the gradient at every mask.
+EXPERTS is the fastest of transformers' implementations of experts.  batched_mm, which copies an
+expert's weights for every row, is not tried if the copies of a layer would not fit in memory.  The first
+sequence warms up, the second one chooses the implementation, and the rest are measured.  Loading is
+not measured.
 """
 
 import time
@@ -44,7 +44,7 @@ class Rank:
 
 
 class Masked:
-    """The gate of an experts' module, times a mask of every expert's channels."""
+    """Multiplies the gated activations of an experts module by a mask of every expert's channels."""
 
     def __init__(self, torch, experts):
         size = experts.num_experts, experts.intermediate_dim
@@ -63,7 +63,7 @@ class Masked:
 
 
 class Train:
-    experts = EXPERTS[:1]  # masks are applied where rows are sorted by expert: only this one does
+    experts = EXPERTS[:1]  # Masked needs rows sorted by expert, as only grouped_mm has them
 
     def __init__(self, torch, model):
         self.torch, self.model = torch, model
@@ -99,7 +99,8 @@ def memory_left():
 
 
 def too_large(model, experts, rows):
-    """Copies of weights and of their gradients, in a layer and the one before it."""
+    """Whether batched_mm's copies of the weights and of their gradients, those of two layers at once,
+    would exceed the available memory."""
     if experts != "batched_mm":
         return False
     stacked = [p for name, p in model.named_parameters() if "experts" in name and p.dim() == 3]

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The wheel fm-runtime: libfm_clip with its typed call (fm_clip), the modelling file and the package
-for SGLang, as pip installs them beside transformers, vLLM and SGLang.  `make wheel`.
+"""Make the wheel fm-runtime: libfm_clip with its Python interface (fm_clip), the modelling file and the
+package for SGLang, to be installed next to transformers, vLLM and SGLang.  `make wheel`.
 
-    wheel.py LIBRARY VERSION FOLDER     writes FOLDER/fm_runtime-VERSION-py3-none-PLATFORM.whl, says its name
+    wheel.py LIBRARY VERSION FOLDER     writes FOLDER/fm_runtime-VERSION-py3-none-PLATFORM.whl, prints its path
 
-The library is loaded by ctypes and links no Python, so one wheel is for every Python 3.10 and later.
-PLATFORM is manylinux_2_X where that is true: the library needs no symbol of a newer glibc than 2.X, and
-no other library than those that every Linux has (PEP 600); else linux_MACHINE.
+The library is loaded by ctypes and does not link to Python, so one wheel works with Python 3.10 and later.
+PLATFORM is manylinux_2_X if the library needs no symbol of a glibc newer than 2.X and no libraries
+except those that every Linux has (PEP 600); otherwise linux_MACHINE.
 
-Nothing of the packaging tools is needed: a wheel is a zip file with a list of its files and digests.
-Times are SOURCE_DATE_EPOCH's: the same library gives the same bytes.
+No packaging tools are needed: a wheel is a zip file with a list of its files and digests.
+Timestamps come from SOURCE_DATE_EPOCH: with it, the same library gives the same bytes.
 """
 
 import base64
@@ -30,7 +30,7 @@ METADATA = """\
 Metadata-Version: 2.1
 Name: fm-runtime
 Version: {version}
-Summary: What transformers, vLLM and SGLang run exports of the fm suite with
+Summary: Runs exports of the fm suite in transformers, vLLM and SGLang
 Requires-Python: >=3.10
 Classifier: Private :: Do Not Upload
 Description-Content-Type: text/plain
@@ -40,8 +40,8 @@ elastic exports finds the library here by itself.
 modeling_fm: that modelling file, for `vllm serve --worker-extension-cls modeling_fm.FmWorker`.
 fm_sglang: for SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.
 
-PyTorch has to be there; which one is the runtime's to say, so that pip does not change it.
-No licence was chosen for this software: that is its owner's to do, and it is not published.
+PyTorch must be installed.  It is not listed as a requirement, so that pip does not replace the version
+that the runtime chose.  No licence has been chosen for this software, and it is not published.
 """
 
 
@@ -50,7 +50,7 @@ def read(*command):
 
 
 def machine_of(library):
-    """The machine that a library in ELF is for, which need not be this one."""
+    """The machine that an ELF library was built for, which may differ from this one."""
     number = int.from_bytes(library.read_bytes()[18:20], "little")
     return {62: "x86_64", 183: "aarch64"}.get(number) or platform.machine()
 
