@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Judge layers for multi-token prediction by transformers, which guesses ahead with them.
+"""Judge layers for multi-token prediction by transformers, which drafts tokens with them.
 
-A checkpoint gets such a layer, its last one changed a little with what joins two tokens; a family
-is made of it and exported.  With --keep-extra transformers finds every tensor of the layer that it
-wants, each with the source's values, and generates with it what it generates without; an export
-that leaves it out says so, and computes the same.  Run by `make judge`; one line for every
-judgement, status 1 where one fails.
+A checkpoint gets such a layer: a slightly changed copy of its last layer, with the tensors that join
+two tokens.  A family of it is made and exported.  With --keep-extra transformers must find every tensor
+of the layer, with the source's values, and generate the same tokens with and without it; an export
+without the layer must say so in config.json and generate the same.  Run by `make judge`; prints one line
+per judgement, status 1 if one fails.
 """
 
 import json
@@ -27,7 +27,7 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
 def add_layer(source, to):
-    """The number of the layer that `to` has beside what `source` has."""
+    """Make `to`: `source` with one more layer.  Returns the number of that layer."""
     to.mkdir()
     config = json.loads((source / "config.json").read_text())
     layer, hidden, have = config["num_hidden_layers"], config["hidden_size"], {}
@@ -62,7 +62,7 @@ def generate(model, ids, **more):
 
 
 def weights_ahead(model):
-    """What transformers loads of the layer, by its own names; it stops where one is missing."""
+    """The tensors of the layer that transformers loads, by its own names; it fails if one is missing."""
     return {k: v.clone() for k, v in MtpModel.from_pretrained(model).state_dict().items()}
 
 
@@ -71,7 +71,7 @@ def judge_family(judge, source, folder):
     layer = add_layer(source, model)
     family = make_family(model, folder)
     ids = torch.from_numpy(np.load(model / "tokens.npy")[:1, :8].astype(np.int64))
-    # transformers knows the layer by the number that it has in the published models.
+    # transformers ignores the layer only under the number that it has in the published models.
     ROWS[source.name]._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layer}\..*"]
     full = stock_model(judge, model, **EAGER)
     want = weights_ahead(full)

@@ -1,10 +1,11 @@
-"""What the three client scripts share.  Run by tests/judge/clients.py, each in its own environment.
+"""Code shared by the three client scripts, which tests/judge/clients.py runs, each in its own environment.
 
     python client_NAME.py JOB      (a JSON file)
 
 A job is {"ids": [[...], ...], "cells": [{"name", "path", "budgets": null or [...], ...}]}:
-sequences of token ids, and directories to load; a cell may have "environment", to load it in, and
-"channels", how many of experts are to be in memory then.  For each cell one line is printed,
+sequences of token ids, and directories to load.  A cell may have "environment", the variables to set
+while it is loaded, and "channels", the number of expert channels that must then be in memory.  For each
+cell one line is printed,
 "FM-CELL " and JSON: {"name", "logprobs": one list per budget (one list where budgets is null)} or
 {"name", "error"}; before them {"version"}.  logprobs are those of every next token, sequence after
 sequence.
@@ -29,7 +30,7 @@ def short(error):
 
 
 def check_channels(cell, model):
-    """An ignored load cap gives the same numbers: count the parameters."""
+    """Count the parameters: if a load cap were ignored, the results would be the same."""
     loaded = sum(len(p) for name, p in model.named_parameters() if name.endswith("experts.down"))
     if loaded != cell.get("channels", loaded):
         raise ValueError(f"{loaded} channels of experts are loaded, not {cell['channels']}")
@@ -57,8 +58,8 @@ def run_cell(cell, ids, open_model):
 
 
 def run_apart(*arguments):
-    """A cell in a process of its own, which finds everything imported; True where it ended well.
-    Once more where it crashed: a process forked off threads that load libraries may."""
+    """Run a cell in a forked process, which has everything imported; True if it succeeded.  It is tried
+    once more if it crashed, as a process may that was forked while threads load libraries."""
     for _ in range(2):
         child = os.fork()
         if child == 0:
@@ -79,7 +80,7 @@ def run(version, open_model, apart=False):
     for cell in job["cells"]:
         if not apart:
             if not run_cell(cell, job["ids"], open_model):
-                break  # what is left in this process may fail the next one: the caller begins anew
+                break  # leftovers in this process may make the next cell fail: the caller starts a new one
         elif not run_apart(cell, job["ids"], open_model):
             say(name=cell["name"], error="the process ended without an answer")
     os._exit(0)  # servers leave threads behind that would keep this process

