@@ -1,9 +1,9 @@
 /*
- * The strict double of cuBLAS: the functions that the project loads, as a library of its own that
- * is found by its name.  Products are exact sums, rounded once.  Column-major, as cuBLAS is.
+ * The strict double of cuBLAS: the functions that the project loads, in a separate library with
+ * cuBLAS's file name.  Products are exact sums, rounded once.  Column-major, as cuBLAS is.
  *
- * Grouped products of 16-bit numbers want 8 elements' alignment (the only kernels that cuBLAS 13
- * has for them load so many at once): leading dimensions, matrices, and the arrays of pointers.
+ * Grouped products of 16-bit numbers require an alignment of 8 elements (the only kernels that
+ * cuBLAS 13 has for them load 8 at once): leading dimensions, matrices, and the arrays of pointers.
  */
 #include "tests/gpu/double.h"
 
@@ -60,7 +60,7 @@ static void store(void *p, cudaDataType type, size_t i, double v)
 struct matrix {
     const void *p;
     cudaDataType type;
-    int rows, columns, ld; /* as they lie */
+    int rows, columns, ld; /* as stored, before a transposition */
 };
 
 static size_t extent(const matrix &m)

@@ -1,6 +1,7 @@
 /*
- * What kernels do in the strict doubles: as they are, thread by thread in the emulator; but for the
- * two products, which by default are the ideal implementation: exact sums, h and y rounded once.
+ * The kernels of the strict doubles: they run unchanged, thread by thread, in the emulator, except
+ * for the two products, which by default are the ideal implementation: exact sums, h and y rounded
+ * once.
  */
 #include "tests/gpu/double.h"
 #include "tests/unit/cuda_emulator_ptx.h"
@@ -19,8 +20,8 @@
 #include "tests/gpu/gpu_kernels.cuh"
 #undef define_h
 
-/* Threads that meet are coroutines; those of kernels whose loops step by the grid may as well be
- * few: the numbers are the same. */
+/* TOGETHER: threads that synchronise, run as coroutines.  FEW_APART: kernels with grid-stride
+ * loops, whose result does not depend on the number of threads, run with few of them. */
 enum manner { TOGETHER, APART, FEW_APART };
 
 struct launched {
@@ -44,7 +45,7 @@ static void run_as(enum manner manner, const launched &l, const std::function<vo
     }
 }
 
-/* --- what a job points to is the device's, and as large as it must be */
+/* --- the pointers of a job must be device memory of sufficient size */
 
 static void demand(const void *p, size_t bytes, const char *what)
 {
@@ -158,7 +159,7 @@ template <typename T, int PRODUCT> static void ideal(const fm_cuda_job &j)
             ideal_y<T>(j, j.groups[a]);
 }
 
-/* A product of any path: the job is the first argument of all. */
+/* A product of any path: its first argument is the job. */
 template <auto KERNEL, typename T, int PRODUCT>
 static double_work bind_product(const unsigned grid[3], unsigned threads, size_t shared,
                                 void **arguments)
@@ -175,7 +176,7 @@ static double_work bind_product(const unsigned grid[3], unsigned threads, size_t
     };
 }
 
-/* fill_bits, of as much as anybody looks at. */
+/* fill_bits, only of the part that is read. */
 static double_work bind_fill(const unsigned grid[3], unsigned threads, size_t shared,
                              void **arguments)
 {
@@ -191,7 +192,7 @@ static double_work bind_read(const unsigned[3], unsigned, size_t, void **argumen
     return [=]() { double_read((size_t)n * sizeof(uint4)); };
 }
 
-/* define_h without its warps, whose many sums would be most of the time. */
+/* define_h as plain loops: emulating its warp sums would take most of the time. */
 static void define_h_alone(double *h, const void *hidden, const void *gate_up, int type, int H,
                            int I, const int64_t *row0, const int32_t *expert, const int32_t *width,
                            const int32_t *token, int slots)
@@ -208,7 +209,7 @@ static void define_h_alone(double *h, const void *hidden, const void *gate_up, i
     }
 }
 
-/* --- all of them */
+/* --- the table of kernels */
 
 #define TEXT(...) #__VA_ARGS__
 #define KERNEL(threads, manner, ...)                                                               \
@@ -284,7 +285,8 @@ static const double_kernel all[] = {
     KERNEL(1024, APART, define_out),
 };
 
-/* A name of the table against one of the demangler's, which knows uint4 and uint32_t by others. */
+/* A name in the form that the table and the demangler share: the latter spells uint4 and uint32_t
+ * differently. */
 static std::string usual(std::string name)
 {
     static const char *const pairs[][2] = {{"unsigned int", "uint32_t"},

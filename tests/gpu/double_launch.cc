@@ -77,7 +77,7 @@ extern "C" const char *cudaGetErrorString(cudaError_t code)
     return text;
 }
 
-/* What is left at the end of a program that ends well is a leak. */
+/* What is still allocated when a program ends successfully is a leak. */
 static void at_exit(int status, void *)
 {
     int memory = double_live_allocations(), handles = double_live_handles();
@@ -87,7 +87,7 @@ static void at_exit(int status, void *)
 
 /* --- kernels */
 
-/* Code that an object holds for its kernels. */
+/* One piece of device code in an object. */
 struct code {
     bool ptx;
     bool alone; /* for this capability and no other: sm_90a */
@@ -97,11 +97,11 @@ struct code {
 struct registered {
     const double_kernel *kernel;
     std::string name;
-    size_t dynamic; /* shared memory that was asked for */
+    size_t dynamic; /* shared memory that was requested */
     std::vector<code> codes;
 };
 
-/* What nvcc puts before the code: a wrapper, a header, and a header for each piece. */
+/* Parse what nvcc puts before the code: a wrapper, a header, and a header for each piece. */
 static std::vector<code> codes_of(void **handle)
 {
     struct wrapper {
@@ -364,8 +364,8 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     return cudaSuccess;
 }
 
-/* --- the driver's tensor maps, by the rules that cuda.h writes above the function; what the
- * emulator's copy engine wants to know of one is in emu_map (tests/unit/cuda_emulator.h) */
+/* --- the driver's tensor maps, by the rules that cuda.h states above the function; what the
+ * emulator's copy engine needs of a map is in emu_map (tests/unit/cuda_emulator.h) */
 
 struct map_contents {
     const void *base;

@@ -24,7 +24,7 @@ struct span {
 static uintptr_t arena, next;
 static std::map<uintptr_t, span> live;
 static size_t used;
-static const char *running; /* what may touch the memory now */
+static const char *running; /* the work that may access the memory now */
 
 void double_die(const char *format, ...)
 {
@@ -120,7 +120,7 @@ int double_live_allocations(void)
     return (int)live.size();
 }
 
-/* Whether any of it is the device's, live or not. */
+/* Whether any byte of it is device memory, allocated or freed. */
 static bool touches_device(const void *p, size_t bytes)
 {
     return arena && (uintptr_t)p < arena + arena_bytes && (uintptr_t)p + bytes > arena;
@@ -174,7 +174,7 @@ extern "C" cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
     return cudaSuccess;
 }
 
-/* The sides of a copy, checked against what was said of them. */
+/* Check both sides of a copy against its kind. */
 static int check_sides(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
     bool to_device = double_is_device(to, bytes), from_device = double_is_device(from, bytes);
@@ -196,7 +196,8 @@ static void copy_now(void *to, const void *from, size_t bytes)
         double_wrote(bytes);
 }
 
-/* To the device: taken from the host at once, and landed when the default stream comes to it. */
+/* To the device: the host memory is read at once, and written to the device in the order of the
+ * default stream. */
 extern "C" cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
     if (double_fails("cudaMemcpy"))
@@ -220,8 +221,9 @@ extern "C" cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cuda
     return cudaSuccess;
 }
 
-/* Host memory is pageable here: copies to the device take it at once, and those to the host have
- * landed when the call returns; a graph would take it at every launch, which is never intended. */
+/* Host memory is pageable here: copies to the device read it at once, and copies to the host are
+ * complete when the call returns.  A graph would read it at every launch, which is never intended.
+ */
 extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                        cudaMemcpyKind kind, cudaStream_t stream)
 {

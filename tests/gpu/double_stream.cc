@@ -1,6 +1,6 @@
 /*
- * Streams, events, captures and graphs of the strict doubles.  Work waits in its stream until
- * the host waits for it, so that what is freed or overwritten too early is seen.
+ * Streams, events, captures and graphs of the strict doubles.  Work is deferred until the host
+ * waits for it, so that memory that is freed or overwritten too early is detected.
  */
 #include "tests/gpu/double.h"
 
@@ -26,7 +26,7 @@ struct CUstream_st {
     std::deque<piece> queue;
     CUgraph_st *into; /* what is captured, or NULL */
     bool broken;
-    bool apart; /* it does not wait for the default stream, nor that for it */
+    bool apart; /* non-blocking: it and the default stream do not wait for each other */
 };
 struct CUevent_st {
     bool recorded;
@@ -40,7 +40,7 @@ static std::set<CUevent_st *> events;
 static std::set<CUgraph_st *> graphs;
 static std::set<CUgraphExec_st *> execs;
 
-/* --- the model of time: bytes over a bandwidth, and what a cache of 50 MB keeps unwritten */
+/* --- the model of time: bytes over a bandwidth, and the dirty bytes of a cache of 50 MB */
 
 static const size_t cache = (size_t)50 << 20;
 static const double bandwidth = 3e12;
@@ -116,7 +116,8 @@ int double_unsafe(void)
     return code;
 }
 
-/* Work on the default stream waits for all others but those apart, and they for it. */
+/* Work on the default stream waits for all streams except non-blocking ones, and they wait for it.
+ */
 int double_enqueue(void *stream, const char *what, double_work work)
 {
     CUstream_st *s = known((cudaStream_t)stream);

@@ -1,7 +1,7 @@
 /*
- * The library's host side under the strict doubles: what is refused and how, and every call of the
- * runtime, the driver and cuBLAS failing in turn: an error comes back, nothing leaks, and the next
- * call works.  First the doubles themselves: that they are strict.
+ * Tests the library's host side on the strict doubles: what is refused and how; and with every call
+ * of the runtime, the driver and cuBLAS failing in turn, that an error is returned, nothing leaks,
+ * and the next call works.  Before that, it tests that the doubles themselves are strict.
  */
 #include "tests/gpu/double.h"
 
@@ -29,7 +29,7 @@ static void report(bool good, const std::string &what, const char *detail = "")
 
 /* --- the doubles */
 
-/* What ends the program with the sentence of double_die, in a child. */
+/* Check in a child process that `wrong` ends the program by double_die. */
 template <typename F> static void dies(const char *what, F wrong)
 {
     fflush(stdout);
@@ -170,7 +170,7 @@ static const struct {
              {FM_CLIP_NAIVE, "naive"},
              {FM_CLIP_BUCKET, "bucket"}};
 
-/* --- what is refused, and what serves in its place */
+/* --- what is refused, and which path is used instead */
 
 static void maps_want_alignment()
 {
@@ -181,7 +181,8 @@ static void maps_want_alignment()
                                     E * CAP, H, 64);
     report(lawful && !shifted, "a map on 16 bytes is refused");
     std::vector<void *> between;
-    std::vector<struct fm_clip *> held; /* freed ones would give their places again */
+    std::vector<struct fm_clip *>
+        held; /* freed ones would be allocated at the same addresses again */
     bool good = true;
     for (size_t i = 0; i < 24; i++) { /* malloc moves on by 16 */
         struct fm_clip *clip = nullptr;
@@ -197,8 +198,9 @@ static void maps_want_alignment()
     report(good, "layers are prepared wherever the heap puts them");
 }
 
-/* What became of a layer under a FM_DOUBLE: fm_clip_name of the best path, or the refusal.  In a
- * process of its own, since what was found of a driver is kept. */
+/* The result for a layer with a given FM_DOUBLE: fm_clip_name of the best path, or the refusal.
+ * Each is computed in a separate process, since the library keeps what it found out about the
+ * driver. */
 struct chosen {
     char name[200];
 };
@@ -256,7 +258,8 @@ static void the_best_path_that_serves_is_taken()
     unsetenv("FM_DOUBLE");
 }
 
-/* The baselines wait and allocate: a capture of them is refused by a sentence and stays whole. */
+/* The baselines wait and allocate, so in a capture they are refused with a message, and the capture
+ * stays valid. */
 static void baselines_are_not_captured()
 {
     inputs in;
@@ -280,8 +283,8 @@ static void baselines_are_not_captured()
     cudaStreamDestroy(stream);
 }
 
-/* A stream that does not wait for the default one, as PyTorch's do not: what prepare and status put
- * on that one has to be there when they return. */
+/* On a stream that does not wait for the default one, as PyTorch's do not: what prepare and status
+ * enqueue on the default stream must be complete when they return. */
 static void nothing_is_left_on_the_default_stream()
 {
     inputs in;

@@ -1,38 +1,38 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, in one command of ten minutes: `make gpu-check`, or this script by
-# itself from a bare copy of the sources.  It needs nvcc, gcc and make; cuBLAS for the baselines,
-# PyTorch to compare errors and speed, compute-sanitizer, ncu: each is used where it is there, and
-# said where it is not.
+# itself from a copy of the sources.  It needs nvcc, gcc and make.  cuBLAS for the baselines, PyTorch
+# to compare errors and speed, compute-sanitizer and ncu are used if they are installed; if not, the
+# summary says so.
 #
 #   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
-#   host       what needs no GPU: the same program on strict doubles of driver, runtime and cuBLAS
-#   probes     copies, products, tails and maps one by one, seconds
+#   host       needs no GPU: the same program on strict doubles of driver, runtime and cuBLAS
+#   probes     copies, products, tails and maps one by one (seconds)
 #   small      tiny and small cases of the fused paths
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
 #   edges      canaries, one token, one slot, a layer of more than 2^31 numbers
 #   model      the modelling file of exports on CUDA tensors
 #   torch      errors beside PyTorch's own
-#   quick      a bench of minutes, with the shares that are wanted, beside PyTorch and Triton
+#   quick      a benchmark of minutes, with the target shares, next to PyTorch and Triton
 #   profile    two shapes under ncu
-#   baselines  the bench's baselines at odd sizes, last of what may fail on cuBLAS
+#   baselines  the benchmark's baselines at odd sizes; late, since they may fail in cuBLAS
 #   memcheck   tiny and small under compute-sanitizer
-#   real bench (only where named) real sizes against the definition; the whole bench
-#   plan       (alone) prints what runs for each part, and its limit in seconds
+#   real bench (only if named) real sizes against the definition; the whole benchmark
+#   plan       (on its own) prints what runs for each part, and its limit in seconds
 #
-# All of it, the build too, ends within FM_GPU_SECONDS (590).  Each run is a process of its own with a
-# limit of its own; the limits add up to no more than the whole, so that nothing that hangs takes the
-# time of what comes after it.  What others left over a run may use, up to twice its limit.  Results
-# are in $OUT (or build/gpu-check) as they come.  A run of the Hopper path that hangs is repeated once
-# with waits that say who waited for what and stop, in what is left over.
+# Everything, including the build, ends within FM_GPU_SECONDS (590).  Each run is a separate process with
+# its own time limit.  The limits add up to no more than the total, so that a run that hangs does not
+# take the time of later ones.  A run may use the time that earlier ones left over, up to twice its limit.
+# Results are written to $OUT (or build/gpu-check) as they arrive.  If a run of the Hopper path hangs, it
+# is repeated once, in the time left over, with waits that give up and print who waited for what.
 #
-# Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and their like go to
+# Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and others go to
 # $OUT/cache.
 #
 # FM_GPU_DOUBLE=1: every part that a host can run, on the doubles (what `make check` does).
 #
-# Status 0; 1 where something is wrong; 77 where there is no GPU: then `host` has run, and nothing is
-# proven about the rest.
+# Status 0; 1 if something is wrong; 77 if there is no GPU: then only `host` has run, and the rest is
+# untested.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 export LC_ALL=C
@@ -43,7 +43,7 @@ bad=0
 all="host probes small replays edges model torch quick profile baselines memcheck"
 parts=${*:-$all}
 
-# What runs: its name, the part that it is of (- where that is all), its limit in 600 seconds.
+# What runs: its name, its part (-: it belongs to all parts), its limit in seconds out of 600.
 plan="build - 124
 machine - 6
 there - 12
@@ -93,10 +93,10 @@ while read -r name part seconds; do
     limit[$name]=$((seconds * seconds_max * 1000 / 600))
     [ "$part" != - ] && ! wants "$part" || ahead=$((ahead + limit[$name]))
 done <<<"$plan"
-# those that are named alone may take longer than the whole
+# the parts that run only if named may take longer than the total
 [ -n "${FM_GPU_SECONDS:-}" ] || [ $ahead -le $((seconds_max * 1000)) ] || seconds_max=$((ahead / 1000))
 
-# room NAME: in $room the milliseconds that a run may take: its limit, and what others left over.
+# room NAME: set $room to the milliseconds that a run may take: its limit, and what others left over.
 room() {
     ahead=$((ahead - limit[$1]))
     room=$((seconds_max * 1000 - ($(now) - began_all) - ahead))
@@ -106,9 +106,9 @@ seconds() { # of milliseconds
     printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000))
 }
 
-# run NAME COMMAND...: output to the terminal and a log, under the limit; the status is counted (77 is
-# a skip), and the summary has it before the next one begins.  A process that waits inside a driver
-# cannot even be killed: a second later the outer timeout ends the inner one, and the check goes on.
+# run NAME COMMAND...: run it under the limit, with output to the terminal and a log; the status is
+# counted (77 is a skip) and added to the summary at once.  A process that waits inside a driver cannot
+# be killed: a second later the outer timeout ends the inner one, and the check goes on.
 run() {
     local name=$1 began status word took
     shift
@@ -137,14 +137,14 @@ run() {
     return "$status"
 }
 
-# The same for a tool that has opinions of its own: what it finds is shown, and not counted.
+# The same for a tool whose findings are shown but not counted.
 show() {
     local before=$bad
     run "$@"
     bad=$before
 }
 
-# checker NAME WORDS...: a run of gpu_check; what hangs is asked where.
+# checker NAME WORDS...: a run of gpu_check; if it hangs, it is repeated to find out where.
 checker() {
     local name=$1 status
     shift
@@ -207,7 +207,7 @@ case $? in
     ;;
 esac
 
-# --- what does, in the order in which a fault is cheapest to find
+# --- what needs a GPU, in the order in which a fault is cheapest to find
 
 replays=2000 amount=quick
 [ -z "$double" ] || replays=15 amount=tiny

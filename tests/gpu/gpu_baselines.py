@@ -1,10 +1,11 @@
-"""Others' times at the shapes of gpu_check's quick bench: PyTorch's grouped product, and vLLM's or
-SGLang's Triton kernel of fused experts, where they are there; of full width, which is all they know.
+"""Times of other implementations at the shapes of gpu_check's quick benchmark: PyTorch's grouped
+product, and the Triton kernel for fused experts of vLLM or SGLang if one is installed.  They support
+only the full width.
 
     python3 tests/gpu/gpu_baselines.py QUICK.JSON [JSON]
 
-QUICK.JSON is the bench's file: ours at full width and at the budgets stand beside theirs.
-Needs torch with CUDA; status 77 where that is not there.
+QUICK.JSON is the benchmark's file: our times at full width and at the budgets are printed next to theirs.
+Needs torch with CUDA; status 77 without it.
 """
 import json
 import sys
@@ -37,7 +38,7 @@ def seconds_of(work, rounds=9):
     for _ in range(rounds):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         other.fill_(1)
-        clean.sum()  # what is left in the cache is not to be written back
+        clean.sum()  # so that no dirty lines of the cache are written back during the measurement
         begin.record()
         run()
         end.record()

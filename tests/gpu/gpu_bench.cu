@@ -1,8 +1,8 @@
 /*
- * Times of the clipped FFN on a GPU beside the machine's own limits, measured in the same run: read
- * bandwidth by a kernel that only reads, peak by cuBLAS on random numbers.  Between two runs
- * the L2 cache is emptied.  Fused paths run as captured
- * graphs, as a server would; the baselines need the host and run as they are.
+ * Times of the clipped FFN on a GPU next to the machine's own limits, measured in the same run:
+ * read bandwidth by a kernel that only reads, peak by cuBLAS on random numbers.  Between two runs
+ * the L2 cache is emptied.  Fused paths run as captured graphs, as in a server; the baselines need
+ * the host and run without a graph.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -28,7 +28,7 @@ static const shape shapes[] = {{"mixtral-8x7b", 4096, 14336, 8, 2},
                                {"phi-3.5-moe", 4096, 6400, 16, 2}};
 static const shape tiny = {"tiny", 136, 200, 8, 2};
 
-/* What is measured: all of it, a quick look, or as little as says that the bench itself works. */
+/* What is measured: everything, a quick selection, or just enough to test the benchmark itself. */
 struct plan {
     std::vector<shape> shapes;
     std::vector<int> tokens, budgets; /* budgets: rows of `shares` */
@@ -224,8 +224,8 @@ static void show(const std::vector<measured> &rows, FILE *json)
     }
 }
 
-/* What is wanted of the best path: up to 256 tokens 0.9 of the bandwidth that
- * a kernel reads with, at 4096 tokens 0.76 of cuBLAS. */
+/* The targets for the best path: up to 256 tokens 0.9 of the measured read bandwidth, at 4096
+ * tokens 0.76 of cuBLAS. */
 static void show_goals(const std::vector<measured> &rows, const limits &lim)
 {
     for (const measured &r : rows) {

@@ -2,8 +2,8 @@
  * The check of libfm_clip on a GPU: every implementation against the definition in double
  * (gpu_define.cu), which in turn is held against fm_clip_reference on the host.
  *
- *   gpu_check host            what needs no GPU: the CPU path against the definition
- *   gpu_check there           only says whether there is a GPU
+ *   gpu_check host            needs no GPU: the CPU path against the definition
+ *   gpu_check there           only checks whether there is a GPU
  *   gpu_check probes          seconds: copies, products and maps one by one
  *   gpu_check tiny            a few cases, for the slow tools of compute-sanitizer
  *   gpu_check small           small and odd cases of the fused paths
@@ -55,7 +55,8 @@ static bool is_hopper()
     return major == 9 && minor == 0;
 }
 
-/* Whether a path must serve a layer here: a refusal would make its checks vanish. */
+/* Whether a path must support a layer on this device: if it is refused, its checks would be skipped
+ * unnoticed. */
 static bool must_serve(const test_layer &l, int path)
 {
     bool aligned = l.type != FM_CLIP_F32 && l.H % 8 == 0;
@@ -422,7 +423,7 @@ static void real_sizes()
 
 /* --- without a GPU */
 
-/* The CPU path of the same library against the definition: the checker itself is exercised. */
+/* The CPU path of the same library against the definition, which also tests the checker itself. */
 static void host_part()
 {
     const int H = 41, E = 4, N = 13, K = 2;

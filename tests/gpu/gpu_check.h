@@ -21,7 +21,7 @@
 #include "kernels/clip/clip.h"
 #include "tests/gpu/gpu_kernels.cuh"
 
-/* A CUDA call that fails ends the program: nothing after it would mean anything. */
+/* End the program if a CUDA call fails: later results would be meaningless. */
 #define MUST(call)                                                                                 \
     do {                                                                                           \
         cudaError_t must_code = (call);                                                            \
@@ -94,7 +94,7 @@ static inline void fill(void *to, int type, int64_t n, double scale)
     MUST(cudaGetLastError());
 }
 
-/* A layer: `gap` channels lie before each expert. */
+/* A layer with `gap` unused channels before each expert. */
 struct test_layer {
     int type, H, I, E, e0, B;
     std::vector<int64_t> row0;
@@ -231,7 +231,7 @@ struct test_call {
     }
 };
 
-/* What the listed tokens must give (tokens, H), and the same sums of absolute values. */
+/* The exact results of the listed tokens (tokens, H), and the same sums of absolute values. */
 struct definition {
     std::vector<int> tokens;
     std::vector<double> out, size;
@@ -243,13 +243,13 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
 
 /*
  * Largest error over what its roundings allow: h is rounded once (u times the sum of absolute
- * terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11 for f16; sums
- * in float32 and the fast exponential are far below.  For float32 itself u is 1e-6: sums of some
- * hundred terms, of which gate and up products may cancel and the bound's terms do not know.  The
- * baselines round gate and up products and each expert's result as well.  Also the relative root
- * mean square, at most u, which a wrong number among many right ones cannot hide in.  The ideal
- * implementation of double_kernels.cc, exact sums rounded these two times, holds both, and needs
- * more than half of them.
+ * terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11 for f16; the
+ * errors of float32 sums and of the fast exponential are far smaller.  For float32 u is 1e-6: sums
+ * have some hundred terms, and the bound does not account for cancellation in the gate and up
+ * products.  The baselines also round gate and up products and each expert's result.  The relative
+ * root mean square is checked as well and may be at most u.  The ideal implementation of
+ * double_kernels.cc, exact sums rounded these two times, is within both bounds and uses more than
+ * half of them.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
@@ -271,8 +271,8 @@ inline bool is_baseline(int path)
 /* Count a check and print its line. */
 void report(bool good, const std::string &what, const char *detail);
 
-/* A layer prepared for a path; `code` says whether.  A path that serves this layer on this device
- * by all that is documented and is refused all the same counts as a failed check. */
+/* A layer prepared for a path; `code` is the result.  If the path is refused although by its
+ * documentation it supports this layer on this device, that counts as a failed check. */
 class prepared
 {
   public:
@@ -286,7 +286,7 @@ class prepared
 /* Five experts of odd widths with gaps of NaN: three budgets. */
 test_layer odd_layer(int type, int H);
 
-/* Enqueue and wait, with a workspace for so many tokens; false, and a failed check, where it was
+/* Enqueue and wait, with a workspace for so many tokens; false, and a failed check, if it was
  * refused or wrote past the workspace or out. */
 bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace);
 
@@ -294,12 +294,12 @@ bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_works
 void check(const char *what, const path_name &path, test_layer &l, test_call &c, int32_t budget,
            int sample);
 
-/* --- the parts in files of their own; each returns nothing and reports */
+/* --- the parts in other files; each calls report() */
 void check_probes();             /* gpu_probe.cu */
 void check_edges();              /* gpu_edges.cu */
 void check_replays(int replays); /* gpu_edges.cu */
 
-/* gpu_bench.cu.  Returns 0, or 1 where something did not run.  which: "all", "quick", "tiny". */
+/* gpu_bench.cu.  Returns 0, or 1 if something did not run.  which: "all", "quick", "tiny". */
 int run_bench(const char *json_file, const char *which);
 /* A few runs of two shapes, for a profiler. */
 int run_profile();

@@ -1,10 +1,10 @@
-"""The error of libfm_clip on a GPU beside PyTorch's own, both against float64, on the same inputs.
+"""Compare the errors of libfm_clip on a GPU and of PyTorch, both against float64, on the same inputs.
 
     python3 tests/gpu/gpu_check.py LIBFM_CLIP.SO [JSON]
 
 PyTorch's side is the per-expert loop of transformers: linear layers in the weights' type, results
 weighted and added in that type.  The library's error (root mean square, and largest) may be at most
-twice that.  Needs torch with CUDA; status 77 where that is not there.
+twice that.  Needs torch with CUDA; status 77 without it.
 """
 import ctypes
 import json
@@ -115,7 +115,7 @@ def make_case(H, E, K, N, widths, caps, dtype, seed):
 
 
 def must_serve(path, capability):
-    """Whether a path has to serve the shapes here on such a device: a refusal is no reason to skip."""
+    """Whether a path must support the shapes here on such a device: if so, a refusal is a failure."""
     return path != "hopper" or tuple(capability) == (9, 0)
 
 

@@ -1,6 +1,6 @@
 /*
- * What a clipped FFN must give: its definition in double, by plain kernels on the device that the
- * checked weights are on, and how far roundings may take an implementation from it.
+ * The definition of a clipped FFN in double, by plain kernels on the device that holds the weights,
+ * and the largest difference that rounding may cause in an implementation.
  */
 #include "tests/gpu/gpu_check.h"
 

@@ -1,6 +1,6 @@
 /*
- * The ends of what a call may be, and the same call over and over: graph replays over random ids
- * and widths beside calls on another stream with another workspace, bit by bit.
+ * The extreme arguments of a call; and repeated calls: graph replays over random ids and widths,
+ * next to calls on another stream with another workspace, compared bit by bit.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -101,7 +101,8 @@ static void end_replays(replayed *r)
         MUST(cudaStreamDestroy(stream));
 }
 
-/* The number of replays whose bits differ from the direct call's, or that the definition denies. */
+/* The number of replays whose bits differ from the direct call's, or that are outside the error
+ * bounds. */
 static int wrong_replays(replayed *r, prepared &p, test_layer &l, test_call &c, int path,
                          int replays)
 {

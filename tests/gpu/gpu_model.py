@@ -3,7 +3,7 @@ another budget, refused in a capture that comes first, and by PyTorch where the 
 
     python3 tests/gpu/gpu_model.py LIBFM_CLIP.SO
 
-Needs torch with CUDA, and transformers, which the file imports; status 77 where they are not there.
+Needs torch with CUDA, and transformers, which the file imports; status 77 without them.
 """
 import os
 import sys
@@ -41,7 +41,7 @@ def make_case(dtype, H=136, N=70, K=2):
 
 
 def near(out, case, dtype):
-    """The error's root mean square beside that of the definition in float64."""
+    """The error's root mean square relative to that of the definition in float64."""
     wide = [t.double() if t.is_floating_point() else t for t in case]
     x, ids, weights, gate_up, down, row0, cap, widths, index = wide
     want = torch.zeros_like(x)
@@ -84,7 +84,7 @@ def reordered(found, what):
 
 
 def without_library(dtype, function):
-    """The fallback: as where the library has no CUDA, or driver or GPU is too old."""
+    """The fallback if the library has no CUDA, or the driver or GPU is too old."""
     library, case = modeling_fm.CLIP, make_case(dtype)
 
     class Refusing:

@@ -1,7 +1,7 @@
 /*
- * Probes of a few seconds, before anything large runs: does the copy engine bring a box, does one
- * product give the right numbers for each width and way to lie, are tails cleared, and are maps
- * made wherever the heap puts a layer.
+ * Probes of a few seconds, before anything large runs: does the copy engine copy a box, is one
+ * product correct for each width and each layout of the operands, are tails cleared, and can maps
+ * be made wherever malloc puts a layer.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -25,7 +25,8 @@ static std::vector<uint16_t> whole_numbers(int type, size_t n)
 
 static const int box_columns = 136, box_rows = 100;
 
-/* The box at (c0, c1) of box_rows x box_columns numbers, some of it past the end: zeros there. */
+/* Copy the box at (c0, c1) of box_rows x box_columns numbers; the part past the end must be zeros.
+ */
 static void probe_one_box(int c0, int c1)
 {
     std::vector<uint16_t> from = whole_numbers(FM_CLIP_BF16, (size_t)(box_columns * box_rows));
@@ -108,7 +109,8 @@ template <typename T> static void probe_products(int type)
     probe_one_product<T, 256, 0, 1>(type);
 }
 
-/* Wherever malloc puts the layer's struct, its maps are where the driver takes them. */
+/* The maps in the layer's struct are aligned as the driver requires, wherever malloc puts the
+ * struct. */
 static void probe_heap(int path)
 {
     test_layer l(FM_CLIP_BF16, 128, 128, 2, {128, 128}, {128, 128}, 0);

@@ -1,11 +1,11 @@
 /*
- * The instructions of the Hopper path one by one: a box that the copy engine brings, and a product
- * of one stage for every width and every way that operands lie.
+ * The instructions of the Hopper path one by one: a box copied by the copy engine, and a product of
+ * one stage for every width and every layout of the operands.
  */
 #ifndef TESTS_GPU_PROBE_CUH
 #define TESTS_GPU_PROBE_CUH
 
-/* Other devices have none of these instructions: there the kernels are empty, and not launched. */
+/* Other devices do not have these instructions: for them the kernels are empty and not launched. */
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(FM_CUDA_EMULATED)
 #define PROBES_HERE 1
 #else
