@@ -273,30 +273,24 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
     struct fm_stage_model model;
     *list = (struct fm_list){.adapter_budget = -1};
     list->kinds = fm_list_kinds(list->kind);
-    int rc = fm_stage_config_check(&o->bundle, err);
-    if (!rc)
-        rc = fm_stage_model_read(&model, &o->bundle, err);
-    if (!rc)
-        rc = fill_words(list, &o->bundle, err);
-    if (!rc)
-        rc = fill_storage(list, &o->bundle, err);
-    list->packed = !rc && fm_bundle_find(&o->bundle, FM_MEMBER_SEGMENTS);
-    if (!rc && fm_bundle_find(&o->bundle, FM_MEMBER_MASKS)) {
+    if (fm_stage_config_check(&o->bundle, err) || fm_stage_model_read(&model, &o->bundle, err) ||
+        fill_words(list, &o->bundle, err) || fill_storage(list, &o->bundle, err))
+        return err->code;
+    list->packed = fm_bundle_find(&o->bundle, FM_MEMBER_SEGMENTS);
+    if (fm_bundle_find(&o->bundle, FM_MEMBER_MASKS)) {
         fill_granularity(list, &o->bundle);
-        rc = fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err);
-        list->codes = !rc && list->packed && o->packed.storage;
-        if (!rc) {
-            list->cache = fm_runtimes_cache(&o->config, 16);
-            list->context = (uint64_t)o->config.T_max;
-        }
-        if (!rc)
-            rc = fill_rows(list, o, forms, err);
+        if (fm_opened_read(o, list->packed && forms ? FM_OPENED_WEIGHTS : 0, err))
+            return err->code;
+        list->codes = list->packed && o->packed.storage;
+        list->cache = fm_runtimes_cache(&o->config, 16);
+        list->context = (uint64_t)o->config.T_max;
+        if (fill_rows(list, o, forms, err))
+            return err->code;
     }
-    if (!rc)
-        rc = fill_adapter(list, &o->bundle, err);
-    if (!rc)
-        fill_model(list, &model);
-    return rc;
+    if (fill_adapter(list, &o->bundle, err))
+        return err->code;
+    fill_model(list, &model);
+    return FM_OK;
 }
 
 int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err)
