@@ -1,23 +1,22 @@
 #!/usr/bin/env python3
-"""Every tool while the machine, a user or a stranger does the worst, case after case.
+"""Run every tool under system faults, signals, concurrent replacement and corrupt input, case by case.
 
     sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS]
 
 NAME is
     faults   each call into the system, and each allocation, fails in turn
     kill     kill -9 before each call that a tool makes, and at random times; then the command again
-    disk     full at every 64 KiB that are written, by four ways of being full
+    disk     the disk is full after every 64 KiB written, in four ways
     signals  SIGTERM, SIGINT, SIGHUP, SIGSTOP and SIGCONT at random times
     readers  an output is read while it is replaced
-    flips    one bit of a bundle, a stream, an export or a signature is another
-    configs  one key of a config.json is absent, of another type, negative, huge, there twice, ...
-    all      one after another, which share --seconds
+    flips    one bit of a bundle, a stream, an export or a signature is flipped
+    configs  one key of a config.json is missing, of another type, negative, huge, duplicated, ...
+    all      all of these in turn, within --seconds together
 
-Cases have numbers, and a number always is the same case: `--from N --cases 1` repeats one.  They are
-in the order of digests of their titles, so a run that --seconds ends has met a bit of everything, and
-a new case moves no other far; it prints where the next begins.  A line is printed for each case that
-did not go as documented (fm(7), EXIT STATUS, FILES), and the status is 1 then.  BUILD names the build,
-default build.
+Cases are numbered: `--from N --cases 1` repeats one.  They are sorted by digests of their titles, so
+that a run stopped by --seconds has covered some of each kind, and a new case does not move the others
+far; the run prints the number to continue with.  A line is printed for each case that did not behave as
+documented (fm(7), EXIT STATUS, FILES), and the status is then 1.  BUILD names the build (default: build).
 """
 import argparse
 import hashlib
@@ -92,7 +91,7 @@ COURSES = [
 
 
 def tree(path):
-    """The bytes of a file, or of all files of a directory by name; None where nothing is."""
+    """The bytes of a file, or of all files of a directory by name; None if it does not exist."""
     if path.is_dir():
         return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
     return path.read_bytes() if path.exists() else None
@@ -152,7 +151,7 @@ class Place:
             return "no end"
 
     def told(self):
-        """(True where the fault came, how often each call came)"""
+        """(whether the fault was injected, the number of calls of each function)"""
         path = self.folder / "told"
         lines = path.read_text().splitlines() if path.exists() else []
         return lines[:1] == ["hit"], {w[0]: int(w[1]) for w in (x.split() for x in lines) if len(w) == 2}
@@ -196,7 +195,7 @@ class Sweep:
 
     @staticmethod
     def mixed(cases):
-        """In an order that a digest of each decides."""
+        """Sort the cases by the digest of their titles."""
         return sorted(cases, key=lambda c: digest(" ".join(x.title if isinstance(x, Course) else str(x) for x in c)))
 
     def measure(self, course, place):
@@ -349,7 +348,7 @@ class Signals(Sweep):
 
 
 class Readers(Sweep):
-    """While a file or an export is replaced by the like of it, what is read is always whole."""
+    """While a file or an export is replaced by a similar one, a reader always sees a complete one."""
 
     def plan(self, place):
         self.pack = Course("replace a bundle", f"fm-pack --model {MODEL} -T 1 -q --force -o out trained")
@@ -428,9 +427,9 @@ def tar_parts(data):
 
 
 class Flips(Sweep):
-    """fm-verify finds the bit, and the next tool finds it too or makes of the file what it always makes.
+    """fm-verify finds the bit, and the next tool also finds it or gives the same result as without it.
 
-    No program that loads an export has checksums, so what comes next there is --against.
+    No program that loads an export checks digests, so for exports the second check is --against.
     """
 
     EACH = 24  # bits of each class of each file; all of them where there are fewer
@@ -540,7 +539,7 @@ class Flips(Sweep):
 
 
 class Configs(Sweep):
-    """A dry run reads all of config.json, and the run follows if that accepts it."""
+    """A dry run reads all of config.json; if it accepts the file, the real run follows."""
 
     KINDS = {
         "absent": None, "null": "null", "an object": '{"a": 1}', "a text": '"x"', "a list": "[]", "true": "true",
@@ -605,7 +604,7 @@ KINDS = {"faults": Faults, "kill": Kill, "disk": Disk, "signals": Signals, "read
 
 
 def sweep(name, places, first, cases, seconds):
-    """Run a sweep; how many cases were not as documented."""
+    """Run a sweep; returns the number of cases that did not behave as documented."""
     s = KINDS[name](places)
     s.plan(places[0])
     for place in places:
