@@ -1,12 +1,12 @@
 /*
  * Fuzz entry points: each tests/fuzz/fuzz_*.c defines LLVMFuzzerTestOneInput and ends with
  * FUZZ_MAIN.  A format with checksums, lengths or a grammar also defines LLVMFuzzerCustomMutator,
- * which changes what is inside and makes the rest right again.  With -DFM_FUZZ (clang
+ * which changes the contents and then corrects checksums and lengths.  With -DFM_FUZZ (clang
  * -fsanitize=fuzzer,address,undefined) the fuzzer brings its main; without, main runs the entry on
  * every file given (of directories, on all in them) and on RUNS mutations of each (the target's;
  * or bytes set, flipped, cut, repeated; always the same):
  *     build/tests/fuzz/fuzz_bundle [-n RUNS] FILE...
- * Status 0 once each has passed through, 1 where there was none.
+ * Status 0 when all inputs have been run, 1 if there was none.
  */
 #ifndef FM_TESTS_FUZZ_H
 #define FM_TESTS_FUZZ_H
@@ -55,7 +55,7 @@ static inline const char *fuzz_file(const uint8_t *data, size_t size)
     return path;
 }
 
-/* A new directory without a disk under it, where there is one. */
+/* A new directory, in memory if there is such a file system. */
 static inline const char *fuzz_directory(void)
 {
     static char shm[] = "/dev/shm/fm-fuzz-XXXXXX", tmp[] = "/tmp/fm-fuzz-XXXXXX";
@@ -73,7 +73,8 @@ static inline uint32_t fuzz_draw(unsigned *seed, uint32_t n)
     return (uint32_t)((uint64_t)(*seed >> 4) * n >> 28);
 }
 
-/* Replace `old` bytes at `at` by n others; the size does not change where they do not fit. */
+/* Replace `old` bytes at `at` by n others; returns the new size.  Nothing changes if they do not
+ * fit. */
 static inline size_t fuzz_splice(uint8_t *data, size_t size, size_t capacity, size_t at, size_t old,
                                  const void *with, size_t n)
 {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Every reader under libFuzzer: each target of tests/fuzz runs FUZZ_SECONDS from golden/fuzz, all
-# hostile files in golden/bad, and what earlier runs kept in build/fuzz/corpus.  Prints how many
-# inputs each met; status 1 where one ended otherwise, its input is kept in build/fuzz/NAME.
+# Run every reader under libFuzzer: each target of tests/fuzz for FUZZ_SECONDS, starting from
+# golden/fuzz, all hostile files in golden/bad, and the inputs that earlier runs kept in
+# build/fuzz/corpus.  Prints the number of inputs of each.  Status 1 if one crashed or hung; its input is
+# kept in build/fuzz/NAME.
 #
 #   CLANG=clang-19 FUZZ_SECONDS=120 tests/fuzz/fuzz.sh [NAME...]      NAME: fuzz_bundle ...
 #   tests/fuzz/fuzz.sh --table      inputs and coverage of all runs so far, in Markdown
@@ -18,7 +19,7 @@ BUILD=$all/${san:-plain}
 BUILD=${BUILD//,/-}
 mkdir -p "$all/count"
 
-# Inputs longer than this, in bytes, say nothing new.
+# The maximum input length in bytes; longer inputs cover nothing new.
 length() {
     case $1 in
     fuzz_bundle) echo 65536 ;;

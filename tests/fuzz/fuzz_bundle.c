@@ -1,6 +1,6 @@
 /*
- * Fuzz everything that reads a stream of strangers: tar subset, manifest, checksums, typed members,
- * and a family as fm-pack --list opens it.  The mutator keeps headers, offsets and digests right,
+ * Fuzz everything that reads an untrusted stream: tar subset, manifest, checksums, typed members,
+ * and a family as fm-pack --list opens it.  The mutator keeps headers, offsets and digests correct,
  * so that changed members are read.
  */
 #include <stdint.h>
