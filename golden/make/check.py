@@ -1,4 +1,4 @@
-"""Stored goldens against plain.py: two independent ways to the same numbers must agree."""
+"""Compare the stored goldens with plain.py: two independent computations must agree."""
 
 import numpy as np
 import torch

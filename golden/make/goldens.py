@@ -17,7 +17,7 @@ TOLERANCE, TENFOLD = 1e-4, 10  # of a comparison, relative to the largest value
 
 @dataclass(frozen=True)
 class Recipe:
-    """What shapes the numbers and is not in the model."""
+    """Parameters of the goldens that are not in the model."""
 
     seed: int
     actions: tuple  # widths, increasing
@@ -36,7 +36,7 @@ class Recipe:
 
 
 def refuse_ties(model, ids, recipe):
-    """A model whose routing hangs on rounding proves nothing."""
+    """Refuse a model whose routing depends on rounding: its goldens would be meaningless."""
     _, gap = oracle.routing(model, ids)
     if not gap >= recipe.gap_min:
         raise SystemExit(f"a router gap of {gap:.1e} is too close to a tie, change the seed")
@@ -88,8 +88,8 @@ def draw_masks(model, recipe):
 
 
 def members(model, ids, recipe):
-    """Log-probabilities with prefix masks at several budgets; each of them must be far from its
-    neighbour's, or it could not tell the two apart."""
+    """Log-probabilities with prefix masks at several budgets.  Each must differ clearly from its
+    neighbour's, so that a test can tell the two apart."""
     masks, I, out = draw_masks(model, recipe), oracle.shape_of(model)[2], []
     for widths in masks:
         oracle.open_experts(model, mask=oracle.prefix_masks(widths, I))

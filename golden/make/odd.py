@@ -1,7 +1,7 @@
 """The untrained, deliberately odd models: no size is a multiple of another or of 32.
 
-They guard the corners that a trained model of round sizes cannot.  What all of them share is
-here, with Mixtral's row of the table: head_dim apart from H / heads, grouped heads, a window
+They cover cases that a trained model of round sizes does not.  The code that all of them share is
+here, with Mixtral's row of the table: head_dim different from H / heads, grouped heads, a window
 shorter than the sequence, tied embeddings, F16 weights in two shards, the key spellings of
 transformers 4, and in layer 1 an expert that no token can reach.  families.py has the other rows.
 """
@@ -36,7 +36,7 @@ CONFIG = {
 
 @dataclass(frozen=True)
 class Odd:
-    """A row: config.json, tensors, and what shapes the goldens."""
+    """A row: config.json, tensors, and the parameters of the goldens."""
 
     seed: int
     T: int

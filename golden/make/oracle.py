@@ -1,11 +1,11 @@
-"""What fm-method(7) calls a score, a mask gradient or an adapter, from transformers' own autograd.
+"""The scores, mask gradients and adapters of fm-method(7), computed with transformers and autograd.
 
-Nothing here knows how the suite computes: the model is transformers' own in float32 with eager
+Nothing here depends on how the suite computes: the model is transformers' own in float32 with eager
 attention, and every derivative comes from autograd.  Subnets and adapters need a hook in the
 middle of an expert, so `open_experts` swaps the loop of MixtralExperts, which all families share,
 for the same loop with two places to reach into: the weights that are used and a mask on the
 hidden activation.  GptOssExperts store gate_up interleaved and transposed, with biases, and have an
-activation of their own: `is_biased` tells them, and what differs stands where that is asked.
+activation of their own: `is_biased` identifies them, and the code branches on it.
 
 Letters as in kernels/ops/kernels.h: L layers, M of them mixtures of experts, E experts, K chosen,
 H hidden, I channels, A actions, S sequences, T positions, V vocabulary.

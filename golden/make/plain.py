@@ -1,9 +1,8 @@
-"""The families and the gradients that fm-method(7) derives, once more in plain double precision.
+"""The families and the gradients of fm-method(7), implemented again in plain double precision.
 
-transformers rounds to float32 and its autograd is a black box; this is neither.  `make.py check`
-holds the stored goldens against it, so that a mistake in oracle.py or a surprise in a library is
-seen before anything is compared with the goldens.  The mask gradient is formed by fm-method(7)'s
-formula, not by autograd.
+transformers rounds to float32 and its autograd is a black box.  `make.py check` compares the stored
+goldens with this implementation, so that a mistake in oracle.py or a library is found before anything
+is compared with the goldens.  The mask gradient is computed by fm-method(7)'s formula, not by autograd.
 
 Weights have the names on disk in one spelling (`spell`), and what a family does follows from the
 tensors it has: a norm with a bias is LayerNorm, q_norm as long as a head is per head, and so on.

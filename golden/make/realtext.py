@@ -1,4 +1,4 @@
-"""Small models trained on text that people wrote, as a Debian machine has it; kept nowhere here.
+"""Small models trained on real text that a Debian machine has; they are not kept in this tree.
 
 The models of trained.py are calibrated and tested on text of one generator.  These are calibrated
 on one kind of text and tested on other documents of that kind and on kinds of text that the

@@ -1,4 +1,4 @@
-"""Small trained models of other shapes, made when they are asked for and kept nowhere in this tree.
+"""Small trained models of other shapes, made on request and not kept in this tree.
 
 Defaults are chosen on tiny-mixtral and the two whose names begin with `choose`, and confirmed once
 on the two that begin with `confirm`: other families, another seed, another grammar.  Each comes

@@ -3,11 +3,11 @@
 
     .../judge/bin/python golden/make/unicode.py
 
-The tables are what tokenizers 0.23.3 does: its regular expressions (Oniguruma) know Unicode 16,
-what stands beside an added token is looked at with the classes of the Rust regex crate, its Digits
-are those of the Rust compiler (Unicode 17), and its NFC is that of Unicode 9.  Python's own unicodedata is another version and is not asked.
-Whatever the library says of each code point is taken; nothing is assumed but the algorithm of
-canonical ordering and composition, and Hangul.
+The tables reproduce tokenizers 0.23.3: its regular expressions (Oniguruma) use Unicode 16, the
+characters next to an added token are classified by the Rust regex crate, its Digits are those of the
+Rust compiler (Unicode 17), and its NFC is that of Unicode 9.  Python's own unicodedata has another
+version and is not used.  The result of the library for each code point is taken as it is; only the
+algorithm of canonical ordering and composition, and Hangul, are assumed.
 """
 import os
 import sys
