@@ -4,8 +4,7 @@
 Scores against autograd; then a family from 0 to 0.80, and at five budgets, in every layout that
 transformers loads, the log-probability of each next token against the engine's; then, at every
 budget inside a load cap, an elastic export with the cap, and a whole one cut while it is loaded.
-One line for every judgement; the exit status is 1 where one fails.  Models may be named as
-arguments.
+Prints one line per judgement; the exit status is 1 if one fails.  Models may be named as arguments.
 """
 
 import json

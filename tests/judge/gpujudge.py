@@ -1,4 +1,4 @@
-"""`make judge`: what Python does on a GPU, where there is none.
+"""`make judge`: test the Python code for GPUs without a GPU.
 
 The modelling file of exports runs on tensors that are numbers on a strict double of the CUDA runtime
 (tests/gpu/double.h), to which libfm_clip is linked: its first call in a capture is refused by a

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Judge the suite by its clients, on golden/tiny-mixtral.  Run by `make judge` (tests/judge/judge.sh).
+"""Judge the suite by independent programs, on golden/tiny-mixtral.  Run by `make judge` (tests/judge/judge.sh).
 
 The tools make a family and exports of it; then transformers, safetensors, tokenizers, tar, xxhsum
-and zstd read them, and their numbers are held against ours.  One line for every judgement; the
-exit status is 1 where one fails.
+and zstd read them, and their results are compared with ours.  Prints one line per judgement; the
+exit status is 1 if one fails.
 """
 
 import json
@@ -57,7 +57,7 @@ class Judge:
 
     @contextmanager
     def attempt(self, what):
-        """A library that stops with an exception has judged too; the others run."""
+        """An exception of a library counts as a failed judgement; the other judgements still run."""
         try:
             yield
         except Exception as error:

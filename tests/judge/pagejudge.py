@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The page of fm-bench report in a browser: headless Chromium, steered over a pipe.
+"""Test the page of fm-bench report in a browser: headless Chromium, controlled over a pipe.
 
-The slider, the maps and the form of the export line are worked by keyboard, and what the page then
-says is compared with what the tools print with --json; every control and picture has a name for
-screen readers; nothing is fetched, no script of a liar's bundle runs, and none could.  Pictures are
-left in $FM_JUDGE_SHOTS (default build/judge-page) for a person to look at.
+The slider, the maps and the form for the export command are operated by keyboard, and the text of the
+page is compared with what the tools print with --json.  Every control and picture must have a name for
+screen readers.  The page must fetch nothing, and a script in a hostile bundle must not run.  Screenshots
+are written to $FM_JUDGE_SHOTS (default: build/judge-page) for inspection.
 """
 import base64
 import json
@@ -251,7 +251,7 @@ def is_reached_by_tab(b):
 
 
 def has_names(b):
-    """Whatever a reader of screens stops at says what it is."""
+    """Every element at which a screen reader stops has a name and a role."""
     stops = {"slider", "checkbox", "radio", "button", "combobox", "spinbutton", "image", "img", "application",
              "group", "textbox", "DisclosureTriangle", "form", "region"}
     nodes = b.ask("Accessibility.getFullAXTree")["nodes"]
@@ -292,7 +292,7 @@ def figures_are_those(b, listed, quality):
 
 
 def resists(b):
-    """A liar's bundle: nothing of it runs, and what would is refused by the policy."""
+    """A hostile bundle: no script of it runs, and the content security policy refuses injected ones."""
     code = f"b.manifest['history'][0]['options'][{LIAR!r}] = {LIAR!r}"
     subprocess.run([sys.executable, ROOT / "tests/cli/forge.py", "family.fm", "<img src=x onerror=alert(1)>.fm", code],
                    check=True)
