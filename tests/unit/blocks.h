@@ -172,7 +172,7 @@ static inline void block_check_cpu(struct block *b, double most)
 {
     const struct fm_ops *cpu = NULL;
     struct fm_err err = {0};
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     float *x = draw(FLOATS, 1), *r = draw(FLOATS, 1);
     float y[FLOATS], dx[FLOATS], want[FLOATS], dwant[FLOATS];
     block_compute(b, cpu, y, x, dx, r);

@@ -20,8 +20,7 @@ static inline struct fm_config must(const char *keys, const char *more)
 {
     struct fm_config c;
     struct fm_err err = {0};
-    if (config_parse(&c, keys, more, &err))
-        fail_msg("%s", err.text);
+    assert_ok(config_parse(&c, keys, more, &err));
     return owned_config(&c);
 }
 

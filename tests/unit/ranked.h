@@ -15,9 +15,8 @@ static inline void ranked_read(struct fm_ranking *ranking, const char *name)
 {
     struct fm_bundle b;
     struct fm_err err = {0};
-    if (fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err) ||
-        fm_ranking_open(ranking, &b, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_stage_open(&b, scratch(name), FM_MEMBER_RANKING, &err));
+    assert_ok(fm_ranking_open(ranking, &b, &err));
     fm_bundle_close(&b);
 }
 

@@ -52,16 +52,38 @@ static inline int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown)
     return cmocka_run_group_tests(tests_all.unit, setup, teardown) ? 1 : 0;
 }
 
-/* A test with functions that run before and after it; either may be NULL.  Constructors run before
- * main() in an order that the compiler chooses, so the tests are sorted by their lines. */
+/* A test with functions that run before and after it; either may be NULL.  Its body has a variable
+ * `err`, which is zero at first.  Constructors run before main() in an order that the compiler
+ * chooses, so the tests are sorted by their lines. */
 #define TEST_AROUND(name, before, after)                                                           \
-    static void name(void **state);                                                                \
+    static void name(struct fm_err err);                                                           \
+    static void run_##name(void **state)                                                           \
+    {                                                                                              \
+        (void)state;                                                                               \
+        name((struct fm_err){0});                                                                  \
+    }                                                                                              \
     __attribute__((constructor)) static void add_##name(void)                                      \
     {                                                                                              \
-        tests_add((struct CMUnitTest){#name, name, before, after, NULL}, __LINE__);                \
+        tests_add((struct CMUnitTest){#name, run_##name, before, after, NULL}, __LINE__);          \
     }                                                                                              \
-    static void name(__attribute__((unused)) void **state)
+    static void name(__attribute__((unused)) struct fm_err err)
 #define TEST(name) TEST_AROUND(name, NULL, NULL)
+
+/* The call, which gets &err of the function around it, succeeds; or it fails with this code, and
+ * its sentence contains these words. */
+#define assert_ok(call) check_status(call, FM_OK, "", &err, #call, __FILE__, __LINE__)
+#define assert_fails(call, code, words)                                                            \
+    check_status(call, code, words, &err, #call, __FILE__, __LINE__)
+
+static inline void check_status(int rc, int expected, const char *words, const struct fm_err *err,
+                                const char *call, const char *file, int line)
+{
+    if (rc == expected && strstr(err->text, words))
+        return;
+    print_error("%s\nreturned %d: %s\nexpected %d: %s\n", call, rc, rc ? err->text : "", expected,
+                words);
+    _fail(file, line);
+}
 
 /* Setup and teardown of tests that compute on two threads. */
 static inline int start_pool(void **state)

@@ -6,7 +6,7 @@ static struct fm_decimal decimal(const char *text)
 {
     struct fm_decimal d;
     struct fm_err err = {0};
-    assert_int_equal(fm_decimal_parse(&d, text, "--x", &err), FM_OK);
+    assert_ok(fm_decimal_parse(&d, text, "--x", &err));
     return d;
 }
 
@@ -25,9 +25,7 @@ TEST(what_is_no_ratio_is_refused)
                                       "2", "0..1", "+1",   "0.1234567891", "10",   "nan"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_decimal d;
-        struct fm_err err = {0};
-        assert_int_equal(fm_decimal_parse(&d, bad[i], "--until", &err), FM_EUSAGE);
-        assert_non_null(strstr(err.text, "--until"));
+        assert_fails(fm_decimal_parse(&d, bad[i], "--until", &err), FM_EUSAGE, "--until");
     }
 }
 
@@ -49,8 +47,7 @@ TEST(a_decimal_prints_as_short_as_it_can)
 TEST(ten_actions_give_ten_widths)
 {
     struct fm_actions a;
-    struct fm_err err = {0};
-    assert_int_equal(fm_actions_parse(&a, FM_ACTIONS_TEN, 37, 1, &err), FM_OK);
+    assert_ok(fm_actions_parse(&a, FM_ACTIONS_TEN, 37, 1, &err));
     static const uint32_t want[] = {4, 8, 12, 15, 19, 23, 26, 30, 34, 37};
     assert_int_equal(a.count, 10);
     assert_int_equal(a.merged, 0);
@@ -62,9 +59,8 @@ TEST(ten_actions_give_ten_widths)
 TEST(widths_that_coincide_are_merged)
 {
     struct fm_actions a;
-    struct fm_err err = {0};
     /* 256 channels in multiples of 100: 100, 200 and, as the maximum, 256. */
-    assert_int_equal(fm_actions_parse(&a, FM_ACTIONS_TEN, 256, 100, &err), FM_OK);
+    assert_ok(fm_actions_parse(&a, FM_ACTIONS_TEN, 256, 100, &err));
     assert_int_equal(a.count, 3);
     assert_int_equal(a.merged, 7);
     assert_int_equal(a.width[0], 100);
@@ -76,8 +72,7 @@ TEST(widths_that_coincide_are_merged)
 TEST(the_first_width_may_be_none)
 {
     struct fm_actions a;
-    struct fm_err err = {0};
-    assert_int_equal(fm_actions_parse(&a, "0,0.3,1", 37, 8, &err), FM_OK);
+    assert_ok(fm_actions_parse(&a, "0,0.3,1", 37, 8, &err));
     assert_int_equal(a.count, 3);
     assert_int_equal(a.width[0], 0);
     assert_int_equal(a.width[1], 16);
@@ -91,12 +86,9 @@ TEST(action_sets_that_make_no_sense_are_refused)
                                       "0.5,0,1", "0.5,0.5,1", "0.5;1", "0.1,2"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_actions a;
-        struct fm_err err = {0};
-        assert_int_equal(fm_actions_parse(&a, bad[i], 64, 1, &err), FM_EUSAGE);
-        assert_non_null(strstr(err.text, "--actions"));
+        assert_fails(fm_actions_parse(&a, bad[i], 64, 1, &err), FM_EUSAGE, "--actions");
     }
     struct fm_actions a;
-    struct fm_err err = {0};
     assert_int_equal(fm_actions_parse(&a, "1", 64, 0, &err), FM_EUSAGE);
     assert_int_equal(fm_actions_parse(&a, "1", 64, 65, &err), FM_EUSAGE);
 }
@@ -104,9 +96,8 @@ TEST(action_sets_that_make_no_sense_are_refused)
 TEST(uniform_steps_reach_until_and_keep_something)
 {
     struct fm_actions a;
-    struct fm_err err = {0};
     struct fm_decimal step = decimal("0.01"), until = decimal("0.80"), one = decimal("1");
-    assert_int_equal(fm_actions_steps(&a, &step, &until, 256, 1, &err), FM_OK);
+    assert_ok(fm_actions_steps(&a, &step, &until, 256, 1, &err));
     assert_int_equal(a.count, 81);
     assert_int_equal(a.width[0], 52);
     assert_int_equal(a.width[80], 256);
@@ -114,7 +105,7 @@ TEST(uniform_steps_reach_until_and_keep_something)
     assert_int_equal(a.width[80 - 20], 205);
     assert_int_equal(a.width[80 - 40], 154);
     assert_int_equal(a.width[80 - 60], 103);
-    assert_int_equal(fm_actions_steps(&a, &step, &one, 256, 1, &err), FM_OK);
+    assert_ok(fm_actions_steps(&a, &step, &one, 256, 1, &err));
     assert_int_equal(a.count, 100);
     assert_int_equal(a.width[0], 3);
     step = decimal("0.0001");

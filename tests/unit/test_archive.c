@@ -35,7 +35,7 @@ static void add_member(struct tar *t, const char *name, const char *data)
     char header[FM_ARCHIVE_HEADER_MAX];
     size_t size;
     struct fm_err err = {0};
-    assert_int_equal(fm_archive_header(header, &size, name, strlen(data), &err), FM_OK);
+    assert_ok(fm_archive_header(header, &size, name, strlen(data), &err));
     add_bytes(t, header, size);
     add_bytes(t, data, strlen(data));
     add_zeros(t, (size_t)(fm_archive_padded(strlen(data)) - strlen(data)));
@@ -130,9 +130,7 @@ static void expect_refusal(struct tar *t, const char *why)
     struct fm_archive_member *member;
     size_t members;
     struct fm_err err = {0};
-    int code = list(t, false, 10, &member, &members, &err);
-    if (code != FM_EFORMAT || !strstr(err.text, why))
-        fail_msg("expected a refusal with '%s', got %d: %s", why, code, err.text);
+    assert_fails(list(t, false, 10, &member, &members, &err), FM_EFORMAT, why);
     free(t->bytes);
 }
 
@@ -153,8 +151,7 @@ TEST(a_good_tar_is_listed)
     struct tar t = good_tar();
     struct fm_archive_member *member;
     size_t members;
-    struct fm_err err = {0};
-    assert_int_equal(list(&t, false, 2, &member, &members, &err), FM_OK);
+    assert_ok(list(&t, false, 2, &member, &members, &err));
     assert_int_equal(members, 2);
     assert_string_equal(member[0].name, "one.txt");
     assert_int_equal(member[0].size, 5);
@@ -326,7 +323,6 @@ TEST(every_flip_outside_data_is_refused)
         bool data = (i >= 512 && i < 517) || (i >= 1536 && i < 1542);
         struct fm_archive_member *member;
         size_t members;
-        struct fm_err err = {0};
         t.bytes[i] ^= 0x20;
         int code = list(&t, false, 10, &member, &members, &err);
         if (code != (data ? FM_OK : FM_EFORMAT))
@@ -343,7 +339,7 @@ static FILE *big_file(struct fm_file *file, uint64_t size, const char *edit, siz
     char header[FM_ARCHIVE_HEADER_MAX];
     size_t header_bytes;
     struct fm_err err = {0};
-    assert_int_equal(fm_archive_header(header, &header_bytes, "weights/x", size, &err), FM_OK);
+    assert_ok(fm_archive_header(header, &header_bytes, "weights/x", size, &err));
     if (edit)
         memcpy(header + edit_at, edit, strlen(edit));
     FILE *f = tmpfile();
@@ -364,10 +360,8 @@ TEST(members_of_eight_gigabytes_have_a_pax_size)
         struct fm_file file;
         struct fm_archive_member *member;
         size_t members;
-        struct fm_err err = {0};
         FILE *f = big_file(&file, sizes[i], NULL, 0);
-        if (list_file(&member, &members, 10, &file, false, &err))
-            fail_msg("%s", err.text);
+        assert_ok(list_file(&member, &members, 10, &file, false, &err));
         assert_int_equal(members, 1);
         assert_true(member[0].size == sizes[i]);
         assert_true(member[0].offset == fm_archive_header_bytes(sizes[i]));
@@ -400,11 +394,9 @@ TEST(other_pax_records_are_refused)
         struct fm_file file;
         struct fm_archive_member *member;
         size_t members;
-        struct fm_err err = {0};
         FILE *f = big_file(&file, FM_ARCHIVE_PLAIN_MAX + 1, cases[i].edit, cases[i].at);
-        int code = list_file(&member, &members, 10, &file, false, &err);
-        if (code != FM_EFORMAT || !strstr(err.text, cases[i].why))
-            fail_msg("'%s': %d %s", cases[i].edit, code, err.text);
+        assert_fails(list_file(&member, &members, 10, &file, false, &err), FM_EFORMAT,
+                     cases[i].why);
         fclose(f);
     }
 }
@@ -414,9 +406,7 @@ TEST(a_small_member_may_not_have_a_pax_header)
     struct tar t = good_tar();
     char header[FM_ARCHIVE_HEADER_MAX];
     size_t size;
-    struct fm_err err = {0};
-    assert_int_equal(fm_archive_header(header, &size, "big", FM_ARCHIVE_PLAIN_MAX + 1, &err),
-                     FM_OK);
+    assert_ok(fm_archive_header(header, &size, "big", FM_ARCHIVE_PLAIN_MAX + 1, &err));
     t.size = 0;
     add_bytes(&t, header, 1024);
     add_member(&t, "one.txt", "hello");
@@ -433,9 +423,7 @@ TEST(two_pax_headers_in_a_row_are_refused)
     struct tar t = good_tar();
     char header[FM_ARCHIVE_HEADER_MAX];
     size_t size;
-    struct fm_err err = {0};
-    assert_int_equal(fm_archive_header(header, &size, "big", FM_ARCHIVE_PLAIN_MAX + 1, &err),
-                     FM_OK);
+    assert_ok(fm_archive_header(header, &size, "big", FM_ARCHIVE_PLAIN_MAX + 1, &err));
     t.size = 0;
     add_bytes(&t, header, 1024);
     add_bytes(&t, header, size);
@@ -450,7 +438,6 @@ TEST(the_beginning_of_a_tar_lists_what_is_whole)
     for (size_t size = 512; size <= whole; size++) {
         struct fm_archive_member *member;
         size_t members;
-        struct fm_err err = {0};
         t.size = size;
         if (list(&t, true, 10, &member, &members, &err))
             fail_msg("%zu bytes: %s", size, err.text);

@@ -274,7 +274,6 @@ TEST(every_file_meets_its_expectation)
     for (size_t i = 0; i < count; i++) {
         const struct expectation *e = &expected[i];
         char path[512];
-        struct fm_err err = {0};
         snprintf(path, sizeof path, BAD "/%s", e->file);
         if (access(path, F_OK) != 0) {
             print_error("%s: expected, but not there\n", path);

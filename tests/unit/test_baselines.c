@@ -18,9 +18,8 @@ static struct fm_config config_of_baselines(void)
     struct fm_err err = {0};
     struct fm_hfdir dir;
     struct fm_config config;
-    if (fm_hfdir_open(&dir, baselines_model, &err) ||
-        fm_config_parse(&config, dir.config, dir.config_bytes, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_hfdir_open(&dir, baselines_model, &err));
+    assert_ok(fm_config_parse(&config, dir.config, dir.config_bytes, &err));
     fm_hfdir_close(&dir);
     return owned_config(&config);
 }
@@ -47,12 +46,10 @@ static void assert_scores(const char *model, const char *device)
     int64_t *tokens = golden_read(&own, "rank.tokens", FM_I64, NULL);
     assert_true(X <= 256);
     init_run(&r, device);
-    if (fm_expertdrop_score(score, &r.run, true, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_expertdrop_score(score, &r.run, true, &err));
     for (size_t x = 0; x < X; x++)
         assert_true(fabs(score[x] - reap[x]) <= 1e-4 * reap[x]);
-    if (fm_expertdrop_score(score, &r.run, false, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_expertdrop_score(score, &r.run, false, &err));
     for (size_t x = 0; x < X; x++)
         assert_true(score[x] == (double)tokens[x]);
     free(reap);
@@ -127,18 +124,17 @@ TEST(channels_are_compared_as_far_as_the_scope_says)
 {
     double scores[16] = {9, 8, 7, 6, 1, 2, 3, 4, 50, 50, 50, 50, 5, 5, 5, 0};
     struct fm_ranking r = {.M = 2, .E = 2, .I = 4, .scores = scores};
-    struct fm_err err = {0};
     uint32_t w[4];
     /* three channels of eight: one width for all is rounded down */
-    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_EXPERT, 3, &err), FM_OK);
+    assert_ok(fm_channelcut_widths(w, &r, FM_CUT_EXPERT, 3, &err));
     assert_memory_equal(w, ((uint32_t[]){2, 2, 2, 2}), sizeof w);
-    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 3, &err), FM_OK);
+    assert_ok(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 3, &err));
     assert_memory_equal(w, ((uint32_t[]){4, 1, 4, 1}), sizeof w);
     /* of the model's channels six are kept: 0 1 2 3 4 5; of the three with score 5 two are kept,
      * the lower channels */
-    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_GLOBAL, 3, &err), FM_OK);
+    assert_ok(fm_channelcut_widths(w, &r, FM_CUT_GLOBAL, 3, &err));
     assert_memory_equal(w, ((uint32_t[]){4, 0, 4, 2}), sizeof w);
-    assert_int_equal(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 0, &err), FM_OK);
+    assert_ok(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 0, &err));
     assert_memory_equal(w, ((uint32_t[]){4, 4, 4, 4}), sizeof w);
 }
 
@@ -160,8 +156,7 @@ static struct fm_baseline_table *compare(struct runs *r, const char *only, const
     struct fm_baseline_table *t = calloc(1, sizeof *t);
     const struct fm_baseline_options options = {.budgets = budgets, .only = only, .steps = 2};
     r->run.inputs.eval_tokens = baselines_tokens;
-    if (fm_baseline_run(&r->run, &options, false, t, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_baseline_run(&r->run, &options, false, t, &err));
     return t;
 }
 
@@ -200,14 +195,13 @@ TEST(the_figures_depend_on_nothing_else)
 {
     struct golden g;
     struct runs r;
-    struct fm_err err = {0};
     const char *only = "reap,random,fisher-global,saliency,learned+recover";
     baselines_open(&g, "odd-mixtral");
     init_run(&r, "cpu");
     struct fm_baseline_table *one = compare(&r, only, "0.2,0.6");
     init_run(&r, "cpu");
     r.run.machine.memory = 64 << 10;
-    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    assert_ok(fm_pool_start(2, &err));
     struct fm_baseline_table *two = compare(&r, only, "0.2,0.6");
     fm_pool_stop();
     assert_int_equal(one->rows, two->rows);
@@ -233,15 +227,14 @@ TEST(a_multiple_goes_to_the_largest_remainder)
     for (int i = 0; i < 32; i++)
         scores[i] = i % 8 < share[i / 8] ? 100 - i : 1.0 / (i + 1);
     struct fm_ranking r = {.M = 1, .E = 4, .I = 8, .scores = scores};
-    struct fm_err err = {0};
     uint32_t w[4];
-    assert_int_equal(fm_channelcut_multiple(w, &r, 15, 2, 2, &err), FM_OK);
+    assert_ok(fm_channelcut_multiple(w, &r, 15, 2, 2, &err));
     assert_memory_equal(w, ((uint32_t[]){8, 6, 2, 0}), sizeof w);
     /* the router takes four, so the last stays, with the remaining channels */
-    assert_int_equal(fm_channelcut_multiple(w, &r, 15, 2, 4, &err), FM_OK);
+    assert_ok(fm_channelcut_multiple(w, &r, 15, 2, 4, &err));
     assert_memory_equal(w, ((uint32_t[]){8, 4, 2, 2}), sizeof w);
     /* nothing is removed */
-    assert_int_equal(fm_channelcut_multiple(w, &r, 0, 2, 2, &err), FM_OK);
+    assert_ok(fm_channelcut_multiple(w, &r, 0, 2, 2, &err));
     assert_memory_equal(w, ((uint32_t[]){8, 8, 8, 8}), sizeof w);
 }
 

@@ -14,8 +14,7 @@
 TEST(a_shape_is_seven_numbers)
 {
     struct fm_synth s;
-    struct fm_err err = {0};
-    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", 0, &err), FM_OK);
+    assert_ok(fm_synth_parse(&s, "96,37,5,2,3,97,23", 0, &err));
     assert_int_equal(s.C, 32);
     assert_int_equal(s.Q, 3);
     assert_int_equal(s.G, 3);
@@ -39,19 +38,18 @@ TEST(a_synthetic_checkpoint_opens_as_a_model)
     struct fm_model *model = NULL;
     struct fm_tokens tokens;
     const struct fm_layer *layer;
-    struct fm_err err = {0};
     char path[4096];
-    assert_int_equal(fm_synth_parse(&s, "96,37,5,2,3,97,23", 0, &err), FM_OK);
-    assert_int_equal(fm_workdir_open(&work, NULL, &err), FM_OK);
-    assert_int_equal(fm_synth_model(&s, fm_workdir_at(&work, "model", path), &run, &err), FM_OK);
-    assert_int_equal(fm_model_open(&model, path, 1 << 20, &err), FM_OK);
+    assert_ok(fm_synth_parse(&s, "96,37,5,2,3,97,23", 0, &err));
+    assert_ok(fm_workdir_open(&work, NULL, &err));
+    assert_ok(fm_synth_model(&s, fm_workdir_at(&work, "model", path), &run, &err));
+    assert_ok(fm_model_open(&model, path, 1 << 20, &err));
     assert_int_equal(fm_model_config(model)->I, 37);
     assert_int_equal(fm_config_params(fm_model_config(model), NULL) * 2, fm_synth_bytes(&s));
-    assert_int_equal(fm_model_layer(model, 2, -1, &layer, &err), FM_OK);
+    assert_ok(fm_model_layer(model, 2, -1, &layer, &err));
     assert_true(layer->input_norm[95] == 1.0f);
     fm_model_close(model);
-    assert_int_equal(fm_synth_tokens(&s, 4, fm_workdir_at(&work, "t.npy", path), &err), FM_OK);
-    assert_int_equal(fm_tokens_open(&tokens, path, FM_TOKEN_AUTO, &err), FM_OK);
+    assert_ok(fm_synth_tokens(&s, 4, fm_workdir_at(&work, "t.npy", path), &err));
+    assert_ok(fm_tokens_open(&tokens, path, FM_TOKEN_AUTO, &err));
     assert_int_equal(tokens.rows, 4);
     assert_int_equal(tokens.cols, 23);
     fm_tokens_close(&tokens);
@@ -80,10 +78,9 @@ static void label_inner(void *arg, int i)
 
 TEST(tasks_are_labelled_as_who_opened_their_loop)
 {
-    struct fm_err err = {0};
     for (int threads = 1; threads <= 4; threads += 3) {
         int wrong = 0;
-        assert_int_equal(fm_pool_start(threads, &err), FM_OK);
+        assert_ok(fm_pool_start(threads, &err));
         assert_int_equal(fm_pool_label(7), 0);
         fm_pool_for(20, label_inner, &wrong);
         assert_int_equal(fm_pool_label(0), 7);
@@ -118,19 +115,15 @@ TEST(io_and_engine_measure_a_small_model)
     struct fm_bench_engine *engine = calloc(1, sizeof *engine);
     const struct fm_bench_engine_options options = {
         .shape = "64,37,3,2,2,97,16", .dtype = "f32", .sequences = 3, .steps = 1};
-    struct fm_err err = {0};
     int code = fm_bench_io(&run, NULL, 3 << 20, 1, io, &err);
     if (code == FM_ENOENT) {
         print_message("no cp or xxhsum here: %s\n", err.text);
     } else {
-        if (code != FM_OK)
-            fail_msg("%s", err.text);
+        check_status(code, FM_OK, "", &err, "fm_bench_io", __FILE__, __LINE__);
         assert_true(io->bundle > 2 << 20 && io->export < io->bundle);
         assert_true(io->pack > 0 && io->cp > 0 && io->xxhsum > 0 && io->verify > 0);
     }
-    code = fm_bench_engine(&run, &options, engine, &err);
-    if (code != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_bench_engine(&run, &options, engine, &err));
     assert_true(engine->rank.tokens_second > 0 && engine->train.tokens_second > 0);
     assert_true(engine->rank.useful > 0 && engine->rank.flops > 0);
     assert_true(engine->rank.peak > 0 && engine->train.peak > 0);
@@ -152,8 +145,7 @@ TEST(models_with_latent_attention_are_made_as_what_they_are)
                  {"deepseek-v3", 129280, 671026}};
     for (int i = 0; i < 3; i++) {
         struct fm_synth s;
-        struct fm_err err = {0};
-        assert_int_equal(fm_synth_parse(&s, model[i].name, 0, &err), FM_OK);
+        assert_ok(fm_synth_parse(&s, model[i].name, 0, &err));
         assert_int_equal(s.L, 2);
         s.L = fm_shapes_find(model[i].name)->L;
         s.V = model[i].V;

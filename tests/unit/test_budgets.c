@@ -5,7 +5,6 @@
 TEST(a_family_reads_back)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
-    struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
     struct fm_bundle b = stages_open(stages_write_train("train", &in, NULL, dropped));
     struct fm_actions actions = stages_actions();
@@ -181,7 +180,6 @@ TEST(families_that_cannot_be_are_refused)
     struct fm_bundle in = stages_open_rank();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct fm_budgets back;
-        struct fm_err err = {0};
         struct fm_bundle b = stages_open(stages_write_train("bad", &in, cases[i].edit, dropped));
         int code = fm_budgets_open(&back, &b, &err);
         fm_bundle_close(&b);
@@ -194,7 +192,6 @@ TEST(families_that_cannot_be_are_refused)
 TEST(merged_actions_read_back)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
-    struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
     struct fm_actions actions;
     cJSON *manifest;

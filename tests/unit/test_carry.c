@@ -26,9 +26,8 @@ static const char *make(void)
 static void list(struct fm_hfdir *dir, const char *name, const char *const *pattern)
 {
     struct fm_err err = {0};
-    if (fm_hfdir_open(dir, scratch(name), &err) != FM_OK ||
-        fm_carry_list(dir, pattern, &err) != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_hfdir_open(dir, scratch(name), &err));
+    assert_ok(fm_carry_list(dir, pattern, &err));
 }
 
 static void carries(const char *name, const char *const *pattern, const char *names)
@@ -48,10 +47,8 @@ static void is_refused(const char *name, const char *const *pattern, int code, c
 {
     struct fm_hfdir dir;
     struct fm_err err = {0};
-    assert_int_equal(fm_hfdir_open(&dir, scratch(name), &err), FM_OK);
-    int rc = fm_carry_list(&dir, pattern, &err);
-    if (rc != code || !strstr(err.text, text))
-        fail_msg("%s: %d \"%s\", wanted %d \"%s\"", name, rc, err.text, code, text);
+    assert_ok(fm_hfdir_open(&dir, scratch(name), &err));
+    assert_fails(fm_carry_list(&dir, pattern, &err), code, text);
     if (strstr(text, "outside the checkpoint"))
         assert_int_equal(err.advice, FM_ADVISE_CARRY);
     fm_hfdir_close(&dir);
@@ -97,18 +94,17 @@ TEST(carries_what_a_runtime_needs)
 TEST(gives_the_bytes_that_were_there)
 {
     struct fm_hfdir dir;
-    struct fm_err err = {0};
     const char *name = make();
     char *data = NULL;
     size_t size = 0;
     scratch_put(name, "tokenizer.json", "{\"t\": 1}");
     scratch_put(name, "README.md", "");
     list(&dir, name, NULL);
-    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[2], &data, &size, &err), FM_OK);
+    assert_ok(fm_hfdir_carry(&dir, &dir.carried[2], &data, &size, &err));
     assert_int_equal(size, 8);
     assert_memory_equal(data, "{\"t\": 1}", 9);
     free(data);
-    assert_int_equal(fm_hfdir_carry(&dir, &dir.carried[0], &data, &size, &err), FM_OK);
+    assert_ok(fm_hfdir_carry(&dir, &dir.carried[0], &data, &size, &err));
     assert_int_equal(size, 0);
     free(data);
     scratch_put(name, "tokenizer.json", "{\"t\": 12}");

@@ -25,9 +25,9 @@ static int make_stream(void **unused)
     cJSON_AddStringToObject(m, "stage", "rank");
     cJSON_AddArrayToObject(m, "history");
     snprintf(path, sizeof path, "%s", scratch("stream.fm"));
-    if (fm_bundle_begin(&w, path, true, m, &part, 1, &err) || fm_bundle_finish(w, &err) ||
-        fm_bundle_open(&b, path, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_bundle_begin(&w, path, true, m, &part, 1, &err));
+    assert_ok(fm_bundle_finish(w, &err));
+    assert_ok(fm_bundle_open(&b, path, &err));
     manifest_bytes = (size_t)b.member[0].size;
     sums = (size_t)b.member[b.members - 1].offset;
     sums_bytes = (size_t)b.member[b.members - 1].size;
@@ -52,9 +52,7 @@ static void expect_refused(const char *why)
     struct fm_bundle b;
     struct fm_err err = {0};
     scratch_write("edited.fm", bytes, size);
-    assert_int_equal(fm_bundle_open(&b, scratch("edited.fm"), &err), FM_EFORMAT);
-    if (!strstr(err.text, why))
-        fail_msg("expected '%s', got '%s'", why, err.text);
+    assert_fails(fm_bundle_open(&b, scratch("edited.fm"), &err), FM_EFORMAT, why);
 }
 
 /* Another spelling of the same manifest: only its digest differs. */
@@ -68,7 +66,6 @@ TEST_AROUND(a_manifest_without_its_digest_is_refused, make_stream, NULL)
 TEST_AROUND(a_line_for_nothing_is_refused, make_stream, NULL)
 {
     static const char more[] = "more\n";
-    struct fm_err err = {0};
     char from[40], to[40], hex[FM_DIGEST_HEX], header[FM_ARCHIVE_HEADER_MAX];
     size_t n = sums_bytes + strlen(more), header_bytes;
     snprintf(from, sizeof from, "\"size\": %zu", sums_bytes);
@@ -79,7 +76,7 @@ TEST_AROUND(a_line_for_nothing_is_refused, make_stream, NULL)
     memcpy(bytes + sums, hex, FM_DIGEST_HEX - 1);
     assert_true(fm_archive_padded(n) == fm_archive_padded(sums_bytes));
     memcpy(bytes + sums + sums_bytes, more, strlen(more));
-    assert_int_equal(fm_archive_header(header, &header_bytes, FM_MEMBER_CHECKSUMS, n, &err), FM_OK);
+    assert_ok(fm_archive_header(header, &header_bytes, FM_MEMBER_CHECKSUMS, n, &err));
     memcpy(bytes + sums - header_bytes, header, header_bytes);
     expect_refused("has more lines than the stream has members");
 }

@@ -31,16 +31,14 @@ static void assert_closed(const char *model, const struct fm_ops *ops)
     int32_t *keep = golden_read(&g, "keep", FM_I32, &experts);
     float *closed = close_experts(keep, experts);
     const struct fm_sweep_options options = {.memory = 1 << 30};
-    if (fm_model_open(&m, baselines_model, 1 << 30, &err) ||
-        fm_sweep_new(&sweep, m, ops, 1, S * T, T, 1, &options, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_model_open(&m, baselines_model, 1 << 30, &err));
+    assert_ok(fm_sweep_new(&sweep, m, ops, 1, S * T, T, 1, &options, &err));
     int64_t *counts = calloc(experts, sizeof *counts);
     struct fm_sweep_taps taps = {.logprob = calloc((size_t)(S * T), sizeof(float))};
     struct fm_batch batch = {ids, S, T, 0};
     struct fm_lane lane = {.teacher = -1, .ce = 1, .closed = closed};
     fm_sweep_tap(sweep, &taps);
-    if (fm_sweep_run(sweep, &batch, 1, &lane, 1, NULL, &measure, counts, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_sweep_run(sweep, &batch, 1, &lane, 1, NULL, &measure, counts, &err));
     printf("%s, %s: ", model, ops->name);
     assert_true(golden_near(&g, "closed.logprob", taps.logprob, (size_t)(S * (T - 1)), 1e-4));
     int64_t sum = 0;
@@ -63,9 +61,8 @@ static void assert_closed(const char *model, const struct fm_ops *ops)
 
 TEST(closed_experts_are_as_if_removed)
 {
-    struct fm_err err = {0};
     const struct fm_ops *cpu = NULL;
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     for (size_t i = 0; i < BASELINES; i++) {
         assert_closed(baselines_models[i], fm_ops_ref());
         assert_closed(baselines_models[i], cpu);

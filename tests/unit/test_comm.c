@@ -243,7 +243,6 @@ TEST(ranks_on_threads)
 
 TEST(nothing_is_said_alone)
 {
-    struct fm_err err = {0};
     double all = 0, mine = 3;
     int value = 7, first, count, nth;
     char data[4] = "abc";
@@ -253,15 +252,15 @@ TEST(nothing_is_said_alone)
     fm_comm_share(NULL, 0, 9, &first, &count);
     assert_true(first == 0 && count == 9);
     assert_int_equal(fm_comm_agree(NULL, FM_EIO, &err), FM_EIO);
-    assert_int_equal(fm_comm_least(NULL, &value, &err), FM_OK);
+    assert_ok(fm_comm_least(NULL, &value, &err));
     assert_int_equal(value, 7);
-    assert_int_equal(fm_comm_tell(NULL, data, 4, &err), FM_OK);
-    assert_int_equal(fm_comm_gather(NULL, data, 1, 4, &err), FM_OK);
-    assert_int_equal(fm_comm_spread(NULL, data, 1, 4, &err), FM_OK);
+    assert_ok(fm_comm_tell(NULL, data, 4, &err));
+    assert_ok(fm_comm_gather(NULL, data, 1, 4, &err));
+    assert_ok(fm_comm_spread(NULL, data, 1, 4, &err));
     assert_string_equal(data, "abc");
-    assert_int_equal(fm_comm_collect(NULL, &all, &mine, sizeof mine, &err), FM_OK);
+    assert_ok(fm_comm_collect(NULL, &all, &mine, sizeof mine, &err));
     assert_true(all == 3);
-    assert_int_equal(fm_comm_same(NULL, NULL, 0, &err), FM_OK);
+    assert_ok(fm_comm_same(NULL, NULL, 0, &err));
     assert_int_equal(fm_comm_close(NULL, FM_ESAVED, &err), FM_ESAVED);
 }
 
@@ -283,20 +282,19 @@ TEST(one_of_many_that_is_alone_is_refused)
 {
     static const char *const names[] = {"SLURM_STEP_NUM_TASKS", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
     const char *warning = NULL;
-    struct fm_err err;
     ranks_wire.size = 1;
     pthread_barrier_init(&ranks_wire.all, NULL, 1);
     for (int i = 0; i < 3; i++) {
         for (int linked = 0; linked < 2; linked++) {
             const struct fm_wire *wire = linked ? &ranks_threads : NULL;
-            assert_int_equal(open_alone(names[i], "2", wire, false, &warning, &err), FM_EUSAGE);
-            assert_non_null(strstr(err.text, names[i]));
+            assert_fails(open_alone(names[i], "2", wire, false, &warning, &err), FM_EUSAGE,
+                         names[i]);
             assert_non_null(strstr(err.text, "--alone"));
             assert_true((strstr(err.text, "make MPI=1") != NULL) == !linked);
             assert_true((strstr(err.text, "--mpi=pmix") != NULL) == (linked && i == 0));
-            assert_int_equal(open_alone(names[i], "2", wire, true, &warning, &err), FM_OK);
-            assert_int_equal(open_alone(names[i], "1", wire, false, &warning, &err), FM_OK);
-            assert_int_equal(open_alone(names[i], NULL, wire, false, &warning, &err), FM_OK);
+            assert_ok(open_alone(names[i], "2", wire, true, &warning, &err));
+            assert_ok(open_alone(names[i], "1", wire, false, &warning, &err));
+            assert_ok(open_alone(names[i], NULL, wire, false, &warning, &err));
         }
     }
     assert_null(warning);
@@ -308,9 +306,8 @@ TEST(values_of_others_are_ignored)
 {
     static const char *const values[] = {"", "abc", "0", "-3", "1", "2x", " 2", "0x10", "1e9"};
     const char *warning = NULL;
-    struct fm_err err;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
-        assert_int_equal(open_alone("PMI_SIZE", values[i], NULL, false, &warning, &err), FM_OK);
+        assert_ok(open_alone("PMI_SIZE", values[i], NULL, false, &warning, &err));
     assert_int_equal(open_alone("PMI_SIZE", "99999999999999999999999", NULL, false, &warning, &err),
                      FM_EUSAGE);
     assert_null(warning);
@@ -319,10 +316,9 @@ TEST(values_of_others_are_ignored)
 TEST(a_hint_only_warns)
 {
     const char *warning = NULL;
-    struct fm_err err;
-    assert_int_equal(open_alone("WORLD_SIZE", "2", NULL, true, &warning, &err), FM_OK);
+    assert_ok(open_alone("WORLD_SIZE", "2", NULL, true, &warning, &err));
     assert_null(warning);
-    assert_int_equal(open_alone("WORLD_SIZE", "2", NULL, false, &warning, &err), FM_OK);
+    assert_ok(open_alone("WORLD_SIZE", "2", NULL, false, &warning, &err));
     assert_non_null(strstr(warning, "WORLD_SIZE"));
 }
 

@@ -122,7 +122,6 @@ TEST(one_that_hangs_is_given_up)
     struct source source = {.lines = 10, .piece = 10};
     struct fm_command c = {
         .command = "sleep 60", .feed = feed, .self = &source, .silence = 9, .stop = &stop};
-    struct fm_err err = {0};
     uint64_t size, lines;
     double began = fm_clock_now();
     assert_int_equal(fm_command_tokens(&c, -1, &size, &lines, &err), FM_ESAVED);
@@ -189,17 +188,16 @@ TEST(lines_are_the_same_in_any_pieces)
 {
     static const char text[] = "[1,22, 333]\n\r\n[ ]\r\n[ 2147483647 ]\n[0,4]";
     for (size_t piece = 1; piece < sizeof text; piece++) {
-        struct fm_err err = {0};
         struct fm_idlines *l = calloc(1, sizeof *l);
         int32_t ids[8];
         static const int32_t wanted[] = {1, 22, 333, 2147483647, 0, 4};
-        assert_int_equal(fm_file_temp(&l->fd, &err), FM_OK);
+        assert_ok(fm_file_temp(&l->fd, &err));
         l->name = "x";
         for (size_t at = 0; at < sizeof text - 1; at += piece) {
             size_t n = sizeof text - 1 - at < piece ? sizeof text - 1 - at : piece;
-            assert_int_equal(fm_idlines_feed(l, text + at, n, &err), FM_OK);
+            assert_ok(fm_idlines_feed(l, text + at, n, &err));
         }
-        assert_int_equal(fm_idlines_end(l, &err), FM_OK);
+        assert_ok(fm_idlines_end(l, &err));
         assert_int_equal(l->lines, 4);
         assert_int_equal(l->ids, 6);
         assert_int_equal(pread(l->fd, ids, sizeof ids, 0), sizeof wanted);

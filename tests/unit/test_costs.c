@@ -24,12 +24,6 @@ static const char *model_path(const char *name)
     return path;
 }
 
-static void must(int rc, const struct fm_err *err)
-{
-    if (rc != FM_OK)
-        fail_msg("%s", err->text);
-}
-
 /* Elements of the tensors that belong to experts, and of all others of the model. */
 static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_config *c,
                           const struct fm_hfdir *dir)
@@ -54,10 +48,9 @@ TEST(parameters_are_those_of_the_tensors)
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_hfdir dir = {0};
         struct fm_config c;
-        struct fm_err err = {0};
         uint64_t experts, others;
-        must(fm_hfdir_open(&dir, model_path(odd_models[i]), &err), &err);
-        must(fm_config_parse(&c, dir.config, dir.config_bytes, &err), &err);
+        assert_ok(fm_hfdir_open(&dir, model_path(odd_models[i]), &err));
+        assert_ok(fm_config_parse(&c, dir.config, dir.config_bytes, &err));
         count_tensors(&experts, &others, &c, &dir);
         uint64_t channels = (uint64_t)c.M * (uint64_t)c.E * (uint64_t)c.I;
         assert_int_equal(channels * fm_expert_channel_params(c.expert, c.H), experts);
@@ -72,8 +65,7 @@ TEST(a_channel_is_what_a_width_changes)
 {
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_model *m;
-        struct fm_err err = {0};
-        must(fm_model_open(&m, model_path(odd_models[i]), 0, &err), &err);
+        assert_ok(fm_model_open(&m, model_path(odd_models[i]), 0, &err));
         const struct fm_config *c = fm_model_config(m);
         uint32_t *widths = malloc((size_t)(c->M * c->E) * sizeof *widths);
         for (int x = 0; x < c->M * c->E; x++)
@@ -91,8 +83,7 @@ TEST(inner_values_hold_what_heads_give)
 {
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_model *m;
-        struct fm_err err = {0};
-        must(fm_model_open(&m, model_path(odd_models[i]), 0, &err), &err);
+        assert_ok(fm_model_open(&m, model_path(odd_models[i]), 0, &err));
         const struct fm_config *c = fm_model_config(m);
         for (int l = 0; l < c->L; l++) {
             assert_true(fm_attention_floats(c, l, N) > (size_t)N * (size_t)c->Q * (size_t)c->C);
@@ -116,11 +107,11 @@ static void open_run(struct run *r, const char *name)
 {
     struct fm_err err = {0};
     const uint64_t memory = (uint64_t)1 << 28; /* inner values are kept from forward to backward */
-    must(fm_model_open(&r->model, model_path(name), memory, &err), &err);
+    assert_ok(fm_model_open(&r->model, model_path(name), memory, &err));
     r->c = fm_model_config(r->model);
     r->ops = fm_meter_begin(fm_ops_ref());
     struct fm_sweep_options options = {.memory = memory};
-    must(fm_sweep_new(&r->sweep, r->model, r->ops, 1, N, T, 1, &options, &err), &err);
+    assert_ok(fm_sweep_new(&r->sweep, r->model, r->ops, 1, N, T, 1, &options, &err));
     for (int i = 0; i < N; i++)
         r->ids[i] = i * 7 % r->c->V;
 }
@@ -142,7 +133,7 @@ static double count_products(struct run *r, bool backward, const struct fm_visit
         .dx = backward ? calloc((size_t)(r->c->L + 1) * N * (size_t)r->c->H, sizeof(float)) : NULL};
     double before = fm_meter_flops();
     fm_sweep_tap(r->sweep, &taps);
-    must(fm_sweep_run(r->sweep, &batch, 1, &lane, 1, visitor, &measure, NULL, &err), &err);
+    assert_ok(fm_sweep_run(r->sweep, &batch, 1, &lane, 1, visitor, &measure, NULL, &err));
     free(taps.dx);
     return fm_meter_flops() - before;
 }
@@ -279,9 +270,8 @@ TEST(a_cache_is_what_attention_keeps)
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         struct fm_hfdir dir = {0};
         struct fm_config c;
-        struct fm_err err = {0};
-        must(fm_hfdir_open(&dir, model_path(known[i].model), &err), &err);
-        must(fm_config_parse(&c, dir.config, dir.config_bytes, &err), &err);
+        assert_ok(fm_hfdir_open(&dir, model_path(known[i].model), &err));
+        assert_ok(fm_config_parse(&c, dir.config, dir.config_bytes, &err));
         struct fm_runtimes_cache have = fm_runtimes_cache(&c, 16);
         assert_int_equal(have.token, known[i].cache.token);
         assert_int_equal(have.window_token, known[i].cache.window_token);

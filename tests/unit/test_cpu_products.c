@@ -16,7 +16,7 @@ static const struct fm_ops *cpu(void)
 {
     const struct fm_ops *ops = NULL;
     struct fm_err err = {0};
-    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
     return ops;
 }
 
@@ -45,7 +45,6 @@ KERNEL_TEST(products_stay_on_the_calling_thread)
 KERNEL_TEST(bf16_is_refused_by_name_without_the_instructions)
 {
     const struct fm_ops *ops = NULL;
-    struct fm_err err = {0};
     int code = fm_ops_cpu(&ops, FM_PRECISION_BF16, &err);
     FILE *f = fopen("/proc/cpuinfo", "r");
     char *line = NULL;

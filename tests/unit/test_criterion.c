@@ -17,8 +17,7 @@ static void rank_by(struct runs *r, enum fm_criterion criterion)
     fm_rank_defaults(&options);
     options.criterion = criterion;
     runs_whole(r);
-    if (fm_rank(&r->run, &options, &report, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_rank(&r->run, &options, &report, &err));
     assert_int_equal(report.criterion, criterion);
     fm_rank_report_release(&report);
 }
@@ -59,7 +58,6 @@ TEST(scores_are_those_of_pytorch)
 TEST(the_bytes_depend_on_nothing_else)
 {
     struct runs r;
-    struct fm_err err = {0};
     struct fm_rank_options options;
     struct fm_rank_report report = {0};
     fm_rank_defaults(&options);
@@ -75,7 +73,7 @@ TEST(the_bytes_depend_on_nothing_else)
     r.run.machine.memory = 64 << 10;
     r.run.outputs.state = runs_path(r.state, "rank.state");
     r.countdown = 1; /* before the second of three groups */
-    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    assert_ok(fm_pool_start(2, &err));
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
     fm_rank_report_release(&report);
     r.stop = 0;
@@ -114,18 +112,16 @@ TEST(other_scores_do_not_compare_experts)
     const enum fm_method refused[] = {FM_METHOD_SALIENCY, FM_METHOD_WALK, FM_METHOD_EXCHANGE,
                                       FM_METHOD_LEARNED};
     struct runs r;
-    struct fm_err err = {0};
     runs_init(&r, NULL, "energy.fm");
     runs_tokens(&r, 40, 11);
     rank_by(&r, FM_CRITERION_ENERGY);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        assert_int_equal(train_on_energy(refused[i], 4, &err), FM_ECONFIG);
-        assert_non_null(strstr(err.text, "--criterion taylor"));
+        assert_fails(train_on_energy(refused[i], 4, &err), FM_ECONFIG, "--criterion taylor");
         assert_non_null(strstr(err.text, fm_method_name(refused[i])));
     }
     assert_non_null(strstr(err.text, "--prior 0"));
-    assert_int_equal(train_on_energy(FM_METHOD_LEARNED, 0, &err), FM_OK);
-    assert_int_equal(train_on_energy(FM_METHOD_UNIFORM, 4, &err), FM_OK);
+    assert_ok(train_on_energy(FM_METHOD_LEARNED, 0, &err));
+    assert_ok(train_on_energy(FM_METHOD_UNIFORM, 4, &err));
 }
 
 TEST_MAIN(NULL, NULL)

@@ -112,8 +112,7 @@ TEST(rows_apart_and_sums_are_scanned)
 TEST(a_table_has_one_scanned_table)
 {
     const struct fm_ops *cpu, *ref = fm_ops_ref();
-    struct fm_err err = {0};
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     const struct fm_ops *a = fm_ops_scanned(ref), *b = fm_ops_scanned(cpu);
     assert_ptr_not_equal(a, b);
     assert_ptr_equal(a, fm_ops_scanned(ref));

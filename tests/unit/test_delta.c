@@ -147,7 +147,7 @@ static const struct fm_ops *cpu(void)
 {
     const struct fm_ops *ops = NULL;
     struct fm_err err = {0};
-    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
     return ops;
 }
 

@@ -12,16 +12,13 @@ static void documents_are(const char *name, const char *text, size_t size, bool 
     const char *record = "";
     char dst[256];
     int n = 0;
-    if (fm_documents_open(&d, scratch_write(name, text, size), blocks, &err) != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_documents_open(&d, scratch_write(name, text, size), blocks, &err));
     for (size_t length, bytes; record; n++) {
         uint64_t line;
-        if (fm_documents_next(&d, &record, &bytes, &line, &err) != FM_OK)
-            fail_msg("%s", err.text);
+        assert_ok(fm_documents_next(&d, &record, &bytes, &line, &err));
         if (!record)
             break;
-        if (fm_documents_text(&d, "text", record, bytes, dst, &length, &err) != FM_OK)
-            fail_msg("%s", err.text);
+        assert_ok(fm_documents_text(&d, "text", record, bytes, dst, &length, &err));
         if (!wanted[n] || strlen(wanted[n]) != length || memcmp(dst, wanted[n], length) != 0)
             fail_msg("%s: document %d is '%.*s'", name, n, (int)length, dst);
     }
@@ -65,20 +62,19 @@ TEST(rows_may_lie_across_pieces)
         size += (size_t)sprintf(text + size, "\"}%s", i % 3 ? "\n" : "\r\n\n");
     }
     struct fm_documents d;
-    struct fm_err err = {0};
     const char *record;
     uint64_t line;
     assert_int_equal(fm_documents_open(&d, scratch_write("long.jsonl", text, size), false, &err),
                      0);
     for (int i = 0; i < ROWS; i++) {
-        assert_int_equal(fm_documents_next(&d, &record, &bytes, &line, &err), FM_OK);
+        assert_ok(fm_documents_next(&d, &record, &bytes, &line, &err));
         assert_non_null(record);
         assert_int_equal(line, 1 + i + (i + 2) / 3);
-        assert_int_equal(fm_documents_text(&d, "text", record, bytes, dst, &length, &err), FM_OK);
+        assert_ok(fm_documents_text(&d, "text", record, bytes, dst, &length, &err));
         assert_int_equal(strtol(dst, NULL, 10), i);
         assert_int_equal(dst[length - 1], 'a' + i % 26);
     }
-    assert_int_equal(fm_documents_next(&d, &record, &bytes, &line, &err), FM_OK);
+    assert_ok(fm_documents_next(&d, &record, &bytes, &line, &err));
     assert_null(record);
     assert_true(d.capacity <= 4 << 20);
     fm_documents_close(&d);
@@ -91,13 +87,12 @@ TEST(a_line_of_2_gb_is_refused_early)
     static const char *const names[] = {"huge.jsonl", "huge.txt"};
     for (int i = 0; i < 2; i++) {
         struct fm_documents d;
-        struct fm_err err = {0};
         const char *record;
         size_t size;
         uint64_t line;
         const char *path = scratch_write(names[i], "{\"text\": \"\n{\"text\": \"", 21);
         assert_int_equal(truncate(path, (off_t)2 << 30), 0);
-        assert_int_equal(fm_documents_open(&d, path, false, &err), FM_OK);
+        assert_ok(fm_documents_open(&d, path, false, &err));
         int rc = fm_documents_next(&d, &record, &size, &line, &err);
         if (rc == FM_OK)
             rc = fm_documents_next(&d, &record, &size, &line, &err);
@@ -112,14 +107,13 @@ TEST(a_line_of_2_gb_is_refused_early)
 TEST(a_file_that_shrinks_is_an_error)
 {
     struct fm_documents d;
-    struct fm_err err = {0};
     const char *record = "";
     size_t size;
     uint64_t line;
     int rc = FM_OK;
     const char *path = scratch_write("shrinks.txt", "one\n\n", 5);
     assert_int_equal(truncate(path, 5 << 20), 0);
-    assert_int_equal(fm_documents_open(&d, path, true, &err), FM_OK);
+    assert_ok(fm_documents_open(&d, path, true, &err));
     assert_int_equal(truncate(path, 3 << 20), 0);
     while (rc == FM_OK && record)
         rc = fm_documents_next(&d, &record, &size, &line, &err);

@@ -171,7 +171,6 @@ TEST(one_layer_counts_for_all)
     for (int q = -1; q < 0 || fm_quantisers[q]; q++) {
         struct fm_exportplan p;
         struct fm_export_options o = form_of(&fm_layout_uniform);
-        struct fm_err err = {0};
         uint64_t counted = 0, planned = 0;
         o.quantise = q < 0 ? NULL : fm_quantisers[q];
         if (fm_exportplan_begin(&p, &opened, &o, &err) == FM_OK) {
@@ -200,7 +199,6 @@ TEST(rounded_experts_are_planes_of_whole_groups)
             struct fm_export_options o = form_of(layouts[i]);
             uint64_t codes = 0, apart = 0;
             o.quantise = fm_quantisers[q];
-            struct fm_err err = {0};
             if (fm_exportplan_begin(&p, &opened, &o, &err) == FM_ECONFIG) { /* sizes of others */
                 fm_exportplan_release(&p);
                 continue;

@@ -59,7 +59,6 @@ TEST(what_is_there_is_counted)
 {
     struct fm_config c = config_of(&behind);
     struct fm_extra x = {0};
-    struct fm_err err = {0};
     char text[FM_EXTRA_TEXT];
     assert_true(add(&x, &c, "model.layers.46.eh_proj.weight", 10));
     assert_true(add(&x, &c, "model.layers.48.shared_head.norm.weight", 3));
@@ -70,11 +69,10 @@ TEST(what_is_there_is_counted)
     assert_string_equal(text, "46, 48");
     assert_int_equal(fm_extra_layers(&x), 2);
     /* Layer 48 may be a decoder layer that was cut off. */
-    assert_int_equal(fm_extra_check(&x, &c, &err), FM_EFORMAT);
-    assert_non_null(strstr(err.text, "layer 48"));
+    assert_fails(fm_extra_check(&x, &c, &err), FM_EFORMAT, "layer 48");
     assert_non_null(strstr(err.text, "'model.layers.48.eh_proj.weight' is missing"));
     assert_true(add(&x, &c, "model.layers.48.eh_proj.weight", 1));
-    assert_int_equal(fm_extra_check(&x, &c, &err), FM_OK);
+    assert_ok(fm_extra_check(&x, &c, &err));
     cJSON *json = cJSON_CreateObject();
     fm_extra_json(json, &(struct fm_extra){0});
     assert_null(json->child);
@@ -121,10 +119,9 @@ TEST(config_json_says_how_many)
                  {"{\"modules\": 3, \"ahead\": false}", 0},
                  {"{\"modules\": null}", 0}};
     struct fm_config c = config_of(&beside);
-    struct fm_err err = {0};
     char note[FM_EXTRA_NOTE];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        assert_int_equal(read_keys(&c, cases[i].text, &err), FM_OK);
+        assert_ok(read_keys(&c, cases[i].text, &err));
         assert_int_equal(c.extra_layers, cases[i].layers);
     }
     assert_int_equal(read_keys(&c, "{\"modules\": 17}", &err), FM_ECONFIG);
@@ -139,17 +136,15 @@ TEST(config_json_says_how_many)
     assert_string_equal(note, "config.json speaks of 1 layer for multi-token prediction, the "
                               "checkpoint has 0");
     c = config_of(&without);
-    assert_int_equal(read_keys(&c, "{\"modules\": 17}", &err), FM_OK);
+    assert_ok(read_keys(&c, "{\"modules\": 17}", &err));
 }
 
 TEST(indexers_are_refused)
 {
-    struct fm_err err = {0};
     struct fm_config c = {.family = fm_families_find("deepseek_v3")};
-    assert_int_equal(fm_extra_refuse(&c, "model.layers.0.self_attn.q_proj.weight", &err), FM_OK);
-    assert_int_equal(fm_extra_refuse(&c, "model.layers.0.self_attn.indexer.wk.weight", &err),
-                     FM_ECONFIG);
-    assert_non_null(strstr(err.text, "'model.layers.0.self_attn.indexer.wk.weight'"));
+    assert_ok(fm_extra_refuse(&c, "model.layers.0.self_attn.q_proj.weight", &err));
+    assert_fails(fm_extra_refuse(&c, "model.layers.0.self_attn.indexer.wk.weight", &err),
+                 FM_ECONFIG, "'model.layers.0.self_attn.indexer.wk.weight'");
 }
 
 TEST_MAIN(NULL, NULL)

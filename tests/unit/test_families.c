@@ -270,13 +270,12 @@ TEST(every_key_of_a_golden_config_is_known)
     for (size_t i = 0; i < MODELS; i++) {
         struct fm_hfdir dir = {0};
         struct fm_config config;
-        struct fm_err err = {0};
         cJSON *json = NULL;
         char path[64];
         snprintf(path, sizeof path, "golden/%s", odd_models[i]);
-        assert_int_equal(fm_hfdir_open(&dir, path, &err), FM_OK);
-        assert_int_equal(fm_config_parse(&config, dir.config, dir.config_bytes, &err), FM_OK);
-        assert_int_equal(fm_json_tree(&json, dir.config, dir.config_bytes, &err), FM_OK);
+        assert_ok(fm_hfdir_open(&dir, path, &err));
+        assert_ok(fm_config_parse(&config, dir.config, dir.config_bytes, &err));
+        assert_ok(fm_json_tree(&json, dir.config, dir.config_bytes, &err));
         for (const cJSON *v = json->child; v; v = v->next, keys++)
             if (strcmp(v->string, FM_HFTEXT_WRAPPER) != 0 &&
                 !fm_families_knows(config.family, v->string))

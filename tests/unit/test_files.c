@@ -34,9 +34,8 @@ static void refuses(const char *name, int code, const char *why)
 {
     struct fm_files f;
     struct fm_err err = {0};
-    int rc = fm_files_list(&f, scratch(name), &(struct fm_files_rule){.without = none}, &err);
-    if (rc != code || !strstr(err.text, why))
-        fail_msg("%s: wanted %d with '%s', got %d: %s", name, code, why, rc, err.text);
+    assert_fails(fm_files_list(&f, scratch(name), &(struct fm_files_rule){.without = none}, &err),
+                 code, why);
     fm_files_release(&f);
 }
 
@@ -102,7 +101,6 @@ TEST(what_is_no_file_is_refused)
 TEST(digests_are_read_from_the_files)
 {
     struct fm_files f;
-    struct fm_err err = {0};
     char hex[FM_SHA256_HEX], *million = malloc(1000000);
     assert_non_null(million);
     memset(million, 'a', 1000000);
@@ -112,10 +110,9 @@ TEST(digests_are_read_from_the_files)
     free(million);
     const char *path = scratch("h");
     const struct fm_run_options run = {0};
-    assert_int_equal(fm_files_list(&f, path, &(struct fm_files_rule){.without = none}, &err),
-                     FM_OK);
+    assert_ok(fm_files_list(&f, path, &(struct fm_files_rule){.without = none}, &err));
     assert_int_equal(fm_files_bytes(&f), 1000003);
-    assert_int_equal(fm_files_hash(&f, &run, &err), FM_OK);
+    assert_ok(fm_files_hash(&f, &run, &err));
     fm_sha256_hex(hex, &f.entry[0].digest); /* FIPS 180-4's examples */
     assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     fm_sha256_hex(hex, &f.entry[1].digest);

@@ -108,8 +108,8 @@ static int put_file(const char *path, bool force, const char *text)
 {
     struct fm_output o;
     struct fm_err err = {0};
-    assert_int_equal(fm_output_open(&o, path, true, force, &err), FM_OK);
-    assert_int_equal(fm_output_write(&o, text, strlen(text), &err), FM_OK);
+    assert_ok(fm_output_open(&o, path, true, force, &err));
+    assert_ok(fm_output_write(&o, text, strlen(text), &err));
     calls[0] = '\0';
     return fm_output_commit(&o, &failure);
 }
@@ -137,11 +137,11 @@ static int put_directory(const char *path, bool force, int failing_fsync)
     struct fm_outdir d;
     struct fm_output o;
     struct fm_err err = {0};
-    assert_int_equal(fm_outdir_open(&d, path, force ? &all_listed : NULL, &err), FM_OK);
+    assert_ok(fm_outdir_open(&d, path, force ? &all_listed : NULL, &err));
     calls[0] = '\0';
-    assert_int_equal(fm_outdir_file(&d, &o, MARK, &err), FM_OK);
-    assert_int_equal(fm_output_write(&o, "{}", 2, &err), FM_OK);
-    assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+    assert_ok(fm_outdir_file(&d, &o, MARK, &err));
+    assert_ok(fm_output_write(&o, "{}", 2, &err));
+    assert_ok(fm_output_commit(&o, &err));
     fsync_fails = failing_fsync;
     return fm_outdir_commit(&d, &failure);
 }
@@ -216,11 +216,11 @@ static void put_parts(const char *text, bool force, int failing_fsync, int want)
     snprintf(first, sizeof first, "%s", scratch("parts/first"));
     snprintf(second, sizeof second, "%s", scratch("parts/second"));
     char *const name[] = {first, second};
-    assert_int_equal(fm_outdir_spread_open(&d, scratch("parts/all"), name, 2, force, &err), FM_OK);
+    assert_ok(fm_outdir_spread_open(&d, scratch("parts/all"), name, 2, force, &err));
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(fm_outdir_file(&d, &o, i ? "second" : "first", &err), FM_OK);
-        assert_int_equal(fm_output_write(&o, text, strlen(text), &err), FM_OK);
-        assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+        assert_ok(fm_outdir_file(&d, &o, i ? "second" : "first", &err));
+        assert_ok(fm_output_write(&o, text, strlen(text), &err));
+        assert_ok(fm_output_commit(&o, &err));
     }
     fsync_fails = failing_fsync;
     assert_int_equal(fm_outdir_spread(&d, name, 2, force, &failure), want);
@@ -252,14 +252,13 @@ TEST(a_directory_with_a_users_file_is_no_temporary)
     static const struct fm_outdir_listed ours = {MARK, is_ours, NULL};
     struct fm_outdir d;
     struct fm_output o;
-    struct fm_err err = {0};
     scratch_mkdir("kept");
     assert_int_equal(put_directory(scratch("kept/model"), false, 0), FM_OK);
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(fm_outdir_open(&d, scratch("kept/model"), &ours, &err), FM_OK);
-        assert_int_equal(fm_outdir_file(&d, &o, MARK, &err), FM_OK);
-        assert_int_equal(fm_output_write(&o, "[]", 2, &err), FM_OK);
-        assert_int_equal(fm_output_commit(&o, &err), FM_OK);
+        assert_ok(fm_outdir_open(&d, scratch("kept/model"), &ours, &err));
+        assert_ok(fm_outdir_file(&d, &o, MARK, &err));
+        assert_ok(fm_output_write(&o, "[]", 2, &err));
+        assert_ok(fm_output_commit(&o, &err));
         user_makes = again ? NULL : "notes.txt";
         exchange_fails = false;
         assert_int_equal(fm_outdir_commit(&d, &failure), again ? FM_OK : FM_ECREATE);

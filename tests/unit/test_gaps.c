@@ -29,7 +29,7 @@ static struct fm_gaps gaps_of(int size)
 static void add(struct fm_masks *f, const uint32_t *widths, int at)
 {
     struct fm_err err = {0};
-    assert_int_equal(fm_masks_append(f, widths, FM_METHOD_WALK, at, &err), FM_OK);
+    assert_ok(fm_masks_append(f, widths, FM_METHOD_WALK, at, &err));
     f->mask[f->count - 1].quality = (struct fm_quality){.ce = at, .positions = 1};
 }
 
@@ -38,7 +38,7 @@ static void make_family(struct fm_masks *f)
 {
     struct fm_err err = {0};
     fm_masks_init(f, M, E, I);
-    assert_int_equal(fm_masks_full(f, FM_METHOD_WALK, &err), FM_OK);
+    assert_ok(fm_masks_full(f, FM_METHOD_WALK, &err));
     f->mask[0].quality.positions = 1;
     add(f, (const uint32_t[X]){10, 50, 40, 100, 100, 100, 100, 100}, 7);
     add(f, (const uint32_t[X]){100, 50, 40, 100, 10, 40, 40, 20}, 9);
@@ -60,12 +60,11 @@ static void has_every_target(const struct fm_masks *f, uint64_t flip)
 
 TEST(gaps_are_filled_by_single_steps)
 {
-    struct fm_err err = {0};
     struct fm_masks from, f;
     struct fm_gaps gaps = gaps_of(1);
     make_family(&from);
     fm_masks_init(&f, M, E, I);
-    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
     has_every_target(&f, FLIP);
     /* 40 channels are 0.05; 200 and 400 are from's own. */
     assert_int_equal(f.count, 17);
@@ -86,14 +85,13 @@ TEST(gaps_are_filled_by_single_steps)
 
 TEST(a_whole_family_stays_as_it_is)
 {
-    struct fm_err err = {0};
     struct fm_masks from, f, again;
     struct fm_gaps gaps = gaps_of(1);
     make_family(&from);
     fm_masks_init(&f, M, E, I);
     fm_masks_init(&again, M, E, I);
-    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
-    assert_int_equal(fm_gaps_fill(&again, &f, &gaps, &err), FM_OK);
+    assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
+    assert_ok(fm_gaps_fill(&again, &f, &gaps, &err));
     assert_int_equal(again.count, f.count);
     assert_memory_equal(again.widths, f.widths, (size_t)f.count * X * sizeof *f.widths);
     fm_masks_release(&from);
@@ -103,14 +101,13 @@ TEST(a_whole_family_stays_as_it_is)
 
 TEST(the_narrowest_mask_ends_a_family_that_cannot_go_on)
 {
-    struct fm_err err = {0};
     struct fm_masks from, f;
     struct fm_decimal one = {1, 1};
     struct fm_gaps gaps = gaps_of(1);
     gaps.until = &one;
     make_family(&from);
     fm_masks_init(&f, M, E, I);
-    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
     assert_int_equal(f.mask[f.count - 1].removed, 720);
     fm_masks_release(&from);
     fm_masks_release(&f);
@@ -118,14 +115,13 @@ TEST(the_narrowest_mask_ends_a_family_that_cannot_go_on)
 
 TEST(tied_experts_go_together)
 {
-    struct fm_err err = {0};
     struct fm_masks from, f;
     struct fm_gaps gaps = gaps_of(E);
     fm_masks_init(&from, M, E, I);
     fm_masks_init(&f, M, E, I);
-    assert_int_equal(fm_masks_full(&from, FM_METHOD_SALIENCY, &err), FM_OK);
+    assert_ok(fm_masks_full(&from, FM_METHOD_SALIENCY, &err));
     add(&from, (const uint32_t[X]){40, 40, 40, 40, 50, 50, 50, 50}, 1);
-    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
+    assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
     has_every_target(&f, E * FLIP);
     for (int b = 0; b < f.count; b++)
         for (int x = 0; x < X; x++)
@@ -136,14 +132,13 @@ TEST(tied_experts_go_together)
 
 TEST(widths_of_a_nested_family_never_grow)
 {
-    struct fm_err err = {0};
     struct fm_masks from, f, nested;
     struct fm_gaps gaps = gaps_of(1);
     make_family(&from);
     fm_masks_init(&f, M, E, I);
     fm_masks_init(&nested, M, E, I);
-    assert_int_equal(fm_gaps_fill(&f, &from, &gaps, &err), FM_OK);
-    assert_int_equal(fm_gaps_nest(&nested, &f, &gaps, &err), FM_OK);
+    assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
+    assert_ok(fm_gaps_nest(&nested, &f, &gaps, &err));
     has_every_target(&nested, 2 * FLIP);
     for (int b = 1; b < nested.count; b++)
         for (int x = 0; x < X; x++)

@@ -41,8 +41,7 @@ static void add_gradient(struct fm_logits *z, const double *dz, const double *q)
 TEST(the_gradient_of_tied_logits_is_the_sum)
 {
     struct fm_actions actions;
-    struct fm_err err = {0};
-    assert_int_equal(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err), FM_OK);
+    assert_ok(fm_actions_parse(&actions, FM_ACTIONS_PAPER, I, 1, &err));
     for (int g = FM_PER_LAYER; g <= FM_PER_MODEL; g++) {
         int size = fm_granularity_size((enum fm_granularity)g, L, E);
         struct fm_logits free_ones = {0}, tied = {0};
@@ -51,8 +50,8 @@ TEST(the_gradient_of_tied_logits_is_the_sum)
             dz[i] = (i * 37 % 23) / 7.0 - 1;
         for (int x = 0; x < X; x++)
             q[x] = 0.05 + 0.01 * (x * 7 % 11);
-        assert_int_equal(fm_logits_init(&free_ones, &actions, X, &err), FM_OK);
-        assert_int_equal(fm_logits_init(&tied, &actions, X / size, &err), FM_OK);
+        assert_ok(fm_logits_init(&free_ones, &actions, X, &err));
+        assert_ok(fm_logits_init(&tied, &actions, X / size, &err));
         add_gradient(&free_ones, dz, q);
         fm_granularity_sum(dz, dz, X, size, A);
         fm_granularity_sum(q, q, X, size, 1);

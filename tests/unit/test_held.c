@@ -6,18 +6,11 @@
 #include "lib/model/model.h"
 #include "tests/unit/test.h"
 
-static struct fm_err err;
-
-static void check(int rc)
-{
-    if (rc != FM_OK)
-        fail_msg("%s", err.text);
-}
-
 static struct fm_model *open_model(const char *path, uint64_t memory, const struct fm_ops *ops)
 {
+    struct fm_err err = {0};
     struct fm_model *m;
-    check(fm_model_open(&m, path, memory, &err));
+    assert_ok(fm_model_open(&m, path, memory, &err));
     fm_model_use(m, ops);
     return m;
 }
@@ -50,8 +43,8 @@ TEST(values_are_the_same_in_either_type)
         for (int l = 0; l < c->L; l++) {
             const struct fm_layer *want, *got;
             size_t mlp = (size_t)fm_config_mlp(c, l) * H, experts = (size_t)c->E * I * H;
-            check(fm_model_layer(wide, l, -1, &want, &err));
-            check(fm_model_layer(narrow, l, -1, &got, &err));
+            assert_ok(fm_model_layer(wide, l, -1, &want, &err));
+            assert_ok(fm_model_layer(narrow, l, -1, &got, &err));
             dense += fm_config_moe(c, l) < 0;
             assert_int_equal(want->mlp_down.dtype, FM_F32);
             assert_int_equal(got->mlp_down.dtype, FM_BF16);
@@ -81,13 +74,13 @@ TEST(half_the_bytes_let_more_layers_stay)
     m = open_model("golden/odd-qwen2", least + wide, fm_ops_ref());
     const struct fm_layer *layer;
     uint64_t before = fm_model_resident_bytes(m);
-    check(fm_model_layer(m, 0, -1, &layer, &err));
+    assert_ok(fm_model_layer(m, 0, -1, &layer, &err));
     fm_model_use(m, fm_ops_cpu_bf16());
-    check(fm_model_layer(m, 0, -1, &layer, &err));
+    assert_ok(fm_model_layer(m, 0, -1, &layer, &err));
     assert_int_equal(layer->mlp_down.dtype, FM_BF16);
     assert_true(fm_model_resident_bytes(m) <= before);
     fm_model_use(m, fm_ops_ref());
-    check(fm_model_layer(m, 0, -1, &layer, &err));
+    assert_ok(fm_model_layer(m, 0, -1, &layer, &err));
     assert_int_equal(layer->mlp_down.dtype, FM_F32);
     assert_true(fm_model_resident_bytes(m) == before);
     fm_model_close(m);
@@ -98,7 +91,7 @@ TEST(other_types_are_held_in_float32)
 {
     struct fm_model *m = open_model("golden/odd-mixtral", 0, fm_ops_cpu_bf16());
     const struct fm_layer *layer;
-    check(fm_model_layer(m, 0, -1, &layer, &err));
+    assert_ok(fm_model_layer(m, 0, -1, &layer, &err));
     assert_int_equal(layer->gate_up.dtype, FM_F32);
     fm_model_close(m);
 }

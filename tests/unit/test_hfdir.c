@@ -42,9 +42,7 @@ static void is_refused(const char *name, int code, const char *text)
 {
     struct fm_hfdir dir;
     struct fm_err err = {0};
-    int rc = fm_hfdir_open(&dir, scratch(name), &err);
-    if (rc != code || !strstr(err.text, text))
-        fail_msg("%s: %d \"%s\", wanted %d \"%s\"", name, rc, err.text, code, text);
+    assert_fails(fm_hfdir_open(&dir, scratch(name), &err), code, text);
     assert_non_null(strstr(err.text, scratch(name)));
     fm_hfdir_close(&dir);
 }
@@ -52,12 +50,9 @@ static void is_refused(const char *name, int code, const char *text)
 TEST(opens_shards_by_their_index)
 {
     struct fm_hfdir dir;
-    struct fm_err err = {0};
     const struct fm_shard *shard = NULL;
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
-    int rc = fm_hfdir_open(&dir, scratch(name), &err);
-    if (rc != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_hfdir_open(&dir, scratch(name), &err));
     assert_int_equal(dir.shards, 2);
     assert_int_equal(dir.places, 3);
     const struct fm_tensor *t = find_tensor(&dir, "c", &shard);
@@ -74,12 +69,11 @@ TEST(opens_shards_by_their_index)
 TEST(opens_a_single_file)
 {
     struct fm_hfdir dir;
-    struct fm_err err = {0};
     scratch_mkdir("single");
     scratch_put("single", "config.json", "{\"a\": 1}");
     is_refused("single", FM_ENOENT, "neither model.safetensors nor");
     put_shard("single", "model.safetensors", A, 6);
-    assert_int_equal(fm_hfdir_open(&dir, scratch("single"), &err), FM_OK);
+    assert_ok(fm_hfdir_open(&dir, scratch("single"), &err));
     assert_int_equal(dir.shards, 1);
     assert_int_equal(dir.config_bytes, 8);
     fm_hfdir_close(&dir);
@@ -91,7 +85,6 @@ TEST(opens_a_single_file)
 TEST(follows_the_links_of_a_cache)
 {
     struct fm_hfdir dir;
-    struct fm_err err = {0};
     scratch_mkdir("cache");
     scratch_mkdir("cache/blobs");
     scratch_mkdir("cache/snapshots");
@@ -106,9 +99,7 @@ TEST(follows_the_links_of_a_cache)
             symlink(target, scratch(scratch_inside("cache/snapshots/0123", links[i][1]))) == 0,
             "symlink");
     }
-    int rc = fm_hfdir_open(&dir, scratch("cache/snapshots/0123"), &err);
-    if (rc != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_hfdir_open(&dir, scratch("cache/snapshots/0123"), &err));
     assert_non_null(find_tensor(&dir, "a", NULL));
     fm_hfdir_close(&dir);
 }
@@ -150,7 +141,6 @@ TEST(links_decide_nothing_dangerous)
 TEST(two_models_in_one_directory_are_one_too_many)
 {
     struct fm_hfdir dir;
-    struct fm_err err = {0};
     const char *name = make(MAP(SHARD_A, SHARD_B, SHARD_B));
     put_shard(name, "model.safetensors", A, 6);
     is_refused(name, FM_ECONFIG, "remove the one that is outdated");
@@ -158,7 +148,7 @@ TEST(two_models_in_one_directory_are_one_too_many)
     scratch_put("named", "config.json", "{}");
     put_shard("named", "model.safetensors", A, 6);
     scratch_put("named", INDEX, "{\"weight_map\":{\"a\":\"model.safetensors\"}}");
-    assert_int_equal(fm_hfdir_open(&dir, scratch("named"), &err), FM_OK);
+    assert_ok(fm_hfdir_open(&dir, scratch("named"), &err));
     fm_hfdir_close(&dir);
 }
 
@@ -178,10 +168,7 @@ TEST(shard_names_stay_in_the_directory)
 TEST(opens_the_golden_model)
 {
     struct fm_hfdir dir;
-    struct fm_err err = {0};
-    int rc = fm_hfdir_open(&dir, "golden/odd-mixtral", &err);
-    if (rc != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_hfdir_open(&dir, "golden/odd-mixtral", &err));
     assert_int_equal(dir.shards, 2);
     const struct fm_tensor *t = find_tensor(&dir, "model.embed_tokens.weight", NULL);
     assert_non_null(t);
@@ -218,8 +205,7 @@ TEST(a_wide_index_is_quick)
     free(index);
     free(json);
     struct fm_hfdir dir;
-    struct fm_err err = {0};
-    assert_int_equal(fm_hfdir_open(&dir, scratch("wide"), &err), FM_OK);
+    assert_ok(fm_hfdir_open(&dir, scratch("wide"), &err));
     assert_int_equal(dir.places, SHARDS * EACH);
     for (int i = 0; i < SHARDS * EACH; i++) {
         const struct fm_shard *shard = NULL;

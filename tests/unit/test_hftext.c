@@ -7,7 +7,7 @@ static char *text_of(const char *config)
 {
     char *text;
     struct fm_err err = {0};
-    assert_int_equal(fm_hftext_config(&text, config, strlen(config), &err), FM_OK);
+    assert_ok(fm_hftext_config(&text, config, strlen(config), &err));
     return text;
 }
 
@@ -29,8 +29,7 @@ TEST(a_wrapper_has_a_text_part)
     assert_non_null(strstr(text, "[-1e1, \"9.0\"]"));
     assert_true(fm_hftext_wrapped(text, strlen(text)));
     char *whole = NULL;
-    struct fm_err err = {0};
-    assert_int_equal(fm_hftext_wrap(&whole, text, strlen(text), &err), FM_OK);
+    assert_ok(fm_hftext_wrap(&whole, text, strlen(text), &err));
     assert_non_null(strstr(whole, "\"architectures\": [\"XyForConditionalGeneration\"]"));
     assert_non_null(strstr(whole, "\"vision\": 1"));
     assert_non_null(strstr(whole, "\"eps\": 1e-06"));
@@ -51,12 +50,11 @@ TEST(a_text_part_without_a_model_type_is_the_wrappers)
 TEST(a_wrappers_prefix_is_before_all_names_or_inside)
 {
     char whole[FM_ST_NAME_BYTES_MAX + 1];
-    struct fm_err err = {0};
-    assert_int_equal(fm_hftext_name(whole, "model.norm.weight", false, &err), FM_OK);
+    assert_ok(fm_hftext_name(whole, "model.norm.weight", false, &err));
     assert_string_equal(whole, "model.language_model.norm.weight");
-    assert_int_equal(fm_hftext_name(whole, "lm_head.weight", false, &err), FM_OK);
+    assert_ok(fm_hftext_name(whole, "lm_head.weight", false, &err));
     assert_string_equal(whole, "lm_head.weight");
-    assert_int_equal(fm_hftext_name(whole, "lm_head.weight", true, &err), FM_OK);
+    assert_ok(fm_hftext_name(whole, "lm_head.weight", true, &err));
     assert_string_equal(whole, "language_model.lm_head.weight");
 }
 
@@ -66,7 +64,6 @@ TEST(a_text_without_its_wrapper_is_not_wrapped)
                                        "{\"fm_wrapper\":7,\"model_type\":\"xy_text\"}", "[1]", ""};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         char *whole = NULL;
-        struct fm_err err = {0};
         assert_int_equal(fm_hftext_wrap(&whole, none[i], strlen(none[i]), &err), FM_EFORMAT);
         assert_null(whole);
     }

@@ -13,8 +13,7 @@ static const struct fm_tensor tensors[] = {
 TEST(shards_fill_in_order_of_name_up_to_the_limit)
 {
     struct fm_hfwriter w;
-    struct fm_err err = {0};
-    assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 98, &err), FM_OK);
+    assert_ok(fm_hfwriter_plan(&w, tensors, 4, 98, &err));
     /* a and b are exactly 98; c is alone because d does not fit with it; d alone exceeds the
      * limit */
     assert_int_equal(w.files, 3);
@@ -38,8 +37,7 @@ TEST(shards_fill_in_order_of_name_up_to_the_limit)
 TEST(one_file_has_no_index)
 {
     struct fm_hfwriter w;
-    struct fm_err err = {0};
-    assert_int_equal(fm_hfwriter_plan(&w, tensors, 4, 4ull << 30, &err), FM_OK);
+    assert_ok(fm_hfwriter_plan(&w, tensors, 4, 4ull << 30, &err));
     assert_int_equal(w.files, 1);
     assert_string_equal(w.file[0].name, "model.safetensors");
     assert_null(w.index);
@@ -50,7 +48,6 @@ TEST(one_file_has_no_index)
 TEST(sizes_that_wrap_are_refused)
 {
     struct fm_hfwriter w;
-    struct fm_err err = {0};
     const struct fm_tensor huge = {
         .name = "x", .dtype = FM_F32, .dims = 2, .shape = {1ull << 40, 1ull << 40}};
     assert_int_equal(fm_hfwriter_plan(&w, &huge, 1, 98, &err), FM_ECONFIG);
@@ -61,7 +58,7 @@ static void set_all(const char *before, const struct fm_jsonedit *edit, int n, c
     struct fm_err err = {0};
     char *text = strdup(before);
     size_t size = strlen(text);
-    assert_int_equal(fm_jsonedit_set(&text, &size, edit, n, &err), FM_OK);
+    assert_ok(fm_jsonedit_set(&text, &size, edit, n, &err));
     assert_string_equal(text, after);
     assert_int_equal(size, strlen(after));
     free(text);
@@ -182,7 +179,6 @@ TEST(a_text_that_is_no_object_is_refused)
     static const struct fm_jsonedit edit = {"a", "2"};
     static const char *const bad[] = {"", "[1]", "{\"a\" 1}", "{\"a\": 1", "{\"a\": 1,}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct fm_err err = {0};
         char *text = strdup(bad[i]);
         size_t size = strlen(text);
         assert_int_equal(fm_jsonedit_set(&text, &size, &edit, 1, &err), FM_EFORMAT);

@@ -18,16 +18,14 @@ TEST(shapes_are_names_or_four_numbers)
     struct fm_kernelbench b;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_kernelbench_options o = small;
-        struct fm_err err = {0};
         o.shape = bad[i];
         assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
         fm_kernelbench_release(&b);
     }
     struct fm_kernelbench_options o = small;
-    struct fm_err err = {0};
     o.shape = "mixtral-8x7b";
     o.dtype = "bf16";
-    assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_OK);
+    assert_ok(fm_kernelbench_run(&o, true, &b, &err));
     assert_int_equal(b.bytes, 3ull * 2 * 8 * 4096 * 14336);
     assert_int_equal(b.rows, 0);
     fm_kernelbench_release(&b);
@@ -40,7 +38,6 @@ TEST(lists_that_make_no_sense_are_refused)
     struct fm_kernelbench b;
     for (size_t i = 0; i < 6; i++) {
         struct fm_kernelbench_options o = small;
-        struct fm_err err = {0};
         o.tokens = tokens[i];
         if (strcmp(tokens[i], "1,") != 0) /* a trailing comma is accepted */
             assert_int_equal(fm_kernelbench_run(&o, true, &b, &err), FM_EUSAGE);
@@ -54,8 +51,7 @@ TEST(lists_that_make_no_sense_are_refused)
 TEST(masks_mix_widths_and_remove_what_was_asked)
 {
     struct fm_kernelcase c = {0};
-    struct fm_err err = {0};
-    assert_int_equal(fm_kernelcase_shape(&c, &small, &err), FM_OK);
+    assert_ok(fm_kernelcase_shape(&c, &small, &err));
     assert_int_equal(c.layer.B, 3);
     assert_true(c.share[0] == 0 && c.share[1] >= 0.3 && c.share[1] < 0.35 && c.share[2] >= 0.6);
     int distinct = 0;
@@ -73,10 +69,9 @@ TEST(every_case_is_timed_and_right)
     for (int d = 0; d < 3; d++) {
         struct fm_kernelbench_options o = small;
         struct fm_kernelbench b;
-        struct fm_err err = {0};
         o.dtype = ((const char *[]){"f32", "bf16", "f16"})[d];
         o.peak = d == 0 ? 0 : small.peak; /* a repeated number is measured once */
-        assert_int_equal(fm_kernelbench_run(&o, false, &b, &err), FM_OK);
+        assert_ok(fm_kernelbench_run(&o, false, &b, &err));
         assert_int_equal(b.rows, 2 * 2 * 3);
         assert_true(b.bandwidth >= 0 && b.peak > 0 && (b.peak == small.peak) == (d > 0));
         for (int i = 0; i < b.rows; i++) {
@@ -97,10 +92,9 @@ TEST(work_is_that_of_the_routed_rows)
 {
     struct fm_kernelcase c = {.tokens_max = 33};
     struct fm_kernelbench b;
-    struct fm_err err = {0};
-    assert_int_equal(fm_kernelbench_run(&small, false, &b, &err), FM_OK);
-    assert_int_equal(fm_kernelcase_shape(&c, &small, &err), FM_OK);
-    assert_int_equal(fm_kernelcase_fill(&c, &err), FM_OK);
+    assert_ok(fm_kernelbench_run(&small, false, &b, &err));
+    assert_ok(fm_kernelcase_shape(&c, &small, &err));
+    assert_ok(fm_kernelcase_fill(&c, &err));
     double flops[3] = {0};
     for (int i = 0; i < 66; i++)
         for (int m = 0; m < 3; m++)

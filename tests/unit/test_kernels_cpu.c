@@ -538,7 +538,7 @@ static const struct fm_ops *cpu(void)
 {
     const struct fm_ops *ops = NULL;
     struct fm_err err = {0};
-    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
     return ops;
 }
 
@@ -581,12 +581,11 @@ static uint64_t fingerprint(const struct fm_ops *ops)
 KERNEL_TEST(any_number_of_threads_gives_the_same_bytes)
 {
     static const int threads[] = {2, 3, 5};
-    struct fm_err err = {0};
     uint64_t f32 = fingerprint(cpu()),
              bf16 = fm_dnnl_has_bf16() ? fingerprint(fm_ops_cpu_bf16()) : 0;
     assert_true(f32 != bf16);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(fm_pool_start(threads[i], &err), FM_OK);
+        assert_ok(fm_pool_start(threads[i], &err));
         assert_int_equal(fm_pool_threads(), threads[i]);
         for (int round = 0; round < 2; round++)
             assert_true(fingerprint(cpu()) == f32);

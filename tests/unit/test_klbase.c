@@ -24,7 +24,7 @@ static void check_row(const struct fm_klbase *b, int32_t chunk, int i, float spa
     struct fm_err err = {0};
     int V = b->shape.vocabulary;
     double sum = 0, most = -INFINITY;
-    assert_int_equal(fm_klbase_logprobs(b, chunk, i, logprob, row, &err), FM_OK);
+    assert_ok(fm_klbase_logprobs(b, chunk, i, logprob, row, &err));
     fill(logits, V, chunk * 100 + i, span);
     for (int k = 0; k < V; k++)
         most = fmax(most, (double)logits[k]);
@@ -48,24 +48,24 @@ static void round_trip(const struct fm_klbase_shape *shape, float span)
     int32_t ids[16];
     float logits[V_MAX], row[V_MAX];
     assert_true(shape->n_ctx <= 16 && shape->vocabulary <= V_MAX - 4);
-    assert_int_equal(fm_klbase_check(shape, &err), FM_OK);
-    assert_int_equal(fm_klbase_create(&w, path, true, shape, &err), FM_OK);
+    assert_ok(fm_klbase_check(shape, &err));
+    assert_ok(fm_klbase_create(&w, path, true, shape, &err));
     for (int32_t c = shape->chunks - 1; c >= 0; c--) { /* in any order */
         for (int32_t i = 0; i < shape->n_ctx; i++)
             ids[i] = (c + i) % shape->vocabulary;
-        assert_int_equal(fm_klbase_put_tokens(&w, c, ids, &err), FM_OK);
+        assert_ok(fm_klbase_put_tokens(&w, c, ids, &err));
         for (int i = 0; i < rows; i++) {
             fill(logits, shape->vocabulary, c * 100 + i, span);
             fm_klbase_encode(row, logits, shape->vocabulary);
-            assert_int_equal(fm_klbase_put_row(&w, c, i, row, &err), FM_OK);
+            assert_ok(fm_klbase_put_row(&w, c, i, row, &err));
         }
     }
-    assert_int_equal(fm_output_end(&w.out, FM_OK, &err), FM_OK);
-    assert_int_equal(fm_klbase_open(&b, path, &err), FM_OK);
+    assert_ok(fm_output_end(&w.out, FM_OK, &err));
+    assert_ok(fm_klbase_open(&b, path, &err));
     assert_memory_equal(&b.shape, shape, sizeof *shape);
     assert_int_equal(b.file.size, fm_klbase_bytes(shape));
     for (int32_t c = 0; c < shape->chunks; c++) {
-        assert_int_equal(fm_klbase_tokens(&b, c, ids, &err), FM_OK);
+        assert_ok(fm_klbase_tokens(&b, c, ids, &err));
         assert_int_equal(ids[shape->n_ctx - 1], (c + shape->n_ctx - 1) % shape->vocabulary);
         for (int i = 0; i < rows; i++)
             check_row(&b, c, i, span);
@@ -97,7 +97,6 @@ TEST(impossible_shapes_are_refused)
     const struct fm_klbase_shape bad[] = {
         {2, 100, 1}, {512, 0, 1}, {512, 100, 0}, {512, 100, INT32_MAX / 512 + 1}, {-1, -1, -1}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct fm_err err = {0};
         assert_int_equal(fm_klbase_check(&bad[i], &err), FM_EUSAGE);
     }
 }

@@ -12,17 +12,10 @@
 #define ODD "golden/odd-mixtral"
 #define GIB ((uint64_t)1 << 30)
 
-static struct fm_err err;
-
-static void must(int code)
-{
-    if (code != FM_OK)
-        fail_msg("%s", err.text);
-}
-
 /* The shard with a tensor of `filler` zero bytes before all others. */
 static void write_shard(const struct fm_shard *shard, uint64_t filler, const char *name)
 {
+    struct fm_err err = {0};
     static char json[1 << 16], data[1 << 20];
     char path[300];
     int used = snprintf(json, sizeof json,
@@ -44,7 +37,7 @@ static void write_shard(const struct fm_shard *shard, uint64_t filler, const cha
     }
     used += snprintf(json + used, sizeof json - (size_t)used, "}");
     assert_true((size_t)used < sizeof json && end - begin <= sizeof data);
-    must(fm_file_read(&shard->file, begin, data, (size_t)(end - begin), &err));
+    assert_ok(fm_file_read(&shard->file, begin, data, (size_t)(end - begin), &err));
     snprintf(path, sizeof path, "large/%.200s", shard->name);
     scratch_safetensors(path, json, (size_t)used, filler);
     FILE *f = fopen(scratch(path), "ab");
@@ -86,10 +79,11 @@ static void copy_config(void)
 
 static int make_large(void **unused)
 {
+    struct fm_err err = {0};
     (void)unused;
     struct fm_hfdir dir;
     scratch_mkdir("large");
-    must(fm_hfdir_open(&dir, ODD, &err));
+    assert_ok(fm_hfdir_open(&dir, ODD, &err));
     assert_int_equal(dir.shards, 2);
     write_shard(&dir.shard[0], 3 * GIB, "filler.1");
     write_shard(&dir.shard[1], 5 * GIB + 7, "filler.2");
@@ -103,7 +97,7 @@ TEST(a_large_checkpoint_lists_its_tensors)
 {
     struct fm_hfdir dir;
     uint64_t all = 0, last = 0;
-    must(fm_hfdir_open(&dir, scratch("large"), &err));
+    assert_ok(fm_hfdir_open(&dir, scratch("large"), &err));
     for (size_t i = 0; i < dir.places; i++) {
         const struct fm_tensor *t = dir.place[i].tensor;
         all += t->size;
@@ -121,13 +115,13 @@ static size_t layer_floats(const struct fm_config *c)
 TEST(weights_behind_4_gib_are_those_of_the_small_checkpoint)
 {
     struct fm_model *small, *large;
-    must(fm_model_open(&small, ODD, 1 << 30, &err));
-    must(fm_model_open(&large, scratch("large"), 1 << 30, &err));
+    assert_ok(fm_model_open(&small, ODD, 1 << 30, &err));
+    assert_ok(fm_model_open(&large, scratch("large"), 1 << 30, &err));
     const struct fm_config *c = fm_model_config(small);
     for (int l = 0; l < c->L; l++) {
         const struct fm_layer *a, *b;
-        must(fm_model_layer(small, l, -1, &a, &err));
-        must(fm_model_layer(large, l, l + 1 < c->L ? l + 1 : -1, &b, &err));
+        assert_ok(fm_model_layer(small, l, -1, &a, &err));
+        assert_ok(fm_model_layer(large, l, l + 1 < c->L ? l + 1 : -1, &b, &err));
         assert_memory_equal(a->gate_up.data, b->gate_up.data, 2 * layer_floats(c) * sizeof(float));
         assert_memory_equal(a->down.data, b->down.data, layer_floats(c) * sizeof(float));
         assert_memory_equal(a->router.w, b->router.w, (size_t)(c->E * c->H) * sizeof(float));
@@ -149,6 +143,7 @@ TEST(a_cut_large_checkpoint_is_refused)
 
 int main(void)
 {
+    struct fm_err err = {0};
     if (fm_pool_start(1, &err) != FM_OK)
         return 1;
     int failed = tests_run(make_large, NULL);

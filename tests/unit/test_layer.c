@@ -331,7 +331,6 @@ static void add_part(void *self, const struct fm_expert_view *v)
 TEST(spans_of_narrow_rows_are_seen_as_one)
 {
     const struct fm_ops *cpu = NULL;
-    struct fm_err err = {0};
     if (fm_ops_cpu(&cpu, FM_PRECISION_BF16, &err))
         skip();
     struct fm_pass pass = pass_with(cpu, NULL);
@@ -378,8 +377,7 @@ static void look_at(void *self, const struct fm_expert_view *v)
 TEST(a_visitor_sees_every_row_once)
 {
     const struct fm_ops *cpu = NULL;
-    struct fm_err err = {0};
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     struct fm_pass pass = pass_with(cpu, narrow);
     struct fm_expert_view where = {.layer = 3, .slot = 2};
     struct fm_visitor visitor = {.expert = look_at};
@@ -418,7 +416,6 @@ TEST(products_end_at_the_width_for_a_visitor_that_wants_no_more)
 {
     for (int i = 0; i < 2; i++) {
         const struct fm_ops *cpu = NULL;
-        struct fm_err err = {0};
         if (fm_ops_cpu(&cpu, i ? FM_PRECISION_BF16 : FM_PRECISION_F32, &err))
             continue;
         struct fm_pass pass = pass_with(cpu, narrow);
@@ -445,8 +442,7 @@ TEST(the_fast_table_agrees_with_the_definition)
 {
     const uint32_t *masks[] = {NULL, narrow};
     const struct fm_ops *cpu = NULL;
-    struct fm_err err = {0};
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     for (int i = 0; i < 2; i++) {
         struct fm_pass fast = pass_with(cpu, masks[i]), ref = pass_with(fm_ops_ref(), masks[i]);
         struct fm_expert_view where = {0};
@@ -472,9 +468,8 @@ TEST(the_fast_table_agrees_with_the_definition)
 TEST(a_weight_that_underflows_has_a_gradient_of_zero)
 {
     const struct fm_ops *ops[2] = {fm_ops_ref()};
-    struct fm_err err = {0};
     struct fm_layer steep = layer;
-    assert_int_equal(fm_ops_cpu(&ops[1], FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&ops[1], FM_PRECISION_F32, &err));
     set_router(&steep, draw(E * H, 400));
     for (int i = 0; i < 2; i++) {
         struct fm_pass pass = pass_with(ops[i], NULL);

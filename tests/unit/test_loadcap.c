@@ -136,8 +136,7 @@ TEST(every_byte_is_proved_by_the_checksums)
 {
     write_head();
     export_as(scratch("cap"), capped(LOW, HIGH));
-    struct fm_err err;
-    assert_int_equal(verify(scratch("cap"), scratch("head.fm"), &err), FM_OK);
+    assert_ok(verify(scratch("cap"), scratch("head.fm"), &err));
     expect_flip_found("model.layers.2.mlp.experts.down", 2, "layer 2, expert 4: channels");
     export_as(scratch("cap"), capped(LOW, HIGH));
     uint64_t last = resident[EXPERTS - 1] * 2 * GIVEN_H * 2;
@@ -152,7 +151,6 @@ TEST(a_cap_that_is_changed_in_its_text_is_found)
                                         "s/\"load_cap\": .*/\"load_cap\": [0.2],/",
                                         "s/\"load_cap\": .*/\"load_cap\": [0.6, 0.7],/",
                                         "/\"load_cap\"/d", "s/\"index\": 3/\"index\": 5/"};
-    struct fm_err err;
     char command[1024];
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         export_as(scratch("cap"), capped(LOW, HIGH));
@@ -215,10 +213,7 @@ TEST(what_lies_outside_of_the_cap_is_refused)
     bad[2].o.mask = 7;
     bad[4].o.layout = &fm_layout_layer;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct fm_err err = {0};
-        assert_int_equal(fm_export_plan(&run, &bad[i].o, &r, &err), FM_EUSAGE);
-        if (!strstr(err.text, bad[i].what))
-            fail_msg("%s, wanted %s", err.text, bad[i].what);
+        assert_fails(fm_export_plan(&run, &bad[i].o, &r, &err), FM_EUSAGE, bad[i].what);
     }
 }
 

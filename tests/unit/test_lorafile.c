@@ -5,7 +5,6 @@
 TEST(an_adapter_reads_back)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
-    struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
     struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
     struct fm_adapter a = stages_adapter(), back;
@@ -68,7 +67,6 @@ TEST(adapters_that_cannot_be_are_refused)
     struct fm_adapter a = stages_adapter();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct fm_adapter back;
-        struct fm_err err = {0};
         struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, cases[i].edit));
         int code = fm_lorafile_open(&back, &b, &err);
         fm_bundle_close(&b);
@@ -94,7 +92,6 @@ static struct fm_adapter routers(bool biased)
 TEST(routers_read_back)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
-    struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank();
     struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
     for (int biased = 0; biased < 2; biased++) {
@@ -138,7 +135,6 @@ TEST(routers_that_cannot_be_are_refused)
     struct fm_err said = {0};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct fm_adapter back;
-        struct fm_err err = {0};
         struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, cases[i].edit));
         int code = fm_lorafile_open(&back, &b, &err);
         fm_bundle_close(&b);

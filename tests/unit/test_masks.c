@@ -11,7 +11,7 @@ static struct fm_decimal decimal(const char *text)
 {
     struct fm_decimal d;
     struct fm_err err = {0};
-    assert_int_equal(fm_decimal_parse(&d, text, "--x", &err), FM_OK);
+    assert_ok(fm_decimal_parse(&d, text, "--x", &err));
     return d;
 }
 
@@ -19,7 +19,7 @@ static struct fm_actions actions(const char *text)
 {
     struct fm_actions a;
     struct fm_err err = {0};
-    assert_int_equal(fm_actions_parse(&a, text, I, 1, &err), FM_OK);
+    assert_ok(fm_actions_parse(&a, text, I, 1, &err));
     return a;
 }
 
@@ -76,10 +76,8 @@ TEST(saliency_beats_every_random_mask_of_its_budget)
     struct fm_actions a = actions(FM_ACTIONS_TEN);
     struct fm_decimal step = decimal("0.05"), until = decimal("0.80");
     struct fm_masks f;
-    struct fm_err err = {0};
     fm_masks_init(&f, L, E, I);
-    assert_int_equal(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
-                     FM_OK);
+    assert_ok(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err));
     assert_int_equal(f.count, 17);
     assert_int_equal(f.mask[0].removed, 0);
     for (int b = 1; b < f.count; b++) {
@@ -113,10 +111,8 @@ TEST(a_bump_in_the_scores_is_bridged_by_the_hull)
     struct fm_actions a = actions("0.1,0.4,0.5,1");
     struct fm_decimal step = decimal("0.01"), until = decimal("0.80");
     struct fm_masks f;
-    struct fm_err err = {0};
     fm_masks_init(&f, L, E, I);
-    assert_int_equal(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err),
-                     FM_OK);
+    assert_ok(fm_masks_saliency(&f, &a, scores, order, &step, &until, FM_PER_EXPERT, &err));
     for (int b = 0; b < f.count; b++) {
         for (int x = 0; x < X; x++) {
             uint32_t w = fm_masks_widths(&f, b)[x];
@@ -131,10 +127,9 @@ TEST(uniform_masks_have_one_width)
     struct fm_actions a;
     struct fm_decimal step = decimal("0.1"), until = decimal("0.80");
     struct fm_masks f;
-    struct fm_err err = {0};
-    assert_int_equal(fm_actions_steps(&a, &step, &until, I, 1, &err), FM_OK);
+    assert_ok(fm_actions_steps(&a, &step, &until, I, 1, &err));
     fm_masks_init(&f, L, E, I);
-    assert_int_equal(fm_masks_uniform(&f, &a, &until, &err), FM_OK);
+    assert_ok(fm_masks_uniform(&f, &a, &until, &err));
     assert_int_equal(f.count, 9);
     for (int b = 0; b < f.count; b++) {
         for (int x = 0; x < X; x++)
@@ -154,11 +149,11 @@ static void make_family(struct fm_masks *f)
     struct fm_err err = {0};
     uint32_t w[X];
     fm_masks_init(f, L, E, I);
-    assert_int_equal(fm_masks_full(f, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_ok(fm_masks_full(f, FM_METHOD_LEARNED, &err));
     for (int b = 1; b < 6; b++) {
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(I - b * (x + 1) / 3);
-        assert_int_equal(fm_masks_append(f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+        assert_ok(fm_masks_append(f, w, FM_METHOD_LEARNED, b, &err));
     }
 }
 
@@ -174,16 +169,15 @@ static bool same_order(const uint32_t *a, const uint32_t *b, int n)
 
 TEST(a_shuffle_keeps_the_widths_and_moves_them)
 {
-    struct fm_err err = {0};
     for (int global = 0; global < 2; global++) {
         struct fm_masks from, f, again, other;
         make_family(&from);
         fm_masks_init(&f, L, E, I);
         fm_masks_init(&again, L, E, I);
         fm_masks_init(&other, L, E, I);
-        assert_int_equal(fm_masks_shuffle(&f, &from, global, 5, &err), FM_OK);
-        assert_int_equal(fm_masks_shuffle(&again, &from, global, 5, &err), FM_OK);
-        assert_int_equal(fm_masks_shuffle(&other, &from, global, 6, &err), FM_OK);
+        assert_ok(fm_masks_shuffle(&f, &from, global, 5, &err));
+        assert_ok(fm_masks_shuffle(&again, &from, global, 5, &err));
+        assert_ok(fm_masks_shuffle(&other, &from, global, 6, &err));
         size_t bytes = sizeof(uint32_t) * X * (size_t)from.count;
         assert_int_equal(f.count, from.count);
         assert_memory_equal(f.widths, again.widths, bytes);
@@ -212,27 +206,22 @@ TEST(a_shuffle_keeps_the_widths_and_moves_them)
 TEST(a_mask_is_exported_once_it_has_grown_enough)
 {
     struct fm_masks f;
-    struct fm_err err = {0};
     uint32_t w[X];
     bool added;
     fm_masks_init(&f, L, E, I);
-    assert_int_equal(fm_masks_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
     for (int x = 0; x < X; x++)
         w[x] = I;
     w[3] -= 5;
-    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 1, 6, false, &added, &err),
-                     FM_OK);
+    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 1, 6, false, &added, &err));
     assert_false(added);
     w[4] -= 1;
-    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 2, 6, false, &added, &err),
-                     FM_OK);
+    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 2, 6, false, &added, &err));
     assert_true(added);
-    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 3, 6, true, &added, &err),
-                     FM_OK);
+    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 3, 6, true, &added, &err));
     assert_false(added);
     w[0] -= 1;
-    assert_int_equal(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 4, 6, true, &added, &err),
-                     FM_OK);
+    assert_ok(fm_masks_append_grown(&f, w, FM_METHOD_LEARNED, 4, 6, true, &added, &err));
     assert_true(added);
     assert_int_equal(f.count, 3);
     assert_int_equal(f.mask[2].removed, 7);
@@ -243,16 +232,15 @@ TEST(a_mask_is_exported_once_it_has_grown_enough)
 TEST(the_nearest_mask_is_found_and_ties_go_down)
 {
     struct fm_masks f;
-    struct fm_err err = {0};
     uint32_t w[X];
     fm_masks_init(&f, L, E, 40);
     struct fm_decimal d = decimal("0.25");
     assert_int_equal(fm_masks_nearest(&f, &d), -1);
-    assert_int_equal(fm_masks_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
     for (int b = 1; b <= 4; b++) {
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(40 - 8 * b);
-        assert_int_equal(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+        assert_ok(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err));
     }
     assert_int_equal(fm_masks_nearest(&f, &d), 1); /* 0.2, not 0.4 */
     d = decimal("0.3");
@@ -267,16 +255,15 @@ TEST(the_nearest_mask_is_found_and_ties_go_down)
 TEST(some_masks_are_measured_and_the_rest_interpolated)
 {
     struct fm_masks f;
-    struct fm_err err = {0};
     struct fm_quality q;
     uint32_t w[X];
     bool measured[9];
     fm_masks_init(&f, L, E, 40);
-    assert_int_equal(fm_masks_full(&f, FM_METHOD_LEARNED, &err), FM_OK);
+    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
     for (int b = 1; b <= 8; b++) { /* 0.1 to 0.8 */
         for (int x = 0; x < X; x++)
             w[x] = (uint32_t)(40 - 4 * b);
-        assert_int_equal(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err), FM_OK);
+        assert_ok(fm_masks_append(&f, w, FM_METHOD_LEARNED, b, &err));
     }
     struct fm_decimal step = decimal("0.1"), every = decimal("0.3");
     fm_masks_measured(measured, &f, &every, &step);
@@ -309,11 +296,10 @@ TEST(some_masks_are_measured_and_the_rest_interpolated)
 TEST(a_family_that_contradicts_itself_is_not_sane)
 {
     struct fm_masks f;
-    struct fm_err err = {0};
     const struct fm_decimal until = decimal("0.5");
     const struct fm_actions a = actions("0.5,1");
     fm_masks_init(&f, L, E, I);
-    assert_int_equal(fm_masks_uniform(&f, &a, &until, &err), FM_OK);
+    assert_ok(fm_masks_uniform(&f, &a, &until, &err));
     assert_true(f.count > 1 && fm_masks_sane(&f));
     f.widths[X]--;
     assert_false(fm_masks_sane(&f)); /* removes more than it records */

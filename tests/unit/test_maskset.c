@@ -19,7 +19,7 @@ static unsigned char *good_frame(size_t *size)
     void *frame;
     struct fm_err err = {0};
     fill_widths();
-    assert_int_equal(fm_maskset_pack(widths, COUNT, &frame, size, &err), FM_OK);
+    assert_ok(fm_maskset_pack(widths, COUNT, &frame, size, &err));
     return frame;
 }
 
@@ -29,9 +29,7 @@ static void expect_refusal(const void *frame, size_t size, size_t count, const c
     uint32_t *back = malloc(count * sizeof *back);
     struct fm_err err = {0};
     assert_non_null(back);
-    int code = fm_maskset_unpack(back, count, frame, size, &err);
-    if (code != FM_EFORMAT || !strstr(err.text, why))
-        fail_msg("wanted a refusal with '%s', got %d: %s", why, code, err.text);
+    assert_fails(fm_maskset_unpack(back, count, frame, size, &err), FM_EFORMAT, why);
     free(back);
 }
 
@@ -39,12 +37,11 @@ TEST(masks_read_back_and_the_bytes_are_always_the_same)
 {
     size_t size, again_size;
     uint32_t back[COUNT];
-    struct fm_err err = {0};
     unsigned char *frame = good_frame(&size), *again = good_frame(&again_size);
     assert_int_equal(size, again_size);
     assert_memory_equal(frame, again, size);
-    assert_int_equal(fm_maskset_check(frame, size, COUNT, &err), FM_OK);
-    assert_int_equal(fm_maskset_unpack(back, COUNT, frame, size, &err), FM_OK);
+    assert_ok(fm_maskset_check(frame, size, COUNT, &err));
+    assert_ok(fm_maskset_unpack(back, COUNT, frame, size, &err));
     assert_memory_equal(back, widths, sizeof back);
     free(frame);
     free(again);
@@ -56,8 +53,7 @@ TEST(the_bytes_are_little_endian)
     unsigned char raw[4];
     void *frame;
     size_t size;
-    struct fm_err err = {0};
-    assert_int_equal(fm_maskset_pack(&one, 1, &frame, &size, &err), FM_OK);
+    assert_ok(fm_maskset_pack(&one, 1, &frame, &size, &err));
     assert_int_equal(ZSTD_decompress(raw, 4, frame, size), 4);
     assert_memory_equal(raw, "\1\2\3\4", 4);
     free(frame);
@@ -69,9 +65,7 @@ TEST(another_count_than_the_manifests_is_refused)
     unsigned char *frame = good_frame(&size);
     expect_refusal(frame, size, COUNT + 1, "masks: 4620 bytes where the manifest implies 4624");
     expect_refusal(frame, size, COUNT - 1, "the manifest implies 4616");
-    struct fm_err err = {0};
-    assert_int_equal(fm_maskset_check(frame, size, SIZE_MAX / 2, &err), FM_EFORMAT);
-    assert_non_null(strstr(err.text, "too large"));
+    assert_fails(fm_maskset_check(frame, size, SIZE_MAX / 2, &err), FM_EFORMAT, "too large");
     free(frame);
 }
 
@@ -97,7 +91,6 @@ TEST(every_flipped_bit_is_refused_or_harmless)
     size_t harmless = 0;
     for (size_t bit = 0; bit < 8 * size; bit++) {
         uint32_t back[COUNT];
-        struct fm_err err = {0};
         frame[bit / 8] ^= (unsigned char)(1 << bit % 8);
         int code = fm_maskset_unpack(back, COUNT, frame, size, &err);
         if (code == FM_OK && memcmp(back, widths, sizeof back) == 0)

@@ -15,17 +15,6 @@
 #define ODD "golden/odd-mixtral"
 enum { L = 3, E = 5, I = 37, H = 48, V = 97, QC = 60, GC = 20 };
 
-static struct fm_err err;
-
-#define check(call)                                                                                \
-    do {                                                                                           \
-        err = (struct fm_err){0};                                                                  \
-        if ((call) != FM_OK) {                                                                     \
-            printf("%s\n", err.text);                                                              \
-            fail();                                                                                \
-        }                                                                                          \
-    } while (0)
-
 /* A tensor to be written in float32. */
 struct piece {
     char name[96];
@@ -45,6 +34,7 @@ static struct piece piece(const float *data, uint64_t a, uint64_t b, const char 
 /* The tensors as the bytes of one safetensors file; free() them. */
 static char *file_of(const struct piece *piece, size_t n, size_t *size)
 {
+    struct fm_err err = {0};
     struct fm_tensor tensor[128];
     char *header = NULL;
     uint64_t header_bytes = 0, file_bytes = 0;
@@ -54,7 +44,7 @@ static char *file_of(const struct piece *piece, size_t n, size_t *size)
             (struct fm_tensor){.name = piece[i].name, .dtype = FM_F32, .dims = piece[i].dims};
         memcpy(tensor[i].shape, piece[i].shape, sizeof piece[i].shape);
     }
-    check(fm_safetensors_plan(tensor, n, NULL, &header, &header_bytes, &file_bytes, &err));
+    assert_ok(fm_safetensors_plan(tensor, n, NULL, &header, &header_bytes, &file_bytes, &err));
     char *bytes = malloc(file_bytes);
     memcpy(bytes, header, header_bytes);
     for (size_t i = 0; i < n; i++)
@@ -80,10 +70,11 @@ static const char *write_file(const char *dir, const char *name, const struct pi
 
 static char *config_text(size_t *size)
 {
+    struct fm_err err = {0};
     struct fm_file f;
     char *text = NULL;
-    check(fm_file_open(&f, ODD "/config.json", &err));
-    check(fm_file_slurp(&f, 1 << 16, &text, size, &err));
+    assert_ok(fm_file_open(&f, ODD "/config.json", &err));
+    assert_ok(fm_file_slurp(&f, 1 << 16, &text, size, &err));
     fm_file_close(&f);
     return text;
 }
@@ -91,18 +82,19 @@ static char *config_text(size_t *size)
 /* One tensor of the checkpoint, unchanged. */
 static float *stored(const char *format, int l, int e)
 {
+    struct fm_err err = {0};
     static struct fm_hfdir dir;
     char name[96];
     const struct fm_shard *shard;
     if (!dir.path)
-        check(fm_hfdir_open(&dir, ODD, &err));
+        assert_ok(fm_hfdir_open(&dir, ODD, &err));
     snprintf(name, sizeof name, format, l, e);
     const struct fm_tensor *t = find_tensor(&dir, name, &shard);
     assert_non_null(t);
     size_t n = (size_t)fm_tensor_count(t);
     void *raw = malloc(t->size);
     float *f = malloc(n * sizeof *f);
-    check(fm_file_read(&shard->file, t->offset, raw, t->size, &err));
+    assert_ok(fm_file_read(&shard->file, t->offset, raw, t->size, &err));
     fm_dtype_to_f32(f, raw, t->dtype, n);
     free(raw);
     return f;
@@ -110,15 +102,17 @@ static float *stored(const char *format, int l, int e)
 
 static struct fm_model *open_model(const char *path, uint64_t memory)
 {
+    struct fm_err err = {0};
     struct fm_model *m;
-    check(fm_model_open(&m, path, memory, &err));
+    assert_ok(fm_model_open(&m, path, memory, &err));
     return m;
 }
 
 static const struct fm_layer *layer_of(struct fm_model *m, int l, int next)
 {
+    struct fm_err err = {0};
     const struct fm_layer *layer;
-    check(fm_model_layer(m, l, next, &layer, &err));
+    assert_ok(fm_model_layer(m, l, next, &layer, &err));
     return layer;
 }
 
@@ -172,7 +166,7 @@ TEST(a_checkpoint_is_read_into_the_online_layout)
             expect_same(layer->input_norm, H, "model.layers.%d.input_layernorm.weight", l);
             expect_same(layer->post_norm, H, "model.layers.%d.post_attention_layernorm.weight", l);
         }
-        check(fm_model_nonlayer(m, &nonlayer, &err));
+        assert_ok(fm_model_nonlayer(m, &nonlayer, &err));
         expect_same(nonlayer->embed.data, V * H, "model.embed_tokens.weight", 0);
         expect_same(nonlayer->norm, H, "model.norm.weight", 0);
         assert_ptr_equal(nonlayer->lm_head.data, nonlayer->embed.data);
@@ -322,7 +316,7 @@ TEST(exports_are_read_as_they_are_clipped)
 {
     const struct fm_nonlayer *nonlayer;
     struct fm_model *m = open_model(ODD, 1 << 30);
-    check(fm_model_nonlayer(m, &nonlayer, &err));
+    assert_ok(fm_model_nonlayer(m, &nonlayer, &err));
     write_native(m, nonlayer);
     write_ragged(m, nonlayer);
     fm_model_close(m);
@@ -338,7 +332,7 @@ TEST(a_bundle_is_read_like_its_checkpoint)
     size_t n = 2, size = 0;
     char *bytes[L + 1], *config = config_text(&size), names[L][48];
     struct fm_model *m = open_model(ODD, 1 << 30);
-    check(fm_model_nonlayer(m, &nonlayer, &err));
+    assert_ok(fm_model_nonlayer(m, &nonlayer, &err));
     rest[0] = piece(nonlayer->embed.data, V, H, "model.embed_tokens.weight", 0, 0);
     rest[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     part[0] = (struct fm_part){.name = "carried/config.json", .size = size, .data = config};
@@ -362,13 +356,13 @@ TEST(a_bundle_is_read_like_its_checkpoint)
     cJSON_AddNumberToObject(manifest, "schema", 1);
     cJSON_AddStringToObject(manifest, "suite", "fm");
     cJSON_AddStringToObject(manifest, "stage", "pack");
-    check(fm_bundle_begin(&w, scratch("odd.fm"), false, manifest, part, L + 2, &err));
-    check(fm_bundle_finish(w, &err));
+    assert_ok(fm_bundle_begin(&w, scratch("odd.fm"), false, manifest, part, L + 2, &err));
+    assert_ok(fm_bundle_finish(w, &err));
     struct fm_model *packed = open_model(scratch("odd.fm"), 0);
     for (int l = 0; l < L; l++)
         for (int e = 0; e < E; e++)
             expect_expert(layer_of(packed, l, -1), l, e, NULL);
-    check(fm_model_nonlayer(packed, &nonlayer, &err));
+    assert_ok(fm_model_nonlayer(packed, &nonlayer, &err));
     expect_same(nonlayer->embed.data, V * H, "model.embed_tokens.weight", 0);
     fm_model_close(packed);
     fm_model_close(m);
@@ -386,13 +380,14 @@ struct spoiled {
 
 static void take_stock(struct spoiled *s)
 {
+    struct fm_err err = {0};
     struct fm_model *m = open_model(ODD, 1 << 30);
     const struct fm_nonlayer *nonlayer;
     const char *experts[3] = {"model.layers.%d.block_sparse_moe.experts.%d.w1.weight",
                               "model.layers.%d.block_sparse_moe.experts.%d.w3.weight",
                               "model.layers.%d.block_sparse_moe.experts.%d.w2.weight"};
     s->n = 2;
-    check(fm_model_nonlayer(m, &nonlayer, &err));
+    assert_ok(fm_model_nonlayer(m, &nonlayer, &err));
     s->p[0] = piece(nonlayer->embed.data, V, H, "model.embed_tokens.weight", 0, 0);
     s->p[1] = piece(nonlayer->norm, H, 0, "model.norm.weight", 0, 0);
     for (int l = 0; l < L; l++) {
@@ -433,7 +428,8 @@ static void release(struct spoiled *s)
 
 /* Write it as directory `name`; returns the result of opening it, and of reading all layers and
  * the nonlayer. */
-static int open_spoiled(const struct spoiled *s, const char *name, struct fm_model **m)
+static int open_spoiled(const struct spoiled *s, const char *name, struct fm_model **m,
+                        struct fm_err *err)
 {
     size_t size = 0;
     char *config = config_text(&size), path[64];
@@ -444,11 +440,10 @@ static int open_spoiled(const struct spoiled *s, const char *name, struct fm_mod
     snprintf(path, sizeof path, "%s/config.json", name);
     scratch_write(path, config, size);
     free(config);
-    err = (struct fm_err){0};
-    int rc = fm_model_open(m, scratch(name), 0, &err);
+    int rc = fm_model_open(m, scratch(name), 0, err);
     for (int l = 0; !rc && l < L; l++)
-        rc = fm_model_layer(*m, l, l + 1 < L ? l + 1 : -1, &layer, &err);
-    return rc ? rc : fm_model_nonlayer(*m, &nonlayer, &err);
+        rc = fm_model_layer(*m, l, l + 1 < L ? l + 1 : -1, &layer, err);
+    return rc ? rc : fm_model_nonlayer(*m, &nonlayer, err);
 }
 
 TEST(spoiled_checkpoints_are_refused_by_name)
@@ -459,35 +454,31 @@ TEST(spoiled_checkpoints_are_refused_by_name)
     take_stock(&s);
     size_t i = find_piece(&s, w1), norm = find_piece(&s, "model.norm.weight");
 
-    assert_int_equal(open_spoiled(&s, "good", &m), FM_OK);
+    assert_ok(open_spoiled(&s, "good", &m, &err));
     assert_int_equal(fm_model_dtype(m), FM_F32);
     expect_expert(layer_of(m, 2, -1), 2, 4, NULL);
     fm_model_close(m);
 
     s.data[i][100] = NAN;
-    assert_int_equal(open_spoiled(&s, "nan", &m), FM_EFORMAT);
-    assert_non_null(strstr(err.text, w1));
+    assert_fails(open_spoiled(&s, "nan", &m, &err), FM_EFORMAT, w1);
     assert_non_null(strstr(err.text, "element 100"));
     fm_model_close(m);
     s.data[i][100] = 0;
 
     s.data[norm][7] = -INFINITY;
-    assert_int_equal(open_spoiled(&s, "inf", &m), FM_EFORMAT);
-    assert_non_null(strstr(err.text, "model.norm.weight"));
+    assert_fails(open_spoiled(&s, "inf", &m, &err), FM_EFORMAT, "model.norm.weight");
     fm_model_close(m);
     s.data[norm][7] = 1;
 
     s.p[i].shape[0] = H;
     s.p[i].shape[1] = I;
-    assert_int_equal(open_spoiled(&s, "shape", &m), FM_EFORMAT);
-    assert_non_null(strstr(err.text, "(48, 37)"));
+    assert_fails(open_spoiled(&s, "shape", &m, &err), FM_EFORMAT, "(48, 37)");
     assert_non_null(strstr(err.text, "(37, 48)"));
     s.p[i].shape[0] = I;
     s.p[i].shape[1] = H;
 
     snprintf(s.p[i].name, sizeof s.p[i].name, "model.layers.2.w1");
-    assert_int_equal(open_spoiled(&s, "missing", &m), FM_EFORMAT);
-    assert_non_null(strstr(err.text, w1));
+    assert_fails(open_spoiled(&s, "missing", &m, &err), FM_EFORMAT, w1);
     assert_non_null(strstr(err.text, "missing"));
     release(&s);
 }
@@ -500,7 +491,7 @@ TEST(tensors_beyond_the_model_are_let_be)
     s.data[s.n] = calloc(5, sizeof(float));
     s.p[s.n] = piece(s.data[s.n], 5, 0, "model.layers.0.self_attn.rotary_emb.inv_freq", 0, 0);
     s.n++;
-    assert_int_equal(open_spoiled(&s, "more", &m), FM_OK);
+    assert_ok(open_spoiled(&s, "more", &m, &err));
     fm_model_close(m);
     release(&s);
 }
@@ -524,11 +515,11 @@ TEST(a_model_is_of_the_directory_that_was_open)
     snprintf(path, sizeof path, "%s", scratch("opened"));
     snprintf(command, sizeof command, "cp -r %s %s", ODD, path);
     assert_int_equal(system(command), 0);
-    check(fm_hfdir_open(&dir, path, &err));
+    assert_ok(fm_hfdir_open(&dir, path, &err));
     snprintf(command, sizeof command, "mv %s %s.away && cp -r golden/odd-qwen2 %s", path, path,
              path);
     assert_int_equal(system(command), 0);
-    check(fm_model_open_dir(&m, &dir, 0, &err));
+    assert_ok(fm_model_open_dir(&m, &dir, 0, &err));
     for (int l = 0; l < L; l++)
         expect_expert(layer_of(m, l, -1), l, 4, NULL);
     fm_model_close(m);

@@ -140,9 +140,7 @@ static const char *zeros_in_blocks(void)
 TEST(room_for_scales_is_counted)
 {
     struct fm_model *m;
-    struct fm_err err = {0};
-    if (fm_model_open(&m, zeros_in_blocks(), 1, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_model_open(&m, zeros_in_blocks(), 1, &err));
     uint64_t ends = (2 * 5 + 1) * 64 * sizeof(float);
     uint64_t codes = 192 * (64 / 2 + 2), scales = 192 * 2 * sizeof(float);
     assert_int_equal(fm_model_resident_bytes(m), ends + fm_model_layer_bytes(m) + codes + scales);

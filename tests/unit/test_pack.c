@@ -82,14 +82,13 @@ TEST(a_checkpoint_that_changes_between_two_readings_is_refused)
 {
     char model[512], shard[600], command[1200], *once = shard;
     const char *stage = given_stage("in.fm", false);
-    struct fm_err err = {0};
     snprintf(model, sizeof model, "%s", scratch("model"));
     snprintf(shard, sizeof shard, "%s/model-00002-of-00002.safetensors", model);
     snprintf(command, sizeof command, "cp -r %s %s", GIVEN_MODEL, model);
     assert_int_equal(system(command), 0);
     struct fm_run_options run = run_for(stage, "-");
     run.inputs.model = model;
-    assert_int_equal(run_to_stdout(&run, scratch("whole.fm"), &err), FM_OK);
+    assert_ok(run_to_stdout(&run, scratch("whole.fm"), &err));
     run.progress = (struct fm_progress){.report = change_shard, .self = &once};
     assert_int_equal(run_to_stdout(&run, scratch("cut.fm"), &err), FM_EIO);
     assert_null(once);
@@ -101,10 +100,9 @@ TEST(a_checkpoint_that_changes_between_two_readings_is_refused)
 
 TEST(one_thread_and_three_give_the_same_bytes)
 {
-    struct fm_err err = {0};
     const char *stage = given_stage("in.fm", true);
     pack(stage, scratch("one.fm"));
-    assert_int_equal(fm_pool_start(3, &err), FM_OK);
+    assert_ok(fm_pool_start(3, &err));
     pack(stage, scratch("three.fm"));
     pack_to_stdout(stage, scratch("pipe.fm"));
     fm_pool_stop();
@@ -229,10 +227,9 @@ TEST(bundle_and_exports_have_the_bytes_of_every_machine)
 
 TEST(a_tar_stream_has_the_files_of_the_directory)
 {
-    struct fm_err err = {0};
     char command[2048];
     pack(given_stage("in.fm", false), scratch("a.fm"));
-    assert_int_equal(fm_pool_start(3, &err), FM_OK);
+    assert_ok(fm_pool_start(3, &err));
     for (int i = 0; fm_layouts[i]; i++) {
         export_to(scratch("a.fm"), scratch("dir"), fm_layouts[i]);
         fflush(stdout);
@@ -253,18 +250,16 @@ TEST(a_tar_stream_has_the_files_of_the_directory)
 
 TEST(the_nearest_budget_is_taken_and_none_beyond_the_end)
 {
-    struct fm_err err = {0};
     struct fm_export_report report;
     pack(given_stage("in.fm", false), scratch("a.fm"));
     struct fm_run_options run = run_for(scratch("a.fm"), scratch("never"));
     struct fm_export_options options = {.layout = &fm_layout_padded, .budget = 0.2, .exact = true};
-    assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
-    assert_non_null(strstr(err.text, "neighbours have 0.1586 and 0.2378"));
+    assert_fails(fm_export(&run, &options, &report, &err), FM_EUSAGE,
+                 "neighbours have 0.1586 and 0.2378");
     options = (struct fm_export_options){.layout = &fm_layout_padded, .budget = 0.9};
-    assert_int_equal(fm_export(&run, &options, &report, &err), FM_EUSAGE);
-    assert_non_null(strstr(err.text, "the family's end, 0.4757"));
+    assert_fails(fm_export(&run, &options, &report, &err), FM_EUSAGE, "the family's end, 0.4757");
     options.budget = 0.2;
-    assert_int_equal(fm_export_plan(&run, &options, &report, &err), FM_OK);
+    assert_ok(fm_export_plan(&run, &options, &report, &err));
     assert_true(fabs(report.budget - 0.2378) < 0.0001);
     assert_int_not_equal(access(scratch("never"), F_OK), 0);
 }
@@ -343,7 +338,6 @@ TEST(the_adapter_touches_only_the_channels_under_its_mask)
 TEST(a_stream_of_another_checkpoint_is_refused)
 {
     struct fm_pack_report report;
-    struct fm_err err = {0};
     char command[2048];
     const char *stage = given_stage("in.fm", false);
     snprintf(

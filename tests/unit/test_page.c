@@ -6,11 +6,9 @@
 TEST(words_are_escaped_where_they_stand)
 {
     struct fm_text html = {0}, json = {0};
-    struct fm_err err = {0};
     fm_pagetext_html(&html, "a<b>&\"c'");
     assert_string_equal(html.data, "a&lt;b&gt;&amp;&quot;c&#39;");
-    assert_int_equal(
-        fm_pagetext_json(&json, "[\"</script><!--&\xe2\x80\xa8\xe2\x80\xae\xff\"]", &err), FM_OK);
+    assert_ok(fm_pagetext_json(&json, "[\"</script><!--&\xe2\x80\xa8\xe2\x80\xae\xff\"]", &err));
     assert_string_equal(json.data,
                         "[\"\\u003c/script\\u003e\\u003c!--\\u0026\\u2028\\u202e\\ufffd\"]");
     free(html.data);
@@ -21,8 +19,7 @@ TEST(words_are_escaped_where_they_stand)
 TEST(a_page_is_its_template_filled)
 {
     struct fm_text page = {0};
-    struct fm_err err = {0};
-    assert_int_equal(fm_pagetext_make(&page, "<x>", "{\"a\":\"<y>\"}", &err), FM_OK);
+    assert_ok(fm_pagetext_make(&page, "<x>", "{\"a\":\"<y>\"}", &err));
     assert_non_null(strstr(page.data, "<title>&lt;x&gt;</title>"));
     assert_non_null(strstr(page.data, "id=\"data\">{\"a\":\"\\u003cy\\u003e\"}</script>"));
     assert_null(strstr(page.data, "@TITLE@"));
@@ -36,7 +33,6 @@ TEST(a_page_is_its_template_filled)
 TEST(masks_are_what_differs_from_the_one_before)
 {
     struct fm_budgets b = {0};
-    struct fm_err err = {0};
     static const uint32_t widths[3][6] = {
         {200, 200, 200, 200, 200, 200}, {200, 52, 53, 200, 200, 1}, {200, 52, 10, 157, 200, 1}};
     static const char *const want[] = {"", "1z-A2A", "2J.A"};
@@ -46,7 +42,7 @@ TEST(masks_are_what_differs_from_the_one_before)
         b.actions.width[i] = i + 1;
     fm_masks_init(&b.masks, 2, 3, 200);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(fm_masks_append(&b.masks, widths[i], FM_METHOD_WALK, 0, &err), FM_OK);
+        assert_ok(fm_masks_append(&b.masks, widths[i], FM_METHOD_WALK, 0, &err));
     cJSON *data = cJSON_CreateObject();
     fm_pagewidths_add(data, &b, shown, 3);
     const cJSON *masks = cJSON_GetObjectItem(data, "masks");

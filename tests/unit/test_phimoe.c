@@ -41,8 +41,7 @@ static struct fm_config must(const char *experts, const char *rope)
 {
     static struct fm_config c;
     struct fm_err err = {0};
-    if (parse(&c, experts, rope, &err))
-        fail_msg("%s", err.text);
+    assert_ok(parse(&c, experts, rope, &err));
     return owned_config(&c);
 }
 

@@ -55,10 +55,9 @@ TEST(the_same_numbers_give_the_same_bytes)
     struct fm_plot shorter = example("family", 3);
     char *a = draw(&plot), *b = draw(&again), *c = draw(&shorter), *written = NULL;
     char path[] = "/tmp/fm-test-plot-XXXXXX";
-    struct fm_err err = {0};
     int fd = mkstemp(path);
     assert_true(fd >= 0 && close(fd) == 0 && unlink(path) == 0);
-    assert_int_equal(fm_plot_write(&plot, path, false, &err), FM_OK);
+    assert_ok(fm_plot_write(&plot, path, false, &err));
     size_t size = strlen(a);
     FILE *file = fopen(path, "r");
     assert_non_null(file);

@@ -60,9 +60,7 @@ static void expect_sentence(const char *python, int code, const char *what)
 {
     struct fm_kernelbench b;
     struct fm_err err;
-    assert_int_equal(run(&b, python, true, &err), code);
-    if (!strstr(err.text, what))
-        fail_msg("'%s' does not say '%s'", err.text, what);
+    assert_fails(run(&b, python, true, &err), code, what);
     assert_null(strchr(err.text, '\n'));
     fm_kernelbench_release(&b);
 }
@@ -100,24 +98,22 @@ TEST(silence_has_an_end)
 {
     struct fm_kernelcase c = {0};
     struct fm_pytorch *p;
-    struct fm_err err = {0};
     const char *python = fake("sleeps", "exec sleep 60");
-    assert_int_equal(fm_pytorch_open(&p, python, &c, 1, NULL, &err), FM_EIO);
-    assert_non_null(strstr(err.text, "did not answer for 1 seconds"));
+    assert_fails(fm_pytorch_open(&p, python, &c, 1, NULL, &err), FM_EIO,
+                 "did not answer for 1 seconds");
     assert_null(p);
 }
 
 TEST(without_need_the_rows_are_left_out)
 {
     struct fm_kernelbench b;
-    struct fm_err err;
-    assert_int_equal(run(&b, "/nowhere/python3", false, &err), FM_OK);
+    assert_ok(run(&b, "/nowhere/python3", false, &err));
     assert_int_equal(b.rows, 2 * 2);
     assert_string_equal(b.torch, "");
     assert_non_null(strstr(b.torch_missing,
                            reports_missing() ? "cannot run '/nowhere/python3'" : "status 127"));
     fm_kernelbench_release(&b);
-    assert_int_equal(run(&b, NULL, false, &err), FM_OK); /* no message either */
+    assert_ok(run(&b, NULL, false, &err)); /* no message either */
     assert_int_equal(b.rows, 2 * 2);
     assert_string_equal(b.torch_missing, "");
     fm_kernelbench_release(&b);
@@ -128,9 +124,8 @@ TEST(without_need_the_rows_are_left_out)
 TEST(its_seconds_and_results_are_taken)
 {
     struct fm_kernelbench b;
-    struct fm_err err;
     const char *python = fake_ready("works", "while read -r line; do echo 0.25 >&0; rows; done");
-    assert_int_equal(run(&b, python, true, &err), FM_OK);
+    assert_ok(run(&b, python, true, &err));
     assert_string_equal(b.torch, "9.9");
     assert_string_equal(b.torch_missing, "");
     assert_int_equal(b.rows, 4 * 2);
@@ -148,11 +143,10 @@ TEST(requests_name_kernel_tokens_budget_and_rows)
 {
     char script[300], line[64];
     struct fm_kernelbench b;
-    struct fm_err err;
     const char *said = scratch("said");
     snprintf(script, sizeof script,
              "while read -r line; do echo \"$line\" >>%s; echo 0.25 >&0; rows; done", said);
-    assert_int_equal(run(&b, fake_ready("listens", script), true, &err), FM_OK);
+    assert_ok(run(&b, fake_ready("listens", script), true, &err));
     fm_kernelbench_release(&b);
     FILE *f = fopen(said, "re");
     assert_non_null(f);
@@ -169,12 +163,11 @@ TEST(requests_name_kernel_tokens_budget_and_rows)
 TEST(what_it_cannot_do_is_left_out_and_said)
 {
     struct fm_kernelbench b;
-    struct fm_err err;
     const char *python =
         fake_ready("refuses", "while read -r kernel line; do case $kernel in\n"
                               "torch-loop) echo 0.25 >&0; rows ;;\n"
                               "*) echo cannot AttributeError: grouped_mm >&0 ;; esac; done");
-    assert_int_equal(run(&b, python, true, &err), FM_OK);
+    assert_ok(run(&b, python, true, &err));
     assert_true(b.row[4].seconds > 0 && b.row[5].seconds > 0);
     assert_true(b.row[6].seconds == 0 && b.row[7].seconds == 0);
     assert_string_equal(b.torch_missing, "torch-grouped: AttributeError: grouped_mm");
@@ -194,8 +187,7 @@ TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_kernelbench b;
-        struct fm_err err;
-        assert_int_equal(run(&b, fake_ready(bad[i][0], bad[i][1]), true, &err), FM_OK);
+        assert_ok(run(&b, fake_ready(bad[i][0], bad[i][1]), true, &err));
         assert_non_null(strstr(b.torch_missing, bad[i][2]));
         assert_true(b.row[2].seconds > 0 && b.row[3].seconds > 0);
         for (int r = 4; r < 8; r++)
@@ -221,10 +213,9 @@ static int run_loops(struct fm_pytorch_loops *loops, const char *name, const cha
 TEST(loops_are_asked_for_the_precision_of_the_run)
 {
     struct fm_pytorch_loops l;
-    struct fm_err err;
     const char *answers = "if [ $what = train ]; then echo cannot KeyError: $precision >&0\n"
                           "else echo grouped_$precision 105.5 >&0; fi";
-    assert_int_equal(run_loops(&l, "loops", answers, "a b/c", &err), FM_OK);
+    assert_ok(run_loops(&l, "loops", answers, "a b/c", &err));
     assert_string_equal(l.version, "9.9");
     assert_int_equal(l.rows, 2);
     for (int i = 0; i < 2; i++) {
@@ -251,10 +242,8 @@ TEST(loops_that_fail_are_one_sentence)
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_pytorch_loops l;
-        struct fm_err err;
-        int rc = run_loops(&l, bad[i].name, bad[i].answers, bad[i].model, &err);
-        if (rc != bad[i].code || !strstr(err.text, bad[i].what))
-            fail_msg("%s: %d '%s' does not say '%s'", bad[i].name, rc, err.text, bad[i].what);
+        assert_fails(run_loops(&l, bad[i].name, bad[i].answers, bad[i].model, &err), bad[i].code,
+                     bad[i].what);
     }
 }
 

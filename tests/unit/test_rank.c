@@ -22,8 +22,7 @@ static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_rep
     fm_rank_defaults(&options);
     options.order = order;
     runs_whole(r);
-    if (fm_rank(&r->run, &options, report, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_rank(&r->run, &options, report, &err));
 }
 
 /* In golden order our scores decrease; where they differ by more than the tolerance, the
@@ -163,7 +162,6 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
 {
     struct golden g;
     struct runs r;
-    struct fm_err err = {0};
     struct fm_model *model = NULL;
     const struct fm_ops *ops = NULL;
     struct fm_calib held;
@@ -178,11 +176,11 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
         widths[0][x] = 256;
         widths[1][x] = 128;
     }
-    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
-    assert_int_equal(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err), FM_OK);
-    assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err), FM_OK);
-    if (fm_quality_measure(quality, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
+    assert_ok(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err));
+    assert_ok(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err));
+    assert_ok(
+        fm_quality_measure(quality, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err));
     printf("loss %.7f, golden %.7f; at half width %.4f\n", quality[0].ce, *ce, quality[1].ce);
     assert_true(fabs(quality[0].ce - *ce) <= 1e-5 * *ce);
     assert_true(quality[0].kl == 0 && quality[0].agree == 1);
@@ -199,7 +197,6 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
 TEST(an_original_elsewhere_compares_as_the_full_model_does)
 {
     struct runs r;
-    struct fm_err err = {0};
     struct fm_model *model = NULL;
     struct fm_quality_original original = {0};
     const struct fm_ops *ops = NULL;
@@ -214,15 +211,16 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
         widths[0][x] = 256;
         widths[1][x] = 128;
     }
-    assert_int_equal(fm_ops_cpu(&ops, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&ops, FM_PRECISION_F32, &err));
     original.ops = ops;
-    assert_int_equal(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err), FM_OK);
-    assert_int_equal(fm_model_open(&original.model, "golden/tiny-mixtral", 1 << 24, &err), FM_OK);
-    assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err), FM_OK);
-    if (fm_quality_measure(beside, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err) ||
-        fm_quality_compare(alone, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err) ||
-        fm_quality_compare(apart, model, ops, &held, NULL, widths[0], 2, &original, &r.run, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_model_open(&model, "golden/tiny-mixtral", 1 << 26, &err));
+    assert_ok(fm_model_open(&original.model, "golden/tiny-mixtral", 1 << 24, &err));
+    assert_ok(fm_calib_open(&held, &r.run, fm_model_config(model), true, &err));
+    assert_ok(
+        fm_quality_measure(beside, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err));
+    assert_ok(fm_quality_compare(alone, model, ops, &held, NULL, widths[0], 2, NULL, &r.run, &err));
+    assert_ok(
+        fm_quality_compare(apart, model, ops, &held, NULL, widths[0], 2, &original, &r.run, &err));
     for (int i = 0; i < 2; i++) {
         assert_true(apart[i].ce == beside[i].ce && alone[i].ce == beside[i].ce);
         assert_true(apart[i].kl == beside[i].kl && apart[i].agree == beside[i].agree);
@@ -230,8 +228,8 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
     }
     assert_true(original.quality.ce == beside[0].ce && apart[1].kl > 0.1 && apart[1].agree < 1);
     /* A model with its own weights. */
-    if (fm_quality_compare(&itself, model, ops, &held, NULL, NULL, 1, &original, &r.run, &err))
-        fail_msg("%s", err.text);
+    assert_ok(
+        fm_quality_compare(&itself, model, ops, &held, NULL, NULL, 1, &original, &r.run, &err));
     assert_true(itself.ce == beside[0].ce && itself.kl == 0 && itself.agree == 1);
     fm_calib_close(&held);
     fm_model_close(original.model);
@@ -249,9 +247,9 @@ static float *logits_of(struct fm_model *model, const struct fm_ops *ops, const 
     struct fm_sweep_options options = {.memory = 1 << 24};
     size_t n = (size_t)T * (size_t)fm_model_config(model)->V;
     struct fm_sweep_taps taps = {.lane = 0, .logits = calloc(n, sizeof(float))};
-    assert_int_equal(fm_sweep_new(&sweep, model, ops, 1, T, T, 1, &options, &err), FM_OK);
+    assert_ok(fm_sweep_new(&sweep, model, ops, 1, T, T, 1, &options, &err));
     fm_sweep_tap(sweep, &taps);
-    assert_int_equal(fm_sweep_run(sweep, &batch, 1, &lane, 1, NULL, &measure, NULL, &err), FM_OK);
+    assert_ok(fm_sweep_run(sweep, &batch, 1, &lane, 1, NULL, &measure, NULL, &err));
     fm_sweep_free(sweep);
     return taps.logits;
 }
@@ -273,7 +271,6 @@ static double divergence(const float *from, const float *to, int V)
 TEST(an_original_may_be_of_another_shape)
 {
     struct runs r;
-    struct fm_err err = {0};
     static const char *const path[] = {"golden/odd-mixtral", "golden/odd-glm4"};
     struct fm_model *model[2];
     float *logits[2];
@@ -286,18 +283,18 @@ TEST(an_original_may_be_of_another_shape)
     r.run.inputs.seq_len = 8;
     r.run.inputs.max_eval_tokens = 8;
     for (int i = 0; i < 2; i++)
-        assert_int_equal(fm_model_open(&model[i], path[i], 1 << 24, &err), FM_OK);
+        assert_ok(fm_model_open(&model[i], path[i], 1 << 24, &err));
     int V = fm_model_config(model[0])->V;
-    assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model[0]), true, &err), FM_OK);
+    assert_ok(fm_calib_open(&held, &r.run, fm_model_config(model[0]), true, &err));
     assert_int_equal(held.count, 1);
-    assert_int_equal(fm_calib_read(&held, 0, 1, ids, &err), FM_OK);
+    assert_ok(fm_calib_read(&held, 0, 1, ids, &err));
     for (int i = 0; i < 2; i++)
         logits[i] = logits_of(model[i], ops, ids, 8);
     for (int i = 0; i < 2; i++) {
         struct fm_quality_original other = {.ops = ops, .model = model[!i]};
         double want = 0;
-        if (fm_quality_compare(&q, model[i], ops, &held, NULL, NULL, 1, &other, &r.run, &err))
-            fail_msg("%s", err.text);
+        assert_ok(
+            fm_quality_compare(&q, model[i], ops, &held, NULL, NULL, 1, &other, &r.run, &err));
         for (int t = 0; t < 7; t++)
             want += divergence(logits[i] + t * V, logits[!i] + t * V, V) / 7;
         assert_true(want > 1 && fabs(q.kl - want) < 1e-5 * want);
@@ -413,11 +410,11 @@ static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from
     r.run.inputs.max_eval_tokens = TOKENS_S * TOKENS_T;
     r.run.machine.memory = memory;
     for (int i = 0; i < 2; i++)
-        assert_int_equal(fm_model_open(&model[i], path[i], 1 << 24, &err), FM_OK);
+        assert_ok(fm_model_open(&model[i], path[i], 1 << 24, &err));
     int V = fm_model_config(model[0])->V;
-    assert_int_equal(fm_calib_open(&held, &r.run, fm_model_config(model[0]), true, &err), FM_OK);
+    assert_ok(fm_calib_open(&held, &r.run, fm_model_config(model[0]), true, &err));
     assert_int_equal(held.count, TOKENS_S);
-    assert_int_equal(fm_calib_read(&held, 0, TOKENS_S, ids[0], &err), FM_OK);
+    assert_ok(fm_calib_read(&held, 0, TOKENS_S, ids[0], &err));
     for (int s = 0; s < TOKENS_S; s++) {
         float *logits[2];
         if (front >= 0)
@@ -432,8 +429,7 @@ static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from
     struct fm_quality_original other = {.ops = ops, .model = model[1]};
     struct fm_quality_detail detail = {
         .from = from, .fronted = front >= 0, .front = front, .spread = got};
-    if (fm_quality_compare(q, model[0], ops, &held, &detail, NULL, 1, &other, &r.run, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_quality_compare(q, model[0], ops, &held, &detail, NULL, 1, &other, &r.run, &err));
     int each = TOKENS_T - 1 - from;
     assert_int_equal(p.n, TOKENS_S * each);
     assert_int_equal(q->positions, p.n);
@@ -492,7 +488,6 @@ TEST(the_original_order_can_be_kept)
 TEST(threads_and_memory_change_nothing)
 {
     struct runs r;
-    struct fm_err err = {0};
     struct fm_rank_report report = {0};
     runs_init(&r, NULL, "one.fm");
     r.run.machine.device = "cpu";
@@ -501,7 +496,7 @@ TEST(threads_and_memory_change_nothing)
     runs_init(&r, NULL, "two.fm");
     r.run.machine.device = "cpu";
     r.run.machine.memory = 64 << 10;
-    assert_int_equal(fm_pool_start(2, &err), FM_OK);
+    assert_ok(fm_pool_start(2, &err));
     rank_to(&r, FM_ORDER_SCORE, &report);
     fm_pool_stop();
     fm_rank_report_release(&report);
@@ -511,7 +506,6 @@ TEST(threads_and_memory_change_nothing)
 TEST(a_stopped_run_goes_on)
 {
     struct runs r;
-    struct fm_err err = {0};
     struct fm_rank_options options;
     struct fm_rank_report report = {0};
     fm_rank_defaults(&options);
@@ -553,7 +547,6 @@ TEST(a_run_stopped_at_any_moment_goes_on)
 {
     enum { MOMENTS = 24 };
     struct runs r;
-    struct fm_err err = {0};
     struct fm_rank_options options;
     struct fm_rank_report report = {0};
     int stopped = 0;
@@ -591,15 +584,13 @@ TEST(a_run_stopped_at_any_moment_goes_on)
 TEST(what_cannot_be_ranked_is_refused)
 {
     struct runs r;
-    struct fm_err err = {0};
     struct fm_rank_options options;
     struct fm_rank_report report = {0};
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "refused.fm");
     runs_whole(&r);
     r.run.inputs.batch = 7;
-    assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_EUSAGE);
-    assert_non_null(strstr(err.text, "only 6 sequences"));
+    assert_fails(fm_rank(&r.run, &options, &report, &err), FM_EUSAGE, "only 6 sequences");
     fm_rank_report_release(&report);
     r.run.inputs.batch = 4;
     rank_to(&r, FM_ORDER_SCORE, &report);
@@ -615,13 +606,12 @@ TEST(what_cannot_be_ranked_is_refused)
 TEST(a_plan_counts_sweeps_and_products)
 {
     struct runs r;
-    struct fm_err err = {0};
     struct fm_rank_options options;
     struct fm_estimate plan;
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "plan.fm");
     runs_whole(&r);
-    assert_int_equal(fm_rank_estimate(&r.run, &options, &plan, &err), FM_OK);
+    assert_ok(fm_rank_estimate(&r.run, &options, &plan, &err));
     assert_int_equal(plan.sweeps, 1);
     assert_int_equal(plan.tokens, 6 * 23);
     assert_true(plan.flops > 1e6 && plan.forecast.rate_least > 0 &&

@@ -7,7 +7,6 @@
 TEST(a_ranking_reads_back)
 {
     struct fm_ranking r = stages_ranking(), back;
-    struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
     size_t channels = (size_t)(stages_config.M * stages_config.E * stages_config.I);
     stages_must(fm_ranking_open(&back, &b, &err), &err);
@@ -29,7 +28,6 @@ TEST(groups_are_ordered_by_their_sums)
     static const int32_t of_3[12] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2};
     static const int32_t of_4[12] = {4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3};
     struct fm_ranking r;
-    struct fm_err err = {0};
     stages_must(fm_ranking_init(&r, 1, 1, 12, &err), &err);
     memcpy(r.scores, scores, sizeof scores);
     r.group = 3; /* sums 1, 9, 9, 9: ties to the lower group */
@@ -101,7 +99,6 @@ TEST(rankings_that_cannot_be_are_refused)
     r.order[2] = 2;
     r.group = 1;
     struct fm_ranking back;
-    struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("kept", &r, "original"));
     stages_must(fm_ranking_open(&back, &b, &err), &err);
     fm_bundle_close(&b);
@@ -112,7 +109,6 @@ TEST(rankings_that_cannot_be_are_refused)
 TEST(means_read_back_and_are_numbers_of_the_hidden_size)
 {
     struct fm_ranking r = stages_ranking(), back;
-    struct fm_err err = {0};
     int H = stages_config.H;
     size_t n = (size_t)(stages_config.M * stages_config.E * H);
     stages_must(fm_ranking_add_means(&r, H, &err), &err);

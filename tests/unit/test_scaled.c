@@ -230,9 +230,8 @@ static void check_table(const struct fm_ops *ops)
 
 TEST_AROUND(tables_convert_and_transpose_codes, start_test, end_test)
 {
-    struct fm_err err = {0};
     const struct fm_ops *cpu = NULL;
-    assert_int_equal(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err), FM_OK);
+    assert_ok(fm_ops_cpu(&cpu, FM_PRECISION_F32, &err));
     check_table(fm_ops_ref());
     check_table(cpu);
 }

@@ -16,8 +16,7 @@ static void make(struct fm_segments *seg, int I, const uint32_t *widths, size_t 
     config.I = I;
     struct fm_packed_layers packed;
     fm_packed_plain(&packed, &config, FM_BF16);
-    assert_int_equal(fm_segments_init(seg, &config, &packed, FM_BF16, widths, n, rest, 2, &err),
-                     FM_OK);
+    assert_ok(fm_segments_init(seg, &config, &packed, FM_BF16, widths, n, rest, 2, &err));
 }
 
 TEST(boundaries_are_sorted_each_once_with_multiples_of_64)
@@ -56,17 +55,16 @@ TEST(digests_are_those_of_the_rows_between_boundaries)
 TEST(the_size_is_known_before_the_digests)
 {
     struct fm_segments seg;
-    struct fm_err err = {0};
     void *empty, *full;
     size_t a, b;
     make(&seg, 70, NULL, 0);
-    assert_int_equal(fm_segments_write(&seg, &empty, &a, &err), FM_OK);
+    assert_ok(fm_segments_write(&seg, &empty, &a, &err));
     for (int l = 0; l < 2; l++)
         for (int e = 0; e < 3; e++)
             memset(fm_segments_expert(&seg, l, 1, e), 16 * l + e + 1,
                    sizeof(struct fm_digest) * (size_t)seg.S);
     memset(&fm_segments_find(&seg, "b.weight")->digest, 0x77, sizeof(struct fm_digest));
-    assert_int_equal(fm_segments_write(&seg, &full, &b, &err), FM_OK);
+    assert_ok(fm_segments_write(&seg, &full, &b, &err));
     assert_int_equal(a, b);
     assert_memory_not_equal(empty, full, a);
     assert_null(fm_segments_find(&seg, "c"));

@@ -91,11 +91,10 @@ static void check(const struct fm_run_options *run, const char *rows, int32_t se
         else if (separator >= 0 && last >= 0 && last != separator && other != separator)
             wanted[n++] = separator;
     }
-    if (fm_corpus_encode(&corpus, &t, run, rows, 0, NULL, &err) != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_corpus_encode(&corpus, &t, run, rows, 0, NULL, &err));
     assert_int_equal(corpus.separator.id, separator);
     assert_int_equal(t.count, n);
-    assert_int_equal(fm_tokens_read(&t, 0, ids, n, 2000, &err), FM_OK);
+    assert_ok(fm_tokens_read(&t, 0, ids, n, 2000, &err));
     assert_memory_equal(ids, wanted, n * sizeof *ids);
     fm_tokens_close(&t);
 }
@@ -158,7 +157,6 @@ TEST(a_document_that_ends_with_it_gets_no_other)
     struct fm_run_options run = {.inputs.model = model};
     const char *rows = scratch_write("own.jsonl", text, sizeof text - 1);
     struct fm_file f;
-    struct fm_err err = {0};
     char *json;
     size_t size;
     plains = 0;
@@ -166,8 +164,8 @@ TEST(a_document_that_ends_with_it_gets_no_other)
          *p > -2; p++)
         plain[plains++] = *p;
     check(&run, rows, 1000);
-    assert_int_equal(fm_file_open(&f, scratch("model/tokenizer.json"), &err), FM_OK);
-    assert_int_equal(fm_file_slurp(&f, 1 << 24, &json, &size, &err), FM_OK);
+    assert_ok(fm_file_open(&f, scratch("model/tokenizer.json"), &err));
+    assert_ok(fm_file_slurp(&f, 1 << 24, &json, &size, &err));
     fm_file_close(&f);
     char *from = strstr(json, before), *to = from ? strstr(from, "\"model\":") : NULL;
     assert_non_null(to);
@@ -214,13 +212,11 @@ TEST(what_files_or_users_say_wrongly_is_refused)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fm_corpus corpus;
         struct fm_tokens t;
-        struct fm_err err = {0};
         struct fm_run_options run = {
             .inputs.model = model_with("qwen2", bad[i].tokenizer_config, bad[i].config, NULL),
             .inputs.separator = bad[i].separator};
-        assert_int_equal(fm_corpus_encode(&corpus, &t, &run, rows, 0, NULL, &err), bad[i].code);
-        if (!strstr(err.text, bad[i].says))
-            fail_msg("%s", err.text);
+        assert_fails(fm_corpus_encode(&corpus, &t, &run, rows, 0, NULL, &err), bad[i].code,
+                     bad[i].says);
         run.inputs.separator = "none"; /* as the sentences advise */
         check(&run, rows, -1);
     }

@@ -8,7 +8,6 @@ TEST(layers_with_experts_are_read_from_the_manifest)
 {
     const char *bad[] = {"[]", "[2,0]", "[0,0]", "[0,3]", "[-1]", "[0.5]", "[\"0\"]", "{}", "7"};
     struct fm_ranking r = stages_ranking();
-    struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
     struct fm_stage_model m;
     cJSON *model = cJSON_GetObjectItemCaseSensitive(b.manifest, "model");
@@ -23,8 +22,7 @@ TEST(layers_with_experts_are_read_from_the_manifest)
     assert_int_equal(m.moe[1], 2);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         cJSON_ReplaceItemInObjectCaseSensitive(model, "moe_layers", cJSON_Parse(bad[i]));
-        assert_int_equal(fm_stage_model_read(&m, &b, &err), FM_EFORMAT);
-        assert_non_null(strstr(err.text, "moe_layers"));
+        assert_fails(fm_stage_model_read(&m, &b, &err), FM_EFORMAT, "moe_layers");
     }
     fm_ranking_release(&r);
     fm_bundle_close(&b);
@@ -33,7 +31,6 @@ TEST(layers_with_experts_are_read_from_the_manifest)
 TEST(a_stream_carries_the_checkpoints_small_files)
 {
     struct fm_ranking r = stages_ranking();
-    struct fm_err err = {0};
     struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
     const struct fm_member *m = fm_bundle_find(&b, "carried/config.json");
     void *text;
@@ -55,7 +52,6 @@ TEST(a_stream_carries_the_checkpoints_small_files)
 TEST(training_again_drops_the_adapter_and_says_so)
 {
     char dropped[FM_STAGE_DROPPED_BYTES], again[FM_STAGE_DROPPED_BYTES];
-    struct fm_err err = {0};
     struct fm_bundle in = stages_open_rank(), unread;
     struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
     struct fm_adapter a = stages_adapter();
@@ -83,7 +79,6 @@ TEST(training_again_drops_the_adapter_and_says_so)
 
 TEST(another_checkpoint_is_refused_by_its_digests)
 {
-    struct fm_err err = {0};
     struct fm_bundle b = stages_open_rank();
     stages_must(fm_stage_model_check(&b, &stages_dir, &err), &err);
     char was = stages_dir.config[stages_dir.config_bytes - 2];
@@ -105,7 +100,6 @@ TEST(another_checkpoint_is_refused_by_its_digests)
 TEST(a_config_of_another_model_is_refused)
 {
     struct fm_ranking r = stages_ranking();
-    struct fm_err err = {0};
     struct fm_bundle b;
     struct fm_hfdir was = stages_dir;
     /* The identity is of an edited text, the carried file is as it is on disk. */
@@ -129,7 +123,6 @@ TEST(histories_that_cannot_be_are_refused)
         "[{\"tool\": \"fm-rank\", \"options\": {}}]",
         "[{\"tool\": \"fm-rank\", \"options\": {}}, {\"tool\": \"fm-rank\", \"options\": {}}]"};
     static const char *const why[] = {"stage is 'train'", "is out of order"};
-    struct fm_err err = {0};
     for (int i = 0; i < 2; i++) {
         cJSON *m = cJSON_CreateObject();
         struct fm_bundle_writer *w;
@@ -148,7 +141,6 @@ TEST(histories_that_cannot_be_are_refused)
 
 TEST(a_model_without_sums_of_its_weights_is_refused)
 {
-    struct fm_err err = {0};
     struct fm_bundle_writer *w;
     struct fm_bundle b;
     cJSON *model = stages_identity(), *m = cJSON_CreateObject();

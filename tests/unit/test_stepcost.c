@@ -19,7 +19,7 @@ static int set_up(void **state)
 static void make(struct fm_stepcost *w)
 {
     struct fm_err err = {0};
-    assert_int_equal(fm_stepcost_init(w, &actions, X, &err), FM_OK);
+    assert_ok(fm_stepcost_init(w, &actions, X, &err));
 }
 
 /* The loss grows by 10 (x + 1) if range a of expert x is removed, and less than that for the
@@ -49,7 +49,7 @@ static void add_sweep(struct fm_stepcost *w, const uint32_t *widths, uint64_t sw
             }
         }
     }
-    assert_int_equal(fm_stepcost_add(w, widths, around, sums, &err), FM_OK);
+    assert_ok(fm_stepcost_add(w, widths, around, sums, &err));
 }
 
 TEST(each_expert_goes_a_step_both_ways)
@@ -163,7 +163,6 @@ TEST(the_least_worth_goes_first)
 TEST(pairs_gain_and_share_no_expert)
 {
     struct fm_stepcost w;
-    struct fm_err err = {0};
     struct fm_stepcost_pair pair[X];
     make(&w);
     uint32_t widths[X] = {30, 30, 30, 30, 30, 30};

@@ -16,8 +16,7 @@ static struct fm_tokenizer *open_tokenizer(const char *name)
     struct fm_err err = {0};
     char path[64];
     snprintf(path, sizeof path, "golden/text/%s.json", name);
-    if (fm_tokenizer_open(&t, path, &err) != FM_OK)
-        fail_msg("%s", err.text);
+    assert_ok(fm_tokenizer_open(&t, path, &err));
     return t;
 }
 
@@ -44,7 +43,7 @@ static int check_sample(const char *name, struct fm_encoder *e)
         ungetc(c, f);
         uint16_t size = take_u16(f);
         assert_int_equal(fread(text, 1, size, f), size);
-        assert_int_equal(fm_encoder_run(e, text, size, &ids, &n, &err), FM_OK);
+        assert_ok(fm_encoder_run(e, text, size, &ids, &n, &err));
         assert_int_equal(take_u16(f), n);
         for (size_t i = 0; i < n; i++)
             if (take_u16(f) != ids[i])
@@ -60,8 +59,7 @@ TEST(ids_are_those_of_the_tokenizers_library)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fm_tokenizer *t = open_tokenizer(names[i]);
         struct fm_encoder *e;
-        struct fm_err err = {0};
-        assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
+        assert_ok(fm_encoder_new(&e, t, &err));
         assert_int_equal(check_sample(names[i], e), 253);
         assert_int_equal(check_sample(names[i], e), 253); /* words come from the cache now */
         fm_encoder_free(e);
@@ -81,15 +79,14 @@ TEST(invalid_utf8_is_refused_with_its_place)
                {"\xf0\x80\x80\x80", 4, "byte 0"}};
     struct fm_tokenizer *t = open_tokenizer("qwen2");
     struct fm_encoder *e;
-    struct fm_err err = {0};
     const int32_t *ids;
     size_t n;
-    assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
+    assert_ok(fm_encoder_new(&e, t, &err));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(fm_encoder_run(e, bad[i].text, bad[i].size, &ids, &n, &err), FM_EFORMAT);
-        assert_non_null(strstr(err.text, bad[i].says));
+        assert_fails(fm_encoder_run(e, bad[i].text, bad[i].size, &ids, &n, &err), FM_EFORMAT,
+                     bad[i].says);
     }
-    assert_int_equal(fm_encoder_run(e, "\0 is fine", 9, &ids, &n, &err), FM_OK);
+    assert_ok(fm_encoder_run(e, "\0 is fine", 9, &ids, &n, &err));
     assert_true(n > 0);
     fm_encoder_free(e);
     fm_tokenizer_close(t);
@@ -100,18 +97,17 @@ TEST(long_words_take_time_in_proportion)
     enum { SIZE = 1 << 20 };
     struct fm_tokenizer *t = open_tokenizer("mixtral");
     struct fm_encoder *e;
-    struct fm_err err = {0};
     const int32_t *ids;
     size_t n;
     char *text = malloc(SIZE);
     assert_non_null(text);
     for (int i = 0; i < SIZE; i++)
         text[i] = "abcd efgh"[i % 9];
-    assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
-    assert_int_equal(fm_encoder_run(e, text, SIZE, &ids, &n, &err), FM_OK);
+    assert_ok(fm_encoder_new(&e, t, &err));
+    assert_ok(fm_encoder_run(e, text, SIZE, &ids, &n, &err));
     assert_true(n > SIZE / 9 && n < SIZE);
     memset(text, 'a', SIZE);
-    assert_int_equal(fm_encoder_run(e, text, SIZE, &ids, &n, &err), FM_OK);
+    assert_ok(fm_encoder_run(e, text, SIZE, &ids, &n, &err));
     free(text);
     fm_encoder_free(e);
     fm_tokenizer_close(t);
@@ -137,14 +133,12 @@ TEST(merges_across_words_are_made)
         char text[1024];
         struct fm_tokenizer *t;
         struct fm_encoder *e;
-        struct fm_err err = {0};
         const int32_t *ids;
         size_t n;
         snprintf(text, sizeof text, json, expected[i].merge);
-        if (fm_tokenizer_parse(&t, text, strlen(text), &err) != FM_OK)
-            fail_msg("%s", err.text);
-        assert_int_equal(fm_encoder_new(&e, t, &err), FM_OK);
-        assert_int_equal(fm_encoder_run(e, "a ba a b", 8, &ids, &n, &err), FM_OK);
+        assert_ok(fm_tokenizer_parse(&t, text, strlen(text), &err));
+        assert_ok(fm_encoder_new(&e, t, &err));
+        assert_ok(fm_encoder_run(e, "a ba a b", 8, &ids, &n, &err));
         assert_int_equal(n, expected[i].n);
         assert_memory_equal(ids, expected[i].ids, n * sizeof *ids);
         fm_encoder_free(e);

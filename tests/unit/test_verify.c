@@ -286,7 +286,6 @@ TEST(a_bundle_is_not_compared_with_another_checkpoint)
 
 TEST(findings_are_the_same_on_any_number_of_threads)
 {
-    struct fm_err err = {0};
     char one[sizeof verify_found];
     verify_copy_file(verify_bundle, verify_edited);
     verify_flip(verify_edited,
@@ -300,7 +299,7 @@ TEST(findings_are_the_same_on_any_number_of_threads)
     fm_bundle_close(&b);
     assert_int_equal(verify(verify_edited, NULL), FM_EDIFF);
     memcpy(one, verify_found, sizeof verify_found);
-    assert_int_equal(fm_pool_start(3, &err), FM_OK);
+    assert_ok(fm_pool_start(3, &err));
     for (int i = 0; i < 5; i++) {
         assert_int_equal(verify(verify_edited, NULL), FM_EDIFF);
         assert_string_equal(verify_found, one);

@@ -24,7 +24,6 @@ TEST(pages_are_what_lm_eval_makes_of_them)
         {"a  :  : b", "a : : b", 4},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct fm_err err = {0};
         size_t size = strlen(cases[i].page);
         char *text = strdup(cases[i].page);
         assert_non_null(text);
@@ -39,7 +38,6 @@ TEST(pages_are_what_lm_eval_makes_of_them)
 /* Searching to the end of the page for every bracket would take minutes. */
 TEST(brackets_that_nothing_closes_take_linear_time)
 {
-    struct fm_err err = {0};
     size_t size = (size_t)4 << 20, made = size;
     char *text = malloc(size);
     assert_non_null(text);

@@ -20,8 +20,7 @@ static inline int training_ranked(void **unused)
     fm_rank_defaults(&options);
     runs_init(&r, NULL, "ranked.fm");
     runs_tokens(&r, 40, 11);
-    if (fm_rank(&r.run, &options, &report, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_rank(&r.run, &options, &report, &err));
     fm_rank_report_release(&report);
     return 0;
 }
@@ -50,8 +49,7 @@ static inline void training_must(const struct runs *r, const struct fm_train_opt
                                  struct fm_train_report *report)
 {
     struct fm_err err = {0};
-    if (fm_train(&r->run, o, report, &err))
-        fail_msg("%s", err.text);
+    assert_ok(fm_train(&r->run, o, report, &err));
 }
 
 /* Stop after that many reports: the state exists, and no output. */
