@@ -255,12 +255,14 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
                        t->name, has, needs);
     }
     const struct fm_storage *storage = fm_storage_of(c, t->name).storage;
-    if (!fm_dtype_is_weight(t->dtype) && !(storage && t->dtype == storage->codes))
-        return fm_fail(err, FM_ECONFIG,
-                       "tensor '%s' is %s; weights must be BF16, F16 or F32: convert the "
-                       "checkpoint first",
-                       t->name, fm_dtype_name(t->dtype));
-    return FM_OK;
+    if (fm_dtype_is_weight(t->dtype) || (storage && t->dtype == storage->codes))
+        return FM_OK;
+    bool codes = storage && strcmp(storage->weight, storage->codes_end) == 0;
+    return fm_fail(err, FM_ECONFIG,
+                   "tensor '%s' is %s; weights must be BF16, F16%s F32%s%s: convert the checkpoint "
+                   "first",
+                   t->name, fm_dtype_name(t->dtype), codes ? "," : " or", codes ? " or " : "",
+                   codes ? fm_dtype_name(storage->codes) : "");
 }
 
 /* ---- parameters ---- */

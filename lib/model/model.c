@@ -246,6 +246,18 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
     return FM_OK;
 }
 
+/* FM_EFORMAT: a weight is missing; its codes are named if their scales exist. */
+static int fail_missing(const struct fm_model *m, const char *name, struct fm_err *err)
+{
+    char codes[FM_ST_NAME_BYTES_MAX + 1], scale[FM_ST_NAME_BYTES_MAX + 1];
+    const struct fm_file *file;
+    if (fm_stored_codes(codes, &m->config, name)) {
+        fm_stored_name(scale, &m->config, name, fm_storage_of(&m->config, name).storage->scale_end);
+        name = fm_source_find(&m->tensors, scale, &file) ? codes : name;
+    }
+    return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
+}
+
 static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struct fm_weight *w,
                       int l, int e, struct fm_err *err)
 {
@@ -264,7 +276,7 @@ static int find_place(struct fm_model *m, struct fm_model_tensor *p, const struc
                        "transformers with save_original_format=True",
                        m->path);
     if (!p->at.tensor)
-        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing", m->path, name);
+        return fail_missing(m, name, err);
     fm_stored_complete(&p->at, &m->config, find_tensor, &m->tensors);
     uint64_t channels = l < 0 ? 0 : fm_loading_channels(m, l);
     if (fm_stored_check(&p->at, &m->config, err) ||

@@ -208,6 +208,16 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
                    (unsigned long long)columns);
 }
 
+/* FM_ECONFIG if a tensor has the name of codes, which is no weight's name, and another dtype. */
+static int check_codes_dtype(const struct fm_storage *s, const struct fm_tensor *t,
+                             struct fm_err *err)
+{
+    if (!s || strcmp(s->weight, s->codes_end) == 0 || !fm_ends_with(t->name, s->codes_end))
+        return FM_OK;
+    return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s; codes of %s must be %s", t->name,
+                   fm_dtype_name(t->dtype), s->name, fm_dtype_name(s->codes));
+}
+
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_tensor *t = s->tensor;
@@ -215,7 +225,7 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     const struct fm_storage *storage = scheme.storage;
     char name[FM_ST_NAME_BYTES_MAX + 1], who[64];
     if (!fm_stored_scale(name, c, t))
-        return FM_OK;
+        return check_codes_dtype(storage, t, err);
     if (!s->scale)
         return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, and its scales '%s' are missing",
                        t->name, fm_dtype_name(t->dtype), name);

@@ -54,7 +54,7 @@ int fm_stored_twice(const struct fm_config *config, const char *name, const stru
                     struct fm_err *err);
 
 /* FM_EFORMAT if codes lack scales or another tensor that belongs to them, or if the scales' shape
- * is not that of the blocks; FM_ECONFIG if the dtype of the scales is not supported. */
+ * is not that of the blocks; FM_ECONFIG if the dtype of codes or scales is not supported. */
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *config, struct fm_err *err);
 
 /*

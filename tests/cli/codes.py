@@ -138,22 +138,6 @@ def drop(end):
     return lambda tensors, config: tensors.pop(EXPERT + end)
 
 
-def cut_rows(end):
-    def spoil(tensors, config):
-        dtype, shape, data = tensors[EXPERT + end]
-        tensors[EXPERT + end] = dtype, [shape[0] // 2, *shape[1:]], data[: len(data) // 2]
-
-    return spoil
-
-
-def retype(end, dtype):
-    def spoil(tensors, config):
-        have = tensors[EXPERT + end]
-        tensors[EXPERT + end] = dtype, have[1], have[2]
-
-    return spoil
-
-
 def weights(**keys):
     return lambda tensors, config: config["quantization_config"]["config_groups"]["group_0"]["weights"].update(keys)
 
@@ -185,19 +169,11 @@ def plain_experts(tensors, config):
             tensors[name.removesuffix("_packed")] = "BF16", [n, k], b"\0\x3d" * (n * k)
 
 
-CASES = {  # of the format in front
-    "fp8-channel scale-nan": poke("weight_scale", 2, b"\xc0\x7f"),
-    "fp8-channel scale-zero": poke("weight_scale", 2, b"\0\0"),
-    "fp8-channel code-nan": poke("weight", 5, b"\x7f"),
-    "fp8-channel scales-missing": drop("weight_scale"),
-    "fp8-channel scales-short": cut_rows("weight_scale"),
-    "fp8-block scales-short": cut_rows("weight_scale"),
+CASES = {  # of the format in front; faults.py has those that every format can have
     "fp8-block block-zero": weights(block_structure=[16, 0]),
     "fp8-block block-huge": weights(block_structure=[1 << 32, 16]),
     "fp8-block tensor-wise": weights(strategy="tensor"),
     "w4a16 shape-wrong": poke("weight_shape", 0, b"\x3f"),
-    "w4a16 codes-short": cut_rows("weight_packed"),
-    "w4a16 codes-dtype": retype("weight_packed", "F32"),
     "w4a16 asymmetric": weights(symmetric=False),
     "w4a16 act-order": weights(actorder="group"),
     "w4a16 eight-bits": weights(num_bits=8),
@@ -212,24 +188,12 @@ CASES = {  # of the format in front
     "mixed targets-number": targets("group_0", 3),
     "mixed targets-swapped": targets("group_0", "re:.*experts.*"),
     "mixed targets-elsewhere": targets("group_0", "re:.*q_proj$"),
-    "mixed scales-short": cut_rows("weight_scale"),
     "mixed factor-missing": drop("weight_global_scale"),
     "w4a16 odd-group": weights(group_size=24),
     "w4a16 not-compressed": quantization(quantization_status="frozen"),
-    "w4a16 ignored-name": quantization(ignore=["lm_head", "model.layers.1.mlp.experts.2"]),
     "w4a16 ignored-expression": quantization(ignore=["re:.*(router|up_proj)$"]),
     "nvfp4-modelopt ignored-pattern": quantization(ignore=["lm_head", "*layers.1.*up_proj"]),
-    "nvfp4 factor-zero": poke("weight_global_scale", 0, bytes(4)),
-    "nvfp4 factor-infinite": poke("weight_global_scale", 0, b"\0\0\x80\x7f"),
-    "nvfp4 factor-missing": drop("weight_global_scale"),
-    "nvfp4 scale-nan": poke("weight_scale", 3, b"\x7f"),
-    "nvfp4 scale-negative": poke("weight_scale", 3, b"\xb0"),
-    "nvfp4-modelopt factor-nan": poke("weight_scale_2", 0, b"\0\0\xc0\x7f"),
     "nvfp4-modelopt algorithm": quantization(quant_algo="FP8"),
-    "nvfp4-modelopt group": quantization(group_size=32),
-    "mxfp4 scale-255": poke("weight_scale", 1, b"\xff"),
-    "mxfp8 scales-dtype": retype("weight_scale", "F8_E4M3"),
-    "mxfp8 code-nan": poke("weight", 9, b"\xff"),
 }
 
 

@@ -132,16 +132,6 @@ echo "== faults"
 python3 "$here/codes.py" cases | while read -r format fault; do
     python3 "$here/codes.py" spoil "$GOLDEN/packed/$format" spoilt "$format $fault"
     fm-rank -q -m spoilt -t spoilt/tokens.npy -f -o none.fm 2>&1 >/dev/null | sed "s/^/$format $fault: /"
-    case $fault in
-    *-nan | *-zero | *-infinite | *-255 | *-negative) # of the same sizes, so that fm-pack comes to the values
-        python3 "$here/codes.py" spoil "$GOLDEN/packed/$format" good none
-        fm-rank -q -m good -t good/tokens.npy -f -o ranked >/dev/null 2>&1
-        fm-train -q -m good -t good/tokens.npy --method saliency --budget-step 0.3 -f -o masks ranked \
-            >/dev/null 2>&1
-        rm -r good
-        fm-pack -q -T 1 -m spoilt -f -o none.fm masks 2>&1 >/dev/null | sed "s/^/$format $fault: /"
-        ;;
-    esac
     rm -rf spoilt none.fm
 done
 echo "== against the checkpoint"

@@ -21,7 +21,7 @@ from pathlib import Path
 
 SCALE = "_scale_inv"
 SMALL = (16, 24)  # blocks of a checkpoint that is made here
-BITS = {"F8_E4M3": 8, "F8_E8M0": 8, "U8": 8, "BF16": 16, "F16": 16, "F32": 32, "F64": 64, "I32": 32, "I64": 64}
+BITS = {"I8": 8, "I16": 16, "F8_E4M3": 8, "F8_E8M0": 8, "U8": 8, "BF16": 16, "F16": 16, "F32": 32, "F64": 64, "I32": 32, "I64": 64}
 
 
 def code_value(b):
