@@ -1,6 +1,6 @@
 """Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, 4.7-Flash and 5, MiniMax-M2 and -M3,
 ERNIE-4.5, DeepSeek-V2, -V3 and -V3.2, gpt-oss, Qwen3-Next, Qwen3.5, dots.llm1, Solar-Open, Hy3,
-K-EXAONE, A.X-K1, Trinity, Laguna and MiMo-V2-Flash with experts of unequal width.
+K-EXAONE, A.X-K1, Trinity, Laguna, MiMo-V2-Flash and Granite with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs with trust_remote_code in transformers, vLLM and SGLang (their
@@ -569,7 +569,7 @@ def converters_of(config):
     converters = []
     if config.fm_load_cap or config.fm_codes:
         for name in ("gate_up", "down", "bias_gate_up"):
-            parts = [f"mlp.experts.{name}{end}" for end in ("", "_scale", "_factor")]
+            parts = [f"{config.fm_block}.experts.{name}{end}" for end in ("", "_scale", "_factor")]
             converters.append(WeightConverter(parts, parts[0], [LoadedRows()], force_cpu=True))
     if config.model_type == "fm_minimax_m3_vl_text":  # the stock class fuses them in every MLP
         parts = [rf"\.{x}_proj.weight" for x in ("gate", "up")]
@@ -599,7 +599,7 @@ def budget_tensors(config, budget):
     """The (name, tensor) pairs that switch a model to this budget, for a server's weight update."""
     index = torch.tensor([float(nearest_member(config, budget))])
     layers = [i for i, row in enumerate(config.fm_widths) if row]
-    return [(f"model.layers.{i}.mlp.experts.budget", index.clone()) for i in layers]
+    return [(f"model.layers.{i}.{config.fm_block}.experts.budget", index.clone()) for i in layers]
 
 
 def budget_message(config, budget):
@@ -662,22 +662,23 @@ class FmModel:
         if self.base_model is not self:
             self.base_model.__class__ = self.fm_base  # it initializes its own parts
         for index, layer in enumerate(self.base_model.layers):
-            if hasattr(layer.mlp, "experts"):
-                layer.mlp.experts = self.experts(config, index, layer.mlp.experts)
-                if isinstance(getattr(layer.mlp, "router", None), nn.Linear):
-                    layer.mlp.router = FmPhimoeRouter(layer.mlp.router)
-                if hasattr(layer.mlp, "e_score_correction_bias"):
+            block = getattr(layer, config.fm_block)
+            if hasattr(block, "experts"):
+                block.experts = self.experts(config, index, block.experts)
+                if isinstance(getattr(block, "router", None), nn.Linear):
+                    block.router = FmPhimoeRouter(block.router)
+                if hasattr(block, "e_score_correction_bias"):
                     # vLLM would replace gate and experts by its own router, which ignores this bias
                     # of MiniMax's block.  It does not replace a gate that has more than a weight.
-                    layer.mlp.gate.register_buffer("fm_own", torch.zeros(1), persistent=False)
-                if getattr(layer.mlp, "shared_experts", None) is not None:
-                    stock = type(layer.mlp.shared_experts)
-                    layer.mlp.shared_experts = stock(config, intermediate_size=shared_width(config))
+                    block.gate.register_buffer("fm_own", torch.zeros(1), persistent=False)
+                if getattr(block, "shared_experts", None) is not None:
+                    stock = type(block.shared_experts)
+                    block.shared_experts = stock(config, intermediate_size=shared_width(config))
         converters = converters_of(config)
         if converters:
             register_checkpoint_conversion_mapping(config.model_type, converters, overwrite=True)
         if config.fm_codes:  # codes and scales stay float32 until they are decoded
-            self._keep_in_fp32_modules_strict |= {"mlp.experts.gate_up$", "mlp.experts.down$"}
+            self._keep_in_fp32_modules_strict |= {rf"{config.fm_block}.experts.{x}$" for x in ("gate_up", "down")}
         rotary = self.base_model.rotary_emb
         if isinstance(rotary, modeling_phimoe.PhimoeRotaryEmbedding):
             rotary.__class__ = FmPhimoeRotaryEmbedding
@@ -710,7 +711,7 @@ class FmModel:
         return self.config.fm_budgets[index]
 
 
-def family(directory, name, width_key="moe_intermediate_size"):
+def family(directory, name, width_key="moe_intermediate_size", block="mlp"):
     """Fm<name>Config, Fm<name>Model, Fm<name>ForCausalLM; () if this transformers lacks the family."""
     place = f"transformers.models.{directory}"
     try:
@@ -750,12 +751,15 @@ def family(directory, name, width_key="moe_intermediate_size"):
         "__init__": start,
         "model_type": f"fm_{base.model_type}",
         "fm_width_key": width_key,
+        "fm_block": block,
         "fm_clamped": hasattr(base, "swiglu_limit"),
         "fm_biased": directory == "gpt_oss",
         "fm_sinks": directory in ("gpt_oss", "mimo_v2_flash"),
         "base_model_tp_plan": (split if attends else ATTENTION_PLAN) | GATE_PLAN.get(directory, {}),
         "base_model_ep_plan": {},
     }
+    if hasattr(base, "logits_scaling"):  # the servers' Transformers backends know only this key, and multiply
+        members["logit_scale"] = property(lambda self: 1 / self.logits_scaling)
     ours = make("Config", (base,), **members)
     model = make("Model", (FmModel, getattr(stock, f"{name}{part}Model")), config_class=ours)
     causal = (FmModel, getattr(stock, f"{name}ForCausalLM"))
@@ -773,6 +777,8 @@ FAMILIES = {
     "deepseek_v32": ("DeepseekV32",), "glm_moe_dsa": ("GlmMoeDsa",), "exaone_moe": ("ExaoneMoe",),
     "axk1": ("AXK1",), "afmoe": ("Afmoe",), "laguna": ("Laguna",),
     "mimo_v2_flash": ("MiMoV2Flash",), "minimax_m3_vl": ("MiniMaxM3VL", "intermediate_size"),
+    "granitemoe": ("GraniteMoe", "intermediate_size", "block_sparse_moe"),
+    "granitemoeshared": ("GraniteMoeShared", "intermediate_size", "block_sparse_moe"),
 }
 for directory, row in FAMILIES.items():
     for made in family(directory, *row):

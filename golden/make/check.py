@@ -14,15 +14,27 @@ from plain import Plain, spell, unfuse
 TOLERANCE = 3e-5
 
 
+# Granite's names, and those that other families have for the same.
+GRANITE = (
+    (".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"),
+    (".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"),
+    (".block_sparse_moe.router.layer.", ".mlp.gate."),
+    (".shared_mlp.input_linear.", ".mlp.shared_experts.gate_up_proj."),
+    (".shared_mlp.output_linear.", ".mlp.shared_experts.down_proj."),
+)
+
+
 def text_part(tensors):
     """Of a multimodal checkpoint the text class's tensors, under its names, experts one by one; also of
-    MiniMax-M3's text class, which fuses gate and up of every MLP."""
-    marks = "model.language_model.", "mlp.shared_experts.gate_up_proj."
+    MiniMax-M3's text class and of Granite, which fuse gate and up of every MLP."""
+    marks = "model.language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear."
     if not any(mark in name for name in tensors for mark in marks):
         return tensors
     out = {}
     for name, t in tensors.items():
         name = name.replace("model.language_model.", "model.")
+        for own, usual in GRANITE:
+            name = name.replace(own, usual)
         if name.endswith("mlp.experts.gate_up_proj"):
             for e, both in enumerate(t):
                 for x, part in zip(("gate", "up"), both.chunk(2), strict=True):

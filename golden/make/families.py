@@ -343,6 +343,25 @@ def minimax_m3_shapes(c):
     return table
 
 
+def granite_shapes(c):
+    """Tied; gate and up fused in experts and in the shared expert."""
+    table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
+    del table["lm_head.weight"]
+    wide = c.get("shared_intermediate_size")
+    for _, p in layers(c):
+        x = p + "block_sparse_moe."
+        table |= attention(c, p) | biases(c, p) | {
+            p + "self_attn.o_proj.bias": ((H,), 0.3),
+            x + "router.layer.weight": ((E, H), 0.3),
+            x + "input_linear.weight": ((E, 2 * I, H), 0.25),
+            x + "output_linear.weight": ((E, H, I), 0.2),
+        }
+        if wide:
+            table[p + "shared_mlp.input_linear.weight"] = ((2 * wide, H), 0.25)
+            table[p + "shared_mlp.output_linear.weight"] = ((H, wide), 0.1)
+    return table
+
+
 def gpt_oss_shapes(c):
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
     for _, p in layers(c):
@@ -1363,6 +1382,55 @@ MINIMAX_M3 = Odd(
     tweak=around_zero_with_biases,
 )
 
+GRANITE_KEYS = {  # as its makers write it
+    "attention_bias": True,
+    "attention_multiplier": 0.11,
+    "bos_token_id": 0,
+    "embedding_multiplier": 3.0,
+    "eos_token_id": 0,
+    "hidden_size": 40,
+    "intermediate_size": 19,
+    "logits_scaling": 1.7,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 3,
+    "num_hidden_layers": 3,
+    "num_local_experts": 7,
+    "pad_token_id": 0,
+    "residual_multiplier": 0.35,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 10000,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.46.0",
+    "vocab_size": 95,
+}
+
+GRANITE = Odd(
+    seed=370,
+    T=20,
+    own=GRANITE_KEYS | {"architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe"},
+    shapes=granite_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=371, actions=(2, 8, 14, 19), gap_min=1e-5, lora_rank=2),
+)
+
+GRANITE_SHARED = Odd(
+    seed=380,
+    T=20,
+    own=GRANITE_KEYS
+    | {
+        "architectures": ["GraniteMoeSharedForCausalLM"],
+        "model_type": "granitemoeshared",
+        "shared_intermediate_size": 23,
+    },
+    shapes=granite_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=381, actions=(2, 8, 14, 19), gap_min=1e-5, lora_rank=2),
+)
+
 GPTOSS = Odd(
     seed=140,
     T=21,
@@ -1521,5 +1589,6 @@ ROWS = {
     "odd-q3next": QWEN3_NEXT, "odd-q35": QWEN35, "odd-dots1": DOTS1,
     "odd-solar": SOLAR, "odd-hy3": HY3, "odd-dsv32": DSV32, "odd-glm5": GLM5,
     "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE, "odd-laguna": LAGUNA,
-    "odd-mimo": MIMO, "odd-m3": MINIMAX_M3,
+    "odd-mimo": MIMO, "odd-m3": MINIMAX_M3, "odd-granite": GRANITE,
+    "odd-granite-shared": GRANITE_SHARED,
 }  # fmt: skip

@@ -37,13 +37,18 @@ def save(path, tensors):
     path.chmod(0o644)
 
 
+def mlp_of(layer):
+    """What follows the second norm of a layer, under the name that the family has for it."""
+    return next(getattr(layer, name) for name in ("mlp", "block_sparse_moe") if hasattr(layer, name))
+
+
 def moe_layers(model):
     """Numbers of the M decoder layers that are mixtures of experts."""
-    return [l for l, x in enumerate(model.model.layers) if hasattr(x.mlp, "experts")]
+    return [l for l, x in enumerate(model.model.layers) if hasattr(mlp_of(x), "experts")]
 
 
 def mixtures_of(model):
-    return [model.model.layers[l].mlp for l in moe_layers(model)]
+    return [mlp_of(model.model.layers[l]) for l in moe_layers(model)]
 
 
 def experts_of(model):

@@ -142,7 +142,8 @@ def attention(x, w, cfg, l):
     age = torch.arange(T)[:, None] - torch.arange(T)
     window = None if full else getattr(cfg, "sliding_window", None)
     seen = (age >= 0) & (age < (window or T))
-    score = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen, -torch.inf)
+    factor = getattr(cfg, "attention_multiplier", q.shape[-1] ** -0.5)
+    score = (q @ k.mT * factor).masked_fill(~seen, -torch.inf)
     if "self_attn.sinks" in w:
         sinks = w["self_attn.sinks"][:, None, None].expand(len(x), Q, T, 1)
         score = torch.cat([score, sinks], -1)
@@ -337,21 +338,24 @@ class Plain:
         before = "post_attention_layernorm"
         if "pre_mlp_layernorm.weight" in w:  # afmoe's is of what attention gives
             y, before = norm(y, w, before, eps), "pre_mlp_layernorm"
-        x = x + y
+        share = getattr(self.cfg, "residual_multiplier", 1.0)
+        x = x + share * y
         y = self.feed(norm(x, w, before, eps, plus).flatten(0, 1), w).view_as(x)
         if "post_mlp_layernorm.weight" in w and (before != "post_attention_layernorm" or "mlp.gate.weight" in w):
             y = norm(y, w, "post_mlp_layernorm", eps)
-        return x + y
+        return x + share * y
 
     def logits(self, ids):
         w, self.tapes = self.weights, []
         x = w["model.embed_tokens.weight"][ids]
         if getattr(self.cfg, "mup_enabled", False):
             x = x * self.cfg.hidden_size**0.5
+        x = x * getattr(self.cfg, "embedding_multiplier", 1.0)
         for l in range(self.cfg.num_hidden_layers):
             x = self.layer(l, x)
         x = norm(x, w, "model.norm", self.cfg.rms_norm_eps, added(self.cfg))
-        return linear(x, w, "lm_head" if "lm_head.weight" in w else "model.embed_tokens")
+        x = linear(x, w, "lm_head" if "lm_head.weight" in w else "model.embed_tokens")
+        return x / getattr(self.cfg, "logits_scaling", 1.0)
 
     def channel_sums(self):
         """c (M, E, I) after a backward: sum over an expert's tokens of h times w W_down^T dy, at

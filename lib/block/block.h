@@ -72,6 +72,9 @@ struct fm_config {
     float eps;                  /* epsilon of every norm */
     float alpha, limit;         /* parameters of the experts' activation, if it has them */
     float embed_scale;          /* factor of the embeddings */
+    float residual_scale;       /* factor of the outputs of attention, and of experts and MLP
+                                   together, before they are added; 1 if they are normalised */
+    float logit_scale;          /* factor of the logits */
     int T_exact;                /* longest sequence that is computed exactly as by the model */
     const char *exact;          /* the reason if T_exact is less than T_max, else NULL */
     unsigned output_norms;      /* bits of enum fm_output_norms */

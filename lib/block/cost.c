@@ -34,8 +34,8 @@ double fm_cost_lm_head(const struct fm_config *c)
 uint64_t fm_cost_token_floats(const struct fm_config *c)
 {
     uint64_t H = (uint64_t)c->H, mlp = (uint64_t)(c->dense > c->shared ? c->dense : c->shared);
-    return (c->output_norms ? 12 : 8) * H + c->attention->scratch(c) + fm_mlp_floats(mlp) +
-           (uint64_t)c->K * H;
+    return (c->output_norms || c->residual_scale != 1 ? 12 : 8) * H + c->attention->scratch(c) +
+           fm_mlp_floats(mlp) + (uint64_t)c->K * H;
 }
 
 /* Input, output and gradient of the row; every row of gate_up and the channel, with their

@@ -550,6 +550,12 @@ static void scale_values(const struct fm_pass *p, float *v, int width)
         p->ops->scale(v, scale, (int64_t)fm_pass_rows(p) * width);
 }
 
+/* What scores are divided by. */
+static double divisor(const struct fm_config *c)
+{
+    return c->gqa->divisor > 0 ? c->gqa->divisor : sqrt(c->C);
+}
+
 static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     const struct fm_config *c = p->config;
@@ -567,7 +573,7 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
         op->clamp(a->v, g->clip, (int64_t)N * GD);
     }
     scale_values(p, a->v, GD);
-    op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, c->C, D, sqrt(c->C),
+    op->attention(a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, c->C, D, divisor(c),
                   fm_gqa_window(c, p->l));
     give_output(p, a, y, x);
 }
@@ -634,7 +640,7 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
     if (a->gate)
         gate_back(p, a, dx, d_o);
     op->attention_back(dq, dk, dv, d_o, a->o, a->q, a->k, a->v, w->sinks, p->S, p->T, Q, G, c->C, D,
-                       sqrt(c->C), fm_gqa_window(c, p->l));
+                       divisor(c), fm_gqa_window(c, p->l));
     turn_back(p, dq, a->q_raw, a->q_rstd, w->q_norm, Q);
     turn_back(p, dk, a->k_raw, a->k_rstd, w->k_norm, G);
     scale_values(p, dv, GD);

@@ -66,6 +66,7 @@ struct fm_gqa {
                                        in all */
     int D;                          /* width of a head's values; 0: config->C */
     float scale;                    /* factor of values; 0: 1 */
+    double divisor;                 /* of scores; 0: sqrt(config->C) */
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */
     bool gated, gate_apart, gate_heads;

@@ -17,11 +17,10 @@ extern const struct fm_expert_form fm_swiglu;
     {FM_STOCK(prefix "experts.{e}." up ".weight"), FM_PART_UP, 0, "IH", FM_MOE},                   \
     {FM_STOCK(prefix "experts.{e}." down ".weight"), FM_PART_DOWN, 0, "HI", FM_MOE},               \
     FM_SWIGLU_ONLINE_WEIGHTS
-#define FM_SWIGLU_ONLINE_WEIGHTS                                                                   \
-    {{NULL, "layers.{l}.gate_up", "model.layers.{l}.mlp.experts.gate_up"}, FM_PART_GATE_UP, 0,     \
-     "SH", FM_MOE},                                                                                \
-    {{NULL, "layers.{l}.down", "model.layers.{l}.mlp.experts.down"}, FM_PART_DOWN_T, 0, "sH",      \
-     FM_MOE}
+#define FM_SWIGLU_ONLINE_WEIGHTS FM_SWIGLU_ONLINE_WEIGHTS_AS("model.layers.{l}.mlp.")
+#define FM_SWIGLU_ONLINE_WEIGHTS_AS(ragged)                                                        \
+    {{NULL, "layers.{l}.gate_up", ragged "experts.gate_up"}, FM_PART_GATE_UP, 0, "SH", FM_MOE},    \
+    {{NULL, "layers.{l}.down", ragged "experts.down"}, FM_PART_DOWN_T, 0, "sH", FM_MOE}
 /* The same for a family whose checkpoints have either these or fused tensors, (E, ...), gate
  * followed by up. */
 #define FM_SWIGLU_EITHER_WEIGHTS(prefix)                                                           \

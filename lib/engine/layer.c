@@ -193,32 +193,51 @@ static void enter(const struct fm_pass *p, struct inner *a, const float *x1)
     sort_rows(p, a);
 }
 
-/* y (N, H) += norm of o (N, H) with weights w. */
-static void add_normed(const struct fm_pass *p, float *y, const float *o, float *rstd,
-                       const float *w)
+/* Memory (N, H), zeroed, for an output that is normalised or scaled before it is added: `kept`, or
+ * scratch; NULL if it is added directly. */
+static float *apart(const struct fm_pass *p, float *kept)
+{
+    size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;
+    float *o = kept || p->config->residual_scale == 1 ? kept : fm_scratch_floats(count);
+    if (o)
+        p->ops->zero(o, count * sizeof *o);
+    return o;
+}
+
+/* y (N, H) += the norm of o (N, H) with weights w; if rstd is NULL, += o times its factor, with
+ * which o is overwritten. */
+static void add_output(const struct fm_pass *p, float *y, float *o, float *rstd, const float *w)
 {
     const struct fm_config *c = p->config;
     int N = fm_pass_rows(p);
     struct fm_mark mark = fm_scratch_mark();
-    float *normed = fm_scratch_floats((size_t)N * (size_t)c->H);
-    c->norm->forward(p->ops, normed, rstd, o, w, NULL, N, c->H, c->eps);
-    p->ops->add(y, normed, (int64_t)N * c->H);
+    float *result = rstd ? fm_scratch_floats((size_t)N * (size_t)c->H) : o;
+    if (rstd)
+        c->norm->forward(p->ops, result, rstd, o, w, NULL, N, c->H, c->eps);
+    else
+        p->ops->scale(o, c->residual_scale, (int64_t)N * c->H);
+    p->ops->add(y, result, (int64_t)N * c->H);
     fm_scratch_release(mark);
 }
 
-/* The gradient at o, in scratch, from dy, the gradient at its norm; dy itself if there is no norm.
- */
-static const float *normed_back(const struct fm_pass *p, const float *dy, const float *o,
+/* The gradient at an output, in scratch, from dy, the gradient at what was added; dy itself if that
+ * is the output.  o is the output if it was normalised, else NULL. */
+static const float *output_back(const struct fm_pass *p, const float *dy, const float *o,
                                 const float *rstd, const float *w)
 {
     const struct fm_config *c = p->config;
     int N = fm_pass_rows(p);
     size_t count = (size_t)N * (size_t)c->H;
-    if (!o)
+    if (!o && c->residual_scale == 1)
         return dy;
     float *d_o = fm_scratch_floats(count);
-    p->ops->zero(d_o, count * sizeof *d_o);
-    c->norm->backward(p->ops, d_o, dy, o, w, NULL, rstd, N, c->H);
+    if (o) {
+        p->ops->zero(d_o, count * sizeof *d_o);
+        c->norm->backward(p->ops, d_o, dy, o, w, NULL, rstd, N, c->H);
+    } else {
+        p->ops->copy(d_o, dy, count * sizeof *d_o);
+        p->ops->scale(d_o, c->residual_scale, (int64_t)count);
+    }
     return d_o;
 }
 
@@ -229,13 +248,12 @@ static void attend(const struct fm_pass *p, struct inner *a, float *x1)
     const struct fm_layer *w = p->layer;
     c->norm->forward(p->ops, a->xn, a->rstd, x1, w->input_norm, w->input_norm_bias, fm_pass_rows(p),
                      c->H, c->eps);
-    if (!a->o_a) {
-        c->attention->forward(p, a->attention, x1, a->xn);
-        return;
-    }
-    p->ops->zero(a->o_a, (size_t)fm_pass_rows(p) * (size_t)c->H * sizeof *a->o_a);
-    c->attention->forward(p, a->attention, a->o_a, a->xn);
-    add_normed(p, x1, a->o_a, a->rstd_o_a, w->attention_norm);
+    struct fm_mark mark = fm_scratch_mark();
+    float *o = apart(p, a->o_a);
+    c->attention->forward(p, a->attention, o ? o : x1, a->xn);
+    if (o)
+        add_output(p, x1, o, a->rstd_o_a, w->attention_norm);
+    fm_scratch_release(mark);
 }
 
 /* dx (N, H) holds the gradient at x1 and receives the one at x. */
@@ -246,7 +264,7 @@ static void attend_back(const struct fm_pass *p, const struct inner *a, float *d
     int N = fm_pass_rows(p);
     struct fm_mark mark = fm_scratch_mark();
     float *dxn = fm_scratch_floats((size_t)N * (size_t)c->H);
-    const float *d_o = normed_back(p, dx, a->o_a, a->rstd_o_a, w->attention_norm);
+    const float *d_o = output_back(p, dx, a->o_a, a->rstd_o_a, w->attention_norm);
     c->attention->backward(p, a->attention, dxn, d_o);
     c->norm->backward(p->ops, dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, c->H);
     fm_scratch_release(mark);
@@ -396,14 +414,6 @@ static void feed(const struct fm_pass *p, const struct inner *a, float *o, int64
     fm_mlp_forward(p, a->mlp_gu, o, a->xm);
 }
 
-/* a->o_m = experts and MLP applied to a->xm. */
-static void feed_apart(const struct fm_pass *p, const struct inner *a, int64_t *counts,
-                       const struct fm_visitor *visitor, const struct fm_expert_view *where)
-{
-    p->ops->zero(a->o_m, (size_t)fm_pass_rows(p) * (size_t)p->config->H * sizeof *a->o_m);
-    feed(p, a, a->o_m, counts, visitor, where);
-}
-
 void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t *counts,
                       const struct fm_visitor *visitor, const struct fm_expert_view *where)
 {
@@ -416,12 +426,10 @@ void fm_layer_forward(const struct fm_pass *p, float *y, const float *x, int64_t
     enter(p, &a, y);
     if (p->cached)
         p->ops->copy(a.x1, y, count * sizeof *y);
-    if (a.o_m) {
-        feed_apart(p, &a, counts, visitor, where);
-        add_normed(p, y, a.o_m, a.rstd_o_m, p->layer->mlp_norm);
-    } else {
-        feed(p, &a, y, counts, visitor, where);
-    }
+    float *o = apart(p, a.o_m);
+    feed(p, &a, o ? o : y, counts, visitor, where);
+    if (o)
+        add_output(p, y, o, a.rstd_o_m, p->layer->mlp_norm);
     fm_scratch_release(mark);
     fm_scratch_release(host);
 }
@@ -595,9 +603,9 @@ static void remake_norm(const struct fm_pass *p, const struct inner *a)
     size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;
     struct fm_mark mark = fm_scratch_mark();
     float *unused = fm_scratch_floats(count);
-    feed_apart(p, a, NULL, NULL, NULL);
+    feed(p, a, apart(p, a->o_m), NULL, NULL, NULL);
     p->ops->zero(unused, count * sizeof *unused);
-    add_normed(p, unused, a->o_m, a->rstd_o_m, p->layer->mlp_norm);
+    add_output(p, unused, a->o_m, a->rstd_o_m, p->layer->mlp_norm);
     fm_scratch_release(mark);
 }
 
@@ -617,7 +625,7 @@ void fm_layer_backward(const struct fm_pass *p, float *dx, bool wanted, const fl
         if (a.o_m)
             remake_norm(p, &a);
     }
-    const float *dy = normed_back(p, dx, a.o_m, a.rstd_o_m, p->layer->mlp_norm);
+    const float *dy = output_back(p, dx, a.o_m, a.rstd_o_m, p->layer->mlp_norm);
     if (a.ids)
         back_experts(p, &a, dxm, dy, wanted, visitor, where);
     else

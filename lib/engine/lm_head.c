@@ -141,8 +141,8 @@ static void find_logits(const struct fm_sweep *s, const struct fm_nonlayer *nonl
     const struct fm_config *c = s->config;
     c->norm->forward(s->ops, k->xn, k->rstd, x, nonlayer->norm, nonlayer->norm_bias, k->n, c->H,
                      c->eps);
-    s->ops->gemm(false, true, k->n, c->V, c->H, 1, fm_f32(k->xn), c->H, nonlayer->lm_head, c->H, 0,
-                 logits, c->V);
+    s->ops->gemm(false, true, k->n, c->V, c->H, c->logit_scale, fm_f32(k->xn), c->H,
+                 nonlayer->lm_head, c->H, 0, logits, c->V);
     if (nonlayer->lm_head_bias)
         s->ops->add_rows(logits, nonlayer->lm_head_bias, k->n, c->V);
 }
@@ -215,8 +215,8 @@ static int head_lane(const struct fm_sweeping *r, struct chunk *k, int lane, str
     if (!own->backward)
         return FM_OK;
     s->ops->zero(k->dx, size);
-    s->ops->gemm(false, false, k->n, c->H, c->V, 1, fm_f32(logits), c->V, r->nonlayer->lm_head,
-                 c->H, 0, k->dxn, c->H);
+    s->ops->gemm(false, false, k->n, c->H, c->V, c->logit_scale, fm_f32(logits), c->V,
+                 r->nonlayer->lm_head, c->H, 0, k->dxn, c->H);
     c->norm->backward(s->ops, k->dx, k->dxn, x, r->nonlayer->norm, r->nonlayer->norm_bias, k->rstd,
                       k->n, c->H);
     return fm_store_put(&s->store, record, offset, size, k->dx, err);

@@ -90,6 +90,8 @@ struct fm_model_family {
     ROW(glm_moe_dsa)        \
     ROW(axk1)               \
     ROW(gpt_oss)            \
+    ROW(granitemoe)         \
+    ROW(granitemoeshared)   \
     ROW(qwen3_next)         \
     ROW(qwen3_5_moe)
 /* clang-format on */

@@ -276,7 +276,7 @@ static int read_config(struct fm_config *c, const cJSON *json, struct fm_err *er
     const struct fm_model_family *f = c->family;
     const struct fm_keys keys = {.json = json, .family = c->type};
     c->T_max = f->positions;
-    c->embed_scale = 1;
+    c->embed_scale = c->residual_scale = c->logit_scale = 1;
     c->attention = f->attention;
     c->expert = f->expert;
     c->norm = f->norm;

@@ -96,6 +96,13 @@ GATED_DELTANET = {  # every other layer, beside a shared expert
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
 }
+GRANITE = {  # with factors as of the published ones
+    "attention_bias": False,
+    "attention_multiplier": 0.03125,
+    "embedding_multiplier": 12.0,
+    "residual_multiplier": 0.22,
+    "logits_scaling": 6.0,
+}
 FAMILIES = {
     "phimoe": {  # as the published one: scaled positions, and a window that never closes
         "num_experts_per_tok": 2,
@@ -272,6 +279,8 @@ FAMILIES = {
         "scoring_func": "sigmoid",
         "topk_method": "noaux_tc",
     },
+    "granitemoe": GRANITE,
+    "granitemoeshared": GRANITE | {"shared_intermediate_size": 96},
     "gpt_oss": {  # a window that closes, before a full layer and after it
         "head_dim": 32,
         "sliding_window": 16,

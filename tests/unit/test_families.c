@@ -262,7 +262,9 @@ static const char *const families[] = {"mixtral",
                                        "afmoe",
                                        "laguna",
                                        "mimo_v2_flash",
-                                       "minimax_m3_vl_text"};
+                                       "minimax_m3_vl_text",
+                                       "granitemoe",
+                                       "granitemoeshared"};
 
 TEST(every_key_of_a_golden_config_is_known)
 {

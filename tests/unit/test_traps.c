@@ -93,6 +93,14 @@
     "\"minimax_m3_sparse\"]"
 #define M3 M3_KEYS M3_TYPES "," M3_INDEX("4", "5")
 
+/* As of granite-3.1-1b-a400m. */
+#define GRANITE_SIZES                                                                              \
+    "\"hidden_size\":1024,\"intermediate_size\":512,\"num_hidden_layers\":24,"                     \
+    "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"num_local_experts\":32,"               \
+    "\"num_experts_per_tok\":8,\"vocab_size\":49155,\"tie_word_embeddings\":true"
+#define GRANITE "\"model_type\":\"granitemoe\"," GRANITE_SIZES
+#define GRANITE_SHARED "\"model_type\":\"granitemoeshared\"," GRANITE_SIZES
+
 static bool has(const struct fm_config *c, enum fm_naming naming, const char *name)
 {
     int l, e;
@@ -716,6 +724,64 @@ TEST(heads_that_m3s_class_would_make_up_are_missed)
     const char *none = "\"model_type\":\"minimax_m3_vl_text\"";
     refused(none, "\"num_key_value_heads\":4", FM_EFORMAT, "key 'head_dim' is missing");
     refused(none, "\"head_dim\":8", FM_EFORMAT, "key 'num_key_value_heads' is missing");
+}
+
+/* ---- Granite ---- */
+
+TEST(granites_factors_are_read_and_1_where_they_are_missing)
+{
+    struct fm_config c = must(GRANITE, "\"embedding_multiplier\":12.0,\"residual_multiplier\":0.22,"
+                                       "\"logits_scaling\":6.0");
+    assert_true(c.embed_scale == 12 && c.residual_scale == 0.22f && c.logit_scale == 1 / 6.0f);
+    c = must(GRANITE, NULL);
+    assert_true(c.embed_scale == 1 && c.residual_scale == 1 && c.logit_scale == 1);
+    assert_int_equal(fm_config_params(&c, NULL) / 1000000, 1334);
+}
+
+/* Not a factor beside the root of the heads' width: without the key scores are as they are. */
+TEST(granites_attention_multiplier_replaces_the_root_of_the_head_width)
+{
+    assert_true(must(GRANITE, "\"attention_multiplier\":0.015625").gqa->divisor == 64);
+    assert_true(must(GRANITE, NULL).gqa->divisor == 1);
+    assert_true(must(AFMOE, NULL).gqa->divisor == 0);
+}
+
+TEST(factors_of_granite_that_are_not_above_0_are_refused)
+{
+    refused(GRANITE, "\"logits_scaling\":0", FM_EFORMAT,
+            "logits_scaling' is 0, which is not above");
+    refused(GRANITE, "\"residual_multiplier\":0", FM_EFORMAT, "residual_multiplier' is 0");
+    refused(GRANITE, "\"attention_multiplier\":0.0", FM_EFORMAT, "attention_multiplier' is 0");
+    refused(GRANITE, "\"embedding_multiplier\":-12", FM_EFORMAT, "embedding_multiplier' is -12");
+    refused(GRANITE, "\"logits_scaling\":1e-300", FM_EFORMAT, "logits_scaling' is 1e-300");
+    refused(GRANITE, "\"embedding_multiplier\":1e39", FM_EFORMAT, "embedding_multiplier' is 1e+39");
+    refused(GRANITE, "\"residual_multiplier\":\"0.22\"", FM_EFORMAT, "is not a number");
+}
+
+TEST(granites_experts_are_fused_outside_mlp)
+{
+    struct fm_config c = must(GRANITE, NULL);
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.block_sparse_moe.input_linear.weight"));
+    assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.block_sparse_moe.router.layer.weight"));
+    assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.0.block_sparse_moe.router.weight"));
+    assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.0.block_sparse_moe.experts.gate_up"));
+    assert_false(has(&c, FM_NAMING_RAGGED, "model.layers.0.mlp.experts.gate_up"));
+    assert_false(has(&c, FM_NAMING_STOCK, "lm_head.weight"));
+    refused(GRANITE, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "hidden_act 'gelu'");
+}
+
+/* 0 is transformers' default, and means none; an expert's width is another key. */
+TEST(granites_shared_expert_exists_where_its_width_is_said)
+{
+    static const char shared[] = "model.layers.0.shared_mlp.input_linear.weight";
+    struct fm_config c = must(GRANITE_SHARED, "\"shared_intermediate_size\":1024");
+    assert_true(c.shared == 1024 && has(&c, FM_NAMING_STOCK, shared));
+    c = must(GRANITE_SHARED, "\"shared_intermediate_size\":0");
+    assert_true(c.shared == 0 && !has(&c, FM_NAMING_STOCK, shared));
+    assert_int_equal(must(GRANITE_SHARED, NULL).shared, 0);
+    assert_int_equal(must(GRANITE, "\"shared_intermediate_size\":1024").shared, 0);
+    refused(GRANITE_SHARED, "\"shared_intermediate_size\":-1", FM_EFORMAT, "size' is -1");
+    refused(GRANITE_SHARED, "\"shared_intermediate_size\":2000000", FM_EFORMAT, "is 2000000");
 }
 
 TEST_MAIN(NULL, NULL)
