@@ -66,11 +66,11 @@ static void rounding_line(FILE *out, const char *would, const char *name, uint64
     char text[32];
     fm_units_bytes(text, bytes);
     if (channels)
-        fprintf(out, "%-9s%12s  %sfor %llu channels more than the mask keeps: %s\n", name, text,
+        fprintf(out, "%-9s%12s  %sfor %llu channels in addition to the mask's: %s\n", name, text,
                 would, (unsigned long long)channels, why);
 }
 
-/* Warn about facts that a user of a smaller model would not expect. */
+/* Warn if the export is not smaller than the original. */
 static void source_lines(FILE *out, const char *would, const char *padding,
                          const struct fm_export_report *r)
 {
@@ -94,7 +94,7 @@ static void source_lines(FILE *out, const char *would, const char *padding,
     if (r->break_even <= 1)
         fprintf(out, "the export is smaller from budget %.2f on\n", r->break_even);
     else
-        fputs("no budget of this layout is smaller\n", out);
+        fputs("this layout is larger at every budget\n", out);
 }
 
 static void export_text(FILE *out, bool dry_run, const struct fm_export_options *options,
@@ -110,8 +110,8 @@ static void export_text(FILE *out, bool dry_run, const struct fm_export_options 
     fprintf(out, "export   %s%s, budget %.4f (mask %d)\n", would, r->layout->name, r->budget,
             r->index);
     if (r->layout->drops)
-        fprintf(out, "dropped  %s%d of %d experts%s; %u channels in every other%s\n", would,
-                r->dropped, r->experts, options->means ? ", their mean outputs in their place" : "",
+        fprintf(out, "dropped  %s%d of %d experts%s; %u channels in each of the others%s\n", would,
+                r->dropped, r->experts, options->means ? ", replaced by their mean outputs" : "",
                 r->width_uniform,
                 r->dropped ? "" : "; masks remove whole experts only if --actions begins with 0");
     else if (r->layout->one_width)

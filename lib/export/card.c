@@ -84,9 +84,9 @@ int fm_card_compared(char **text, const char *card, struct fm_err *err)
     return FM_OK;
 }
 
-/* ---- what it says ---- */
+/* ---- contents ---- */
 
-/* Append to the card a text of any length. */
+/* Append a text of any length. */
 static void say(struct fm_text *t, const char *text)
 {
     fm_text_add(t, text, strlen(text));
@@ -103,7 +103,7 @@ static void say_front_matter(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "tags:\n- moe\n- pruned\n- expert-pruning\n- safetensors\n---\n");
 }
 
-/* ---- what it is ---- */
+/* ---- properties ---- */
 
 /* The measured figures are for the mask; they also hold for this export if it keeps at least the
  * channels of the mask. */
@@ -122,13 +122,13 @@ static void say_quality(struct fm_text *t, const struct fm_exportplan *p)
     if (fm_stage_original_ce(&original, &p->from->bundle, mask))
         fm_text_printf(t, "| held-out cross-entropy of the original | %.4f |\n", original);
     if (!known || other) {
-        fm_text_printf(t, "| quality | of these widths only where `fm-bench quality --record` "
-                          "wrote it below |\n");
+        fm_text_printf(t, "| quality of these widths | listed below if `fm-bench quality "
+                          "--record` measured it |\n");
         return;
     }
     char note[128];
     snprintf(note, sizeof note, "%s%s",
-             q.positions ? "" : ", interpolated between budgets that were measured",
+             q.positions ? "" : ", interpolated between measured budgets",
              more ? ", before widths were rounded up" : "");
     fm_text_printf(t, "| held-out cross-entropy%s | %.4f |\n", note, q.ce);
     fm_text_printf(t, "| divergence from the full model%s | %.4f |\n", note, q.kl);
@@ -146,25 +146,26 @@ static void say_widths(struct fm_text *t, const struct fm_exportplan *p)
         sum += p->widths.kept[i];
     }
     uint64_t all = (uint64_t)n * (uint64_t)p->from->config.I, has = (uint64_t)sum;
-    fm_text_printf(t, "| expert channels here | %" PRIu64 " of %" PRIu64 ", %.4f removed |\n", has,
+    fm_text_printf(t, "| expert channels kept | %" PRIu64 " of %" PRIu64 ", %.4f removed |\n", has,
                    all, 1 - sum / (double)all);
     fm_text_printf(t, "| bytes of these channels | %" PRIu64 " of %" PRIu64 " |\n",
                    fm_exportplan_channel_bytes(p, has), fm_exportplan_channel_bytes(p, all));
     fm_text_printf(
-        t, "| width of an expert, least / mean / most | %" PRIu32 " / %.1f / %" PRIu32 " of %d |\n",
+        t, "| expert width, minimum / mean / maximum | %" PRIu32 " / %.1f / %" PRIu32 " of %d |\n",
         low, sum / n, high, p->from->config.I);
     uint64_t more = p->widths.by_layout + p->widths.by_pad;
     if (more)
         fm_text_printf(t,
-                       "| channels more than the mask keeps | %" PRIu64 ", %" PRIu64 " bytes |\n",
+                       "| channels in addition to the mask's | %" PRIu64 ", %" PRIu64 " bytes |\n",
                        more, fm_exportplan_channel_bytes(p, more));
     int removed = 0;
     for (int i = 0; i < n; i++)
         removed += p->widths.stored[i] == 0;
     if (p->options.layout->drops)
-        fm_text_printf(t, "| experts removed, with a constant output: %s | %d of %d |\n",
-                       p->options.means ? "their mean over the calibration data" : "0", removed, n);
-    fm_text_printf(t, "| parameters, active per token | %" PRIu64 ", %" PRIu64 " |\n",
+        fm_text_printf(t, "| experts replaced by %s | %d of %d |\n",
+                       p->options.means ? "their mean output over the calibration data" : "zero",
+                       removed, n);
+    fm_text_printf(t, "| parameters, total / active per token | %" PRIu64 " / %" PRIu64 " |\n",
                    fm_config_params(&p->from->config, p->widths.kept),
                    fm_config_params_active(&p->from->config, p->widths.kept));
 }
@@ -189,8 +190,8 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
     if (x->tensors)
         fm_text_printf(t, "| %s (%s), %s | %" PRIu64 " tensors, %" PRIu64 " bytes |\n",
                        fm_extra_named(x) ? "other parts" : "layers for multi-token prediction",
-                       layers, p->options.keep_extra ? "as in the original" : "left out",
-                       x->tensors, x->bytes);
+                       layers, p->options.keep_extra ? "copied unchanged" : "left out", x->tensors,
+                       x->bytes);
 }
 
 /* The size of the checkpoint's weight files compared with those of this export. */
@@ -201,14 +202,13 @@ static void say_original(struct fm_text *t, const struct fm_exportplan *p)
     if (fm_stage_shard_bytes(&source, &p->from->bundle, &unread))
         return;
     double from = fm_exportplan_break_even(p, source);
-    fm_text_printf(t, "| bytes of the original's | %" PRIu64, source);
+    fm_text_printf(t, "| bytes of the original's weight files | %" PRIu64, source);
     if (!fm_exportplan_larger(p, source))
         fm_text_printf(t, " |\n");
     else if (from <= 1)
-        fm_text_printf(t, ", which are fewer: this layout is smaller from budget %.2f on |\n",
-                       from);
+        fm_text_printf(t, "; this layout is smaller only from budget %.2f on |\n", from);
     else
-        fm_text_printf(t, ", which are fewer: this layout is smaller at no budget |\n");
+        fm_text_printf(t, "; this layout is larger at every budget |\n");
 }
 
 /* Whether the codes of the original were kept, decoded or rounded again. */
@@ -217,15 +217,15 @@ static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
     const char *stored = p->from->stored;
     if (p->options.quantise)
         fm_text_printf(t, "| routed experts, rounded to nearest without data%s | %s |\n",
-                       stored[0] ? ", a second time: the original is quantised" : "",
+                       stored[0] ? " (a second rounding: the original is quantised)" : "",
                        p->options.quantise->about);
     else if (stored[0])
         fm_text_printf(t, "| %s, stored as %s in the original | %s |\n",
                        p->codes && p->options.layout->code ? "routed experts" : "weights", stored,
-                       !p->codes                  ? "their values as BF16"
-                       : !p->options.layout->code ? "its codes and scales, byte for byte"
-                                                  : "its codes and scales, byte for byte; of all "
-                                                    "else that is quantised, the values as BF16");
+                       !p->codes                  ? "dequantised to BF16"
+                       : !p->options.layout->code ? "codes and scales copied unchanged"
+                                                  : "codes and scales copied unchanged; other "
+                                                    "quantised tensors dequantised to BF16");
 }
 
 static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
@@ -248,19 +248,21 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
                    fm_exportplan_weight_bytes(p));
-    fm_text_printf(t, "| starts at budget | %.4f |\n", p->from->budgets.budget[p->index].budget);
+    fm_text_printf(t, "| initial budget | %.4f |\n", p->from->budgets.budget[p->index].budget);
     if (p->options.load_cap)
         fm_text_printf(t,
-                       "| bytes of channels that no budget here uses, left out | %" PRIu64 " |\n",
+                       "| bytes of channels left out, which no budget here uses | %" PRIu64 " |\n",
                        fm_exportplan_channel_bytes(p, fm_exportplan_freed(p)));
     say_stored(t, p);
     say_extra(t, p);
     say_degrees(t, p);
     fm_text_printf(t, "\n| budget | mean width | active parameters | held-out cross-entropy | "
                       "divergence | same token |\n|---|---|---|---|---|---|\n");
+    bool interpolated = false;
     for (int b = p->first; b <= p->last; b++) {
         struct fm_quality q;
         bool known = fm_masks_quality(&q, &p->from->budgets.masks, b);
+        interpolated = interpolated || (known && !q.positions);
         const struct fm_budget *s = &p->from->budgets.budget[b];
         fm_text_printf(t, "| %.4f | %.1f | %" PRIu64 " |", s->budget, s->width_mean,
                        s->params_active);
@@ -270,13 +272,14 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
         else
             fm_text_printf(t, " | | |\n");
     }
+    if (interpolated)
+        fm_text_printf(t, "\n`~`: interpolated between measured budgets.\n");
 }
 
-/* ---- how to use it ---- */
+/* ---- use ---- */
 
-/* Reasons why servers cannot run this directory with their own code, given before their
- * commands. */
-/* What the family requires of widths, and which layout has the widths of the mask. */
+/* Why one width for several experts is bad for the family, and which layout keeps the learned
+ * widths. */
 static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -284,21 +287,21 @@ static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
                    fm_runtimes_unequal(p->from->config.family));
     if (layout->level)
         fm_text_printf(t,
-                       "This directory has %s; layout `ragged` of the same bundle has the widths "
-                       "that were\nlearned, and is recommended.\n",
+                       "This directory has %s; layout `ragged` of the same bundle keeps the "
+                       "learned widths\nand is recommended.\n",
                        layout->leveled);
     else
-        fm_text_printf(t, "This directory has the widths that were learned, which is what is "
-                          "recommended.\n");
+        fm_text_printf(t, "This directory keeps the learned widths, as recommended.\n");
 }
 
+/* Why not to serve a directory with stock names if the output head has a bias. */
 static void say_headless(struct fm_text *t)
 {
     fm_text_printf(
-        t, "vLLM and SGLang: their own code for this architecture (vLLM 0.32, SGLang "
-           "0.5.23) loads the\nbias of the head and silently never adds it: do not "
-           "serve this directory by it.\nExport `--layout ragged`, or `--layout layer --for "
-           "vllm` for fused kernels, for vLLM.\n\n");
+        t, "vLLM and SGLang: do not serve this directory.  Their own code for this "
+           "architecture (vLLM 0.32,\nSGLang 0.5.23) loads the bias of the output head "
+           "but silently ignores it.  For vLLM, export\n`--layout ragged`, or `--layout layer "
+           "--for vllm` to use fused kernels.\n\n");
 }
 
 static void say_sglang(struct fm_text *t, const char *options, const char *why)
@@ -310,7 +313,7 @@ static void say_sglang(struct fm_text *t, const char *options, const char *why)
     fm_text_printf(t, "    python -m sglang.launch_server --model-path .%s\n\n", options);
 }
 
-/* The reason why SGLang requires the suite's package; "" if it does not. */
+/* The reason why SGLang requires the suite's package, to follow "SGLang"; "" if it does not. */
 static const char *why_package(const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -318,12 +321,13 @@ static const char *why_package(const struct fm_exportplan *p)
     if (!fm_runtimes_package(c, layout))
         return "";
     if (layout->code && (layout->sglang_package || c->head_bias))
-        return ", with the suite's package for it (fm-clients(7); its own code has one width\n"
-               "for all layers, and no bias of the head)";
+        return ", with the suite's package (fm-clients(7)), since its own code supports only one\n"
+               "width for all layers, and no bias of the output head";
     if (layout->code)
-        return ", with the suite's package for it (fm-clients(7)), without which attention has no\n"
-               "sinks, and the modelling file refuses to run";
-    return ", with the suite's package for it (fm-clients(7)), which adds that bias";
+        return ", with the suite's package (fm-clients(7)); without it attention has no sinks, "
+               "and\n"
+               "the modelling file refuses to run";
+    return ", with the suite's package (fm-clients(7)), which adds that bias";
 }
 
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
@@ -331,9 +335,9 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
     const struct fm_layout *layout = p->options.layout;
     const struct fm_config *c = &p->from->config;
     if (layout->code && !fm_runtimes_modeling(c)) {
-        fm_text_printf(t, "Not in vLLM and SGLang: what runs modelling files in them (vLLM 0.32, "
-                          "SGLang 0.5.23) has no\nlinear attention.  Their own code of this "
-                          "architecture serves `--layout uniform` of the same bundle.\n\n");
+        fm_text_printf(t, "Not in vLLM 0.32 and SGLang 0.5.23: their Transformers backends, which "
+                          "run modelling files,\nhave no linear attention.  Their own code for "
+                          "this architecture serves `--layout uniform` of\nthe same bundle.\n\n");
         return;
     }
     if (!layout->code && c->head_bias)
@@ -343,10 +347,11 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
     const char *why_not = fm_runtimes_no_sglang(c, layout->code);
     if (layout->drops)
         fm_text_printf(t,
-                       "This form was checked against the source of vLLM 0.33, which had no build "
-                       "for a CPU: vLLM did\nnot run it here.  It serves it without quantisation, "
-                       "LoRA, expert and data parallelism.\n\nNot in transformers 5.23, SGLang "
-                       "0.5.23 and llama.cpp: they need weights of every\nexpert.\n\n");
+                       "This format was written from the source code of vLLM 0.33 and has not "
+                       "been run in vLLM, which had\nno CPU build of that version.  vLLM supports "
+                       "it only without quantisation, LoRA, and expert\nand data "
+                       "parallelism.\n\nNot in transformers 5.23, SGLang 0.5.23 and llama.cpp, "
+                       "which require the weights of every\nexpert.\n\n");
     else if (why_not)
         fm_text_printf(t, "Not in SGLang 0.5.23: %s.\n\n", why_not);
     else
@@ -392,18 +397,18 @@ static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
                        model, code ? ", trust_remote_code=True" : "");
     }
     if (code)
-        fm_text_printf(t,
-                       "`trust_remote_code` runs `modeling_fm.py` of this directory, which knows "
-                       "experts of several\nwidths; fm-verify(1) says whose code it is.  Its "
-                       "experts are faster where the loader finds\n`libfm_clip.so.1`, which "
-                       "`make install` of the fm suite puts in place (fm-clip(3)).\n\n");
+        fm_text_printf(t, "`trust_remote_code` runs `modeling_fm.py` from this directory, which "
+                          "supports experts of different\nwidths; fm-verify(1) tells whether it is "
+                          "the fm suite's file.  It is faster if the dynamic loader\nfinds "
+                          "`libfm_clip.so.1`, which `make install` of the fm suite installs "
+                          "(fm-clip(3)).\n\n");
     if (code && (p->codes || p->options.quantise))
         fm_text_printf(t,
-                       "Codes are decoded when an expert is loaded: in memory experts take what "
-                       "plain numbers take,\n%" PRIu64 " bytes in %s.  transformers reads "
-                       "ahead, and holds codes in float32 until it comes\nto them; with "
-                       "`HF_DEACTIVATE_ASYNC_LOAD=1` in the environment it reads a tensor at a "
-                       "time.\n\n",
+                       "Quantised experts are decoded as they are loaded, so they take as much "
+                       "memory as plain weights,\n%" PRIu64 " bytes in %s.  transformers reads "
+                       "tensors ahead and keeps codes in float32 until\nthey are decoded; set "
+                       "`HF_DEACTIVATE_ASYNC_LOAD=1` in the environment to read one tensor at "
+                       "a\ntime.\n\n",
                        fm_exportplan_channels_all(p) * fm_opened_channel_weights(p->from),
                        fm_dtype_torch(p->from->dtype));
 }
@@ -415,10 +420,10 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
     const char *unread = p->options.quantise && !layout->code ? p->options.quantise->unread : NULL;
     fm_text_printf(t, "## Running it\n\n");
     if (served) {
-        fm_text_printf(t, "The lines below are for this directory; elsewhere its path, or its name "
-                          "on a hub, takes the\nplace of `.`.\n\n");
+        fm_text_printf(t, "Run the commands below in this directory, or replace `.` by its path "
+                          "or its name on a hub.\n\n");
         if (unread)
-            fm_text_printf(t, "transformers 5.23: %s.\n\n", unread);
+            fm_text_printf(t, "Not in transformers 5.23, which %s.\n\n", unread);
         else if (!layout->drops)
             say_transformers(t, p);
         say_servers(t, p);
@@ -433,7 +438,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
                        layout->code ? ",trust_remote_code=True" : "");
 }
 
-/* ---- where it comes from ---- */
+/* ---- provenance ---- */
 
 /* A source of calibration data, as recorded by the tool that read it. */
 static void say_source(struct fm_text *t, const char *tool, const cJSON *source)
@@ -458,7 +463,8 @@ static void say_data(struct fm_text *t, const struct fm_exportplan *p)
 {
     static const char *const tool[] = {"fm-rank", "fm-train", "fm-recover"};
     fm_text_printf(t, "## Calibration data\n\n"
-                      "| tool | format | tokens used | xxh3 of their ids |\n|---|---|---|---|\n");
+                      "| tool | format | tokens used | XXH3 of the token ids |\n"
+                      "|---|---|---|---|\n");
     for (int i = 0; i < 3; i++) {
         const cJSON *entry = fm_stage_history_of(&p->from->bundle, tool[i]), *source;
         const cJSON *tokens = cJSON_GetObjectItemCaseSensitive(entry, "tokens");
@@ -468,7 +474,7 @@ static void say_data(struct fm_text *t, const struct fm_exportplan *p)
     fm_text_printf(t, "\n");
 }
 
-/* The command with only the options that affect the result: the same everywhere. */
+/* The command that makes the export, with only the options that affect the result. */
 static void say_command(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_export_options *o = &p->options;
@@ -502,7 +508,8 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
     if (o->base_model)
         fm_text_printf(t, " --base-model %s", o->base_model);
     fm_text_printf(t, " family.fm\n    fm-verify DIR --against family.fm\n\n"
-                      "`family.fm` is the bundle that holds the family (suite fm, fm-pack(1)).\n");
+                      "`family.fm` is the bundle of the whole family (fm-pack(1) of the fm "
+                      "suite).\n");
 }
 
 /* The author's code that was kept. */
@@ -513,8 +520,8 @@ static void say_code(struct fm_text *t, const struct fm_exportplan *p)
     if (!fm_trust_names(p, FM_CODE_KEPT, &next, names))
         return;
     fm_text_printf(t,
-                   "\n## Code\n\n%sThis is the original author's code, or makes programs load "
-                   "code or another model:\n",
+                   "\n## Code\n\n%sThese files and keys are code of the original's author, or "
+                   "make programs load code or\nanother model:\n",
                    p->options.layout->code ? "`" FM_EXPORT_MODELING "` is the fm suite's.  " : "");
     do
         fm_text_printf(t, "%s\n", names);
@@ -529,14 +536,16 @@ int fm_card_plan(struct fm_exportplan *p, struct fm_err *err)
     say_front_matter(&t, p);
     fm_text_printf(&t, "\n%s", generated.begin);
     if (layout->all_members)
-        fm_text_printf(&t, "\n# A family of mixture-of-experts models, budgets %.4g to %.4f\n\n",
+        fm_text_printf(&t,
+                       "\n# A family of pruned mixture-of-experts models, budgets %.4g to %.4f\n\n",
                        b[p->first].budget, b[p->last].budget);
     else
-        fm_text_printf(&t, "\n# A smaller member of a mixture-of-experts family, budget %.4f\n\n",
+        fm_text_printf(&t, "\n# A pruned mixture-of-experts model, budget %.4f\n\n",
                        b[p->index].budget);
     fm_text_printf(&t,
-                   "The channels of every expert are ranked, and the least important ones\n"
-                   "removed; a mask says how many each expert keeps.\n\n%s\n\n",
+                   "The channels of every expert are ranked, and the least important ones are\n"
+                   "removed.  The budget is the share of channels removed; a mask gives the number "
+                   "that each\nexpert keeps.\n\n%s\n\n",
                    p->options.load_cap ? layout->about_capped : layout->about);
     if (layout->all_members)
         say_family(&t, p);

@@ -59,7 +59,7 @@ static const struct fm_quantiser fp8_block = {
     .top = 448,
     .scales = FM_F32,
     .multiple = {128, 128, 128},
-    .about = "FP8 (E4M3), a scale for each block of 128 x 128",
+    .about = "FP8 (E4M3), one scale per block of 128 x 128",
 };
 
 static const struct fm_quantiser fp8 = {
@@ -73,7 +73,7 @@ static const struct fm_quantiser fp8 = {
     .rule = FM_SCALE_ROUNDED,
     .top = 448,
     .multiple = {16, 16, 16},
-    .about = "FP8 (E4M3), a scale for each row",
+    .about = "FP8 (E4M3), one scale per row",
 };
 
 #define W4A16(label, size)                                                                         \
@@ -82,7 +82,7 @@ static const struct fm_quantiser fp8 = {
         .config = COMPRESSED("pack-quantized",                                                     \
                              WEIGHTS("4", "int", "group", GROUP(#size)) NO_ACTIVATIONS),           \
         .list = "ignore", .rule = FM_SCALE_ROUNDED, .top = 7.5F, .multiple = {size, size, size},   \
-        .about = "integers of four bits, a scale for each " #size " of a row",                     \
+        .about = "4-bit integers, one scale per " #size " values of a row",                        \
     }
 static const struct fm_quantiser w4a16_128 = W4A16("w4a16", 128);
 static const struct fm_quantiser w4a16_32 = W4A16("w4a16:32", 32);
@@ -96,7 +96,7 @@ static const struct fm_quantiser nvfp4 = {
     .scales = FM_F8_E4M3,
     .unit_end = ".input_scale",
     .multiple = {64, 16, 64},
-    .unread = "does not know ModelOpt's NVFP4, and stops",
+    .unread = "does not support ModelOpt's NVFP4 and stops",
     .about = "NVFP4, as ModelOpt scales it",
 };
 
@@ -126,7 +126,7 @@ static const struct fm_quantiser mxfp4 = {
     .top = 2,
     .scales = FM_U8,
     .multiple = {32, 32, 32},
-    .about = "MXFP4, a power of two for each 32 of a row",
+    .about = "MXFP4, one power-of-two scale per 32 values of a row",
 };
 
 static const struct fm_quantiser mxfp8 = {
@@ -142,7 +142,7 @@ static const struct fm_quantiser mxfp8 = {
     .scales = FM_U8,
     .multiple = {32, 32, 32},
     .unread = "does not load experts of this format",
-    .about = "MXFP8, a power of two for each 32 of a row",
+    .about = "MXFP8, one power-of-two scale per 32 values of a row",
 };
 
 const struct fm_quantiser *const fm_quantisers[] = {

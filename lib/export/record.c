@@ -99,7 +99,7 @@ static void say_name(struct fm_text *t, const struct fm_record *r, int i)
 {
     if (r->whole)
         fm_text_printf(t, "| budget %.4f%s |", r->member[i].budget,
-                       i == r->start ? ", which it starts with" : "");
+                       i == r->start ? ", the initial one" : "");
     else
         fm_text_printf(t, "| this directory |");
 }

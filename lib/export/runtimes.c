@@ -31,7 +31,8 @@ static const struct family families[] = {
     {.family = &fm_olmoe, .gguf_router = &fm_softmax_raw},
     {.family = &fm_phimoe, .architecture = "PhiMoEForCausalLM"},
     {.family = &fm_gpt_oss,
-     .unequal = "its experts lose much more by one width for all than by widths of their own"},
+     .unequal = "with one width for all experts the loss increases much more than with learned "
+                "widths"},
 };
 
 static const struct family *find_family(const struct fm_model_family *family)
@@ -184,12 +185,13 @@ bool fm_runtimes_modeling(const struct fm_config *c)
 const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
 {
     if (code && c->attention == &fm_mla)
-        return "its Transformers backend takes values to be as wide as the rotated part of keys,\n"
-               "and stops.  Its own code of this architecture serves `--layout uniform` of the "
-               "same bundle";
+        return "its Transformers backend assumes that values are as wide as the rotated part of\n"
+               "keys, and stops.  Its own code for this architecture serves `--layout uniform` of "
+               "the same bundle";
     if (!code && c->family == &fm_qwen3_moe && c->tied)
-        return "its own Qwen3-MoE gives the same output for every input where the head is tied to\n"
-               "the embeddings.  Export `--layout ragged`";
+        return "its own Qwen3-MoE code gives the same output for every input if the output head "
+               "is\n"
+               "tied to the embeddings.  Export `--layout ragged`";
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* ---- charts: the function of page.js goes on ---- */
+/* ---- charts; inside the function that page.js opens ---- */
 
 const metrics = [
   { name: "Cross-entropy", unit: "nats per token, lower is better", at: 2, show: loss },
@@ -8,7 +8,7 @@ const metrics = [
 const dashes = ["", "7 3", "2 3", "9 3 2 3", "12 3", "4 4"];
 const field = { width: 350, height: 245, left: 48, right: 10, top: 10, bottom: 38 };
 
-/* Steps of 1, 2 or 5 times a power of ten, seven at the most. */
+/* At most seven steps of 1, 2 or 5 times a power of ten. */
 function ticks(low, high) {
   const span = high - low || Math.abs(high) || 1, power = 10 ** Math.floor(Math.log10(span / 6));
   const step = [1, 2, 5, 10].map((f) => f * power).find((s) => span / s <= 7);
@@ -17,8 +17,8 @@ function ticks(low, high) {
   return out;
 }
 
-/* Ends of an axis: of the family's own figures, so that a control that is far off does not flatten
- * them, or of all. */
+/* The ends of an axis: over all points, or, if `own`, only over the family's, so that a distant
+ * control does not flatten them. */
 function extent(series, at, own) {
   let low = Infinity, high = -Infinity;
   for (const s of series)
@@ -36,7 +36,7 @@ function yRange(set, series, metric) {
   let [low, high] = extent(series, metric.at, !state.whole && families.length > 0);
   if (!state.whole && families.length === 0 && set.full && metric.at === 2)
     high = Math.min(high, 2 * set.full);
-  if (!state.whole && families.length > 0) { // a quarter more for the others
+  if (!state.whole && families.length > 0) { // a quarter more for the other series
     const [least, most] = extent(series, metric.at, false), more = 0.25 * (high - low || 0.1);
     if (metric.at === 4) low = Math.max(least, low - more);
     else high = Math.min(most, high + more);
@@ -105,7 +105,7 @@ function chart(set, metric, number) {
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img",
       "aria-label": metric.name + " of " + set.title + " over " +
         (state.axis === 1 ? "bytes" : "the share of channels removed") + ": " +
-        series.map((s) => s.name).join(", ") + ". The table after the charts has the numbers." },
+        series.map((s) => s.name).join(", ") + ". The table after the charts has all points." },
       svg("clipPath", { id: clip }, svg("rect", { x: left, y: top - 4, width: width - left - right + 4,
         height: height - top - bottom + 4 })),
       gridOf(scale, ticks(x0, x1), ticks(y0, y1), metric));
@@ -125,7 +125,7 @@ function chart(set, metric, number) {
   return figure;
 }
 
-/* A click into a chart chooses the member that is nearest. */
+/* A click on a chart selects the nearest member. */
 function pick(event, picture, x0, x1) {
   const box = picture.getBoundingClientRect();
   const x = ((event.clientX - box.left) / box.width) * field.width;
@@ -163,7 +163,7 @@ function numbers(set) {
         el("td", {}, p[4] === null ? "–" : percent(p[4])),
         el("td", { class: "left" }, p[5] || "")));
   const heads = ["Series", "Removed", "Bytes", "Cross-entropy", "KL", "Top-1", ""];
-  return el("details", {}, el("summary", {}, "The numbers"),
+  return el("details", {}, el("summary", {}, "All points, as a table"),
     el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Numbers of " + set.title },
       el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((h) => el("th", { scope: "col" }, h)))), body)));
 }
@@ -176,17 +176,17 @@ function costs(set) {
         el("td", {}, s.peak_bytes !== undefined ? bytes(s.peak_bytes) : "–")));
   if (!body.children.length) return null;
   return el("details", {}, el("summary", {}, "Cost of each calibration"),
-    el("table", {}, el("thead", {}, el("tr", {}, ...["Series", "Seconds", "Memory at most"].map((h) =>
+    el("table", {}, el("thead", {}, el("tr", {}, ...["Series", "Seconds", "Peak memory"].map((h) =>
       el("th", { scope: "col" }, h)))), body));
 }
 
-/* Which series a chart does not show, since they are beyond the end of its axis. */
+/* Name the series whose points are all outside the vertical axis. */
 function beyond(set) {
   const p = el("p", { class: "note" });
   const draw = () => {
     const [low, high] = yRange(set, set.series, metrics[0]);
     const gone = set.series.filter((s) => s.on && s.points.length && s.points.every((q) => q[2] > high || q[2] < low));
-    p.textContent = gone.length ? "Outside the axis of cross-entropy: " + gone.map((s) => s.name).join(", ") + "." : "";
+    p.textContent = gone.length ? "Outside the range of the cross-entropy axis: " + gone.map((s) => s.name).join(", ") + "." : "";
   };
   set.draws.push(draw);
   drawn.push(draw);
@@ -196,11 +196,11 @@ function beyond(set) {
 function addSet(set, note) {
   set.draws = [];
   set.series.forEach((s, i) => {
-    s.style = i % 24; // eight colours by three marks; dashes tell more apart
+    s.style = i % 24; // eight colours by three marks; dashes distinguish more
     s.dash = s.role === "family" || s.role === "after" ? 0 : s.role === "before" ? 1 : 1 + (i % 5);
     s.on = true;
   });
-  if (set.series.length > 10) { // the family's, the defaults and the best of the others
+  if (set.series.length > 10) { // show the family's, the defaults and the best of the others
     const mean = (s) => s.points.reduce((sum, p) => sum + p[2], 0) / s.points.length;
     const rest = set.series.filter((s) => s.role === "baseline" && !s.name.endsWith("(default)"));
     const best = rest.slice().sort((a, b) => mean(a) - mean(b)).slice(0, 8);
@@ -218,7 +218,7 @@ function addSet(set, note) {
   if (cost) byId("sets").append(cost);
 }
 
-/* What the lines are, by the names that the tools give them. */
+/* Descriptions of series, by the names that the tools give them. */
 const meanings = {
   "family": "the members of this family",
   "family, recovered": "the members, with the adapter of fm-recover merged",
@@ -229,11 +229,11 @@ const meanings = {
   "saliency": "masks by the scores of channels",
   "walk": "masks by the gradients of widths, from one budget to the next",
   "learned": "masks trained by gradients through random widths",
-  "exchange": "masks whose widths are exchanged while the divergence falls",
+  "exchange": "masks whose widths are exchanged as long as the divergence falls",
   "before": "the masks, before recovery",
   "after": "the same with the adapter of fm-recover",
-  "reap": "whole experts removed, by gate times output (REAP)",
-  "frequency": "whole experts removed, those with the fewest tokens",
+  "reap": "whole experts removed, by router weight times output norm (REAP)",
+  "frequency": "whole experts removed, those with the fewest tokens first",
   "random": "whole experts removed at random, the mean of five draws",
   "activation": "one width for all, channels by their activations (Minitron)",
   "contribution": "one width for all, channels by activation times weight",
@@ -271,7 +271,7 @@ const titles = {
   "fm-recover": "Before and after recovery",
 };
 
-/* Which tokens the bundle's own losses are of, as its history has it. */
+/* The entry of the bundle's history that describes the held-out tokens of its losses. */
 function heldEntry() {
   const entries = data.origin ? data.origin.history : [];
   const isMeasured = (e) => e.held_out && typeof e.held_out === "object" && (e.tool === "fm-train" || e.tool === "fm-recover");
@@ -284,13 +284,13 @@ function heldOut() {
   if (entry) {
     const h = entry.held_out, from = h.sources;
     const one = (s) => (s.kind ? s.kind + ": " : "") + many(s.used, "token") + ", format " + s.format + (s.documents ? ", " + many(s.documents, "document") : "");
-    text += "The bundle's own figures are for " + many(h.sequences, "sequence") + " of " + many(h.seq_len, "token") + " (" +
+    text += "The bundle's own losses were measured on " + many(h.sequences, "sequence") + " of " + many(h.seq_len, "token") + " (" +
       h.positions + " predictions), " + (Array.isArray(from)
         ? "from separate data (" + from.filter((s) => s && typeof s === "object").map(one).join("; ") + ")"
         : "the end of the calibration data, which was not used to rank or train") +
-      "; digest of their ids " + h.digest + ". ";
+      "; the digest of the token ids is " + h.digest + ". ";
   }
-  return text + "The dashed vertical line is the selected member; click into a chart to select another" +
+  return text + "The dashed vertical line is the selected member; click on a chart to select another" +
     (full === undefined ? "." : "; the dotted horizontal line is the full model's loss, " + loss(full) + ".");
 }
 
@@ -303,10 +303,10 @@ function quality() {
     own.series.push({ name: recovered ? "family, recovered" : "family", role: "family",
       points: measured.map((r) => [r.budget, r.bytes, ...r.quality, r.method]) });
     addSet(own, ["Measured when the masks were made" + (recovered ? " and recovered" : "") +
-      "; they apply to layouts that keep every width, at these bytes."]);
+      ". These figures apply to layouts that keep the width of every expert; bytes are those of such a layout."]);
   } else {
     byId("sets").append(el("h3", {}, own.title), el("p", {}, "The bundle has no figures: ",
-      code("fm-train --eval-tokens FILE"), " measures every member when it makes it."));
+      code("fm-train --eval-tokens FILE"), " measures every member that it makes."));
   }
   data.figures.forEach((set, i) => {
     set.number = i + 1;
@@ -322,7 +322,7 @@ function quality() {
   missing(measured);
 }
 
-/* What was not measured, and the command that does. */
+/* The measurements that are missing, each with the command that makes it. */
 function missing(measured) {
   const has = (tool) => data.figures.some((f) => f.tool === tool);
   const file = quoted(data.file), list = el("ul", {});

@@ -1,4 +1,4 @@
-/* ---- maps of layers and experts: the function of page.js goes on to its end ---- */
+/* ---- maps of layers and experts; the function that page.js opens ends with this file ---- */
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rgb = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -8,7 +8,7 @@ function between(stops, x) {
   return `rgb(${c[0]},${c[1]},${c[2]})`;
 }
 
-/* The numbers of an axis, not closer than `least` pixels. */
+/* The numbers to print on an axis, at least `least` pixels apart. */
 function steps(n, cell, least) {
   const step = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].find((s) => s * cell >= least) || 1024;
   return Array.from({ length: Math.ceil(n / step) }, (_, i) => i * step);
@@ -80,7 +80,7 @@ function paint(g, map, options) {
   g.strokeRect(map.left + map.cell[1] * map.w, map.cell[0] * map.h, map.w - gap, map.h - gap);
 }
 
-/* One stroke for an expert that saw too little, two for one that saw nothing. */
+/* One stroke for an expert that received too few tokens, two for one that received none. */
 function cross(g, x, y, w, h, strokes, colour) {
   g.strokeStyle = colour;
   g.lineWidth = 1.5;
@@ -101,8 +101,8 @@ function legendOf(place, options) {
 
 /* ---- widths ---- */
 
-/* The texts of lib/page/pagewidths.h, back to places in data.actions; each is made when it is
- * first asked for, from the nearest one before it. */
+/* Decode the texts of lib/page/pagewidths.h to indices of data.actions.  Each mask is decoded when it
+ * is first used, from the nearest decoded one before it. */
 const signs = "-_.~+*/=!?$%^:;()[]|";
 const masks = [];
 function unpack(text, before) {
@@ -152,7 +152,7 @@ function widths() {
       " removed: " + rows[state.at].min + " to " + rows[state.at].max + " of " + model.channels + " channels.",
     say: (m, e) => "Layer " + model.moe_layers[m] + ", expert " + e + ": " + width(m, e) + " of " + model.channels +
       " channels (" + percent(width(m, e) / model.channels) + ")",
-    hint: "Point at a cell, or walk with the arrow keys.",
+    hint: "Point at a cell, or move with the arrow keys.",
   });
   const table = el("table", { id: "layers" });
   byId("widths-map").append(el("details", {}, el("summary", {}, "By layer, as a table"), table));
@@ -161,7 +161,7 @@ function widths() {
 
 /* ---- tokens ---- */
 
-/* The first of them, the fewest tokens first. */
+/* A list of at most twelve experts, those with the fewest tokens first. */
 function listed(all) {
   const places = all.slice().sort((a, b) => data.tokens[a] - data.tokens[b] || a - b);
   const few = places.slice(0, 12).map((i) => "layer " + model.moe_layers[Math.floor(i / E)] + " expert " + (i % E) +
@@ -183,13 +183,13 @@ function tokens() {
     colours: () => ["--less", "--even", "--more"].map((name) => rgb(css(name))),
     value: (m, e) => (share(m, e) ? 0.5 + Math.log2(share(m, e)) / 6 : 0),
     mark: (m, e) => bad.get(m * E + e),
-    low: "⅛ of an even share or less", high: "8 times it",
+    low: "⅛ of an even share or less", high: "8 even shares or more",
     more: bad.size ? "; one stroke: starved, less than a tenth of an even share; two: no token" : null,
     label: () => "Tokens of " + many(E, "expert") + " in " + many(M, "layer") + "; " + data.starved.length +
       " received less than a tenth of an even share, " + data.unreached.length + " received none.",
     say: (m, e) => "Layer " + model.moe_layers[m] + ", expert " + e + ": " + data.tokens[m * E + e] + " tokens, " +
       share(m, e).toFixed(2) + " of an even share" + [", enough", ", starved", ", none at all"][bad.get(m * E + e) || 0],
-    hint: "Point at a cell, or walk with the arrow keys.",
+    hint: "Point at a cell, or move with the arrow keys.",
   });
   if (data.starved.length)
     byId("tokens-map").append(el("p", {}, "Starved experts, whose scores are noise: " + listed(data.starved) + "."));
@@ -199,7 +199,7 @@ function tokens() {
 
 /* ---- history ---- */
 
-/* Any JSON as nested lists of words. */
+/* Any JSON value as nested lists. */
 function tree(value) {
   if (value === null || typeof value !== "object") {
     const text = String(value);
@@ -211,7 +211,7 @@ function tree(value) {
   }
   const list = el("dl", { class: "tree" }), entries = Object.entries(value);
   if (!entries.length) return "none";
-  for (const [key, v] of entries) { // deep ones have a line of their own where the window is narrow
+  for (const [key, v] of entries) { // objects have their own line if the window is narrow
     const deep = v !== null && typeof v === "object" ? " deep" : "";
     list.append(el("dt", { class: "word" + deep }, key), el("dd", { class: deep.trim() }, tree(v)));
   }
@@ -221,8 +221,8 @@ function tree(value) {
 function history() {
   const place = byId("history");
   if (!data.origin) {
-    place.append(el("p", {}, "It is too long for this page: ",
-      code("tar xOf " + quoted(data.file) + " manifest.json"), " prints it."));
+    place.append(el("p", {}, "The history is too long for this page. To print it: ",
+      code("tar xOf " + quoted(data.file) + " manifest.json")));
     return;
   }
   const { model: origin, history: entries } = data.origin;
@@ -237,7 +237,7 @@ function history() {
   }
 }
 
-/* ---- together ---- */
+/* ---- start ---- */
 
 function redraw() { for (const draw of drawn) draw(); }
 

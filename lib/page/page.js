@@ -1,9 +1,8 @@
 
 "use strict";
 /*
- * Draws the page from its data, which is the JSON in #data (lib/page/pagefacts.h and its
- * neighbours say what is in it).  Words from files become text nodes and values of attributes that
- * do nothing, never markup.
+ * Draws the page from its data, the JSON in #data, which lib/page/page*.h document.  Strings from
+ * files become text nodes and values of inert attributes, never markup.
  */
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -11,7 +10,7 @@ const rows = data.budgets, model = data.model;
 const M = model.moe_layers.length, E = model.experts;
 const byId = (id) => document.getElementById(id);
 const state = { at: 0, axis: 1, whole: false, form: 0 };
-const drawn = []; // what is drawn again for another member or other colours
+const drawn = []; // functions that draw again, for another member or other colours
 
 /* ---- elements and numbers ---- */
 
@@ -27,7 +26,7 @@ const svg = (tag, attributes, ...children) =>
   make("http://www.w3.org/2000/svg", tag, attributes, children);
 const code = (text) => el("code", {}, text);
 
-function bytes(n) { // as the tools print them: decimal units
+function bytes(n) { // in decimal units, as the tools print them
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
   let u = 0;
   while (n >= 999.95 && u < 5) { n /= 1000; u++; }
@@ -43,13 +42,13 @@ const many = (n, what, more) => n + " " + (n === 1 ? what : more || what + "s");
 const percent = (x) => (100 * x).toFixed(1) + " %";
 const loss = (x) => x.toFixed(4);
 
-/* ---- what a card holds ---- */
+/* ---- GPU memory ---- */
 
-function cacheBytes(tokens) { // lib/block/cost.c has the same
+function cacheBytes(tokens) { // the same formula as in lib/block/cost.c
   const c = data.cache;
   return c.token * tokens + c.window_token * Math.min(tokens, c.window) + c.fixed;
 }
-function longest(space) { // the most tokens whose cache takes no more; Infinity: it does not grow
+function longest(space) { // the most tokens whose cache fits in space; Infinity if it does not grow
   const c = data.cache, all = c.token + c.window_token;
   if (space < c.fixed) return -1;
   const left = space - c.fixed;
@@ -89,10 +88,10 @@ function head() {
 
 /* ---- the member ---- */
 
-/* Beyond it a budget costs more loss than the family does on average (lib/export/list.h). */
+/* The knee: beyond it, loss grows faster with the budget than on average (lib/export/list.h). */
 const isKnee = (row) => row.index === data.knee;
 
-/* "+2.4 %": how much more. */
+/* A relative change as text: "+2.4 %". */
 const change = (x) => (x < 0 ? "−" : "+") + Math.abs(100 * x).toFixed(1) + " %";
 const full = data.original_ce;
 const lossChange = (ce) => (full > 0 ? " (" + change(ce / full - 1) + ")" : "");
@@ -105,7 +104,7 @@ function describe(row) {
   return text;
 }
 
-/* What the member is beside the model that it is made from. */
+/* The member compared with the model that it is made from. */
 function beside(row) {
   let text = "Compared with the full model: tensors of " + bytes(row.bytes) + " instead of " + bytes(rows[0].bytes) + " (" +
     change(row.bytes / rows[0].bytes - 1) + "), " + count(row.params_active) + " active parameters instead of " +
@@ -119,8 +118,9 @@ function beside(row) {
   return text + ".";
 }
 
-/* The member that the page opens at, and why: one that fits where the full model does not, the
- * smallest that is about as good, the knee, or the middle. */
+/* The member with which the page opens, and why.  In order of preference: the largest that fits a
+ * GPU that is too small for the full model, the smallest that is about as good, the knee, the
+ * middle. */
 const CLOSE = 0.03;
 function opening() {
   for (const card of data.cards.slice().reverse()) {
@@ -150,12 +150,12 @@ function choose(at) {
   for (const draw of drawn) draw();
 }
 
-/* ---- sizes, cards, the line ---- */
+/* ---- sizes, GPUs, the command ---- */
 
 const formName = (i) => data.forms[i].name;
 const ragged = Math.max(0, data.forms.findIndex((f) => f.name === "ragged"));
 
-/* The form computes what the mask does, so the mask's figures are its own. */
+/* True if the form computes exactly what the mask says, so that the mask's figures apply to it. */
 const exact = (row, i) => data.forms[i].exact || row.forms[i][0] === row.forms[ragged][0];
 
 function cardCell(tensors, card, served) {
@@ -167,7 +167,7 @@ function cardCell(tensors, card, served) {
   return el("td", { class: "fits" }, "✓ " + end);
 }
 
-/* What was measured of the exported directory itself comes first. */
+/* A measurement of the exported directory itself takes precedence over the mask's. */
 function formQuality(row, i) {
   for (const set of data.figures)
     for (const s of set.exports ? set.series : [])
@@ -182,7 +182,7 @@ function formQuality(row, i) {
 function sizes() {
   const row = rows[state.at], table = byId("sizes");
   const top = el("tr", {}, el("th", { scope: "col" }, "Layout"), el("th", { scope: "col" }, "Weights"),
-    el("th", { scope: "col" }, "All files"), el("th", { scope: "col" }, "Against the checkpoint"),
+    el("th", { scope: "col" }, "All files"), el("th", { scope: "col" }, "Relative to the checkpoint"),
     el("th", { scope: "col" }, "Cross-entropy"), el("th", { scope: "col", class: "left" }, "Tensor parallel"));
   for (const card of data.cards)
     top.append(el("th", { scope: "col" }, "GPU of " + card.bytes / 1e9 + " GB"));
@@ -208,32 +208,32 @@ function sizes() {
   byId("larger-note").textContent = larger(row);
   const c = data.cache;
   byId("cards-note").textContent =
-    "A GB is 10⁹ bytes here, and nine tenths of a GPU's memory are for weights and cache. Keys and values take " +
+    "One GB is 10⁹ bytes. Nine tenths of a GPU's memory are assumed to be available for weights and cache. Keys and values take " +
     bytes(c.token) + " for each token" +
     (c.window ? ", " + bytes(c.window_token) + " for each of the last " + c.window : "") +
-    (c.fixed ? ", " + bytes(c.fixed) + " for any length" : "") + "; " +
+    (c.fixed ? ", " + bytes(c.fixed) + " for any length" : "") + ": " +
     bytes(cacheBytes(context())) + " for " + many(context(), "token") +
-    ". After ✓ is the longest sequence that fits; – is a layout that no server reads.";
+    ". The number after ✓ is the longest sequence that fits, in tokens; – marks a layout that no server can load.";
 }
 
-/* All files, or the tensors where these were not counted, and the checkpoint's: names and headers
- * are not what makes one larger (lib/export/plan.h). */
+/* The bytes of all files, or only of the tensors if files were not counted.  A form counts as larger
+ * than the checkpoint only if names and headers cannot be the reason (lib/export/plan.h). */
 const sizeOf = (cells) => cells[1] || cells[0];
 const isLarger = (cells) => sizeOf(cells) > 1.02 * data.source;
 
-/* Forms that are larger than the checkpoint, and from which budget on they are not. */
+/* The forms that are larger than the checkpoint, with the budget from which on they are smaller. */
 function larger(row) {
   const said = row.forms.flatMap((cells, i) => {
     if (!isLarger(cells)) return [];
     const first = rows.find((r) => sizeOf(r.forms[i]) < data.source);
-    return [formName(i) + (first ? " (smaller from " + percent(first.budget) + " on)" : " (smaller at no budget)")];
+    return [formName(i) + (first ? " (smaller from " + percent(first.budget) + " on)" : " (at every budget)")];
   });
-  const tensors = data.packed ? " (of rounded formats only tensors are counted)" : " (only tensors are counted)";
-  return "Against the checkpoint: all files" + tensors + ", compared with the checkpoint's weight files, " + bytes(data.source) +
-    ". " + (said.length ? "Larger than these: " + said.join(", ") + "." : "No layout is larger.");
+  const tensors = data.packed ? " (for rounded formats, only of the tensors)" : " (only of the tensors)";
+  return "Relative to the checkpoint: the size of all files" + tensors + " compared with the checkpoint's weight files, " + bytes(data.source) +
+    ". " + (said.length ? "Larger than the checkpoint: " + said.join(", ") + "." : "No layout is larger than the checkpoint.");
 }
 
-/* Why some programs do not run a form, each reason once. */
+/* For each reason why a program does not run some forms, list these forms. */
 function programs() {
   const why = new Map(), place = byId("programs-note");
   data.forms.forEach((f) => f.runs_not.forEach((text) => why.set(text, [...(why.get(text) || []), f.name])));
@@ -243,7 +243,7 @@ function programs() {
     "fm_sglang is the suite's package for SGLang."));
 }
 
-/* A word of a command line, as a shell takes it back. */
+/* A word of a command line, quoted for the shell if necessary. */
 function quoted(word) {
   if (/^[A-Za-z0-9_.\/][A-Za-z0-9_.\/-]*$/.test(word)) return word;
   return "'" + (word.startsWith("-") ? "./" : "") + word.replace(/'/g, "'\\''") + "'";
@@ -259,8 +259,8 @@ function exportLine() {
 function exporting() {
   if (!data.packed) {
     byId("exporting").replaceChildren(el("h3", {}, "Command to export it"), el("p", {},
-      "This stream has no weights yet: ", code("fm-pack --model DIR " + quoted(data.file) + " > family.fm"),
-      " makes the bundle that exports are made from."));
+      "This stream has no weights. To make a bundle, from which members can be exported: ",
+      code("fm-pack --model DIR " + quoted(data.file) + " > family.fm")));
     return;
   }
   const select = byId("form");
@@ -270,7 +270,7 @@ function exporting() {
   byId("copy").addEventListener("click", () => {
     const said = (text) => { byId("copied").textContent = text; };
     const line = byId("line");
-    const mark = () => { getSelection().selectAllChildren(line); said("Selected: copy it by keyboard"); };
+    const mark = () => { getSelection().selectAllChildren(line); said("Selected; copy it with the keyboard"); };
     if (!navigator.clipboard) return mark();
     navigator.clipboard.writeText(line.textContent).then(() => said("Copied"), mark);
   });

@@ -111,7 +111,7 @@ void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *p
     add_cards(data, f, context);
 }
 
-/* ---- its members ---- */
+/* ---- the members ---- */
 
 /* The programs that run a form, and the reasons why others do not, as on the cards of exports. */
 static void add_programs(cJSON *form, const struct fm_config *c, const struct fm_layout *layout,
@@ -133,10 +133,11 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
     }
     if (!servers)
         fm_json_add_string(not, NULL,
-                           "vLLM 0.32 and SGLang 0.5.23, since what runs modelling files in them "
-                           "has no linear attention");
+                           "vLLM 0.32 and SGLang 0.5.23, since their Transformers backends, which "
+                           "run modelling files, have no linear attention");
     else if (!layout->code && c->head_bias)
-        fm_json_add_string(not, NULL, "vLLM 0.32, whose own code never adds the bias of the head");
+        fm_json_add_string(not, NULL,
+                           "vLLM 0.32, whose own code ignores the bias of the output head");
     else
         fm_json_add_string(runs, NULL, "vLLM");
     if (servers && why) {

@@ -47,7 +47,7 @@ done
 echo "== of a family of INT4"
 sed -n '/"fm_codes"/,/^  }/p' out/config.json | cut -c 1-100
 grep -cE '"quantization_config"' out/config.json
-sed -n '/stored as/p; /^Codes are decoded/,/^$/p; /fm-pack --export/p' out/README.md
+sed -n '/stored as/p; /^Quantised experts are decoded/,/^$/p; /fm-pack --export/p' out/README.md
 keep elastic out --load-cap 0.3:0.6 | grep -E '^(export|freed|codes)'
 fm-verify -q --against family.fm out | tail -n 1 | sed 's/ items.*:/:/'
 keep ragged out --pad-multiple 16 | grep -E '^(export|padding|codes)'

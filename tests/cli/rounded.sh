@@ -48,7 +48,7 @@ for format in fp8-block fp8 w4a16 w4a16:32 nvfp4 nvfp4:ct mxfp4 mxfp8; do
 done
 flat elastic nvfp4
 flat layer w4a16:32
-sed -n '/^| routed/p; /^transformers/p; /fm-pack --export/p; /^Codes are/p' out/README.md
+sed -n '/^| routed/p; /transformers 5\|^transformers/p; /fm-pack --export/p; /^Quantised experts/p' out/README.md
 sed -n '/"fm_codes"/,/^  }/p' out/config.json
 printf '\1' | dd of=out/model.safetensors bs=1 seek=20000 conv=notrunc status=none
 said fm-verify -q -a family.fm out
@@ -61,9 +61,9 @@ export_as nvfp4 out | grep -vE '^(weights|all)'
 export_as nvfp4 out --for vllm | grep -E '^(width|padding)'
 export_as nvfp4 out --for sglang --tp 2 | grep -E '^(width|padding)'
 fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
-sed -n '/^| routed/p; /tensor-parallel/p; /^transformers/p; /fm-pack --export/p' out/README.md
+sed -n '/^| routed/p; /tensor-parallel/p; /transformers 5\|^transformers/p; /fm-pack --export/p' out/README.md
 export_as fp8 out --json | grep -E '"(weights|width_uniform)"'
-sed -n '/^| routed/p; /^transformers/p; /^llama/p; /fm-pack --export/p' out/README.md
+sed -n '/^| routed/p; /transformers 5\|^transformers/p; /^llama/p; /fm-pack --export/p' out/README.md
 export_as fp8 out --if-changed | sed 's/; .*//'
 fm-pack -l family.fm | sed -n '/--weights FORMAT/,$p'
 fm-pack -l --json family.fm | tr -d ' \n' | grep -oE '"formats":\{.{90}' | sed -n 3p

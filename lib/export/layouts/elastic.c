@@ -112,16 +112,16 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 static void say_switch(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t,
-                   "The budget is `fm_budget` in config.json, or `FM_BUDGET=0.4` in the\n"
-                   "environment of the program; in transformers `model.set_budget(0.4)` changes it "
-                   "at any\ntime.");
+                   "Set the budget as `fm_budget` in config.json, or as `FM_BUDGET=0.4` in the\n"
+                   "environment of the program; in transformers, `model.set_budget(0.4)` changes "
+                   "it at any time.");
     if (fm_runtimes_modeling(&p->from->config))
         fm_text_printf(
-            t, "  A server changes it by writing the budget's index to the tensor\n"
-               "`experts.budget` of every layer (vLLM: `LLM.apply_model`, SGLang:\n"
-               "`update_weights_from_tensor`).  Prefixes cached at one budget do not belong to\n"
-               "another: caching is off in the commands above.  fm-clients(7) has the calls, also\n"
-               "over HTTP, and how to leave caches on.");
+            t, "  To change\nit in a running server, write the budget's index to the tensor "
+               "`experts.budget` of every layer\n(vLLM: `LLM.apply_model`, SGLang: "
+               "`update_weights_from_tensor`).  Prefixes cached at one budget\nare wrong for "
+               "another, so the commands above disable prefix caching.  fm-clients(7) has the\n"
+               "calls, also over HTTP, and explains how to keep the caches.");
     fm_text_printf(t, "\n\n");
 }
 
@@ -136,13 +136,13 @@ const struct fm_layout fm_layout_elastic = {
     .files = fm_exportplan_shards,
     .code = true,
     .config = set_config,
-    .about = "Layout `elastic`: the whole family in one directory.  The weights are ranked and at\n"
-             "full width; a budget is a prefix of every expert, and is chosen at load or while "
-             "serving.",
+    .about = "Layout `elastic`: the whole family in one directory.  Experts have full width and\n"
+             "their channels in ranked order; a budget uses a prefix of each, and is chosen when "
+             "the\nmodel is loaded or while it is served.",
     .about_capped =
-        "Layout `elastic`, capped: some budgets of the family in one directory.  The weights are\n"
-        "ranked, every expert as wide as these need it; a budget is a prefix of every expert, and\n"
-        "is chosen at load or while serving.",
+        "Layout `elastic`, capped: some budgets of the family in one directory.  Experts have the\n"
+        "largest width that these budgets use and their channels in ranked order; a budget uses a\n"
+        "prefix of each, and is chosen when the model is loaded or while it is served.",
     .vllm_options = " --trust-remote-code --no-enable-prefix-caching",
     .sglang_options = " --trust-remote-code --disable-radix-cache",
     .running = say_switch,

@@ -53,7 +53,7 @@ static const struct fm_layout fused = {
     .name = "layer",
     .runtime = "vllm",
     .listed = "layer-vllm",
-    .plain = "for vllm is read by vLLM's fused kernels, which get no codes from a modelling file",
+    .plain = "for vllm uses vLLM's fused kernels, which cannot get codes from a modelling file",
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_layers,
     .leveled = "one width per layer",
@@ -63,8 +63,9 @@ static const struct fm_layout fused = {
     .files = fm_exportplan_shards,
     .code = true,
     .config = set_config,
-    .about = "Layout `layer` for vLLM: one width per layer, experts in the form that\n"
-             "vLLM's fused kernels read.",
+    .about =
+        "Layout `layer` for vLLM: all experts of a layer have the same width, in the form that\n"
+        "vLLM's fused kernels read.",
     .vllm_options = " --trust-remote-code",
     .sglang_options = " --trust-remote-code",
     .sglang_package = true,
@@ -84,7 +85,7 @@ const struct fm_layout fm_layout_layer = {
     .files = fm_exportplan_shards,
     .code = true,
     .config = fm_texts_ours,
-    .about = "Layout `layer`: all experts of a layer are equally wide (`fm_widths` in "
+    .about = "Layout `layer`: all experts of a layer have the same width (`fm_widths` in "
              "config.json).",
     .vllm_options = " --trust-remote-code",
     .sglang_options = " --trust-remote-code",

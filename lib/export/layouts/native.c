@@ -57,7 +57,7 @@ const struct fm_layout fm_layout_native = {
     .experts = fm_exportplan_flat,
     .extra = true,
     .files = plan_files,
-    .about = "Layout `native`: prefix ranges of the ranked weights, for the fm tools alone.",
+    .about = "Layout `native`: prefixes of the ranked weights, readable only by the fm tools.",
     .running = say_running,
     .split = FM_SPLIT_NONE,
 };

@@ -15,9 +15,9 @@ const struct fm_layout fm_layout_padded = {
     .extra = true,
     .files = fm_exportplan_shards,
     .config = fm_texts_stock,
-    .about =
-        "Layout `padded`: stock names and shapes; channels that were removed are zeros, so the\n"
-        "function is that of the smaller model and the size that of the full one.",
+    .about = "Layout `padded`: stock names and shapes; removed channels are zeros.  It computes "
+             "what the\n"
+             "smaller model computes and is as large as the full one.",
     .vllm_options = "",
     .sglang_options = "",
     .split = FM_SPLIT_EXPERTS,

@@ -79,8 +79,8 @@ static void say_running(struct fm_text *t, const struct fm_exportplan *p)
     if (!fm_runtimes_llama(&p->from->config))
         return;
     if (p->codes || p->options.quantise)
-        fm_text_printf(t, "llama.cpp: its converter reads plain weights, so export the same "
-                          "with `--weights bf16`,\nconvert that and quantise the GGUF file.\n\n");
+        fm_text_printf(t, "llama.cpp: its converter reads only plain weights; export again with "
+                          "`--weights bf16`, convert\nthat, and quantise the GGUF file.\n\n");
     else
         fm_text_printf(t, "llama.cpp:\n\n"
                           "    python convert_hf_to_gguf.py DIR --outfile model.gguf\n"
@@ -90,20 +90,21 @@ static void say_running(struct fm_text *t, const struct fm_exportplan *p)
 static const struct fm_layout dropped = {
     .name = "uniform",
     .one_width = true,
-    .plain = "with --drop-experts is for vLLM, which has constants only beside plain weights",
+    .plain =
+        "with --drop-experts is for vLLM, which supports constant outputs only with plain weights",
     .drops = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_kept,
-    .leveled = "one width for all that stay",
+    .leveled = "one width for all remaining experts",
     .names = FM_NAMING_STOCK,
     .experts = fm_exportplan_stock,
     .sharded = true,
     .files = fm_exportplan_shards,
     .config = set_removed,
     .about =
-        "Layout `uniform` without removed experts: stock names, a constant in the place of the\n"
-        "output of every expert that the mask leaves no channel, one width for the others.\n"
-        "The router is the original's and still chooses removed experts.  The form is vLLM 0.33's.",
+        "Layout `uniform` without removed experts: stock names, one width for all remaining\n"
+        "experts, and a constant output for each expert of which the mask keeps no channel.  The\n"
+        "router is unchanged and still chooses removed experts.  This is a format of vLLM 0.33.",
     .vllm_options = "",
     .sglang_options = "",
     .split = FM_SPLIT_EXPERTS,
@@ -115,14 +116,14 @@ const struct fm_layout fm_layout_uniform = {
     .one_width = true,
     .multiple = FM_UNIFORM_MULTIPLE,
     .level = level_model,
-    .leveled = "one width for all",
+    .leveled = "one width for all experts",
     .names = FM_NAMING_STOCK,
     .experts = fm_exportplan_stock,
     .sharded = true,
     .files = fm_exportplan_shards,
     .config = set_config,
-    .about = "Layout `uniform`: stock names, every expert equally wide; any program that runs the\n"
-             "original architecture loads it.",
+    .about = "Layout `uniform`: stock names, all experts of the same width; any program that runs\n"
+             "the original architecture can load it.",
     .vllm_options = "",
     .sglang_options = "",
     .running = say_running,
