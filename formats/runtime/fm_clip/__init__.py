@@ -1,22 +1,23 @@
-"""libfm_clip on PyTorch's tensors: the experts of one mixture-of-experts layer, clipped to any
-member of its family (fm-clip(3)).
+"""Call libfm_clip on PyTorch tensors: compute the experts of a mixture-of-experts layer at the
+widths of any member of its family (fm-clip(3)).
 
     import torch
     import fm_clip
 
     layer = fm_clip.Layer(gate_up, down, row0, cap, widths, budget)
     out = layer(hidden, ids, weights)
-    budget.fill_(2)                       # the switch: nothing is copied or prepared again
+    budget.fill_(2)                       # switch members; nothing is copied or prepared again
     out = layer(hidden, ids, weights)
 
-Tensors stay where they are and are read by each call; what they are is checked, and a mistake is a
-TypeError or a ValueError that names the argument.  What the library itself refuses is an Error with
-its code.  No gradient passes through it.
+Tensors are not copied; every call reads them.  An argument of a wrong type, shape or device raises a
+TypeError or a ValueError that names it.  An error of the library itself raises Error, which has the
+library's code.  Gradients are not supported.
 
-`experts` is the same as an operator of PyTorch, torch.ops.fm_clip.experts, with a fake
-implementation: it compiles, and is captured in CUDA graphs.
+`experts` is also an operator of PyTorch, torch.ops.fm_clip.experts, with a fake implementation, so it
+works with torch.compile and in CUDA graphs.
 
-The library is the one beside this file, or where the environment's FM_CLIP_LIBRARY says.
+The library is the file that the environment variable FM_CLIP_LIBRARY names, else libfm_clip.so.1 next
+to this file, else the one that the system's loader finds.
 """
 
 import ctypes
@@ -34,13 +35,13 @@ ABI = 1
 ALIGN = 256
 TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int32: 3, torch.int64: 4}
 WEIGHTS = (torch.float32, torch.float16, torch.bfloat16)
-TOKENS = {"cpu": 2048, "cuda": 4096}  # in one piece; more go in chunks, with the same result
+TOKENS = {"cpu": 2048, "cuda": 4096}  # computed at once; more are split into chunks, with the same result
 FAULTS = {1: "a width outside [0, cap]", 2: "a budget outside the family"}
 EDEVICE = 69
 
 
 class Error(RuntimeError):
-    """libfm_clip refused: `code` is one of fm_clip.h's, the text its sentence."""
+    """An error of libfm_clip: `code` is a code of fm_clip.h; the text is the library's message."""
 
     def __init__(self, code: int, text: str):
         super().__init__(f"libfm_clip: {text}")
@@ -70,7 +71,7 @@ class _Sentence(ctypes.Structure):
 
 
 def library_path() -> str:
-    """The file that is loaded, or a name for the system's loader."""
+    """The path of the library, or a file name that the system's loader must find."""
     asked = os.environ.get("FM_CLIP_LIBRARY")
     if asked and asked != "none":
         return asked
@@ -97,15 +98,15 @@ _rooms = threading.local()  # the workspace of a thread that computes on the CPU
 
 
 def version() -> str:
-    """Of the library: "0.1.0"."""
+    """The library's version, such as "0.1.0"."""
     return _library.fm_clip_version().decode()
 
 
 def available(device: Union[str, torch.device] = "cpu") -> str:
-    """Why the library cannot serve a device of this kind here; "" where it can."""
+    """The reason why the library cannot compute on this kind of device here; "" if it can."""
     kind = torch.device(device).type
     if kind not in TOKENS:
-        return f"no library for {kind}: cpu or cuda"
+        return f"{kind} is not supported; cpu and cuda are"
     said = _Sentence()
     code = _library.fm_clip_available(int(kind == "cuda"), ctypes.byref(said))
     return said.text.decode() if code else ""
@@ -117,13 +118,13 @@ def _check(code: int, said: _Sentence) -> None:
 
 
 class _Want(NamedTuple):
-    """What an argument must be: None in `shape` is any length."""
+    """The requirements of an argument; None in `shape` is any length."""
 
     name: str
     tensor: Optional[Tensor]
     dtypes: tuple
     shape: tuple
-    rows: bool = False  # packed rows are enough, they may be apart
+    rows: bool = False  # each row must be contiguous, but not the whole tensor
 
 
 def _need(want: _Want, device: torch.device) -> None:
@@ -147,7 +148,7 @@ def _need(want: _Want, device: torch.device) -> None:
 def _no_gradient(**tensors: Optional[Tensor]) -> None:
     for name, tensor in tensors.items():
         if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise ValueError(f"{name} requires a gradient, and none passes: call under torch.no_grad()")
+            raise ValueError(f"{name} requires a gradient, which is not supported: call under torch.no_grad()")
 
 
 def _data(tensor: Optional[Tensor]) -> Optional[int]:
@@ -157,16 +158,17 @@ def _data(tensor: Optional[Tensor]) -> Optional[int]:
 class Layer:
     """A prepared layer.
 
-    gate_up (2 channels, H), down (channels, H)    float32, float16 or bfloat16: rows of gate and up in
-                      turn, and the usual down matrix transposed, of all experts, channels in order of rank
-    row0 (E) int64, cap (E) int32    the first channel of each expert, and how many it has
-    widths (B, E) int32, budget (1)  how many channels each member uses, and the member in force:
-                      int32, int64 or a float; both are read by every call
-    first_expert      the id of the first expert here: ids outside add nothing
-    gate_up_bias (2 channels), down_bias (E, H), alpha, limit    gpt-oss's experts, on the CPU
-    threads           the most that a call may use on the CPU; 0: all there are
+    gate_up (2 channels, H), down (channels, H)    float32, float16 or bfloat16: alternating rows of gate
+                      and up, and the usual down matrix transposed, of all experts, channels in order of rank
+    row0 (E) int64, cap (E) int32    the first channel of each expert, and its number of channels
+    widths (B, E) int32, budget (1)  the number of channels that each member uses, and the index of the
+                      current member: int32, int64 or a float type; every call reads both
+    first_expert      the id of the first of these experts; ids outside their range add nothing
+    gate_up_bias (2 channels), down_bias (E, H), alpha, limit    for gpt-oss's experts, only on the CPU
+    threads           the most threads that a call may use on the CPU; 0: all available
 
-    All are on one device.  The layer keeps them; weights must not be moved while it lives.
+    All tensors are on one device.  The layer keeps references to them; their storage must not move
+    while it exists.
     """
 
     def __init__(
@@ -187,7 +189,7 @@ class Layer:
             _Want("budget", budget, tuple(TYPES), (1,)),
         ]
         if (gate_up_bias is None) != (down_bias is None):
-            raise ValueError("gate_up_bias and down_bias are given together")
+            raise ValueError("gate_up_bias and down_bias must be given together")
         if gate_up_bias is not None:
             wants.append(_Want("gate_up_bias", gate_up_bias, kind, (2 * channels,)))
             wants.append(_Want("down_bias", down_bias, kind, (len(row0), H)))
@@ -208,15 +210,15 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """What runs: "cpu avx512 f32", "cuda hopper bf16"."""
+        """The implementation in use, such as "cpu avx512 f32" or "cuda hopper bf16"."""
         return _library.fm_clip_name(self._open()).decode()
 
     def __call__(
         self, hidden: Tensor, ids: Tensor, weights: Tensor, *, budgets: Optional[Tensor] = None, out: Optional[Tensor] = None
     ) -> Tensor:
-        """hidden (N, H) as the weights are, ids (N, K) int32 or int64, weights (N, K) float32 -> (N, H).
-        budgets (N) int32: a member for each token, in place of the layer's.  out: where to write, apart from
-        hidden."""
+        """hidden (N, H) in the dtype of the expert matrices, ids (N, K) int32 or int64, weights (N, K) float32
+        -> (N, H).  budgets (N) int32: the member to use for each token instead of the layer's.  out: where
+        to write the result; it must not overlap hidden."""
         handle, down = self._open(), self._tensors[1]
         _need(_Want("hidden", hidden, (down.dtype,), (None, self.H), rows=True), down.device)
         _need(_Want("ids", ids, (torch.int32, torch.int64), (len(hidden), None)), down.device)
@@ -244,8 +246,8 @@ class Layer:
         return out
 
     def faults(self) -> list:
-        """What calls met in widths and budgets since the last time, and went on without: sentences.
-        On CUDA this waits for the device."""
+        """The kinds of invalid widths and budgets that calls have met since this was last asked, as
+        sentences.  On CUDA this waits for the device."""
         said = _Sentence()
         bits = _library.fm_clip_status(self._open(), ctypes.byref(said))
         if bits < 0:
@@ -253,7 +255,7 @@ class Layer:
         return [text for bit, text in FAULTS.items() if bits & bit]
 
     def close(self) -> None:
-        """Release what was prepared; the tensors are the caller's."""
+        """Release the library's handle.  The tensors still belong to the caller."""
         handle, self._handle = self._handle, None
         if handle is not None:
             _library.fm_clip_release(handle)
@@ -269,7 +271,8 @@ class Layer:
 
 
 def _room(size: int, device: torch.device) -> Tensor:
-    """size bytes and what aligns them; kept on the CPU, where fresh pages cost more than the work."""
+    """A workspace of size bytes plus ALIGN for alignment.  On the CPU it is kept between calls, because new
+    pages cost more than the computation."""
     if device.type == "cuda":
         return torch.empty(size + ALIGN, dtype=torch.uint8, device=device)
     if getattr(_rooms, "room", None) is None or _rooms.room.numel() < size + ALIGN:
@@ -277,7 +280,7 @@ def _room(size: int, device: torch.device) -> Tensor:
     return _rooms.room
 
 
-_layers: dict = {}  # prepared by the operator, by where their tensors lie; a layer keeps them
+_layers: dict = {}  # the operator's layers by the addresses of their tensors, which a layer keeps alive
 
 
 @torch.library.custom_op("fm_clip::experts", mutates_args=())
@@ -286,7 +289,8 @@ def experts(
     widths: Tensor, budget: Tensor,
 ) -> Tensor:  # fmt: skip
     """Layer(gate_up, down, row0, cap, widths, budget)(hidden, ids, weights), with PyTorch's number of
-    threads; layers are kept.  A layer's first call allocates: call once before capturing it."""
+    threads.  Prepared layers are kept.  The first call of a layer allocates, so make it before capturing
+    a graph."""
     tensors = gate_up, down, row0, cap, widths, budget
     threads = 0 if down.is_cuda else torch.get_num_threads()
     key = (*(t.data_ptr() for t in tensors), down.dtype, down.shape, widths.shape, threads)

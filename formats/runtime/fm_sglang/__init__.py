@@ -1,7 +1,8 @@
-"""SGLang's fused kernels for the `layer --for vllm` exports of fm-pack; PhiMoE and gpt-oss in SGLang.
+"""Model classes with which SGLang runs exports of fm-pack: `layer --for vllm` with fused kernels, PhiMoE
+and gpt-oss.
 
-An external model package: put the directory that holds this one on PYTHONPATH and start the
-server with SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.  Directories whose experts are flat
-(`ragged`, `elastic`, `layer` for any) need it for PhiMoE and gpt-oss only, and stock names
-(`uniform`, `padded`) for PhiMoE.  Written for SGLang 0.5.23.
+This is an external model package: put the directory that contains it on PYTHONPATH and start the
+server with SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.  The other layouts with a modelling file (`ragged`,
+`elastic`, `layer`) need it only for PhiMoE and gpt-oss, those with stock names (`uniform`, `padded`)
+only for PhiMoE.  Written for SGLang 0.5.23.
 """

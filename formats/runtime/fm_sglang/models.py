@@ -1,5 +1,5 @@
-"""SGLang's Transformers backend with one width of experts per layer, a bias of the head, and sinks in
-attention; its own PhiMoE with that bias, too."""
+"""SGLang's Transformers backend, extended by one expert width per layer, a bias of the output head and
+attention sinks; and SGLang's own PhiMoE, extended by that bias."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 def round_up_widths(config, name, *arguments, stock=update_config.update_intermediate_size):
-    """On a CPU SGLang rounds the one width up that it expects; a list of widths is left alone."""
+    """On a CPU, SGLang rounds the width in the config up, expecting one number.  Leave a list unchanged."""
     if isinstance(getattr(config.hf_config, name, None), list):
         return config
     return stock(config, name, *arguments)
@@ -24,7 +24,7 @@ update_config.update_intermediate_size = round_up_widths
 
 
 def attend(module, query, key, value, mask, s_aux=None, **more):
-    """The backend's own attention leaves the sinks out; of these a device has those of its heads."""
+    """Attention with sinks, which the backend's own attention ignores.  Each device uses those of its heads."""
     if s_aux is None:
         return backend.sglang_flash_attention_forward(module, query, key, value, mask, **more)
     here = more["attention_instances"][module.layer_idx]
@@ -35,7 +35,7 @@ def attend(module, query, key, value, mask, s_aux=None, **more):
     return here.forward(*rows, forward_batch=more["forward_batch"], sinks=sinks), None
 
 
-attend.fm_sinks = True  # modeling_fm.py asks
+attend.fm_sinks = True  # modeling_fm.py checks this
 ALL_ATTENTION_FUNCTIONS["sglang"] = attend
 
 
@@ -46,7 +46,7 @@ class BiasedLogits(LogitsProcessor):
 
 @contextmanager
 def widths_of_layers(widths):
-    """The backend builds every layer with the one width of the config; here with its own."""
+    """Build each layer with its own width; the backend would use the config's one width for all."""
     stock = backend.TransformersFusedMoE
 
     def build(*, prefix, **options):
@@ -61,8 +61,8 @@ def widths_of_layers(widths):
 
 
 def one_by_one(weights):
-    """The three-dimensional tensors of fused experts as those of each expert, which is what the
-    backend's loader knows."""
+    """Split the three-dimensional tensors of fused experts into one per expert, as the backend's loader
+    expects."""
     for name, tensor in weights:
         head, _, kind = name.rpartition(".")
         if kind == "gate_up_proj" and tensor.ndim == 3:
@@ -83,7 +83,8 @@ class FmForCausalLM(backend.TransformersMoEForCausalLM):
             super().__init__(config, quant_config=quant_config, prefix=prefix)
         for attention in self.attention_instances.values():
             if attention.sliding_window_size > 0:
-                # The config counts the token itself; the backend hands that on to SGLang, which does not.
+                # The window in the config includes the current token, SGLang's does not, and the backend
+                # passes the config's value on unchanged.
                 attention.sliding_window_size -= 1
         if getattr(config, "lm_head_bias", False) and self.pp_group.is_last_rank:
             weight = self.lm_head.weight
@@ -103,12 +104,12 @@ def route(hidden_states, gating_output, topk, renormalize, threshold):
 
 
 class PhiMoEForCausalLM(phimoe.PhiMoEForCausalLM):
-    """SGLang's own loads the bias of the head and never adds it, and takes the router's threshold
-    for 0.01.  Attention over a window it has not."""
+    """SGLang's own class loads the bias of the output head but never adds it, and assumes a router
+    threshold of 0.01.  It has no sliding-window attention."""
 
     def __init__(self, config, quant_config=None, prefix=""):
         if config.sliding_window and config.sliding_window < config.max_position_embeddings:
-            raise ValueError(f"sliding_window {config.sliding_window}: SGLang's PhiMoE has none")
+            raise ValueError(f"sliding_window {config.sliding_window}: SGLang's PhiMoE supports no window")
         super().__init__(config, quant_config=quant_config, prefix=prefix)
         if config.lm_head_bias:
             self.logits_processor = BiasedLogits(config)
@@ -118,7 +119,7 @@ class PhiMoEForCausalLM(phimoe.PhiMoEForCausalLM):
             )
 
 
-# The names that config.json has under "architectures".
+# The families: config.json has Fm<name>ForCausalLM under "architectures".
 STOCK = (
     "Mixtral", "Phimoe", "Qwen2Moe", "Qwen3Moe", "Olmoe", "Glm4Moe", "MiniMaxM2", "Ernie4_5_Moe",
     "Glm4MoeLite", "DeepseekV2", "DeepseekV3", "GptOss",
