@@ -1,9 +1,9 @@
 /*
  * Conversions work on the bits, without tables and without the compiler's half type, so that every
- * compiler gives the same values.  They are plain loops that compilers vectorise; the conversions
- * that bfloat16 products wait for use the widest vectors of the CPU (FM_CLONES).  The search for
- * NaN and Inf compares only exponents: the largest exponent of a block says whether the block has
- * any, so the usual case, none, runs at the speed of memory.
+ * compiler gives the same values.  They are plain loops that compilers vectorise; those on the
+ * critical path of bfloat16 products use the widest vectors of the CPU (FM_CLONES).  The search for
+ * NaN and Inf compares only exponents: the largest exponent in a block shows whether the block
+ * contains one, so finite data is scanned at memory bandwidth.
  */
 #include "lib/base/dtype.h"
 
@@ -122,8 +122,8 @@ static inline uint16_t bfloat_of_float(float f)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 }
 
-/* Codes below 8 are subnormal: code times 2^-9.  Masks, and a conversion from a signed integer, are
- * what every compiler vectorises. */
+/* Codes below 8 are subnormal: code times 2^-9.  Written with masks and a conversion from a signed
+ * integer, which every compiler vectorises. */
 static inline float float_of_e4m3(uint8_t b)
 {
     int32_t rest = b & 0x7f;
@@ -204,7 +204,7 @@ void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t 
 
 void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
 {
-    float stored[256]; /* holds as many values of any weight dtype */
+    float stored[256]; /* room for 256 values of any weight dtype */
     for (size_t at = 0; at < n; at += 256) {
         size_t m = n - at < 256 ? n - at : 256;
         fm_dtype_from_f32(stored, x + at, dtype, m);
@@ -214,7 +214,7 @@ void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
 
 #define FINITE_BLOCK 4096 /* elements between tests of the accumulated flag */
 
-/* The same search among codes: the largest without its sign is NaN, and there is no Inf. */
+/* The same search for E4M3: NaN is the largest code without its sign, and there is no Inf. */
 static size_t e4m3_nan(const uint8_t *b, size_t n)
 {
     for (size_t at = 0; at < n; at += FINITE_BLOCK) {
@@ -231,7 +231,8 @@ static size_t e4m3_nan(const uint8_t *b, size_t n)
     return n;
 }
 
-/* The largest exponent of n floats, or of n halves whose exponent has these bits; not shifted. */
+/* The largest exponent of n floats, or of n 16-bit floats whose exponent has these bits; not
+ * shifted. */
 FM_CLONES(int32_t, largest_exponent, (const uint32_t *w, size_t n), (w, n))
 {
     int32_t most = 0;

@@ -36,13 +36,13 @@ enum fm_dtype {
     FM_DTYPES
 };
 
-/* "BF16" and so on, as safetensors spells them; NULL outside the enum. */
+/* "BF16" and so on, as safetensors spells them; NULL for any other value. */
 const char *fm_dtype_name(enum fm_dtype dtype);
 
 /* "bfloat16" and so on: the name of a weight dtype in config.json. */
 const char *fm_dtype_torch(enum fm_dtype dtype);
 
-/* The dtype of that exact name (len bytes, no NUL needed), or -1. */
+/* The dtype with exactly this name (len bytes, no NUL needed), or -1. */
 int fm_dtype_from_name(const char *name, size_t len);
 
 /* Bits of one element: 4, 6, 8, 16, 32 or 64. */

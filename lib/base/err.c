@@ -85,6 +85,6 @@ int fm_within(struct fm_err *err, const char *fmt, ...)
     size_t head = strnlen(context, left / 2);
     snprintf(err->text, sizeof err->text, "%.*s: %.*s", (int)head, context, (int)(left - head - 2),
              inner);
-    fm_printable(err->text, false); /* the context, and characters that were cut */
+    fm_printable(err->text, false); /* cleans the context, and a character cut in half */
     return err->code;
 }

@@ -1,15 +1,15 @@
 /*
- * This room, lib/base: what every other room builds on: errors as sentences, checked sizes and
- * memory, number types, random numbers, threads, processes, a clock.  It depends only on the C
+ * This room, lib/base, is the foundation of all other rooms: error messages, checked sizes and
+ * memory, number types, random numbers, threads, processes and a clock.  It depends only on the C
  * library, pthreads and Random123, and includes no other room.  It is in lib/ although formats/ and
  * kernels/ include it too, because the top level of the tree is fixed.  In reading order: err, mem,
  * dtype, scaled (codes with scales), rng, pool, signals, fatal, clock, trace (events, for
  * debugging), isa, vector; for text: names (sorted records), printable, units; process (child
  * programs).
  *
- * Errors.  A function that can fail for an external reason (a file, a device, an option) returns an
- * int: FM_OK or one of the codes below, and writes one complete sentence to the caller's struct
- * fm_err.  A programming error is an assert, which is enabled in every build.
+ * Errors.  A function that can fail for an external reason (a file, a device, an option) returns
+ * FM_OK or one of the codes below.  On failure it also writes one complete sentence to the caller's
+ * struct fm_err.  A programming error is an assert, which is enabled in every build.
  *
  * The codes are the exit statuses of the tools, so no translation is needed. fm(7) tells users
  * which of them are worth a retry: 69, 71, 74, 75, 79.
@@ -19,7 +19,7 @@
 
 enum fm_code {
     FM_OK = 0,
-    FM_EDIFF = 1,    /* the check ran and failed: does not verify */
+    FM_EDIFF = 1,    /* the check ran and found a mismatch */
     FM_EUSAGE = 2,   /* the command line is wrong */
     FM_EFORMAT = 65, /* malformed, hostile or truncated input */
     FM_ENOENT = 66,  /* an input is missing */
@@ -32,7 +32,7 @@ enum fm_code {
     FM_EPERM = 77,   /* permission denied */
     FM_ECONFIG = 78, /* a model or option that is well formed but not supported */
     FM_ELOCKED = 79, /* another process is using this file */
-    FM_EPIPE = 141   /* the reader of our output has closed it */
+    FM_EPIPE = 141   /* the reader of our output closed the pipe */
 };
 
 #define FM_ERR_TEXT_BYTES 1024
@@ -44,11 +44,11 @@ enum fm_code {
  */
 enum fm_advice {
     FM_ADVISE_NONE,
-    FM_ADVISE_LESS_MEMORY, /* plan for less memory, or for smaller batches */
+    FM_ADVISE_LESS_MEMORY, /* use less memory or smaller batches */
     FM_ADVISE_FEWER_THREADS,
     FM_ADVISE_FLOAT32, /* compute in float32 */
     FM_ADVISE_REPLACE, /* replace the file that exists */
-    FM_ADVISE_CARRY,   /* a carried file is a link: replace it by a copy, or name it in an option */
+    FM_ADVISE_CARRY, /* a carried file is a link: replace it with a copy, or name it in an option */
     FM_ADVISE_DECOMPRESS,
     FM_ADVISE_BLANK_LINES,     /* treat blank lines as ends of documents */
     FM_ADVISE_TEXT_FIELD,      /* name the field of a row that holds its text */
@@ -63,7 +63,7 @@ enum fm_advice {
 /* Zero it (`struct fm_err err = {0}`) before the first call. */
 struct fm_err {
     int code;
-    enum fm_advice advice; /* set after the sentence, which clears it */
+    enum fm_advice advice; /* set it after the sentence: fm_fail clears it */
     char text[FM_ERR_TEXT_BYTES];
 };
 
@@ -81,8 +81,8 @@ struct fm_err {
 int fm_fail(struct fm_err *err, int code, const char *fmt, ...) FM_PRINTF(3, 4);
 
 /*
- * As fm_fail, the code chosen from errno and strerror appended:
- * ENOENT/ENOTDIR 66, EACCES/EPERM/EROFS 77, ENOMEM 71, EPIPE 141, EEXIST 73, else 74.
+ * Like fm_fail, but chooses the code from errno and appends strerror(errno): ENOENT/ENOTDIR 66,
+ * EACCES/EPERM/EROFS 77, ENOMEM 71, EPIPE 141, EEXIST 73, else 74.
  */
 int fm_fail_errno(struct fm_err *err, const char *fmt, ...) FM_PRINTF(2, 3);
 

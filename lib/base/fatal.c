@@ -80,9 +80,9 @@ static bool has_memory(void)
 }
 
 /*
- * A crash with another cause is repeated with the previous handler.  A faulting instruction faults
- * again when this returns; a signal that was sent, by abort(3) or by another process, has to be
- * raised again.
+ * If a crash has another cause, the previous handler is restored and the signal recurs.  A faulting
+ * instruction faults again when this returns; a signal that was sent, by abort(3) or by another
+ * process, has to be raised again.
  */
 static void judge_crash(int sig, siginfo_t *info, void *context)
 {

@@ -1,5 +1,5 @@
 /*
- * Ends the process when it can neither go on nor return an error: out of memory inside a loop of
+ * Ends the process when it can neither continue nor return an error: out of memory inside a loop of
  * the pool, or inside a library that does not report it.  Temporary files are removed first.
  */
 #ifndef FM_BASE_FATAL_H

@@ -19,7 +19,7 @@
 static const char *const names[] = {"base", "avx2", "avx512", "amx"};
 enum { LEVELS = sizeof names / sizeof *names };
 
-/* FM_ISA's level, or LEVELS for a mistake. */
+/* The level that FM_ISA names, or LEVELS if its value is invalid. */
 static int read_limit(void)
 {
     const char *value = getenv("FM_ISA");
@@ -46,7 +46,7 @@ static int limit(void)
 #if defined(__x86_64__)
 /* CPUID leaf 7, subleaf 0, EDX. */
 enum { AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };
-/* State components that the operating system saves, as XGETBV returns them: the tiles'. */
+/* Bits of XCR0, which XGETBV returns: the operating system saves the tile registers. */
 enum { XTILE = 1 << 17 | 1 << 18 };
 
 static bool saves_tiles(void)
@@ -58,8 +58,8 @@ static bool saves_tiles(void)
     return (low & XTILE) == XTILE;
 }
 
-/* __builtin_cpu_supports also asks whether the operating system saves the registers.  clang 14's
- * does not take "f16c". */
+/* __builtin_cpu_supports also asks whether the operating system saves the registers.  clang 14
+ * rejects "f16c" there. */
 static enum fm_isa find_level(void)
 {
     unsigned a, b, c, d;

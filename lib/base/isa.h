@@ -14,7 +14,7 @@
 
 /* Each includes those before it.  On a machine that is not an x86-64 the level is FM_ISA_BASE. */
 enum fm_isa {
-    FM_ISA_BASE,   /* what every CPU of the architecture has: SSE2 on x86-64 */
+    FM_ISA_BASE,   /* the baseline of the architecture: SSE2 on x86-64 */
     FM_ISA_AVX2,   /* AVX2, FMA, F16C */
     FM_ISA_AVX512, /* AVX-512 F, BW, DQ, VL */
     FM_ISA_AMX     /* AMX-TILE and AMX-BF16; fm_isa_amx says whether the process may use them */

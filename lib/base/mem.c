@@ -1,8 +1,8 @@
 /*
  * Every large block of the suite is allocated here: aligned for vectors, and refused with a
  * sentence that names its purpose.  Blocks of fm_alloc are zeroed, so that bytes that were never
- * written cannot differ between runs.  Those of fm_alloc_large use large pages, because products
- * read weights and activations in strides that small pages serve badly.
+ * written cannot differ between runs.  Those of fm_alloc_large use huge pages, because matrix
+ * products read weights and activations in strides that would miss the TLB with small pages.
  */
 #include "lib/base/mem.h"
 
@@ -11,14 +11,14 @@
 #include <sys/mman.h>
 
 #define LARGE_PAGE ((size_t)2 << 20)
-#define FIRST 64 /* elements of an array that grows */
+#define FIRST 64 /* initial capacity of a growing array */
 
 void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err)
 {
     size_t bytes = 0;
     void *block = NULL;
     if (fm_mul(&bytes, n, size) && fm_add(&bytes, bytes, FM_ALIGN)) {
-        bytes -= bytes % FM_ALIGN; /* at least FM_ALIGN, a multiple of it */
+        bytes -= bytes % FM_ALIGN; /* rounded up to a multiple of FM_ALIGN, not 0 */
         block = aligned_alloc(FM_ALIGN, bytes);
     }
     if (!block) {
@@ -35,7 +35,7 @@ void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err)
     size_t align = bytes < LARGE_PAGE ? FM_ALIGN : LARGE_PAGE, padded = 0;
     void *block = NULL;
     if (fm_add(&padded, bytes, align)) {
-        padded -= padded % align; /* at least one unit, a multiple of it */
+        padded -= padded % align; /* rounded up in the same way */
         block = aligned_alloc(align, padded);
     }
     if (!block) {

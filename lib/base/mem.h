@@ -13,10 +13,10 @@
 
 #define FM_ALIGN 64
 
-/* Memory of a process beside its data, for forecasts: the program, its libraries, small blocks. */
+/* Overhead of a process, for memory estimates: the program, its libraries, small blocks. */
 #define FM_PROCESS_BYTES ((uint64_t)16 << 20)
 
-/* *out = a * b or a + b; false, with *out unchanged, if that does not fit. */
+/* *out = a * b or a + b; false on overflow, with *out unchanged. */
 static inline bool fm_mul(size_t *out, size_t a, size_t b)
 {
     size_t r;
@@ -43,8 +43,8 @@ void *fm_alloc(size_t n, size_t size, const char *what, struct fm_err *err);
 
 /*
  * `bytes` bytes for arrays that operations compute in, aligned to FM_ALIGN or more; release with
- * free().  Contents are undefined.  Blocks of 2 MiB or more use large pages.  NULL with FM_ENOMEM
- * and a sentence that names `what`.  0 bytes give a block that may be freed but not accessed.
+ * free().  Contents are undefined.  Blocks of 2 MiB or more use huge pages.  NULL with FM_ENOMEM
+ * and a sentence that names `what`.  If bytes is 0 the block may be freed but not accessed.
  */
 void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err);
 

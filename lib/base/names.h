@@ -1,7 +1,7 @@
 /*
- * Records that begin with their name: sorted by the bytes of the name, searched by name, and
- * checked for duplicates.  A record is any struct of `size` bytes whose first member is a
- * `const char *`, a `char *` or an array of such pointers.
+ * Sorting, searching and checking for duplicates of records that begin with a name; names are
+ * compared as bytes.  A record is any struct of `size` bytes whose first member is a `const char
+ * *`, a `char *` or an array of such pointers.
  */
 #ifndef FM_NAMES_H
 #define FM_NAMES_H

@@ -1,19 +1,19 @@
 /*
  * The pool is one list of open loops under one mutex.  Tasks are large (a tile, an expert, a
- * batch), so a lock for each costs nothing, and a queue for each thread would buy nothing.  Idle
- * threads take from the newest loop, because an inner loop must end before its outer one can go on.
- * A thread that waits for its own loop first takes all remaining tasks of that loop, and then only
- * tasks of loops that these tasks opened.  A task of any other loop could take longer than the loop
- * it waits for, could wait for a lock that it holds, or could need scratch on top of its own.
- * There is no deadlock, because a thread waits only for tasks that are running.
+ * batch), so the cost of a lock per task is negligible, and a queue per thread would gain nothing.
+ * Idle threads take from the newest loop, because an inner loop must end before its outer one can
+ * go on.  A thread that waits for its own loop first takes all remaining tasks of that loop, and
+ * then only tasks of loops that these tasks opened.  A task of any other loop could take longer
+ * than the loop it waits for, could wait for a lock that it holds, or could need scratch on top of
+ * its own.  There is no deadlock, because a thread waits only for tasks that are running.
  *
- * Scratch is a stack for each thread, in chunks that double, so that no task asks the system for
- * memory once the first few have run.  Large chunks use large pages, as blocks of fm_alloc_large
- * do, because products read them in strides.
+ * Each thread has a scratch stack of chunks that double in size, so that after the first few tasks
+ * none requests memory from the system.  Large chunks use huge pages, for the reason given in
+ * mem.c.
  *
  * OpenMP would be enough for plain loops.  But a loop inside a task could not use idle threads (a
- * nested team starts new threads), its threads would receive signals, and it ends the process when
- * a thread cannot be created.
+ * nested team starts new threads), OpenMP's threads would receive signals, and the runtime ends the
+ * process when it cannot create a thread.
  */
 #include "lib/base/pool.h"
 
@@ -38,14 +38,15 @@ struct loop {
     struct loop *older;
     const struct loop *parent; /* the loop whose task opened this one, or NULL */
     int label;
-    const atomic_int *stop; /* of its run */
+    const atomic_int *stop; /* the stop flag of its run */
 };
 
 /* Everything below is guarded by `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work_came = PTHREAD_COND_INITIALIZER;
-static pthread_cond_t task_ended = PTHREAD_COND_INITIALIZER; /* or a loop was opened */
-static struct loop *loops; /* newest first: inner loops finish before outer ones go on */
+static pthread_cond_t task_ended =
+    PTHREAD_COND_INITIALIZER; /* also signalled when a loop is opened */
+static struct loop *loops;    /* newest first: inner loops finish before outer ones go on */
 static pthread_t helpers[FM_THREADS_MAX];
 static int n_helpers;
 static int n_idle;
@@ -240,9 +241,9 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
 struct scratch {
     char *block[CHUNKS];
     size_t bytes[CHUNKS];
-    size_t filled[CHUNKS]; /* of those before the one in use */
+    size_t filled[CHUNKS]; /* bytes used of each chunk before the current one */
     size_t chunk, used;
-    size_t peak; /* bytes in use at once */
+    size_t peak; /* most bytes in use at once */
 };
 
 static pthread_key_t scratch_key;
@@ -298,7 +299,7 @@ static void make_chunk(struct scratch *s, size_t c, size_t size)
     s->bytes[c] = size;
 }
 
-/* One chunk for all, with an eighth to spare: pages that are not touched take no memory. */
+/* Replace all chunks by one, an eighth larger than the peak: untouched pages take no memory. */
 static void join_chunks(struct scratch *s)
 {
     for (size_t c = 0; c < CHUNKS; c++) {

@@ -1,10 +1,9 @@
 /*
  * The thread pool and each thread's scratch memory.
  *
- * fm_pool_for splits a loop into n tasks that threads take in order of index.
- * Calls nest: a task may call fm_pool_for, and idle threads help with whatever
- * loop is open, so an outer loop over batches and an inner one over tiles
- * together use every core.
+ * fm_pool_for splits a loop into n tasks that threads take in order of index.  Calls nest: a task
+ * may call fm_pool_for, and idle threads help with any open loop, so an outer loop over batches and
+ * an inner one over tiles together use every core.
  *
  * Results do not depend on the number of threads because of one rule: what a task computes depends
  * on its index and its data, never on the thread, the number of threads or the order.  Each task
@@ -22,21 +21,21 @@
 #define FM_THREADS_MAX 1024
 
 /*
- * Start `threads` - 1 helpers beside the calling thread (0: one per available CPU).
+ * Start `threads` - 1 threads in addition to the calling one (0: one thread per available CPU).
  * Once per process; before it, and after fm_pool_stop, loops run on the calling thread only.
  * FM_EUSAGE over FM_THREADS_MAX, FM_ENOMEM.
  */
 int fm_pool_start(int threads, struct fm_err *err);
 void fm_pool_stop(void);
 
-/* Threads that work on loops, the caller's included. */
+/* Number of threads that work on loops, including the caller. */
 int fm_pool_threads(void);
 
 /* Run task(arg, i) for every i in [0, n); return when all are done. */
 void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg);
 
 /*
- * Runs that may end early.  After this call the calling thread, and the tasks of the loops that it
+ * Stopping a run early.  After this call the calling thread, and the tasks of the loops that it
  * opens, belong to a run that ends once *stop is not 0; NULL: the run cannot be stopped.  Returns
  * the previous pointer. fm_pool_ending() is true once *stop is not 0: the results of the calling
  * thread will be discarded, and tasks may skip their work. *stop keeps its value until the run has
@@ -67,8 +66,8 @@ void fm_pool_watch(void (*changed)(int from));
  *     fm_scratch_release(mark);
  *
  * Blocks are FM_ALIGN-aligned and not zeroed.  When the machine is out of memory the process ends
- * with FM_ENOMEM and one sentence (lib/base/fatal.h), and temporary files are removed.  The plan of
- * a run bounds its scratch.
+ * with FM_ENOMEM and one sentence (lib/base/fatal.h), and temporary files are removed.  The memory
+ * plan of a run includes an upper bound of its scratch.
  */
 struct fm_mark {
     size_t chunk, used;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ESCAPE_BYTES 13 /* a pair of \uXXXX and a NUL */
+#define ESCAPE_BYTES 13 /* a surrogate pair of \uXXXX escapes and a NUL */
 
 /* The length of the character at s, whose number becomes *c; 0 if it is not UTF-8. */
 static int decode(const unsigned char *s, uint32_t *c)
@@ -65,7 +65,7 @@ char *fm_printable_json(const char *json)
 {
     size_t size = strlen(json);
     uint32_t c = 0;
-    /* The worst case: one byte becomes an escape of six. */
+    /* The worst case: every byte becomes an escape of six bytes. */
     char *text = size < SIZE_MAX / 6 ? malloc(6 * size + 1) : NULL, *to = text;
     for (const char *at = json; text && *at;) {
         int n = decode((const unsigned char *)at, &c);

@@ -1,8 +1,8 @@
 /*
- * Text from outside (most often names in files) that is printed on a terminal.  A terminal executes
- * control characters, and does not show some others, or shows them in another order.  These are
- * replaced: C0 and C1 controls, DEL, marks and overrides of direction, line and paragraph
- * separators, characters without a width, and bytes that are not UTF-8.
+ * Text from outside (most often names in files) that is printed on a terminal.  A terminal obeys
+ * control characters, and some other characters hide or reorder the text around them.  These are
+ * replaced: C0 and C1 controls, DEL, bidirectional marks and overrides, line and paragraph
+ * separators, zero-width characters, and bytes that are not UTF-8.
  */
 #ifndef FM_BASE_PRINTABLE_H
 #define FM_BASE_PRINTABLE_H

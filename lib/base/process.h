@@ -11,7 +11,7 @@
 #include <sys/types.h>
 
 struct fm_process {
-    pid_t pid;  /* 0: it has ended and was waited for */
+    pid_t pid;  /* 0: it has ended and been reaped */
     bool group; /* signals go to the group */
     int status; /* of waitpid(2), once pid is 0 */
 };

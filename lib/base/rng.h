@@ -11,16 +11,17 @@
 
 #include <Random123/philox.h>
 
-/* One stream for each use of random numbers; the meaning of a number never changes. */
+/* One stream for each use of random numbers.  The numbers are permanent: changing one changes
+ * results. */
 enum fm_stream {
     FM_STREAM_SHUFFLE = 1,  /* calibration order: counter = position */
     FM_STREAM_EPOCH = 2,    /* training order */
     FM_STREAM_GUMBEL = 3,   /* mask sampling */
-    FM_STREAM_LORA = 4,     /* adapter start */
+    FM_STREAM_LORA = 4,     /* initial weights of the adapter */
     FM_STREAM_SANDWICH = 5, /* random middle masks of cross recovery */
     FM_STREAM_CONTROL = 6,  /* shuffle-layer, shuffle-global */
     FM_STREAM_BENCH = 7,    /* synthetic data */
-    FM_STREAM_AROUND = 8    /* masks near a given one, to measure what a step is worth */
+    FM_STREAM_AROUND = 8    /* masks near a given one, to measure the effect of a step */
 };
 
 /* Four words for (seed, stream, counter). */
@@ -33,7 +34,7 @@ static inline void fm_rng_words(uint32_t out[4], uint64_t seed, uint32_t stream,
         out[i] = r.v[i];
 }
 
-/* A double in (0, 1), never 0 or 1: 53 bits from two words, plus half a step. */
+/* A double in (0, 1), never 0 or 1: the top 52 of 64 bits, plus half a step. */
 static inline double fm_rng_unit(uint32_t hi, uint32_t lo)
 {
     uint64_t bits = ((uint64_t)hi << 32 | lo) >> 12;

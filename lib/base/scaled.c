@@ -11,7 +11,7 @@
 
 static const struct {
     int bits;
-    float scale_max; /* below 3.3895e38, the largest bfloat16, by the largest code */
+    float scale_max; /* times the largest code it is below 3.3895e38, the largest bfloat16 */
     float value[16]; /* of codes of four bits */
 } codes_of[] = {
     [FM_CODE_E4M3] = {8, 7.5e35f, {0}},
@@ -94,10 +94,10 @@ FM_INLINE float float_of(uint32_t u)
 
 /*
  * |x| as a small float with `fraction` fraction bits, whose exponent 0 means 2^lowest: the fraction
- * of the float is cut to that many bits, rounded to even, and the exponent is rebased.  Values
+ * of the float is rounded to that many bits, ties to even, and the exponent is rebased.  Values
  * below 2^lowest are multiples of 2^(lowest - fraction): adding a number whose last bit has that
- * value rounds to them.  Magnitudes are signed integers and choices are masks, which every compiler
- * vectorises.
+ * value rounds to them.  Magnitudes are signed integers and conditions are masks, which every
+ * compiler vectorises.
  */
 FM_INLINE uint32_t small_float(uint32_t magnitude, uint32_t largest, int fraction, int lowest)
 {
@@ -127,7 +127,7 @@ FM_INLINE uint8_t e2m1_of(float x)
     return (uint8_t)((u >> 28 & 8 & there) | small_float(a, 0x40c00000, 1, 0));
 }
 
-/* Sums with 1.5 * 2^23 have no fraction left, rounded to even. */
+/* Adding 1.5 * 2^23 rounds to an integer, ties to even. */
 FM_INLINE uint8_t int4_of(float x)
 {
     x = x > -8 ? x : -8;
@@ -143,7 +143,7 @@ FM_INLINE void divide(float *q, const float *x, const float *scale, size_t block
             q[b * block + i] = x[b * block + i] / scale[b];
 }
 
-enum { CHUNK = 1024 }; /* elements at a time: quotients stay in the first cache */
+enum { CHUNK = 1024 }; /* elements at a time: quotients stay in the L1 cache */
 
 FM_CLONES(void, quotients, (float *q, const float *x, const float *scale, size_t n, size_t block),
           (q, x, scale, n, block))

@@ -16,9 +16,9 @@
  * Kinds of codes.  A byte holds two codes of four bits, the first in its low half; so a
  * little-endian word of 32 bits holds eight codes in order, from its lowest bits up.
  *     E4M3  lib/base/dtype.h's F8_E4M3
- *     E2M1  0 .5 1 1.5 2 3 4 6 by the low three bits, the fourth is the sign (OCP microscaling
+ *     E2M1  the low three bits select 0 .5 1 1.5 2 3 4 6, the fourth is the sign (OCP microscaling
  *           formats, FP4)
- *     INT4  an integer from -8 to 7, 8 added
+ *     INT4  an integer from -8 to 7, stored with an offset of 8
  */
 enum fm_codes { FM_CODE_E4M3, FM_CODE_E2M1, FM_CODE_INT4 };
 
@@ -34,8 +34,8 @@ static inline int fm_code_zero(enum fm_codes code)
 /* The largest scale for which every value is a finite bfloat16. */
 float fm_code_scale_max(enum fm_codes code);
 
-/* The blocks of a matrix of `columns` columns, counted from its first row and column; those at
- * the far edges may be cut.  With four-bit codes, columns and first are even. */
+/* The blocks of a matrix of `columns` columns, counted from its first row and column; blocks at the
+ * far edges may be partial.  With four-bit codes, columns and first are even. */
 struct fm_scales {
     const float *scale; /* row-major, ceil(columns / block_columns) for each row of blocks */
     size_t count;       /* number of scales */
@@ -43,19 +43,19 @@ struct fm_scales {
     int block_rows, block_columns;
     int64_t first; /* element of the matrix where the codes begin */
     enum fm_codes code;
-    bool rounded; /* then round the value to bfloat16, as bundles and exports hold it */
+    bool rounded; /* round values to bfloat16, as bundles and exports store them */
 };
 
 /* Decode elements [at, at + n) of codes, an array that begins with element scales->first. */
 void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *scales, size_t at,
                       size_t n);
 
-/* For encoding the n elements of a row: most[i] is the largest |x| of the i-th block of that many
- * elements (the last block may be shorter), and NaN or Inf if the block has one. */
+/* For encoding the n elements of a row: most[i] is the largest |x| in the i-th run of `block`
+ * elements (the last may be shorter), and NaN or Inf if the run contains one. */
 void fm_scaled_most(float *most, const float *x, size_t n, size_t block);
 /* The code nearest to x / scale, one float32 quotient: ties go to the even code, and larger values
- * saturate at the largest code.  Code zero where the scale is 0.  x is finite; n is even for codes
- * of four bits. */
+ * saturate at the largest code.  Code zero where the scale is 0.  x must be finite, and n even for
+ * codes of four bits. */
 void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t n, size_t block,
                         enum fm_codes code);
 

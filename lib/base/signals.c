@@ -43,8 +43,8 @@ void fm_signals_settle(void)
         pause();
 }
 
-/* SIGUSR1, a batch system's warning, only asks: several parts of it may send one, and the signal
- * that ends the process may follow while the state is being saved. */
+/* SIGUSR1, a batch system's warning, only requests a stop: the system may send several, and the
+ * signal that ends the process may follow while the state is being saved. */
 static bool is_second(int sig)
 {
     int none = 0, warned = SIGUSR1;

@@ -10,8 +10,8 @@
  *     fm_signals_install(abandon, &err);      the main thread, before it makes any other
  *     fm_signals_thread(&t, body, arg);    instead of pthread_create
  *     fm_signals_spawn(&pid, ...);         instead of posix_spawnp
- *     fm_signals_await(fd, POLLIN, -1);    before a read that may wait for long: nothing
- *                                          interrupts that any more
+ *     fm_signals_await(fd, POLLIN, -1);    before a read that may block for long, because no signal
+ *                                          interrupts it
  */
 #ifndef FM_BASE_SIGNALS_H
 #define FM_BASE_SIGNALS_H
