@@ -1,5 +1,5 @@
 /*
- * From options to the table: the rows and the budgets.  contest.c calibrates and measures.
+ * Chooses the rows and budgets of the table from the options. contest.c calibrates and measures.
  */
 #include "lib/baseline/baseline.h"
 
@@ -149,13 +149,13 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
 
 /* --- the run --- */
 
-/* Open the model, which must be complete, and all tokens once before any long work. */
+/* Open the model and all tokens once, so that an incomplete input fails before any long work. */
 static int open_config(struct fm_contest *c, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_calib held = {0};
     int rc = fm_task_open_inputs(&task, c->run, false, err);
-    if (!rc) /* parsed again, because that of the task's model is freed with the task */
+    if (!rc) /* parse it again: the task's copy is freed with the task */
         rc = fm_config_parse(&c->config, task.dir.config, task.dir.config_bytes, err);
     if (!rc) {
         rc = fm_calib_open(&held, c->run, &c->config, true, err);

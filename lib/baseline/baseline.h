@@ -58,7 +58,7 @@ struct fm_baseline_row {
     enum fm_baseline baseline;
     bool recovered;  /* with an adapter of fm-recover */
     bool usual;      /* fm-train's default method */
-    bool measured;   /* the next two are valid; they are not for random and bundles */
+    bool measured;   /* seconds and memory are valid; false for random and bundles */
     double seconds;  /* of calibration: rank, train, recover */
     uint64_t memory; /* peak bytes of the process during calibration; 0: unknown */
     struct fm_baseline_cell cell[FM_BASELINE_BUDGETS_MAX];
@@ -85,7 +85,8 @@ struct fm_baseline_options {
  * Calibrate every baseline on run->inputs.tokens and measure all on run->inputs.eval_tokens or
  * eval_text, which no baseline uses.  run->inputs.stream: a bundle or a stage stream with masks to
  * compare with, or NULL. With `plan`, only budgets and rows are chosen.  FM_EUSAGE for budgets that
- * the router does not allow, or unknown names.  Same figures for any threads and memory.
+ * the router does not allow, or unknown names.  The figures do not depend on the number of threads
+ * or the memory limit.
  */
 int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_options *options,
                     bool plan, struct fm_baseline_table *table, struct fm_err *err);

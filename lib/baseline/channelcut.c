@@ -60,7 +60,7 @@ static int next_due(const uint32_t *width, const int64_t *due, const bool *stays
     return best;
 }
 
-/* Round the widths (E) of one layer, which hold its shares. */
+/* Round the widths (E) of one layer, which are the shares of its experts. */
 static void round_layer(uint32_t *width, int64_t *due, bool *stays, int E, uint32_t I,
                         uint32_t multiple, int least)
 {

@@ -1,11 +1,11 @@
 /*
- * From scores of channels to a width for every expert; the scopes differ in the channels that are
- * compared:
+ * Computes a width for every expert from scores of channels.  The scope determines which channels
+ * are compared:
  *
- *   expert  every expert keeps as many (Minitron; mode E of Fisher-MoE, arXiv 2606.05538)
- *   layer   every layer keeps as many, the best of all its experts together (CAMERA-P, arXiv
+ *   expert  every expert keeps the same number (Minitron; mode E of Fisher-MoE, arXiv 2606.05538)
+ *   layer   every layer keeps the same number, the best across its experts (CAMERA-P, arXiv
  *           2508.02322; mode L of Fisher-MoE)
- *   global  the best of the model (mode G of Fisher-MoE)
+ *   global  the best across the model (mode G of Fisher-MoE)
  *   multiple  as layer, then rounded to a multiple: fm_channelcut_multiple
  */
 #ifndef FM_CHANNELCUT_H
@@ -16,8 +16,8 @@
 enum fm_channelcut { FM_CUT_EXPERT, FM_CUT_LAYER, FM_CUT_GLOBAL, FM_CUT_MULTIPLE };
 
 /*
- * winnow's rule (hbfreed/winnow): the best channels of each layer, `count` fewer than it has, give
- * each expert a share.  An expert whose share is under `multiple` has width 0, unless fewer than
+ * winnow's rule (hbfreed/winnow): each layer keeps its best channels, all but `count`; those of an
+ * expert are its share.  An expert whose share is under `multiple` has width 0, unless fewer than
  * `least` experts of a layer would stay: then the `least` largest shares stay.  Shares of experts
  * that stay are rounded down to the multiple, and the layer's remaining channels go to the largest
  * remainders, in whole multiples; ties go to the lower expert.  widths (M, E).
@@ -26,9 +26,9 @@ int fm_channelcut_multiple(uint32_t *widths, const struct fm_ranking *ranking, u
                            uint32_t multiple, int least, struct fm_err *err);
 
 /*
- * Set widths (M, E) that lack `count` of the E I channels of a layer, on average over the layers;
- * one width for all is rounded down.  Ties go to the lower expert and channel, so a width is a
- * prefix of the ranking.
+ * Set widths (M, E) that remove `count` of the E I channels of a layer, on average over the layers;
+ * FM_CUT_EXPERT rounds the common width down.  Ties go to the lower expert and channel, so a width
+ * is a prefix of the ranking.
  */
 int fm_channelcut_widths(uint32_t *widths, const struct fm_ranking *ranking,
                          enum fm_channelcut scope, uint64_t count, struct fm_err *err);

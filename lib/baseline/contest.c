@@ -1,8 +1,8 @@
 /*
  * The two parts of a comparison.  First calibrations run one after another with nothing else in
  * memory, so that time and peak memory are measured for each.  Then one model is open, and every
- * baseline's masks are measured on the same tokens against the same full model: channels in the
- * baseline's own order, experts by closing them in the router.
+ * baseline's masks are measured on the same tokens against the same full model: channels are
+ * removed in the baseline's own order, experts by closing them in the router.
  */
 #include "lib/baseline/contest.h"
 
@@ -43,7 +43,7 @@ const struct fm_contest_rule *fm_contest_rule(enum fm_baseline baseline)
     return &rule[baseline];
 }
 
-/* The method of a rule that uses one. */
+/* The method of a rule of kind FM_CONTEST_METHOD. */
 static enum fm_method method_of(const struct fm_contest_rule *rule)
 {
     return rule->method == FM_METHODS ? fm_methods_usual() : rule->method;

@@ -15,7 +15,7 @@
 #include "lib/block/scored.h"
 #include "lib/learn/task.h"
 
-#define GROUP_BATCHES 16 /* sequences that are computed with one reading of the weights */
+#define GROUP_BATCHES 16 /* sequences computed per pass over the weights */
 
 struct norms {
     const struct fm_task *task;
@@ -137,7 +137,8 @@ static struct fm_route_rule groups_of(const struct fm_config *c)
     return c->router == &fm_scored ? c->scored->rule : one;
 }
 
-/* Each group that a token keeps must retain enough experts to choose from, and for its score. */
+/* The groups that a token selects must together have K experts, and each must have the group_sum
+ * experts that its score adds up. */
 int fm_expertdrop_most(const struct fm_config *c, int *step)
 {
     const struct fm_route_rule r = groups_of(c);

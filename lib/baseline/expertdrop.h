@@ -5,11 +5,11 @@
  *   reap       S_e = mean over the tokens that the router sends to e of g_e(x) |f_e(x)|_2, g the
  *              router's weight as the model uses it, f the expert's output (Lasby et al., ICLR
  *              2026, arXiv 2510.13999)
- *   frequency  number of tokens that the router sends to e
- *   random     a draw
+ *   frequency  the number of tokens that the router sends to e
+ *   random     a random number
  *
- * If a router has groups of experts, each group loses the same number, because groups of a
- * checkpoint must have one size.
+ * If a router has groups of experts, each group loses the same number, because all groups of a
+ * checkpoint have the same size.
  */
 #ifndef FM_EXPERTDROP_H
 #define FM_EXPERTDROP_H
@@ -22,7 +22,7 @@
 int fm_expertdrop_score(double *score, const struct fm_run_options *run, bool outputs,
                         struct fm_err *err);
 
-/* The n-th draw of scores. */
+/* Random scores; `n` selects the draw. */
 void fm_expertdrop_draw(double *score, const struct fm_config *config, uint64_t seed, int n);
 
 /* Largest number of experts that each layer may lose, and the step of that number. */

@@ -1,5 +1,5 @@
 /*
- * The suite's own rows: the steps of a user, by the functions of the tools, from stream to stream
+ * The rows of the suite's own methods.  Each function does what a user does with a tool, on streams
  * in a working directory.  None of them uses the tokens on which quality is measured.
  */
 #ifndef FM_METHODS_H

@@ -9,8 +9,8 @@ struct fm_spent {
     uint64_t memory; /* bytes; 0: not available on this system */
 };
 
-/* The peak is reset here (Linux: /proc/self/clear_refs), so of earlier work only memory that is
- * still allocated counts. */
+/* The peak is reset here (Linux: /proc/self/clear_refs), so memory that earlier work has already
+ * freed does not count. */
 void fm_spent_begin(struct fm_spent *spent);
 void fm_spent_end(struct fm_spent *spent);
 
