@@ -19,7 +19,7 @@
 #include "lib/data/mixture.h"
 
 #define SEQ_LEN_DEFAULT 2048
-#define PIECE_TOKENS 65536 /* ids hashed at a time, or one sequence */
+#define PIECE_TOKENS 65536 /* ids hashed at a time; at least one sequence */
 
 /* Open inputs, and the position of each sequence in them. */
 struct fm_calib_files {
@@ -273,7 +273,7 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     return FM_OK;
 }
 
-/* Take as many of each input as the mixture has, but one kind after the other. */
+/* Take the mixture's number of sequences from each input, but one kind after the other. */
 static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
 {
     int s = 0;

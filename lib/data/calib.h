@@ -1,14 +1,14 @@
 /*
  * This room, lib/data: calibration tokens from files of ids, texts and mixtures of both, encoded by
- * our tokenizer or by a program of the user's.  It handles sequences and their origin, and does not
+ * our tokenizer or by the user's program.  It handles sequences and their origin, and does not
  * depend on what is computed on them.  In reading order: calib, mixture, corpus, separator,
  * command, provenance.
  *
- * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens
- * [i T, (i + 1) T), the rest at the end is dropped; of a 2-D file it is row i cut to T.  File
- * order unless shuffled (seeded; each input by itself).  Several inputs are interleaved by weight
- * (lib/data/mixture.h).  Texts are encoded (lib/data/corpus.h) and then treated as one-dimensional
- * token files.
+ * Calibration sequences, from one input or several.  Sequence i of a 1-D token file is tokens [i T,
+ * (i + 1) T), an incomplete sequence at the end is dropped; of a 2-D file it is row i cut to T.
+ * Sequences are in file order unless shuffled (seeded, each input separately).  Several inputs are
+ * interleaved by weight (lib/data/mixture.h).  Texts are encoded (lib/data/corpus.h) and then
+ * treated as one-dimensional token files.
  *
  * The files stay open and sequences are read when they are needed, so memory does not grow with the
  * number of tokens; a mixture or a shuffle takes five bytes per sequence.  All ids are read once at
@@ -59,12 +59,12 @@ const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
  * Open run->inputs.tokens, run->inputs.also_tokens and run->inputs.texts (eval:
  * run->inputs.eval_tokens or eval_texts) for a model.  T = run->inputs.seq_len or its default.
  * run->inputs.shuffle permutes all sequences of each file, then run->inputs.max_tokens keeps the
- * first whole ones of the mixture; neither touches evaluation tokens, of which
- * run->inputs.max_eval_tokens keeps the first.  Several texts to evaluate on are kinds.  All kinds
- * have the same number of sequences, and those of a kind are contiguous; a kind has the name of its
- * file without folder and last extension.  FM_EFORMAT if a file has less than one sequence;
- * FM_EUSAGE if seq_len is less than 2 or more than the model's positions, a weight is invalid, or
- * max_tokens is less than a sequence.
+ * first whole sequences of the mixture.  Neither applies to evaluation tokens;
+ * run->inputs.max_eval_tokens keeps the first of those.  If there are several evaluation texts,
+ * each is a kind.  All kinds have the same number of sequences, and those of a kind are contiguous;
+ * a kind is named after its file, without folder and last extension.  FM_EFORMAT if a file has less
+ * than one sequence; FM_EUSAGE if seq_len is less than 2 or more than the model's positions, a
+ * weight is invalid, or max_tokens is less than a sequence.
  */
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);
@@ -75,8 +75,8 @@ void fm_calib_close(struct fm_calib *calib);
 int fm_calib_read(const struct fm_calib *calib, int first, int n, int32_t *ids, struct fm_err *err);
 
 /* Move the last `sequences` of calib to *held, or half of calib if it has fewer than twice as many.
- * They are not trained on; quality is measured on them.  Both digests are computed again, and both
- * are closed separately.  FM_EFORMAT if calib has only one sequence. */
+ * Held-out sequences are not trained on; quality is measured on them.  The digests of both are
+ * recomputed, and each is closed separately.  FM_EFORMAT if calib has only one sequence. */
 int fm_calib_hold_out(struct fm_calib *calib, struct fm_calib *held, int sequences,
                       struct fm_err *err);
 

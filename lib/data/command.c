@@ -1,7 +1,8 @@
 /*
  * One poll loop writes and reads, so that programs that answer line by line and programs that read
- * all of their input first both work without a deadlock.  The program runs in a process group of
- * its own, which ends with it.  Its exit status is examined only after all of its output was read.
+ * all of their input first both work without a deadlock.  The program runs in its own process
+ * group, which is killed when the program ends.  Its exit status is examined only after all of its
+ * output was read.
  */
 #include "lib/data/command.h"
 
@@ -173,7 +174,7 @@ static int converse(struct talk *t, char *piece, struct fm_err *err)
         if (ready > 0 && p[0].revents)
             rc = listen(t, piece, err);
         else if (over)
-            close_end(&t->from); /* a process in another session may keep it open for ever */
+            close_end(&t->from); /* a process in another session may keep it open forever */
         if (!rc && ready > 0 && t->to >= 0 && p[1].revents && !over && !t->heard->done)
             rc = say(t, err);
         if (!rc && t->late.code && !t->c->enough)

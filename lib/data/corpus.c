@@ -83,7 +83,7 @@ static bool ends_with(const int32_t *ids, size_t n, int32_t separator)
     return ids[n - 1] == separator || (n > 1 && ids[n - 2] == separator);
 }
 
-/* Text that begins with the text of the token that stands before every page. */
+/* True if a document already begins with the text of the token that precedes every page. */
 static bool is_fronted(const struct encoding *e, const char *text, size_t length)
 {
     char name[FM_TOKENIZER_NAME] = "";
@@ -194,7 +194,7 @@ static int name_line(const struct encoding *e, const struct item *it, struct fm_
     return fm_within(err, "%s: line %" PRIu64, e->documents.file.path, it->line);
 }
 
-/* Append the end of a document. */
+/* Record the end of a document, counted in tokens. */
 static int add_page(struct encoding *e, const struct item *it, struct fm_err *err)
 {
     struct fm_corpus_pages *p = e->pages;

@@ -48,8 +48,7 @@ struct fm_corpus_pages {
  * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, without one, of the bundle
  * run->inputs.stream; with enough != 0 only until there are that many tokens.  pages may be NULL;
  * with it, run->inputs.tokenizer_cmd must be NULL.  *t is then an open token file that the caller
- * closes.  FM_EFORMAT names the file, the line and the mistake, or the
- * command that failed.
+ * closes.  FM_EFORMAT names the file, the line and the mistake, or the failed command.
  */
 int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,

@@ -1,7 +1,7 @@
 /*
- * The next sequence comes from the input that is furthest below its share.  In integers, so that
- * the same order comes out everywhere, and online, so that a mixture can be cut anywhere and is
- * still in proportion.
+ * The next sequence comes from the input that is furthest below its share.  Integer arithmetic
+ * gives the same order on every machine.  The choice depends only on the sequences so far, so every
+ * prefix of a mixture is in proportion, too.
  */
 #include "lib/data/mixture.h"
 
