@@ -1,5 +1,5 @@
-/* A line of /proc/self/cgroup is "number:kinds:group"; kinds are empty in version 2.  A limit holds
- * for a group with all below it. */
+/* A line of /proc/self/cgroup is "number:kinds:group"; kinds are empty in version 2.  A limit
+ * applies to a group and all its descendants. */
 #include "formats/file/cgroup.h"
 
 #include <inttypes.h>
@@ -20,7 +20,7 @@ static uint64_t read_limit(const char *path)
     return limit;
 }
 
-/* The lowest limit of `group` under `mount`, and of the groups above it. */
+/* The lowest limit of `group` under `mount` and of its ancestors. */
 static uint64_t least_limit(const char *mount, char *group, const char *name)
 {
     uint64_t least = UINT64_MAX;

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 /*
- * Bytes: the least limit of this process's group and of those above it, UINT64_MAX without one.
- * `groups` is /proc/self/cgroup, `root` the mount point of the groups, /sys/fs/cgroup.  A group
- * that is not visible, as in a container, is skipped.
+ * The lowest limit, in bytes, of this process's group and its ancestors; UINT64_MAX if there is
+ * none.  `groups` is /proc/self/cgroup, `root` the mount point of the groups, /sys/fs/cgroup.  A
+ * group that is not visible, as in a container, is skipped.
  *
  * Source: cgroups(7); memory.max of version 2, memory.limit_in_bytes of version 1.
  */

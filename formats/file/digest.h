@@ -1,6 +1,6 @@
 /*
- * XXH3-128 digests: 16 bytes in canonical big-endian order, 32 lower-case hex digits.
- * They find corruption; they do not protect against deliberate changes.
+ * XXH3-128 digests: 16 bytes in canonical big-endian order, 32 lower-case hex digits.  They detect
+ * corruption; they do not protect against deliberate changes.
  */
 #ifndef FM_DIGEST_H
 #define FM_DIGEST_H
@@ -15,7 +15,7 @@ struct fm_digest {
     uint8_t byte[16];
 };
 
-/* Streaming state, opaque, 64-byte aligned, no allocation needed after new. */
+/* Streaming state, opaque; only fm_hasher_new allocates. */
 struct fm_hasher;
 struct fm_hasher *fm_hasher_new(void); /* NULL: no memory */
 void fm_hasher_free(struct fm_hasher *h);

@@ -8,10 +8,10 @@
  *
  * Files: the only calls of open(2) in the tree (file.c for inputs; output.c, outdir.c, temporary.c
  * and lock.c for outputs; cgroup.c for files of the system; sandbox.c for rules; tests/rooms.py
- * checks it), so that no
- * open waits for a FIFO or a device.  Inputs are read with pread, never mapped, and must be regular
- * files (a pipe on "-" is spooled).  Outputs are written to a temporary file in the target
- * directory and appear under their name whole or not at all: fsync, rename, fsync of the directory.
+ * checks this), so that no open can block on a FIFO or a device.  Inputs are read with pread, never
+ * mapped, and must be regular files (a pipe on "-" is spooled).  Outputs are written to a temporary
+ * file in the target directory and appear under their name whole or not at all: fsync, rename,
+ * fsync of the directory.
  */
 #ifndef FM_FILE_H
 #define FM_FILE_H
@@ -109,18 +109,18 @@ struct fm_output {
  * output must still be abandoned; after a failed open that does nothing. */
 int fm_output_open(struct fm_output *o, const char *path, bool binary, bool force,
                    struct fm_err *err);
-/* The result that fm_output_open would have now, for checks long before the open; creates nothing.
- */
+/* Returns what fm_output_open would return now, for checks long before the open; creates
+ * nothing. */
 int fm_output_check(const char *path, bool force, struct fm_err *err);
-/* Reserve `size` bytes, so that a full disk fails now (FM_EIO names the free space).  The size of
- * the file does not change; nothing happens to a pipe. */
+/* Reserve `size` bytes, so that a full disk is detected now (FM_EIO names the free space).  The
+ * size of the file does not change.  Does nothing for a pipe. */
 int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err);
 /* FM_ESAVED if the process is asked to stop while it waits for the reader of a pipe. */
 int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm_err *err);
-/* Anywhere in a seekable output; safe from several threads at once. */
+/* Write at any offset of a seekable output; safe from several threads at once. */
 int fm_output_write_at(struct fm_output *o, uint64_t offset, const void *src, size_t size,
                        struct fm_err *err);
-/* Flush all written bytes to the disk; the file still has no name. */
+/* Flush all written bytes to the disk; the file does not have its final name yet. */
 int fm_output_flush(const struct fm_output *o, struct fm_err *err);
 /* fsync, close, rename, fsync the directory: the output now exists.  If the last step fails, a file
  * that replaced another stays and the error says so; one that replaced none is removed. */
@@ -153,13 +153,13 @@ struct fm_outdir {
  * has replaced it, the replacement is kept. */
 int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
                    struct fm_err *err);
-/* The result that fm_outdir_open would have now; creates nothing. */
+/* Returns what fm_outdir_open would return now; creates nothing. */
 int fm_outdir_check(const char *path, const struct fm_outdir_listed *force, struct fm_err *err);
 /* Create a file inside; `name` is a single component.  Its fm_output_commit fsyncs and renames
  * it inside the temporary directory. */
 int fm_outdir_file(struct fm_outdir *d, struct fm_output *o, const char *name, struct fm_err *err);
-/* If an old directory may not be removed and cannot be exchanged back, it becomes PATH.replaced-N,
- * which the error names. */
+/* If the old directory cannot be removed and the exchange cannot be undone, the old one is renamed
+ * to PATH.replaced-N, which the error names. */
 int fm_outdir_commit(struct fm_outdir *d, struct fm_err *err);
 void fm_outdir_abandon(struct fm_outdir *d);
 
@@ -170,9 +170,9 @@ void fm_outdir_abandon(struct fm_outdir *d);
  * fm_outdir_file, with the last component of each name, and fm_outdir_spread instead of
  * fm_outdir_commit.
  *
- * Files after the first are replaced without `force` if the first does not exist: such a set cannot
- * be read, and is left by a process that is killed between two renames.  With `force` the old first
- * file is removed before the new ones appear.
+ * Files after the first are replaced without `force` if the first does not exist: such a set is
+ * unreadable, and was left by a process that was killed between two renames.  With `force` the old
+ * first file is removed before the new ones appear.
  */
 int fm_outdir_spread_open(struct fm_outdir *d, const char *path, char *const *name, size_t names,
                           bool force, struct fm_err *err);

@@ -1,8 +1,8 @@
 /*
  * A directory that appears whole: its files are created in a hidden directory beside it, which is
- * renamed when all of them are on the disk.  Replacing exchanges old and new in one step, and only
- * if the old one is clearly an export of ours: a checkpoint has plain files and a config.json too,
- * and must never be lost to a mistyped name.
+ * renamed when all of them are on the disk.  An existing directory is exchanged for the new one in
+ * one step, and only if it is clearly one of our exports: a checkpoint also has plain files and a
+ * config.json, and must never be lost to a mistyped name.
  */
 #include "formats/file/file.h"
 
@@ -199,8 +199,8 @@ static int exchange(const struct fm_outdir *d, struct fm_err *err)
                    strerror(errno));
 }
 
-/* The old directory has the temporary's name, which the next run would remove: give it another one
- * beside it, and add that to the error. */
+/* The old directory has the temporary's name, which the next run would remove: give it another name
+ * in the same directory, and add that to the error. */
 static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
 {
     char name[PATH_MAX];

@@ -229,7 +229,7 @@ static int appear(struct fm_output *o, struct fm_err *err)
     }
     free(o->temp);
     o->temp = NULL;
-    /* If it replaced a file, that one is gone: the new one is better than none. */
+    /* If it replaced a file, the old one is gone, so keep the new one even if the flush fails. */
     if (o->force)
         rc = fm_temporary_flush_parent(parent, o->path, err);
     else if (parent >= 0 && (rc = fm_temporary_flush(parent, o->path, err)))
@@ -251,7 +251,7 @@ int fm_output_commit(struct fm_output *o, struct fm_err *err)
     int rc = fm_output_flush(o, err);
     int fd = o->fd;
     int lock = o->temp && !o->inside ? fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)
-                                     : -1; /* until the rename */
+                                     : -1; /* keeps the file locked until the rename */
     o->fd = -1;
     if (close(fd) != 0 && !rc)
         rc = fm_fail_errno(err, "cannot close '%s'", name_of(o));

@@ -1,10 +1,10 @@
 /*
  * Rights of Landlock, and a filter of system calls as classic BPF.  Headers of Debian 12 have only
- * the first rights of Landlock, so the later ones are numbers here; a kernel that does not know one
- * is not asked for it.
+ * the first rights of Landlock, so the later ones are numbers here; rights that the kernel does not
+ * support are not requested.
  *
- * The filter compares the number of the call with each allowed one.  Linux 5.11 and newer remember
- * the result for numbers whose result does not depend on arguments, so the length costs nothing.
+ * The filter compares the number of the call with each allowed one.  Linux 5.11 and newer cache the
+ * result for calls that are decided by number only, so the length of the list costs nothing.
  */
 #include "formats/file/sandbox.h"
 
@@ -50,7 +50,7 @@ static void allow(struct fm_sandbox *s, const char *path, uint64_t rights)
         rights &= OF_FILES;
     struct landlock_path_beneath_attr rule = {.allowed_access = rights & s->handled,
                                               .parent_fd = fd};
-    /* Pipes and the like are refused here, and need no rule. */
+    /* The kernel refuses rules for pipes and the like, which need none. */
     if (rule.allowed_access)
         syscall(SYS_landlock_add_rule, s->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
     close(fd);
@@ -219,7 +219,7 @@ static const int allowed[] = {
 #ifdef SYS_renameat
     SYS_renameat,
 #endif
-#ifdef SYS_open /* x86-64 also has older calls, and an AMX unit that must be requested */
+#ifdef SYS_open /* x86-64 also has older calls, and AMX must be requested */
     SYS_open,
     SYS_stat,
     SYS_lstat,

@@ -1,6 +1,6 @@
 /*
- * The process confines itself, before it reads what strangers made: the kernel then refuses what
- * the tool never does, even if the input takes control of it.
+ * Lets a process confine itself before it reads untrusted input: the kernel then refuses operations
+ * that the tool never needs, even if the input takes control of the process.
  *
  *     struct fm_sandbox s;
  *     fm_sandbox_open(&s);
@@ -15,20 +15,20 @@
  *     for the calling thread and for threads and processes that it makes, so it is entered first.
  *   - seccomp: a list of allowed system calls, for all threads of the process.
  *
- * What becomes of a call that is not allowed:
+ * What happens to a call that is not allowed:
  *
  *   - Calls with no use in these tools end the process by SIGSYS: execve, fork, socket, ptrace and
  *     the like.  Only an attacker's code makes them, and a process that it controls must not go on
  *     to print "ok".
- *   - Every other call fails with ENOSYS, as in an older kernel.  C libraries try new calls
- * (clone3, io_uring, openat2) and use older ones then; with EPERM they would report an error.
- * clone3 is refused because its flags are in memory, where a filter cannot check that it makes a
- * thread.
+ *   - Every other call fails with ENOSYS, as in an older kernel: C libraries try new calls (clone3,
+ *     io_uring, openat2) and fall back to older ones on ENOSYS, but report EPERM as an error.
+ *     clone3 is refused because its flags are in memory, where a filter cannot check that it makes
+ *     a thread.
  *
- * A kernel without one part, or a container that refuses its calls, is no error: the other part
- * holds.  Calls that take a name but open nothing (stat, readlink, access) are not confined.
- * The filter knows x86-64 and arm64.  Sanitizers need more calls and files: with FM_SANITIZED
- * nothing is confined.
+ * A kernel without one part, or a container that refuses its calls, is not an error: the other part
+ * still applies.  Calls that take a name but open nothing (stat, readlink, access) are not
+ * confined.  The filter supports x86-64 and arm64.  Sanitizers need more calls and files: with
+ * FM_SANITIZED nothing is confined.
  *
  * Source: Linux, Documentation/userspace-api/landlock.rst and seccomp_filter.rst.
  */
@@ -44,7 +44,7 @@ struct fm_sandbox {
     uint64_t handled; /* rights that the Landlock of this kernel supports */
 };
 
-/* Begin; allows what the C library, locales, OpenSSL and cgroup.h read of the system. */
+/* Begin; allows reading the system files that the C library, locales, OpenSSL and cgroup.h need. */
 void fm_sandbox_open(struct fm_sandbox *s);
 /* Allow reading the file, or the directory and everything below.  A missing path adds nothing. */
 void fm_sandbox_read(struct fm_sandbox *s, const char *path);

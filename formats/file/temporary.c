@@ -1,15 +1,15 @@
 /*
- * A signal handler may only call what is async-signal-safe: no malloc, no readdir, no locks.  So
+ * A signal handler may only call async-signal-safe functions: no malloc, no readdir, no locks.  So
  * the names to be removed are in a static table with an atomic state each, and removing a
  * directory's files reads it with getdents64 into a buffer on the stack.  That needs a descriptor,
  * and a process may have run out of them, so one is reserved before the directory is created.
  *
- * The steps that make an output durable are here too, with what differs between filesystems: a
+ * The steps that make an output durable are here too, with the cases in which filesystems differ: a
  * rename that replaces nothing, an fsync that says it is not supported, a directory that cannot be
  * read.
  *
- * kill -9 leaves a temporary.  A process holds a lock on each of its own, which ends with it, so
- * the next one that writes the same output can remove what has no lock.
+ * kill -9 leaves a temporary.  A process keeps its temporaries locked until it ends, so the next
+ * process that writes the same output can remove the unlocked ones.
  */
 #include "formats/file/temporary.h"
 

@@ -34,7 +34,7 @@ void fm_temporary_leave(void);
  * another process removed it before the lock; it must be created again.
  */
 bool fm_temporary_own(int fd);
-/* Remove the entry from the table; the file stays.  A slot below 0 is fine. */
+/* Remove the entry from the table; the file stays.  Does nothing if slot is below 0. */
 void fm_temporary_forget(int slot);
 /* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. `slot`
  * is that of a directory, which holds the descriptor that this needs. */
@@ -48,8 +48,8 @@ int fm_temporary_flush(int fd, const char *name, struct fm_err *err);
  * directory `path` is whole. */
 int fm_temporary_flush_parent(int fd, const char *path, struct fm_err *err);
 /* Open the directory of `path`, to flush it after a rename.  It is opened before the rename,
- * because the open may fail for lack of a descriptor.  *fd is -1 if it may be written but not read.
- */
+ * because the open may fail for lack of a descriptor.  *fd is -1 if the directory is writable but
+ * not readable. */
 int fm_temporary_open_parent(int *fd, const char *path, struct fm_err *err);
 /* rename(2) that never replaces a file which appeared in the meantime (EEXIST). */
 int fm_temporary_rename(const char *from, const char *to);
