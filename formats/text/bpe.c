@@ -53,7 +53,7 @@ int fm_bpe_add(struct fm_bpe *b, const char *text, size_t size, uint64_t id, str
     return b->text.failed ? fm_fail(err, FM_ENOMEM, "no memory for a vocabulary") : FM_OK;
 }
 
-/* The slot of the text in the table, present or not. */
+/* The slot of the text in the table; the free slot where it belongs if it is not present. */
 static uint32_t *find_slot(const struct fm_bpe *b, const char *text, size_t size)
 {
     size_t at = (size_t)XXH3_64bits(text, size) & (b->slots - 1);
@@ -157,8 +157,8 @@ static struct fm_bpe_merge *find_cell(const struct fm_bpe *b, uint64_t pair)
     return &b->table[at];
 }
 
-/* The character that represents a byte in byte-level vocabularies: printable Latin-1 for itself,
- * the other 68 bytes follow from U+0100. */
+/* The character that represents a byte in byte-level vocabularies: printable Latin-1 bytes
+ * represent themselves, the other 68 are U+0100 and up. */
 static uint32_t level_of(unsigned char byte)
 {
     uint32_t c = byte;
@@ -214,7 +214,7 @@ int fm_bpe_finish(struct fm_bpe *b, struct fm_err *err)
         return FM_ENOMEM;
     for (size_t i = 0; i < b->cells; i++)
         b->table[i].pair = UINT64_MAX;
-    for (size_t i = 0; i < b->merges; i++) /* of two equal merges the last one is valid */
+    for (size_t i = 0; i < b->merges; i++) /* of two equal merges the last one counts */
         *find_cell(b, b->merge[i].pair) = b->merge[i];
     b->parted = is_parted(b);
     return find_bytes(b, err);
@@ -352,8 +352,8 @@ static void add_unknown(const struct fm_bpe *b, struct fm_bpe_symbol *s, int32_t
     u->there = true;
 }
 
-/* Turn characters into symbols.  Bytes that replace a character do not end a run of unknown ones,
- * and come before it. */
+/* Turn characters into symbols.  Byte tokens that replace a character do not end a run of unknown
+ * characters; the token of the run comes after them. */
 static int32_t split_characters(const struct fm_bpe *b, struct fm_bpe_symbol *s, const char *word,
                                 size_t size)
 {

@@ -1,6 +1,6 @@
 /*
- * Byte-pair encoding: a vocabulary, its merges, and a word turned into ids, as the tokenizers
- * library's BPE model does it, down to the order in which equal merges happen.  A model is
+ * Byte-pair encoding: a vocabulary, its merges, and the encoding of a word.  The ids are those of
+ * the tokenizers library's BPE model, which also fixes the order of equal merges.  A model is
  * read-only once built and shared by threads; each thread encodes through a struct fm_bpe_work.
  */
 #ifndef FM_BPE_H
@@ -30,14 +30,14 @@ struct fm_bpe {
     struct fm_bpe_entry *entry;
     uint32_t *slot; /* open addressing: entry + 1, 0: empty */
     size_t entries, entry_capacity, slots;
-    struct fm_bpe_merge *merge, *table; /* as listed; hashed, pair UINT64_MAX: empty */
+    struct fm_bpe_merge *merge, *table; /* in file order; and hashed, pair UINT64_MAX: empty */
     size_t merges, merge_capacity, cells;
     int32_t *of_point;    /* id of each single character, or -1 */
     int32_t of_byte[256]; /* byte_level: id of the character that represents it; else of <0xNN> */
     int32_t unknown;      /* id for unknown characters; -1: they are dropped */
     int32_t last;         /* the largest id */
     bool byte_level, byte_fallback, fuse_unknown, ignore_merges;
-    bool parted; /* no merge crosses the beginning of a word: characters, then U+2581 */
+    bool parted; /* no merge crosses the beginning of a word, a U+2581 after another character */
 };
 
 /* Add an entry or merge; fm_bpe_index and _finish then check and hash them. */
@@ -53,7 +53,7 @@ int fm_bpe_add_merge(struct fm_bpe *bpe, const char *left, size_t left_size, con
 int fm_bpe_finish(struct fm_bpe *bpe, struct fm_err *err);
 void fm_bpe_release(struct fm_bpe *bpe);
 
-/* The ids so far, and the scratch memory of encoding. */
+/* The ids so far, and scratch memory for encoding. */
 struct fm_bpe_work {
     int32_t *ids;
     size_t n, capacity;

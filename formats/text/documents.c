@@ -1,7 +1,7 @@
 /*
  * The file is read in pieces into one buffer that grows only as far as the limit of a document, so
- * a file may be larger than memory and a line that never ends is refused.  A row's text is scanned
- * out of its JSON without a tree.
+ * a file may be larger than memory and a line that never ends is refused.  A row's text is
+ * extracted from its JSON without building a tree.
  */
 #include "formats/text/documents.h"
 
@@ -43,7 +43,7 @@ static int fill(struct fm_documents *d, struct fm_err *err)
     return FM_OK;
 }
 
-/* Formats that users pass as text by mistake, by their first bytes. */
+/* Refuse formats that users pass as text by mistake, recognised by their first bytes. */
 static int check_beginning(const struct fm_documents *d, struct fm_err *err)
 {
     static const struct {

@@ -1,13 +1,14 @@
 /*
- * llama.cpp's base-logits file, which llama-perplexity writes with --kl-divergence-base and judges
- * another model against with --kl-divergence (tools/perplexity/perplexity.cpp, commit 050fc7f3):
+ * llama.cpp's base-logits file, which llama-perplexity writes with --kl-divergence-base and
+ * compares another model with under --kl-divergence (tools/perplexity/perplexity.cpp, commit
+ * 050fc7f3):
  *
  *     "_logits_"                         8 bytes, without NUL
  *     int32 n_ctx, n_vocab, n_chunk
- *     int32 tokens[n_chunk * n_ctx]      as the text was tokenised
+ *     int32 tokens[n_chunk * n_ctx]      the tokens of the text
  *     rows, n_ctx - 1 - n_ctx / 2 of each chunk, for positions from n_ctx / 2 on:
  *         float32 scale, low             log p = scale * code + low
- *         uint16 code[n_vocab]           and one more where n_vocab is odd
+ *         uint16 code[n_vocab]           and one more if n_vocab is odd
  *
  * All numbers are little-endian.  A writer keeps 16 nats below the largest logit; smaller logits
  * get the log p of that floor.  A reader ignores values of -16 or less, so the floor does not count

@@ -1,9 +1,9 @@
 /*
- * Each pattern of words is a function that returns the length of the next word, written branch by
- * branch as its regular expression is.  Classes of characters come from one table of all code
- * points.  It is written by hand because a general engine may take exponential time on hostile text
- * and is slower on ordinary text.  A pattern that is one class, such as DeepSeek's for digits and
- * scripts, is a list of ranges.
+ * Each pattern of words is a function that returns the length of the next word, with one branch for
+ * each alternative of its regular expression.  Classes of characters come from one table of all
+ * code points.  It is written by hand because a general engine may take exponential time on hostile
+ * text and is slower on ordinary text.  A pattern that is one class, such as DeepSeek's for digits
+ * and scripts, is a list of ranges.
  */
 #include "formats/text/pretoken.h"
 
@@ -60,7 +60,7 @@ static uint32_t class_point(const char **at)
         *at += behind ? 2 : 0;
         return !behind ? 0 : *behind == 'r' ? '\r' : *behind == 'n' ? '\n' : (uint32_t)*behind;
     }
-    if (strchr("[]^-&", (*at)[0])) /* including the end */
+    if (strchr("[]^-&", (*at)[0])) /* true for the final NUL too */
         return 0;
     c = fm_unicode_at(*at, &bytes);
     *at += bytes;
@@ -149,7 +149,7 @@ bool fm_pretoken_covers(const struct fm_pretoken *p)
 
 #define NO_SIGN (FM_LETTER | FM_NUMBER | FM_SPACE)
 
-/* A text with the classes of its characters; size ends it. */
+/* A text of `size` bytes, and the table of classes of all code points. */
 struct scan {
     const char *text;
     size_t size;
@@ -185,7 +185,7 @@ static size_t skip_others(const struct scan *s, size_t at, int classes)
     return at;
 }
 
-/* 's 't 're 've 'm 'll 'd: its length, or 0.  Without regard to case U+017F is an s too. */
+/* 's 't 're 've 'm 'll 'd: its length, or 0.  Ignoring case, U+017F counts as an s. */
 static size_t contraction(const struct scan *s, bool any_case)
 {
     unsigned char c[3] = {0};

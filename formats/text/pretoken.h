@@ -1,8 +1,8 @@
 /*
  * The patterns that split text into pieces before byte-pair encoding.  Patterns for words are
- * scanners written by hand: a pattern in a tokenizer.json is compared literally with theirs.
- * Patterns that are one class of characters, single or in a run, are parsed.  No regular expression
- * is ever run, so a hostile one cannot take long.
+ * implemented as hand-written scanners, which are selected by comparing the pattern in a
+ * tokenizer.json literally with a list.  Patterns that are one class of characters, single or in a
+ * run, are parsed.  No regular expression is ever run, so a hostile pattern cannot take long.
  */
 #ifndef FM_PRETOKEN_H
 #define FM_PRETOKEN_H

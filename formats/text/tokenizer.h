@@ -1,6 +1,6 @@
 /*
- * tokenizer.json of the Hugging Face tokenizers library: text to ids, the same ids as
- * Tokenizer.from_file gives, for the pipelines that mixture-of-experts models use:
+ * Converts text to the ids that the Hugging Face tokenizers library gives for the same
+ * tokenizer.json, for the pipelines that mixture-of-experts models use:
  *
  *     normalizer      none, NFC, Prepend and Replace of plain strings, a Sequence of them
  *     pre-tokenizer   none, Metaspace, ByteLevel, Splits of known patterns or of a class of
@@ -9,7 +9,7 @@
  *     added tokens    lstrip, rstrip, single_word, normalized, special
  *     post-processor  none, ByteLevel, a template, a Sequence of them
  *
- * Anything else is refused by name: its ids would be silently wrong.
+ * Anything else is an error that names it, because the ids would be silently wrong.
  */
 #ifndef FM_TOKENIZER_H
 #define FM_TOKENIZER_H

@@ -1,7 +1,7 @@
 /*
  * The reader of tokenizer.json.  The vocabulary and the merges, which are large, go straight into
  * the model; the small components become trees.  Every key that affects ids is checked, and an
- * unsupported value is refused by name.
+ * unsupported value is an error that names it.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -349,7 +349,7 @@ static int by_content(const void *a, const void *b)
     return order ? order : (x->size > y->size) - (x->size < y->size);
 }
 
-/* Order: by first byte, then the longest first, then, of equal ones, the one that is valid. */
+/* Order: by first byte; then the longest first; of two equal tokens, the one that counts first. */
 static int by_length(const void *a, const void *b)
 {
     const struct fm_added *x = a, *y = b;
@@ -484,7 +484,7 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
         {.key = "post_processor"}, {.key = "decoder"},    {.key = "model"}};
     struct fm_json j;
     fm_json_init(&j, text, size);
-    j.text_keys = true; /* that of the vocabulary */
+    j.text_keys = true; /* the keys of the vocabulary are token texts */
     int rc = fm_jsonparts_read(&j, p, PARTS, "it", err);
     if (!rc)
         rc = fm_json_end(&j, err);

@@ -122,7 +122,7 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
                                          {.key = "vocab"},
                                          {.key = "merges"}};
     struct fm_json j = whole;
-    j.text_keys = true; /* that of the vocabulary */
+    j.text_keys = true; /* the keys of the vocabulary are token texts */
     int rc = fm_jsonparts_read(&j, p, MODEL_PARTS, "the model", err);
     if (!rc)
         rc = check_model(p, err);

@@ -1,5 +1,5 @@
 /*
- * The inside of a tokenizer: what tokenizerjson.c reads and tokenizer.c runs.
+ * The internals of a tokenizer, which tokenizerjson.c fills and tokenizer.c uses.
  */
 #ifndef FM_TOKENIZERPARTS_H
 #define FM_TOKENIZERPARTS_H
@@ -22,7 +22,7 @@ struct fm_normal {
 
 /* An added token, and the text by which it is searched. */
 struct fm_added {
-    char *content; /* as the file has it; if `normalized`, as its normaliser makes it */
+    char *content; /* as in the file; if `normalized`, after normalisation */
     size_t size;
     int32_t id;
     int place; /* index in the file, with special tokens first; of two equal tokens the earlier
@@ -30,7 +30,7 @@ struct fm_added {
     bool single_word, lstrip, rstrip, normalized, special;
 };
 
-/* Tokens to search for, by first byte, the longest first. */
+/* Tokens to search for, grouped by first byte, the longest first in each group. */
 struct fm_matcher {
     struct fm_added *token;
     int count;

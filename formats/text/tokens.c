@@ -17,7 +17,7 @@
 #define LLMC_HEADER 1024    /* 256 little-endian int32 */
 #define CHUNK_TOKENS 4096
 
-/* The text of a .npy header: a Python dict literal, of which numpy writes one spelling. */
+/* The text of a .npy header: a Python dict literal, which numpy always writes in the same form. */
 struct literal {
     const char *at, *end;
 };

@@ -1,10 +1,9 @@
 /*
  * This room, formats/text: token ids from files: files of ids, documents in text files, and the
  * tokenizer that encodes a document.  lib/data makes sequences, batches and mixtures of the ids.
- * In reading order: tokens and tokenindex (files of ids),
- * documents, tokenizer (the pipeline), tokenizerparts.h with tokenizerjson.c and
- * tokenizermodel.c (its description), pretoken, bpe, unicode and unicode_*, idlines, klbase
- * (tokens with a model's probabilities).
+ * In reading order: tokens and tokenindex (files of ids), documents, tokenizer (the pipeline),
+ * tokenizerparts.h with tokenizerjson.c and tokenizermodel.c (its parts, read from JSON), pretoken,
+ * bpe, unicode and unicode_*, idlines, klbase (tokens with a model's probabilities).
  *
  * Token files: .npy (u2 u4 i4 i8; one or two dimensions), llm.c headered bins, Megatron
  * pairs (.bin and .idx), datatrove pairs (.ds and .ds.index), raw little-endian u16 or u32.

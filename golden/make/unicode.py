@@ -40,7 +40,7 @@ def begins(encoding):
 
 
 def words():
-    """The code points beside which a single_word token is not one."""
+    """The code points next to which a single_word token is not recognised."""
     t = Tokenizer(models.BPE({"<u>": 0}, [], unk_token="<u>"))
     t.add_tokens([AddedToken("\uE000\uE001", single_word=True, normalized=False)])
     found = set()
@@ -52,7 +52,7 @@ def words():
 
 
 def stripped():
-    """The code points that lstrip takes."""
+    """The code points that lstrip strips."""
     t = Tokenizer(models.BPE({"<u>": 0}, [], unk_token="<u>"))
     t.add_tokens([AddedToken("\uE000\uE001", lstrip=True, normalized=False)])
     found = set()
@@ -64,7 +64,7 @@ def stripped():
 
 
 def digits():
-    """The code points that Digits takes for one."""
+    """The code points that Digits treats as digits."""
     split, found = pre_tokenizers.Digits(individual_digits=True), set()
     for block in blocks(512):
         pieces = {begin for _, (begin, end) in
@@ -75,7 +75,7 @@ def digits():
 
 def orders():
     """Combining marks by class: {code point: 1, 2, ...} in the order of their classes."""
-    low, high = "\u0334", "\u0345"  # what is reordered around these two has a class
+    low, high = "\u0334", "\u0345"  # a character that is reordered around these has a class
     marks = [c for c in ALL if c not in (0x334, 0x345) and
              (NFD("a" + chr(c) + low) == "a" + low + NFD(chr(c)) != "a" + NFD(chr(c)) + low or
               NFD("a" + high + chr(c)) == "a" + NFD(chr(c)) + high)]
@@ -110,7 +110,7 @@ def compositions():
 def ranges(points):
     points, out = sorted(points), []
     for p in points:
-        # Surrogates, which no text has, need not part a range.
+        # Surrogates cannot occur in text, so they do not split a range.
         if out and (p == out[-1][1] + 1 or (out[-1][1] == 0xD7FF and p == 0xE000)):
             out[-1][1] = p
         else:
@@ -153,7 +153,7 @@ def write_classes():
           table("letters", flat(letters), "\\p{L}: first and last of each range"),
           table("numbers", flat(numbers), "\\p{N}"),
           table("spaces", flat(spaces), "\\s"),
-          table("words", flat(word), "\\w, beside a single_word token"))
+          table("words", flat(word), "\\w, as tested next to single_word tokens"))
     print(f"letters {len(letters)} numbers {len(numbers)} spaces {len(spaces)} words {len(word)}",
           file=sys.stderr)
 
@@ -166,7 +166,7 @@ def write_case():
           table("lower", flat(lower), "\\p{Ll}"),
           table("marks", flat(marks), "\\p{M}"),
           table("signs", flat(signs), "\\p{P} and \\p{S}"),
-          table("digits", flat(digit), "what Digits takes, which is of Unicode 17"))
+          table("digits", flat(digit), "digits of the Digits pre-tokenizer, as in Unicode 17"))
     print(f"upper {len(upper)} lower {len(lower)} marks {len(marks)} signs {len(signs)} digits "
           f"{len(digit)}", file=sys.stderr)
 
@@ -178,13 +178,13 @@ def write_nfc():
     unstable = set(order) | set(others) | seconds
     assert all(NFC(chr(c)) == chr(c) for c in ALL if c not in unstable)
     write("unicode_nfc.h", "normal form C as in Unicode 9",
-          table("unstable", flat(unstable), "what may be another text in form C"),
+          table("unstable", flat(unstable), "characters that form C may change, alone or in a sequence"),
           table("orders", [x for r in sorted(ranges_with(order)) for x in r],
-                "combining marks: first, last, and the place of their class"),
+                "combining marks: first, last, and the rank of their class"),
           table("pairs", [x for c in sorted(pairs, key=lambda c: pairs[c]) for x in (*pairs[c], c)],
                 "a, b and what they compose to, sorted by a and b"),
           table("others", [x for c in sorted(others) for x in [c, len(others[c])] + others[c]],
-                "c, n and the n it decomposes to, never to compose again"))
+                "c, n, and the n characters of its decomposition, which never compose again"))
     print(f"marks {len(order)} in {len(set(order.values()))} classes, pairs {len(pairs)}, others "
           f"{len(others)}", file=sys.stderr)
 
