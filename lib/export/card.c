@@ -211,7 +211,7 @@ static void say_original(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, "; this layout is larger at every budget |\n");
 }
 
-/* Whether the codes of the original were kept, decoded or rounded again. */
+/* State whether the codes of the original were kept, decoded or rounded again. */
 static void say_stored(struct fm_text *t, const struct fm_exportplan *p)
 {
     const char *stored = p->from->stored;

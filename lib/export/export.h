@@ -1,9 +1,9 @@
 /*
  * This room, lib/export: one member of a family, or all of it, as a checkpoint directory that other
- * programs load, made from the bundle without the original checkpoint.  It decides which
- * bytes of the bundle an export has and what it says about itself.  The format of the bundle is in
- * formats/bundle, the place of an expert in it in lib/stage/volumes.h, and the widths of a mask in
- * lib/masks.
+ * programs load, made from the bundle without the original checkpoint.  It decides which bytes of
+ * the bundle an export has, and writes its config.json and model card.  The format of the bundle is
+ * in formats/bundle, the place of an expert in it in lib/stage/volumes.h, and the widths of a mask
+ * in lib/masks.
  *
  * The forms of an export are the layouts, each a file in lib/export/layouts (layouts.h).  If a
  * layout or options.pad_multiple rounds widths up, the added channels are the expert's next ranked
@@ -11,14 +11,15 @@
  *
  * An export by a budget, from options to files:
  *
- *   1. cmd/fm-pack.c reads the options and cmd/exporting.c has them done here, fm_export();
+ *   1. cmd/fm-pack.c reads the options and cmd/exporting.c calls fm_export();
  *   2. plan.c refuses invalid combinations, by the layout's descriptor;
  *   3. opened.c opens the family: the bundle, config.json, the masks, and the places of weights;
  *   4. plan.c begins the plan: the members that a load cap keeps;
  *   5. export.c chooses the one whose budget is nearest;
- *   6. plan.c plans it.  Its mask and the layout give widths, these tensors of experts, and the
- *      layout cuts all tensors into files; texts.c and card.c write what the export says of itself;
- *   7. export.c counts what there will be, and what is free;
+ *   6. plan.c plans it.  The mask and the layout determine the widths, the widths determine the
+ *      tensors of experts, and the layout distributes all tensors over files; texts.c and card.c
+ *      write the texts;
+ *   7. export.c computes the size of the output and the free space;
  *   8. exportwriter.c makes the directory: pieces of all files in parallel, each filled by fill.c
  *      from ranges of the bundle.
  *
@@ -28,8 +29,8 @@
  * and digests of files); ownexport (what --force may replace); record (figures that are added to an
  * export later).
  *
- * Lists (list.h) take 3, 4 and 6 of this for every member, fm-verify (lib/verify/verify_export.c)
- * for the one that a directory says it is.
+ * Lists (list.h) do steps 3, 4 and 6 for every member; fm-verify (lib/verify/verify_export.c) does
+ * them for the member that a directory's fm-export.json names.
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),
@@ -57,7 +58,7 @@ struct fm_export_report {
     const struct fm_layout *layout;
     int index;                              /* index of the budget in the family */
     double budget;                          /* the budget: a fraction */
-    uint32_t width_uniform;                 /* for layouts with one width; */
+    uint32_t width_uniform;                 /* for layouts with one width */
     double width_mean;                      /* mean width of an expert in the mask */
     int experts, dropped;                   /* experts of all layers; how many of them are left
                                                out */
@@ -69,7 +70,7 @@ struct fm_export_report {
     uint64_t channels_freed, bytes_freed;   /* for these: channels of the model that no such
                                                budget has */
     bool removes_nothing;   /* every channel is in the files, although the mask removes some */
-    uint64_t bytes_source;  /* of the checkpoint's weight files; */
+    uint64_t bytes_source;  /* of the checkpoint's weight files */
     bool larger;            /* the export's weight files are more than 2 % larger */
     double break_even;      /* budget from which weight files are smaller than the checkpoint's;
                                more than 1: none */
@@ -87,7 +88,7 @@ struct fm_export_report {
 /*
  * Make the export. run->inputs.stream is the bundle (a file, or "-"), run->outputs.path the
  * directory to make ("-": the same files as a tar stream on standard output); force, threads,
- * progress and stop are used too.  FM_EUSAGE if no member is near enough or small enough (the
+ * progress and stop are used too.  FM_EUSAGE if no member is close enough or small enough (the
  * sentence lists the neighbours), and for options that exclude each other.  FM_ECONFIG if the
  * layout cannot hold the family.  FM_EFORMAT for a broken bundle; FM_ECREATE if the directory
  * exists.

@@ -24,10 +24,10 @@ enum fm_choice {
 /* Default for the tensor bytes of a shard: 4 GiB. */
 #define FM_EXPORT_SHARD_BYTES ((uint64_t)4 << 30)
 
-#define FM_KEEP_CONFIG_MAX 16 /* most uses of a repeatable option */
+#define FM_KEEP_CONFIG_MAX 16 /* limit on the uses of --keep-config */
 
-/* May be zeroed except for layout and the choice. layout is one of the list, or its form for a
- * server. */
+/* Zero is a valid default for all fields except `layout` and the choice of the member.  `layout` is
+ * one of the list, or its form for a server. */
 struct fm_export_options {
     const struct fm_layout *layout;
     enum fm_choice by;
@@ -37,10 +37,10 @@ struct fm_export_options {
     int mask;
     enum fm_weights_as weights;          /* of a bundle of codes */
     const struct fm_quantiser *quantise; /* round routed experts to it; NULL: do not round */
-    enum fm_server server;               /* with it: the program whose rules for widths apply */
-    uint64_t shard_bytes;                /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
-    bool load_cap; /* with a layout that holds the family: only members with budgets from
-                      load_low to load_high */
+    enum fm_server server; /* with quantise: the program whose rules for widths apply */
+    uint64_t shard_bytes;  /* of sharded layouts; 0: FM_EXPORT_SHARD_BYTES */
+    bool load_cap;         /* with a layout that holds the family: only members with budgets from
+                              load_low to load_high */
     double load_low, load_high;
     uint32_t pad_multiple; /* round widths up to a multiple of it and of the multiple used in
                               training; 0: 1 */
@@ -49,7 +49,7 @@ struct fm_export_options {
                               codes; 0: 1 */
     bool means; /* of a layout that drops experts: replace each by its mean output instead of 0 */
     bool allow_code; /* keep the author's code and the keys that load it (trust.h) */
-    /* Keys of config.json to keep next to our modelling file although the family does not know
+    /* Keys of config.json to keep next to our modelling file although the family does not define
      * them (trust.h); ends with NULL. */
     const char *keep_config[FM_KEEP_CONFIG_MAX + 1];
     bool keep_extra;        /* keep tensors outside the decoder layers, if the layout can */

@@ -84,7 +84,7 @@ static void group(const struct fm_exportplan *p, struct piece *piece, int n)
     }
 }
 
-/* Hold what the pieces of a group share; the caller owns the mark of scratch. */
+/* Hold the bytes that the pieces of a group share; the caller owns the scratch mark. */
 static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
                  const struct piece *piece)
 {
@@ -94,9 +94,9 @@ static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
     fm_fill_hold(held);
 }
 
-/* The pieces of a file, and their number in *count.  For a stream in order of the file;
- * otherwise in order of the bundle, which is then read from beginning to end, and a tensor
- * outside the experts, which has one digest, is one piece. */
+/* Cut a file into *count pieces.  Those of a stream are in order of the file.  Those of a directory
+ * are in order of the bundle, which is then read sequentially, and a tensor outside the experts is
+ * one piece, because it has one digest. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {
@@ -239,7 +239,7 @@ static int write_part(struct filework *f, const struct piece *p, struct fm_hashe
     return rc;
 }
 
-/* All of a tensor outside the experts, in order, and its digest. */
+/* Write a whole tensor outside the experts, in order, and check its digest. */
 static int write_whole(struct filework *f, const struct piece *p, struct fm_err *err)
 {
     const struct fm_planned_tensor *t = p->tensor;
@@ -280,7 +280,7 @@ static void write_group(void *arg, int i)
         fm_taskgroup_fail(&f->w->tasks, &err);
 }
 
-/* The bytes before the tensors; for a text, all of it. */
+/* Write the bytes before the tensors; for a text, the whole file. */
 static int write_head(const struct writer *w, size_t i, struct fm_output *out, struct fm_err *err)
 {
     size_t size = (size_t)w->plan->file[i].header_bytes;
@@ -451,7 +451,7 @@ static int stream_pieces(struct writer *w, const struct piece *piece, int pieces
     return rc;
 }
 
-/* The member's header, and the bytes before the tensors. */
+/* Write the tar header of file i, and the bytes before the tensors. */
 static int stream_header(struct writer *w, size_t i, struct fm_err *err)
 {
     const struct fm_planned_file *f = &w->plan->file[i];

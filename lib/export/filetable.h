@@ -1,6 +1,6 @@
 /*
  * The files of an export with their sizes and digests: the key "files" of fm-export.json, which
- * has every file of the directory but itself.
+ * lists every file of the directory except itself.
  *
  *     "files": {
  *       "README.md": {"bytes": 2100, "digest": "32 hex digits"}
@@ -26,7 +26,7 @@
 struct fm_filetable_entry {
     char name[FM_FILETABLE_NAME];
     uint64_t bytes;
-    struct fm_digest digest; /* bytes of all files */
+    struct fm_digest digest; /* of all bytes of the file */
 };
 
 struct fm_filetable {

@@ -1,9 +1,9 @@
 /*
- * The bytes of an export's tensors, from those of the bundle.  In the bundle an expert is two
+ * Makes the bytes of an export's tensors from those of the bundle.  In the bundle an expert is two
  * ranges of ranked channels: interleaved gate and up rows, and the transposed down matrix.  A
- * prefix of either is a copy; separate gate and up rows are every second row of the first, and the
- * checkpoint's down is the second transposed back.  Segments are hashed while they are in the
- * cache, so every byte of the bundle is checked before it enters an export.
+ * prefix of either range is copied as it is; separate gate and up rows are every second row of the
+ * first range, and the checkpoint's down is the second range transposed back.  Segments are hashed
+ * while they are in the cache, so every byte of the bundle is checked before it enters an export.
  */
 #include "lib/export/fill.h"
 
@@ -104,7 +104,7 @@ uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planne
     return most;
 }
 
-/* The digest of segment s of a block's expert, whose bytes are complete. */
+/* Check the digest of segment s of a block's expert, whose bytes are complete. */
 static int check_segment(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                          int s, const void *bytes, size_t size, struct fm_err *err)
 {
@@ -121,9 +121,9 @@ static int check_segment(const struct fm_exportplan *p, const struct fm_planned_
 }
 
 /*
- * Channels [first, first + count) of the part-th tensor of the block's layer in the bundle's form;
- * whole channel groups, `first` a boundary of segments.  A segment that the width divides is read
- * completely, to be checked.
+ * Read channels [first, first + count) of the part-th tensor of the block's layer in the bundle's
+ * form; whole channel groups, `first` a boundary of segments.  A segment that the width cuts is
+ * read completely, so that its digest can be checked.
  */
 static int read_checked(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                         uint64_t first, uint64_t count, void *dst, struct fm_err *err)
@@ -160,8 +160,8 @@ static int read_checked(const struct fm_exportplan *p, const struct fm_planned_b
 /* The innermost fm_fill_hold of this thread; NULL: bytes are read on demand. */
 static _Thread_local struct fm_fill_held *held;
 
-/* As read_checked, but from the held bytes, into which all kept channels of the expert are read on
- * its first use. */
+/* Like read_checked, but from the held bytes, into which all kept channels of the expert are read
+ * on its first use. */
 static int read_part(const struct fm_exportplan *p, const struct fm_planned_block *b, int part,
                      uint64_t first, uint64_t count, void *dst, struct fm_err *err)
 {
@@ -184,8 +184,9 @@ static int read_part(const struct fm_exportplan *p, const struct fm_planned_bloc
     return rc;
 }
 
-/* A part of experts whose rows are in several tensors, or in several blocks of one, is shared,
- * and so is everything that codes, scales and their factor are rounded from. */
+/* Find the part of the bundle that the tensor shares with others: one whose rows go into several
+ * tensors, or into several blocks of one; or the values from which codes, scales and their factor
+ * are computed. */
 static bool find_shared(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         enum fm_weight_part *of)
 {
@@ -289,7 +290,7 @@ uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_t
            (t->blocks && !fm_fill_shares(p, t) ? at - b->at : 0);
 }
 
-/* The tensor of an expert's matrix that belongs to no channel, with this ending of its name. */
+/* Find the tensor of an expert's matrix that belongs to no channel and whose name ends in `end`. */
 static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
                                                  const struct fm_planned_block *b,
                                                  enum fm_weight_part part, const char *end,
@@ -307,7 +308,7 @@ static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
     return NULL;
 }
 
-/* All bytes of such a tensor. */
+/* Read all bytes of such a tensor. */
 static int read_whole(const struct fm_exportplan *p, const struct fm_opened_tensor *t, void *dst,
                       struct fm_err *err)
 {
@@ -339,7 +340,7 @@ static int read_factors(float factor[2], const struct fm_exportplan *p,
     return FM_OK;
 }
 
-/* Scales of down that belong to no channel, one for each row, into scratch. */
+/* Read the scales of down that belong to no channel, one for each row, into scratch. */
 static int read_apart(char **bytes, const struct fm_exportplan *p, const struct fm_planned_block *b,
                       struct fm_err *err)
 {
@@ -353,7 +354,7 @@ static int read_apart(char **bytes, const struct fm_exportplan *p, const struct 
     return read_whole(p, t, *bytes, err);
 }
 
-/* The values of channels that the bundle has as codes. */
+/* Read the values of channels that the bundle stores as codes. */
 static int read_values(const struct fm_exportplan *p, const struct fm_planned_block *b,
                        enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
                        struct fm_err *err)
@@ -472,7 +473,7 @@ static int fill_block(const struct fm_exportplan *p, const struct fm_planned_blo
     return fill_rows(p, b, &cut, from / unit * group, size / unit * group, dst, err);
 }
 
-/* Those blocks, or parts of them, that are inside [from, from + size). */
+/* Fill the blocks, or parts of them, that are inside [from, from + size). */
 static int fill_blocks(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                        uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
@@ -563,9 +564,9 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
 }
 
 /*
- * A whole tensor of the shared expert, whose channels are rows of gate and up and columns of down:
- * its own values, with zeros after each row, or after the last.  They are hashed as a whole.  The
- * padding of scales repeats the last scale, for codes that are zero.
+ * Fill a whole tensor of the shared expert, whose channels are rows of gate and up and columns of
+ * down: its own values, with zeros after each row, or after the last.  The digest is that of its
+ * own values.  The padding of scales repeats the last scale; the codes there are zero.
  */
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                         struct fm_err *err)
@@ -720,7 +721,7 @@ static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_ten
     return rc;
 }
 
-/* Bytes [from, from + size) of a tensor with a range for each expert; whole experts. */
+/* Fill bytes [from, from + size), whole experts, of a tensor with a range for each expert. */
 static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {

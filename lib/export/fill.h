@@ -19,8 +19,8 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
  * end of a segment or of a block that is filled as a whole. */
 uint64_t fm_fill_cut(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                      uint64_t from, uint64_t limit);
-/* Layout of a tensor that is wider in the export: `rows` times `row` bytes of its own, each
- * followed by zeros up to `wide`. */
+/* Layout of a tensor that is wider in the export: `rows` rows of `row` bytes of its own, each
+ * padded with zeros to `wide` bytes. */
 void fm_fill_rows(const struct fm_planned_tensor *t, size_t *rows, size_t *row, size_t *wide);
 /* Bytes of the largest piece between two cuts. */
 uint64_t fm_fill_piece_max(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
@@ -31,15 +31,15 @@ int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor 
                   const struct fm_digest *digest, struct fm_err *err);
 
 /*
- * Tensors that are made of the same bytes of the bundle, which are to be read once: gate and up
- * rows that it has in turn; what codes, scales and their factor are rounded from.  A thread that
- * fills such tensors of one expert after another adds each of them, then holds, fills, and drops:
- * the part of the expert that they share is read with the first of them, and kept in the thread's
- * scratch.
+ * Some tensors are made of the same bytes of the bundle, which should be read only once: gate and
+ * up rows, which are interleaved there; and the values from which codes, scales and their factor
+ * are computed.  A thread that fills such tensors of one expert after another does so between
+ * fm_fill_hold and fm_fill_drop: the shared part of the expert is read with the first tensor and
+ * kept in the thread's scratch.
  *
  *     struct fm_fill_held held = {0};
  *     struct fm_mark mark = fm_scratch_mark();
- *     fm_fill_hold_add(&held, plan, tensor);      each of them
+ *     fm_fill_hold_add(&held, plan, tensor);      for each of them
  *     fm_fill_hold(&held);
  *     ... fm_fill_bytes ...
  *     fm_fill_drop(&held);
@@ -52,8 +52,8 @@ struct fm_fill_held {
         bool full;
         int m, e;
     } part[FM_PACKED_PARTS_MAX];
-    struct fm_fill_held *before; /* the outer one of the same thread, if it runs this task while
-                                    it waits in another */
+    struct fm_fill_held *before; /* the outer one of this thread, if this task runs while the thread
+                                    waits inside another */
 };
 /* True if the tensor shares bytes of the bundle with others. */
 bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t);

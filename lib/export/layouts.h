@@ -58,8 +58,8 @@ struct fm_layout {
     enum fm_naming names;
     /* Plan the tensors of the experts of the m-th layer of experts. */
     int (*experts)(struct fm_exportplan *p, int m, struct fm_err *err);
-    bool extra;   /* --keep-extra: layers for multi-token prediction are read at their own width,
-                     that of the original */
+    bool extra;   /* it supports --keep-extra: loaders read layers for multi-token prediction at the
+                     original width */
     bool sharded; /* --shard-size applies; otherwise the layout determines the files */
     /* Put all tensors into files. */
     int (*files)(struct fm_exportplan *p, struct fm_err *err);

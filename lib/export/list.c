@@ -100,7 +100,7 @@ static uint32_t divisor_of(uint32_t a, uint32_t b)
     return a;
 }
 
-/* The size of one member in a form; of all files if the bundle has weights. */
+/* Compute the size of one member in a form, and of all files if the bundle has weights. */
 static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index, bool packed,
                      struct fm_err *err)
 {
@@ -120,8 +120,8 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
     return rc;
 }
 
-/* The size of one member in every form.  A load cap begins at the member, so each has its own
- * plan. */
+/* Compute the size of one member in every form.  A load cap begins at the member, so each has its
+ * own plan. */
 static int fill_form(struct fm_list *list, const struct fm_opened *opened, int form,
                      struct fm_err *err)
 {
@@ -143,8 +143,8 @@ static int fill_form(struct fm_list *list, const struct fm_opened *opened, int f
 }
 
 /*
- * A format of every member.  Tensors are planned for the first, and the others differ by whole
- * channels.
+ * Compute the size of every member in a format.  Tensors are planned only for the first member; the
+ * others differ by whole channels.
  */
 static int fill_format(struct fm_list *list, const struct fm_opened *o, int format,
                        struct fm_err *err)

@@ -83,7 +83,7 @@ static int list_weights(struct fm_opened *o, const struct fm_safetensors *st, bo
     return FM_OK;
 }
 
-/* Every tensor of the checksums is there, too; o->rest is sorted. */
+/* Check that every tensor of the checksums exists; o->rest is sorted. */
 static int check_complete(const struct fm_opened *o, struct fm_err *err)
 {
     for (size_t i = 0; i < o->seg.tensors; i++)

@@ -52,7 +52,7 @@ int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *e
     free(text);
     free(name);
     if (rc != FM_ENOMEM && rc != FM_EIO)
-        return FM_OK; /* not an export of ours, reported only if it is in the way */
+        return FM_OK; /* not one of our exports; an error only if it would have to be replaced */
     *err = unread;
     return rc;
 }

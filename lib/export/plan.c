@@ -1,8 +1,8 @@
 /*
- * The plan of an export, made in this order: options are checked, a member gives widths, widths
- * give tensors and files, and these give the texts.  Differences between layouts are in their
- * descriptors; tensors and files that several of them have are made here.  Names of tensors are
- * those of the family's table, in the column that the layout selects.
+ * The plan of an export, made in this order: check the options; then determine the widths from the
+ * member, tensors and files from the widths, and the texts from all of these.  Differences between
+ * layouts are in their descriptors; tensors and files that several of them have are made here.
+ * Names of tensors are those of the family's table, in the column that the layout selects.
  */
 #include "lib/export/plan.h"
 
@@ -334,7 +334,7 @@ void fm_exportplan_widths(struct fm_exportplan *p, int index)
 
 /* ---- lists that grow ---- */
 
-/* Most parts that a layout has for all experts; pages that are not used are not allocated. */
+/* Upper bound of the parts that a layout has for all experts; untouched pages take no memory. */
 static size_t most_parts(const struct fm_exportplan *p)
 {
     return FM_EXPERT_TENSORS_MAX * fm_opened_experts(p->from);
@@ -992,7 +992,7 @@ static int check_files(const struct fm_exportplan *p, struct fm_err *err)
     return rc;
 }
 
-/* If every expert is removed, the width of the shared expert is no multiple of theirs. */
+/* If every expert is removed, the width of the shared expert is not a multiple of theirs. */
 static int check_shared(const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->from->config;

@@ -12,7 +12,7 @@
  *     fm_exportplan_release(&p);
  *
  * One plan is for one set of options.  Another member changes its widths and texts; tensors and
- * weight files stay as long as they hold the same number of channels.
+ * weight files are reused as long as they hold the same number of channels.
  */
 #ifndef FM_EXPORTPLAN_H
 #define FM_EXPORTPLAN_H
@@ -34,20 +34,21 @@ enum fm_fill {
                         its channels */
     FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
-    FM_FILL_CODES,   /* an expert's matrices in a rounded format, one after another: codes, */
-    FM_FILL_SCALES,  /* scales, or, if codes are kept, the scales that belong to no channel, */
-    FM_FILL_FACTOR,  /* or their factors */
+    FM_FILL_CODES,   /* an expert's matrices in a rounded format, one after another: the codes */
+    FM_FILL_SCALES,  /* the same: the scales; or, if codes are kept, the scales that belong to no
+                        channel */
+    FM_FILL_FACTOR,  /* the same: the factors of scales */
     FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
     FM_FILL_NUMBER,  /* one number */
     FM_FILL_CONSTANT /* the output of a removed expert, H numbers */
 };
 
 /*
- * The first channels of one expert, followed by zeros: one cut (lib/block/experts.h) of k channels
- * in all.  For codes, all scales are those of the expert, and the codes are zero.  The source is
- * ranges of the bundle, every second row of one (FM_PART_GATE and FM_PART_UP), or one transposed.
- * For plain numbers the block after one of gate rows has the up rows of the same expert; for codes
- * and scales, the second block after it has.
+ * A block: one cut (lib/block/experts.h) of one expert, k channels in all: the expert's first
+ * channels, followed by zeros.  In blocks of codes and scales the added channels have code zero and
+ * the expert's own scales.  The source is ranges of the bundle, every second row of a range
+ * (FM_PART_GATE and FM_PART_UP), or a range transposed.  If gate and up have separate blocks, the
+ * block of up follows that of gate directly, or, for codes and scales, FM_PLANES blocks later.
  */
 struct fm_planned_block {
     size_t tensor; /* its index in the plan */
@@ -66,12 +67,13 @@ struct fm_planned_tensor {
     const struct fm_opened_tensor *factor; /* the same, if there is one */
     int64_t rows, columns;                 /* for SHAPE */
     float number;                          /* for NUMBER */
-    enum fm_weight_part part;              /* for CODES, SCALES, FACTOR: the matrix, */
-    int e, experts;                        /* the first expert, and their number */
-    int wider;                             /* for WIDENED: the dimension that grows, */
-    uint64_t by;                           /* and by how much; */
-    size_t again;         /* the padding repeats the last scale, of this many bytes, or if 0, */
-    int blank;            /* this byte */
+    enum fm_weight_part part;              /* for CODES, SCALES, FACTOR: the matrix */
+    int e, experts;       /* for these: the first expert, and the number of experts */
+    int wider;            /* for WIDENED: the dimension that grows */
+    uint64_t by;          /* and by how much */
+    size_t again;         /* bytes of the last scale, which the padding repeats; 0: it repeats
+                             `blank` */
+    int blank;            /* the byte of the padding */
     size_t block, blocks; /* for EXPERTS: the first block, and their number */
     size_t file;
 };
@@ -99,8 +101,8 @@ struct fm_planned_widths {
 
 /* What an export left out or kept of the author's files (lib/export/trust.h). */
 enum fm_code_fate {
-    FM_CODE_LEFT,   /* code, or what makes a program load code or another model */
-    FM_CODE_KEPT,   /* the same, with options.allow_code */
+    FM_CODE_LEFT,   /* left out: code, or a key that makes a program load code or another model */
+    FM_CODE_KEPT,   /* the same, kept because of options.allow_code */
     FM_CODE_UNKNOWN /* a key of config.json that neither family nor layout defines, left out */
 };
 
@@ -118,8 +120,9 @@ struct fm_planned_code {
 
 struct fm_exportplan {
     const struct fm_opened *from;     /* borrowed */
-    struct fm_export_options options; /* what they point to is borrowed */
-    int first, last;                  /* members that the export can be, or that it holds */
+    struct fm_export_options options; /* its pointers are borrowed */
+    int first, last;                  /* the members from which one is exported, or that the export
+                                         holds */
     int index;                        /* the current member */
     struct fm_planned_widths widths;
     struct fm_planned_tensor *tensor; /* in order of file, then offset */
@@ -146,8 +149,8 @@ struct fm_exportplan {
 /* FM_EUSAGE for options that exclude each other. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
-/* The same for an opened family: FM_EUSAGE, FM_ECONFIG if the layout cannot have, or cannot be
- * without, what keep_extra adds. */
+/* The same for an opened family: FM_EUSAGE, FM_ECONFIG if the layout does not support keep_extra,
+ * or requires it. */
 int fm_exportplan_check_parts(const struct fm_export_options *options, const struct fm_opened *from,
                               struct fm_err *err);
 
@@ -218,8 +221,8 @@ bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
 /* The fraction of removed channels from which weight files are smaller than `source` bytes: at
  * most 0 if they always are, more than 1 if they never are. */
 double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
-/* The width of this export for a width: rounded up to pad_multiple, as long as that is a
- * multiple required by the training and the layout's kernels. */
+/* `width` rounded up to a multiple of pad_multiple and of the multiples that training, the layout's
+ * kernels and the codes require; unchanged without options.pad_multiple and options.quantise. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
 /* The number of which an expert's channels on each device must be a multiple: the channel group
  * of the codes, or 1. */

@@ -1,8 +1,8 @@
 /*
- * Formats that an export can round its routed experts to, each to nearest and without data: which
- * tensors a matrix becomes, which number its scales are, what config.json says, and which widths
- * servers take.  The same formats are read by lib/block/storage, and what is written follows that
- * descriptor: a format here is the quantization_config that it has there.
+ * Formats to which an export can round its routed experts, to nearest and without calibration data:
+ * the tensors of a matrix, the dtype of its scales, the keys of config.json, and the widths that
+ * servers accept.  lib/block/storage reads the same formats: the quantization_config of a format
+ * selects the storage descriptor there, which also determines how it is written.
  *
  * Codes and scales of one matrix W (N, K), in float32; amax is the largest magnitude of a block:
  *
@@ -54,8 +54,8 @@ enum fm_quantise_rule {
 
 struct fm_quantiser {
     const char *name;   /* the name in --weights: "w4a16:32" */
-    const char *config; /* fm_quantiser_text, */
-    const char *list;   /* and the key */
+    const char *config; /* the text that fm_quantiser_text returns */
+    const char *list;   /* and its key of the list of modules */
     const char *fused;  /* the same for experts in one tensor; NULL: not supported */
     const char *fused_list;
     enum fm_quantise_rule rule;

@@ -33,12 +33,12 @@ struct fm_record {
     int sequences, T;           /* held out */
     struct fm_kinds kinds;      /* of that text, for each quality */
     char digest[FM_DIGEST_HEX]; /* of their ids */
-    const char *precision;      /* precision: "f32" */
+    const char *precision;      /* of the computation: "f32" */
     bool whole;                 /* the layout has all members */
-    bool compared;              /* there is an original, */
-    bool base_file;             /* or a base-logits file instead */
-    int members, start;         /* the measured members, in order of budget; in layouts with one
-                                   member, that */
+    bool compared;              /* the figures compare with an original */
+    bool base_file;             /* or with a base-logits file instead */
+    int members, start;         /* the measured members, in order of budget; one if the layout has
+                                   one member */
     struct fm_record_member *member;
     struct fm_quality original; /* only ce and positions */
     struct fm_spread original_spread;

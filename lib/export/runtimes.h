@@ -1,20 +1,22 @@
 /*
  * How other programs handle an export.
  *
- * Tensor parallelism: the number of devices over which stock servers can split it, as vLLM and
- * SGLang check when they load.  A device gets whole query heads and whole key/value heads.  If
- * there are fewer key heads than devices, stock code repeats them (devices must be a multiple of
- * them); with our modelling file vLLM repeats them and SGLang does not.  A degree that one of the
- * two does not support is not listed.  Nor is stock code that gathers the keys again for one norm
- * over all heads (OLMoE: only vLLM splits it, SGLang normalises a part with the weights of all and
- * stops).  With our modelling file vLLM gives every device the sinks of all heads, and stops; no
- * server runs linear attention with it.  Latents are whole on every device, and heads are computed
- * from them.  Dense layers and shared experts are split by channels.  If experts are split too
- * (FM_SPLIT_EXPERTS), the width of each is a multiple of the degree; if every device has whole
- * experts there are no further rules, and no memory is saved.
+ * Tensor parallelism: the numbers of devices over which stock servers can split an export, as vLLM
+ * and SGLang check when they load it.  A degree is listed only if both support it; the exception is
+ * OLMoE, which SGLang cannot split (it applies the weights of the norm over all heads to a part of
+ * them, and stops).  A device gets whole query heads and whole key/value heads.  If there are fewer
+ * key heads than devices, stock code repeats key heads (the number of devices must be a multiple of
+ * theirs); with our modelling file vLLM repeats them and SGLang does not.  One norm over all key
+ * heads would count a repeated head twice, so heads with such a norm (OLMoE) are never repeated.
+ * With our modelling file only degree 1 is listed for models with attention sinks, because vLLM
+ * gives every device the sinks of all heads and stops, and for linear attention, which no server
+ * runs with it.  Every device has the whole latents of MLA and computes its heads from them.  Dense
+ * layers and shared experts are split by channels.  If experts are split too (FM_SPLIT_EXPERTS),
+ * the width of each must be a multiple of the degree; if every device has whole experts there are
+ * no further rules, and no memory is saved.
  *
- * llama.cpp: its converter reads some keys of config.json and its graphs have the rest built in, so
- * a model with another configuration would run as a different one, or not convert.  In the
+ * llama.cpp: its converter reads only some keys of config.json, and its graphs hard-code the rest,
+ * so a model with other settings would run as a different model, or not be converted.  In the
  * llama.cpp of llama-cpp-python 0.3.36: PhiMoE has another norm and another router.  Routers that
  * choose by score (block "scored"), latent attention (block "mla", whose norms of latents use
  * rms_norm_eps) and Gated DeltaNet (block "deltanet") are supported but were not compared with

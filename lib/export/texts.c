@@ -1,7 +1,7 @@
 /*
- * The texts of an export beside the model card: config.json, which is the checkpoint's with a few
- * keys set, so that all others stay as they were written; fm-export.json, which says what fm-verify
- * must plan again; our modelling file; and the files that the bundle carries along.
+ * The texts of an export except the model card: config.json, which is the checkpoint's with a few
+ * keys set and all others as they were written; fm-export.json, from which fm-verify can plan the
+ * export again; our modelling file; and the files that the bundle carries along.
  */
 #include "lib/export/texts.h"
 

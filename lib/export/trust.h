@@ -5,17 +5,16 @@
  * directory's, in some cases without trust_remote_code.  So an export leaves out the following,
  * unless --allow-code is given:
  *
- * - files that Python runs (*.py, *.pyc, *.pyd, *.so, *.pkl), adapter_config.json and modules.json;
+ *   - files that Python runs (*.py, *.pyc, *.pyd, *.so, *.pkl), adapter_config.json and
+ *     modules.json;
+ *   - the keys in the list of trust.c, in config.json and every other JSON file that is not a
+ *     vocabulary, at any depth; in ModelScope's configuration.json all keys except "framework" and
+ *     "task";
+ *   - a JSON file that cannot be read as strictly as json.h requires.
  *
- * - the keys in the list of trust.c, in config.json and every other JSON file that is not a
- * vocabulary, at any depth; in ModelScope's configuration.json all keys except "framework" and
- * "task";
- *
- * - a JSON file that cannot be read as strictly as json.h requires.
- *
- * The list covers what loaders are known to do today.  Layouts with modeling_fm.py are loaded with
- * trust, so their config.json has only keys that the family defines (fm_families_knows), keys that
- * the layout sets, and options.keep_config.
+ * The list covers the known behaviour of current loaders.  Layouts with modeling_fm.py are loaded
+ * with trust, so their config.json has only keys that the family defines (fm_families_knows), keys
+ * that the layout sets, and options.keep_config.
  *
  * The names of what was left out or kept are collected in plan->code.
  */

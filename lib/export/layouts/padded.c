@@ -1,6 +1,6 @@
 /*
  * padded: stock names, stock config.json, stock shapes.  Channels that the mask removes are zeros,
- * so any program that runs the original can run it, with as much memory.
+ * so any program that runs the original can run it, with the same amount of memory.
  */
 #include "lib/export/plan.h"
 #include "lib/export/texts.h"
