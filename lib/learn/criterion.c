@@ -1,6 +1,6 @@
 /*
- * Criteria with gradients use one operation of the table: Fisher's is the suite's own score of a
- * model whose parameters are all 1.  Those without gradients use h, a small part of an expert's
+ * Criteria with gradients use one operation of the table: Fisher's criterion is the suite's own
+ * score with all parameters set to 1.  Those without gradients use h, a small part of an expert's
  * work, so plain loops suffice, in double and in order of rows.
  */
 #include "lib/learn/criterion.h"

@@ -19,9 +19,9 @@ enum fm_criterion {
     FM_CRITERION_TAYLOR,
     /* sum over all rows of (w h_j)^2, times |down_j|^2: the energy of CAMERA (Xu et al., AAAI 2026,
      * arXiv 2508.02322), [(1 - alpha) |Phi_j|_2^2 + alpha |Phi_j|_inf^2] |down_j|^2, at alpha 0;
-     * the paper finds that alpha hardly matters.  Its authors' code (xuyuzhuang11/CAMERA, the
-     * option reduce_ratio) has 1 unless told otherwise and 0.9 in the one run that it shows. CAMERA
-     * scores a layer after the layers before it were pruned; here they are complete. */
+     * the paper finds that alpha hardly matters.  In its authors' code (xuyuzhuang11/CAMERA, the
+     * option reduce_ratio) alpha is 1 by default and 0.9 in the one example. CAMERA scores a layer
+     * after the layers before it were pruned; here they are complete. */
     FM_CRITERION_ENERGY,
     /* Root of the sum over batches of (mean over the batch's rows of |h_j|)^2: Minitron
      * (Muralidharan et al., NeurIPS 2024, arXiv 2407.14679), mean over a sequence and L2 norm over

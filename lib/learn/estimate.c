@@ -23,7 +23,7 @@
 
 /*
  * Scratch of all threads in a layer.  A thread that computes a block of micro-batches in one lane
- * has inner values, their gradients and the rows of all experts; there are at most blocks * lanes
+ * needs inner values, their gradients and the rows of all experts; there are at most blocks * lanes
  * such threads.  All threads compute experts, each with twice its even share of rows.
  */
 static uint64_t scratch_bytes(const struct fm_config *c, int batches, int rows, int cut, int lanes)
@@ -50,8 +50,8 @@ uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int r
     return memory > taken ? memory - taken : 0;
 }
 
-/* Multiplications and additions of one token's forward through all layers: of the parts that no
- * mask changes (attention, routers, dense layers, shared experts), and of the experts. */
+/* FLOPs of one token's forward pass through all layers: of the parts that no mask changes
+ * (attention, routers, dense layers, shared experts), and of the experts. */
 static double fixed_flops(const struct fm_config *c, int T)
 {
     double sum = 0;
@@ -68,9 +68,9 @@ static double expert_flops(const struct fm_config *c)
 }
 
 /*
- * A lane forward costs one pass.  The backward computes the activation gradients, with experts at
- * full width: another pass; scores also need the weight gradients.  With `again` it also recomputes
- * the forward.
+ * The forward of a lane costs one pass.  The backward computes the activation gradients, with
+ * experts at full width: another pass; scores also need the weight gradients.  With `again` it also
+ * recomputes the forward.
  */
 static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool again)
 {

@@ -19,7 +19,7 @@ struct fm_estimate_file {
     uint64_t bytes;
 };
 
-#define FM_ESTIMATE_CODES 256 /* size of that sentence */
+#define FM_ESTIMATE_CODES 256 /* size of `codes` in struct fm_estimate */
 #define FM_ESTIMATE_KINDS 4   /* for fm-train: steps of the method, two of --refine, measuring */
 
 /* A run with other options, and the FLOPs of its matrix products. */
@@ -38,7 +38,8 @@ struct fm_forecast {
     int ranks; /* number of ranks; in the most expensive kind of sweep only `working` of them may
                   have work */
     int working;
-    struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 */
+    struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 if
+                                         there is none */
     double halved_seconds;            /* and its largest time */
 };
 
@@ -67,7 +68,7 @@ struct fm_estimate {
     struct {
         double flops;
         int leaves;
-    } kind[FM_ESTIMATE_KINDS]; /* kinds of sweeps: how many ranks can share each */
+    } kind[FM_ESTIMATE_KINDS]; /* kinds of sweeps; leaves: how many ranks can share one */
     int kinds;
     struct fm_estimate_change
         change[FM_ESTIMATE_CHANGES]; /* to the options, the least harmful first */

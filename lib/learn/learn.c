@@ -1,9 +1,10 @@
 /*
  * A step: draw widths for every student from the logits, run them with the teacher through one
- * sweep, turn the visitor's sums into gradients of the logits, take a step of Adam, and change
- * lambda so that the expected budget follows its line.  The widths of the most probable actions are
- * appended to the masks, one change of an expert at a time, so that no budget is skipped.  Draws
- * are a function of (seed, step, student, expert), so no random state needs to be saved.
+ * sweep, turn the visitor's sums into gradients of the logits, take a step of Adam, and adjust
+ * lambda so that the expected budget follows the planned line.  The widths of the most probable
+ * actions are appended to the masks, one change of an expert at a time, so that no budget is
+ * skipped.  Draws are a function of (seed, step, student, expert), so no random state needs to be
+ * saved.
  */
 #include "lib/learn/learn.h"
 
@@ -83,7 +84,7 @@ static double tau_of(const struct fm_learn *n)
     return anneal(n->options->tau_first, n->options->tau_last, n->taken, n->options->steps);
 }
 
-/* Experts of the model. */
+/* Number of experts of the model, in all layers. */
 static size_t experts_of(const struct fm_learn *n)
 {
     return (size_t)n->logits.X * (size_t)n->size;

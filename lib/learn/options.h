@@ -38,9 +38,9 @@ struct fm_train_options {
     bool nested;              /* widths never grow with the budget */
     int steps;                /* 500 */
     int samples;              /* subnets per batch, 1 */
-    double prior; /* eta, 4: start from the scores; 0: the paper's start.  On the small trained
-                     model, over three seeds, the loss with 4 is 0.002 lower than with 2 at a budget
-                     of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6 */
+    double prior; /* eta, 4: logits are initialised from the scores; 0: as in the paper.  On the
+                     small trained model, over three seeds, the loss with 4 is 0.002 lower than with
+                     2 at a budget of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6 */
     enum fm_lambda_schedule schedule;
     /* Constants without an option. */
     double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */
@@ -72,13 +72,13 @@ struct fm_recover_options {
     bool exact;  /* only a mask of exactly that budget */
     enum fm_recover_train train;
     enum fm_recover_strategy strategy;
-    int rank;            /* 16; this and alpha are of adapters of experts */
+    int rank;            /* 16; rank and alpha apply to adapters of experts */
     double alpha;        /* 32 */
     int steps;           /* 200 */
     double lr;           /* of AdamW, 1e-4.  On the small trained model, over three seeds,
                             it lowers the held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the
                             adapter overfits the calibration text */
-    double w_task, w_kl; /* 1 1; for routers 0 1: they are to route as the full model does */
+    double w_task, w_kl; /* 1 1; for routers 0 1, so that they route as in the full model */
     /* Constants without an option. */
     double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
     int middle;                      /* random masks of a cross step: 2 */

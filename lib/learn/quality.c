@@ -81,7 +81,8 @@ struct held_out {
     int S, T, batches, sequences;
     size_t *sequence; /* (sequences + 1) */
     size_t *first;    /* (batches + 1) */
-    size_t *group;    /* (groups + 1): the same of what intervals take for independent */
+    size_t *group;    /* (groups + 1): the same for the groups that confidence intervals treat as
+                         independent */
     int groups;
 };
 
@@ -163,8 +164,8 @@ static void average_kinds(struct fm_quality *q, const struct fm_measure *measure
 
 /* ---- values of every token ---- */
 
-/* Slot 0 has what the others are compared with, if there is such a model or file: the full model,
- * another or a base-logits file. */
+/* Slot 0 has the reference that the others are compared with, if there is one: the full model,
+ * another model, or a base-logits file. */
 struct values {
     const struct held_out *h;
     const struct fm_klbase *base; /* or NULL */

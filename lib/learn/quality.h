@@ -17,7 +17,8 @@
 /* A sequence of its own length, 2 to T; the tokens after it are padding. */
 struct fm_window {
     int32_t length, from;
-    bool goes_on; /* in the document of the sequence before: one group of an interval */
+    bool goes_on; /* continues the document of the previous sequence: one group for confidence
+                     intervals */
 };
 
 /* The tokens of a sequence that are measured, and the values kept for each token in addition to the
@@ -29,10 +30,10 @@ struct fm_quality_detail {
     const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
     struct fm_spread
         *spread; /* (masks), to be filled; compared with the full model or the original */
-    /* NULL, or a file of the same sequences' first ones, to which every row of the original goes
-     * (fm_quality_compare with an original); the caller ends it. */
+    /* NULL, or a file of the same sequences' first ones, to which every row of the original is
+     * written (fm_quality_compare with an original); the caller ends it. */
     struct fm_klbase_writer *kl_out;
-    /* NULL, or a file of the same sequences: its probabilities are compared with, instead of those
+    /* NULL, or a file of the same sequences: its probabilities are the reference, instead of those
      * of a full model or an original.  base and base_spread are then filled: its own ce. */
     const struct fm_klbase *kl_base;
     struct fm_quality *base;

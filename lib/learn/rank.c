@@ -247,7 +247,7 @@ static int resume(struct scorer *s, int batches, struct fm_err *err)
     return rc;
 }
 
-/* Batches that one process computes with one reading of the weights. */
+/* Batches that one process computes per pass over the weights. */
 static int group_of(const struct fm_task *task, int batch, int batches)
 {
     uint64_t one = ((uint64_t)task->config->L + 1) * (uint64_t)batch * (uint64_t)task->calib.T *
@@ -689,7 +689,7 @@ static int take_means(struct scorer *s, int H, struct fm_err *err)
     return s->sums ? FM_OK : err->code;
 }
 
-/* Means are for constants in the place of single experts. */
+/* Means become the constant outputs of dropped experts, which need tensors of their own. */
 static int check_means(const struct fm_rank_options *options, const struct fm_config *c,
                        struct fm_err *err)
 {

@@ -25,8 +25,8 @@
 
 #define TOOL "fm-recover"
 #define BATCH 8
-/* Upper bounds of the bytes beside an adapter's values: of a tensor in its header, and of the rest
- * of it with what is added to the manifest. */
+/* Upper bounds of the bytes that an adapter takes in addition to its values: per tensor in its
+ * header, and for the rest of the header and its part of the manifest. */
 #define ADAPTER_TENSOR 128
 #define ADAPTER_FILE 16384
 

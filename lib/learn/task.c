@@ -23,8 +23,8 @@
 
 #define LOCK_SECONDS 3
 
-/* Lock the state.  A run that is restarted immediately may meet the end of the previous one,
- * because killed ranks end after their launcher; so wait for the lock, but not for long. */
+/* Lock the state.  A run that is restarted immediately may find the lock still held, because killed
+ * ranks end after their launcher; so wait for it for a short time. */
 static int lock_state(struct fm_lock *lock, const struct fm_run_options *run, struct fm_err *err)
 {
     const struct timespec nap = {.tv_nsec = 50000000};

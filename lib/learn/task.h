@@ -72,7 +72,8 @@ int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *e
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
                          struct fm_err *err);
 
-/* A sweep in the task's memory that the layers leave, with its stop flag. */
+/* Make a sweep in the part of the task's memory that the layers do not need, with the run's stop
+ * flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err);
 

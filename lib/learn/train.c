@@ -74,8 +74,8 @@ struct plan {
     uint64_t targets; /* budgets */
 };
 
-/* A method: its features, and functions that begin, make, cost and save it.  A NULL function has
- * nothing to do. */
+/* A method: its features, and functions that begin, make, cost and save it.  A function is NULL if
+ * there is nothing to do. */
 struct method {
     int has;           /* fm_train_methods */
     const char *needs; /* a required member of the input stream */

@@ -3,8 +3,9 @@
  * and narrow the experts whose channels cost least, until the budget is met (fm-method(7)).  Its
  * only state is the family.  exchange: the same, by the worth of steps around the current masks;
  * experts whose steps are worth less than another's are narrowed to widen that one.  Its state is
- * struct fm_stepcost.  It visits every seventh budget of a percent at first and every one at the
- * end; the budgets between two masks are filled afterwards (lib/masks/gaps.h).
+ * struct fm_stepcost.  It does not make a mask for every budget: each step removes about a twelfth
+ * of the remaining channels, at least up to the next budget.  The masks between are filled in
+ * afterwards (lib/masks/gaps.h).
  */
 #ifndef FM_WALK_H
 #define FM_WALK_H
