@@ -8,8 +8,9 @@
  * A family (lib/family/family.h) names four blocks: attention, router, expert form, norm.  A block
  * is one file that contains everything specific to it: the keys it reads from config.json, its
  * tensors (names, shapes, in which models they exist), its inner values, forward and backward, and
- * its cost in bytes and in floating-point operations.  Other sizes are derived from the blocks:
- * those of budgets and bundles from the parameters of a channel, plans from the operations.
+ * its cost in bytes and in floating-point operations.  Everything else is derived from the blocks:
+ * the sizes of budgets and bundles from the parameters of a channel, the estimates of a run from
+ * the operations.
  *
  * All blocks share the sizes of a model (struct fm_config, in this header) and the weights of a
  * layer in memory (struct fm_layer, in layerweights.h).  This header also has the descriptor of
@@ -80,13 +81,14 @@ struct fm_config {
     unsigned output_norms;      /* bits of enum fm_output_norms */
     bool head_bias;             /* lm_head has a bias */
     bool tied;                  /* lm_head is the embedding */
-    bool fused;       /* for a family whose checkpoints have experts either separate or fused:
-                         they are fused */
+    bool fused;       /* experts are fused, in a family whose checkpoints have them either separate
+                         or fused */
     int extra_layers; /* layers for multi-token prediction, from config.json */
     const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are plain numbers */
     int block_rows, block_columns;    /* size of a block that shares a scale */
-    /* Of a checkpoint that stores some modules in another way than others; else NULL.  Then the two
-     * lines above describe the experts.  Owned like the values of blocks below. */
+    /* The schemes of a checkpoint that stores some modules in another way than others; else NULL.
+     * Then `storage` and the block sizes above describe the experts.  Owned like the values of
+     * blocks below. */
     struct fm_schemes *schemes;
     bool mixed; /* experts' matrices in one layer have different schemes */
     /* Values that each block read from config.json; NULL: the model has no such block.  The block's
@@ -194,7 +196,7 @@ struct fm_expert_rows {
     struct fm_in gate_up, down; /* (r cap, H), (cap, H) */
     const float *gate_up_bias;  /* (r cap); NULL if the form has no biases, as is the next */
     const float *down_bias;     /* (H) */
-    struct fm_out h; /* (n, width): receives the input of down; if NULL, that is in scratch */
+    struct fm_out h; /* (n, width): receives the input of down; NULL: it is kept in scratch */
 };
 
 /* Inputs and outputs of the backward of an expert; arrays of n rows. */
@@ -202,13 +204,13 @@ struct fm_expert_back {
     struct fm_in x;  /* H wide */
     struct fm_in dy; /* H wide: the gradient at the output */
     int full;        /* width <= full <= cap: channels of gu, h and dh */
-    float *gu; /* r full wide: products of gate_up; if `known` from the forward, else computed by
-                  the backward */
+    float *gu; /* r full wide: products of gate_up: those of the forward if `known`, else computed
+                  by the backward */
     bool known;
     struct fm_out h;   /* full wide: input of down, */
     float *dh;         /* and the gradient at it before any mask */
     struct fm_out dgu; /* r width wide: the gradient at gu */
-    float *dx;         /* H wide; NULL: neither dx nor dot is wanted */
+    float *dx;         /* H wide; NULL: neither dx nor dot is computed */
     float *dot;        /* (n): <dy, expert(x)> */
 };
 

@@ -6,9 +6,9 @@
  *     g = -exp(A_log) softplus(W_a x + dt_bias)
  *     y = W_out (norm(delta_rule(q, k, v, g, beta)) * silu(z))
  *
- * A layer is one or the other; layers with full attention use gqa, with the gate and the norms of
- * the family's options.  In packed files the rows are stored head by head, in memory part by part,
- * so that each part is one product whose result is a packed array.
+ * A layer has either Gated DeltaNet or full attention; the latter is computed by gqa, with the gate
+ * and the norms of the family's options.  In packed files the rows are stored head by head, in
+ * memory part by part, so that each part is one product whose result is a packed array.
  */
 #include "lib/block/deltanet.h"
 

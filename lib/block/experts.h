@@ -5,8 +5,8 @@
  * experts of a layer, with a channel's rows adjacent.  Checkpoints have other layouts, which are
  * fully described by the part of each tensor in the family's table (lib/block/weight.h):
  *
- *   - a tensor belongs to one expert if its name has {e}; else all experts of the layer are in it
- * one after another, and E is its first dimension: it is fused;
+ *   - a tensor belongs to one expert if its name has {e}; else it is fused: it has all experts of
+ *     the layer, one after another, and E is its first dimension;
  *   - an expert's share of it is one or two cuts, one after another;
  *   - a cut has some rows of every channel of one part of the bundle, as rows or as columns.
  *

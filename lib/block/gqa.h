@@ -35,7 +35,8 @@ struct fm_gqa_options {
     const char *pattern_key; /* key of a list, 1 for a layer with a window and 0 for others, which
                                 must agree with layer_types or its default; NULL: none */
     const char *heads_key;   /* key of the number of query heads of each layer; NULL: none */
-    int window_groups; /* layers with a window have so many times num_key_value_heads; 0: as many */
+    int window_groups; /* layers with a window have num_key_value_heads times this many key heads;
+                          0: the same number as others */
     const char *value_key; /* key of the width of values; NULL: as wide as keys */
     const char *scale_key; /* key of a factor of values; NULL: none */
     double scale;          /* the factor if config.json has no such key; null means 1 */
@@ -63,7 +64,7 @@ struct fm_gqa {
     bool sinks, window_sinks;       /* as in the options */
     uint16_t heads[FM_LAYERS_MAX];  /* query heads of each layer; 0: config->Q */
     int window_groups, full_groups; /* key heads of layers with a window, and without; 0: config->G
-                                       in all */
+                                       in both */
     int D;                          /* width of a head's values; 0: config->C */
     float scale;                    /* factor of values; 0: 1 */
     double divisor;                 /* of scores; 0: sqrt(config->C) */
@@ -72,8 +73,9 @@ struct fm_gqa {
     bool gated, gate_apart, gate_heads;
     bool unrotated;
     enum fm_qk_norm qk_norm;
-    struct fm_rope rope;                /* of layers without a window; also of the others */
-    struct fm_rope window_rope;         /* unless they have their own, with R > 0 */
+    struct fm_rope rope;                /* of layers without a window, and of the others if
+                                           window_rope.R is 0 */
+    struct fm_rope window_rope;         /* of layers with a window */
     uint8_t full[FM_LAYERS_MAX / 8];    /* bit l % 8 of byte l / 8: layer l has no window */
     int index_heads, index_width;       /* of a sparse indexer, which chooses all keys up to
                                            config->T_exact; its tensors are only carried along */

@@ -19,8 +19,8 @@
 
 /* Options of a family. */
 struct fm_mla_options {
-    bool interleave_key; /* rope_interleave of config.json says whether adjacent elements are
-                            rotated as pairs; else they are */
+    bool interleave_key; /* rope_interleave of config.json determines whether adjacent elements are
+                            rotated as pairs; if false, they always are */
     bool indexer;        /* a sparse indexer chooses index_topk keys, which are all keys up to that
                             length.  It has no gradient, so its tensors are only copied */
     bool shares_indices; /* layers may share indices, as set by indexer_types and similar keys */

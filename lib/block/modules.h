@@ -1,6 +1,6 @@
 /*
- * Names of modules in quantization_config: which modules an entry of `ignore`, `targets` or another
- * of its lists means.
+ * Matches names of modules with the entries of `ignore`, `targets` and the other lists of
+ * quantization_config.
  */
 #ifndef FM_MODULES_H
 #define FM_MODULES_H
@@ -15,22 +15,22 @@ struct fm_modules {
     const char *text; /* the caller's */
     size_t length;
     bool expression;
-    char *inside; /* of a pattern: the same for modules inside */
+    char *inside; /* for a pattern: the pattern of modules inside the matching ones */
     regex_t regex;
 };
 
 #define FM_EXPRESSION_BYTES_MAX 256 /* with "re:" */
 #define FM_PATTERNS_MAX 256         /* patterns and expressions of a list */
 
-/* Read an entry, which is borrowed.  False, with nothing to release, if there is no memory or
- * the regular expression is not supported: it is longer than that limit, has { or a back
+/* Read an entry, which is borrowed.  False, with nothing to release, if there is no memory or the
+ * regular expression is not supported: it is longer than FM_EXPRESSION_BYTES_MAX, has { or a back
  * reference, more than 16 nested groups, more than 4 groups followed by +, or a construct that
  * POSIX interprets differently once (?:, \d, lazy repetition and escapes in brackets are
  * replaced. */
 bool fm_modules_read(struct fm_modules *modules, const char *text);
 void fm_modules_release(struct fm_modules *modules);
 
-/* Whether the entry means this module or one that contains it. */
+/* Whether the entry matches this module or one that contains it. */
 bool fm_modules_match(const struct fm_modules *modules, const char *module);
 
 #endif

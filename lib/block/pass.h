@@ -24,7 +24,7 @@ struct fm_pass {
     const float *closed;    /* (E) added to the router's logits, and to the scores if it chooses by
                                score: 0, or FM_PASS_CLOSED to remove an expert; NULL: all are open */
     const float *cos, *sin; /* filled by the attention block */
-    int positions;          /* number of positions in them, at least T */
+    int positions;          /* number of positions in cos and sin, at least T */
     int S, T;               /* sequences of all micro-batches together */
     int parts;              /* micro-batches, S / parts sequences each */
     void *cached; /* inner values, kept from the forward for the backward; NULL: not kept */
@@ -66,7 +66,7 @@ struct fm_arena {
 void *fm_arena_alloc(struct fm_arena *arena, size_t n);
 void *fm_arena_alloc_if(bool wanted, struct fm_arena *arena, size_t n);
 
-/* An arena in memory that the caller has. */
+/* An arena in memory that the caller provides. */
 #define FM_ARENA_IN(memory) (&(struct fm_arena){.at = (char *)(memory)})
 
 /* Floats of memory for the inner values of an attention: N tokens of layer l. */

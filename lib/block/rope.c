@@ -2,8 +2,8 @@
  * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters;
  * checkpoints of both exist, and some have both keys.  All are converted to one frequency per pair
  * of a head: theta^(2 i / R) times a factor, and a scale of cos and sin, where R of the head's
- * elements are rotated.  Types other than "default" make those factors: longrope lists them, YaRN
- * has a formula.
+ * elements are rotated.  Types other than "default" define the factors: longrope lists them, YaRN
+ * computes them.
  */
 #include "lib/block/rope.h"
 
@@ -48,8 +48,8 @@ static int read_type(struct stated *stated, const struct fm_rope_options *option
 }
 
 /* Read the number of positions that the model was first trained on: the model's own key, else that
- * of `rope`, else all positions.  json NULL: the model's own key is not read, as in transformers
- * for objects of types of layers. */
+ * of `rope`, else all positions.  json NULL: the model's own key is not read, as in transformers if
+ * each type of layer has its own object. */
 static int read_original(int *original, const cJSON *json, const cJSON *rope, struct fm_err *err)
 {
     const char *key = "original_max_position_embeddings";

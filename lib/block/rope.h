@@ -32,7 +32,7 @@ struct fm_rope {
     float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) factor by which each frequency is divided */
 };
 
-/* The default rotation of R elements, in halves. */
+/* The default rotation of R elements, in pairs (i, i + R/2). */
 void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
 /* `width` is the width of a head, or of its rotated part for blocks that have one, at most

@@ -23,8 +23,8 @@ enum fm_scored_groups {
 struct fm_scored_options {
     bool sigmoid; /* else softmax; scoring_func, if config.json has it, must agree */
     enum fm_scored_groups groups;
-    bool renormalised;     /* default of renormalised, or */
-    bool norm_key;         /* of norm_topk_prob, if this is set */
+    bool renormalised;     /* weights are divided by their sum; with norm_key, the default */
+    bool norm_key;         /* norm_topk_prob of config.json overrides it */
     double eps;            /* added to the sum of weights that divides them */
     const char *least_key; /* key of the minimum of that divisor; NULL: none */
     double least;          /* default of that minimum */

@@ -49,8 +49,8 @@ struct fm_storage {
     /* Read and check quantization_config; sets block_rows and block_columns. */
     int (*read)(struct fm_config *config, const cJSON *quantization, struct fm_err *err);
     enum fm_codes code;
-    enum fm_dtype codes;   /* dtype of the tensor of codes; with its name it distinguishes it from
-                              other tensors */
+    enum fm_dtype codes;   /* dtype of the tensor of codes, which is recognised by this and by its
+                              name */
     enum fm_dtype written; /* dtype of the values in bundles and exports, rounded once */
     bool exact;            /* every value is representable as `written` */
     bool whole; /* a row of codes has whole blocks; else blocks are cut at the far edges */
@@ -89,15 +89,15 @@ static inline bool fm_scheme_equal(const struct fm_scheme *a, const struct fm_sc
            a->block_columns == b->block_columns;
 }
 
-/* That of a tensor of this name, if it is codes or belongs to codes. */
+/* The scheme of the tensor of this name, if it is codes or belongs to codes. */
 struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name);
 
 /*
  * For `read` of a checkpoint with several schemes: add to config->schemes, which it makes if it is
- * NULL, that modules of this name are stored so.  `target` is copied: an entry of
- * lib/block/modules.h, or `Linear` for all modules that no other entry means.  A module's own name
- * is stronger than a pattern or an expression, and of these the first counts.  FM_ECONFIG if it is
- * none of these.  Add all, then call fm_schemes_done.
+ * NULL, that modules of this name are stored in this scheme.  `target` is copied: an entry of
+ * lib/block/modules.h, or `Linear` for all modules that no other entry matches.  A module's own
+ * name takes precedence over patterns and expressions, and among these the first match counts.
+ * FM_ECONFIG if it is none of these.  Add all, then call fm_schemes_done.
  */
 int fm_schemes_add(struct fm_config *config, const char *target, const struct fm_scheme *scheme,
                    struct fm_err *err);
@@ -115,7 +115,7 @@ uint64_t fm_storage_growth(const struct fm_config *config);
 /* Whether the values of all tensors are representable in the dtype in which they are written. */
 bool fm_storage_exact(const struct fm_config *config);
 
-/* The planes of a scheme that is codes. */
+/* The planes of a scheme of codes. */
 void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *scheme);
 
 /*

@@ -12,9 +12,10 @@
  *     mxfp4-pack-quantized the same with groups of 32 and powers of two in U8
  *     mxfp8-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale U8 (N, K / 32)
  *
- * A value is its code times its scale.  Zero points and activation order are refused.  `ignore`
- * adds nothing to what the tensors' names and dtypes say, nor do `targets` if all groups have the
- * same scheme; else they say which modules a group is for (format mixed-precision).
+ * A value is its code times its scale.  Zero points and activation order are refused.  `ignore` is
+ * not needed, because the names and dtypes of tensors show which are quantised; nor are `targets`
+ * if all groups have the same scheme; else they select the modules of a group (format
+ * mixed-precision).
  *
  * Source: compressed_tensors 0.20, compressors/ and quantization/lifecycle/forward_helpers.py.
  */

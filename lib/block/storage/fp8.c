@@ -1,14 +1,14 @@
 /*
  * FP8 in blocks: `X.weight` F8_E4M3 (N, K) and `X.weight_scale_inv` (ceil(N / rows), ceil(K /
  * columns)); the value of an element is its code times the scale of its block.  Blocks are 128 x
- * 128 in all known checkpoints; a matrix whose sizes are not multiples of that has cut blocks at
- * its far edges.  Scales are float32 (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in one byte
- * (ue8m0, as F8_E8M0 or U8).  modules_to_not_convert adds nothing to the tensors' dtypes: a plain
- * tensor is read unchanged.
+ * 128 in all known checkpoints; a matrix whose sizes are not multiples of that has partial blocks
+ * at its far edges.  Scales are float32 (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in one
+ * byte (ue8m0, as F8_E8M0 or U8).  modules_to_not_convert is not needed, because a tensor's dtype
+ * shows whether it is quantised.
  *
  * Source: DeepSeek-V3's inference/kernel.py (weight_dequant) and transformers'
  * integrations/finegrained_fp8.py, which computes the block size as rows / scale rows and so is
- * wrong for cut blocks.
+ * wrong for partial blocks.
  */
 #include <string.h>
 

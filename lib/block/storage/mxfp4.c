@@ -5,7 +5,8 @@
  *
  * Every value has at most two significant bits and is exactly representable in bfloat16, so reading
  * codes gives the values that bundles hold.  A scale of 255 is NaN, and a scale above 2^125 could
- * exceed bfloat16: both are refused.  modules_to_not_convert adds nothing to the tensors' names.
+ * exceed bfloat16: both are refused.  modules_to_not_convert is not needed, because the names of
+ * tensors show which are quantised.
  *
  * Source: OCP Microscaling Formats 1.0, and transformers' integrations/mxfp4.py, which does not
  * check for NaN.
