@@ -1,6 +1,7 @@
 /*
  * Weights of experts or routers with an adapter merged into them.  All lanes that name the same
- * adapter use one copy of the resident layer's, made when the sweep enters the layer.
+ * adapter share one merged copy of the resident layer's weights, made when the sweep enters the
+ * layer.
  */
 #include "lib/engine/sweeping.h"
 
@@ -23,7 +24,7 @@ static size_t channels_max(const struct fm_sweep *s)
     return most;
 }
 
-/* Allocate the copy of a layer's weights, unless the last run has left it. */
+/* Allocate the copy of a layer's weights, unless that of the previous run can be reused. */
 static int take_copy(const struct fm_sweep *s, struct fm_merged *new, struct fm_err *err)
 {
     size_t E = (size_t)s->config->E, H = (size_t)s->config->H;

@@ -21,9 +21,9 @@
  * rest of `memory` holds inner values of the last layers, which the backward then need not compute
  * again.
  *
- * Same bytes for any thread count and memory: which micro-batches go through a layer together
- * depends only on their shapes, and visitors are committed in order of micro-batch.  Callers
- * therefore cut their data into sweeps by sizes, never by memory or threads.
+ * Results are the same bytes for any number of threads and any memory limit: which micro-batches go
+ * through a layer together depends only on their shapes, and visitors are committed in order of
+ * micro-batch.  Callers therefore cut their data into sweeps by sizes, never by memory or threads.
  *
  * Ranks (lib/comm/comm.h) call fm_sweep_run with the same micro-batches.  Those that go through a
  * layer together are a leaf, and stay together: a rank computes only whole leaves, and a rank
@@ -61,7 +61,7 @@ struct fm_lane {
     bool round;          /* merged weights are rounded to the stored dtype */
     const float *closed; /* (M, E) 0, or FM_PASS_CLOSED for experts that get no tokens, as if router
                             and layer did not have them; NULL: all are open */
-    bool backward;       /* gradients wanted */
+    bool backward;       /* compute gradients */
     int teacher; /* lane whose logits the KL compares with, with a lower index than this lane's; -1:
                     the sweep's options.teacher, if any */
     float ce, kl; /* loss = ce * CE + kl * KL, means over the micro-batch */

@@ -52,13 +52,14 @@ struct fm_sweep {
 /* One fm_sweep_run, shared by all its tasks. */
 struct fm_sweeping {
     struct fm_sweep *sweep;
-    const struct fm_batch *batch; /* this rank's, and the number of their blocks */
+    const struct fm_batch *batch; /* this rank's micro-batches, and the number of their blocks */
     int batches, blocks;
     int base; /* micro-batches of lower ranks, before these */
     const struct fm_lane *lane;
     int lanes;
     const struct fm_visitor *visitor;
-    const struct fm_nonlayer *nonlayer, *taught; /* of this model; of that of options.teacher */
+    const struct fm_nonlayer *nonlayer,
+        *taught; /* of this model; of the model of options.teacher */
     const struct fm_layer *layer;
     int l, m;   /* the current layer; its index among those with experts, or -1 */
     int lowest; /* last layer of the backward: gradients below it are not needed */
@@ -101,8 +102,8 @@ int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
  */
 size_t fm_sweeping_record(const struct fm_sweeping *r, int block, int lane, int l);
 
-/* Allocate memory for inner values of this run, in the memory that the boundaries leave; and find
- * the record of a block and lane in the current layer (none if they are not kept). */
+/* Allocate memory for inner values of this run, in the memory that the boundaries do not use; find
+ * the record of a block and lane in the current layer (none if the values are not kept). */
 void fm_actcache_prepare(struct fm_sweeping *r);
 void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct fm_pass *pass);
 
@@ -110,7 +111,8 @@ void fm_actcache_find(const struct fm_sweeping *r, int block, int lane, struct f
 int fm_lm_head_run(struct fm_sweeping *r, struct fm_measure *measure, struct fm_err *err);
 
 /* Allocate one merged copy for each adapter and rounding that the lanes name, to be reused by the
- * next run.  Then merge the resident layer's; and find the layer that a lane computes with. */
+ * next run.  fm_merge_layer merges the weights of the resident layer, and fm_merge_find returns the
+ * layer that a lane computes with. */
 int fm_merge_prepare(struct fm_sweeping *r, struct fm_err *err);
 void fm_merge_layer(struct fm_sweeping *r);
 const struct fm_layer *fm_merge_find(const struct fm_sweeping *r, int lane);
