@@ -198,8 +198,8 @@ static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struc
     return FM_OK;
 }
 
-/* {"layers": [numbers], "tensors", "bytes"}, where the checkpoint has tensors of no decoder layer.
- */
+/* {"layers": [numbers], "tensors", "bytes"}, if the checkpoint has tensors outside the decoder
+ * layers. */
 static int read_extra(struct fm_stage_model *m, const cJSON *model,
                       const struct fm_model_family *family, struct fm_err *err)
 {

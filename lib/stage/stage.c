@@ -96,7 +96,7 @@ int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, st
     return FM_OK;
 }
 
-/* Detects a manifest and a config.json that come from two streams. */
+/* Detects a manifest and a config.json that come from different streams. */
 static int check_config(const struct fm_bundle *b, struct fm_err *err)
 {
     const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_CARRIED "config.json");
