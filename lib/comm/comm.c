@@ -1,7 +1,7 @@
 /*
- * Ranks in step.  Before any data is sent, every rank sends a word of four bytes that says whether
- * it has failed.  That costs one small message per rank and call, a few calls per layer, and no
- * rank ever waits for one that has stopped.
+ * Keeps the ranks in step.  Before any data is sent, every rank sends four bytes with its status:
+ * whether it has failed.  That costs one small message per rank and call, a few calls per layer,
+ * and no rank ever waits for one that has stopped.
  */
 #include "lib/comm/comm.h"
 
@@ -16,7 +16,7 @@
 
 #define HOST_BYTES 64
 #define VALUE_BYTES 512
-#define GRAIN 16 /* values: slices end where vectors do */
+#define GRAIN 16 /* values: slices are whole vectors */
 
 struct fm_comm {
     const struct fm_wire *wire;
@@ -31,8 +31,8 @@ struct fm_comm {
 
 /* ---- the launcher ---- */
 
-/* A variable with the number of processes, above 1; a value that is not a number was not set by a
- * launcher. */
+/* True if the environment variable is a number of processes above 1; a value that is not a number
+ * was not set by a launcher. */
 static bool is_many(const char *name)
 {
     const char *value = getenv(name);

@@ -13,7 +13,7 @@
  *   - lib/engine/reduction.h makes every sum over micro-batches; any other sum is made on every
  *     rank, from the same numbers in the same order;
  *   - values that are not sent (draws, masks, logits) are computed on every rank from shared
- * values.
+ *     values.
  *
  * The rule that keeps ranks in step: all ranks make every call below that takes an error, in the
  * same order, and each call begins with an agreement.  A rank that fails elsewhere calls

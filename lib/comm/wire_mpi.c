@@ -23,7 +23,7 @@
 
 static int ranks, own;
 
-/* tests/measure: a network that is slow to answer. */
+/* For tests/measure: simulates a slow network. */
 static void delay(void)
 {
 #ifdef FM_WIRE_DELAY_US

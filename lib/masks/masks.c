@@ -14,7 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-/* Smaller steps than this are useless; readers of families in streams have the same limit. */
+/* More masks are useless; readers of families in streams have the same limit. */
 #define MASKS_MAX 10000
 
 static const char *const names[FM_METHODS] = {

@@ -28,7 +28,7 @@ enum fm_method {
     FM_METHOD_UNIFORM,
     FM_METHOD_SHUFFLE_LAYER, /* controls, made from the family in the input stream */
     FM_METHOD_SHUFFLE_GLOBAL,
-    FM_METHOD_EXCHANGE, /* a walk guided by what steps around the mask are worth */
+    FM_METHOD_EXCHANGE, /* a walk guided by the estimated cost of steps around the mask */
     FM_METHODS
 };
 
@@ -44,7 +44,7 @@ struct fm_kinds {
     char name[FM_KINDS_MAX][24];
 };
 
-/* How good a mask is on held-out sequences (lib/learn/quality.h measures it). */
+/* The quality of a mask on held-out sequences (lib/learn/quality.h measures it). */
 struct fm_quality {
     double ce, kl;             /* means over positions, natural logarithm */
     double agree;              /* share of positions at which the most probable token is the full

@@ -1,7 +1,7 @@
 /*
- * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  Only here weights are
- * permanently reordered.  In reading order: this header, packing.h, pack.c (the members and their
- * order), packweights.c (the bytes of experts).
+ * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  Only this room
+ * reorders weights permanently.  In reading order: this header, packing.h, pack.c (the members and
+ * their order), packweights.c (the bytes of experts).
  *
  * Make a bundle: a stage stream (ranking, masks, perhaps an adapter) and the checkpoint it was made
  * from become one stream that carries the weights.

@@ -1,4 +1,4 @@
-/* Questions about the data of a run, and parsing of FILE:WEIGHT. */
+/* Queries about the data of a run, and parsing of FILE:WEIGHT. */
 #include "lib/run/inputs.h"
 
 #include <limits.h>

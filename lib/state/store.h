@@ -26,7 +26,8 @@ int fm_store_init(struct fm_store *s, const struct fm_ops *ops, size_t record_by
                   uint64_t memory, struct fm_err *err);
 void fm_store_release(struct fm_store *s); /* a zeroed struct is fine */
 
-/* The memory to write record i to: in place, or `spare` (record bytes of the caller's). */
+/* The memory to which record i is written: its own place, or `spare` (record bytes, owned by the
+ * caller). */
 void *fm_store_place(const struct fm_store *s, size_t i, void *spare);
 
 /* *data: bytes [offset, offset + size) of record i as written, in place, or read into `spare` (size
