@@ -37,7 +37,7 @@ struct fm_checkpoint {
         *rest; /* all other tensors except those that belong to codes, sorted by name */
     struct fm_stored *aside; /* tensors that belong to codes, including scales */
     size_t asides;
-    struct fm_stored *extra; /* tensors of no decoder layer, sorted by name; not in rest */
+    struct fm_stored *extra; /* tensors outside the decoder layers, sorted by name; not in rest */
     size_t experts, rests;   /* counts: shares of experts, other tensors */
     size_t extras;
     struct fm_extra sum; /* of extra */

@@ -1,8 +1,8 @@
 /*
- * The pool reads a layer, a tensor or an expert's share of a tensor at a time, and converts it to
- * the type that products take while it is in the cache.  Meanwhile the bytes of the next layer are
- * prefetched (prefetch.c).  Layers that fit into memory keep a slot of their own, the others share
- * one; callers of fm_model_layer need not distinguish the two.
+ * Tasks of the pool read a layer piece by piece (a tensor, or an expert's share of one) and convert
+ * each piece to the type that products take while it is in the cache.  Meanwhile the bytes of the
+ * next layer are prefetched (prefetch.c).  Layers that fit into memory keep a slot of their own,
+ * the others share one; callers of fm_model_layer need not distinguish the two.
  *
  * From piece to target.  A piece is what one task reads: a tensor, or expert e of a tensor that
  * holds all of them.  A piece of an expert consists of cuts, one for each part of memory that it
@@ -64,7 +64,7 @@ const struct fm_stored *fm_model_constant(const struct fm_model *m, int l, int e
     return at->tensor ? at : NULL;
 }
 
-/* Work shared by the tasks that convert: the first bad task's error wins. */
+/* Work shared by the tasks that convert: the error of the first failed task is returned. */
 struct conversion {
     struct fm_model *m;
     struct fm_layer_tensors *layer;

@@ -29,8 +29,8 @@ struct fm_model_tensor {
 struct fm_layer_tensors {
     struct fm_model_tensor *place;
     size_t places;
-    uint64_t bytes; /* buffered while the layer is read: for all tensors, */
-    uint64_t piece; /* and at most for one task */
+    uint64_t bytes; /* buffered while the layer is read: for all tensors */
+    uint64_t piece; /* the same, at most for one task */
     bool fused;     /* some tensor holds all experts */
     bool checked;   /* every weight was checked to be finite */
 };
@@ -40,7 +40,7 @@ struct fm_layer_slot {
     int l; /* resident layer, -1: none */
     char *block;
     struct fm_out mlp_gate_up, mlp_down, gate_up, down; /* pointers into the layer, to fill it */
-    int64_t *row0;                                      /* (E), as cap is; the layer's */
+    int64_t *row0;                                      /* (E), like cap; both are the layer's */
     int *cap;
     struct fm_layer layer;
 };
@@ -55,15 +55,15 @@ struct fm_prefetch {
 
 struct fm_model {
     char *path;
-    const struct fm_ops *ops; /* that convert the weights */
+    const struct fm_ops *ops; /* convert the weights */
     struct fm_tensors tensors;
     struct fm_config config;
     struct fm_packed_layers packed; /* tensors of a bundle of codes */
     bool keeps; /* its codes stay codes in a bundle, so values are never rounded */
     enum fm_dtype dtype;
     uint32_t *caps;             /* (M, E) */
-    struct fm_stored *constant; /* (M, E): of experts that config.json says are removed; NULL: none
-                                   is */
+    struct fm_stored *constant; /* (M, E): constants of removed experts (FM_REMOVED_KEY); NULL: no
+                                   expert is removed */
     const int32_t *order;
     struct fm_layer_tensors *layer; /* (L) */
     struct fm_model_tensor nonlayer_tensor[8];
@@ -75,7 +75,7 @@ struct fm_model {
     struct fm_weightsum sums;   /* sums of everything read so far */
     bool summed[FM_LAYERS_MAX + 1];
     const struct fm_weightsum *wanted; /* required sums; NULL: any */
-    struct fm_extra extra;             /* tensors of no decoder layer */
+    struct fm_extra extra;             /* tensors outside the decoder layers */
     enum fm_model_rounding rounding;
     struct fm_prefetch ahead;
 };
@@ -92,8 +92,8 @@ void fm_prefetch_begin(struct fm_model *m, int l);
 void fm_prefetch_end(struct fm_model *m);
 
 /* Type of a field of a layer in memory: projections have the operand type of products whatever
- * their type on disk.  And of a tensor outside the layers: the embedding is also looked up, so it
- * keeps its values. */
+ * their type on disk.  fm_slots_nonlayer: that of a tensor outside the layers; the embedding keeps
+ * its values, because it is also looked up. */
 enum fm_dtype fm_slots_field(const struct fm_model *m, const struct fm_weight *w);
 enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
 

@@ -1,8 +1,8 @@
 /*
- * Opening a model decides everything before a weight is read: the place of each tensor, that each
- * has its shape, which tensors are strays that the family's table lacks, and how many layers fit
- * into memory.  After that, reading a layer fails only on disk errors, changed files and values
- * that are not finite.
+ * Opening a model does everything that needs no weights: it finds each tensor and checks its shape,
+ * refuses tensors that the family's table lacks, and determines how many layers fit into memory.
+ * After that, reading a layer fails only on disk errors, changed files and values that are not
+ * finite.
  */
 #include "lib/model/model.h"
 
@@ -186,7 +186,7 @@ static int check_groups(const struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* Whether this is a checkpoint as transformers 5 keeps it in memory. */
+/* Whether experts are fused, as transformers 5 keeps them in memory. */
 static bool has_fused(const struct fm_tensors *t)
 {
     for (size_t i = 0; i < t->files; i++)
@@ -208,7 +208,7 @@ static const struct fm_packed *packed_of(const struct fm_model *m, int l)
     return fm_packed_at(&m->packed, fm_config_moe(&m->config, l));
 }
 
-/* Whether a weight of layer l is stored so. */
+/* Whether a weight of layer l is stored in that form. */
 static bool is_packed(const struct fm_model *m, const struct fm_weight *w, int l)
 {
     return m->packed.storage && fm_weights_is_expert(w) && fm_config_moe(&m->config, l) >= 0 &&

@@ -53,7 +53,7 @@ void fm_model_close(struct fm_model *model); /* NULL is fine */
 
 const struct fm_config *fm_model_config(const struct fm_model *model);
 
-/* Tensors of no decoder layer in the files of the model. */
+/* Tensors outside the decoder layers in the files of the model. */
 const struct fm_extra *fm_model_extra(const struct fm_model *model);
 
 /* Dtype of the expert weights on disk, to which merged weights are rounded.  If they are stored as

@@ -83,7 +83,7 @@ struct fm_packed_layers {
     uint8_t of[FM_LAYERS_MAX]; /* (M): each layer's form */
 };
 
-/* That of the m-th layer with experts. */
+/* The form of the m-th layer with experts. */
 static inline const struct fm_packed *fm_packed_at(const struct fm_packed_layers *layers, int m)
 {
     return &layers->form[layers->of[m]];
@@ -100,7 +100,7 @@ void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *co
 
 /*
  * Find the forms in which a bundle can keep the experts of a checkpoint: call fm_packed_begin, then
- * fm_packed_see for each tensor of an expert that is no bias, in order of layers, and at the end
+ * fm_packed_see for each tensor of an expert that is not a bias, in order of layers, and at the end
  * fm_packed_any.  False, with the reason in `why`, if one of them cannot be kept, or no expert is
  * codes.
  */
@@ -117,13 +117,13 @@ bool fm_packed_equal(const struct fm_packed *a, const struct fm_packed *b);
 /* Whether the bundle's experts, at least of one layer, are codes. */
 bool fm_packed_in(const struct fm_bundle *bundle);
 
-/* Those of an open bundle, by its manifest; FM_EFORMAT if it contradicts config.json or the
+/* The forms of an open bundle, from its manifest; FM_EFORMAT if it contradicts config.json or the
  * ranking's channel group.  A stage stream has plain numbers. */
 int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *bundle,
                    const struct fm_config *config, struct fm_err *err);
 
-/* Those of an export whose config.json names a storage, with scales of that dtype; FM_EFORMAT if
- * this is not possible. */
+/* The forms of an export whose config.json names a storage, with scales of that dtype; FM_EFORMAT
+ * if this is not possible. */
 int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *config,
                  enum fm_dtype scales, struct fm_err *err);
 
@@ -132,7 +132,7 @@ int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *config
 struct fm_packed_part fm_packed_flat(const struct fm_packed *packed,
                                      const struct fm_packed_part *part, uint64_t channels);
 
-/* Write them to the manifest's "model"; nothing for plain numbers. */
+/* Write the forms to the manifest's "model"; nothing for plain numbers. */
 void fm_packed_json(cJSON *model, const struct fm_packed_layers *layers);
 
 /* FM_EFORMAT unless a tensor has the type and shape of a part. */

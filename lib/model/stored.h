@@ -92,8 +92,8 @@ void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX +
  * codes. */
 enum fm_dtype fm_stored_dtype(const struct fm_config *config, const struct fm_tensor *tensor);
 uint64_t fm_stored_bytes(const struct fm_config *config, const struct fm_tensor *tensor);
-/* Add the bytes of a file's tensors as stored, and as bundles store them; tensors of no decoder
- * layer are unchanged. */
+/* Add the bytes of a file's tensors as stored, and as bundles store them; tensors outside the
+ * decoder layers are unchanged. */
 void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *config,
                    const struct fm_safetensors *st);
 

@@ -54,7 +54,7 @@ struct fm_pack_report {
     uint64_t bytes_free;                  /* on the output's file system; 0 for standard output */
     int passes;                           /* over the checkpoint: 1, or 2 to standard output */
     int layers, experts, budgets, segments;
-    struct fm_extra extra; /* tensors of no decoder layer, copied unchanged */
+    struct fm_extra extra; /* tensors outside the decoder layers, copied unchanged */
     bool adapter;          /* an adapter is merged */
     uint64_t merged;       /* weights that the adapter changed */
     double seconds;

@@ -35,7 +35,7 @@ struct fm_packing_volume {
         *name_of[FM_PACKED_PARTS_MAX]; /* names of the parts of experts, which `tensor` points to */
     int layer;                         /* -1: tensors outside the experts */
     const struct fm_stored *from;      /* (tensors) their sources, sorted by name */
-    bool extra; /* tensors of no decoder layer: their values are not checked */
+    bool extra; /* tensors outside the decoder layers: their values are not checked */
     size_t part;
 };
 
@@ -54,7 +54,7 @@ struct fm_packing {
                                kept, some of them are scales */
     size_t rests;
     struct fm_segments seg;
-    struct fm_packing_volume *volume; /* layers, the other tensors, tensors of no decoder layer */
+    struct fm_packing_volume *volume; /* layers, the other tensors, extra tensors */
     int volumes;
     struct fm_stage_parts parts;
     void *segments; /* the member, after its digests are known */
