@@ -131,7 +131,7 @@ static const char *weight_at(const struct block *b, int lane, int term, int64_t 
 }
 
 /* Prefetch while tile `tile` of a panel is computed: its share of the lines of the next panel.
- * Lines past the resident channels may be among them; a prefetch does not read. */
+ * Lines past the resident channels may be among them; a prefetch does not fault. */
 static struct fm_clip_ahead look_ahead(const struct block *b, int lane, int term, int tile,
                                        int64_t size)
 {

@@ -1,4 +1,4 @@
-/* The answers of a build without CUDA; with CUDA, these functions are in clip_cuda_gpu.cu. */
+/* Stubs for a build without CUDA; with CUDA, these functions are in clip_cuda_gpu.cu. */
 #include "kernels/clip/clip_gpu.h"
 
 #include "kernels/clip/clip_device.h"

@@ -1,7 +1,7 @@
 /*
  * Matrix products: tiles of the result are tasks, each a product of oneDNN on its thread.  The
- * tiles depend only on sizes, because oneDNN gives other bits for other tiles.  If the CPU has
- * matrix registers, kernels/cpu/cpu_amx_gemm.c computes bfloat16 products.
+ * tiles depend only on sizes, because the bits of oneDNN's results depend on the tile.  If the CPU
+ * has matrix registers, kernels/cpu/cpu_amx_gemm.c computes bfloat16 products.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"

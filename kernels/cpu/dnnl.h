@@ -2,14 +2,14 @@
  * Products on the calling thread by oneDNN.  Private to kernels/, and the only file that uses
  * oneDNN; it builds with the C API of 2.x and 3.x.
  *
- * oneDNN gives other bits for another number of threads, and for another split of the rows, so
+ * The bits of oneDNN's results depend on the number of threads and on the split of the rows, so
  * every call here uses one thread and callers cut products only by their sizes.  The bits do not
  * depend on the alignment of the operands (checked in tests/unit/test_cpu_products.c).
  *
  * The kernel tests were run with 2.6.3 (Debian 12) and with 3.2.0 (PyPI: onednn-cpu-gomp and
  * onednn-devel-cpu-gomp 2023.2.0, unpacked; the Makefile describes how to build with it).  A oneDNN
- * built with TBB or SYCL, as PyPI's onednn 2026, is refused at compile time: it would not stay on
- * one thread.
+ * built with TBB or SYCL, such as PyPI's onednn 2026, is refused at compile time: it would not stay
+ * on one thread.
  */
 #ifndef FM_KERNELS_DNNL_H
 #define FM_KERNELS_DNNL_H

@@ -8,8 +8,8 @@
  *   offsets rows of each expert -> first sorted row of each
  *   place   one warp per expert: its slots in slot order, then by width where tokens have budgets
  *   plan    groups in order, tiles and rows of y before each
- * Where there are many slots, every expert's warp would look at all of them.  Then the slots are in
- * parts, a warp each:
+ * If there are many slots, it would be slow for every expert's warp to scan all of them.  The slots
+ * are then divided into parts, one warp each:
  *   count   its rows of each expert too
  *   offsets then the first row of each expert in each part: a sum over the parts before
  *   seat    each part's slots to their rows, in slot order

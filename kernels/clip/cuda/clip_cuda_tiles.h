@@ -3,7 +3,7 @@
  * Plain integer functions, compiled for the host (tests, the emulator in tests/) and for the device
  * from this one source.  Nothing here accesses weights or activations.
  *
- * Words.  A slot is one (token, choice) pair.  A group is a set of slots with the same expert and
+ * Terms.  A slot is one (token, choice) pair.  A group is a set of slots with the same expert and
  * the same width; without budgets per token there is one group per expert.  Rows are slots sorted
  * by group, in slot order inside a group, so that a group is rows [row, row + rows).  An active
  * group has rows and a width; groups are in the plan in the order of fm_cuda_before.
