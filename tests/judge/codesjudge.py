@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Judge exports that keep codes by transformers and compressed-tensors.  Run by `make judge`.
+"""Check exports that keep quantised weights by transformers and compressed-tensors.  Run by `make judge`.
 
-Each format's small model is ranked, packed and exported at half its width with its codes.  The
-float32 model of the export's values, as tests/cli decodes them, must give in transformers the
-log-probabilities that the engine computes from the codes; and the experts that transformers holds
-after it has loaded the export itself must be these values, or these rounded to bfloat16 where its
-loader rounds.  Formats whose loader is wrong or missing on a CPU are named with what it says.
+A small model in each format is ranked, packed and exported at half its width with its codes.  The
+scripts of tests/cli decode the export to a float32 checkpoint, and transformers must compute from it
+the log-probabilities that the engine computes from the codes.  The experts of the export itself,
+loaded by transformers, must have the decoded values, rounded to bfloat16 if its loader rounds.  For
+formats whose loader is wrong or missing on a CPU, the result is only printed.
 
-Then the layouts with our modelling file: in float32 the log-probabilities of the engine, in bfloat16
-the parameters of the same export with `--weights bf16`, bit for bit: as transformers loads them, whole
-and with a load cap, as a server hands tensors over, and once more from what transformers saved.
+Then the layouts with our modelling file are loaded.  In float32 the log-probabilities must be the
+engine's.  In bfloat16 the parameters must be equal to those of the same export with `--weights bf16`:
+loaded by transformers, with and without a load cap, loaded as a server passes tensors, and loaded
+from what transformers saved.
 """
 
 import os
@@ -30,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLI, GOLDEN = ROOT / "tests/cli", ROOT / "golden"
 
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
-# How transformers 5.23 holds the experts of each on a CPU; None: wrong, or not at all.
+# The type in which transformers 5.23 has the experts of each on a CPU; None: wrong values, or not loaded.
 HELD = {
     "fp8-channel": torch.float32, "fp8-block": None, "w4a16": torch.bfloat16, "nvfp4": None,
     "nvfp4-modelopt": None, "mxfp4": torch.bfloat16, "mxfp8": None, "mixed": None, "deepseek": torch.float32,
@@ -43,10 +44,10 @@ def script(name, *args):
 
 
 def model_of(name, folder):
-    """The checkpoint, and the script that decodes it."""
+    """The checkpoint, and the script of tests/cli that decodes it, with its arguments."""
     if name == "deepseek":
         script("codes", "resize", GOLDEN / "odd-qwen3", folder / "wide", 64)
-        script("fp8", "quantise", folder / "wide", folder / "model", 4, 4)  # which divide 44 and 64
+        script("fp8", "quantise", folder / "wide", folder / "model", 4, 4)  # blocks that divide 44 and 64
         return folder / "model", ("fp8", "F32")
     if name == "gpt-oss":
         script("mxfp4", "make", GOLDEN / "odd-gptoss", folder / "model")
@@ -77,13 +78,13 @@ def experts(model):
 
 
 def judge_loaded(judge, name, out, twin):
-    """What transformers makes of the export's own files."""
+    """Load the export itself in transformers and compare its experts with the decoded ones."""
     try:
         loaded = experts(AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, **EAGER))
         same = loaded.keys() == twin.keys() and all(loaded[k].shape == twin[k].shape for k in twin)
         equal = same and all(torch.equal(loaded[k].float(), twin[k]) for k in twin)
         rounded = same and all(torch.equal(loaded[k].float(), twin[k].bfloat16().float()) for k in twin)
-        says = "the values" if equal else "the values in bfloat16" if rounded else "other values"
+        says = "the same values" if equal else "the same values in bfloat16" if rounded else "other values"
     except Exception as error:
         equal = rounded = False
         says = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
@@ -105,7 +106,8 @@ def same(model, want):
 
 
 def hand_over(model, directory):
-    """As servers do: raw tensors in pieces, to modules that hold something else."""
+    """Load the export's tensors as servers do: each module gets them in several calls of load_weights.
+    Its parameters are overwritten first, so that a missing tensor is noticed."""
     tensors = {k: t for f in directory.glob("*.safetensors") for k, t in load_file(f).items()}
     for name, module in model.named_modules():
         if not hasattr(module, "load_weights"):
@@ -118,7 +120,7 @@ def hand_over(model, directory):
 
 
 def judge_ours(judge, name, folder, tokens):
-    """The layouts that our modelling file loads."""
+    """Test the layouts with our modelling file."""
     ids = np.load(tokens)
     for layout in ("ragged", "elastic", "layer"):
         out, plain, saved = folder / layout, folder / f"{layout}-values", folder / "saved"
@@ -126,7 +128,7 @@ def judge_ours(judge, name, folder, tokens):
         tool(*form, out)
         tool(*form, plain, "--weights", "bf16")
         model = ours(out, torch.float32)
-        if layout == "elastic":  # the engine computes with all that is there
+        if layout == "elastic":  # the engine uses all channels of the directory
             model.set_budget(0)
         judge.close(f"{name}: log-probabilities, {layout}", our_logprobs(out, tokens, ids.shape[1]),
                     logprobs(model, ids))  # fmt: skip
@@ -142,7 +144,7 @@ def judge_ours(judge, name, folder, tokens):
             want = ours(plain, torch.bfloat16, "0.2:0.6").state_dict()
             good["capped"] = same(ours(out, torch.bfloat16, "0.2:0.6"), want)
         wrong = [how for how, well in good.items() if not well]
-        judge.say(not wrong, f"{name}: {layout}, parameters of the values in bfloat16, {', '.join(wrong or good)}")
+        judge.say(not wrong, f"{name}: {layout}, parameters equal those of --weights bf16: {', '.join(wrong or good)}")
 
 
 def main():

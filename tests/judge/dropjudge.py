@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Removed experts with constant outputs, as vLLM 0.33 has them.  Part of `make judge`.
+"""Check exports with removed experts and constant outputs, a format of vLLM 0.33.  Run by `make judge`.
 
-Of each model a family that removes whole experts is exported by --drop-experts.  transformers has no
-such experts: its stock class gets them back with random weights, and its experts are called as vLLM
-calls its own (ConstantExpertSubstitution.transform_routes): what a token's router weight is for removed
-experts is taken out, times their constants, and added to the output of the others.  Log-probabilities
-are compared with the engine's, which reads the directory itself: with the constants of the export, zeros or
-mean outputs, and with random ones.  The means themselves are compared with those of the stock class.
+A family of each model that removes whole experts is exported with --drop-experts.  transformers does
+not support this format.  So removed experts are added again, with random weights, to a checkpoint of
+the stock class, and its experts are called as vLLM calls its own
+(ConstantExpertSubstitution.transform_routes): the router weights of removed experts are set to zero,
+and the sum of these weights times the constants is added to the output.  Log-probabilities are compared
+with those of the engine, which reads the export: with the constants of the export, zeros or mean
+outputs, and with random ones.  The mean outputs are compared with those of the stock class.
 
-FM_VLLM, the directory of an unpacked wheel of vLLM 0.33 (which needs a GPU): its own class reads
-config.json and the constants, and transforms the routes, in place of the same here.
+If FM_VLLM is the directory of an unpacked wheel of vLLM 0.33, which needs a GPU to run, vLLM's own
+class reads config.json and the constants and transforms the routes.
 """
 
 import importlib.util
@@ -35,7 +36,7 @@ END = ".approx_value"
 
 
 def make_exports(model, folder):
-    """One with zeros, one with means, and the ranking."""
+    """Yield an export with zeros and one with means; also writes ranking.safetensors to the folder."""
     stage = ["--model", model, "--tokens", model / "tokens.npy", "--precision", "f32", "--quiet"]
     masks = ["--method", "saliency", "--actions", "0,1", "--budget-step", "0.1", "--until", "0.4"]
     rank, train, family = (folder / f"{model.name}.{x}" for x in ("rank", "train", "fm"))
@@ -52,7 +53,8 @@ def make_exports(model, folder):
 
 
 def judge_means(judge, name, model, ids, folder):
-    """Outputs of every expert for the tokens that come to it, by calling it for each with weight 1."""
+    """Compare the ranking's mean outputs with those of the stock class, whose experts are called once
+    more with weight 1 for the tokens routed to them."""
     means = load_file(folder / "ranking.safetensors")
     stock = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, **EAGER).eval()
     worst = 0
@@ -76,7 +78,7 @@ def judge_means(judge, name, model, ids, folder):
 
 
 def make_whole(export, removed, folder):
-    """The directory as transformers needs it: removed experts have random weights, and no constants."""
+    """A copy that transformers can load: removed experts have random weights instead of constants."""
     whole = folder / f"{export.name}.whole"
     shutil.copytree(export, whole)
     tensors = load_file(export / "model.safetensors")
@@ -93,7 +95,7 @@ def make_whole(export, removed, folder):
 
 
 def substitute(model, removed, constants):
-    """The rule of vLLM for the experts of every layer that lacks some."""
+    """Apply vLLM's rule to every layer with removed experts."""
     for layer, experts in removed.items():
         module = model.model.layers[int(layer)].mlp.experts
         values = torch.stack([constants[int(layer), e] for e in experts]).float()
@@ -109,7 +111,7 @@ def substitute(model, removed, constants):
 
 
 def open_vllm(folder):
-    """Its module, without those that it imports: only its classes for GPUs derive from them."""
+    """Import vLLM's module with stubs for its own imports, of which only the GPU classes derive."""
     for name, kind in (("moe_output", "UnfinalizedMoEOutput"), ("routed_experts", "RoutedExperts"),
                        ("unquantized_fused_moe_method", "UnquantizedFusedMoEMethod")):  # fmt: skip
         whole = "vllm.model_executor.layers.fused_moe." + name
@@ -159,7 +161,7 @@ def judge_export(judge, what, export, model, ids, length):
     wanted = {(int(l), e) for l, experts in removed.items() for e in experts}
     judge.say(wanted and set(constants) == wanted, f"{what}: {len(wanted)} removed experts have constants")
     read = AutoConfig.from_pretrained(export).approximate_experts
-    judge.say(read == removed, f"{what}: the configuration that servers get has them")
+    judge.say(read == removed, f"{what}: transformers' configuration lists them, for servers")
     judge.say(refuses(export), f"{what}: transformers does not load it")
     with tempfile.TemporaryDirectory() as top:
         stock = stock_model(judge, make_whole(export, removed, Path(top)), **EAGER)

@@ -1,9 +1,9 @@
 /*
- * For tests/judge/textjudge.py: encode texts with a tokenizer.json.
+ * Encode texts with a tokenizer.json, for tests/judge/textjudge.py.
  *     build/tests/judge/encode TOKENIZER.json <records >records
- * A record is a little-endian 32-bit count and so many bytes of text, or so many 32-bit ids; the
- * count -1 answers a text that is refused.  With a third argument only the processor's seconds
- * that encoding took are printed.
+ * A record is a little-endian 32-bit count, followed by that many bytes of text (input) or 32-bit
+ * ids (output); the count -1 means that the text was refused.  With a second argument it prints
+ * only the processor time of encoding, in seconds, and the number of ids.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -37,7 +37,7 @@ need() { # need VENV PIN...: make the environment unless it exists with these ve
     echo "judge.sh: making $1" >&2
     mkdir -p "$(dirname "$1")"
     python3 -m venv "$1" || {
-        echo "judge.sh: python3 cannot make it; on Debian: apt-get install python3-venv" >&2
+        echo "judge.sh: python3 -m venv failed; on Debian: apt-get install python3-venv" >&2
         exit 1
     }
     "$1/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
@@ -61,7 +61,7 @@ fi
 need "$venv" $pins
 [ "${1:-}" != --venv ] || exit 0
 
-# What runs below downloads nothing, and its results do not depend on the environment of this shell.
+# The programs below download nothing, and their results do not depend on the caller's environment.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
 export HF_HUB_DISABLE_PROGRESS_BARS=1 PYTHONWARNINGS=ignore
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Why layout layer has no per_layer_config: transformers' classes do not read widths of experts from it.
-Part of `make judge`.
+"""Check that transformers still cannot read widths of experts from per_layer_config, which is why exports
+of layout layer do not have this key.  Run by `make judge`.
 
-The key gives attributes of single layers other values (transformers 5.15 and later).  A class that reads
-the attribute from the configuration of the whole model then gets an exception, and so does every stock
-class of our families while it is made, and our modelling file's, which inherit from them.  A line that
-fails says that a class now reads the layer's own width: then exports should have the key.
+The key overrides attributes of the configuration for single layers (transformers 5.15 and later).  If a
+class reads such an attribute from the configuration of the whole model, an exception is raised.  The
+stock classes of all our families do this when they are built, and so do the classes of our modelling
+file, which inherit from them.  If a judgement fails, a class reads the width of each layer, and exports
+should have the key.
 """
 
 import json
@@ -44,11 +45,11 @@ def judge_stock(judge, name, folder):
     config = AutoConfig.from_pretrained(folder)
     with torch.device("meta"):
         error = exception_of(lambda: AutoModelForCausalLM.from_config(config))
-    judge.say(error == ERROR, f"{name}: a width of one layer is {error}")
+    judge.say(error == ERROR, f"{name}: a width for one layer raises {error}")
 
 
 def judge_ours(judge, folder):
-    """An export of layout layer loads, and with the key it does not."""
+    """An export of layout layer loads, but not if the key is added."""
     tokens = ["--tokens", MODEL / "calib.npy", "--seq-len", "128", "--precision", "f32", "--quiet"]
     masks = ["--method", "saliency", "--granularity", "layer", "--budget-step", "0.1", "--until", "0.4"]
     tool("fm-rank", "--model", MODEL, *tokens, "-o", folder / "rank")
@@ -58,12 +59,12 @@ def judge_ours(judge, folder):
     tool("fm-pack", "--quiet", "--export", out, "--layout", "layer", "--budget", "0.4", folder / "family")
     load = lambda: AutoModelForCausalLM.from_pretrained(out, trust_remote_code=True)
     error = exception_of(load)
-    judge.say(error == "none", f"layout layer as it is: exception {error}")
+    judge.say(error == "none", f"layout layer unchanged: exception {error}")
     config = json.loads((out / "config.json").read_text())
     widths = {str(l): {"intermediate_size": row[0]} for l, row in enumerate(config["fm_widths"])}
     (out / "config.json").write_text(json.dumps(config | {"per_layer_config": widths}))
     error = exception_of(load)
-    judge.say(error == ERROR, f"layout layer with its widths as per_layer_config: {error}")
+    judge.say(error == ERROR, f"layout layer with its widths as per_layer_config: exception {error}")
 
 
 def main():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Judge exports and fm-bench quality --convention wikitext by lm-eval 0.4.13.  Run by `make judge`, in an
-environment of its own.
+"""Check exports and fm-bench quality --convention wikitext by lm-eval 0.4.13.  Run by `make judge` in a
+separate environment.
 
-The commands of fm-guide(7), EVALUATING, are run as they are there, on an export of each layout that
-transformers loads, and two layouts of one mask must score alike.  Then lm-eval's own task `wikitext`, with
-its data set replaced by pages of this file, measures the original and an export; fm-bench must print the
-same word perplexity, byte perplexity and bits per byte.  So it must with a tokenizer that has neither
-a token before texts nor a template, as Qwen's, where </s> takes that token's place.
+The commands of fm-guide(7), EVALUATING, are run from the page on an export of each layout that
+transformers loads; layouts that store the same mask must have the same scores.  Then lm-eval's task
+`wikitext`, its data replaced by documents made here, measures the original and an export; fm-bench must
+print the same word perplexity, byte perplexity and bits per byte.  The same is checked with a tokenizer
+like Qwen's, which puts no token before texts, so that lm-eval puts </s> there.
 """
 
 import json
@@ -51,7 +51,7 @@ def make_exports(folder):
 
 
 def run_page(folder, layout):
-    """The page's commands on one layout; returns what lm_eval wrote of the task."""
+    """Run the page's commands on one layout; returns lm_eval's results of the task."""
     here = folder / f"run-{layout}"
     here.mkdir()
     (here / "out40").symlink_to(folder / layout)
@@ -71,12 +71,12 @@ def judge_page(folder):
     for layout, score in scores.items():
         say(score.get("sample_len") == 2 and 0 <= score.get("acc,none", -1) <= 1, f"{layout}: acc {score.get('acc,none')}")
     for layout in "ragged", "elastic":
-        say(scores[layout] == scores["padded"], f"{layout}: the scores of padded")
+        say(scores[layout] == scores["padded"], f"{layout}: the same scores as padded")
 
 
 def write_pages(path):
-    """Documents with all that the detokeniser changes, of many lengths, and two that begin with the
-    text of a token that may stand before it; no two are alike."""
+    """Write different documents of many lengths, with everything that the detokeniser changes; two begin
+    with the text of a token that may be put before them."""
     text = ' = Title = \n \n The dogs \' end , ( 1 @,@ 000 @.@ 5 ) "  quoted "  [ x ; y ] { z } N ° C : so ! '
     pages = [text * n + "x" * n for n in (1, 2, 3, 9, 30)] + ["", "a", "\u00a0b\u2003c  d", "<s>" + text, "</s>" + text]
     path.write_text("".join(json.dumps({"page": p}) + "\n" for p in pages))
@@ -92,7 +92,7 @@ def theirs(model, pages):
 
 
 def own_task(config):
-    """lm-eval's task, its yaml as it is but for the data."""
+    """lm-eval's task from its own YAML file, with other data."""
     class Loader(yaml.SafeLoader):
         pass
 
@@ -130,7 +130,7 @@ def judge_conventions(folder):
     write_pages(pages)
     ours = judge_wikitext("<s> first", MODEL, folder / "uniform", pages)
     miss = abs(ours / theirs(MODEL, pages)["bits_per_byte,none"] - 1)
-    say(miss > 10 * TOLERANCE, f"the original is another model: {miss:.1e}")
+    say(miss > 10 * TOLERANCE, f"the original has other bits per byte: {miss:.1e} relative")
     plain = [without_bos(model, folder / f"{model.name}-plain") for model in (MODEL, folder / "uniform")]
     other = judge_wikitext("no token first", *plain, pages)
     say(abs(other / ours - 1) > 10 * TOLERANCE, f"the token before a document matters: {abs(other / ours - 1):.1e}")

@@ -1,11 +1,10 @@
 /*
- * Print the log-probability that the engine gives to each next token of each sequence, float32,
- * native byte order, on standard output.
+ * Write the log-probability that the engine computes for each next token of each sequence to
+ * standard output, float32 in native byte order, for tests/judge/judge.py to compare.
  *
  *     logprobs MODEL TOKENS SEQ_LEN
  *
- * MODEL is anything that fm_model_open reads.  This is not a test: tests/judge/judge.py compares
- * these numbers with those of transformers.
+ * MODEL is anything that fm_model_open reads.
  */
 #include <stdio.h>
 #include <stdlib.h>

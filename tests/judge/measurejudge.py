@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Judge what fm-bench quality prints of tokens, by transformers and numpy.  Run by `make judge`.
+"""Check the figures of fm-bench quality for tokens by transformers and numpy.  Run by `make judge`.
 
-transformers computes the logits of golden/tiny-mixtral and of a uniform export of it at half its width, in
-float32, of the held-out sequences; numpy makes every figure of them once more, in double.  By convention
-llama.cpp the figures are those of llama-perplexity's formulas, as tools/perplexity/perplexity.cpp of llama.cpp
-050fc7f3 has them, in its float32 and with its percentiles; the program itself is not run here.  The file that
---kl-base-out writes is read as its kl_divergence() does, and one that numpy writes is given to --kl-base.
+transformers computes the logits of golden/tiny-mixtral and of a uniform export of it at half its width for
+the held-out sequences, in float32; numpy computes every figure from them in double.  Figures by convention
+llama.cpp are also compared with the formulas of llama-perplexity, in float32 and with its percentiles, as in
+tools/perplexity/perplexity.cpp of llama.cpp 050fc7f3; the program itself is not run.  The file that
+--kl-base-out writes is read as its kl_divergence() reads it, and a file written here is given to --kl-base.
 """
 
 import json
@@ -50,13 +50,13 @@ def log_softmax(logits):
 
 
 def half(values):
-    """Of the 95 % interval of a mean over rows of equal length."""
+    """Half the width of the 95 % interval of the mean, over rows of equal length."""
     means = values.mean(1)
     return STUDENT * means.std(ddof=1) / np.sqrt(len(means))
 
 
 def figures(ours, theirs, target):
-    """All of them, in double, from log-probabilities (sequences, positions, V)."""
+    """All figures, in double, from log-probabilities (sequences, positions, V)."""
     pick = lambda x: np.take_along_axis(x, target[..., None], -1)[..., 0]
     five = lambda x: np.argsort(-x, axis=-1, kind="stable")[..., :5]
     shared = (five(ours)[..., :, None] == five(theirs)[..., None, :]).sum((-1, -2))
@@ -73,7 +73,8 @@ def figures(ours, theirs, target):
 
 
 def encode(base):
-    """scale, lowest log-probability and codes of one row of logits, as llama.cpp's log_softmax has them."""
+    """Scale, lowest log-probability and 16-bit codes of one row of logits, as llama.cpp's log_softmax makes
+    them."""
     f = np.float32
     most = base.max()
     least = max(base.min(), most - f(16))
@@ -84,7 +85,8 @@ def encode(base):
 
 
 def read_base(path):
-    """n_ctx, tokens (chunks, n_ctx) and log-probabilities (rows, n_vocab), as kl_divergence() reads them."""
+    """n_ctx, tokens (chunks, n_ctx) and log-probabilities (rows, n_vocab) of a base-logits file, as
+    kl_divergence() reads it."""
     data = path.read_bytes()
     assert data[:8] == b"_logits_"
     n_ctx, n_vocab, n_chunk = struct.unpack("<3i", data[8:20])
@@ -96,7 +98,7 @@ def read_base(path):
 
 
 def write_base(path, tokens, logits):
-    """The same file from logits (rows, n_vocab)."""
+    """Write such a file from logits (rows, n_vocab)."""
     n_vocab = logits.shape[-1]
     with path.open("wb") as file:
         file.write(b"_logits_" + struct.pack("<3i", tokens.shape[1], n_vocab, tokens.shape[0]))
@@ -107,12 +109,12 @@ def write_base(path, tokens, logits):
 
 
 def judge_base(judge, out, folder, asked, ours, theirs, target):
-    """The base-logits file, both ways."""
+    """Read the base-logits file of fm-bench, and let fm-bench read ours."""
     written, read, report = folder / "base.kld", folder / "numpy.kld", folder / "base.json"
     tool("fm-bench", "quality", "--quiet", "--model", MODEL, "--eval-tokens", HELDOUT, "--seq-len", T,
          "--precision", "f32", "--kl-base-out", written, out)  # fmt: skip
     n_ctx, tokens, have = read_base(written)
-    judge.say(n_ctx == T and (tokens == asked).all(), "--kl-base-out: the tokens, as they are in the file of tokens")
+    judge.say(n_ctx == T and (tokens == asked).all(), "--kl-base-out: the tokens equal those of the file of tokens")
     want = log_softmax(theirs).reshape(have.shape)
     counts = have > -16
     miss = np.abs(have - want)[counts].max()
@@ -128,7 +130,7 @@ def judge_base(judge, out, folder, asked, ours, theirs, target):
 
 
 def llama(ours, theirs, target):
-    """What llama-perplexity --kl-divergence prints, from raw logits: the base is kept as 16-bit numbers."""
+    """The figures that llama-perplexity --kl-divergence prints, from logits: the base's are rounded to 16 bits."""
     f = np.float32
     kl, change, same, nll = [], [], 0, []
     for logits, base, t in zip(ours.reshape(-1, ours.shape[-1]), theirs.reshape(-1, ours.shape[-1]), target.ravel()):
@@ -174,7 +176,7 @@ def main():
             target, rows = ids[:, first + 1:], (slice(None), slice(first, T - 1))
             judge.say(got["tokens"] == target.size, f"{convention}: {got['tokens']} tokens")
             compare(judge, convention, got, figures(log_softmax(ours[rows]), log_softmax(theirs[rows]), target), 1e-4)
-            if first:  # its base has 16 bits: each log-probability is off by up to 1.2e-4
+            if first:  # llama-perplexity's base has 16 bits: each log-probability is off by up to 1.2e-4
                 compare(judge, "llama-perplexity's formulas", got, llama(ours[rows], theirs[rows], target), 5e-4)
                 wrong = figures(log_softmax(ours[:, :-1]), log_softmax(theirs[:, :-1]), ids[:, 1:])
                 judge.apart("another convention", torch.tensor(got["ce"]), torch.tensor(wrong["ce"]))

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Test the Debian packages as a user gets them.  For each release of Debian they are built in a root
-# that has only the build dependencies, checked by lintian, and installed by apt in a minimal root.  There
-# the demo runs with the installed tools, the example of libfm(3) is compiled with the -dev package, and
-# pip installs the wheel; then the packages are removed.  `make packages-check`; needs root, debootstrap
-# and a network.
+# Test the Debian packages as users get them (`make packages-check`; needs root, debootstrap and a network).
+# For each release of Debian, build them in a root that has only the build dependencies, check them with
+# lintian, and install them with apt in a minimal root.  There, run the demo with the installed tools, compile
+# the example of libfm(3) with the -dev package, install the wheel with pip, and remove the packages.
 #
 #   tests/judge/packages.sh [SUITE...]    bookworm, trixie (default: both)
 #
@@ -13,12 +12,12 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 for tool in debootstrap unshare; do
     command -v $tool >/dev/null || {
-        echo "packages.sh: no $tool here"
+        echo "packages.sh: $tool is not installed"
         exit 77
     }
 done
 [ "$(id -u)" = 0 ] || {
-    echo "packages.sh: roots are made by root"
+    echo "packages.sh: debootstrap must run as root"
     exit 77
 }
 if [ -n "${FM_PACKAGES_DIR:-}" ]; then
@@ -29,7 +28,7 @@ else
 fi
 mkdir -p "$roots"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# The tags of lintian that are accepted: there is no licence yet, and the packages say so.
+# Accepted tags of lintian: no licence has been chosen yet.
 known='copyright-without-copyright-notice'
 
 say() {
@@ -71,15 +70,15 @@ build() { # build SUITE
     inside "$root" 'cd /src && make deb wheel'
     inside "$root" 'cd /src/build/deb && lintian --allow-root ./*.changes' | tee "$root/lintian"
     if grep -vE "$known" "$root/lintian" | grep -E '^[EW]:'; then
-        echo "packages.sh: lintian complains"
+        echo "packages.sh: lintian reports errors or warnings"
         return 1
     fi
     if [ -n "${FM_PACKAGES_TWICE:-}" ]; then
         sources "$root/somewhere/else"
-        # shellcheck disable=SC2016 # that shell's
+        # shellcheck disable=SC2016 # variables of the inner shell
         inside "$root" 'cd /somewhere/else && make deb wheel >/dev/null
             for f in build/deb/*.deb build/wheel/*.whl; do cmp $f /src/$f; done'
-        echo "built again at another path: the same bytes"
+        echo "a second build at another path has the same bytes"
     fi
 }
 
@@ -101,7 +100,7 @@ use() { # use SUITE
     say "$1: programs against libfm-clip-dev"
     inside "$root" 'apt-get -qq install --no-install-recommends gcc libc6-dev pkg-config /packages/libfm-clip-dev_*.deb
         apt-get -qq install --no-install-recommends python3-venv' >>"$root.log" 2>&1
-    # shellcheck disable=SC2016 # that shell's
+    # shellcheck disable=SC2016 # variables of the inner shell
     inside "$root" 'cd /demo
         zcat /usr/share/man/man3/libfm.3.gz | sed -n "/^\.Sh EXAMPLES/,/^\.Ed/p" | sed -n "/^\.Bd/,/^\.Ed/p" |
             sed "1d;\$d;s/\\\\e/\\\\/g" >family.c

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Judge exports whose experts fm-pack rounds to a format, by compressed-tensors, ModelOpt and transformers.
-Run by `make judge`; ModelOpt is asked where nvidia-modelopt is installed.
+"""Check exports whose experts fm-pack rounds to a quantised format, by compressed-tensors, ModelOpt and
+transformers.  Run by `make judge`; ModelOpt is used if nvidia-modelopt is installed.
 
-A small Qwen3-MoE, in float32 and in bfloat16, with blocks of zeros, of tiny and of huge numbers, is ranked
-and packed; a uniform export of its numbers is what the packages quantise, matrix for matrix.  From float32
-every code and scale of the export in a format must be theirs.  From bfloat16 they round quotients to
-bfloat16 once more: scales must be theirs, and our error at most theirs.  Last, transformers loads the exports that its loaders read rightly on a CPU, and
-computes the log-probabilities that the engine does from the codes.
+A small Qwen3-MoE, in float32 and in bfloat16, with blocks of zeros and of very small and large numbers, is
+ranked and packed.  The packages quantise each matrix of a uniform export with plain weights.  From float32,
+every code and scale of our export in the same format must be equal to theirs.  From bfloat16, the packages
+round quotients to bfloat16 first, so only scales must be equal, and our error must be at most theirs.  Last,
+transformers loads the exports that it reads correctly on a CPU, and must compute the log-probabilities that
+the engine computes from the codes.
 """
 
 import json
@@ -29,14 +30,16 @@ packed.H, packed.I, packed.E, packed.HEADS, packed.HEAD = 128, 256, 2, 4, 32
 packed.CT["fp8-block"][1]["block_structure"] = [128, 128]
 packed.CT["w4a16:32"] = packed.CT["w4a16"]
 packed.CT["w4a16:128"] = (*packed.CT["w4a16"][:1], packed.CT["w4a16"][1] | {"group_size": 128}, *packed.CT["w4a16"][2:])
-# --weights, what the packages call it, and how transformers 5.23 holds the experts on a CPU: None, wrong or not at all
+# The name for --weights, the packages' name, and the type in which transformers 5.23 has the experts on a CPU
+# (True: that of the scales; None: wrong values, or not loaded).
 FORMATS = [("fp8", "fp8-channel", torch.float32), ("w4a16", "w4a16:128", True),
            ("w4a16:32", "w4a16:32", True), ("nvfp4:ct", "nvfp4", None), ("mxfp4", "mxfp4", torch.bfloat16),
            ("mxfp8", "mxfp8", None), ("nvfp4", "nvfp4-modelopt", None), ("fp8-block", "fp8-block", torch.float32)]  # fmt: skip
 
 
 def checkpoint(out, dtype):
-    """With blocks that are hard; not in gate and up together, of which NVFP4 shares a scale here."""
+    """Write the checkpoint.  The blocks that are hard to round are in down, because gate and up share a scale
+    in NVFP4."""
     tensors = {}
     for key, t in packed.base().items():
         t = t.to(dtype)
@@ -71,7 +74,7 @@ def same(a, b):
 
 
 def decode(out, twin, weights, tokens):
-    """The values of an export's codes as a checkpoint, by the decoder of the tests."""
+    """Decode an export to the checkpoint `twin` by the scripts of tests/cli; returns its tensors."""
     shutil.rmtree(twin, ignore_errors=True)
     (out / "tokens.npy").write_bytes(tokens.read_bytes())
     script("fp8", "plain", out, twin, "F32") if weights == "fp8-block" else script("codes", "plain", out, twin)
@@ -80,8 +83,9 @@ def decode(out, twin, weights, tokens):
 
 
 def by_package(name, w, both):
-    """What the package makes of it; NVFP4's second scale is that of gate and up together."""
-    if name == "fp8-block":  # DeepSeek's own scales are float32, of what compressed-tensors computes in float32
+    """The tensors that the package makes of a matrix, and their values.  NVFP4's second scale is computed
+    from `both`, gate and up together."""
+    if name == "fp8-block":  # DeepSeek's scales are float32, so compressed-tensors must compute in float32
         made, back = packed.compress(name, w.float())
         return {"weight": made["weight"], "weight_scale_inv": made["weight_scale"]}, back
     if name == "nvfp4-modelopt":
@@ -123,14 +127,14 @@ def judge_format(judge, dtype, weights, name, plain, out, ours):
     for part, (equal, n) in said.items():
         twice = dtype == torch.bfloat16 and weights in ("fp8", "w4a16", "w4a16:32")
         if equal == n or not twice or part not in ("weight", "weight_packed"):
-            judge.say(equal == n, f"{label}: {part} of the package, byte for byte: {equal} of {n}")
+            judge.say(equal == n, f"{label}: {part} equal to the package's: {equal} of {n}")
     if worst:
-        judge.say(max(worst) <= 1 + 1e-6, f"{label}: our error over the package's, at most: {max(worst):.6f}")
+        judge.say(max(worst) <= 1 + 1e-6, f"{label}: our error divided by the package's, at most: {max(worst):.6f}")
 
 
 def judge_loaded(judge, weights, held, out, twin, tokens):
-    """transformers' experts from the export's own files are the values of its codes, and a model of these
-    values computes what the engine does from the codes."""
+    """transformers must load the decoded values from the export, and compute from the decoded checkpoint the
+    log-probabilities that the engine computes from the codes."""
     model = AutoModelForCausalLM.from_pretrained(twin, dtype=torch.float32, **EAGER)
     ids = np.load(tokens)
     judge.close(f"{weights}: log-probabilities", our_logprobs(out, tokens, ids.shape[1]), logprobs(model, ids))
@@ -142,7 +146,7 @@ def judge_loaded(judge, weights, held, out, twin, tokens):
 
 
 def judge_flat(judge, weights, folder, tokens):
-    """Our modelling file and the engine decode the same export."""
+    """Our modelling file and the engine must decode a ragged export to the same values."""
     ids, out = np.load(tokens), folder / "ragged"
     tool("fm-pack", "--quiet", "--force", "--budget", "0.5", "--layout", "ragged", "--weights", weights, "--export",
          out, folder / "family.fm")  # fmt: skip
@@ -173,7 +177,7 @@ def main():
                 ours = decode(folder / "out", folder / "twin", weights, model / "tokens.npy")
                 judge_format(judge, dtype, weights, name, plain, folder / "out", ours)
                 if held:
-                    held = dtype if weights.startswith("w4a16") else held  # its scales' dtype
+                    held = dtype if weights.startswith("w4a16") else held  # the scales have the model's dtype
                     judge_loaded(judge, weights, held, folder / "out", folder / "twin", model / "tokens.npy")
     print(f"roundjudge: {judge.made} judgements, {judge.failed} failed")
     sys.exit(judge.failed > 0)

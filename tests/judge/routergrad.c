@@ -1,13 +1,13 @@
 /*
- * Print the gradient that fm-recover --train router uses: that of CE + KL to the full model, for a
- * model whose experts keep the first half of their channels and whose routers have small
- * differences added.  The differences, then the gradient, float32, native byte order, on standard
- * output: (E, H) and, if the logits have a bias, (E) of each layer with experts.
+ * Write the gradient that fm-recover --train router uses, for tests/judge/routerjudge.py to compare
+ * with autograd.  It is the gradient of CE + KL to the full model, for a model whose experts keep
+ * the first half of their channels and whose routers have small differences added.  The output is
+ * the differences, then the gradient, float32 in native byte order: for each layer with experts
+ * (E, H) and, if the logits have a bias, (E).
  *
  *     routergrad MODEL TOKENS SEQ_LEN
  *
- * The first two sequences of TOKENS are the batch.  This is not a test: tests/judge/routerjudge.py
- * compares these numbers with autograd's.
+ * The first two sequences of TOKENS are the batch.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "lib/learn/recover.h"
 #include "lib/learn/tune.h"
 
-/* Numbers that differ for any two experts, small enough to keep most choices. */
+/* Differences between experts, small enough that most tokens keep their experts. */
 static void fill(float *values, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -35,7 +35,7 @@ static int print_layers(const struct fm_tune *t, struct fm_err *err)
     return FM_OK;
 }
 
-/* One step of a family of two masks, full and half. */
+/* Run one training step on a family of two masks, full and half. */
 static int step(struct fm_task *task, struct fm_err *err)
 {
     const struct fm_config *c = task->config;
@@ -80,7 +80,7 @@ static int run_all(const struct fm_run_options *run, struct fm_err *err)
     task.config = rc ? NULL : fm_model_config(task.model);
     if (!rc)
         rc = fm_calib_open(&task.calib, run, task.config, false, err);
-    task.calib.count = 2; /* in any order */
+    task.calib.count = 2; /* one batch, so their order does not matter */
     if (!rc)
         rc = step(&task, err);
     fm_calib_close(&task.calib);

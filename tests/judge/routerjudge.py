@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Judge the gradient of fm-recover --train router by autograd, on each family's model in golden/odd-*.
-Run by `make judge`.
+"""Check the gradient of fm-recover --train router by autograd, on each family's model in golden/odd-*.
+Run by `make judge`; arguments name models.
 
-tests/judge/routergrad.c takes one step of the trainer: the gradient of CE + KL of the model with half of
-each expert's channels, to the full model, by the routers' weights and the biases of their logits, at
-weights that differ a little from the checkpoint's.  transformers computes the same in float32.  A bias
-that serves only the choice of experts has no gradient and no place.  Models may be named as arguments.
+tests/judge/routergrad.c runs one step of the trainer on a model with half of each expert's channels and
+router weights that differ a little from the checkpoint's.  It prints the gradient of CE + KL to the full
+model with respect to the routers' weights and the biases of their logits.  transformers computes the same
+in float32.  A bias used only to choose experts has no gradient and is not included.
 """
 
 import subprocess
@@ -26,14 +26,14 @@ def router_of(mixture):
 
 
 def parameters_of(model):
-    """Weight, and bias if the logits have one, of each mixture, in the order of routergrad's numbers."""
+    """The weight of each router, and its bias if the logits have one, in the order of routergrad's output."""
     routers = [router_of(x) for x in oracle.mixtures_of(model)]
     bias = lambda x: [x.bias] if isinstance(getattr(x, "bias", None), torch.nn.Parameter) else []
     return [p for x in routers for p in [x.weight, *bias(x)]]
 
 
 def autograd(model, ids, differences):
-    """The gradient, flat; it ends where the differences do."""
+    """The gradient as one vector, for router weights with `differences` added."""
     M, E, I = oracle.shape_of(model)
     oracle.open_experts(model)
     with torch.no_grad():
@@ -57,8 +57,8 @@ def judge_model(judge, name):
     differences, ours = torch.from_numpy(np.frombuffer(done.stdout, np.float32).copy()).chunk(2)
     with fp8.plain(path) as plain:
         theirs = autograd(oracle.load(plain), torch.from_numpy(ids[:2].astype(np.int64)), differences)
-    judge.close(f"{name}: gradient of {len(ours)} weights of routers", ours, theirs)
-    judge.apart(f"{name}: that of the next weight", ours, theirs.roll(1))
+    judge.close(f"{name}: gradient of {len(ours)} router weights", ours, theirs)
+    judge.apart(f"{name}: the gradient shifted by one weight", ours, theirs.roll(1))
 
 
 def main():

@@ -1,9 +1,10 @@
-"""`make judge`: the wheel fm-runtime as pip installs it, without a network and without a system's
-libfm_clip.
+"""Test the wheel fm-runtime as pip installs it, without a network and without libfm_clip on the system.
+Run by `make judge`.
 
-Its examples in fm-clip(3) and the one of fm-guide(7), from the pages; the typed call and the operator
-beside the definition in float64, compiled, too; each mistake that it has to name; then a ragged export in
-transformers: the modelling file finds the library by itself, and says how to get it where it is not there.
+The examples of fm-clip(3) and fm-guide(7) are run from the pages.  The typed call and the operator, eager
+and compiled, are compared with the definition in float64.  Each wrong argument must raise the right
+exception.  Last, transformers loads a ragged export: the modelling file must find the library, and must
+say how to get it if it is missing.
 """
 
 import os
@@ -26,12 +27,12 @@ def run(*command, **more):
 
 
 def block(page, name):
-    """What the page marks as run here."""
+    """The example of a page that is marked with this program and `name`."""
     return run(sys.executable, "-B", ROOT / "tests/pages.py", "take", page, f"judge/runtimejudge.py {name}").stdout
 
 
 def problem(torch, dtype, device="cpu", seed=1):
-    """Arguments of a layer with odd sizes, an empty expert and one that keeps none, and of a call."""
+    """Arguments of a layer with odd sizes and an expert without channels, and arguments of a call."""
     draw = torch.Generator().manual_seed(seed)
     H, cap = 40, [24, 7, 0, 33, 16]
     C, E, N, K = sum(cap), len(cap), 19, 3
@@ -44,7 +45,7 @@ def problem(torch, dtype, device="cpu", seed=1):
 
 
 def definition(torch, layer, call, budgets):
-    """In float64, and the sums of absolute values that an error is measured by."""
+    """The result in float64, and the sums of absolute values to which errors are relative."""
     gate_up, down, row0, cap, widths, _ = layer
     hidden, ids, weights = call
     out = torch.zeros(2, *hidden.shape, dtype=torch.float64)
@@ -60,7 +61,7 @@ def definition(torch, layer, call, budgets):
 
 
 def call():
-    """In a process of its own, with the wheel on the path."""
+    """Run in a separate process that has the wheel on its path."""
     import fm_clip
     import torch
 
@@ -97,8 +98,8 @@ def call():
     print(" ".join(f"{str(dtype)[6:]} {off:.1e}" for dtype, off in worst.items()))
 
 
-ERROR = "fm_clip.Error"  # which is not there before a process imports it
-MISTAKES = [  # what is wrong, of which kind, what the sentence has
+ERROR = "fm_clip.Error"  # a name, because this process does not import fm_clip
+MISTAKES = [  # the mistake, the exception, a part of its text
     ("layer[0] = None", TypeError, "gate_up is a NoneType"),
     ("layer[0] = layer[0].double()", TypeError, "gate_up is float64, not float32"),
     ("layer[0] = layer[0][:-1]", ValueError, "gate_up has shape [159, 40], not [160, 40]"),
@@ -123,7 +124,7 @@ MISTAKES = [  # what is wrong, of which kind, what the sentence has
 
 
 def mistakes():
-    """In a process of its own."""
+    """Run in a separate process."""
     import fm_clip
     import torch
 
@@ -140,14 +141,14 @@ def mistakes():
             ok = type(error) is (fm_clip.Error if kind == ERROR else kind) and text in str(error)
             assert ok, f"{wrong}: {type(error).__name__}: {error}"
         else:
-            raise AssertionError(f"{wrong}: taken")
+            raise AssertionError(f"{wrong}: accepted")
     assert fm_clip.available("cpu") == "" and "mps" in fm_clip.available("mps")
     assert fm_clip.available("cuda") or torch.cuda.is_available()
-    print(len(MISTAKES), "mistakes named")
+    print(len(MISTAKES), "mistakes refused")
 
 
 def load(folder):
-    """In a process of its own: the loss of an export."""
+    """Run in a separate process: print the loss of an export."""
     import numpy
     import torch
     from transformers import AutoModelForCausalLM

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Signatures, crossed with the model-signing package of PyPI.  Part of `make judge`.
+"""Check signatures against the model-signing package of PyPI.  Run by `make judge`, and by
+judge.sh --publish.
 
-    judge.sh --publish      only this, in its own environment
-
-An export and a bundle of golden/odd-mixtral are signed by each side with keys of openssl(1) on three
-curves, and verified by the other; then each refuses what was changed after the other signed it.  One
-line for every judgement; the status is 1 where one fails.
+fm-verify and the package each sign an export and a bundle of golden/odd-mixtral with keys of openssl(1)
+on three curves; the other must verify the signature.  Then each must refuse files that were changed
+after the other signed them.  Prints a line for every judgement; the status is 1 if one fails.
 """
 
 import shutil
@@ -101,7 +100,7 @@ def crossed(folder):
 
 
 def changed(folder):
-    """What was changed after one side signed it is refused by the other, and by itself."""
+    """Both sides must refuse files that were changed after either side signed them."""
 
     def flip(target):
         data = bytearray((target / "model.safetensors").read_bytes())
@@ -109,9 +108,9 @@ def changed(folder):
         (target / "model.safetensors").write_bytes(data)
 
     changes = {
-        "a bit": flip,
-        "a file more": lambda t: (t / "notes.txt").write_text(""),
-        "a file less": lambda t: (t / "config.json").unlink(),
+        "a bit flipped": flip,
+        "a file added": lambda t: (t / "notes.txt").write_text(""),
+        "a file removed": lambda t: (t / "config.json").unlink(),
         "a file renamed": lambda t: (t / "sub-b").rename(t / "sub-c"),
     }
     pub = folder / "P-256.pub"
@@ -129,7 +128,7 @@ def changed(folder):
 
 
 def downloads(folder):
-    """What the hub and its client leave beside the files, and links of its cache."""
+    """Files that the hub and its client add to a download, and the links of the client's cache."""
     pub, target = folder / "P-256.pub", folder / "download"
     shutil.copytree(folder / "out40", target)
     signature_of(target).unlink(missing_ok=True)
@@ -137,13 +136,13 @@ def downloads(folder):
     (target / ".cache/huggingface").mkdir(parents=True)
     (target / ".cache/huggingface/x").write_text("x")
     (target / ".gitattributes").write_text("x")
-    say(theirs_verifies(target, pub)[0] == 0, "theirs passes over .cache and .gitattributes, as our signature says")
-    say(ours_verifies(target, pub)[0] == 0, "so does ours")
+    say(theirs_verifies(target, pub)[0] == 0, "theirs ignores .cache and .gitattributes, as our signature says")
+    say(ours_verifies(target, pub)[0] == 0, "ours ignores them, too")
     signature_of(target).unlink()
     theirs_signs(target, folder / "P-256.pem")
-    say(ours_verifies(target, pub)[0] == 0, "ours verifies theirs that lists files of .cache")
+    say(ours_verifies(target, pub)[0] == 0, "ours verifies a signature of theirs that lists files of .cache")
     (target / ".cache/huggingface/x").write_text("y")
-    say(ours_verifies(target, pub)[0] == 1, "and refuses it once such a file was changed")
+    say(ours_verifies(target, pub)[0] == 1, "ours refuses it after such a file was changed")
 
     snapshot = folder / "hub/models--me--mine/snapshots/0123"
     blobs = folder / "hub/models--me--mine/blobs"
@@ -154,16 +153,16 @@ def downloads(folder):
             shutil.copy(file, blobs / file.name)
             (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
     theirs_signs(snapshot, folder / "P-256.pem", "--allow_symlinks")
-    say(ours_verifies(snapshot, pub)[0] == 0, "ours verifies theirs of a snapshot in the cache")
+    say(ours_verifies(snapshot, pub)[0] == 0, "ours verifies their signature of a snapshot in the cache")
     signature_of(snapshot).unlink()
     ours_signs(snapshot, folder / "P-256.pem")
     copy = folder / "copy"
     shutil.copytree(snapshot, copy)
-    say(theirs_verifies(copy, pub)[0] == 0, "theirs verifies ours of a snapshot, on a copy without links")
+    say(theirs_verifies(copy, pub)[0] == 0, "theirs verifies our signature of a snapshot, on a copy without links")
 
 
 def other_kinds(folder):
-    """Signatures that the package makes and its command line does not verify: refused by ours."""
+    """Ours must refuse kinds of signatures that the package makes but its command line does not verify."""
     target = folder / "other"
     shutil.copytree(folder / "out40", target)
     kinds = {

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Is our encoder the tokenizers library's?  Part of `make judge`.
+"""Compare our encoder with the tokenizers library.  Run by `make judge`.
 
-    textjudge.py [STRINGS [NAME]...]  train the tokenizers (of these names), encode that many
-                                      strings with each by both, compare every id, and time both:
-                                      slower is wrong too
-    textjudge.py --sample DIR         write the sample that `make check` runs (golden/text): the
+    textjudge.py [STRINGS [NAME]...]  train the tokenizers (only these names), encode that many
+                                      strings with each by both encoders, compare every id, and
+                                      time both; being slower is a failure
+    textjudge.py --sample DIR         write the sample that `make check` uses (golden/text): the
                                       same pipelines with 1,000 entries, NAME.json, and NAME.ids:
-                                      for each string its size, its bytes, a count, so many ids,
-                                      all numbers as little-endian u16
+                                      for each string its size, its bytes, the number of its ids
+                                      and the ids, all numbers as little-endian u16
 
-Each pipeline has the component settings of the model family it is named for; its 32,000 entries
-and more are trained here, on text that this file makes up.  Strings come from a seed: words that
-were trained on, random characters of every plane, runs of white space, digits, emoji, combining
-marks in any order, code, and added tokens in the middle of it all.
+Each pipeline has the component settings of the model family it is named for.  Its vocabulary of
+at least 32,000 entries is trained here, on text that this file makes up.  Strings are made from a
+seed: words of the training text, random characters of every plane, runs of white space, digits,
+emoji, combining marks in any order, code, and added tokens between them.
 """
 import json
 import os
@@ -38,11 +38,11 @@ QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
 O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
          r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-# DeepSeek's files have carriage returns and line feeds themselves in their patterns.
+# DeepSeek's patterns contain literal carriage returns and line feeds, not escapes.
 DEEPSEEK3 = ["\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
              "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
              "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
-# Letters with case, from hexadecimal ranges.
+# Letters with case, as hexadecimal ranges.
 CASED = """41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386
 388-38a 38c 38e-3a1 3a3-3f5 3f7-481 48a-52f 531-556 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba
 1cbd-1cbf 1d00-1d2b 1d6b-1d77 1d79-1d9a 1e00-1f15 1f18-1f1d 1f20-1f45 1f48-1f4d 1f50-1f57
@@ -139,7 +139,7 @@ def piece(rng, words, added):
 
 
 def cased_piece(rng, words):
-    """What case, marks, scripts and signs part in the patterns of the later families."""
+    """Strings that the patterns of later families split by case, marks, scripts and punctuation."""
     r = rng.random()
     a, b = rng.choice(words), rng.choice(words)
     if r < 0.25:
@@ -186,7 +186,7 @@ def byte_level(regex):
 
 
 def split(pattern, matches=False):
-    """Cut at the matches of a pattern, or keep only these."""
+    """Split text at the matches of a pattern; if `matches`, keep only the matches."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Removed" if matches else "Isolated",
             "invert": matches}
 
@@ -208,7 +208,7 @@ def train_bytes(text, size, pre):
 
 
 def train_sentence(text, size):
-    """As sentencepiece's: a character alphabet, bytes for the rest, runs of spaces that merge."""
+    """Train as sentencepiece does: an alphabet of characters, bytes for others, merges of space runs."""
     t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     special = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)]
@@ -234,14 +234,14 @@ def finish(j, added, normalizer=None, pre=None, post=None, **model):
 
 
 def train_pre(text, size, pre):
-    """The same for a pre-tokenizer as a file has it."""
+    """train_bytes with a pre-tokenizer in the form of tokenizer.json."""
     t = Tokenizer(models.BPE())
     return train_bytes(text, size, Tokenizer.from_str(
         json.dumps(dict(json.loads(t.to_str()), pre_tokenizer=pre))).pre_tokenizer)
 
 
 def later_pipelines(text, size):
-    """Families that came later; their strings have cased_piece too."""
+    """The pipelines whose strings also contain pieces of cased_piece."""
     j = train_pre(text, size, split_then_bytes(LLAMA3))
     n = len(j["model"]["vocab"])
     glm = ["<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>",
@@ -304,7 +304,7 @@ def pipelines(text, size):
         token(n + i, t, rstrip=True) for i, t in enumerate(
             ["<|endoftext|>", "<|assistant|>", "<|placeholder1|>", "<|system|>", "<|end|>", "<|user|>"])]
     yield "phi35", finish(j, phi, normalizer=prepend, post=template([], {}))
-    # Flags that the families use one by one, together.
+    # All flags of added tokens at once; a family uses only some of them.
     odd = three + [token(n, "wort", single_word=True, normalized=True, special=False),
                    token(n + 1, "<l>", lstrip=True), token(n + 2, "<r>", rstrip=True),
                    token(n + 3, "a b", normalized=True, special=False),
@@ -324,7 +324,7 @@ def pipelines(text, size):
                           continuing_subword_prefix="", end_of_word_suffix="")
     j = train_bytes(text, size, pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(LLAMA3), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]))
-    # Words that no merge reaches are found whole.
+    # With ignore_merges, whole words in the vocabulary are found although no merges produce them.
     for w in ("unmergedword", "zqxjkvw", "\u0120zqxjkvw"):
         j["model"]["vocab"].setdefault(w, len(j["model"]["vocab"]))
     n = len(j["model"]["vocab"])
@@ -343,7 +343,7 @@ def pipelines(text, size):
 
 
 def all_pipelines(text, size):
-    """(name, its file, whether its strings have cased_piece)"""
+    """Yield (name, content of tokenizer.json, whether its strings use cased_piece)."""
     for name, j in pipelines(text, size):
         yield name, j, False
     for name, j in later_pipelines(text, size):
@@ -365,7 +365,7 @@ def records(strings):
 
 
 def encoder():
-    """Our program, tests/judge/encode.c."""
+    """The path of our encoder, tests/judge/encode.c."""
     return os.path.abspath(os.path.join(os.environ.get("BUILD", "build"), "tests/judge/encode"))
 
 
@@ -380,7 +380,7 @@ def ours(encode, path, strings):
 
 
 def speed(encode, path, lines):
-    """MB of text in a second of processor time, ours and theirs, the best of three."""
+    """MB of text per second of processor time, ours and theirs, the best of three runs."""
     t = Tokenizer.from_file(path)
     size = sum(len(s.encode()) for s in lines)
     best_theirs = best_ours = 1e9
@@ -449,7 +449,7 @@ def sample(folder, n=250):
 
 
 def rows(folder):
-    """rows.jsonl, and rows.npy: its ids by the tokenizer of golden/tiny-mixtral."""
+    """Write rows.jsonl, and rows.npy with its ids by the tokenizer of golden/tiny-mixtral."""
     t = Tokenizer.from_file(os.path.join(ROOT, "golden/tiny-mixtral/tokenizer.json"))
     rng, ids = random.Random(9), []
     words = make_words(rng, 300)
@@ -466,7 +466,7 @@ def rows(folder):
 
 
 def judge_chat():
-    """fm-chat2text, then our ids, beside apply_chat_template's own ids."""
+    """Compare our ids of the text from fm-chat2text with those of apply_chat_template."""
     import shutil
     from transformers import AutoTokenizer
     encode = encoder()
@@ -487,7 +487,7 @@ def judge_chat():
 
 
 def judge_commands():
-    """The commands for --tokenizer-cmd in fm(7), from the page: an id list for each JSON string, as we encode."""
+    """Run the commands for --tokenizer-cmd from fm(7); they must print our ids for each JSON string."""
     import shutil
 
     here = os.environ | {"PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"]}
@@ -514,7 +514,7 @@ def main():
         return 0
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 100000
     wrong = judge_chat() + judge_commands() + judge(n, sys.argv[2:])
-    print(f"text: {wrong} wrong" if wrong else "text: all as they should be")
+    print(f"text: {wrong} failed" if wrong else "text: ok")
     return wrong != 0
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Is a multimodal checkpoint whole again with --keep-extra?  Part of `make judge`.
+"""Check that exports with --keep-extra are complete multimodal checkpoints.  Run by `make judge`.
 
-A small Qwen3.5 and a small MiniMax-M3 with a vision part, as transformers saves them, become
-families; their padded exports with all parts are loaded by the multimodal class: nothing missing or
-left, the vision part's weights those of the original, the logits of text those of an export of the
-text class.  MiniMax-M3's has other names and needs our modelling file.
+transformers saves a small Qwen3.5 and a small MiniMax-M3 with vision parts, and a family is made of each.
+The multimodal class loads the padded export with all parts: no tensor may be missing or unused, the
+vision weights must be the original's, and the logits for text must be those of an export without the
+vision part.  MiniMax-M3's export without it has other names and needs our modelling file.
 """
 import json
 import sys
@@ -21,8 +21,8 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 EAGER = {"dtype": torch.float32, "attn_implementation": "eager", "experts_implementation": "eager"}
 
 
-# What the configuration of the whole has beside the golden one's, the layout of the text, and the part
-# of a name that marks vision.
+# Keys that the multimodal configurations have in addition to the golden ones; then, for each model, the
+# layout of the export without vision, and a part of the names of vision tensors.
 QWEN = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2}
 M3 = {
     "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
