@@ -27,8 +27,17 @@ F4 = {"num_bits": 4, "type": "float", "symmetric": True, "dynamic": False}
 I4 = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False}
 TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
 
-# What llm-compressor writes for attention in FP8 blocks and experts in NVFP4: each group has a format of its own.
-MIXED = {"self_attn": "fp8-block", "experts": "nvfp4"}
+# Mixtures: the first format whose text is in a matrix's name.  `mixed` is what llm-compressor writes for
+# attention in FP8 blocks and experts in NVFP4, each group with a format of its own; `modelopt-mixed` is
+# ModelOpt's MIXED_PRECISION.
+MIXED = {
+    "mixed": {"self_attn": "fp8-block", "experts": "nvfp4"},
+    "modelopt-mixed": {"o_proj": "mxfp8", "self_attn": "fp8-tensor", "experts": "nvfp4-modelopt"},
+}
+ALGORITHMS = {  # of ModelOpt
+    "mxfp8": {"quant_algo": "MXFP8", "group_size": 32}, "fp8-tensor": {"quant_algo": "FP8"},
+    "nvfp4-modelopt": {"quant_algo": "NVFP4", "group_size": 16},
+}  # fmt: skip
 
 # name: format, weights, activations; attention quantised too
 CT = {
@@ -92,6 +101,10 @@ def compress(name, w):
         back = q.dequantize(dtype=torch.float32, scale=scale, double_scale=second, block_sizes={-1: 16})
         return {"weight": q._quantized_data, "weight_scale": scale, "weight_scale_2": second,
                 "input_scale": torch.tensor(1.0)}, back  # fmt: skip
+    if name == "fp8-tensor":  # torch/export/quant_utils.py: to_quantized_weight
+        scale = w.abs().amax().float() / 448
+        code = (w / scale).to(torch.float8_e4m3fn)
+        return {"weight": code, "weight_scale": scale, "input_scale": torch.tensor(1.0)}, code.float() * scale
     fmt, weights = CT[name][:2]
     args = QuantizationArgs(**weights)
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
@@ -119,13 +132,15 @@ def compress(name, w):
 
 
 def make(name, out):
-    attention = CT[name][3] if name in CT else name == "mixed"
-    tensors, values = {}, {}
+    attention = CT[name][3] if name in CT else name in MIXED
+    tensors, values, layers = {}, {}, {}
     for key, t in base().items():
         if not key.endswith("_proj.weight") or not (attention or ".experts." in key):
             tensors[key] = t
             continue
-        made, values[key] = compress(next((MIXED[m] for m in MIXED if name == "mixed" and m in key), name), t)
+        form = next((x for part, x in MIXED.get(name, {}).items() if part in key), name)
+        made, values[key] = compress(form, t)
+        layers[key.removesuffix(".weight")] = ALGORITHMS.get(form)
         for part, x in made.items():
             tensors[key.removesuffix("weight") + part] = x.cpu().contiguous()
     ignore = ["lm_head", "re:.*mlp.gate$"] + ([] if attention else ["re:.*self_attn.*"])
@@ -139,10 +154,13 @@ def make(name, out):
         }  # fmt: skip
     elif name == "mixed":
         groups = {f"group_{i}": {"targets": [f"re:.*{m}.*_proj$"], "format": CT[x][0], "weights": CT[x][1],
-                                 "input_activations": CT[x][2]} for i, (m, x) in enumerate(MIXED.items())}  # fmt: skip
+                                 "input_activations": CT[x][2]} for i, (m, x) in enumerate(MIXED[name].items())}  # fmt: skip
         quantization = {"quant_method": "compressed-tensors", "format": "mixed-precision",
                         "quantization_status": "compressed", "config_groups": groups, "kv_cache_scheme": None,
                         "ignore": ignore}  # fmt: skip
+    elif name == "modelopt-mixed":
+        quantization = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+                        "quantized_layers": layers, "ignore": ["lm_head", "*mlp.gate"]}  # fmt: skip
     else:
         quantization = {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16,
                         "ignore": ["lm_head", "*mlp.gate", "*self_attn*"]}  # fmt: skip
@@ -169,5 +187,5 @@ def compare(model, values):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in [*CT, "nvfp4-modelopt", "mixed"]:
+    for name in [*CT, "nvfp4-modelopt", *MIXED]:
         make(name, Path(sys.argv[1]) / name)

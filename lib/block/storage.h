@@ -80,7 +80,7 @@ static inline int fm_storage_bits(const struct fm_storage *storage)
 /* How a tensor is stored. */
 struct fm_scheme {
     const struct fm_storage *storage; /* NULL: as plain numbers */
-    int block_rows, block_columns;
+    int block_rows, block_columns;    /* block_rows 0: one scale for the whole matrix */
 };
 
 static inline bool fm_scheme_equal(const struct fm_scheme *a, const struct fm_scheme *b)

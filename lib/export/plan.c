@@ -830,6 +830,8 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     grown.name = weight;
     int d = w->part == FM_PART_MLP_DOWN;
     bool scales = fm_stored_belongs(other, c, t->from->t.name);
+    if (scales && fm_tensor_count(&t->from->t) == 1)
+        return FM_OK; /* a number for the whole matrix */
     if (scales || (fm_stored_scale(other, c, &t->from->t) && !t->scale)) {
         fm_stored_shape(plain.shape, c, &plain, scales);
         fm_stored_shape(grown.shape, c, &grown, scales);

@@ -163,6 +163,12 @@ void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *c,
     add_all(layers, c, &scheme, dtype, scales);
 }
 
+/* Whether codes have one scale for the whole matrix: the form of a layer has no place for it. */
+static bool has_one_scale(const struct fm_scheme *scheme)
+{
+    return scheme->storage && scheme->block_rows == 0;
+}
+
 /* Whether the groups of a scheme divide the channels of an expert. */
 static bool divides(const struct fm_scheme *scheme, const struct fm_config *c)
 {
@@ -189,6 +195,11 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
         return false;
     }
     assert(m == layers->M);
+    if (has_one_scale(&scheme)) {
+        snprintf(why, FM_PACKED_WHY, "%s has one scale for a whole matrix of an expert",
+                 scheme.storage->name);
+        return false;
+    }
     if (!divides(&scheme, c)) {
         snprintf(why, FM_PACKED_WHY, "codes leave in groups of %d channels, which do not divide %d",
                  fm_scheme_group(&scheme), c->I);
@@ -230,6 +241,9 @@ static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c
     if (c->mixed)
         return fm_fail(err, FM_EFORMAT,
                        "storage is '%s', but by config.json experts of a layer differ", name);
+    if (has_one_scale(scheme))
+        return fm_fail(err, FM_EFORMAT, "storage is '%s', which experts of a bundle cannot have",
+                       name);
     if (!divides(scheme, c))
         return fm_fail(err, FM_EFORMAT,
                        "storage is '%s', whose groups of %d channels do not divide %d", name,

@@ -180,6 +180,18 @@ static int check_scale_dtype(const struct fm_storage *s, const struct fm_tensor 
                    fm_dtype_name(t->dtype), list);
 }
 
+/* FM_EFORMAT unless a tensor of scales is one number, (1) or a scalar. */
+static int check_number(const struct fm_tensor *t, struct fm_err *err)
+{
+    char has[192];
+    if (t->dims == 0 || (t->dims == 1 && t->shape[0] == 1))
+        return FM_OK;
+    fm_weights_print_shape(has, sizeof has, t->shape, t->dims);
+    return fm_fail(err, FM_EFORMAT,
+                   "tensor '%s' has shape %s, but a scale for the whole matrix is one number",
+                   t->name, has);
+}
+
 /* FM_EFORMAT unless the tensors with one value per matrix are there. */
 static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
@@ -240,6 +252,8 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
         return check_shape(s->scale, t->shape, 3, "its codes require", err);
     if (check_single(s, c, err))
         return err->code;
+    if (scheme.block_rows == 0)
+        return check_number(s->scale, err);
     uint64_t columns = fm_stored_count(c, t) / (t->shape[0] ? t->shape[0] : 1);
     const uint64_t want[] = {blocks(t->shape[0], scheme.block_rows),
                              blocks(columns, scheme.block_columns)};
@@ -456,7 +470,7 @@ int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stor
     *scales = (struct fm_scales){.scale = scale,
                                  .count = count,
                                  .columns = columns,
-                                 .block_rows = scheme.block_rows,
+                                 .block_rows = scheme.block_rows ? scheme.block_rows : (int)rows,
                                  .block_columns =
                                      scheme.block_columns ? scheme.block_columns : (int)columns,
                                  .code = storage->code};

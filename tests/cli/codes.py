@@ -7,6 +7,8 @@
     codes.py join MODEL OTHER EXPRESSION OUT   modules that match from OTHER: a mixture of schemes
     codes.py ease MODEL EXPRESSION OUT         modules that match as BF16, and in `ignore`
     codes.py gptq MODEL OUT [CASE]    W4A16 as GPTQ stores it; `codes.py gptqs` lists faults of it
+    codes.py whole MODEL OUT          fp8.py's blocks, one of each matrix, as ModelOpt's FP8
+    codes.py unite MODEL WHOLE OUT    routed experts of ModelOpt's NVFP4, and all else of such a one
     codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels of that order
@@ -87,7 +89,7 @@ def decoded(model):
             code = [E2M1[b >> s & 15] for b in data for s in (0, 4)]
         else:
             code = [CODES[b] for b in data]
-        scale, grid = numbers(tensor[base + ".weight_scale"]), tensor[base + ".weight_scale"][1]
+        scale, grid = numbers(tensor[base + ".weight_scale"]), tensor[base + ".weight_scale"][1] or [1, 1]
         if base + ".weight_global_scale" in tensor:
             factor = numbers(tensor[base + ".weight_global_scale"])[0]
             scale = [to_f32(s / factor) for s in scale]
@@ -146,6 +148,21 @@ def quantization(**keys):
     return lambda tensors, config: config["quantization_config"].update(keys)
 
 
+UP_MODULE = EXPERT.removesuffix(".")
+
+
+def layer(module, says):
+    return lambda tensors, config: config["quantization_config"]["quantized_layers"].update({module: says})
+
+
+def rename_layers(change):
+    def spoil(tensors, config):
+        layers = config["quantization_config"]["quantized_layers"]
+        config["quantization_config"]["quantized_layers"] = {change(k): v for k, v in layers.items()}
+
+    return spoil
+
+
 def second_scheme(*targets):
     def spoil(tensors, config):
         groups = config["quantization_config"]["config_groups"]
@@ -193,7 +210,23 @@ CASES = {  # of the format in front; faults.py has those that every format can h
     "w4a16 not-compressed": quantization(quantization_status="frozen"),
     "w4a16 ignored-expression": quantization(ignore=["re:.*(router|up_proj)$"]),
     "nvfp4-modelopt ignored-pattern": quantization(ignore=["lm_head", "*layers.1.*up_proj"]),
-    "nvfp4-modelopt algorithm": quantization(quant_algo="FP8"),
+    "nvfp4-modelopt algorithm": quantization(quant_algo="NVFP4_AWQ"),
+    "nvfp4-modelopt other-algorithm": quantization(quant_algo="FP8"),
+    "modelopt-mixed layers-none": lambda t, c: c["quantization_config"].pop("quantized_layers"),
+    "modelopt-mixed layers-empty": quantization(quantized_layers={}),
+    "modelopt-mixed layers-list": quantization(quantized_layers=[UP_MODULE]),
+    "modelopt-mixed layer-word": layer(UP_MODULE, "NVFP4"),
+    "modelopt-mixed layer-algorithm": layer(UP_MODULE, {"quant_algo": "W4A8_AWQ"}),
+    "modelopt-mixed layer-group": layer(UP_MODULE, {"quant_algo": "NVFP4", "group_size": 32}),
+    "modelopt-mixed layer-other": layer(UP_MODULE, {"quant_algo": "FP8"}),
+    "modelopt-mixed layer-missing": lambda t, c: c["quantization_config"]["quantized_layers"].pop(UP_MODULE),
+    "modelopt-mixed query-other": layer("model.layers.1.self_attn.q_proj", {"quant_algo": "MXFP8", "group_size": 32}),
+    "modelopt-mixed output-other": layer("model.layers.1.self_attn.o_proj", {"quant_algo": "FP8"}),
+    "modelopt-mixed norm-listed": layer("model.layers.1.input_layernorm", {"quant_algo": "FP8"}),
+    "modelopt-mixed part-unread": layer("mtp.layers.0.mlp.experts", {"quant_algo": "FP8_PB_WO", "group_size": 128}),
+    "modelopt-mixed names-wrapped": rename_layers(lambda name: name.replace("model.", "model.language_model.", 1)),
+    "modelopt-mixed names-outside": rename_layers(lambda name: "language_model." + name),
+    "modelopt-mixed names-parents": rename_layers(lambda name: re.sub(r"(experts)\..*", r"\1", name)),
 }
 
 
@@ -256,6 +289,34 @@ def gptq(model, out, case="none"):
             GPTQ[case](tensors, quant)
 
     write(model, out, tensors, edit)
+
+
+def whole(model, out):
+    """FP8 in blocks as large as the matrices as ModelOpt stores it: one scale for each."""
+    tensors = {}
+    for name, t in read(model).items():
+        scale = name.endswith("_scale_inv")
+        tensors[name.removesuffix("_inv") if scale else name] = (t[0], [], t[2]) if scale else t
+
+    def edit(config):
+        config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}
+
+    write(model, out, tensors, edit)
+
+
+def unite(model, rest, out):
+    """ModelOpt's MIXED_PRECISION: NVFP4 of the routed experts, FP8 of all else."""
+    routed = re.compile(r"\.(?<!shared_)experts\.")
+    tensors = {k: t for k, t in read(rest).items() if not routed.search(k)}
+    tensors |= {k: t for k, t in read(model).items() if routed.search(k)}
+    algorithms = {"U8": {"quant_algo": "NVFP4", "group_size": 16}, "F8_E4M3": {"quant_algo": "FP8"}}
+    layers = {k.removesuffix(".weight"): algorithms[t[0]] for k, t in tensors.items()
+              if k.endswith(".weight") and t[0] in algorithms}  # fmt: skip
+
+    def edit(config):
+        config["quantization_config"] = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+
+    write(rest, out, tensors, edit)
 
 
 def gptq_poke(end, at, data):
@@ -602,5 +663,5 @@ if __name__ == "__main__":
     if sys.argv[1] in ("cases", "twists", "gptqs"):
         print(*{"cases": CASES, "twists": TWISTS, "gptqs": GPTQ}[sys.argv[1]], sep="\n")
         sys.exit()
-    {"flat": flat, "twist": twist, "join": join, "ease": ease, "gptq": gptq, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
+    {"flat": flat, "twist": twist, "join": join, "ease": ease, "gptq": gptq, "whole": whole, "unite": unite, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
      "blank": blank}[sys.argv[1]](*sys.argv[2:])

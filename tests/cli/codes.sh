@@ -8,6 +8,17 @@ for name in odd-qwen3 odd-dsv3 odd-glm5; do
     [ $name != odd-dsv3 ] || python3 "$here/rounded.py" integers wide int4-$name 8
     rm -r wide
 done
+# ModelOpt's MIXED_PRECISION with shared experts, which become wider in a uniform export
+python3 "$here/codes.py" resize "$GOLDEN/odd-dsv3" wide 64
+python3 "$here/fp8.py" quantise wide blocks 4096 4096
+python3 "$here/codes.py" whole blocks whole
+fm-rank -q -m wide -t wide/tokens.npy --precision f32 --channel-group 16 -o ranked >/dev/null
+fm-train -q -m wide -t wide/tokens.npy --precision f32 --method saliency --budget-step 0.3 -o trained ranked \
+    >/dev/null 2>&1
+fm-pack -q -m wide -o family.fm trained >/dev/null
+fm-pack -q --export rounded --budget 0 --layout uniform --weights nvfp4 family.fm >/dev/null
+python3 "$here/codes.py" unite rounded whole united-odd-dsv3
+rm -r wide blocks whole rounded ranked trained family.fm
 # Sizes of what records measured figures differ between CPUs by some digits: they are left out.
 verify() {
     fm-verify -q "$@" | sed 's/ items, .*B:/ items:/'
@@ -19,7 +30,7 @@ run() { # run MODEL: its ranking, masks and bundle
         -o trained ranked >/dev/null 2>&1
     fm-pack -q -m "$1" -f -o family.fm trained
 }
-for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
+for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed modelopt-mixed; do
     echo "== $model"
     from=$GOLDEN/packed/$model
     python3 "$here/codes.py" plain "$from" twin
@@ -42,7 +53,7 @@ for model in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed;
     fm-pack -q -m twin -o none.fm trained 2>&1 | sed 's/has digest.*it has [0-9a-f]*;/...;/'
     rm -r twin
 done
-for model in mxfp4 fp8-odd-qwen3 fp8-odd-glm5 int4-odd-dsv3 fp8-odd-dsv3; do
+for model in mxfp4 fp8-odd-qwen3 fp8-odd-glm5 int4-odd-dsv3 united-odd-dsv3 fp8-odd-dsv3; do
     echo "== $model"
     fm-rank -n -m $model -t $model/tokens.npy 2>/dev/null | grep -E '^(stored|plain|codes)'
     run $model | grep -E '^(stored|plain|codes)'
@@ -120,6 +131,20 @@ for other in 'mxfp4 .*experts.*down_proj' 'plain .*layers\.1\..*experts\.2\.'; d
     fm-pack --list joined.fm | grep 'stored as'
     rm -r joined joined.fm twin
 done
+echo "== one scale for a whole matrix of an expert"
+python3 "$here/fp8.py" quantise "$GOLDEN/odd-qwen3" blocks 4096 4096
+python3 "$here/codes.py" whole blocks joined
+python3 "$here/codes.py" plain joined twin
+fm-rank -n -m joined -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
+run joined | grep codes
+fm-rank -q -m twin -t twin/tokens.npy --precision f32 -f -o twin.fm >/dev/null
+cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
+    echo "scores of the float32 twin"
+verify --function -m joined -t twin/tokens.npy family.fm | tail -n 1
+said fm-pack -q -m joined --weights keep -f -o none.fm trained
+python3 "$here/forge.py" family.fm liar.fm 'b.manifest["model"].update(storage="fp8-tensor", scales="F32")'
+said fm-verify -q liar.fm
+rm -r blocks joined twin liar.fm
 echo "== a scheme of one expert, and one of no expert"
 python3 "$here/codes.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/fp8-channel" '.*experts\.3\.' joined
 fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes

@@ -32,6 +32,7 @@ FORMS = {
     "mxfp4": ("packed/mxfp4", UP, ".weight_packed", ".weight_scale"),
     "mxfp8": ("packed/mxfp8", UP, ".weight", ".weight_scale"),
     "mixed": ("packed/mixed", "model.layers.1.self_attn.q_proj", ".weight", ".weight_scale"),
+    "modelopt-mixed": ("packed/modelopt-mixed", "model.layers.1.self_attn.q_proj", ".weight", ".weight_scale"),
     "fp8": ("odd-fp8", UP, ".weight", ".weight_scale_inv"),
     "gpt-oss": ("odd-gptoss", "model.layers.1.mlp.experts.down_proj", "_blocks", "_scales"),
     "gptq": ("packed/w4a16", UP, ".qweight", ".scales"),
@@ -62,7 +63,7 @@ class Form:
 def poke(name, data, element=1):
     def spoil(tensors, config):
         dtype, shape, old = tensors[name]
-        at = element * len(data)
+        at = element * len(data) if len(old) > len(data) else 0
         tensors[name] = dtype, shape, old[:at] + data + old[at + len(data) :]
 
     return spoil
@@ -159,9 +160,12 @@ def cases(form):
     made, dtype = {}, form.tensors[form.scales][0]
     made["no fault"] = lambda tensors, config: None
     made["scales missing"] = drop(form.scales)
-    made["scales short"] = half(form.scales)
-    made["scales flat"] = reshape(form.scales, lambda shape: [*shape[:-2], shape[-2] * shape[-1]])
-    made["scales turned"] = reshape(form.scales, lambda shape: [*shape[:-2], shape[-1], shape[-2]])
+    if form.tensors[form.scales][1]:
+        made["scales short"] = half(form.scales)
+        made["scales flat"] = reshape(form.scales, lambda shape: [*shape[:-2], shape[-2] * shape[-1]])
+        made["scales turned"] = reshape(form.scales, lambda shape: [*shape[:-2], shape[-1], shape[-2]])
+    else:
+        made["scales of two"] = lambda t, c: t.update({form.scales: (dtype, [2], 2 * t[form.scales][2])})
     made["scales one dimension more"] = reshape(form.scales, lambda shape: [*shape, 1])
     made["scales dtype"] = retype(form.scales)
     kinds = {"NaN": NAN, "infinite": INFINITE, "zero": ZERO, "negative": NEGATIVE}

@@ -1,49 +1,151 @@
 /*
- * NVFP4 as NVIDIA's ModelOpt writes it: `X.weight` U8 (N, K / 2), two codes E2M1 a byte, the first
- * in its low half; `X.weight_scale` F8_E4M3 (N, K / 16); and `X.weight_scale_2`, one F32 by which
- * these are multiplied.  `X.input_scale` is for servers.  Its other algorithms are refused.
+ * Formats of NVIDIA's ModelOpt, by `quant_algo`; a value is its code times its scale:
  *
- * Source: nvidia-modelopt 0.47, torch/quantization/qtensor/nvfp4_tensor.py.
+ *     NVFP4, W4A16_NVFP4  X.weight U8 (N, K / 2), two codes E2M1 a byte, the first in its low half;
+ *                         X.weight_scale F8_E4M3 (N, K / 16), multiplied by X.weight_scale_2
+ *     FP8                 X.weight F8_E4M3 (N, K); X.weight_scale, one number
+ *     MXFP8               X.weight F8_E4M3 (N, K); X.weight_scale U8 (N, K / 32), powers of two
+ *     MIXED_PRECISION     one of these for each module that `quantized_layers` lists; all other
+ *                         modules are plain numbers
+ *
+ * `X.input_scale` is for servers.  Other algorithms are refused by name, in `quantized_layers`
+ * where the module is one that is read.
+ *
+ * Source: nvidia-modelopt 0.47, torch/quantization/qtensor and torch/export (quant_utils.py,
+ * convert_hf_config.py).
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/block/block.h"
 #include "lib/block/storage.h"
 
-#define BLOCK 16
+#define MODULE_BYTES 512 /* longer than any module's name */
 
 static const char *const activations[] = {".input_scale", NULL};
 
 static int read_modelopt(struct fm_config *c, const cJSON *json, struct fm_err *err);
 
-const struct fm_storage fm_modelopt = {.name = "nvfp4",
+/* Common to all algorithms. */
+#define SCHEME(label, kind, type)                                                                  \
+    .name = label, .code = kind, .codes = type, .written = FM_BF16, .weight = ".weight",           \
+    .codes_end = ".weight", .scale_end = ".weight_scale", .carried = activations
+
+const struct fm_storage fm_modelopt = {SCHEME("nvfp4", FM_CODE_E2M1, FM_U8),
                                        .method = "modelopt",
                                        .read = read_modelopt,
-                                       .code = FM_CODE_E2M1,
-                                       .codes = FM_U8,
-                                       .written = FM_BF16,
                                        .whole = true,
-                                       .weight = ".weight",
-                                       .codes_end = ".weight",
-                                       .scale_end = ".weight_scale",
                                        .scale_dtypes = 1u << FM_F8_E4M3,
                                        .zeros = true,
-                                       .factor_end = ".weight_scale_2",
-                                       .carried = activations};
+                                       .factor_end = ".weight_scale_2"};
+
+static const struct fm_storage fp8 = {SCHEME("fp8-tensor", FM_CODE_E4M3, FM_F8_E4M3),
+                                      .scale_dtypes = 1u << FM_F32};
+
+static const struct fm_storage mxfp8 = {SCHEME("mxfp8", FM_CODE_E4M3, FM_F8_E4M3), .exact = true,
+                                        .whole = true, .scale_dtypes = 1u << FM_U8};
+
+static const struct {
+    const char *name;
+    struct fm_scheme scheme;
+} algorithms[] = {
+    {"NVFP4", {&fm_modelopt, 1, 16}},
+    {"W4A16_NVFP4", {&fm_modelopt, 1, 16}},
+    {"FP8", {&fp8, 0, 0}},
+    {"MXFP8", {&mxfp8, 1, 32}},
+};
+
+/* The scheme of an object's quant_algo and group_size; storage NULL if the algorithm is not
+ * supported.  FM_ECONFIG if the group has another size. */
+static int read_algorithm(struct fm_scheme *scheme, const cJSON *json, struct fm_err *err)
+{
+    const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
+    *scheme = (struct fm_scheme){0};
+    for (size_t i = 0; algo && i < sizeof algorithms / sizeof *algorithms; i++)
+        if (strcmp(algo, algorithms[i].name) == 0)
+            *scheme = algorithms[i].scheme;
+    double want = scheme->block_columns, size = want;
+    if (want == 0)
+        return FM_OK;
+    int rc = fm_json_opt_double(json, "group_size", 1, 1e9, &size, err);
+    if (rc || size == want)
+        return rc;
+    return fm_fail(err, FM_ECONFIG, "group_size %g of %s is not supported (only %g)", size, algo,
+                   want);
+}
+
+static int fail_algorithm(const cJSON *json, struct fm_err *err)
+{
+    const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
+    return fm_fail(err, FM_ECONFIG,
+                   "quant_algo '%.32s' is not supported (only NVFP4, W4A16_NVFP4, FP8, MXFP8 and "
+                   "MIXED_PRECISION of these); use the model's BF16 original",
+                   algo ? algo : "");
+}
+
+/* The name that a module of a multimodal checkpoint has in its text part (formats/tensor/hftext.h);
+ * other names are unchanged. */
+static void cut_name(char name[MODULE_BYTES], const char *module)
+{
+    static const char *const before[] = {"model.language_model.", "language_model.model."};
+    static const char head[] = "language_model.lm_head";
+    snprintf(name, MODULE_BYTES, "%s", module);
+    for (int i = 0; i < 2; i++)
+        if (strncmp(module, before[i], strlen(before[i])) == 0)
+            snprintf(name, MODULE_BYTES, "model.%s", module + strlen(before[i]));
+    if (strcmp(module, head) == 0)
+        snprintf(name, MODULE_BYTES, "lm_head");
+}
+
+/* Read an entry of quantized_layers. */
+static int add_layer(struct fm_config *c, const cJSON *layer, struct fm_err *err)
+{
+    char name[MODULE_BYTES];
+    struct fm_scheme scheme;
+    cut_name(name, layer->string);
+    if (read_algorithm(&scheme, layer, err))
+        return err->code;
+    bool head = strcmp(name, "lm_head") == 0;
+    if (!scheme.storage && (head || strncmp(name, "model.", 6) == 0))
+        return fail_algorithm(layer, err);
+    if (!scheme.storage) /* of a part that no tool reads */
+        return FM_OK;
+    if (!c->schemes) {
+        c->storage = scheme.storage;
+        c->block_rows = scheme.block_rows;
+        c->block_columns = scheme.block_columns;
+    }
+    return fm_schemes_add(c, name, &scheme, err);
+}
+
+static int read_mixed(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *layers = cJSON_GetObjectItemCaseSensitive(json, "quantized_layers"), *layer;
+    if (!cJSON_IsObject(layers))
+        return fm_fail(err, FM_EFORMAT, "key 'quantized_layers' is missing or no object");
+    cJSON_ArrayForEach(layer, layers)
+    {
+        if (add_layer(c, layer, err))
+            return fm_within(err, "quantized_layers: '%.80s'", layer->string);
+    }
+    if (!c->schemes)
+        return fm_fail(err, FM_EFORMAT, "key 'quantized_layers' lists no module that is read");
+    fm_schemes_done(c);
+    return FM_OK;
+}
 
 static int read_modelopt(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
-    double size = BLOCK;
-    if (!algo || (strcmp(algo, "NVFP4") != 0 && strcmp(algo, "W4A16_NVFP4") != 0))
-        return fm_fail(err, FM_ECONFIG,
-                       "quant_algo '%.32s' is not supported (only NVFP4 and W4A16_NVFP4); use the "
-                       "model's BF16 original",
-                       algo ? algo : "");
-    int rc = fm_json_opt_double(json, "group_size", 1, 1e9, &size, err);
-    if (!rc && size != BLOCK)
-        rc = fm_fail(err, FM_ECONFIG, "group_size %g is not supported (only %d)", size, BLOCK);
-    c->block_rows = 1;
-    c->block_columns = BLOCK;
-    return rc;
+    struct fm_scheme scheme;
+    if (algo && strcmp(algo, "MIXED_PRECISION") == 0)
+        return read_mixed(c, json, err);
+    if (read_algorithm(&scheme, json, err))
+        return err->code;
+    if (!scheme.storage)
+        return fail_algorithm(json, err);
+    c->storage = scheme.storage;
+    c->block_rows = scheme.block_rows;
+    c->block_columns = scheme.block_columns;
+    return FM_OK;
 }
