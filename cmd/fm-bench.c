@@ -77,24 +77,50 @@ static int record(const struct fm_cli *cli, const struct fm_record *e,
     return rc;
 }
 
+/* Of a dry run (else NULL): what the measurement takes, after the text and in the JSON object. */
+static cJSON *with_cost(cJSON *json, FILE *out, const struct fm_estimate *dry)
+{
+    if (dry) {
+        fm_show_cost(out, dry);
+        fm_show_cost_json(json, dry);
+    }
+    return json;
+}
+
+/* Measurements one after another. */
+static void add_cost(struct fm_estimate *sum, const struct fm_estimate *e)
+{
+    sum->memory = e->memory > sum->memory ? e->memory : sum->memory;
+    sum->spill = e->spill > sum->spill ? e->spill : sum->spill;
+    sum->read += e->read;
+    sum->sweeps += e->sweeps;
+    sum->flops += e->flops;
+    struct fm_forecast before = sum->forecast;
+    sum->precision = e->precision;
+    sum->forecast = e->forecast;
+    sum->forecast.seconds_least += before.seconds_least;
+    sum->forecast.seconds_most += before.seconds_most;
+}
+
 /* Measure an exported directory. */
 static int exported(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     struct fm_record e = {0};
+    struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_record_benchmark benchmark;
     struct fm_cli_text text;
     int rc = fm_options_check(cli, EXPORTED, "for an exported directory", err);
     if (!rc)
         rc = read_benchmark(&benchmark, o, err);
     if (!rc)
-        rc = fm_bench_exported(&cli->run, o->budgets, &o->how, cli->dry_run, &e, err);
+        rc = fm_bench_exported(&cli->run, o->budgets, &o->how, dry, &e, err);
     if (!rc && o->record && !cli->dry_run)
         rc = record(cli, &e, &benchmark, err);
     if (!rc)
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
         fm_results_exported(text.out, &e);
-        rc = fm_cli_result(cli, &text, fm_results_exported_json(&e), err);
+        rc = fm_cli_result(cli, &text, with_cost(fm_results_exported_json(&e), text.out, dry), err);
     }
     fm_bench_exported_release(&e);
     return rc;
@@ -105,6 +131,7 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
 {
     int n = cli->operands - 1, rc = FM_OK;
     struct fm_record *e = fm_alloc((size_t)n, sizeof *e, "figures", err);
+    struct fm_estimate sum = {0}, estimate;
     struct fm_cli own = *cli;
     struct fm_cli_text text;
     if (!e)
@@ -126,7 +153,10 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
         rc = fm_options_check(cli, EXPORTED, "for exported directories", err);
     for (int i = 0; i < n && !rc; i++) {
         own.run.inputs.stream = cli->operand[i + 1];
-        rc = fm_bench_exported(&own.run, NULL, &o->how, cli->dry_run, &e[i], err);
+        rc =
+            fm_bench_exported(&own.run, NULL, &o->how, cli->dry_run ? &estimate : NULL, &e[i], err);
+        if (!rc && cli->dry_run)
+            add_cost(&sum, &estimate);
     }
     for (int i = 1; i < n && !rc; i++)
         if (e[i].T != e[0].T || strcmp(e[i].digest, e[0].digest) != 0)
@@ -138,7 +168,10 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
         fm_results_compared(text.out, e, cli->operand + 1, n);
-        rc = fm_cli_result(cli, &text, fm_results_compared_json(e, cli->operand + 1, n), err);
+        rc = fm_cli_result(cli, &text,
+                           with_cost(fm_results_compared_json(e, cli->operand + 1, n), text.out,
+                                     cli->dry_run ? &sum : NULL),
+                           err);
     }
     for (int i = 0; i < n; i++)
         fm_bench_exported_release(&e[i]);
@@ -170,6 +203,7 @@ static int settle_how(struct fm_bench_how *how, int convention, struct fm_err *e
 static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *err)
 {
     struct fm_bench_quality q;
+    struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_cli_text text;
     if (!fm_inputs_first(&cli->run.inputs) && !fm_inputs_evaluate(&cli->run.inputs) &&
         !o->how.kl_base)
@@ -183,7 +217,7 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
         return exported(cli, o, err);
     if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
         return err->code;
-    int rc = fm_bench_quality(&cli->run, o->budgets, &o->how, cli->dry_run, &q, err);
+    int rc = fm_bench_quality(&cli->run, o->budgets, &o->how, dry, &q, err);
     if (!rc && o->plot && !cli->dry_run)
         rc = fm_cli_settle_side(
             "--plot", o->plot,
@@ -192,7 +226,7 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
         rc = fm_cli_text_open(&text, err);
     if (!rc) {
         fm_results_quality(text.out, &q);
-        rc = fm_cli_result(cli, &text, fm_results_quality_json(&q), err);
+        rc = fm_cli_result(cli, &text, with_cost(fm_results_quality_json(&q), text.out, dry), err);
     }
     fm_bench_quality_release(&q);
     return rc;

@@ -520,6 +520,7 @@ static void settle_run(struct fm_run_options *run)
     run->machine.device = device[chosen.device];
     run->machine.precision = chosen.precision == IN_BF16 ? FM_PRECISION_BF16 : FM_PRECISION_F32;
     run->machine.precision_auto = chosen.precision == IN_EITHER;
+    run->machine.memory_firm = run->machine.memory > 0;
     run->inputs.token_dtype = token_type[chosen.token_dtype];
     run->inputs.tokens = chosen.tokens[0];
     for (int i = 0; i + 1 < FM_INPUTS_MAX; i++)

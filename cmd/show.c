@@ -124,6 +124,30 @@ static uint64_t later(const struct fm_estimate *p)
     return 2 * (p->written > p->stored ? p->written : p->stored);
 }
 
+void fm_show_cost(FILE *out, const struct fm_estimate *p)
+{
+    fm_show_bytes(out, "memory", p->memory, "resident, at most");
+    fm_show_bytes(out, "spill", p->spill, "temporary files");
+    fm_show_bytes(out, "read", p->read, "weights read");
+    fprintf(out, "%-9s%12llu  over the model\n", "sweeps", (unsigned long long)p->sweeps);
+    fprintf(out, "%-9s%12.3g  in matrix products, %s\n", "flops", p->flops, p->precision);
+    forecast_text(out, p);
+}
+
+void fm_show_cost_json(cJSON *o, const struct fm_estimate *p)
+{
+    fm_json_add_bool(o, "dry_run", 1);
+    fm_json_add_uint(o, "memory", p->memory);
+    fm_json_add_uint(o, "spill", p->spill);
+    fm_json_add_uint(o, "read", p->read);
+    fm_json_add_uint(o, "sweeps", p->sweeps);
+    fm_json_add_double(o, "flops", p->flops);
+    fm_json_add_double(o, "rate", p->forecast.rate_least);
+    fm_json_add_double(o, "rate_most", p->forecast.rate_most);
+    fm_json_add_double(o, "seconds", p->forecast.seconds_most);
+    fm_json_add_double(o, "seconds_least", p->forecast.seconds_least);
+}
+
 static void estimate_text(FILE *out, const struct fm_estimate *p)
 {
     if (p->method)

@@ -36,6 +36,10 @@ void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
 
+/* What a measurement will take, as lines and as fields of a JSON object with "dry_run". */
+void fm_show_cost(FILE *out, const struct fm_estimate *estimate);
+void fm_show_cost_json(cJSON *o, const struct fm_estimate *estimate);
+
 /* Print as the result that an output is up to date. */
 int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodate,
                      struct fm_err *err);

@@ -318,6 +318,18 @@ static void note_peak(struct scratch *s)
     s->peak = all > s->peak ? all : s->peak;
 }
 
+void fm_scratch_reserve(size_t bytes)
+{
+    struct scratch *s = scratch();
+    size_t all = 0;
+    for (size_t c = 0; c < CHUNKS; c++)
+        all += s->bytes[c];
+    if (s->chunk > 0 || s->used > 0 || (s->bytes[0] >= bytes && all == s->bytes[0]))
+        return;
+    s->peak = bytes > s->peak ? bytes : s->peak;
+    join_chunks(s);
+}
+
 void *fm_scratch(size_t bytes)
 {
     struct scratch *s = scratch();

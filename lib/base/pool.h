@@ -74,6 +74,9 @@ struct fm_mark {
 };
 struct fm_mark fm_scratch_mark(void);
 void *fm_scratch(size_t bytes);
+/* Before the first block of an empty stack: have one chunk with room for `bytes`, in place of what
+ * earlier uses left, so that the stack never takes the sum of two uses. */
+void fm_scratch_reserve(size_t bytes);
 static inline float *fm_scratch_floats(size_t n)
 {
     return fm_scratch(n * sizeof(float));

@@ -233,6 +233,17 @@ static void settle(struct match *s, struct fm_baseline_row *row, bool experts)
     }
 }
 
+/* FM_EUSAGE if measuring the masks that were added takes too much memory. */
+static int plan(const struct match *s, const struct fm_adapter *adapter, struct fm_err *err)
+{
+    struct fm_estimate estimate;
+    struct fm_quality_subject subject = {
+        .model = s->model, .held = &s->held, .adapter = adapter, .masks = s->masks, .kept = 1};
+    fm_model_use(s->model, s->ops);
+    fm_quality_plan(&estimate, &subject, s->contest->run);
+    return fm_estimate_fits(&estimate, s->contest->run, err);
+}
+
 /* Measure the masks that were added, in this order of channels (NULL: that of the file). */
 static int measure_row(struct match *s, struct fm_baseline_row *row, const int32_t *order,
                        const struct fm_adapter *adapter, struct fm_err *err)
@@ -241,6 +252,8 @@ static int measure_row(struct match *s, struct fm_baseline_row *row, const int32
     bool experts = fm_contest_rule(row->baseline)->kind == FM_CONTEST_EXPERTS;
     if (s->masks == 0)
         return FM_OK;
+    if (plan(s, adapter, err))
+        return err->code;
     if (order)
         fm_model_rank(s->model, order);
     int rc = experts ? fm_quality_measure_closed(s->quality, s->model, s->ops, &s->held, s->widths,
@@ -350,7 +363,9 @@ static int measure_packed(struct match *s, struct fm_baseline_row *row, const ch
                           const struct fm_masks *family, struct fm_err *err)
 {
     struct fm_model *checkpoint = s->model;
-    int rc = fm_model_open(&s->model, path, fm_machine_memory(&s->contest->run->machine) / 2, err);
+    uint64_t memory = fm_machine_memory(&s->contest->run->machine) / 2;
+    fm_model_limit(checkpoint, memory); /* it keeps nothing meanwhile */
+    int rc = fm_model_open(&s->model, path, memory, err);
     add_family(s, family);
     if (!rc)
         rc = measure_row(s, row, NULL, NULL, err);

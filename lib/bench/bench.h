@@ -16,6 +16,7 @@
 #include "lib/bench/convention.h"
 #include "lib/bench/meter.h"
 #include "lib/bench/pytorch.h"
+#include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
@@ -60,11 +61,12 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
  * run->inputs.tokens, cut into windows by how->convention; or those of how->kl_base, and then the
  * comparison is with that file instead of the full width. how->kl_base_out is NULL. budgets:
  * "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from
- * run->inputs.seed.  With `dry_run` rows are chosen and nothing is measured.  Release in any case.
+ * run->inputs.seed.  With an `estimate` (else NULL), rows are chosen, that is filled, and nothing
+ * is measured.  FM_EUSAGE if run's memory is too small.  Release in any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
-                     const struct fm_bench_how *how, bool dry_run, struct fm_bench_quality *result,
-                     struct fm_err *err);
+                     const struct fm_bench_how *how, struct fm_estimate *estimate,
+                     struct fm_bench_quality *result, struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
 
 /* --- io: pack, export and verify next to cp and xxhsum --- */

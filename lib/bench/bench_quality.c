@@ -12,6 +12,7 @@
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"
 #include "lib/base/mem.h"
+#include "lib/learn/forecast.h"
 #include "lib/learn/quality.h"
 
 #include "lib/stage/budgets.h"
@@ -40,7 +41,7 @@ struct subject {
 /* A bundle has its own weights, with the adapter in them; a stage stream needs --model. */
 static int open_model(struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {
-    uint64_t memory = fm_machine_memory(&run->machine);
+    uint64_t memory = fm_machine_memory(&run->machine) / 2;
     const cJSON *stage = cJSON_GetObjectItemCaseSensitive(s->bundle.manifest, "stage");
     if (cJSON_IsString(stage) && strcmp(stage->valuestring, "pack") == 0)
         return run->inputs.model ? fm_fail(err, FM_EUSAGE,
@@ -171,11 +172,26 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
     return rc;
 }
 
-static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_run_options *run,
-                   struct fm_err *err)
+/* What measuring the rows takes. */
+static void plan(struct fm_estimate *estimate, const struct fm_bench_quality *q, struct subject *s,
+                 const struct fm_run_options *run)
+{
+    double kept = 0;
+    for (int r = 0; r < q->rows; r++)
+        kept += 1 - fm_masks_budget(&s->budgets.masks, q->row[r].mask);
+    struct fm_quality_subject subject = {.model = s->model,
+                                         .held = &s->text.held,
+                                         .detail = &s->text.detail,
+                                         .adapter = s->adapted ? &s->adapter : NULL,
+                                         .masks = q->rows * FM_BENCH_KINDS,
+                                         .kept = kept / q->rows};
+    fm_quality_plan(estimate, &subject, run);
+}
+
+static int measure(struct fm_bench_quality *q, struct subject *s, const struct fm_ops *ops,
+                   const struct fm_run_options *run, struct fm_err *err)
 {
     const struct fm_masks *f = &s->budgets.masks;
-    const struct fm_ops *ops;
     int masks = q->rows * FM_BENCH_KINDS;
     size_t experts = (size_t)f->M * (size_t)f->E;
     uint32_t *widths = fm_alloc((size_t)masks * experts, sizeof *widths, "widths", err);
@@ -186,9 +202,7 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
     s->text.detail.spread = spread;
     s->text.detail.base = &base;
     s->text.detail.base_spread = &base_spread;
-    int rc = widths && quality && spread
-                 ? fm_machine_ops(&ops, &run->machine, fm_model_dtype(s->model), err)
-                 : err->code;
+    int rc = widths && quality && spread ? FM_OK : err->code;
     if (!rc)
         rc = fill_widths(widths, q, s, run->inputs.seed, err);
     if (!rc)
@@ -208,14 +222,25 @@ static int measure(struct fm_bench_quality *q, struct subject *s, const struct f
 }
 
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
-                     const struct fm_bench_how *how, bool dry_run, struct fm_bench_quality *result,
-                     struct fm_err *err)
+                     const struct fm_bench_how *how, struct fm_estimate *estimate,
+                     struct fm_bench_quality *result, struct fm_err *err)
 {
     struct subject s = {0};
+    struct fm_estimate own;
+    const struct fm_ops *ops;
     *result = (struct fm_bench_quality){0};
     int rc = open_subject(&s, how, run, err);
     if (!rc)
         rc = choose_rows(result, &s.budgets.masks, budgets, err);
+    if (!rc)
+        rc = fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err);
+    if (!rc) {
+        fm_model_use(s.model, ops);
+        estimate = estimate ? estimate : &own;
+        plan(estimate, result, &s, run);
+        estimate->precision = fm_machine_precision(ops);
+        rc = fm_estimate_fits(estimate, run, err);
+    }
     if (!rc) {
         result->sequences = s.text.held.count;
         result->T = s.text.held.T;
@@ -227,8 +252,8 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
         result->reference = how->kl_base        ? FM_BENCH_FILE
                             : run->inputs.model ? FM_BENCH_ORIGINAL
                                                 : FM_BENCH_BUNDLE;
-        if (!dry_run)
-            rc = measure(result, &s, run, err);
+        rc = estimate != &own ? fm_forecast_make(estimate, run, ops, err)
+                              : measure(result, &s, ops, run, err);
     }
     close_subject(&s);
     return rc;

@@ -21,6 +21,8 @@
 #include "lib/export/filetable.h"
 #include "lib/export/plan.h"
 #include "lib/export/layouts.h"
+#include "lib/learn/forecast.h"
+#include "lib/learn/quality.h"
 #include "lib/masks/decimal.h"
 
 #define TEXT_BYTES_MAX ((size_t)64 << 20) /* config.json of a family with many experts is large */
@@ -240,7 +242,7 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
 {
     struct fm_run_options own = *run;
     own.inputs.model = run->inputs.stream; /* to encode text: the directory's own tokenizer */
-    uint64_t memory = fm_machine_memory(&run->machine) / 2;
+    uint64_t memory = fm_machine_memory(&run->machine) / (run->inputs.model ? 4 : 2);
     int rc = read_claim(r, run->inputs.stream, err);
     if (!rc && budgets && !r->whole)
         rc = fm_fail(err, FM_EUSAGE,
@@ -267,10 +269,42 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
     return rc ? rc : fm_bench_text_open(&s->text, how, &own, fm_model_config(s->model), err);
 }
 
-static int measure(struct fm_record *r, struct subject *s, const struct fm_bench_how *how,
-                   const struct fm_ops *ops, const struct fm_run_options *run, struct fm_err *err)
+/* The tables of operations of both models. */
+static int find_ops(const struct fm_ops **ops, const struct fm_ops **original,
+                    const struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {
-    struct fm_quality_original original = {.model = s->original};
+    int rc = fm_machine_ops(ops, &run->machine, fm_model_dtype(s->model), err);
+    if (!rc)
+        fm_model_use(s->model, *ops);
+    if (rc || !s->original)
+        return rc;
+    rc = fm_machine_ops(original, &run->machine, fm_model_dtype(s->original), err);
+    if (!rc)
+        fm_model_use(s->original, *original);
+    return rc;
+}
+
+static int plan(struct fm_estimate *estimate, const struct fm_record *r, const struct subject *s,
+                const struct fm_run_options *run, struct fm_err *err)
+{
+    double kept = 0;
+    for (int i = 0; i < r->members; i++)
+        kept += s->widths ? 1 - r->member[i].budget : 1;
+    struct fm_quality_subject subject = {.model = s->model,
+                                         .original = s->original,
+                                         .held = &s->text.held,
+                                         .detail = &s->text.detail,
+                                         .masks = r->members,
+                                         .kept = kept / r->members};
+    fm_quality_plan(estimate, &subject, run);
+    return fm_estimate_fits(estimate, run, err);
+}
+
+static int measure(struct fm_record *r, struct subject *s, const struct fm_bench_how *how,
+                   const struct fm_ops *ops, const struct fm_ops *original_ops,
+                   const struct fm_run_options *run, struct fm_err *err)
+{
+    struct fm_quality_original original = {.model = s->original, .ops = original_ops};
     struct fm_quality *quality = fm_alloc((size_t)r->members, sizeof *quality, "figures", err);
     struct fm_spread *spread = fm_alloc((size_t)r->members, sizeof *spread, "figures", err);
     int rc = quality && spread ? FM_OK : err->code;
@@ -278,8 +312,6 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_bench
     s->text.detail.spread = spread;
     s->text.detail.base = &original.quality;
     s->text.detail.base_spread = &original.spread;
-    if (!rc && s->original)
-        rc = fm_machine_ops(&original.ops, &run->machine, fm_model_dtype(s->original), err);
     if (!rc)
         rc = fm_bench_text_begin_out(&out, &s->text, how, run, err);
     if (!rc)
@@ -299,17 +331,22 @@ static int measure(struct fm_record *r, struct subject *s, const struct fm_bench
 }
 
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
-                      const struct fm_bench_how *how, bool dry_run, struct fm_record *result,
-                      struct fm_err *err)
+                      const struct fm_bench_how *how, struct fm_estimate *estimate,
+                      struct fm_record *result, struct fm_err *err)
 {
     struct subject s = {0};
-    const struct fm_ops *ops;
+    struct fm_estimate own;
+    const struct fm_ops *ops, *original_ops = NULL;
     *result =
         (struct fm_record){.precision = "", .convention = fm_convention_name(how->convention)};
     result->member = fm_alloc(1, sizeof *result->member, "figures", err);
     int rc = result->member ? open_subject(&s, result, run, budgets, how, err) : err->code;
     if (!rc)
-        rc = fm_machine_ops(&ops, &run->machine, fm_model_dtype(s.model), err);
+        rc = find_ops(&ops, &original_ops, &s, run, err);
+    if (!rc)
+        rc = plan(estimate ? estimate : &own, result, &s, run, err);
+    if (!rc && estimate)
+        estimate->precision = fm_machine_precision(ops);
     if (!rc) {
         result->sequences = s.text.held.count;
         result->T = s.text.held.T;
@@ -323,8 +360,9 @@ int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
         result->kl_base_bytes = how->kl_base_out ? fm_klbase_bytes(&s.text.out) : 0;
         fm_digest_hex(result->digest, &s.text.held.digest);
     }
-    if (!rc && !dry_run)
-        rc = measure(result, &s, how, ops, run, err);
+    if (!rc)
+        rc = estimate ? fm_forecast_make(estimate, run, ops, err)
+                      : measure(result, &s, how, ops, original_ops, run, err);
     free(s.widths);
     fm_bench_text_close(&s.text);
     fm_model_close(s.model);

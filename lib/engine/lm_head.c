@@ -55,6 +55,16 @@ static void take_memory(struct chunk *k, const struct fm_sweeping *r)
     }
 }
 
+/* take_memory, the logits of a teaching sweep or of a second teacher, and logits that products in
+ * bfloat16 round. */
+uint64_t fm_sweep_head_bytes(const struct fm_config *c, int rows, int lanes, int *tasks)
+{
+    uint64_t n = (uint64_t)(rows < FM_HEAD_ROWS ? rows : FM_HEAD_ROWS), row = sizeof(float);
+    uint64_t logits = n * (uint64_t)c->V * (lanes > 1 ? 2 : 1), rounded = n * (uint64_t)c->V / 2;
+    *tasks = (rows + FM_HEAD_ROWS - 1) / FM_HEAD_ROWS;
+    return (logits + rounded + n * (4 * (uint64_t)c->H + (uint64_t)lanes + 8)) * row;
+}
+
 static void tap_logits(const struct fm_sweeping *r, const struct chunk *k, const float *logits)
 {
     size_t V = (size_t)r->sweep->config->V;
@@ -229,6 +239,9 @@ static void head_task(void *arg, int i)
     if (first >= r->batch[b].S * r->batch[b].T)
         return;
     struct fm_measure *sum = r->sweep->partial + (size_t)i * (size_t)r->lanes;
+    int tasks;
+    int lanes = r->lanes + (r->sweep->options.teacher ? 1 : 0);
+    fm_scratch_reserve(fm_sweep_head_bytes(r->sweep->config, r->sweep->rows, lanes, &tasks));
     struct fm_mark mark = fm_scratch_mark();
     struct fm_err err = {0};
     int rows = r->batch[b].S * r->batch[b].T - first, rc = FM_OK;

@@ -43,6 +43,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/trace.h"
+#include "lib/block/cost.h"
 #include "lib/engine/layer.h"
 #include "lib/engine/sweeping.h"
 
@@ -523,11 +524,11 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
 }
 
 /* Turns in flight: those of one block in every lane, and as many more as other threads may take. */
-static int count_slots(const struct fm_sweep *s)
+int fm_sweep_turns(int batches, int rows, int cut, int lanes)
 {
-    size_t pairs = (size_t)s->batches * (size_t)s->lanes;
-    size_t block = (size_t)s->together * (size_t)s->lanes;
-    size_t more = (size_t)(fm_pool_threads() + s->lanes - 2) / (size_t)s->lanes;
+    size_t pairs = (size_t)batches * (size_t)lanes;
+    size_t block = (size_t)fm_sweep_together(batches, rows, cut) * (size_t)lanes;
+    size_t more = (size_t)(fm_pool_threads() + lanes - 2) / (size_t)lanes;
     size_t slots = block * (1 + more);
     return (int)(slots < pairs ? slots : pairs);
 }
@@ -588,7 +589,7 @@ int fm_sweep_new(struct fm_sweep **sweep, struct fm_model *model, const struct f
                            .T = T,
                            .lanes = lanes,
                            .together = fm_sweep_together(batches, rows, options->cut)};
-    s->slots = count_slots(s);
+    s->slots = fm_sweep_turns(batches, rows, options->cut, lanes);
     int rc = take_buffers(s, err);
     if (!rc)
         rc = take_angles(s, err);
@@ -618,6 +619,31 @@ void fm_sweep_free(struct fm_sweep *s)
     fm_actcache_release(&s->cache);
     fm_store_release(&s->store);
     free(s);
+}
+
+/*
+ * Scratch of all threads, which keep what they needed in a layer or in the LM head.  A thread that
+ * computes a block of micro-batches in one lane needs inner values, their gradients and the rows of
+ * all experts; there are at most blocks * lanes such threads.  All threads compute experts, each
+ * with twice its even share of rows.
+ */
+uint64_t fm_sweep_scratch_bytes(const struct fm_config *c, int batches, int rows, int cut,
+                                int lanes)
+{
+    uint64_t block = (uint64_t)rows * (uint64_t)fm_sweep_together(batches, rows, cut);
+    uint64_t share = 2 * block * (uint64_t)c->K / (uint64_t)c->E + 1;
+    uint64_t blocks = (uint64_t)fm_sweep_leaves(batches, rows, cut) * (uint64_t)lanes;
+    uint64_t threads = (uint64_t)fm_pool_threads(), sum = 0;
+    uint64_t experts = share * fm_cost_row_floats(c) * sizeof(float);
+    uint64_t inner = block * fm_cost_token_floats(c) * sizeof(float);
+    int tasks;
+    uint64_t logits = fm_sweep_head_bytes(c, rows, lanes, &tasks);
+    uint64_t heads = (uint64_t)batches * (uint64_t)tasks;
+    for (uint64_t i = 0; i < threads; i++) {
+        uint64_t layer = experts + (i < blocks ? inner : 0), head = i < heads ? logits : 0;
+        sum += layer > head ? layer : head;
+    }
+    return sum;
 }
 
 int fm_sweep_slots(const struct fm_sweep *s)

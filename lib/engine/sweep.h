@@ -45,6 +45,10 @@
  * per expert, enough for products to reach their full speed. */
 #define FM_SWEEP_BLOCK_TOKENS 2048
 
+/* Scratch of one task of the LM head, for micro-batches of `rows` tokens in `lanes` lanes, and the
+ * number of such tasks of a micro-batch. */
+uint64_t fm_sweep_head_bytes(const struct fm_config *config, int rows, int lanes, int *tasks);
+
 /* S sequences of T tokens; each predicts its own next tokens from position `from` on, T - 1 - from
  * predictions.  ids are borrowed. */
 struct fm_batch {
@@ -191,6 +195,12 @@ void fm_sweep_free(struct fm_sweep *sweep);
  * visitors in the forward: one for every micro-batch and lane. */
 int fm_sweep_slots(const struct fm_sweep *sweep);
 int fm_sweep_slots_forward(const struct fm_sweep *sweep);
+/* The former, for a sweep that is not there yet. */
+int fm_sweep_turns(int batches, int rows, int cut, int lanes);
+
+/* Scratch of all threads in a sweep with these arguments. */
+uint64_t fm_sweep_scratch_bytes(const struct fm_config *config, int batches, int rows, int cut,
+                                int lanes);
 
 /* For reductions: the sweep's communicator; the micro-batches of a rank in the current run; the
  * most that a rank may have in any run whose micro-batches have one shape. */

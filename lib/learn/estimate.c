@@ -21,21 +21,6 @@
 #include "lib/block/storage.h"
 #include "lib/engine/layer.h"
 
-/*
- * Scratch of all threads in a layer.  A thread that computes a block of micro-batches in one lane
- * needs inner values, their gradients and the rows of all experts; there are at most blocks * lanes
- * such threads.  All threads compute experts, each with twice its even share of rows.
- */
-static uint64_t scratch_bytes(const struct fm_config *c, int batches, int rows, int cut, int lanes)
-{
-    uint64_t block = (uint64_t)rows * (uint64_t)fm_sweep_together(batches, rows, cut);
-    uint64_t share = 2 * block * (uint64_t)c->K / (uint64_t)c->E + 1;
-    uint64_t blocks = (uint64_t)fm_sweep_leaves(batches, rows, cut) * (uint64_t)lanes;
-    uint64_t threads = (uint64_t)fm_pool_threads(), busy = blocks < threads ? blocks : threads;
-    return (busy * block * fm_cost_token_floats(c) + threads * share * fm_cost_row_floats(c)) *
-           sizeof(float);
-}
-
 uint64_t fm_estimate_merged(const struct fm_config *c)
 {
     return (uint64_t)c->E * (uint64_t)c->I * fm_expert_channel_params(c->expert, c->H) *
@@ -46,7 +31,7 @@ uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int r
                                 int lanes, uint64_t memory)
 {
     uint64_t taken = FM_PROCESS_BYTES + fm_model_resident_bytes(model) +
-                     scratch_bytes(fm_model_config(model), batches, rows, cut, lanes);
+                     fm_sweep_scratch_bytes(fm_model_config(model), batches, rows, cut, lanes);
     return memory > taken ? memory - taken : 0;
 }
 
@@ -124,16 +109,16 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     rows = rows < FM_SWEEP_BLOCK_TOKENS ? rows : FM_SWEEP_BLOCK_TOKENS;
     int sequences = (int)(sweep->rows / (uint64_t)sweep->T);
     int micro = fm_sweep_micro(sequences, sweep->T), batches = sequences / micro;
-    uint64_t space =
-        fm_estimate_boundaries(model, batches, micro * sweep->T, 0, sweep->lanes, memory);
+    uint64_t merged = (uint64_t)sweep->merged * fm_estimate_merged(c);
+    uint64_t space = fm_estimate_boundaries(model, batches, micro * sweep->T, 0, sweep->lanes,
+                                            memory > merged ? memory - merged : 0);
     uint64_t spill = boundaries > space ? boundaries - space : 0;
     bool stay = fm_model_resident_bytes(model) >= fm_model_layer_bytes(model) * (uint64_t)c->L;
     uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
     uint64_t left = space - (boundaries - spill), kept = inner < left ? inner : left;
     uint64_t resident = FM_PROCESS_BYTES + boundaries - spill + kept +
-                        fm_model_resident_bytes(model) +
-                        (uint64_t)sweep->merged * fm_estimate_merged(c) +
-                        scratch_bytes(c, batches, micro * sweep->T, 0, sweep->lanes);
+                        fm_model_resident_bytes(model) + merged +
+                        fm_sweep_scratch_bytes(c, batches, micro * sweep->T, 0, sweep->lanes);
     estimate->memory = resident > estimate->memory ? resident : estimate->memory;
     estimate->spill = spill > estimate->spill ? spill : estimate->spill;
     estimate->sweeps += sweep->count;
@@ -165,14 +150,42 @@ void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char 
     to->flops = flops;
 }
 
-void fm_estimate_advise(const struct fm_estimate *estimate, const struct fm_run_options *run)
+/* Have each model keep as many layers as fit into what it takes now without `excess`. */
+static void limit(struct fm_model *const *model, uint64_t excess)
 {
-    char given[32], needed[32];
-    if (run->machine.memory == 0 || estimate->memory <= run->machine.memory)
-        return;
-    fm_units_bytes(given, run->machine.memory);
-    fm_units_bytes(needed, estimate->memory);
-    fm_run_warn(run, "--memory of %s is less than this run may need: up to %s", given, needed);
+    for (; *model; model++) {
+        uint64_t has = fm_model_resident_bytes(*model);
+        fm_model_limit(*model, has > excess ? has - excess : 0);
+    }
+}
+
+void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model, uint64_t memory,
+                     fm_estimate_maker *make, void *self)
+{
+    make(estimate, self, memory);
+    if (estimate->memory > memory) {
+        limit(model, estimate->memory - memory);
+        make(estimate, self, memory);
+    }
+    if (estimate->memory > memory) {
+        limit(model, UINT64_MAX);
+        make(estimate, self, memory);
+    }
+    /* What a run takes never shrinks with its limit, so this ends at the smallest limit that it
+     * stays within. */
+    struct fm_estimate more = *estimate;
+    uint64_t least = memory;
+    while (more.memory > least) {
+        least = more.memory;
+        make(&more, self, least);
+    }
+    estimate->least = least > memory ? least : 0;
+}
+
+int fm_estimate_fits(const struct fm_estimate *estimate, const struct fm_run_options *run,
+                     struct fm_err *err)
+{
+    return estimate->least ? fm_run_memory(run, estimate->least, err) : FM_OK;
 }
 
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
@@ -182,9 +195,9 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
     char needed[32], has[32];
     uint64_t space = 0;
     bool writes = fm_comm_rank(run->machine.comm) == 0;
-    int rc = writes
-                 ? fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err)
-                 : FM_OK;
+    int rc = fm_estimate_fits(estimate, run, err);
+    if (!rc && writes)
+        rc = fm_run_space(run->outputs.path, "output", estimate->disk + copied, &space, err);
     if (!rc && estimate->spill > 0)
         rc = fm_file_free_space(temp, &space, err);
     if (!rc && estimate->spill > 0 && space < estimate->spill) {
@@ -195,7 +208,5 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
                        "TMPDIR at another disk",
                        needed, has, temp);
     }
-    if (!rc)
-        fm_estimate_advise(estimate, run);
     return rc;
 }

@@ -48,6 +48,8 @@ struct fm_estimate {
     struct fm_separator separator;
     uint64_t disk;                  /* approximate bytes of the output */
     uint64_t memory;                /* largest number of resident bytes */
+    uint64_t least;                 /* the smallest limit of memory that this run stays within; 0:
+                                       that of the estimate */
     uint64_t spill;                 /* bytes of temporary files beyond --memory */
     uint64_t read;                  /* bytes of weights read */
     char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for plain weights */
@@ -111,13 +113,21 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory);
 
 /*
- * Before the run: check space for the output (FM_ECREATE), including `copied` bytes of its input,
- * and for spilled data (FM_EIO).  Also gives the advice below.
+ * Set *estimate to what `make` says of a run within `memory` bytes.  If that is more, the models of
+ * the run (their list ends with NULL) keep fewer layers.  Call it before they read weights.
  */
+typedef void fm_estimate_maker(struct fm_estimate *estimate, void *self, uint64_t memory);
+void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model, uint64_t memory,
+                     fm_estimate_maker *make, void *self);
+
+/* FM_EUSAGE if the run cannot stay within its limit of memory; only a warning if that is not firm
+ * (lib/run/machine.h). */
+int fm_estimate_fits(const struct fm_estimate *estimate, const struct fm_run_options *run,
+                     struct fm_err *err);
+
+/* Before the run: the check above, and of space for the output (FM_ECREATE), including `copied`
+ * bytes of its input, and for spilled data (FM_EIO). */
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
                       uint64_t copied, struct fm_err *err);
-
-/* Warn if --memory is less than the minimum that the run needs, and report that minimum. */
-void fm_estimate_advise(const struct fm_estimate *estimate, const struct fm_run_options *run);
 
 #endif

@@ -86,11 +86,18 @@ struct held_out {
     int groups;
 };
 
+/* Sequences of a micro-batch. */
+static int sequences_together(const struct fm_calib *held, const struct fm_quality_detail *detail)
+{
+    bool apart = detail && detail->window;
+    return apart ? 1 : fm_sweep_micro(common_count(held), held->T);
+}
+
 static int read_held(struct held_out *h, const struct fm_calib *held,
                      const struct fm_quality_detail *detail, struct fm_err *err)
 {
     const struct fm_window *window = detail ? detail->window : NULL;
-    int S = window ? 1 : fm_sweep_micro(common_count(held), held->T);
+    int S = sequences_together(held, detail);
     int from = detail ? detail->from : 0;
     size_t T = (size_t)held->T, ids = (size_t)S * T, count = (size_t)held->count;
     *h = (struct held_out){.calib = held,
@@ -423,9 +430,9 @@ static void watch_layers(void *self, int done, int total)
 static int new_sweep(struct fm_sweep **sweep, struct values *values, const struct subnets *subnets,
                      const struct held_out *h, int lanes, struct watch *watch, struct fm_err *err)
 {
-    int rows = h->S * h->T;
+    int rows = h->S * h->T, heads = lanes + (subnets->teacher ? 1 : 0);
     uint64_t memory =
-        fm_estimate_boundaries(subnets->model, h->batches, rows, 0, lanes, subnets->memory);
+        fm_estimate_boundaries(subnets->model, h->batches, rows, 0, heads, subnets->memory);
     if (h->detail) {
         uint64_t taken = fm_quality_detail_bytes(h->sequence[h->sequences], lanes);
         memory = memory > taken ? memory - taken : 0;
@@ -446,22 +453,33 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
                         &options, err);
 }
 
+/* Masks of a sweep within `memory` bytes; values of `tokens` tokens take at most half of them. */
+static int group_of(const struct fm_model *model, const struct fm_calib *held,
+                    const struct fm_quality_detail *detail, size_t tokens, int masks,
+                    uint64_t memory)
+{
+    int S = sequences_together(held, detail);
+    uint64_t space =
+        fm_estimate_boundaries(model, held->count / S, S * held->T, 0, fm_pool_threads(), memory);
+    int group = fm_quality_group(fm_model_config(model), held, space);
+    group = group < masks ? group : masks;
+    while (detail && group > 1 && fm_quality_detail_bytes(tokens, group + 1) > space / 2)
+        group--;
+    return group;
+}
+
 /* Measure masks in groups. */
 static int measure_masks(struct fm_quality *quality, const struct subnets *subnets, int masks,
                          const struct held_out *h, struct watch *watch, struct fm_err *err)
 {
     const struct fm_config *config = fm_model_config(subnets->model);
-    uint64_t space = fm_estimate_boundaries(subnets->model, h->batches, h->S * h->T, 0,
-                                            fm_pool_threads(), subnets->memory);
-    int group = fm_quality_group(config, h->calib, space), before = watch->group;
+    int before = watch->group;
+    int group = group_of(subnets->model, h->calib, h->detail, h->sequence[h->sequences], masks,
+                         subnets->memory);
     size_t experts = (size_t)config->M * (size_t)config->E;
     struct fm_sweep *sweep = NULL;
     struct values values = {0};
     struct fm_spread *spread = h->detail ? h->detail->spread : NULL;
-    group = group < masks ? group : masks;
-    while (h->detail && group > 1 && /* values of tokens take at most half of the memory */
-           fm_quality_detail_bytes(h->sequence[h->sequences], group + 1) > space / 2)
-        group--;
     int rc = fm_comm_least(watch->run->machine.comm, &group, err);
     watch->groups = before + (masks + group - 1) / group;
     /* As weights are in bundles and exports; an adapter is merged before experts are rounded. */
@@ -556,4 +574,75 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
     struct subnets subnets = {
         .model = model, .ops = ops, .widths = widths, .closed = closed, .taught = true};
     return measure(quality, &subnets, masks, held, NULL, NULL, run, err);
+}
+
+/* ---- what a measurement takes ---- */
+
+static size_t count_tokens(const struct fm_quality_subject *s)
+{
+    size_t T = (size_t)s->held->T, from = s->detail ? (size_t)s->detail->from : 0;
+    const struct fm_window *window = s->detail ? s->detail->window : NULL;
+    size_t n = window ? 0 : (size_t)s->held->count * (T - 1 - from);
+    for (int i = 0; window && i < s->held->count; i++)
+        n += (size_t)(window[i].length - 1 - window[i].from);
+    return n;
+}
+
+/* Bytes beyond the sweep's boundaries that a sweep of `lanes` lanes has for its tokens. */
+static uint64_t values_bytes(const struct fm_quality_subject *s, int lanes)
+{
+    return s->detail ? fm_quality_detail_bytes(count_tokens(s), lanes) : 0;
+}
+
+/* A sweep over one of the models, added to *estimate; returns its memory. */
+static uint64_t add_sweep(struct fm_estimate *estimate, const struct fm_quality_subject *s,
+                          const struct fm_model *model, struct fm_estimate_sweep sweep,
+                          uint64_t memory)
+{
+    uint64_t values = values_bytes(s, sweep.lanes), before = estimate->memory;
+    estimate->memory = 0;
+    fm_estimate_add(estimate, model, &sweep, memory > values ? memory - values : 0);
+    uint64_t own = estimate->memory + values;
+    estimate->memory = before;
+    return own;
+}
+
+static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
+{
+    const struct fm_quality_subject *s = self;
+    const struct fm_adapter *a = s->adapter && !s->adapter->router ? s->adapter : NULL;
+    uint64_t rows = (uint64_t)s->held->count * (uint64_t)s->held->T;
+    uint64_t fixed = rows * sizeof(int32_t);
+    uint64_t adapter = a ? a->offset[a->M * a->E] * sizeof(float) : 0;
+    uint64_t merged = a ? fm_estimate_merged(fm_model_config(s->model)) : 0;
+    uint64_t half = memory / (s->original ? 2 : 1);
+    uint64_t each = half > adapter ? half - adapter : 0;
+    int taught = !s->original && !(s->detail && s->detail->kl_base) ? 1 : 0;
+    int group = group_of(s->model, s->held, s->detail, count_tokens(s), s->masks,
+                         each > merged ? each - merged : 0);
+    struct fm_estimate_sweep sweep = {.count = (uint64_t)((s->masks + group - 1) / group),
+                                      .rows = rows,
+                                      .T = s->held->T,
+                                      .lanes = group + taught,
+                                      .merged = a ? 1 : 0,
+                                      .kept = s->kept};
+    *estimate = (struct fm_estimate){0};
+    uint64_t sum = fixed + adapter + add_sweep(estimate, s, s->model, sweep, each);
+    if (s->original) {
+        int S = sequences_together(s->held, s->detail), tasks;
+        const struct fm_config *c = fm_model_config(s->original);
+        sum += (uint64_t)fm_pool_threads() * (fm_sweep_head_bytes(c, S * s->held->T, 2, &tasks) -
+                                              fm_sweep_head_bytes(c, S * s->held->T, 1, &tasks));
+        sweep.count = 1;
+        sweep.lanes = 1;
+        sum += add_sweep(estimate, s, s->original, sweep, each) - FM_PROCESS_BYTES;
+    }
+    estimate->memory = sum;
+}
+
+void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *subject,
+                     const struct fm_run_options *run)
+{
+    fm_estimate_fit(estimate, (struct fm_model *[]){subject->model, subject->original, NULL},
+                    fm_machine_memory(&run->machine), make_plan, subject);
 }

@@ -9,6 +9,7 @@
 #include "formats/text/klbase.h"
 #include "lib/data/calib.h"
 #include "lib/engine/adapter.h"
+#include "lib/learn/estimate.h"
 #include "lib/masks/masks.h"
 #include "lib/masks/spread.h"
 #include "lib/model/model.h"
@@ -84,6 +85,21 @@ int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const
                        const struct fm_calib *held, const struct fm_quality_detail *detail,
                        const uint32_t *widths, int masks, struct fm_quality_original *original,
                        const struct fm_run_options *run, struct fm_err *err);
+
+/* A measurement by the functions above. */
+struct fm_quality_subject {
+    struct fm_model *model, *original; /* NULL: the model itself is compared with */
+    const struct fm_calib *held;
+    const struct fm_quality_detail *detail; /* or NULL */
+    const struct fm_adapter *adapter;       /* or NULL */
+    int masks;
+    double kept; /* mean share of the channels that the masks keep */
+};
+
+/* What it takes, and how many layers stay in memory (fm_estimate_fit); the models use their ops
+ * already.  It modifies only the models. */
+void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *subject,
+                     const struct fm_run_options *run);
 
 /* Number of masks that one sweep measures within `memory` bytes.  Pass a long list in pieces of
  * this size, so that state can be saved between them. */

@@ -586,9 +586,16 @@ static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir
     }
 }
 
-static void estimate_scores(struct fm_estimate *estimate, const struct scorer *s, int batches)
+struct planned {
+    const struct scorer *scorer;
+    int batches;
+};
+
+static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
-    struct fm_task *task = s->task;
+    const struct planned *p = self;
+    const struct scorer *s = p->scorer;
+    int batches = p->batches;
     bool backward = fm_criterion_backward(s->criterion);
     int batch = batch_of(task->run), group = group_of(task, batch, batches);
     struct fm_estimate_sweep sweep = {
@@ -719,7 +726,7 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     if (rc)
         return rc;
     *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .H = H, .group = group};
-    estimate_scores(&estimate, s, batches);
+    fm_task_plan(&estimate, task, estimate_scores, &(struct planned){s, batches});
     if (fm_comm_rank(task->run->machine.comm) == 0 &&
         estimate_stream(&estimate.disk, s, order, batches, err))
         return err->code;
@@ -869,7 +876,7 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
         const struct fm_config *c = task.config;
         ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
         ranking.H = options->means ? c->H : 0;
-        estimate_scores(estimate, &s, batches);
+        fm_task_plan(estimate, &task, estimate_scores, &(struct planned){&s, batches});
         rc = estimate_stream(&estimate->disk, &s, options->order, batches, err);
     }
     if (!rc) {

@@ -236,6 +236,43 @@ static void take_measured(struct recovery *r)
         get_quality(r->before + (size_t)b * QUALITIES, &masks->mask[b].quality);
 }
 
+/* Numbers of the adapter: those of experts at the width that their mask has on average. */
+static double adapter_floats(const struct fm_recover_options *o, const struct fm_config *c,
+                             double kept)
+{
+    return o->train == FM_RECOVER_ROUTER ? (double)c->M * c->E * (c->H + 1)
+                                         : 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
+}
+
+static double kept_by(const struct fm_recover_options *o, const struct fm_decimal *budget)
+{
+    bool cross = o->strategy == FM_RECOVER_CROSS;
+    return cross ? 1 : 1 - (double)budget->num / (double)budget->den;
+}
+
+static int lanes_of(const struct fm_recover_options *o)
+{
+    return o->strategy == FM_RECOVER_CROSS ? 2 + o->middle : 2;
+}
+
+/*
+ * What a run takes of task->memory beside its sweeps: always the adapter, and the gradients of a
+ * layer in every slot; moments and gradients of all layers, which may be in a file (*stores), take
+ * at most half of what is left.
+ */
+static uint64_t memory_beside(uint64_t *stores, const struct fm_recover_options *o,
+                              const struct fm_task *task, const struct fm_decimal *budget)
+{
+    const struct fm_config *c = task->config;
+    int T = task->calib.T, batch = batch_of(task->run), micro = fm_sweep_micro(batch, T);
+    uint64_t values = (uint64_t)(adapter_floats(o, c, kept_by(o, budget)) * sizeof(float));
+    uint64_t slots = (uint64_t)fm_sweep_turns(batch / micro, micro * T, task->cut, lanes_of(o));
+    uint64_t fixed = values + (2 + slots) * (values / (uint64_t)c->M);
+    uint64_t left = task->memory > fixed ? task->memory - fixed : 0;
+    *stores = 3 * values < left / 2 ? 3 * values : left / 2;
+    return fixed + *stores;
+}
+
 static int prepare(struct recovery *r, struct fm_err *err)
 {
     struct fm_task *task = &r->task;
@@ -247,7 +284,10 @@ static int prepare(struct recovery *r, struct fm_err *err)
     rc = choose(&mask, r, err);
     if (rc)
         return rc;
+    uint64_t stores, beside = memory_beside(&stores, r->options, task, &r->budget);
+    task->memory = task->memory > beside ? task->memory - beside : 0;
     r->tune = (struct fm_tune){.task = task,
+                               .memory = stores,
                                .options = r->options,
                                .masks = masks,
                                .mask = mask,
@@ -473,24 +513,29 @@ static uint64_t count_measured(const struct fm_bundle *in)
     return n ? n : 17;
 }
 
-static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover_options *o,
-                           struct fm_task *task, const struct fm_decimal *budget)
+struct planned {
+    const struct fm_recover_options *options;
+    const struct fm_decimal *budget;
+};
+
+static void estimate_steps(struct fm_estimate *estimate, struct fm_task *task, void *self)
 {
+    const struct planned *p = self;
+    const struct fm_recover_options *o = p->options;
     *estimate = (struct fm_estimate){0};
     const struct fm_config *c = task->config;
-    bool cross = o->strategy == FM_RECOVER_CROSS;
-    double kept = cross ? 1 : 1 - (double)budget->num / (double)budget->den;
-    bool router = o->train == FM_RECOVER_ROUTER;
-    double floats = router ? (double)c->M * c->E * (c->H + 1)
-                           : 3.0 * c->M * c->E * o->rank * (c->H + kept * c->I);
-    uint64_t memory = task->memory, masks = count_measured(&task->in);
-    int group = fm_quality_group(c, &task->held, task->memory);
+    bool cross = o->strategy == FM_RECOVER_CROSS, router = o->train == FM_RECOVER_ROUTER;
+    double kept = kept_by(o, p->budget), floats = adapter_floats(o, c, kept);
+    uint64_t stores, beside = memory_beside(&stores, o, task, p->budget);
+    uint64_t memory = task->memory > beside ? task->memory - beside : 0;
+    uint64_t masks = count_measured(&task->in);
+    int group = fm_quality_group(c, &task->held, memory);
     group = (uint64_t)group < masks ? group : (int)masks;
     struct fm_estimate_sweep sweep = {.count = (uint64_t)o->steps,
                                       .rows =
                                           (uint64_t)batch_of(task->run) * (uint64_t)task->calib.T,
                                       .T = task->calib.T,
-                                      .lanes = cross ? 2 + o->middle : 2,
+                                      .lanes = lanes_of(o),
                                       .backward = cross ? 2 + o->middle : 1,
                                       .merged = router ? 0 : 1,
                                       .kept = cross ? 0.6 : kept};
@@ -504,7 +549,7 @@ static void estimate_steps(struct fm_estimate *estimate, const struct fm_recover
     fm_estimate_add(estimate, task->model, &sweep, memory);
     estimate->disk = (uint64_t)(floats * sizeof(float)) + ADAPTER_FILE +
                      (uint64_t)c->M * (uint64_t)c->E * FM_LORA_PARTS * ADAPTER_TENSOR;
-    estimate->memory += (uint64_t)(4 * floats * sizeof(float));
+    estimate->memory += beside;
 }
 
 static int make_all(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
@@ -528,7 +573,7 @@ int fm_recover(const struct fm_run_options *run, const struct fm_recover_options
     if (!rc)
         rc = fm_task_open(&r.task, run, FM_MEMBER_MASKS, err);
     if (!rc) {
-        estimate_steps(&estimate, options, &r.task, &r.budget);
+        fm_task_plan(&estimate, &r.task, estimate_steps, &(struct planned){options, &r.budget});
         rc = fm_estimate_check(&estimate, run, r.task.in.file.size, err);
         r.work_steps = estimate.kind[0].flops;
         r.work_measure = estimate.kind[1].flops;
@@ -565,11 +610,11 @@ int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recove
     if (!rc)
         rc = fm_task_open_named(&task, FM_MEMBER_MASKS, err);
     if (!rc) {
-        estimate_steps(estimate, options, &task, &budget);
+        fm_task_plan(estimate, &task, estimate_steps, &(struct planned){options, &budget});
         struct fm_recover_options half = *options;
         struct fm_estimate changed;
         half.steps = (options->steps + 1) / 2;
-        estimate_steps(&changed, &half, &task, &budget);
+        estimate_steps(&changed, &task, &(struct planned){&half, &budget});
         fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
         rc = fm_task_estimate_end(&task, estimate, err);
     }

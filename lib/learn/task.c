@@ -176,6 +176,28 @@ static const struct fm_corpus *encoded_text(const struct fm_task *task)
     return text && !text->command ? text : NULL;
 }
 
+struct planned {
+    struct fm_task *task;
+    fm_task_planner *plan;
+    void *self;
+};
+
+static void plan_within(struct fm_estimate *estimate, void *self, uint64_t memory)
+{
+    const struct planned *p = self;
+    uint64_t before = p->task->memory;
+    p->task->memory = memory;
+    p->plan(estimate, p->task, p->self);
+    p->task->memory = before;
+}
+
+void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
+                  void *self)
+{
+    fm_estimate_fit(estimate, (struct fm_model *[]){task->model, NULL}, task->memory, plan_within,
+                    &(struct planned){task, plan, self});
+}
+
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
                          struct fm_err *err)
 {
@@ -189,11 +211,9 @@ int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimat
     if (text)
         estimate->separator = text->separator;
     estimate->disk += task->in.file.size; /* its contents are copied; 0 for a pipe */
-    if (file && fm_estimate_check(estimate, task->run, 0, err))
-        return err->code;
-    if (!file)
-        fm_estimate_advise(estimate, task->run);
-    return fm_forecast_make(estimate, task->run, task->ops, err);
+    int rc = file ? fm_estimate_check(estimate, task->run, 0, err)
+                  : fm_estimate_fits(estimate, task->run, err);
+    return rc ? rc : fm_forecast_make(estimate, task->run, task->ops, err);
 }
 
 void fm_task_forget(const struct fm_task *task, const char *tool)
@@ -306,6 +326,7 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *f, const 
     struct pieces pieces = {task->run, 0, (count + group - 1) / group};
     struct fm_run_options run = *task->run;
     run.progress = (struct fm_progress){.report = report_piece, .self = &pieces};
+    run.machine.memory = task->memory ? task->memory : 1;
     group = group < count ? group : count;
     struct fm_quality *quality = fm_alloc((size_t)group, sizeof *quality, "quality", err);
     uint32_t *widths =

@@ -67,6 +67,12 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
  * standard input, which the run itself may need to read. */
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err);
 
+/* Set *estimate by `plan`, and have fewer layers stay in memory if that is needed to stay within
+ * task->memory (lib/learn/estimate.h).  `plan` changes nothing else. */
+typedef void fm_task_planner(struct fm_estimate *estimate, struct fm_task *task, void *self);
+void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
+                  void *self);
+
 /* The end of a --dry-run: check that a named output can be written and that *estimate is feasible,
  * and forecast the time. */
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,

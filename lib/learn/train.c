@@ -251,6 +251,17 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
                      MANIFEST_RUN;
 }
 
+struct planned {
+    const struct fm_train_options *options;
+    const struct range *range;
+};
+
+static void plan_run(struct fm_estimate *estimate, struct fm_task *task, void *self)
+{
+    const struct planned *p = self;
+    estimate_run(estimate, p->options, task, p->range);
+}
+
 /* Suggest cheaper runs: fewer steps, or a method without steps. */
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task, const struct range *range)
@@ -1230,7 +1241,7 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
 static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_estimate estimate;
-    estimate_run(&estimate, t->options, &t->task, &t->range);
+    fm_task_plan(&estimate, &t->task, plan_run, &(struct planned){t->options, &t->range});
     int rc = fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err);
     take_work(t, &estimate);
     if (!rc)
@@ -1377,7 +1388,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     if (!rc && t.method->has & FM_TRAIN_ENDS)
         rc = estimate_reach(&reach, &beyond, &t, options, err);
     if (!rc) {
-        estimate_run(estimate, options, &t.task, &t.range);
+        fm_task_plan(estimate, &t.task, plan_run, &(struct planned){options, &t.range});
         suggest_less(estimate, options, &t.task, &t.range);
         estimate->reach = reach;
         estimate->beyond = beyond;

@@ -52,10 +52,9 @@ static int start_adapter(struct fm_tune *t, struct fm_err *err)
 static int start_moments(struct fm_tune *t, struct fm_err *err)
 {
     size_t M = (size_t)t->task->config->M, record = 2 * t->floats * sizeof(float);
-    /* A sweep over a few sequences needs little memory in comparison. */
-    int rc = fm_store_init(&t->moments, t->task->ops, record, M, t->task->memory / 2, err);
+    int rc = fm_store_init(&t->moments, t->task->ops, record, M, t->memory / 3 * 2, err);
     if (!rc)
-        rc = fm_store_init(&t->gradients, t->task->ops, record / 2, M, t->task->memory / 4, err);
+        rc = fm_store_init(&t->gradients, t->task->ops, record / 2, M, t->memory / 3, err);
     if (rc)
         return rc;
     const struct fm_ops *ops = t->task->ops;

@@ -19,8 +19,9 @@ struct fm_tune {
     struct fm_task *task; /* borrowed, as options and family */
     const struct fm_recover_options *options;
     const struct fm_masks *masks;
-    int mask;  /* the one to recover */
-    int batch; /* sequences in a step */
+    int mask;        /* the one to recover */
+    int batch;       /* sequences in a step */
+    uint64_t memory; /* bytes for moments and gradients of all layers */
     /* State. */
     struct fm_adapter adapter;
     struct fm_store moments; /* (L) records: m, v of a layer */
@@ -37,7 +38,8 @@ struct fm_tune {
     int32_t *ids;
 };
 
-/* The caller sets task, options, masks, mask and batch; the adapter is initialised from the seed.
+/* The caller sets task, options, masks, mask, batch and memory; the adapter is initialised from the
+ * seed.
  */
 int fm_tune_init(struct fm_tune *tune, struct fm_err *err);
 void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */

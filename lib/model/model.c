@@ -632,6 +632,14 @@ static void drop_weights(struct fm_model *m)
     m->nonlayer = (struct fm_nonlayer){0};
 }
 
+void fm_model_limit(struct fm_model *m, uint64_t memory)
+{
+    m->memory = memory;
+    fm_prefetch_end(m);
+    drop_weights(m);
+    count_pinned(m);
+}
+
 void fm_model_use(struct fm_model *m, const struct fm_ops *ops)
 {
     bool other = m->ops->operand != ops->operand;

@@ -85,6 +85,10 @@ void fm_model_rank(struct fm_model *model, const int32_t *order);
  */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
+/* From now on as many layers stay in memory as fit into `memory` bytes; weights that are in memory
+ * now are freed, and read again when they are needed. */
+void fm_model_limit(struct fm_model *model, uint64_t memory);
+
 /* Embedding, last norm, LM head: read at the first call, resident until close.  FM_ESAVED if the
  * calling thread's run is about to end (fm_pool_heed), as in fm_model_layer. */
 int fm_model_nonlayer(struct fm_model *model, const struct fm_nonlayer **nonlayer,

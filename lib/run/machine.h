@@ -21,6 +21,7 @@ struct fm_machine {
                                  measuring table */
     double assume_rate;       /* GFLOP/s for the forecast of --dry-run; 0: measure */
     uint64_t memory;          /* bytes; 0: half of the available memory */
+    bool memory_firm;         /* a run that needs more is refused; else it only warns */
     int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
     struct fm_comm *comm;     /* the ranks that make this run together; NULL: a single process */
 };

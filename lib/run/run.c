@@ -81,3 +81,17 @@ void fm_run_note(const struct fm_run_options *run, const char *fmt, ...)
     tell(run->progress.note, run->progress.self, fmt, ap);
     va_end(ap);
 }
+
+int fm_run_memory(const struct fm_run_options *run, uint64_t least, struct fm_err *err)
+{
+    char limit[32], needed[32];
+    fm_units_bytes(limit, fm_machine_memory(&run->machine));
+    fm_units_option(needed, least);
+    if (run->machine.memory_firm)
+        return fm_fail(err, FM_EUSAGE,
+                       "--memory of %s is less than this run needs; use --memory %s or more", limit,
+                       needed);
+    fm_run_warn(run, "this run plans with %s of memory, but needs %s (see --memory)", limit,
+                needed);
+    return FM_OK;
+}

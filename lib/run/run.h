@@ -73,6 +73,10 @@ int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *f
 /* Remove every unfinished output, after a second signal (async-signal-safe) and at the end. */
 void fm_run_abandon(void);
 
+/* For a run that cannot stay within its limit of memory, and the smallest limit with which it can:
+ * FM_EUSAGE; a warning and FM_OK if the limit is not firm. */
+int fm_run_memory(const struct fm_run_options *run, uint64_t least, struct fm_err *err);
+
 /* Call run->announce, if it is set. */
 int fm_run_announce(const struct fm_run_options *run, struct fm_err *err);
 

@@ -89,6 +89,34 @@ static void compare(struct job *j, const float *have, const float *want)
                          have[worst], want[worst], LOGPROB_LIMIT);
 }
 
+/* FM_EUSAGE if comparing the models takes too much memory; if need be, none of their layers stays.
+ */
+static int check_memory(const struct job *j, struct fm_model *have, struct fm_model *want,
+                        const struct fm_adapter *adapter, struct fm_err *err)
+{
+    const struct fm_run_options *run = j->v->run;
+    const struct fm_config *c = fm_model_config(have);
+    size_t T = (size_t)j->calib.T, copies = 2 * (size_t)j->sequences + (size_t)c->H;
+    uint64_t fixed = FM_PROCESS_BYTES + fm_sweep_scratch_bytes(c, 1, (int)T, 0, 1);
+    fixed += T * copies * sizeof(float);
+    if (adapter && !adapter->router) {
+        uint64_t channels = (uint64_t)c->E * (uint64_t)c->I;
+        fixed += adapter->offset[adapter->M * adapter->E] * sizeof(float) +
+                 channels * fm_expert_channel_params(c->expert, c->H) * sizeof(float);
+    }
+    fm_model_use(have, j->ops);
+    fm_model_use(want, j->ops);
+    uint64_t memory = fm_machine_memory(&run->machine), need = UINT64_MAX;
+    for (int layers = 1; layers >= 0 && need > memory; layers--) {
+        if (layers == 0) {
+            fm_model_limit(have, 0);
+            fm_model_limit(want, 0);
+        }
+        need = fixed + fm_model_resident_bytes(have) + fm_model_resident_bytes(want);
+    }
+    return need > memory ? fm_run_memory(run, need, err) : FM_OK;
+}
+
 /* Compare two models, with one lane each. */
 static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *have_lane,
                     struct fm_model *want, const struct fm_lane *want_lane, struct fm_err *err)
@@ -101,6 +129,9 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
         return rc;
     j->sequences = j->v->options->batches > 0 ? j->v->options->batches : SEQUENCES;
     j->sequences = j->sequences < j->calib.count ? j->sequences : j->calib.count;
+    rc = check_memory(j, have, want, want_lane->adapter, err);
+    if (rc)
+        return rc;
     size_t n = (size_t)j->sequences * (size_t)(j->calib.T - 1);
     float *a = fm_alloc(n, sizeof *a, "log-probabilities", err);
     float *b = fm_alloc(n, sizeof *b, "log-probabilities", err);

@@ -3,6 +3,8 @@
 here=$(dirname "$0")
 # shellcheck source=tests/cli/family.bash
 . "$here/family.bash"
+# shellcheck source=tests/cli/least.bash
+. "$here/least.bash"
 export PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$here
 family saliency --actions 0,1 --until 0.6
 said() {
@@ -43,7 +45,7 @@ grep -A 1 '^## Making' -A 2 out/README.md
 echo "== their means"
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means -o means 2>/dev/null | head -n 1
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means --criterion energy -o forward >/dev/null 2>&1
-fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means -T 1 --memory 1MB -o one >/dev/null 2>&1
+little fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means -T 1 -o one >/dev/null 2>&1
 cmp means one && echo "on one thread, with little memory: same bytes"
 for name in ranked means forward; do tar xf $name ranking.safetensors && mv ranking.safetensors $name.st; done
 python3 - <<'END'

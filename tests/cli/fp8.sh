@@ -1,5 +1,7 @@
 # FP8 in blocks: the values are those of the format, bundles and exports store them in bfloat16, and
 # broken files and other schemes are refused by name.
+# shellcheck source=tests/cli/least.bash
+. "$(dirname "$0")/least.bash"
 fp8=$(dirname "$0")/fp8.py
 model=$GOLDEN/odd-fp8
 tokens=(--tokens "$model/tokens.npy")
@@ -46,18 +48,18 @@ fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
 echo "status $?"
 rm -rf ahead made out ranked trained family.fm
 echo "== bytes do not depend on threads, memory or the way out"
-family() { # family NAME OPTION...
-    local name=$1
-    shift
-    fm-rank -q --model "$model" "${tokens[@]}" "$@" -o "$name.rank" >/dev/null 2>&1
-    fm-train -q --model "$model" "${tokens[@]}" --method saliency --budget-step 0.1 "$@" \
+family() { # family NAME WITH OPTION...: the stages run by WITH, which may be little
+    local name=$1 with=$2
+    shift 2
+    "$with" fm-rank -q --model "$model" "${tokens[@]}" "$@" -o "$name.rank" >/dev/null 2>&1
+    "$with" fm-train -q --model "$model" "${tokens[@]}" --method saliency --budget-step 0.1 "$@" \
         -o "$name.train" "$name.rank" >/dev/null 2>&1
-    fm-recover -q --model "$model" "${tokens[@]}" --budget 0.3 --steps 3 --batch 2 "$@" \
+    "$with" fm-recover -q --model "$model" "${tokens[@]}" --budget 0.3 --steps 3 --batch 2 "$@" \
         -o "$name.recover" "$name.train" >/dev/null 2>&1
     fm-pack -q --model "$model" --threads "$2" -o "$name.fm" "$name.recover" >/dev/null
 }
-family one --threads 1
-family three --threads 3 --memory 1MB
+family one env --threads 1
+family three little --threads 3
 fm-pack -q --model "$model" --threads 2 one.recover 2>/dev/null >piped.fm
 for stage in rank train recover fm; do
     cmp one.$stage three.$stage && echo "$stage: same"

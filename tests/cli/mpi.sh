@@ -1,6 +1,8 @@
 # Ranks: two and three ranks give the bytes of one process without MPI, also through pipes.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
+# shellcheck source=tests/cli/least.bash
+. "$GOLDEN/../tests/cli/least.bash"
 prepare
 "${rank[@]}" -o ranked >/dev/null
 "${train[@]}" -o trained ranked >/dev/null
@@ -8,12 +10,12 @@ prepare
 "${recover[@]}" -o recovered trained >/dev/null
 ranks 3 "${rank[@]}" -o ranked3 --report report
 members ranked ranked3
-ranks 2 "${rank[@]}" --memory 1MB -o ranked2 # layers are added up one by one
+ranks 2 "${rank[@]}" --memory "$(least "${rank[@]}" -o ranked2)" -o ranked2 # layers are added up one by one
 members ranked ranked2
 "${rank[@]}" --means -o means >/dev/null
 ranks 3 "${rank[@]}" --means -o means3
 members means means3
-ranks 2 "${rank[@]}" --means --memory 1MB -o means2
+ranks 2 "${rank[@]}" --means --memory "$(least "${rank[@]}" --means -o means2)" -o means2
 members means means2
 python3 -c "import json
 for r in json.load(open('report'))['ranks']:

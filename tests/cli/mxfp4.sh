@@ -1,5 +1,7 @@
 # MXFP4 as gpt-oss comes with it: the values are those of the format, to the last bit, whatever is
 # made of them, and what is broken is refused by name.
+# shellcheck source=tests/cli/least.bash
+. "$(dirname "$0")/least.bash"
 mxfp4=$(dirname "$0")/mxfp4.py
 export PYTHONDONTWRITEBYTECODE=1
 numbers() {
@@ -34,7 +36,7 @@ for layout in native ragged elastic layer padded uniform; do
 done
 grep -cE '"quantization_config"' out/config.json
 echo "== bytes do not depend on threads, memory or the way out"
-fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 --memory 1MB \
+little fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 \
     --channel-group 1 -o other.rank >/dev/null 2>&1
 fm-pack -q --export out --budget 0.4 --layout layer --for vllm --force model.fm
 echo "fused for vLLM: status $?"

@@ -1,5 +1,7 @@
 # fm-recover --train router: only routers differ in the bundle, by what the adapter says; quantised
 # experts keep their codes.
+# shellcheck source=tests/cli/least.bash
+. "$(dirname "$0")/least.bash"
 export PYTHONDONTWRITEBYTECODE=1
 figures() { # figures differ between CPUs by some digits, and so do the sizes of what records them
     sed -E 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
@@ -73,7 +75,9 @@ for model in odd-mixtral odd-gptoss odd-dsv3 packed/w4a16 packed/nvfp4; do
     fm-verify -q --function -t "$from/tokens.npy" --against routed.fm out | figures
 done
 echo "== the same bytes"
-recover "$from" other --budget 0.3 --threads 3 --memory 200KB
+little=$(least fm-recover -q -m "$from" -t "$from/tokens.npy" --precision f32 --train router --steps 3 \
+    --batch 2 --budget 0.3 --threads 3 -o other trained)
+recover "$from" other --budget 0.3 --threads 3 --memory "$little"
 cmp routed other && echo "any threads and memory"
 fm-pack -q -m "$from" routed 2>/dev/null | cmp - routed.fm && echo "a pipe"
 recover "$from" cross --strategy cross

@@ -392,6 +392,10 @@ def plan(o, name, c, path, total, names):
         say += ["--batch", str(o.batch)] if o.batch and program != "fm-rank" else []
         command = [*ranks, tool(program), "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16", *say, *more]
         run = Run(command)
+        if "; use --memory " in run.said:  # the layers of some releases are larger than what is given
+            least = run.said.split("; use --memory ")[1].split()[0]
+            command, say = ([least if x == o.memory else x for x in words] for words in (command, say))
+            run = Run(command)
         print("$", " ".join([*ranks, program, "--tokens calib.bin", *say, *more]))
         print(run.out + run.said, end="")
         print(f"({'status %d, ' % run.status if run.status else ''}{run.seconds:.2f} s, {amount(run.peak)})", flush=True)
@@ -459,7 +463,7 @@ def pipeline(o, c, path):
         copy = f"cp --reflink=never {bundle} {at('copy')} && sync {at('copy')} && rm {at('copy')}"
         stages.append(Stage("copy" + label, ["sh", "-c", copy], dry=False))  # of as many bytes, to compare with
         stages.append(Stage("report" + label, [tool("fm-bench"), "report", "--force", "-o", at("report.html"), bundle], at("report.html"), False))
-        stages.append(Stage("quality" + label, [tool("fm-bench"), "quality", "--eval-tokens", *data[3:], "--budgets", o.budget, bundle], dry=False))
+        stages.append(Stage("quality" + label, [tool("fm-bench"), "quality", "--eval-tokens", *data[3:], "--budgets", o.budget, bundle]))
         stages.append(Stage("verify" + label, [tool("fm-verify"), "--quiet", bundle], dry=False))
         for layout in o.layouts.split(","):
             made = at("export-" + layout)
@@ -471,6 +475,8 @@ def pipeline(o, c, path):
     for stage in stages:
         if stage.label.split()[0] in o.stages.split(","):
             stage.go(0 if stage.label.startswith("copy") else o.stop)
+        if stage.label == "pack" and o.drop:
+            shutil.rmtree(path)
         if stage.label.startswith("verify ") and not o.keep:
             shutil.rmtree(stage.command[2], ignore_errors=True)
 
@@ -503,6 +509,7 @@ def main():
     p.add_argument("--steps", type=int, default=8, help="of fm-recover, a sequence each")
     p.add_argument("--stop", type=float, default=0.5, metavar="SHARE", help="0: no stage is interrupted")
     p.add_argument("--keep", action="store_true")
+    p.add_argument("--drop", action="store_true", help="remove the checkpoint once it is packed")
     p.add_argument("--ranks", type=int, default=0, help="with --plan-only, as are the next two")
     p.add_argument("--batch", type=int)
     p.add_argument("--rate", metavar="GFLOPS")

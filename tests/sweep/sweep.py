@@ -57,7 +57,7 @@ SETUP = [
 
 
 class Course:
-    """A command.  Its result is `out`, or what it prints."""
+    """A command.  Its result is `out`, or what it prints.  LEAST is the smallest --memory that it accepts."""
 
     def __init__(self, title, command, stdin=None, pipe=False):
         self.title, self.argv, self.stdin, self.pipe = title, command.split(), stdin, pipe
@@ -70,9 +70,9 @@ COURSES = [
     Course("rank", f"fm-rank {DATA} --state state -o out"),
     Course("rank text", f"fm-rank --model {GOLDEN}/tiny-mixtral --text {GOLDEN}/text/rows.jsonl --separator none "
            "--seq-len 32 --max-tokens 64 -T 1 -q --device ref -o out"),
-    Course("train", f"fm-train {DATA} --method learned --steps 2 --until 0.2 --budget-step 0.1 --memory 1K "
+    Course("train", f"fm-train {DATA} --method learned --steps 2 --until 0.2 --budget-step 0.1 --memory LEAST "
            "--state state -o out", "ranked"),
-    Course("recover", f"fm-recover {REF} --steps 1 --memory 1K -o out trained"),
+    Course("recover", f"fm-recover {REF} --steps 1 --memory LEAST -o out trained"),
     Course("pack", f"fm-pack --model {MODEL} -T 1 -q -o out", "recovered"),
     Course("pack to a pipe", f"fm-pack --model {MODEL} -T 1 -q trained"),
     Course("list", "fm-pack --list family.fm"),
@@ -118,6 +118,8 @@ class Place:
         if fault is not None:
             environment.update(LD_PRELOAD=str(FAULTS), FM_FAULT=fault, FM_FAULT_TOLD="told")
             remove(self.folder / "told")
+        if "LEAST" in course.argv:
+            course.argv[course.argv.index("LEAST")] = self.least(course, environment)
         argv = [course.argv[0], *extra, *course.argv[1:]]
         if "quality" in argv:
             argv = [argv[0], "quality", *extra, *course.argv[2:]]
@@ -140,6 +142,13 @@ class Place:
             except BrokenPipeError:
                 pass
         return p
+
+    def least(self, course, environment):
+        argv = [*("1K" if x == "LEAST" else x for x in course.argv), "--dry-run"]
+        plain = {k: v for k, v in environment.items() if k != "LD_PRELOAD"}
+        said = subprocess.run(argv, cwd=self.folder, env=plain, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True).stderr
+        return said.split("use --memory ")[1].split()[0]
 
     def run(self, course, **how):
         p = self.start(course, **how)

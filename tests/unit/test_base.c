@@ -609,4 +609,32 @@ TEST(sizes_and_times_are_read_at_a_glance)
     }
 }
 
+/* The printed size is never less than the number of bytes. */
+TEST(sizes_for_options_are_rounded_up)
+{
+    char text[32];
+    fm_units_option(text, 999);
+    assert_string_equal(text, "999B");
+    fm_units_option(text, 16961921);
+    assert_string_equal(text, "16.962MB");
+    fm_units_option(text, 743210001);
+    assert_string_equal(text, "743.22MB");
+    fm_units_option(text, 8000000000);
+    assert_string_equal(text, "8.0000GB");
+}
+
+/* One chunk in place of the last uses, however large the next block of it. */
+TEST(reserved_scratch_is_one_chunk)
+{
+    struct fm_mark mark = fm_scratch_mark();
+    fm_scratch(100);
+    fm_scratch_release(mark);
+    fm_scratch_reserve(5 << 20);
+    mark = fm_scratch_mark();
+    fm_scratch(1 << 20);
+    fm_scratch(4 << 20);
+    assert_int_equal(fm_scratch_mark().chunk, mark.chunk);
+    fm_scratch_release(mark);
+}
+
 TEST_MAIN(NULL, NULL)

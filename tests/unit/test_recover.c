@@ -60,6 +60,7 @@ static void start_tune(struct fm_tune *tune, struct fixture *f)
     struct fm_err err = {0};
     *tune = (struct fm_tune){
         .task = &f->task, .options = &f->options, .masks = &f->masks, .mask = 1, .batch = 2};
+    tune->memory = f->task.memory;
     assert_ok(fm_tune_init(tune, &err));
 }
 
