@@ -299,15 +299,15 @@ static void make_chunk(struct scratch *s, size_t c, size_t size)
     s->bytes[c] = size;
 }
 
-/* Replace all chunks by one, an eighth larger than the peak: untouched pages take no memory. */
-static void join_chunks(struct scratch *s)
+/* One chunk of `size` bytes in place of all. */
+static void join_chunks(struct scratch *s, size_t size)
 {
     for (size_t c = 0; c < CHUNKS; c++) {
         free(s->block[c]);
         s->block[c] = NULL;
         s->bytes[c] = 0;
     }
-    make_chunk(s, 0, (s->peak + s->peak / 8) / CHUNK_BYTES_MIN * CHUNK_BYTES_MIN + CHUNK_BYTES_MIN);
+    make_chunk(s, 0, size);
 }
 
 static void note_peak(struct scratch *s)
@@ -327,7 +327,7 @@ void fm_scratch_reserve(size_t bytes)
     if (s->chunk > 0 || s->used > 0 || (s->bytes[0] >= bytes && all == s->bytes[0]))
         return;
     s->peak = bytes > s->peak ? bytes : s->peak;
-    join_chunks(s);
+    join_chunks(s, s->peak + CHUNK_BYTES_MIN); /* blocks end at multiples of FM_ALIGN */
 }
 
 void *fm_scratch(size_t bytes)
@@ -337,8 +337,10 @@ void *fm_scratch(size_t bytes)
     if (!fm_add(&want, bytes, FM_ALIGN - 1))
         out_of_memory(bytes);
     want -= want % FM_ALIGN;
+    /* An eighth to spare: pages that are not touched take no memory. */
+    size_t room = s->peak + s->peak / 8;
     if (s->chunk == 0 && s->used == 0 && s->bytes[1] > 0)
-        join_chunks(s);
+        join_chunks(s, room / CHUNK_BYTES_MIN * CHUNK_BYTES_MIN + CHUNK_BYTES_MIN);
     while (s->bytes[s->chunk] < want || s->bytes[s->chunk] - want < s->used) {
         if (s->bytes[s->chunk] > 0 && s->used > 0) {
             s->filled[s->chunk++] = s->used;

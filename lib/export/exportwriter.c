@@ -2,9 +2,11 @@
  * Writes a planned export.  A file is cut into pieces that threads fill from the bundle in
  * parallel.  In a directory each piece is written at its offset; in a stream they are written in
  * order, in rounds of one piece per thread. fm-export.json, which has the digests of all other
- * files, is written last: the digests of a stream are computed as it is written, and those of a
- * directory's weight files, whose pieces are written in any order, from one read of what was just
- * written.
+ * files, is written last: the digests of a stream are computed as it is written.  A directory's
+ * pieces are written in the order of the bundle, so that it is read from beginning to end, and a
+ * digest takes the bytes in the order of the file: it is computed from one read of what was just
+ * written, mostly in the page cache.  So it is also the digest of what the file has, not of what it
+ * was to have.
  */
 #include "lib/export/exportwriter.h"
 
@@ -24,6 +26,7 @@
 struct writer {
     const struct fm_exportplan *plan;
     const struct fm_run_options *run;
+    uint64_t scratch; /* of a thread */
     struct fm_taskgroup tasks;
     struct fm_outdir dir;             /* of a directory */
     struct fm_output out;             /* of a stream */
@@ -181,9 +184,9 @@ static uint64_t plan_memory(const struct fm_exportplan *p)
     return bytes;
 }
 
-/* Memory for the plan and for the largest group: what its pieces share, the source of its largest
+/* Scratch of a thread for the largest group: what its pieces share, the source of its largest
  * piece, and that piece; in a stream all pieces. */
-uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
+static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
 {
     struct fm_fill_held held = {0};
     uint64_t most = 0, all = 0, filling = 0;
@@ -211,7 +214,14 @@ uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
         most = need > most ? need : most;
         expert = last;
     }
-    return FM_PROCESS_BYTES + most * (uint64_t)fm_pool_threads() + plan_memory(p);
+    return most;
+}
+
+/* Memory for the plan and for a group of every thread. */
+uint64_t fm_exportwriter_memory(const struct fm_exportplan *p, bool stream)
+{
+    return FM_PROCESS_BYTES + group_memory(p, stream) * (uint64_t)fm_pool_threads() +
+           plan_memory(p);
 }
 
 /* ---- a directory ---- */
@@ -269,6 +279,7 @@ static void write_group(void *arg, int i)
     int rc = FM_OK;
     if (!p->group || !fm_taskgroup_going(&f->w->tasks))
         return;
+    fm_scratch_reserve(f->w->scratch);
     struct fm_mark mark = fm_scratch_mark();
     hold(&held, f->w->plan, p);
     for (int k = 0; k < p->group && !rc; k++)
@@ -534,7 +545,7 @@ static int write_stream(struct writer *w, struct fm_err *err)
 int fm_exportwriter_write(const struct fm_exportplan *plan, const struct fm_run_options *run,
                           struct fm_err *err)
 {
-    struct writer w = {.plan = plan, .run = run};
+    struct writer w = {.plan = plan, .run = run, .scratch = group_memory(plan, false)};
     int rc = fm_texts_files(&w.table, plan, err);
     if (!rc)
         rc = strcmp(run->outputs.path, "-") == 0 ? write_stream(&w, err) : write_directory(&w, err);

@@ -368,23 +368,58 @@ static uint64_t count_merged(const struct fm_packing *p)
     return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
 }
 
-/* Additional memory for codes: the bytes of a tensor or of a piece of one, and its scales as they
- * are stored and as floats. */
-static uint64_t plan_codes(const struct fm_packing *p)
+/* Largest share of an expert in one tensor of codes, and the scales of a tensor as they are stored
+ * and as floats. */
+static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t *scales)
 {
     const struct fm_checkpoint *cp = &p->cp;
-    uint64_t codes = 0, scales = 0;
+    *share = *scales = 0;
     for (size_t i = 0; cp->config.storage && i < cp->experts + cp->rests; i++) {
         const struct fm_share *e = i < cp->experts ? &cp->expert[i] : NULL;
         const struct fm_stored *s = e ? &e->at : &cp->rest[i - cp->experts];
-        uint64_t decoded = e ? fm_checkpoint_share_bytes(cp, e, s->tensor)
-                             : fm_storage_growth(&cp->config) * FM_PACKING_PIECE_BYTES;
+        uint64_t bytes = e ? fm_checkpoint_share_bytes(cp, e, s->tensor) : 0;
         uint64_t scale = s->scale ? s->scale->size + fm_tensor_count(s->scale) * sizeof(float) : 0;
         scale /= e && e->fused ? (uint64_t)cp->config.E : 1;
-        codes = decoded > codes ? decoded : codes;
-        scales = scale > scales ? scale : scales;
+        *share = bytes > *share ? bytes : *share;
+        *scales = scale > *scales ? scale : *scales;
     }
-    return codes + scales;
+}
+
+/* Rows of a channel in the tensor of the checkpoint that has most: 2 if gate and up are one. */
+static uint64_t rows_of_tensor(const struct fm_packing *p)
+{
+    uint64_t most = 1;
+    for (int i = 0; i < p->cp.tensors; i++) {
+        struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
+        int cuts = fm_expert_cuts(cut, p->cp.config.expert, p->cp.expert[i].part);
+        uint64_t rows = 0;
+        for (int k = 0; k < cuts; k++)
+            rows += (uint64_t)cut[k].rows;
+        most = rows > most ? rows : most;
+    }
+    return most;
+}
+
+/* Scratch of a task: a part of an expert as it is in the bundle and as it is read, its codes and
+ * scales, and its channels in float32 if an adapter is merged; or a piece of another tensor. */
+static uint64_t task_memory(const struct fm_packing *p)
+{
+    uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
+    uint64_t element = (uint64_t)fm_dtype_bits(p->cp.dtype) / 8;
+    uint64_t made = (uint64_t)fm_dtype_bits(fm_packing_made_as(p)) / 8;
+    uint64_t rows = (uint64_t)p->cp.config.expert->rows, read = rows_of_tensor(p), share, scales;
+    largest_codes(p, &share, &scales);
+    bool wide = p->ops || made != element;
+    uint64_t item = channels * (rows * element + read * made + (wide ? rows * sizeof(float) : 0));
+    if (p->packed.storage) /* codes are kept */
+        item = (rows / read + 1) * share;
+    else
+        item += share;
+    bool decoded = p->cp.config.storage && !p->packed.storage;
+    uint64_t piece =
+        FM_PACKING_PIECE_BYTES * (1 + (decoded ? fm_storage_growth(&p->cp.config) : 0));
+    return (item > piece ? item : piece) + scales +
+           (uint64_t)p->cp.config.I * rows * sizeof(int32_t);
 }
 
 /* Memory for the names and places of a checkpoint's tensors. */
@@ -401,22 +436,15 @@ static uint64_t index_memory(const struct fm_checkpoint *cp)
     return bytes;
 }
 
-/* Source and destination of the largest item, and its channels in float32 if an adapter is merged,
- * for all tasks at once.  Scratch grows in chunks of doubling size, so a thread may hold twice what
- * it needs. */
+/* Scratch of all tasks at once, or the adapter's member, which is in memory while its values are
+ * copied; and what is there all the time. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
-    uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
-    uint64_t element = (uint64_t)fm_dtype_bits(p->cp.dtype) / 8;
-    uint64_t made = (uint64_t)fm_dtype_bits(fm_packing_made_as(p)) / 8;
-    uint64_t rows = (uint64_t)p->cp.config.expert->rows;
-    uint64_t item =
-        channels * (rows * (made + element) + (p->ops ? (rows + 1) * sizeof(float) : 0));
-    uint64_t task = item + FM_PACKING_PIECE_BYTES + plan_codes(p);
-    uint64_t writing = 2 * (uint64_t)fm_pool_threads() * task + p->segments_bytes;
+    /* In order, one thread also has the parts that the others make. */
+    uint64_t threads = (uint64_t)fm_pool_threads(), tasks = to_pipe(p) ? 2 * threads - 1 : threads;
+    uint64_t writing = tasks * task_memory(p) + p->segments_bytes;
     const struct fm_member *member = fm_bundle_find(&p->in, FM_MEMBER_ADAPTER);
     uint64_t adapter = member && p->adapter.M ? member->size : 0;
-    /* The adapter's member is in memory while its values are copied. */
     return FM_PROCESS_BYTES + adapter + (adapter > writing ? adapter : writing) +
            index_memory(&p->cp);
 }
@@ -460,6 +488,7 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
     r->bytes_weights = r->kept ? r->bytes_in : r->bytes_values;
     fm_storage_names(r->storage, &p->cp.config);
     r->extra = p->cp.sum;
+    p->scratch = task_memory(p);
     r->bytes_memory = plan_memory(p);
     r->passes = to_pipe(p) ? 2 : 1;
     cJSON *manifest = make_manifest(p);

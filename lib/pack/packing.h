@@ -60,6 +60,7 @@ struct fm_packing {
     void *segments; /* the member, after its digests are known */
     size_t segments_bytes;
     struct fm_bundle_writer *writer; /* NULL: a pass that only computes digests */
+    uint64_t scratch;                /* of a task */
     int at_once;                     /* experts of one volume that are made at once */
     struct fm_weightsum wanted,
         sums;             /* sums of the checkpoint that was ranked, and of the one that is read */

@@ -507,6 +507,7 @@ static void pass_volume(void *arg, int i)
     struct fm_packing *p = arg;
     const struct fm_packing_volume *v = &p->volume[i];
     struct fm_err err = {0};
+    fm_scratch_reserve((size_t)p->at_once * p->scratch);
     int rc = fm_taskgroup_going(&p->tasks) ? append(p, v, v->header, v->header_bytes, &err) : FM_OK;
     for (size_t t = 0; t < v->tensors && !rc && fm_taskgroup_going(&p->tasks); t++)
         rc = v->layer >= 0 ? pass_tensor(p, v, &v->tensor[t], &err)
