@@ -26,6 +26,7 @@ F8 = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False}
 F4 = {"num_bits": 4, "type": "float", "symmetric": True, "dynamic": False}
 I4 = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False}
 TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
+STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
 
 # Mixtures: the first format whose text is in a matrix's name.  `mixed` is what llm-compressor writes for
 # attention in FP8 blocks and experts in NVFP4, each group with a format of its own; `modelopt-mixed` is
@@ -42,6 +43,7 @@ ALGORITHMS = {  # of ModelOpt
 # name: format, weights, activations; attention quantised too
 CT = {
     "fp8-channel": ("float-quantized", F8 | {"strategy": "channel"}, TOKEN, True),
+    "fp8-static": ("float-quantized", F8 | {"strategy": "tensor"}, STATIC, True),
     "fp8-block": ("float-quantized", F8 | {"strategy": "block", "block_structure": [16, 32]}, TOKEN, False),
     "w4a16": ("pack-quantized", I4 | {"strategy": "group", "group_size": 32}, None, True),
     "nvfp4": ("nvfp4-pack-quantized", F4 | {"strategy": "tensor_group", "group_size": 16,
@@ -112,6 +114,8 @@ def compress(name, w):
         r, c = args.block_structure
         p = w.reshape(w.shape[0] // r, r, -1, c)
         low, high = p.amin((1, 3)), p.amax((1, 3))
+    elif args.strategy == "tensor":
+        low, high = w.amin().reshape(1), w.amax().reshape(1)
     elif args.group_size:
         p = w.unflatten(-1, (-1, args.group_size))
         low, high = p.amin(-1), p.amax(-1)
@@ -123,6 +127,8 @@ def compress(name, w):
     state["weight_scale"], _ = calculate_qparams(low, high, args, state.get("weight_global_scale"))
     package = BaseCompressor.get_value_from_registry(fmt)
     out = {k: v.detach().contiguous() for k, v in package.compress(state, scheme).items()}
+    if args.strategy == "tensor":
+        out["input_scale"] = torch.ones(1, dtype=w.dtype)
     if name == "nvfp4":  # whose decompress() computes in bfloat16
         codes = unpack_fp4_from_uint8(out["weight_packed"], *w.shape).float()
         scale, factor = out["weight_scale"].float(), out["weight_global_scale"].float()

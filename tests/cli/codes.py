@@ -89,7 +89,7 @@ def decoded(model):
             code = [E2M1[b >> s & 15] for b in data for s in (0, 4)]
         else:
             code = [CODES[b] for b in data]
-        scale, grid = numbers(tensor[base + ".weight_scale"]), tensor[base + ".weight_scale"][1] or [1, 1]
+        scale, grid = numbers(tensor[base + ".weight_scale"]), [*tensor[base + ".weight_scale"][1], 1, 1]
         if base + ".weight_global_scale" in tensor:
             factor = numbers(tensor[base + ".weight_global_scale"])[0]
             scale = [to_f32(s / factor) for s in scale]
@@ -190,6 +190,7 @@ CASES = {  # of the format in front; faults.py has those that every format can h
     "fp8-block block-zero": weights(block_structure=[16, 0]),
     "fp8-block block-huge": weights(block_structure=[1 << 32, 16]),
     "fp8-block tensor-wise": weights(strategy="tensor"),
+    "fp8-block group-wise": weights(strategy="group", group_size=32),
     "w4a16 shape-wrong": poke("weight_shape", 0, b"\x3f"),
     "w4a16 asymmetric": weights(symmetric=False),
     "w4a16 act-order": weights(actorder="group"),

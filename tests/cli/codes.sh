@@ -131,20 +131,31 @@ for other in 'mxfp4 .*experts.*down_proj' 'plain .*layers\.1\..*experts\.2\.'; d
     fm-pack --list joined.fm | grep 'stored as'
     rm -r joined joined.fm twin
 done
-echo "== one scale for a whole matrix of an expert"
+echo "== one scale for a whole matrix: of an expert, and of attention only"
 python3 "$here/fp8.py" quantise "$GOLDEN/odd-qwen3" blocks 4096 4096
-python3 "$here/codes.py" whole blocks joined
-python3 "$here/codes.py" plain joined twin
-fm-rank -n -m joined -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
-run joined | grep codes
-fm-rank -q -m twin -t twin/tokens.npy --precision f32 -f -o twin.fm >/dev/null
-cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
-    echo "scores of the float32 twin"
-verify --function -m joined -t twin/tokens.npy family.fm | tail -n 1
-said fm-pack -q -m joined --weights keep -f -o none.fm trained
+python3 "$here/codes.py" whole blocks whole
+python3 "$here/codes.py" join "$GOLDEN/packed/mxfp4" "$GOLDEN/packed/fp8-static" '.*self_attn\.[qkvo]_proj' joined
+for model in "$GOLDEN/packed/fp8-static" whole joined; do
+    echo "-- ${model##*/}"
+    python3 "$here/codes.py" plain "$model" twin
+    group=1
+    [ "$model" != joined ] || group=32
+    fm-rank -n -m "$model" -t twin/tokens.npy 2>/dev/null | grep -E '^(stored|codes)'
+    run "$model" | grep codes
+    fm-rank -q -m twin -t twin/tokens.npy --precision f32 --channel-group $group -f -o twin.fm >/dev/null
+    cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
+        echo "scores of the float32 twin"
+    verify --function -m "$model" -t twin/tokens.npy family.fm | tail -n 1
+    fm-pack -q --export uniform --budget 0.5 --layout uniform -f family.fm | grep -E '^(export|codes)'
+    verify --function -t twin/tokens.npy --against family.fm uniform | tail -n 1
+    [ "$model" != joined ] || python3 "$here/codes.py" export "$model" family.fm uniform
+    rm -r twin
+done
+run whole | grep codes
+said fm-pack -q -m whole --weights keep -f -o none.fm trained
 python3 "$here/forge.py" family.fm liar.fm 'b.manifest["model"].update(storage="fp8-tensor", scales="F32")'
 said fm-verify -q liar.fm
-rm -r blocks joined twin liar.fm
+rm -r blocks whole joined liar.fm
 echo "== a scheme of one expert, and one of no expert"
 python3 "$here/codes.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/fp8-channel" '.*experts\.3\.' joined
 fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes

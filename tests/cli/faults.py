@@ -25,6 +25,7 @@ UP = "model.layers.1.mlp.experts.2.up_proj"
 # form: checkpoint, module, and the suffixes of its codes and scales
 FORMS = {
     "fp8-channel": ("packed/fp8-channel", UP, ".weight", ".weight_scale"),
+    "fp8-static": ("packed/fp8-static", UP, ".weight", ".weight_scale"),
     "fp8-block": ("packed/fp8-block", UP, ".weight", ".weight_scale"),
     "w4a16": ("packed/w4a16", UP, ".weight_packed", ".weight_scale"),
     "nvfp4": ("packed/nvfp4", UP, ".weight_packed", ".weight_scale"),
@@ -160,7 +161,7 @@ def cases(form):
     made, dtype = {}, form.tensors[form.scales][0]
     made["no fault"] = lambda tensors, config: None
     made["scales missing"] = drop(form.scales)
-    if form.tensors[form.scales][1]:
+    if len(form.tensors[form.scales][1]) > 1:
         made["scales short"] = half(form.scales)
         made["scales flat"] = reshape(form.scales, lambda shape: [*shape[:-2], shape[-2] * shape[-1]])
         made["scales turned"] = reshape(form.scales, lambda shape: [*shape[:-2], shape[-1], shape[-2]])

@@ -3,7 +3,7 @@
  * each matrix X.weight is
  *
  *     float-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale: (N, 1) of strategy channel,
- *                          or one for each block of strategy block
+ *                          one for each block of strategy block, or one number of strategy tensor
  *     pack-quantized       X.weight_packed I32 (N, K / 8), eight integers of four bits a word, the
  *                          first in its low bits, 8 added; X.weight_scale (N, K / group), and
  *                          X.weight_shape
@@ -39,6 +39,9 @@ static const char *const activations[] = {".input_scale", ".input_global_scale",
 static const struct fm_storage channel = {
     SCHEME("fp8-channel", FM_CODE_E4M3, FM_F8_E4M3, ".weight"), .scale_dtypes = PLAIN_SCALES};
 
+static const struct fm_storage tensor = {SCHEME("fp8-tensor", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
+                                         .scale_dtypes = PLAIN_SCALES};
+
 static const struct fm_storage block = {SCHEME("fp8-block", FM_CODE_E4M3, FM_F8_E4M3, ".weight"),
                                         .scale_dtypes = PLAIN_SCALES};
 
@@ -68,6 +71,8 @@ static const struct {
 } schemes[] = {
     {"float-quantized", "float", "channel", 8, 0, &channel},
     {"naive-quantized", "float", "channel", 8, 0, &channel},
+    {"float-quantized", "float", "tensor", 8, 0, &tensor},
+    {"naive-quantized", "float", "tensor", 8, 0, &tensor},
     {"float-quantized", "float", "block", 8, 0, &block},
     {"naive-quantized", "float", "block", 8, 0, &block},
     {"pack-quantized", "int", "group", 4, 0, &int4},
@@ -94,6 +99,9 @@ static int read_sizes(struct fm_config *c, const cJSON *weights, const struct fm
 {
     const cJSON *sizes = cJSON_GetObjectItemCaseSensitive(weights, "block_structure");
     double size[2] = {1, 0};
+    c->block_rows = c->block_columns = 0;
+    if (storage == &tensor)
+        return FM_OK;
     if (storage == &block) {
         for (int i = 0; i < 2; i++) {
             const cJSON *one = cJSON_GetArrayItem(sizes, i);
