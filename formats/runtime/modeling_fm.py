@@ -1,6 +1,6 @@
 """Mixtral, PhiMoE, Qwen2-MoE, Qwen3-MoE, OLMoE, GLM-4.5, 4.7-Flash and 5, MiniMax-M2 and -M3,
 ERNIE-4.5, DeepSeek-V2, -V3 and -V3.2, gpt-oss, Qwen3-Next, Qwen3.5, dots.llm1, Solar-Open, Hy3,
-K-EXAONE, A.X-K1, Trinity, Laguna, MiMo-V2-Flash and Granite with experts of unequal width.
+K-EXAONE, A.X-K1, Trinity, Laguna, MiMo-V2-Flash, LFM2 and Granite with experts of unequal width.
 
 `fm-pack --export` puts this file into its `ragged`, `elastic` and `layer` directories.  It needs
 transformers 5 or newer, and runs with trust_remote_code in transformers, vLLM and SGLang (their
@@ -654,8 +654,9 @@ class FmModel:
     """Mixed into a stock model: the model is built with experts of zero channels, which are then replaced."""
 
     def __init__(self, config):
-        if config.hidden_act != "silu":
-            raise ValueError(f"hidden_act {config.hidden_act!r}: these experts support only silu")
+        act = getattr(config, "hidden_act", "silu")
+        if act != "silu":
+            raise ValueError(f"hidden_act {act!r}: these experts support only silu")
         check_attention(config)
         with experts_of(config, 0):
             super().__init__(config)
@@ -679,7 +680,7 @@ class FmModel:
             register_checkpoint_conversion_mapping(config.model_type, converters, overwrite=True)
         if config.fm_codes:  # codes and scales stay float32 until they are decoded
             self._keep_in_fp32_modules_strict |= {rf"{config.fm_block}.experts.{x}$" for x in ("gate_up", "down")}
-        rotary = self.base_model.rotary_emb
+        rotary = getattr(self.base_model, "rotary_emb", None)
         if isinstance(rotary, modeling_phimoe.PhimoeRotaryEmbedding):
             rotary.__class__ = FmPhimoeRotaryEmbedding
         self.init_weights()
@@ -777,6 +778,7 @@ FAMILIES = {
     "deepseek_v32": ("DeepseekV32",), "glm_moe_dsa": ("GlmMoeDsa",), "exaone_moe": ("ExaoneMoe",),
     "axk1": ("AXK1",), "afmoe": ("Afmoe",), "laguna": ("Laguna",),
     "mimo_v2_flash": ("MiMoV2Flash",), "minimax_m3_vl": ("MiniMaxM3VL", "intermediate_size"),
+    "lfm2_moe": ("Lfm2Moe", "moe_intermediate_size", "feed_forward"),
     "granitemoe": ("GraniteMoe", "intermediate_size", "block_sparse_moe"),
     "granitemoeshared": ("GraniteMoeShared", "intermediate_size", "block_sparse_moe"),
 }

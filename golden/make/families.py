@@ -343,6 +343,39 @@ def minimax_m3_shapes(c):
     return table
 
 
+LFM_NAMES = (
+    ("input_layernorm", "operator_norm"),
+    ("post_attention_layernorm", "ffn_norm"),
+    (".o_proj.", ".out_proj."),
+    ("model.norm.", "model.embedding_norm."),
+)
+
+
+def lfm_shapes(c):
+    """Tied; short convolutions in most layers, attention with norms of q and k in the others."""
+    table, H, E = ends(c), c["hidden_size"], c["num_experts"]
+    del table["lm_head.weight"]
+    for l, p in layers(c):
+        norms = {n: t for n, t in attention(c, p).items() if "layernorm" in n}
+        if c["layer_types"][l] == "conv":
+            table |= norms | {
+                p + "conv.in_proj.weight": ((3 * H, H), 0.25),
+                p + "conv.conv.weight": ((H, 1, c["conv_L_cache"]), 0.6),
+                p + "conv.out_proj.weight": ((H, H), 0.1),
+            }
+        else:
+            table |= attention(c, p)
+            table |= {p + f"self_attn.{x}_layernorm.weight": ((head_dim(c),), 0.4) for x in "qk"}
+        p, names = p + "feed_forward.", ("w1", "w3", "w2")
+        if l < c["num_dense_layers"]:
+            table |= feed_forward(p, H, c["intermediate_size"], names, down=0.1)
+            continue
+        table |= {p + "gate.weight": ((E, H), 0.3), p + "expert_bias": ((E,), 0.2)}
+        for e in range(E):
+            table |= feed_forward(f"{p}experts.{e}.", H, c["moe_intermediate_size"], names, down=0.2)
+    return renamed(table, LFM_NAMES)
+
+
 def granite_shapes(c):
     """Tied; gate and up fused in experts and in the shared expert."""
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
@@ -462,7 +495,7 @@ def around_zero(tensors):
 def keep_biases(tensors):
     """Biases of the choice are float32 on the hub whatever the weights are."""
     for name in tensors:
-        if name.endswith(("e_score_correction_bias", "mlp.expert_bias")):
+        if name.endswith(("e_score_correction_bias", "expert_bias")):
             tensors[name] = tensors[name].float()
 
 
@@ -1382,6 +1415,43 @@ MINIMAX_M3 = Odd(
     tweak=around_zero_with_biases,
 )
 
+LFM2 = Odd(
+    seed=390,
+    T=20,
+    own={  # as its makers write it
+        "architectures": ["Lfm2MoeForCausalLM"],
+        "bos_token_id": 1,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "dtype": "bfloat16",
+        "eos_token_id": 2,
+        "hidden_size": 56,
+        "intermediate_size": 47,
+        "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention"],
+        "model_type": "lfm2_moe",
+        "moe_intermediate_size": 17,
+        "norm_eps": 1e-05,
+        "norm_topk_prob": True,
+        "num_attention_heads": 4,
+        "num_dense_layers": 1,
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "num_hidden_layers": 5,
+        "pad_token_id": 0,
+        "rope_theta": 1000.0,
+        "routed_scaling_factor": 1.5,
+        "tie_embedding": True,  # which decides, not tie_word_embeddings
+        "transformers_version": "4.57.0",
+        "use_expert_bias": True,
+        "vocab_size": 94,
+    },
+    shapes=lfm_shapes,
+    dtype=torch.bfloat16,
+    shards=1,
+    recipe=Recipe(seed=391, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    tweak=keep_biases,
+)
+
 GRANITE_KEYS = {  # as its makers write it
     "attention_bias": True,
     "attention_multiplier": 0.11,
@@ -1590,5 +1660,5 @@ ROWS = {
     "odd-solar": SOLAR, "odd-hy3": HY3, "odd-dsv32": DSV32, "odd-glm5": GLM5,
     "odd-exaone": EXAONE, "odd-axk1": AXK1, "odd-afmoe": AFMOE, "odd-laguna": LAGUNA,
     "odd-mimo": MIMO, "odd-m3": MINIMAX_M3, "odd-granite": GRANITE,
-    "odd-granite-shared": GRANITE_SHARED,
+    "odd-granite-shared": GRANITE_SHARED, "odd-lfm2": LFM2,
 }  # fmt: skip

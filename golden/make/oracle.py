@@ -39,7 +39,7 @@ def save(path, tensors):
 
 def mlp_of(layer):
     """What follows the second norm of a layer, under the name that the family has for it."""
-    return next(getattr(layer, name) for name in ("mlp", "block_sparse_moe") if hasattr(layer, name))
+    return next(getattr(layer, name) for name in ("mlp", "block_sparse_moe", "feed_forward") if hasattr(layer, name))
 
 
 def moe_layers(model):
@@ -111,7 +111,8 @@ def hooked(hooks):
 
 def tap_boundaries(model, taps):
     """A `with` that appends the input of every layer, and of the last norm, to taps."""
-    places = [*model.model.layers, model.model.norm]
+    last = "norm" if hasattr(model.model, "norm") else "embedding_norm"
+    places = [*model.model.layers, getattr(model.model, last)]
     keep = lambda _module, args: taps.append(args[0])
     return hooked([place.register_forward_pre_hook(keep) for place in places])
 

@@ -15,6 +15,13 @@ import torch.nn.functional as F
 
 SPELLING = (
     (".block_sparse_moe.", ".mlp."),
+    (".feed_forward.", ".mlp."),
+    (".operator_norm.", ".input_layernorm."),
+    (".ffn_norm.", ".post_attention_layernorm."),
+    (".embedding_norm.", ".norm."),
+    (".self_attn.out_proj.", ".self_attn.o_proj."),
+    (".self_attn.q_layernorm.", ".self_attn.q_norm."),
+    (".self_attn.k_layernorm.", ".self_attn.k_norm."),
     (".gate_proj.", ".w1."),
     (".up_proj.", ".w3."),
     (".down_proj.", ".w2."),
@@ -54,6 +61,10 @@ def norm(x, w, name, eps, plus=0.0):
         x = x - x.mean(-1, keepdim=True)
     x = weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
     return x if bias is None else x + bias
+
+
+def eps_of(cfg):
+    return cfg.norm_eps if cfg.model_type == "lfm2_moe" else cfg.rms_norm_eps
 
 
 def added(cfg):
@@ -110,7 +121,7 @@ def projection(x, w, cfg, part, heads):
     name, C = f"self_attn.{part}_norm", y.shape[-1] // heads
     if name + ".weight" in w:
         each = (heads, C) if len(w[name + ".weight"]) == C else (1, heads * C)
-        y = norm(y.unflatten(-1, each), w, name, cfg.rms_norm_eps, added(cfg)).flatten(-2)
+        y = norm(y.unflatten(-1, each), w, name, eps_of(cfg), added(cfg)).flatten(-2)
     if getattr(cfg, "clip_qkv", None) is not None:
         y = y.clamp(-cfg.clip_qkv, cfg.clip_qkv)
     return y.unflatten(-1, (heads, C)).transpose(1, 2)
@@ -156,6 +167,15 @@ def attention(x, w, cfg, l):
     if "self_attn.g_proj.weight" in w:
         o = o * F.softplus(linear(x, w, "self_attn.g_proj"))[..., None]
     return linear(o.flatten(2), w, "self_attn.o_proj")
+
+
+def short_convolution(x, w):
+    """(S, T, H): LFM2's, gated before and after."""
+    b, c, u = linear(x, w, "conv.in_proj").chunk(3, -1)
+    taps, T = w["conv.conv.weight"][:, 0], x.shape[1]
+    early = F.pad(b * u, (0, 0, taps.shape[1] - 1, 0))
+    y = c * sum(early[:, i : i + T] * taps[:, i] for i in range(taps.shape[1]))
+    return linear(y, w, "conv.out_proj")
 
 
 def delta_parts(x, w, cfg):
@@ -325,12 +345,14 @@ class Plain:
         return y
 
     def layer(self, l, x):
-        prefix, eps = f"model.layers.{l}.", self.cfg.rms_norm_eps
+        prefix, eps = f"model.layers.{l}.", eps_of(self.cfg)
         w = {n.removeprefix(prefix): t for n, t in self.weights.items() if n.startswith(prefix)}
         plus = added(self.cfg)
         normed = norm(x, w, "input_layernorm", eps, plus)
         if "self_attn.kv_b_proj.weight" in w:
             y = latent_attention(normed, w, self.cfg)
+        elif "conv.conv.weight" in w:
+            y = short_convolution(normed, w)
         elif "linear_attn.norm.weight" in w:
             y = delta_attention(normed, w, self.cfg)
         else:
@@ -353,7 +375,7 @@ class Plain:
         x = x * getattr(self.cfg, "embedding_multiplier", 1.0)
         for l in range(self.cfg.num_hidden_layers):
             x = self.layer(l, x)
-        x = norm(x, w, "model.norm", self.cfg.rms_norm_eps, added(self.cfg))
+        x = norm(x, w, "model.norm", eps_of(self.cfg), added(self.cfg))
         x = linear(x, w, "lm_head" if "lm_head.weight" in w else "model.embed_tokens")
         return x / getattr(self.cfg, "logits_scaling", 1.0)
 

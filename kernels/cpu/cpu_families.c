@@ -169,6 +169,17 @@ void cpu_gate_back(float *dx, float *dz, const float *dy, const float *x, const 
                 &(struct gating){.y = dx, .dz = dz, .dy = dy, .x = x, .z = z, .silu = silu});
 }
 
+static void multiply(const void *args, int64_t first, int64_t last)
+{
+    const struct gating *g = args;
+    ref_multiply(g->y + first, g->x + first, g->z + first, last - first);
+}
+
+void cpu_multiply(float *y, const float *x, const float *z, int64_t count)
+{
+    fm_cpu_rows(count, 1, multiply, &(struct gating){.y = y, .x = x, .z = z});
+}
+
 static void shift(const void *args, int64_t first, int64_t last)
 {
     const struct gating *g = args;
@@ -188,6 +199,7 @@ enum { COLUMNS = 256 };
 struct convolution {
     float *y, *dx;
     const float *x, *w, *dy;
+    bool silu;
     int T, H, W, blocks; /* of columns */
 };
 
@@ -225,7 +237,7 @@ FM_CLONES(void, convolve_columns, (const struct convolution *c, float *w, int in
         float *restrict y = c->y + at + (int64_t)t * c->H;
         convolve_row(a, c->x + at, w, t, n, c->H, c->W);
         for (int h = 0; h < n; h++)
-            y[h] = a[h] / (1 + fm_expf(-a[h]));
+            y[h] = c->silu ? a[h] / (1 + fm_expf(-a[h])) : a[h];
     }
 }
 
@@ -239,8 +251,11 @@ FM_CLONES(void, convolve_back_columns,
     for (int t = c->T - 1; t >= 0; t--) {
         float *restrict a = ring + t % W * COLUMNS, *restrict dx = c->dx + at + (int64_t)t * c->H;
         const float *restrict dy = c->dy + at + (int64_t)t * c->H;
-        convolve_row(a, c->x + at, w, t, n, c->H, W);
-        for (int h = 0; h < n; h++) {
+        if (c->silu)
+            convolve_row(a, c->x + at, w, t, n, c->H, W);
+        else
+            memcpy(a, dy, (size_t)n * sizeof *a);
+        for (int h = 0; h < n && c->silu; h++) {
             float s = 1 / (1 + fm_expf(-a[h]));
             a[h] = dy[h] * (s + a[h] * s * (1 - s));
         }
@@ -273,16 +288,19 @@ static void convolve_all(struct convolution c, int S)
     fm_pool_for(S * c.blocks, convolve_task, &c);
 }
 
-void cpu_convolve(float *y, const float *x, const float *w, int S, int T, int H, int W)
+void cpu_convolve(float *y, const float *x, const float *w, bool silu, int S, int T, int H, int W)
 {
-    convolve_all((struct convolution){.y = y, .x = x, .w = w, .T = T, .H = H, .W = W}, S);
+    convolve_all((struct convolution){.y = y, .x = x, .w = w, .silu = silu, .T = T, .H = H, .W = W},
+                 S);
 }
 
-void cpu_convolve_back(float *dx, const float *dy, const float *x, const float *w, int S, int T,
-                       int H, int W)
+void cpu_convolve_back(float *dx, const float *dy, const float *x, const float *w, bool silu, int S,
+                       int T, int H, int W)
 {
-    convolve_all((struct convolution){.dx = dx, .dy = dy, .x = x, .w = w, .T = T, .H = H, .W = W},
-                 S);
+    convolve_all(
+        (struct convolution){
+            .dx = dx, .dy = dy, .x = x, .w = w, .silu = silu, .T = T, .H = H, .W = W},
+        S);
 }
 
 struct gates {

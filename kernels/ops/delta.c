@@ -29,21 +29,21 @@ static double convolved(const float *x, const float *w, int t, int H, int W)
     return sum;
 }
 
-void ref_convolve(float *y, const float *x, const float *w, int S, int T, int H, int W)
+void ref_convolve(float *y, const float *x, const float *w, bool silu, int S, int T, int H, int W)
 {
     for (int s = 0; s < S; s++) {
         int64_t row0 = (int64_t)s * T * H;
         for (int t = 0; t < T; t++)
             for (int h = 0; h < H; h++) {
                 double a = convolved(x + row0 + h, w + (int64_t)h * W, t, H, W);
-                y[row0 + (int64_t)t * H + h] = (float)(a * sigmoid(a));
+                y[row0 + (int64_t)t * H + h] = (float)(silu ? a * sigmoid(a) : a);
             }
     }
 }
 
-/* da = dy silu'(a);  dx[t] = sum over i of w[i] da[t + W - 1 - i]. */
-void ref_convolve_back(float *dx, const float *dy, const float *x, const float *w, int S, int T,
-                       int H, int W)
+/* da = dy silu'(a), or dy;  dx[t] = sum over i of w[i] da[t + W - 1 - i]. */
+void ref_convolve_back(float *dx, const float *dy, const float *x, const float *w, bool silu, int S,
+                       int T, int H, int W)
 {
     struct fm_mark mark = fm_scratch_mark();
     double *da = fm_scratch((size_t)T * sizeof *da);
@@ -52,8 +52,8 @@ void ref_convolve_back(float *dx, const float *dy, const float *x, const float *
             int64_t at = (int64_t)s * T * H + h;
             const float *wh = w + (int64_t)h * W;
             for (int t = 0; t < T; t++) {
-                double a = convolved(x + at, wh, t, H, W), f = sigmoid(a);
-                da[t] = dy[at + (int64_t)t * H] * (f + a * f * (1 - f));
+                double a = silu ? convolved(x + at, wh, t, H, W) : 0, f = sigmoid(a);
+                da[t] = dy[at + (int64_t)t * H] * (silu ? f + a * f * (1 - f) : 1);
             }
             for (int t = 0; t < T; t++) {
                 double sum = 0;

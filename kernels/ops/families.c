@@ -97,6 +97,12 @@ static double sigmoid(double z)
     return 1 / (1 + exp(-z));
 }
 
+void ref_multiply(float *y, const float *x, const float *z, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        y[i] = x[i] * z[i];
+}
+
 void ref_gate(float *y, const float *x, const float *z, bool silu, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)

@@ -20,8 +20,8 @@
  *
  * In reading order: this header, layerweights.h (weights in memory), weight.h and pass.h (the
  * arguments of a block), keys and config.c (sizes from config.json), arena.c; norm; attention: gqa
- * with rope, mla, deltanet; routers: router with softmax, scored, sparsemix; experts: experts with
- * swiglu and clamped, mlp; storage.h (weights stored as codes; the storages are in
+ * with rope, mla, deltanet, shortconv; routers: router with softmax, scored, sparsemix; experts:
+ * experts with swiglu and clamped, mlp; storage.h (weights stored as codes; the storages are in
  * lib/block/storage) with modules (names in quantization_config); cost.
  */
 #ifndef FM_BLOCK_H
@@ -47,6 +47,7 @@ struct fm_schemes;
 struct fm_gqa;
 struct fm_mla;
 struct fm_deltanet;
+struct fm_shortconv;
 struct fm_scored;
 struct fm_sparsemix;
 
@@ -97,6 +98,7 @@ struct fm_config {
     struct fm_gqa *gqa;
     struct fm_mla *mla;
     struct fm_deltanet *deltanet;
+    struct fm_shortconv *shortconv;
     struct fm_scored *scored;
     struct fm_sparsemix *sparsemix;
 };

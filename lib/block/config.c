@@ -9,6 +9,7 @@ void fm_config_release(struct fm_config *c)
     free(c->gqa);
     free(c->mla);
     free(c->deltanet);
+    free(c->shortconv);
     free(c->scored);
     free(c->sparsemix);
     fm_schemes_free(c->schemes);

@@ -270,7 +270,7 @@ static void linear_forward(const struct fm_pass *p, float *inner, float *y, cons
     project(p, a->z, x, weights_z(p), V);
     project(p, a->a, x, weights_a(p), m->Q);
     project(p, b, x, w->b, m->Q);
-    op->convolve(a->x, a->m, w->conv, p->S, p->T, wide, m->W);
+    op->convolve(a->x, a->m, w->conv, true, p->S, p->T, wide, m->W);
     op->delta_gates(a->g, a->beta, a->a, b, w->rate, w->bias, N, m->Q);
     op->delta_rule(a->o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C, m->D);
     normalise(p, a, n);
@@ -316,7 +316,7 @@ static void linear_backward(const struct fm_pass *p, float *inner, float *dx, co
     op->delta_rule_back(behind, dg, dbeta, d_o, a->x, a->g, a->beta, p->S, p->T, m->G, m->Q, m->C,
                         m->D);
     op->delta_gates_back(da, db, dg, dbeta, a->a, a->beta, w->rate, w->bias, N, m->Q);
-    op->convolve_back(dm, behind, a->m, w->conv, p->S, p->T, wide, m->W);
+    op->convolve_back(dm, behind, a->m, w->conv, true, p->S, p->T, wide, m->W);
     project_back(p, dx, dm, w->qkv, wide, false);
     project_back(p, dx, dz, weights_z(p), V, true);
     project_back(p, dx, da, weights_a(p), m->Q, true);

@@ -42,6 +42,13 @@ struct fm_deltanet_weights {
     void *out;          /* (H, Q D): a projection */
 };
 
+/* A layer with a short convolution (shortconv.h); layers with attention have the weights of gqa. */
+struct fm_shortconv_weights {
+    void *in;    /* (3 H, H): rows of b, then of c, then of u; this and out are projections */
+    float *conv; /* (H, W) */
+    void *out;   /* (H, H) */
+};
+
 /* Routers (router.h). */
 struct fm_router_weights {
     float *w;           /* (E, H) */
@@ -60,6 +67,7 @@ struct fm_layer {
     struct fm_gqa_weights gqa;
     struct fm_mla_weights mla;
     struct fm_deltanet_weights deltanet;
+    struct fm_shortconv_weights shortconv;
     struct fm_router_weights router;
     bool narrow; /* attention projections are bfloat16 (lib/block/pass.h) */
     struct fm_in mlp_gate_up,

@@ -13,10 +13,12 @@ extern const struct fm_expert_form fm_swiglu;
  * layer in a bundle and in a ragged export, gate and up interleaved, down transposed. */
 /* clang-format off */
 #define FM_SWIGLU_WEIGHTS(prefix, gate, up, down)                                                  \
+    FM_SWIGLU_WEIGHTS_AS(prefix, "model.layers.{l}.mlp.", gate, up, down)
+#define FM_SWIGLU_WEIGHTS_AS(prefix, ragged, gate, up, down)                                       \
     {FM_STOCK(prefix "experts.{e}." gate ".weight"), FM_PART_GATE, 0, "IH", FM_MOE},               \
     {FM_STOCK(prefix "experts.{e}." up ".weight"), FM_PART_UP, 0, "IH", FM_MOE},                   \
     {FM_STOCK(prefix "experts.{e}." down ".weight"), FM_PART_DOWN, 0, "HI", FM_MOE},               \
-    FM_SWIGLU_ONLINE_WEIGHTS
+    FM_SWIGLU_ONLINE_WEIGHTS_AS(ragged)
 #define FM_SWIGLU_ONLINE_WEIGHTS FM_SWIGLU_ONLINE_WEIGHTS_AS("model.layers.{l}.mlp.")
 #define FM_SWIGLU_ONLINE_WEIGHTS_AS(ragged)                                                        \
     {{NULL, "layers.{l}.gate_up", ragged "experts.gate_up"}, FM_PART_GATE_UP, 0, "SH", FM_MOE},    \

@@ -10,6 +10,7 @@
 #include "lib/block/deltanet.h"
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
+#include "lib/block/shortconv.h"
 #include "lib/block/softmax.h"
 #include "lib/family/family.h"
 
@@ -123,6 +124,20 @@ static struct kept deltanet_kept(const struct fm_config *c, int l)
                          .long_state = (uint64_t)m->C * values};
 }
 
+/* The last inputs of a convolution. */
+static struct kept shortconv_kept(const struct fm_config *c, int l)
+{
+    if (!fm_shortconv_layer(c, l))
+        return gqa_kept(c, l);
+    return (struct kept){.short_state = (uint64_t)c->H * (uint64_t)(c->shortconv->W - 1)};
+}
+
+/* Devices have whole channels of convolutions. */
+static bool shortconv_divides(const struct fm_config *c, int d, bool copies)
+{
+    return c->H % d == 0 && gqa_divides(c, d, copies);
+}
+
 /* A state is not split over devices. */
 static bool deltanet_divides(const struct fm_config *c, int d, bool copies)
 {
@@ -142,6 +157,7 @@ static const struct attention attention[] = {
     {&fm_gqa, gqa_kept, gqa_divides},
     {&fm_mla, mla_kept, mla_divides},
     {&fm_deltanet, deltanet_kept, deltanet_divides},
+    {&fm_shortconv, shortconv_kept, shortconv_divides},
 };
 
 static const struct attention *find_attention(const struct fm_attention *block)
@@ -179,7 +195,7 @@ uint64_t fm_runtimes_cache_bytes(const struct fm_runtimes_cache *cache, uint64_t
 
 bool fm_runtimes_modeling(const struct fm_config *c)
 {
-    return c->attention != &fm_deltanet;
+    return c->attention != &fm_deltanet && c->attention != &fm_shortconv;
 }
 
 const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)

@@ -52,7 +52,9 @@ struct fm_model_family {
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */
+    const char *tied_key;  /* another key, which decides if config.json has it; NULL: none */
     double eps;            /* default of the epsilon of norms */
+    const char *eps_key;   /* its key; NULL: rms_norm_eps */
     int positions;
     const struct fm_keys_only *only; /* keys of config.json that must have one value; NULL: none */
     const char *needed; /* keys that config.json must have, "one two", because transformers would
@@ -90,6 +92,7 @@ struct fm_model_family {
     ROW(glm_moe_dsa)        \
     ROW(axk1)               \
     ROW(gpt_oss)            \
+    ROW(lfm2_moe)           \
     ROW(granitemoe)         \
     ROW(granitemoeshared)   \
     ROW(qwen3_next)         \

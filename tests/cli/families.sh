@@ -8,7 +8,7 @@ numbers() {
 for name in odd-qwen2 odd-qwen3 odd-olmoe odd-phimoe odd-glm4 odd-minimax odd-ernie odd-dsv2 odd-dsv3 \
     odd-moonlight odd-glm-lite odd-gptoss odd-q3next odd-q35 odd-dots1 odd-solar odd-hy3 \
     odd-dsv32 odd-glm5 odd-exaone odd-axk1 odd-afmoe odd-laguna odd-mimo odd-m3 \
-    odd-granite odd-granite-shared; do
+    odd-granite odd-granite-shared odd-lfm2; do
     model=$GOLDEN/$name
     echo "== $name"
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" 2>/dev/null |

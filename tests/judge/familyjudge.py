@@ -40,7 +40,7 @@ ROWS = (
     "odd-dsv2", "odd-dsv3", "odd-moonlight", "odd-glm-lite", "odd-gptoss",
     "odd-q3next", "odd-q35", "odd-dots1", "odd-solar", "odd-hy3", "odd-dsv32", "odd-glm5",
     "odd-exaone", "odd-axk1", "odd-afmoe", "odd-laguna", "odd-mimo", "odd-m3",
-    "odd-granite", "odd-granite-shared",
+    "odd-granite", "odd-granite-shared", "odd-lfm2",
     "odd-fp8",
 )  # fmt: skip
 # Bytes of tensors that the published models have and transformers' classes leave out.

@@ -6,6 +6,7 @@
 #include "lib/bench/meter.h"
 #include "lib/block/deltanet.h"
 #include "lib/block/mla.h"
+#include "lib/block/shortconv.h"
 #include "lib/block/cost.h"
 #include "lib/block/experts.h"
 #include "lib/block/pass.h"
@@ -241,8 +242,9 @@ TEST(attention_counts_its_scores)
             have += T * fm_cost_layer(r.c, l, T).others;
         double want = 0;
         for (int l = 0; l < r.c->L; l++)
-            want += fm_deltanet_layer(r.c, l) ? T * delta_layer(r.c->deltanet)
-                                              : attention_layer(r.c, l) * pairs;
+            want += fm_deltanet_layer(r.c, l)    ? T * delta_layer(r.c->deltanet)
+                    : fm_shortconv_layer(r.c, l) ? T * 2.0 * r.c->H * r.c->shortconv->W
+                                                 : attention_layer(r.c, l) * pairs;
         assert_true(have == want);
         close_run(&r);
     }
@@ -265,6 +267,7 @@ TEST(a_cache_is_what_attention_keeps)
         {"odd-mimo",
          {.token = 2 * (18 + 10) * 2, .window_token = 3 * 4 * (18 + 10) * 2, .window = 6},
          10 * 112 + 6 * 672},
+        {"odd-lfm2", {.token = 2 * 2 * 2 * 14 * 2, .fixed = 3 * 56 * 2 * 2}, 10 * 224 + 672},
         {"odd-m3", {.token = 4 * 2 * 2 * 18 * 2 + 2 * 10 * 2}, 10 * 616},
         {"odd-q3next",
          {.token = 2 * 2 * 14 * 2, .fixed = 3 * ((2 * 2 * 19 + 6 * 11) * 3 * 2 + 6 * 19 * 11 * 4)},

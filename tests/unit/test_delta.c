@@ -60,7 +60,7 @@ KERNEL_TEST(a_layer_between_its_products_is_that_of_autograd)
     float *d_o = floats(no), *dc = floats(nm), *dg = floats(nq), *dbeta = floats(nq);
     float *dm = floats(nm), *da = floats(nq), *db = floats(nq);
     op->shift(norm, norm, 1, D2);
-    op->convolve(c, m, w, 1, T5, H5, W4);
+    op->convolve(c, m, w, true, 1, T5, H5, W4);
     op->delta_gates(g, beta, a, b, rate, bias, T5, Q2);
     op->delta_rule(o, c, g, beta, 1, T5, G1, Q2, C3, D2);
     op->norm(fm_to_f32(n), rstd, o, norm, NULL, (int)nq, D2, 1e-6f);
@@ -70,7 +70,7 @@ KERNEL_TEST(a_layer_between_its_products_is_that_of_autograd)
     op->norm_back(d_o, dn, o, norm, NULL, rstd, (int)nq, D2);
     op->delta_rule_back(dc, dg, dbeta, d_o, c, g, beta, 1, T5, G1, Q2, C3, D2);
     op->delta_gates_back(da, db, dg, dbeta, a, beta, rate, bias, T5, Q2);
-    op->convolve_back(dm, dc, m, w, 1, T5, H5, W4);
+    op->convolve_back(dm, dc, m, w, true, 1, T5, H5, W4);
     expect_close(y, want_y, no, 2e-6, "y");
     expect_close(dm, want_dm, nm, 2e-6, "dm");
     expect_close(da, want_da, nq, 2e-6, "da");
@@ -80,23 +80,24 @@ KERNEL_TEST(a_layer_between_its_products_is_that_of_autograd)
 
 /* ---- finite differences ---- */
 
-/* n: S T H W; x: x, w. */
+/* n: S T H W, silu; x: x, w. */
 static double convolve_value(const struct scalar *s)
 {
     const int *n = s->n;
-    ref()->convolve(s->y, s->x[0], s->x[1], n[0], n[1], n[2], n[3]);
+    ref()->convolve(s->y, s->x[0], s->x[1], n[4], n[0], n[1], n[2], n[3]);
     return weighted(s->y, s->r, (size_t)n[0] * n[1] * n[2]);
 }
 
 KERNEL_TEST(convolve_back_is_the_gradient)
 {
     enum { S = 2, T = 7, H = 3 };
-    for (int W = 1; W < 10; W += 4) {
-        struct scalar s = {.value = convolve_value, .n = {S, T, H, W}};
+    for (int i = 0; i < 6; i++) {
+        int W = 1 + i / 2 * 4, silu = i % 2;
+        struct scalar s = {.value = convolve_value, .n = {S, T, H, W, silu}};
         float *dx = floats(S * T * H);
         s.x[0] = normals(S * T * H, 1), s.x[1] = normals((size_t)(H * W), 0.5);
         s.r = normals(S * T * H, 1), s.y = floats(S * T * H);
-        ref()->convolve_back(dx, s.r, s.x[0], s.x[1], S, T, H, W);
+        ref()->convolve_back(dx, s.r, s.x[0], s.x[1], silu, S, T, H, W);
         expect_gradient(&s, 0, dx, S * T * H, "dx");
     }
 }

@@ -264,7 +264,8 @@ static const char *const families[] = {"mixtral",
                                        "mimo_v2_flash",
                                        "minimax_m3_vl_text",
                                        "granitemoe",
-                                       "granitemoeshared"};
+                                       "granitemoeshared",
+                                       "lfm2_moe"};
 
 TEST(every_key_of_a_golden_config_is_known)
 {

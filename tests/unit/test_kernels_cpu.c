@@ -110,8 +110,10 @@ static void run_convolve(const struct fm_ops *ops, const int *z, struct outputs 
 {
     size_t n = (size_t)z[0] * z[1] * z[2];
     float *x = normals(n, 1), *w = normals((size_t)z[2] * z[3], 1), *dy = normals(n, 1);
-    ops->convolve(give(o, floats(n), n, TOL_EACH), x, w, z[0], z[1], z[2], z[3]);
-    ops->convolve_back(give(o, floats(n), n, TOL_SUM), dy, x, w, z[0], z[1], z[2], z[3]);
+    for (int silu = 0; silu < 2; silu++) {
+        ops->convolve(give(o, floats(n), n, TOL_EACH), x, w, silu, z[0], z[1], z[2], z[3]);
+        ops->convolve_back(give(o, floats(n), n, TOL_SUM), dy, x, w, silu, z[0], z[1], z[2], z[3]);
+    }
 }
 
 /* z: count, silu */
@@ -123,6 +125,7 @@ static void run_gates(const struct fm_ops *ops, const int *z, struct outputs *o)
     float *dx = give(o, floats(n), n, TOL_EACH), *du = give(o, floats(n), n, TOL_EACH);
     ops->gate_back(dx, du, dy, x, u, z[1], z[0]);
     ops->shift(give(o, floats(n), n, 0), x, 1, z[0]);
+    ops->multiply(give(o, floats(n), n, 0), x, u, z[0]);
 }
 
 /* z: N E K */

@@ -5,6 +5,7 @@
 #include "lib/block/gqa.h"
 #include "lib/block/mla.h"
 #include "lib/block/scored.h"
+#include "lib/block/shortconv.h"
 #include "lib/family/family.h"
 #include "tests/unit/configs.h"
 #include "tests/unit/test.h"
@@ -100,6 +101,13 @@
     "\"num_experts_per_tok\":8,\"vocab_size\":49155,\"tie_word_embeddings\":true"
 #define GRANITE "\"model_type\":\"granitemoe\"," GRANITE_SIZES
 #define GRANITE_SHARED "\"model_type\":\"granitemoeshared\"," GRANITE_SIZES
+
+#define LFM2_KEYS                                                                                  \
+    "\"model_type\":\"lfm2_moe\",\"hidden_size\":16,\"intermediate_size\":20,"                     \
+    "\"moe_intermediate_size\":6,\"num_hidden_layers\":4,\"num_attention_heads\":4,"               \
+    "\"num_experts\":8,\"num_experts_per_tok\":2,\"vocab_size\":11"
+#define LFM2_TYPES ",\"layer_types\":[\"conv\",\"conv\",\"full_attention\",\"conv\"]"
+#define LFM2 LFM2_KEYS LFM2_TYPES ",\"num_key_value_heads\":2"
 
 static bool has(const struct fm_config *c, enum fm_naming naming, const char *name)
 {
@@ -782,6 +790,65 @@ TEST(granites_shared_expert_exists_where_its_width_is_said)
     assert_int_equal(must(GRANITE, "\"shared_intermediate_size\":1024").shared, 0);
     refused(GRANITE_SHARED, "\"shared_intermediate_size\":-1", FM_EFORMAT, "size' is -1");
     refused(GRANITE_SHARED, "\"shared_intermediate_size\":2000000", FM_EFORMAT, "is 2000000");
+}
+
+/* ---- LFM2 ---- */
+
+TEST(lfm2s_layers_are_convolutions_or_attention)
+{
+    struct fm_config c = must(LFM2, NULL);
+    for (int l = 0; l < 4; l++) {
+        char name[80];
+        assert_int_equal(fm_shortconv_layer(&c, l), l != 2);
+        snprintf(name, sizeof name, "model.layers.%d.conv.conv.weight", l);
+        assert_int_equal(has(&c, FM_NAMING_STOCK, name), l != 2);
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.q_layernorm.weight", l);
+        assert_int_equal(has(&c, FM_NAMING_STOCK, name), l == 2);
+    }
+    assert_int_equal(c.shortconv->W, 3);
+    assert_int_equal(must(LFM2, "\"conv_L_cache\":4").shortconv->W, 4);
+    refused(LFM2_KEYS ",\"num_key_value_heads\":2", NULL, FM_EFORMAT, "'layer_types' is missing");
+    refused(LFM2_KEYS ",\"num_key_value_heads\":2", "\"layer_types\":[\"conv\"]", FM_EFORMAT,
+            "layer_types has 1 entries for 4 layers");
+    refused(LFM2_KEYS ",\"num_key_value_heads\":2", "\"layer_types\":\"conv\"", FM_EFORMAT,
+            "layer_types has 0 entries for 4 layers");
+    refused(LFM2_KEYS ",\"num_key_value_heads\":2", "\"layer_types\":[\"linear_attention\"]",
+            FM_ECONFIG, "layer_types 'linear_attention' is not supported; supported: conv, full");
+    refused(LFM2, "\"conv_L_cache\":0", FM_EFORMAT, "conv_L_cache");
+    refused(LFM2, "\"conv_L_cache\":65", FM_ECONFIG, "conv_L_cache' is 65 (limit 64)");
+}
+
+/* Where its class would take 8. */
+TEST(key_heads_that_lfm2s_class_would_make_up_are_missed)
+{
+    refused(LFM2_KEYS LFM2_TYPES, NULL, FM_EFORMAT, "key 'num_key_value_heads' is missing");
+}
+
+TEST(lfm2_has_keys_of_its_own_for_usual_things)
+{
+    struct fm_config c = must(LFM2, "\"norm_eps\":0.001,\"rms_norm_eps\":0.1");
+    assert_true(c.eps == 0.001f && c.tied && c.gqa->rope.theta == 1e6);
+    assert_true(must(LFM2, NULL).eps == 1e-5f);
+    assert_true(!must(LFM2, "\"tie_word_embeddings\":false").tied);
+    assert_true(must(LFM2, "\"tie_word_embeddings\":false,\"tie_embedding\":true").tied);
+    assert_true(!must(LFM2, "\"tie_word_embeddings\":true,\"tie_embedding\":false").tied);
+}
+
+TEST(two_layers_of_lfm2_are_dense_where_nothing_is_said)
+{
+    struct fm_config c = must(LFM2, NULL);
+    assert_true(c.M == 2 && c.moe[0] == 2 && c.dense == 20 && c.shared == 0);
+    assert_int_equal(must(LFM2, "\"num_dense_layers\":0").M, 4);
+    refused(LFM2, "\"num_dense_layers\":4", FM_ECONFIG, "no layer is a mixture of experts");
+}
+
+TEST(what_lfm2_can_switch_is_refused_or_obeyed)
+{
+    struct fm_config c = must(LFM2, "\"norm_topk_prob\":false,\"routed_scaling_factor\":2.5");
+    assert_true(!c.scored->rule.renormalised && c.scored->rule.scale == 2.5f);
+    assert_true(must(LFM2, NULL).scored->rule.eps == 1e-6f);
+    refused(LFM2, "\"conv_bias\":true", FM_ECONFIG, "conv_bias true is not supported");
+    refused(LFM2, "\"use_expert_bias\":false", FM_ECONFIG, "use_expert_bias false");
 }
 
 TEST_MAIN(NULL, NULL)

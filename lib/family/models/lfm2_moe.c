@@ -1,0 +1,69 @@
+/*
+ * LFM2-MoE: gated short convolutions in most layers, attention with norms of q and k in the others;
+ * experts of DeepSeek-V3 without groups and without a shared one, dense layers first; names of its
+ * own for nearly everything.  Source: transformers' modular_lfm2_moe.py.
+ */
+#include "lib/block/norm.h"
+#include "lib/block/shortconv.h"
+#include "lib/family/family.h"
+#include "lib/family/models/deepseek.h"
+
+#define LAYER "model.layers.{l}."
+#define FEED LAYER "feed_forward."
+
+/* clang-format off */
+static const struct fm_weight weights[] = {
+    FM_NONLAYER("model.embed_tokens.weight", embed, "VH", FM_ALWAYS),
+    FM_NONLAYER("model.embedding_norm.weight", norm, "H", FM_ALWAYS),
+    FM_NONLAYER("lm_head.weight", lm_head, "VH", FM_UNTIED),
+    FM_NORM(LAYER "operator_norm.weight", input_norm, FM_ALWAYS),
+    FM_NORM(LAYER "ffn_norm.weight", post_norm, FM_ALWAYS),
+    FM_SHORTCONV_WEIGHTS(FM_ATTENTION, LAYER "conv."),
+    FM_MLP_NAMED(FEED "w1", FEED "w1", FM_PART_MLP_GATE, "DH", FM_DENSE),
+    FM_MLP_NAMED(FEED "w3", FEED "w3", FM_PART_MLP_UP, "DH", FM_DENSE),
+    FM_MLP_NAMED(FEED "w2", FEED "w2", FM_PART_MLP_DOWN, "HD", FM_DENSE),
+    FM_ROUTER_WEIGHT(FEED "gate.weight", FEED "gate.weight"),
+    FM_SCORED_BIAS_WEIGHT(FEED "expert_bias", FEED "expert_bias", "E"),
+    FM_SWIGLU_WEIGHTS_AS(FEED, FEED, "w1", "w3", "w2"),
+    FM_WEIGHTS_END,
+};
+/* clang-format on */
+
+static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
+{
+    static const struct fm_deepseek_layers layers = {.dense = 2, .dense_key = "num_dense_layers"};
+    return fm_deepseek_layers(c, &layers, keys, err);
+}
+
+static const struct fm_shortconv_options attention = {
+    .full = {.qk_norm = FM_QK_NORM_HEAD, .other_layers = true, .rope = {.theta = 1e6}}};
+
+static const struct fm_scored_options router = {
+    .sigmoid = true, .renormalised = true, .norm_key = true, .eps = 1e-6, .scale = 1};
+
+static const struct fm_keys_only only[] = {
+    {"conv_bias", "false"}, {"use_expert_bias", "true"}, {NULL, NULL}};
+
+const struct fm_model_family fm_lfm2_moe = {
+    .name = "lfm2_moe",
+    .class_name = "Lfm2Moe",
+    .width_key = "moe_intermediate_size",
+    .read_layers = read_layers,
+    .attention = &fm_shortconv,
+    .router = &fm_scored,
+    .expert = &fm_swiglu,
+    .norm = &fm_rmsnorm,
+    .attention_options = &attention,
+    .router_options = &router,
+    .tied = true,
+    .tied_key = "tie_embedding",
+    .eps = 1e-5,
+    .eps_key = "norm_eps",
+    .positions = 128000,
+    .only = only,
+    .needed = "layer_types num_key_value_heads", /* the class has no default of the first, and 8 */
+    .keys =
+        "block_use_init_xavier conv_L_cache conv_dim conv_dim_out conv_use_xavier_init norm_eps "
+        "num_dense_layers routed_scaling_factor theta tie_embedding use_pos_enc",
+    .weight = weights,
+};
