@@ -139,11 +139,24 @@ case("none-left", drop_all)
 case("outside", lambda t, c: c["approximate_experts"][layer].append(5))
 case("fraction", lambda t, c: c["approximate_experts"][layer].append(0.5))
 case("text", lambda t, c: c["approximate_experts"].update({layer: "0"}))
+case("storage", lambda t, c: c.update(quantization_config={"quant_method": "fp8", "weight_block_size": [8, 8]}))
 case("value", lambda t, c: t.update({name: (dtype, shape, b"\1" + data[1:])}))
 END
 for dir in missing short matrix integers nan stray list nolayer twice none-left outside fraction text; do
     echo "-- $dir"
     said fm-bench -q quality $dir --eval-tokens "$odd/tokens.npy" --precision f32
+done
+echo "-- two lists of a layer, which would leave it no expert"
+cp -r storage lists
+sed -i "s/\"approximate_experts\": {/&\"1\": [0], /" lists/config.json
+said fm-bench -q quality lists --eval-tokens "$odd/tokens.npy" --precision f32
+echo "-- storage: a quantization_config of plain tensors, and codes"
+cp "$odd/tokens.npy" storage
+python3 "$here/fp8.py" quantise storage codes 8 8
+cp out/fm-export.json codes
+for dir in storage codes; do
+    said fm-bench -q quality $dir --model $dir --eval-tokens "$odd/tokens.npy" --precision f32
+    said fm-rank -q --model $dir --tokens "$odd/tokens.npy" -o no
 done
 echo "-- value"
 check "a constant that is not the bundle's" value --against family.fm
