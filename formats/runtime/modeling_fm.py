@@ -644,10 +644,21 @@ def shared_width(config):
 
 
 def check_attention(config):
-    """Refuse to run without attention sinks: SGLang's Transformers backend silently drops them."""
+    """Refuse to run in SGLang's Transformers backend where it would silently compute something else."""
     server = ALL_ATTENTION_FUNCTIONS["sglang"] if config._attn_implementation == "sglang" else None
-    if server and config.fm_sinks and not hasattr(server, "fm_sinks"):
-        raise ValueError("SGLang's Transformers backend leaves out attention sinks; the package fm_sglang adds them")
+    if not server:
+        return
+    if hasattr(config, "swa_num_key_value_heads"):
+        raise ValueError("SGLang's Transformers backend takes all layers to have the same key heads")
+    window = getattr(config, "sliding_window", None) or config.max_position_embeddings
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    closes = window < config.max_position_embeddings and "sliding_attention" in kinds
+    does = "leaves out attention sinks" if config.fm_sinks else None
+    does = does or ("attends to one position more than the window" if closes else None)
+    if getattr(config, "num_attention_heads_per_layer", None):
+        does = does or "takes all layers to have the same query heads"
+    if does and not hasattr(server, "fm_sinks"):
+        raise ValueError(f"SGLang's Transformers backend {does}; the package fm_sglang corrects that")
 
 
 class FmModel:

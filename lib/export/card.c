@@ -324,9 +324,9 @@ static const char *why_package(const struct fm_exportplan *p)
         return ", with the suite's package (fm-clients(7)), since its own code supports only one\n"
                "width for all layers, and no bias of the output head";
     if (layout->code)
-        return ", with the suite's package (fm-clients(7)); without it attention has no sinks, "
-               "and\n"
-               "the modelling file refuses to run";
+        return ", with the suite's package (fm-clients(7)); without it attention would have no "
+               "sinks,\n"
+               "wider windows or too few heads, and the modelling file refuses to run";
     return ", with the suite's package (fm-clients(7)), which adds that bias";
 }
 

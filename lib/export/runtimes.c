@@ -200,6 +200,10 @@ bool fm_runtimes_modeling(const struct fm_config *c)
 
 const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
 {
+    if (code && c->attention == &fm_gqa && (c->gqa->window_groups || c->gqa->D))
+        return "its Transformers backend assumes that all layers have the same key heads and\n"
+               "values as wide as keys; the modelling file refuses to run.  Its own code for this\n"
+               "architecture serves `--layout uniform` of the same bundle";
     if (code && c->attention == &fm_mla)
         return "its Transformers backend assumes that values are as wide as the rotated part of\n"
                "keys, and stops.  Its own code for this architecture serves `--layout uniform` of "
@@ -218,9 +222,20 @@ static bool has_sinks(const struct fm_config *c)
     return c->attention == &fm_gqa && c->gqa->sinks;
 }
 
+/* True if layers have windows or different query heads. The backend of SGLang 0.5.23 attends to one
+ * position more than the window and gives all layers the same heads. */
+static bool layers_differ(const struct fm_config *c)
+{
+    bool differ = false;
+    for (int l = 0; l < c->L && c->attention == &fm_gqa; l++)
+        differ = differ || fm_gqa_window(c, l) > 0 || fm_gqa_heads(c, l) != c->Q;
+    return differ;
+}
+
 bool fm_runtimes_package(const struct fm_config *c, const struct fm_layout *layout)
 {
-    return c->head_bias || (layout->code && (layout->sglang_package || has_sinks(c)));
+    bool own = layout->sglang_package || has_sinks(c) || layers_differ(c);
+    return c->head_bias || (layout->code && own);
 }
 
 /* ---- tensor parallelism ---- */

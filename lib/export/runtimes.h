@@ -82,7 +82,8 @@ bool fm_runtimes_modeling(const struct fm_config *config);
 const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 
 /* True if SGLang needs the suite's package fm_sglang for it: for the experts of that layout, for
- * a bias of the head, or for sinks with our modelling file. */
+ * a bias of the head, or with our modelling file for attention with sinks, windows or other query
+ * heads in some layers. */
 bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout *layout);
 
 /* The architecture name that servers use for the family, if transformers 5 saves class_name

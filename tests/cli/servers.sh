@@ -1,6 +1,6 @@
 # Commands for servers in the cards of families that need their own code, or the suite's package:
-# attention with sinks, linear and latent attention; and SGLang's own Qwen3-MoE with tied
-# embeddings.
+# attention with sinks, windows, heads that differ between layers, linear and latent attention; and
+# SGLang's own Qwen3-MoE with tied embeddings.
 cp -r "$GOLDEN/odd-qwen3" tied
 python3 - <<'PYTHON'
 import json
@@ -9,7 +9,7 @@ config = json.loads(Path("tied/config.json").read_text())
 config["tie_word_embeddings"] = True
 Path("tied/config.json").write_text(json.dumps(config))
 PYTHON
-for model in "$GOLDEN"/odd-{gptoss,q3next,mixtral,dsv2} tied; do
+for model in "$GOLDEN"/odd-{gptoss,exaone,laguna,mimo,q3next,mixtral,dsv2} tied; do
     name=${model##*/}
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" -o ranked -f >/dev/null
     fm-train -q --model "$model" --tokens "$model/tokens.npy" --method saliency --budget-step 0.3 \
@@ -21,6 +21,6 @@ for model in "$GOLDEN"/odd-{gptoss,q3next,mixtral,dsv2} tied; do
             "$(grep -c sglang.launch_server out/README.md) SGLang," \
             "$(grep -c PACKAGE=fm_sglang out/README.md) of it by the package," \
             "$(grep -c 'experts.budget' out/README.md) switch in servers"
-        sed -n '/^Not in /,/^$/p; /^SGLang, with/,/refuses/p; /^GptOss: /,/^$/p' out/README.md
+        sed -n '/^Not in /,/^$/p; /^SGLang, with/,/refuses to run/p; /^GptOss: /,/^$/p' out/README.md
     done
 done

@@ -160,6 +160,7 @@ FAMILIES = {
         "head_dim": 32,
         "first_k_dense_replace": 1,  # the next, too: vLLM needs it, and transformers does not know it
         "expert_hidden_dim": 192,
+        "route_norm": True,  # which SGLang needs
     },
     "exaone_moe": {
         "intermediate_size": 160,
@@ -297,7 +298,7 @@ FAMILIES = {
     "qwen3_next": GATED_DELTANET | {"intermediate_size": 160},
     "qwen3_5_moe_text": GATED_DELTANET,
 }
-UNFUSED = ("gpt_oss",)  # experts with biases: fm-pack has no fused layout of them, nor formats but MXFP4
+UNFUSED = ("gpt_oss", "minimax_m3_vl_text")  # fm-pack has no fused layout of them, nor formats but MXFP4
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
 
 # Exports: row of the table -> options of fm-pack.  `layer fused` is the one for fused kernels.
@@ -316,6 +317,7 @@ CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
 ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
 STOCK = ("original", "uniform", "padded")
 DELTANETS = ("qwen3_next", "qwen3_5_moe_text")
+WINDOWED = ("exaone_moe", "afmoe", "laguna", "mimo_v2_flash")
 LATENTS = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "glm_moe_dsa", "deepseek_v32", "axk1")
 SWITCHES = (0.0, BUDGET, 0.0)
 CAP, FURTHER = 0.35, 0.55
@@ -341,6 +343,10 @@ KNOWN = {
     # SGLang's attention for CPUs has no sinks; its Transformers backend has none anywhere, which
     # our modelling file refuses but with fm_sglang, whose sinks client_sglang.py obeys.
     ("gpt_oss", None, "sglang"),
+    # The modelling file refuses windows, which its Transformers backend makes one position wider, and
+    # other heads in some layers: fm_sglang is for that, but for MiMo's key heads.
+    *((name, None, "sglang") for name in WINDOWED),
+    ("mimo_v2_flash", None, "sglang + fm_sglang"),
     # Neither server's Transformers backend has linear attention; vLLM's own on a CPU takes
     # only bfloat16, SGLang's needs CUDA.
     *((name, None, client) for name in DELTANETS for client in ("vllm", "sglang")),
@@ -473,7 +479,7 @@ def asked(name, row, client):
         return client != "sglang + fm_sglang" and row in (*STOCK, "ragged")
     if client == "sglang + fm_sglang":
         more = (*STOCK, "ragged", "layer") if name == "phimoe" else ()
-        more += ("ragged", "layer") if name == "gpt_oss" else ()
+        more += ("ragged", "layer") if name in ("gpt_oss", *WINDOWED) else ()
         return row in ("layer fused", "elastic", CAPPED, *more)
     return client == "vllm" or row != "elastic compiled"
 

@@ -16,6 +16,7 @@ class reads config.json and the constants and transforms the routes.
 import importlib.util
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from judge import Judge, our_logprobs, stock_model, their_logprobs, tokens, tool
 
 HERE = Path(__file__).resolve().parents[2] / "golden"
 MODELS = "odd-mixtral", "odd-qwen2", "odd-olmoe", "odd-phimoe", "odd-dsv3", "odd-glm4", "odd-minimax"
+MODELS += "odd-afmoe", "odd-laguna"
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 END = ".approx_value"
 
@@ -85,8 +87,7 @@ def make_whole(export, removed, folder):
     for name in [x for x in tensors if x.endswith(END)]:
         at = name.removesuffix(END)
         layer = at.rpartition(".")[0]
-        beside = next(x for x in tensors if x.startswith(layer + ".") and not x.endswith(END))
-        kept = layer + "." + beside[len(layer) + 1 :].split(".")[0]
+        kept = next(m[0] for x in tensors if not x.endswith(END) and (m := re.match(re.escape(layer) + r"\.\d+(?=\.)", x)))
         for like in [x for x in tensors if x.startswith(kept + ".")]:
             tensors[at + like[len(kept) :]] = torch.randn_like(tensors[like])
         del tensors[name]

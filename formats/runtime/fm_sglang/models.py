@@ -1,5 +1,6 @@
-"""SGLang's Transformers backend, extended by one expert width per layer, a bias of the output head and
-attention sinks; and SGLang's own PhiMoE, extended by that bias."""
+"""SGLang's Transformers backend, extended by one expert width per layer, a bias of the output head, and in
+attention by sinks, windows of the config's size and each layer's query heads; and SGLang's own PhiMoE,
+extended by that bias."""
 
 from contextlib import contextmanager
 from functools import partial
@@ -81,11 +82,17 @@ class FmForCausalLM(backend.TransformersMoEForCausalLM):
     def __init__(self, config, quant_config=None, prefix=""):
         with widths_of_layers(config.fm_widths):
             super().__init__(config, quant_config=quant_config, prefix=prefix)
-        for attention in self.attention_instances.values():
+        heads = getattr(config, "num_attention_heads_per_layer", None)
+        window = getattr(config, "sliding_window", None) if not getattr(config, "layer_types", None) else None
+        for layer, attention in self.attention_instances.items():
+            if window:  # of all layers, which the backend leaves out
+                attention.sliding_window_size = window
             if attention.sliding_window_size > 0:
                 # The window in the config includes the current token, SGLang's does not, and the backend
                 # passes the config's value on unchanged.
                 attention.sliding_window_size -= 1
+            if heads:
+                attention.tp_q_head_num = heads[layer] // get_parallel().tp_size
         if getattr(config, "lm_head_bias", False) and self.pp_group.is_last_rank:
             weight = self.lm_head.weight
             self.lm_head = ParallelLMHead(
@@ -122,7 +129,9 @@ class PhiMoEForCausalLM(phimoe.PhiMoEForCausalLM):
 # The families: config.json has Fm<name>ForCausalLM under "architectures".
 STOCK = (
     "Mixtral", "Phimoe", "Qwen2Moe", "Qwen3Moe", "Olmoe", "Glm4Moe", "MiniMaxM2", "Ernie4_5_Moe",
-    "Glm4MoeLite", "DeepseekV2", "DeepseekV3", "GptOss",
+    "Glm4MoeLite", "DeepseekV2", "DeepseekV3", "GptOss", "Dots1", "SolarOpen", "HYV3", "DeepseekV32",
+    "GlmMoeDsa", "ExaoneMoe", "AXK1", "Afmoe", "Laguna", "MiMoV2Flash", "MiniMaxM3VL",
+    "GraniteMoe", "GraniteMoeShared",
 )  # fmt: skip
 EntryClass = [type(f"Fm{name}ForCausalLM", (FmForCausalLM,), {}) for name in STOCK]
 EntryClass.append(PhiMoEForCausalLM)
