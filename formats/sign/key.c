@@ -1,7 +1,7 @@
 /*
  * libcrypto reads PEM from memory, not from a file name, so the rules of formats/file apply to keys
- * too.  Without a callback it would ask for a passphrase on the terminal; our callback returns the
- * caller's passphrase or fails.
+ * too.  Without a callback it would ask for a passphrase on the terminal, also for a public key;
+ * our callback returns the caller's passphrase or fails.
  */
 #include "formats/sign/key.h"
 
@@ -44,7 +44,8 @@ static int give_passphrase(char *to, int capacity, int writing, void *arg)
 {
     const struct asked *a = arg;
     (void)writing;
-    *a->asks = true;
+    if (a->asks)
+        *a->asks = true;
     if (!a->passphrase || strlen(a->passphrase) > (size_t)capacity)
         return -1;
     memcpy(to, a->passphrase, strlen(a->passphrase));
@@ -110,7 +111,7 @@ static int read_key(struct fm_key *key, const char *path, const char *passphrase
         rc = fm_fail(err, FM_ENOMEM, "no memory for a key");
     if (!rc)
         key->pkey = asks ? PEM_read_bio_PrivateKey(pem, NULL, give_passphrase, &asked)
-                         : PEM_read_bio_PUBKEY(pem, NULL, NULL, NULL);
+                         : PEM_read_bio_PUBKEY(pem, NULL, give_passphrase, &asked);
     if (!rc && !key->pkey)
         rc = fm_fail(err, FM_EFORMAT,
                      asks && *asks ? "'%s' is encrypted and does not open with this passphrase"

@@ -4,6 +4,8 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "formats/sign/oms.h"
 #include "tests/unit/scratch.h"
@@ -88,6 +90,29 @@ TEST(what_is_signed_reads_back)
         fm_key_release(&private_key);
         fm_key_release(&public_key);
     }
+}
+
+/* An encrypted key where a public one belongs: the user is not asked for a passphrase, and standard
+ * input, which has one here, is not read. */
+TEST(a_public_key_needs_no_passphrase)
+{
+    int pipe_to[2], status;
+    put_key("encrypted", EVP_EC_gen("P-256"), "secret");
+    assert_int_equal(pipe(pipe_to), 0);
+    assert_int_equal(write(pipe_to[1], "secret\n", 7), 7);
+    close(pipe_to[1]);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct fm_key key;
+        char byte;
+        setsid(); /* no terminal */
+        dup2(pipe_to[0], STDIN_FILENO);
+        int rc = fm_key_read_public(&key, scratch("encrypted"), &err);
+        _exit(rc == FM_EFORMAT && read(STDIN_FILENO, &byte, 1) == 1 ? 0 : 1);
+    }
+    close(pipe_to[0]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
 }
 
 /* Every bit of the file counts: no byte can be replaced. */
