@@ -67,6 +67,8 @@ static int walk(struct object *o, const char *text, size_t size, const struct fm
         int i = 0;
         while (i < n && strcmp(name, edit[i].key) != 0)
             i++;
+        if (i < n && o->span[i].to)
+            return fm_fail(err, FM_EFORMAT, "JSON: key '%s' appears twice", name);
         if (i < n && edit[i].value) {
             o->span[i] = (struct span){from, o->last};
         } else if (i < n) {

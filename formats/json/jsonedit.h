@@ -18,8 +18,8 @@ struct fm_jsonedit {
  * *text (from malloc, *size bytes and a NUL) is an object.  Each of the `n` edits replaces the
  * value of a top-level key, or adds the key after the last one, in the order of the edits and with
  * the spacing of the first key.  A key to remove may be absent.  No two edits have the same key.
- * *text is replaced; on failure it is unchanged.  FM_EFORMAT if the text is not an object,
- * FM_ENOMEM.
+ * *text is replaced; on failure it is unchanged.  FM_EFORMAT if the text is not an object or has
+ * the key of an edit twice, FM_ENOMEM.
  */
 int fm_jsonedit_set(char **text, size_t *size, const struct fm_jsonedit *edit, int n,
                     struct fm_err *err);

@@ -89,7 +89,6 @@ TEST(many_keys_change_at_once)
             "{\n  \"a\": 0,\n  \"k\": {\"c\": 1},\n  \"b\": ,\n  \"c\": [1, 2, 3],\n"
             "  \"new\": {},\n  \"newer\": \"x\"\n}\n");
     set_all("{}", edit, 2, "{\"c\": [1, 2, 3],\"new\": {}}");
-    set_all("{\"a\": 1, \"a\": 2}", edit, 3, "{\"a\": 1, \"a\": 0,\"c\": [1, 2, 3],\"new\": {}}");
     set_all("{\"a\": 1}", edit, 0, "{\"a\": 1}");
 }
 
@@ -172,6 +171,22 @@ TEST(a_text_that_cannot_be_read_is_not_pruned)
         assert_string_equal(text, bad[i]);
         free(text);
     }
+}
+
+/* What would be removed or replaced twice: JSON after that edit was none. */
+TEST(a_key_that_appears_twice_is_refused)
+{
+    static const struct fm_jsonedit edit[] = {{"a", "2"}, {"a", NULL}};
+    static const char *const bad[] = {"{\"a\":0,\"a\":{}}", "{\"a\":0,\"b\":1,\"a\":0}"};
+    for (size_t i = 0; i < 4; i++) {
+        char *text = strdup(bad[i / 2]);
+        size_t size = strlen(text);
+        assert_fails(fm_jsonedit_set(&text, &size, &edit[i % 2], 1, &err), FM_EFORMAT,
+                     "JSON: key 'a' appears twice");
+        assert_string_equal(text, bad[i / 2]);
+        free(text);
+    }
+    set("{\"b\":0,\"b\":{},\"a\":1}", "a", "2", "{\"b\":0,\"b\":{},\"a\":2}");
 }
 
 TEST(a_text_that_is_no_object_is_refused)
