@@ -199,8 +199,15 @@ static int exchange(const struct fm_outdir *d, struct fm_err *err)
                    strerror(errno));
 }
 
+static const char *last_component(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 /* The old directory has the temporary's name, which the next run would remove: give it another name
- * in the same directory, and add that to the error. */
+ * in the same directory.  The error begins with that name, without the directory, so that a long
+ * path never cuts it. */
 static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
 {
     char name[PATH_MAX];
@@ -212,10 +219,9 @@ static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
         if (!moved && errno != EEXIST)
             break;
     }
-    fm_fail(err, why.code,
-            "%s; '%s' is the new directory already, and the old one is '%s': it has your files%s",
-            why.text, d->path, moved ? name : d->temp,
-            moved ? "" : "; rename it, because the next run removes it");
+    fm_fail(err, why.code, "your files are in '%s' now, beside the new directory%s: %s",
+            last_component(moved ? name : d->temp),
+            moved ? "" : "; rename it, because the next run removes it", why.text);
     fm_temporary_forget(d->slot);
     d->slot = -1;
     free(d->temp);
@@ -297,12 +303,6 @@ void fm_outdir_abandon(struct fm_outdir *d)
 }
 
 /* ---- files that appear together ---- */
-
-static const char *last_component(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
 
 static bool exists(const char *path)
 {

@@ -94,7 +94,7 @@ int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsign
     bool fails = exchange_fails && (flags & RENAME_EXCHANGE);
     int rc = fails ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
     if (rc == 0 && user_makes && (flags & RENAME_EXCHANGE)) {
-        char name[512];
+        char name[2048];
         snprintf(name, sizeof name, "%s/%s", from, user_makes);
         close(open(name, O_WRONLY | O_CREAT | O_EXCL, 0644));
         exchange_fails = true;
@@ -263,11 +263,43 @@ TEST(a_directory_with_a_users_file_is_no_temporary)
         exchange_fails = false;
         assert_int_equal(fm_outdir_commit(&d, &failure), again ? FM_OK : FM_ECREATE);
         if (!again)
-            assert_non_null(strstr(failure.text, "the old one is"));
+            assert_non_null(strstr(failure.text, "your files are in 'model.replaced-1' now"));
         assert_contents(scratch("kept/model/" MARK), "[]");
         assert_contents(scratch("kept/model.replaced-1/" MARK), "{}");
         assert_contents(scratch("kept/model.replaced-1/notes.txt"), "");
         assert_int_equal(scratch_entries(scratch("kept")), 2);
+    }
+}
+
+/* A path of which two do not fit into a sentence: the name of the directory with the user's files
+ * is there in full, also where it is the longest possible and keeps the temporary's. */
+TEST(the_users_files_are_named_in_a_long_path)
+{
+    static const struct fm_outdir_listed ours = {MARK, is_ours, NULL};
+    static const size_t length[2] = {200, 250}; /* the second leaves no room for .replaced-1 */
+    struct fm_outdir d;
+    struct fm_output o;
+    for (int i = 0; i < 2; i++) {
+        char path[2048], want[320];
+        int n = snprintf(path, sizeof path, "%s", scratch("long"));
+        mkdir(path, 0777);
+        for (int depth = 0; depth < 4; depth++) {
+            n += snprintf(path + n, sizeof path - (size_t)n, "/%0199d", depth);
+            mkdir(path, 0777);
+        }
+        snprintf(path + n, sizeof path - (size_t)n, "/%0*d", (int)length[i], 7);
+        assert_int_equal(put_directory(path, false, 0), FM_OK);
+        assert_ok(fm_outdir_open(&d, path, &ours, &err));
+        assert_ok(fm_outdir_file(&d, &o, MARK, &err));
+        assert_ok(fm_output_write(&o, "[]", 2, &err));
+        assert_ok(fm_output_commit(&o, &err));
+        user_makes = "notes.txt";
+        exchange_fails = false;
+        snprintf(want, sizeof want, "your files are in '%s%s' now",
+                 i ? strrchr(d.temp, '/') + 1 : path + n + 1, i ? "" : ".replaced-1");
+        assert_int_equal(fm_outdir_commit(&d, &failure), FM_ECREATE);
+        assert_non_null(strstr(failure.text, want));
+        assert_true(i == 0 || strstr(failure.text, "; rename it, because the next run removes it"));
     }
 }
 
