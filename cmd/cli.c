@@ -141,6 +141,7 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
                   int count)
 {
     struct fm_err err = {0};
+    int rc = FM_OK;
     began = fm_clock_now();
     fill_standard_descriptors();
     if (!fm_options_parse(cli, argc, argv, own, count))
@@ -148,14 +149,14 @@ void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli
     if (cli->groups & FM_CLI_TOKENS)
         fm_fatal_advise("use a smaller --batch or --seq-len");
     if (cli->confined && cli->confined(cli) && !cli->no_sandbox)
-        files_confined =
-            fm_confine(&cli->guard, fm_options_make_file(cli) || fm_options_given(cli, "record"));
+        rc = fm_confine(&cli->guard, fm_options_make_file(cli) || fm_options_given(cli, "record"),
+                        &files_confined, &err);
     cli->run.stop = fm_signals_stop();
     fm_progress_begin(&cli->run.progress, cli->tool, cli->quiet);
     if (cli->log_time)
         fm_progress_log();
-    if (check_isa(&err) || fm_signals_install(fm_run_abandon, &err) || begin_ranks(cli, &err) ||
-        fm_pool_start(cli->run.machine.threads, &err))
+    if (rc || check_isa(&err) || fm_signals_install(fm_run_abandon, &err) ||
+        begin_ranks(cli, &err) || fm_pool_start(cli->run.machine.threads, &err))
         exit(fm_cli_end(cli, err.code, &err));
 }
 

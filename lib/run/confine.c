@@ -1,8 +1,10 @@
-/* The names are those of the guard.  Files that do not exist are skipped; the tool reports them
- * later. */
+/* The names are those of the guard.  Files that do not exist or cannot be opened are skipped; the
+ * tool reports them later.  A directory that cannot be listed to its end is an error here: a link
+ * that was not seen would be refused later, as if the user had not named its directory. */
 #include "lib/run/confine.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
@@ -34,41 +36,57 @@ static bool ends_in(const char *text, const char *end)
     return n > tail && strcmp(text + n - tail, end) == 0;
 }
 
-/* Allow the targets of links in the directory. */
-static void read_linked(struct fm_sandbox *s, const char *path)
+/* Allow the target of a name in the directory, if it is a link. */
+static int read_link(struct fm_sandbox *s, int dirfd, const char *path, const char *name,
+                     struct fm_err *err)
 {
-    char name[PATH_MAX], target[PATH_MAX];
+    char *file, target[PATH_MAX];
+    struct stat st;
+    if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? FM_OK : fm_fail_errno(err, "cannot examine '%s/%s'", path, name);
+    if (!S_ISLNK(st.st_mode))
+        return FM_OK;
+    if (!(file = fm_file_join(path, name, err)))
+        return err->code;
+    if (realpath(file, target) && (ends_in(target, ".safetensors") || ends_in(target, ".json")))
+        fm_sandbox_read(s, target);
+    free(file);
+    return FM_OK;
+}
+
+/* Allow the targets of links in the directory. */
+static int read_linked(struct fm_sandbox *s, const char *path, struct fm_err *err)
+{
+    const struct dirent *d = NULL;
     struct fm_err unused = {0};
     DIR *entries = NULL;
     int fd;
     if (fm_file_open_directory(&fd, path, &unused))
-        return;
-    (void)fm_file_entries(&entries, fd, &unused);
+        return FM_OK;
+    int rc = fm_file_entries(&entries, fd, err);
     close(fd);
-    for (const struct dirent *d; entries && (d = readdir(entries));) {
-        struct stat st;
-        if (fstatat(dirfd(entries), d->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-            S_ISLNK(st.st_mode) &&
-            (size_t)snprintf(name, sizeof name, "%s/%s", path, d->d_name) < sizeof name &&
-            realpath(name, target) && (ends_in(target, ".safetensors") || ends_in(target, ".json")))
-            fm_sandbox_read(s, target);
-    }
+    while (!rc && (errno = 0, d = readdir(entries)))
+        rc = read_link(s, dirfd(entries), path, d->d_name, err);
+    if (!rc && errno != 0)
+        rc = fm_fail_errno(err, "cannot list '%s'", path);
     if (entries)
         closedir(entries);
+    return rc;
 }
 
-static void read_directory(struct fm_sandbox *s, const char *path)
+static int read_directory(struct fm_sandbox *s, const char *path, struct fm_err *err)
 {
     char home[PATH_MAX], blobs[PATH_MAX], file[PATH_MAX + 2];
     fm_sandbox_read(s, path);
-    read_linked(s, path);
-    if (!realpath(path, home) ||
+    int rc = read_linked(s, path, err);
+    if (rc || !realpath(path, home) ||
         (size_t)snprintf(file, sizeof file, "%s/../../blobs", home) >= sizeof file ||
         !realpath(file, blobs))
-        return;
+        return rc;
     snprintf(file, sizeof file, "%s/x", blobs);
     if (fm_hfcache_is_own_blob(file, home))
         fm_sandbox_read(s, blobs);
+    return FM_OK;
 }
 
 static void read_file(struct fm_sandbox *s, const char *path)
@@ -92,7 +110,7 @@ static void read_file(struct fm_sandbox *s, const char *path)
 }
 
 /* If there is no such file, its directory may have parts of a bundle with that name. */
-static void read_any(struct fm_sandbox *s, const char *path)
+static int read_any(struct fm_sandbox *s, const char *path, struct fm_err *err)
 {
     char home[PATH_MAX + 2];
     struct fm_err unused = {0};
@@ -105,10 +123,11 @@ static void read_any(struct fm_sandbox *s, const char *path)
             read_file(s, first);
         free(first);
     } else if (S_ISDIR(st.st_mode)) {
-        read_directory(s, path);
+        return read_directory(s, path, err);
     } else {
         read_file(s, path);
     }
+    return FM_OK;
 }
 
 static void write_beside(struct fm_sandbox *s, const char *path)
@@ -118,13 +137,14 @@ static void write_beside(struct fm_sandbox *s, const char *path)
     fm_sandbox_write(s, home);
 }
 
-bool fm_confine(const struct fm_guard *guard, bool rewrites)
+int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct fm_err *err)
 {
     struct fm_sandbox s;
     bool named = false, piped = false;
+    int rc = FM_OK;
     fm_sandbox_open(&s);
     /* the last one is standard input, which every command may read */
-    for (int i = 0; i + 1 < guard->reads; i++) {
+    for (int i = 0; i + 1 < guard->reads && !rc; i++) {
         const struct fm_guard_read *r = &guard->read[i];
         bool operand = strcmp(r->what, "the operand") == 0, stream = strcmp(r->path, "-") == 0;
         struct stat st;
@@ -132,7 +152,7 @@ bool fm_confine(const struct fm_guard *guard, bool rewrites)
         piped = piped || stream;
         if (stream)
             continue;
-        read_any(&s, r->path);
+        rc = read_any(&s, r->path, err);
         if (operand && rewrites && stat(r->path, &st) == 0 && S_ISDIR(st.st_mode))
             fm_sandbox_write(&s, r->path);
         else if (operand && rewrites)
@@ -143,5 +163,6 @@ bool fm_confine(const struct fm_guard *guard, bool rewrites)
             write_beside(&s, guard->write[i].path);
     if ((piped || !named) && fm_spool_needed("-"))
         fm_sandbox_write(&s, fm_file_temp_directory());
-    return (fm_sandbox_enter(&s) & FM_SANDBOX_FILES) != 0;
+    *files = (fm_sandbox_enter(&s) & FM_SANDBOX_FILES) != 0;
+    return rc;
 }

@@ -22,9 +22,9 @@
 
 /*
  * Confine the process permanently, before any other thread exists.  `rewrites`: the operand, or a
- * file in or next to it, is also written.  Returns true if only these files can be opened from now
- * on.
+ * file in or next to it, is also written.  *files: only these files can be opened from now on; set
+ * on failure too.  FM_EIO and the like if a directory that is read cannot be listed to its end.
  */
-bool fm_confine(const struct fm_guard *guard, bool rewrites);
+int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct fm_err *err);
 
 #endif
