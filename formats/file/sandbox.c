@@ -268,6 +268,7 @@ static const struct {
     {SYS_prlimit64, 0, ~(uint32_t)0, 0, false},
     {SYS_kill, 0, ~(uint32_t)0, 0, true},
     {SYS_tgkill, 0, ~(uint32_t)0, 0, true},
+    {SYS_tkill, 0, ~(uint32_t)0, 0, true}, /* musl's raise, of the first thread */
 };
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
