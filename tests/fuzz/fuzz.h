@@ -42,6 +42,82 @@ static inline void must(int ok)
         abort();
 }
 
+#ifdef FM_FUZZ
+/*
+ * The input as a file that only this process has: opening and reading it costs no system call,
+ * which would take half of the time of a small input.  These replace the C library's; another call
+ * with its descriptor fails, as that is no descriptor of the kernel.
+ */
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#define FUZZ_FD (1 << 24)
+#define FUZZ_FILE "/fuzz/input"
+
+static const uint8_t *fuzz_input;
+static size_t fuzz_input_size;
+
+static int fuzz_stat(struct stat *st)
+{
+    *st = (struct stat){
+        .st_mode = S_IFREG | 0444, .st_ino = 1, .st_nlink = 1, .st_size = (off_t)fuzz_input_size};
+    return 0;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list more;
+    va_start(more, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(more, mode_t) : 0;
+    va_end(more);
+    return strcmp(path, FUZZ_FILE) == 0 ? FUZZ_FD : openat(AT_FDCWD, path, flags, mode);
+}
+
+int fstat(int fd, struct stat *st)
+{
+    return fd == FUZZ_FD ? fuzz_stat(st) : fstatat(fd, "", st, AT_EMPTY_PATH);
+}
+
+int stat(const char *path, struct stat *st)
+{
+    return strcmp(path, FUZZ_FILE) == 0 ? fuzz_stat(st) : fstatat(AT_FDCWD, path, st, 0);
+}
+
+int lstat(const char *path, struct stat *st)
+{
+    return strcmp(path, FUZZ_FILE) == 0 ? fuzz_stat(st)
+                                        : fstatat(AT_FDCWD, path, st, AT_SYMLINK_NOFOLLOW);
+}
+
+int access(const char *path, int mode)
+{
+    return strcmp(path, FUZZ_FILE) == 0 ? 0 : faccessat(AT_FDCWD, path, mode, 0);
+}
+
+ssize_t pread(int fd, void *to, size_t size, off_t offset)
+{
+    if (fd != FUZZ_FD)
+        return preadv(fd, &(struct iovec){to, size}, 1, offset);
+    size_t left = (size_t)offset < fuzz_input_size ? fuzz_input_size - (size_t)offset : 0;
+    size = size < left ? size : left;
+    memcpy(to, fuzz_input + fuzz_input_size - left, size);
+    return (ssize_t)size;
+}
+
+int close(int fd)
+{
+    return fd == FUZZ_FD ? 0 : (int)syscall(SYS_close, fd);
+}
+
+static inline const char *fuzz_file(const uint8_t *data, size_t size)
+{
+    fuzz_input = data;
+    fuzz_input_size = size;
+    return FUZZ_FILE;
+}
+#else
 /* The input as a file that can be opened by name; the same file each time. */
 static inline const char *fuzz_file(const uint8_t *data, size_t size)
 {
@@ -54,6 +130,7 @@ static inline const char *fuzz_file(const uint8_t *data, size_t size)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     return path;
 }
+#endif
 
 /* A new directory, in memory if there is such a file system. */
 static inline const char *fuzz_directory(void)
