@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run every tool under system faults, signals, concurrent replacement and corrupt input, case by case.
 
-    sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS]
+    sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS] [--limit S]
 
 NAME is
     faults   each call into the system, and each allocation, fails in turn
@@ -9,14 +9,15 @@ NAME is
     disk     the disk is full after every 64 KiB written, in four ways
     signals  SIGTERM, SIGINT, SIGHUP, SIGSTOP and SIGCONT at random times
     readers  an output is read while it is replaced
-    flips    one bit of a bundle, a stream, an export or a signature is flipped
+    flips    one bit of a bundle, a stream, an export or a signature is flipped; prints a table of what found it
     configs  one key of a config.json is missing, of another type, negative, huge, duplicated, ...
     all      all of these in turn, within --seconds together
 
 Cases are numbered: `--from N --cases 1` repeats one.  They are sorted by digests of their titles, so
 that a run stopped by --seconds has covered some of each kind, and a new case does not move the others
-far; the run prints the number to continue with.  A line is printed for each case that did not behave as
-documented (fm(7), EXIT STATUS, FILES), and the status is then 1.  BUILD names the build (default: build).
+far; the run prints the number to continue with, also after SIGTERM.  A line is printed for each case that
+did not behave as documented (fm(7), EXIT STATUS, FILES), and the status is then 1.  A tool that has not
+ended after --limit seconds (default: 60) is taken to hang.  BUILD names the build (default: build).
 """
 import argparse
 import hashlib
@@ -38,7 +39,8 @@ GOLDEN = ROOT / "golden"
 BUILD = ROOT / os.environ.get("BUILD", "build")
 FAULTS = BUILD / "tests/unit/faults.so"
 MODEL = str(GOLDEN / "odd-mixtral")
-LIMIT = 60  # seconds of a run that ends by itself
+LIMIT = 60  # seconds of a run that ends by itself; --limit
+STOP = threading.Event()  # SIGTERM came: no further cases
 FITTING = (66, 71, 73, 74, 77)  # the statuses that a fault of the machine may have (lib/base/err.h)
 
 DATA = f"--model {MODEL} --tokens {MODEL}/tokens.npy -T 1 -q"
@@ -438,7 +440,9 @@ def tar_parts(data):
 class Flips(Sweep):
     """fm-verify finds the bit, and the next tool also finds it or gives the same result as without it.
 
-    No program that loads an export checks digests, so for exports the second check is --against.
+    No program that loads an export checks digests, so for exports the second check is --against.  `table`
+    has for each class the cases, those that fm-verify found without --against, those that the next tool
+    refused, and those that changed nothing of its result.
     """
 
     EACH = 24  # bits of each class of each file; all of them where there are fewer
@@ -475,6 +479,7 @@ class Flips(Sweep):
         parts = sorted(p.name for p in place.folder.glob("parts-*.fm"))
         after |= {part: [f"{export} ragged {parts[0]}"] for part in parts}
         self.check, self.after, self.places_of, cases = {}, {}, {}, []
+        self.counts = {}
         for name, commands in after.items():
             target = name.removesuffix(".sig")
             trusted = "--trusted key.pub " if "signed" in name else ""
@@ -512,7 +517,7 @@ class Flips(Sweep):
         at = begin + bit // 8
         self.flip(place.folder / path, at, bit % 8)
         try:
-            what = self.judge(name, k, place)
+            what = self.judge(name, kind, k, place)
         finally:
             self.flip(place.folder / path, at, bit % 8)
         return f"{name}, {kind}, {path}: bit {bit % 8} of byte {at}", what
@@ -525,17 +530,32 @@ class Flips(Sweep):
             file.seek(at)
             file.write(bytes([byte]))
 
-    def judge(self, name, k, place):
+    def count(self, name, kind, found, following):
+        """`following` is the next tool's status, 0 if its result is the same; None if there is none."""
+        export = name.startswith("as-") or name == "coded-ragged"
+        counts = self.counts.setdefault(("exports: " if export else "") + kind, [0] * 4)
+        for i, yes in enumerate((True, found, following, following == 0)):
+            counts[i] += bool(yes)
+
+    def table(self):
+        print("| class | cases | fm-verify | the next tool refuses | its result is the same |")
+        print("| :-- | --: | --: | --: | --: |")
+        for kind, counts in sorted(self.counts.items()):
+            print(f"| {kind} |", " | ".join(map(str, counts)), "|")
+
+    def judge(self, name, kind, k, place):
         checked = place.run(self.check[name])
         said = place.sentence()
         if checked not in (0, *self.FOUND):
             return f"fm-verify: status {checked}: {said}"
         if not self.after[name]:
+            self.count(name, kind, checked, None)
             return "" if checked else "not found"
         course = self.after[name][k % len(self.after[name])]
         status = place.run(course)
         if status not in (0, *self.FOUND):
             return f"{course.title}: status {status}: {place.sentence()}"
+        self.count(name, kind, checked, status)
         if "--against" in course.argv:  # one of the two
             return "" if checked or status else "not found, with or without --against"
         if not checked:
@@ -634,6 +654,8 @@ def sweep(name, places, first, cases, seconds):
             with lock:
                 if (end is not None and at >= end) or (until is not None and time.monotonic() >= until):
                     return
+                if STOP.is_set():
+                    return
                 number, at = at, at + 1
             title, what = s.case(number, place)
             place.clean()
@@ -651,18 +673,23 @@ def sweep(name, places, first, cases, seconds):
         t.join()
     whole = f" of {len(s.cases)}" if s.cases is not None else ""
     more = "" if s.cases is not None and at >= len(s.cases) else f"; the next begins --from {at}"
+    if isinstance(s, Flips):
+        s.table()
     print(f"{name}: {good + bad}{whole} cases: {good} as documented, {bad} not{more}", flush=True)
     return bad
 
 
 def main():
-    parser = argparse.ArgumentParser(usage="sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS]")
+    parser = argparse.ArgumentParser(usage="sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS] [--limit S]")
     parser.add_argument("name", choices=[*KINDS, "all"])
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--cases", type=int)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("-j", type=int, default=os.cpu_count(), dest="jobs")
+    parser.add_argument("--limit", type=float, default=LIMIT)
     o = parser.parse_args()
+    globals()["LIMIT"] = o.limit
+    signal.signal(signal.SIGTERM, lambda *_: STOP.set())
     if not FAULTS.exists():
         sys.exit(f"no {FAULTS}; make tests")
     names = KINDS if o.name == "all" else (o.name,)
