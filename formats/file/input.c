@@ -4,6 +4,7 @@
  */
 #include "formats/file/input.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -32,7 +33,9 @@ int fm_input_open(struct fm_file *f, const char *path, struct fm_err *err)
         return fm_file_open(f, path, err);
     struct stat st;
     *f = (struct fm_file){.fd = -1};
-    if (fstat(STDIN_FILENO, &st) != 0)
+    if (fstat(STDIN_FILENO, &st) != 0 && errno != EBADF)
+        return fm_fail_errno(err, "cannot examine standard input");
+    if (fcntl(STDIN_FILENO, F_GETFD) < 0)
         return fm_fail(err, FM_EUSAGE, "standard input is closed; name an input file");
     if (isatty(STDIN_FILENO))
         return fm_fail(err, FM_EUSAGE,

@@ -40,6 +40,17 @@ for ((n = 1; n <= 8; n++)); do
     *) echo "fm-verify --against, stat $n: status $status: $(cat said)" && failures=$((failures + 1)) ;;
     esac
 done
+# The same of standard input.
+for ((n = 1; n <= 32; n++)); do
+    rm -rf new
+    LD_PRELOAD=$faults FM_FAULT=stat:$n:fail "$bin/fm-pack" -q --model "$odd" -o new <trained >/dev/null 2>said
+    status=$?
+    case $status in
+    0 | 66 | 73 | 74) ;;
+    *) echo "fm-pack, stat $n: status $status: $(cat said)" && failures=$((failures + 1)) ;;
+    esac
+done
+rm -f new
 # refused WANT WORDS COMMAND...: status WANT with WORDS, also if a listing fails, then possibly 74.
 refused() {
     local want=$1 words=$2 n status
