@@ -6,19 +6,25 @@ train() {
         --method learned --steps 300 --until 0.3 \
         "$@" ranked >/dev/null 2>"${said:-/dev/null}"
 }
-stop() { # stop PID: once it catches the signal and has had a moment to work
+spent() { # PID: hundredths of a second of all its threads
+    sed 's/.*) //' "/proc/$1/stat" | (IFS=' ' read -r -a field && echo $((field[11] + field[12])))
+}
+# stop PID [SPENT]: once it catches the signal and has worked for so many hundredths of a second, or
+# had a moment to begin to wait.
+stop() {
     until caught=$(sed -n 's/^SigCgt:[[:space:]]*/0x/p' "/proc/$1/status") &&
         [ $((caught & 0x4000)) != 0 ]; do
         sleep 0.02
     done
-    sleep 0.2
+    [ "${2-}" ] || sleep 0.2
+    while kill -0 "$1" 2>/dev/null && [ "$(spent "$1")" -lt "${2:-0}" ]; do sleep 0.01; done
     kill -TERM "$1"
     wait "$1" 2>/dev/null
 }
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked >/dev/null 2>&1
 (train -o straight)
 (said=complained train -o stopped --state state) &
-stop $!
+stop $! 25
 echo "with a state: status $?"
 grep -o 'repeat the command.*' complained
 rm complained
@@ -27,11 +33,11 @@ ls -A
 echo "again: status $?"
 cmp straight stopped && echo same
 (said=complained train -o gone) &
-stop $!
+stop $! 25
 echo "without: status $?"
 sed 's/of .* is/of TIME is/' complained && rm complained
 (train --seed 1 --state state -o other) &
-stop $!
+stop $! 25
 echo "another seed: status $?"
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method learned --steps 300 --until 0.3 --state state \
     -o refused ranked
