@@ -129,7 +129,7 @@ static int check_isa(struct fm_err *err)
 {
     const char *mistake = fm_isa_mistake();
     return mistake ? fm_fail(err, FM_EUSAGE,
-                             "the environment variable FM_ISA is '%s', but may be base, avx2, "
+                             "the environment variable FM_ISA is '%s'; it must be base, avx2, "
                              "avx512 or amx",
                              mistake)
                    : FM_OK;

@@ -39,15 +39,15 @@ int fm_oms_check_name(const char *name, struct fm_err *err)
     char printable[FM_OMS_NAME_MAX + 1];
     size_t size = strlen(name);
     if (size == 0 || size > FM_OMS_NAME_MAX)
-        return fm_fail(err, FM_EFORMAT, "a file name of %zu bytes (1 to %d can be signed)", size,
+        return fm_fail(err, FM_EFORMAT,
+                       "a file name has %zu bytes; names of 1 to %d bytes can be signed", size,
                        FM_OMS_NAME_MAX);
     memcpy(printable, name, size + 1);
     fm_printable(printable, false);
     if (strcmp(printable, name) != 0)
-        return fm_fail(err, FM_EFORMAT,
-                       "the file name '%.200s' has bytes that are not UTF-8, or characters that "
-                       "cannot be seen",
-                       name);
+        return fm_fail(
+            err, FM_EFORMAT,
+            "the file name '%.200s' has bytes that are not UTF-8, or invisible characters", name);
     for (const char *part = name;; part++) {
         size_t n = strcspn(part, "/");
         if (n == 0 || (n == 1 && part[0] == '.') || (n == 2 && part[0] == '.' && part[1] == '.'))

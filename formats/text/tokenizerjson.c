@@ -182,7 +182,7 @@ static int read_byte_level(struct fm_tokenizer *t, const cJSON *o, bool alone, s
     t->prefix_space = flag(o, "add_prefix_space", true);
     if (!rc && !alone && t->prefix_space)
         rc = fm_tokenizer_refuse(err, "pre_tokenizer",
-                                 "ByteLevel with add_prefix_space behind others");
+                                 "ByteLevel with add_prefix_space after others");
     return rc || !flag(o, "use_regex", true) ? rc : add_pretoken(t, FM_PRETOKEN_BYTE_LEVEL, err);
 }
 
@@ -204,7 +204,7 @@ static int read_sequence(struct fm_tokenizer *t, const cJSON *o, const cJSON *in
     for (const cJSON *p = inner->child; !rc && p; p = p->next) {
         const char *type = type_of(p);
         if (t->bpe.byte_level)
-            return fm_tokenizer_refuse(err, "a pre_tokenizer behind ByteLevel", type);
+            return fm_tokenizer_refuse(err, "a pre_tokenizer after ByteLevel", type);
         if (strcmp(type, "Split") == 0)
             rc = read_split(t, p, err);
         else if (strcmp(type, "Digits") == 0)
@@ -224,7 +224,7 @@ static int read_pre_tokenizer(struct fm_tokenizer *t, const cJSON *o, struct fm_
     const char *type = type_of(o);
     const cJSON *inner = cJSON_GetObjectItemCaseSensitive(o, "pretokenizers");
     if (strcmp(type, "Metaspace") == 0 && t->normals > 0)
-        return fm_tokenizer_refuse(err, "a normalizer in front of pre_tokenizer", type);
+        return fm_tokenizer_refuse(err, "a normalizer before pre_tokenizer", type);
     if (strcmp(type, "Metaspace") == 0)
         return read_metaspace(t, o, err);
     if (strcmp(type, "ByteLevel") == 0)

@@ -463,7 +463,7 @@ static int32_t available(struct fm_clip_error *error)
     const char *mistake = fm_isa_mistake();
     if (mistake)
         return fm_clip_fail(error, FM_CLIP_EUSAGE,
-                            "the environment variable FM_ISA is '%.32s', but may be base, avx2, "
+                            "the environment variable FM_ISA is '%.32s'; it must be base, avx2, "
                             "avx512 or amx",
                             mistake);
     return FM_CLIP_OK;
@@ -479,8 +479,9 @@ static int32_t prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
         return code;
     const struct fm_clip_tile *tile = fm_clip_choose(layer->path, layer->type);
     if (!tile)
-        return fm_clip_fail(error, FM_CLIP_EDEVICE, "path %d is not for this CPU and a type of %d",
-                            (int)layer->path, (int)layer->type);
+        return fm_clip_fail(error, FM_CLIP_EDEVICE,
+                            "path %d does not support this CPU with type %d", (int)layer->path,
+                            (int)layer->type);
     struct cpu_clip *c = calloc(1, sizeof *c);
     size_t E = (size_t)layer->E;
     if (c) {

@@ -136,7 +136,7 @@ static int check_pattern(const struct fm_gqa *g, const struct fm_config *c, cons
         if (!cJSON_IsNumber(entry) || entry->valuedouble != windowed)
             return fm_fail(err, FM_ECONFIG,
                            "%s of layer %d is not %d, which contradicts layer_types or its "
-                           "default; programs read one or the other",
+                           "default; programs differ in which they read",
                            key, l, windowed);
         l++;
     }
@@ -155,7 +155,7 @@ static int read_before(int64_t *window, const char *key, const cJSON *json, stru
     if (cJSON_IsNumber(said) && *window != before && *window != before + 1)
         return fm_fail(err, FM_ECONFIG,
                        "sliding_window %" PRId64 " is neither %s %" PRId64
-                       " nor one more, and programs read one or the other",
+                       " nor one more, and programs differ in which they read",
                        *window, key, before);
     *window = before + 1;
     return FM_OK;

@@ -224,12 +224,12 @@ static int check_own(const struct fm_rope *r, int width, const struct fm_rope_op
     if (!rc && theta != r->theta)
         rc = fm_fail(
             err, FM_ECONFIG,
-            "%s %g differs from the rope_theta %g of %s, and programs read one or the other",
+            "%s %g differs from the rope_theta %g of %s, and programs differ in which they read",
             options->theta_key, theta, r->theta, options->layer_type);
     if (!rc && (int)(width * partial + 1e-9) != r->R)
         rc = fm_fail(err, FM_ECONFIG,
                      "partial_rotary_factor %g does not rotate %d elements, as %s does, and "
-                     "programs read one or the other",
+                     "programs differ in which they read",
                      partial, r->R, options->layer_type);
     return rc;
 }

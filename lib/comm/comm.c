@@ -66,9 +66,10 @@ static int check_launcher(const struct fm_wire *wire, const char **warning, stru
         if (is_many(says[i]))
             return refuse_many(says[i], wire, err);
     if (warning && is_many("WORLD_SIZE"))
-        *warning = "WORLD_SIZE says that this is one of many processes, but this one is alone and "
-                   "does the whole run (ranks are started by mpirun or srun); --alone says that "
-                   "this is meant";
+        *warning =
+            "WORLD_SIZE says that this is one of several processes, but it was not started as "
+            "a rank and does the whole run; start ranks with mpirun or srun, or give "
+            "--alone if this is intended";
     return FM_OK;
 }
 

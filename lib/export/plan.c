@@ -34,10 +34,10 @@ int fm_exportplan_check(const struct fm_export_options *o, struct fm_err *err)
                        "for the one to start with",
                        o->layout->name);
     if (o->load_cap && !o->layout->capped)
-        return fm_fail(
-            err, FM_EUSAGE,
-            "--load-cap needs layout %s; layout %s has one member, which is no wider than it needs",
-            fm_layouts_capped(), o->layout->name);
+        return fm_fail(err, FM_EUSAGE,
+                       "--load-cap needs layout %s; layout %s has a single member, and no wider "
+                       "channels to drop",
+                       fm_layouts_capped(), o->layout->name);
     if (o->load_cap && !(o->load_low >= 0 && o->load_low <= o->load_high && o->load_high <= 1))
         return fm_fail(err, FM_EUSAGE,
                        "--load-cap %g:%g: give two shares from 0 to 1, the lower one first",

@@ -154,7 +154,7 @@ static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_er
     return rc || twin == c->I
                ? rc
                : fm_fail(err, FM_ECONFIG,
-                         "%s %d differs from %s %d, and programs read one or the other",
+                         "%s %d differs from %s %d, and programs differ in which they read",
                          f->width_twin, twin, f->width_key, c->I);
 }
 
@@ -170,8 +170,8 @@ static int check_experts(const struct fm_config *c, const char *read, const cJSO
             return rc;
         if (other != c->E)
             return fm_fail(err, FM_ECONFIG,
-                           "%s %d differs from %s %d, and programs read one or the other", keys[i],
-                           other, read, c->E);
+                           "%s %d differs from %s %d, and programs differ in which they read",
+                           keys[i], other, read, c->E);
     }
     return FM_OK;
 }

@@ -165,7 +165,7 @@ static int check_options(const struct fm_train_options *o, struct range *range, 
                        FM_BUDGETS_MAX);
     if (o->steps < 1 || o->steps > FM_TRAIN_STEPS_MAX)
         return fm_fail(err, FM_EUSAGE, "--steps %d: give 1 to %d", o->steps, FM_TRAIN_STEPS_MAX);
-    _Static_assert(FM_TRAIN_SAMPLES_MAX < FM_LANES_MAX, "a lane is the teacher's");
+    _Static_assert(FM_TRAIN_SAMPLES_MAX < FM_LANES_MAX, "one lane is the teacher");
     if (o->samples < 1 || o->samples > FM_TRAIN_SAMPLES_MAX)
         return fm_fail(err, FM_EUSAGE, "--samples-per-batch %d: give 1 to %d", o->samples,
                        FM_TRAIN_SAMPLES_MAX);

@@ -189,8 +189,7 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
         if (own->scales == scales && fm_scheme_equal(&own->scheme, &scheme))
             return true;
         snprintf(why, FM_PACKED_WHY,
-                 "tensor '%.96s' is not stored as other experts of its layer "
-                 "are",
+                 "tensor '%.96s' is stored in another way than other experts of its layer",
                  at->tensor->name);
         return false;
     }
@@ -201,7 +200,9 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
         return false;
     }
     if (!divides(&scheme, c)) {
-        snprintf(why, FM_PACKED_WHY, "codes leave in groups of %d channels, which do not divide %d",
+        snprintf(why, FM_PACKED_WHY,
+                 "codes can only be removed in groups of %d channels, and %d channels are not a "
+                 "multiple of that",
                  fm_scheme_group(&scheme), c->I);
         return false;
     }
@@ -212,9 +213,11 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
     }
     if (layers->group <= c->I && c->I % layers->group == 0)
         return true;
-    snprintf(why, FM_PACKED_WHY,
-             "codes of all layers leave in groups of %d channels, which do not divide %d",
-             layers->group, c->I);
+    snprintf(
+        why, FM_PACKED_WHY,
+        "codes of all layers can only be removed in groups of %d channels, and %d channels are "
+        "not a multiple of that",
+        layers->group, c->I);
     return false;
 }
 
@@ -222,9 +225,9 @@ bool fm_packed_any(const struct fm_packed_layers *layers, const struct fm_config
                    char why[FM_PACKED_WHY])
 {
     if (!layers->storage)
-        snprintf(why, FM_PACKED_WHY, "no routed expert is codes");
+        snprintf(why, FM_PACKED_WHY, "no routed expert is stored as codes");
     else if (c->mixed) /* and yet no tensor differs */
-        snprintf(why, FM_PACKED_WHY, "by config.json experts of a layer differ");
+        snprintf(why, FM_PACKED_WHY, "config.json gives experts of one layer different formats");
     return layers->storage && !c->mixed;
 }
 
@@ -239,8 +242,9 @@ static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c
 {
     const char *name = scheme->storage->name;
     if (c->mixed)
-        return fm_fail(err, FM_EFORMAT,
-                       "storage is '%s', but by config.json experts of a layer differ", name);
+        return fm_fail(
+            err, FM_EFORMAT,
+            "storage is '%s', but config.json gives experts of one layer different formats", name);
     if (has_one_scale(scheme))
         return fm_fail(err, FM_EFORMAT, "storage is '%s', which experts of a bundle cannot have",
                        name);

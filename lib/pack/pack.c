@@ -107,10 +107,11 @@ static bool can_keep(struct fm_packed_layers *layers, const struct fm_packing *p
         return false;
     if (p->ranking.group % layers->group == 0)
         return true;
-    snprintf(why, FM_PACKED_WHY,
-             "codes leave in groups of %d channels, and these were ranked in groups of %d; rank "
-             "with --channel-group %d",
-             layers->group, p->ranking.group, layers->group);
+    snprintf(
+        why, FM_PACKED_WHY,
+        "codes can only be removed in groups of %d channels, but these were ranked in groups of "
+        "%d; rank with --channel-group %d",
+        layers->group, p->ranking.group, layers->group);
     return false;
 }
 

@@ -83,8 +83,9 @@ static cJSON *points_of(const struct reading *r, const char *name, const char *r
             return cJSON_GetObjectItemCaseSensitive(series, "points");
     }
     if (strlen(name) >= NAME_BYTES_MAX || cJSON_GetArraySize(list) >= SERIES_MAX) {
-        fm_fail(r->err, FM_EFORMAT, "more than %d names of figures, or one of more than %d bytes",
-                SERIES_MAX, NAME_BYTES_MAX - 1);
+        fm_fail(r->err, FM_EFORMAT,
+                "more than %d series of figures, or a name of more than %d bytes", SERIES_MAX,
+                NAME_BYTES_MAX - 1);
         return NULL;
     }
     series = fm_json_add_object(list, NULL);

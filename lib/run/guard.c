@@ -249,7 +249,7 @@ static int check_twins(const struct fm_guard *g, int write, const struct spot *s
                            s->path, w->what);
         if (is_below(s, &other) || is_below(&other, s))
             return fm_fail(err, FM_EUSAGE,
-                           "'%s' and '%s' of %s are one inside the other; choose another name",
+                           "one of '%s' and '%s' (%s) is inside the other; choose another name",
                            s->path, other.path, w->what);
     }
     return FM_OK;

@@ -168,14 +168,14 @@ static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I
     }
     actions->merged = 0;
     if (cJSON_GetArraySize(widths) != actions->count)
-        return fm_fail(err, FM_EFORMAT, "actions: %d widths where the ratios make %d",
+        return fm_fail(err, FM_EFORMAT, "actions: %d widths, but the ratios give %d",
                        cJSON_GetArraySize(widths), actions->count);
     int a = 0;
     cJSON_ArrayForEach(width, widths)
     {
         if (!cJSON_IsNumber(width) || width->valuedouble != actions->width[a])
-            return fm_fail(err, FM_EFORMAT, "actions: width %d is not the %u that its ratio makes",
-                           a, actions->width[a]);
+            return fm_fail(err, FM_EFORMAT, "actions: width %d is not %u, which its ratio gives", a,
+                           actions->width[a]);
         a++;
     }
     return FM_OK;

@@ -173,7 +173,8 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
     if (refuse_function(j, err))
         return err->code;
     if (index < j->plan.first || index > j->plan.last)
-        return fm_fail(err, FM_EFORMAT, "%s/%s: budget %lld; of %s it can have %d to %d",
+        return fm_fail(err, FM_EFORMAT,
+                       "%s/%s: budget %lld: an export of %s can have budgets %d to %d",
                        j->v->options->target, FM_EXPORT_JSON, (long long)index, bundle,
                        j->plan.first, j->plan.last);
     return fm_exportplan_member(&j->plan, (int)index, err);

@@ -136,8 +136,9 @@ TEST(experts_have_the_familys_keys_or_the_usual_ones)
     assert_true(c.E == 32 && c.K == 4);
     c = must(ERNIE_EXPERTS, "\"num_experts\":64,\"num_experts_per_tok\":4");
     assert_true(c.E == 64 && c.K == 6);
-    refused(ERNIE_EXPERTS, "\"num_experts\":32", FM_ECONFIG,
-            "num_experts 32 differs from moe_num_experts 64, and programs read one or the other");
+    refused(
+        ERNIE_EXPERTS, "\"num_experts\":32", FM_ECONFIG,
+        "num_experts 32 differs from moe_num_experts 64, and programs differ in which they read");
     refused(ERNIE, "\"moe_num_experts\":4,\"moe_k\":6", FM_EFORMAT,
             "moe_k 6 is more than moe_num_experts 4");
     refused(ERNIE, "\"moe_k\":6", FM_EFORMAT, "moe_num_experts");

@@ -162,8 +162,8 @@ TEST(two_keys_for_the_width_of_hy3s_experts_agree)
     assert_int_equal(must(HY3, NULL).I, 1536);
     assert_int_equal(must(HY3_KEYS, NULL).I, 1536);
     refused(HY3_KEYS, "\"expert_hidden_dim\":1024", FM_ECONFIG,
-            "expert_hidden_dim 1024 differs from moe_intermediate_size 1536, and programs read one "
-            "or the other");
+            "expert_hidden_dim 1024 differs from moe_intermediate_size 1536, and programs differ "
+            "in which they read");
     refused(HY3_KEYS, "\"expert_hidden_dim\":0", FM_EFORMAT, "expert_hidden_dim");
     refused(HY3_KEYS, "\"expert_hidden_dim\":\"1536\"", FM_EFORMAT, "expert_hidden_dim");
 }
@@ -545,7 +545,7 @@ TEST(mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks)
         assert_int_equal(has(&c, FM_NAMING_RAGGED, name), !full);
     }
     refused(MIMO, "\"swa_num_key_value_heads\":2", FM_ECONFIG,
-            "swa_num_key_value_heads 2 is not 4, 2 times num_key_value_heads, and programs read");
+            "swa_num_key_value_heads 2 is not 4, 2 times num_key_value_heads, and programs differ");
     refused(MIMO, "\"swa_head_dim\":10", FM_ECONFIG, "swa_head_dim 10 is not 12, 1 times head_dim");
     refused(MIMO, "\"swa_v_head_dim\":10", FM_ECONFIG, "swa_v_head_dim 10 is not 5");
     refused(MIMO, "\"swa_num_attention_heads\":8", FM_ECONFIG, "swa_num_attention_heads 8 is not");
@@ -680,7 +680,7 @@ TEST(the_part_of_m3s_heads_that_turns_is_not_rotary_dim)
                  "\"rope_theta\":9,\"rope_type\":\"default\"}");
     assert_true(c.gqa->rope.R == 4 && c.gqa->rope.theta == 9);
     refused(M3, "\"rotary_dim\":4", FM_ECONFIG,
-            "rotary_dim is 4, and partial_rotary_factor rotates 8 of 8 elements; programs read");
+            "rotary_dim is 4, and partial_rotary_factor rotates 8 of 8 elements; programs differ");
 }
 
 TEST(two_spellings_of_m3s_layers_agree)
@@ -701,8 +701,9 @@ TEST(two_spellings_of_m3s_layers_agree)
     refused(M3, "\"moe_layer_freq\":1", FM_EFORMAT, "key 'moe_layer_freq' is not an array");
     refused(M3, "\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,0,0]}", FM_ECONFIG,
             "layer_types and sparse_attention_freq differ in layer 3");
-    refused(M3, "\"sparse_attention_config\":{\"sparse_topk_blocks\":6}", FM_ECONFIG,
-            "index_topk_blocks 5 is not sparse_topk_blocks 6, and programs read one or the other");
+    refused(
+        M3, "\"sparse_attention_config\":{\"sparse_topk_blocks\":6}", FM_ECONFIG,
+        "index_topk_blocks 5 is not sparse_topk_blocks 6, and programs differ in which they read");
     refused(M3, "\"sparse_attention_config\":[]", FM_EFORMAT, "is not an object");
     refused(M3_KEYS, "\"layer_types\":[\"sliding_attention\"]", FM_ECONFIG,
             "layer_types of layer 0");

@@ -108,7 +108,7 @@ static int check_every(const struct fm_config *c, const struct fm_keys *keys, st
         if (!cJSON_IsNumber(entry) || entry->valuedouble != moe)
             return fm_fail(err, FM_ECONFIG,
                            "moe_layer_freq of layer %d is not %d, which contradicts "
-                           "mlp_layer_types or its default; programs read one or the other",
+                           "mlp_layer_types or its default; programs differ in which they read",
                            l, moe);
         l++;
     }

@@ -33,7 +33,7 @@ static int check_list(const struct fm_config *c, const cJSON *json, struct fm_er
         if (!cJSON_IsBool(entry) || (l < c->L && (bool)cJSON_IsTrue(entry) != moe))
             return fm_fail(err, FM_ECONFIG,
                            "is_moe_layer of layer %d is not %s, which contradicts mlp_layer_types "
-                           "or first_k_dense_replace; programs read one or the other",
+                           "or first_k_dense_replace; programs differ in which they read",
                            l, moe ? "true" : "false");
         l++;
     }
@@ -52,7 +52,7 @@ static int check_first(const struct fm_config *c, const struct fm_keys *keys, st
                ? rc
                : fm_fail(err, FM_ECONFIG,
                          "first_last_k_dense_replace is %d, but layer %d is the first with experts "
-                         "by the other keys; programs read one or the other",
+                         "by the other keys; programs differ in which they read",
                          (int)first, c->moe[0]);
 }
 

@@ -66,7 +66,7 @@ static int check_dense(const struct fm_config *c, const cJSON *json, struct fm_e
                ? FM_OK
                : fm_fail(err, FM_ECONFIG,
                          "mlp_only_layers are not the dense layers of mlp_layer_types or its "
-                         "default, and programs read one or the other");
+                         "default, and programs differ in which they read");
 }
 
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)

@@ -43,7 +43,7 @@ static int check_sizes(const struct fm_keys *keys, struct fm_err *err)
             rc = fm_keys_size_opt(&own, keys->json, size[i].own, 2 * FM_HEAD_DIM_MAX, err);
         if (!rc && own != size[i].times * usual)
             rc = fm_fail(err, FM_ECONFIG,
-                         "%s %d is not %d, %d times %s, and programs read one or the other",
+                         "%s %d is not %d, %d times %s, and programs differ in which they read",
                          size[i].own, own, size[i].times * usual, size[i].times, size[i].usual);
     }
     return rc;
@@ -59,7 +59,7 @@ static int check_eps(const struct fm_keys *keys, struct fm_err *err)
     return rc || own == eps ? rc
                             : fm_fail(err, FM_ECONFIG,
                                       "layernorm_epsilon %g differs from rms_norm_eps %g, and "
-                                      "programs read one or the other",
+                                      "programs differ in which they read",
                                       own, eps);
 }
 

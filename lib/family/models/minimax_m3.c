@@ -105,7 +105,7 @@ static int read_both(struct marks *first, const cJSON *json, struct marks *secon
     for (int l = 0; l < L && !rc; l++)
         if (first->said && second->said && first->layer[l] != second->layer[l])
             rc = fm_fail(err, FM_ECONFIG,
-                         "%s and %s differ in layer %d, and programs read one or the other",
+                         "%s and %s differ in layer %d, and programs differ in which they read",
                          first->key, second->key, l);
     if (!rc && !first->said && second->said)
         *first = *second;
@@ -144,8 +144,9 @@ static int read_size(int *size, const cJSON *json, const char *key, const cJSON 
         rc = fm_keys_size(size, json, key, limit, err);
     return rc || other == 0 || *size == other
                ? rc
-               : fm_fail(err, FM_ECONFIG, "%s %d is not %s %d, and programs read one or the other",
-                         key, *size, own, other);
+               : fm_fail(err, FM_ECONFIG,
+                         "%s %d is not %s %d, and programs differ in which they read", key, *size,
+                         own, other);
 }
 
 /* What transformers does not read of sparse_attention_config. */
@@ -205,7 +206,7 @@ static int check_rotation(const struct fm_config *c, const cJSON *json, struct f
                ? rc
                : fm_fail(err, FM_ECONFIG,
                          "rotary_dim is %d, and partial_rotary_factor rotates %d of %d elements; "
-                         "programs read one or the other",
+                         "programs differ in which they read",
                          dims, c->gqa->rope.R, c->C);
 }
 
