@@ -1,6 +1,6 @@
 /*
  * Memory: overflow-checked sizes and aligned blocks.  Every size that comes from a file or an
- * option goes through fm_mul and fm_add before it is used.  Also little-endian integers of files.
+ * option goes through fm_mul and fm_add before it is used.  Also reads little-endian integers.
  */
 #ifndef FM_BASE_MEM_H
 #define FM_BASE_MEM_H

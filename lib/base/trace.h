@@ -1,6 +1,6 @@
 /*
- * For debugging: FM_TRACE=sweep,load,io,pool in the environment of a tool of `make DEBUG=1` prints
- * a line for each event of these kinds to standard error, with the seconds of the clock:
+ * For debugging: FM_TRACE=sweep,load,io,pool in the environment of a tool built by `make DEBUG=1`
+ * prints a line for each event of these kinds to standard error, with the seconds of the clock:
  *
  *     8131.204518 sweep: layer 3 of 4 forward, 2 tasks
  *

@@ -67,8 +67,8 @@ struct fm_export_report {
     uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */
     int members;                            /* for layouts that hold the family: number of its
                                                budgets in the export */
-    uint64_t channels_freed, bytes_freed;   /* for these: channels of the model that no such
-                                               budget has */
+    uint64_t channels_freed, bytes_freed;   /* for these: channels of the model that none of these
+                                               budgets keeps */
     bool removes_nothing;   /* every channel is in the files, although the mask removes some */
     uint64_t bytes_source;  /* of the checkpoint's weight files */
     bool larger;            /* the export's weight files are more than 2 % larger */

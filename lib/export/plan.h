@@ -7,7 +7,7 @@
  *     struct fm_exportplan p;
  *     rc = fm_exportplan_begin(&p, &opened, &options, &err);
  *     if (!rc)
- *         rc = fm_exportplan_member(&p, index, &err);      as often as wanted
+ *         rc = fm_exportplan_member(&p, index, &err);      any number of times
  *     ...
  *     fm_exportplan_release(&p);
  *

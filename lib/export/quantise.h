@@ -15,11 +15,11 @@
  *     nvfp4:ct   16 of a row: u = 1 / amax of gate and up together, or of down, times 2688, both
  *                rounded to the weights' dtype (of F16: float32), 1 where amax is 0; b = E4M3 of u
  *                times amax / 6, rounded so, too; 1/8 where that is 0; s = b / u
- *     mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), one exponent more from 1.75 of its
- *                power on
- *     mxfp8      the same with 8 for 2
+ *     mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), twice that if amax is at least 1.75
+ *                times the largest power of two below it
+ *     mxfp8      the same with 8 instead of 2
  *
- * and a code is that nearest to w / s.
+ * A code is the one nearest to w / s.
  *
  * Source: DeepSeek-V3's inference/fp8_cast (fp8-block), compressed_tensors 0.20
  * (quantization/utils, compressors) and nvidia-modelopt 0.47 (nvfp4_tensor.py).

@@ -300,7 +300,8 @@ static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p,
     if (!fm_hftext_wrapped(p->from->config_text, p->from->config_bytes)) /* the config was not of a
                                                                             multimodal checkpoint */
         return FM_OK;
-    if (!p->wrapped && p->from->config.family->wrapper_form) /* it says which names there are */
+    if (!p->wrapped && p->from->config.family->wrapper_form) /* that key determines the tensor
+                                                                names: keep it */
         return FM_OK;
     if (!p->wrapped)
         return fm_jsonedit_set(text, size, &alone, 1, err);

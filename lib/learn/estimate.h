@@ -64,7 +64,7 @@ struct fm_estimate {
     const char *precision;        /* of products: "f32", "bf16" */
     const char *method;           /* method that makes masks; NULL: no masks are made */
     double reach;                 /* largest budget that masks can have; 0: unknown */
-    double beyond;                /* how much larger than that --budget may be */
+    double beyond;                /* how far --budget may exceed that */
     double flops;                 /* of the matrix products */
     double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {

@@ -27,9 +27,9 @@ struct fm_refine {
 };
 
 /*
- * Make one round on mask b of f: a sweep that proposes, a sweep that tries.  The mask stays between
- * its neighbours' budgets, and removes at least `least` channels.  `round` counts all rounds of a
- * run and seeds the draws.  *found is set to whether the mask changed.
+ * Make one round on mask b of f: one sweep proposes exchanges, a second one tries them.  The mask
+ * stays between its neighbours' budgets, and removes at least `least` channels.  `round` counts all
+ * rounds of a run and seeds the draws.  *found is set to whether the mask changed.
  */
 int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64_t least,
                     uint64_t round, bool *found, struct fm_err *err);
