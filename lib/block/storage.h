@@ -53,7 +53,7 @@ struct fm_storage {
                               name */
     enum fm_dtype written; /* dtype of the values in bundles and exports, rounded once */
     bool exact;            /* every value is representable as `written` */
-    bool whole; /* a row of codes has whole blocks; else blocks are cut at the far edges */
+    bool whole; /* a row of codes has whole blocks; else blocks at the far edges may be partial */
     /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block): columns
      * and rows are those of the weight's own tensor, transposed. */
     bool fused;
