@@ -3,11 +3,10 @@
 
     python3 golden/make/bad.py        from the root; needs nothing but Python
 
-Each is named by what is wrong with it, after the class of the test list that badcheckpoint.py,
-badtokens.py, badstream.py or badsign.py makes.  golden/bad/EXPECT, kept by hand, says for each which reader it
-is for, the exit code and the sentence; tests/unit/test_bad.c holds the readers to it.  Large files (a
-header of 100 MB, 8 TB of hole, a million tensors), FIFOs and links are made by the tests themselves
-while they run.
+A name is the class of the test list, which badcheckpoint.py, badtokens.py, badstream.py or badsign.py makes,
+and the fault.  golden/bad/EXPECT, maintained by hand, has the reader, the exit code and the error message of
+each; tests/unit/test_bad.c compares the readers with it.  Tests make large files (a header of 100 MB, a hole
+of 8 TB, a million tensors), FIFOs and links themselves.
 """
 import os
 import shutil

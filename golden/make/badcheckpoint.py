@@ -6,7 +6,7 @@ from badfile import put
 
 
 def header(text, data=b"", n=None):
-    """A safetensors file: N, the header's text, the data."""
+    """A safetensors file: the header's length, the header, the data."""
     text = text if isinstance(text, bytes) else text.encode()
     return struct.pack("<Q", len(text) if n is None else n) + text + data
 
@@ -116,7 +116,7 @@ def safetensors():
     st("metadata-twice", '{"__metadata__":{},"__metadata__":{}}')
 
 
-# A Mixtral of one layer, as small as its rules allow.
+# The smallest valid Mixtral with one layer.
 CONFIG = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_act": "silu",
           "hidden_size": 4, "num_attention_heads": 2, "num_key_value_heads": 1,
           "intermediate_size": 3, "num_local_experts": 2, "num_experts_per_tok": 1,
@@ -140,7 +140,7 @@ def tensors():
 
 
 def weights(t, dtype=lambda name: "F32"):
-    """The file for these names and shapes; the values do not matter."""
+    """A file with these names and shapes and arbitrary values."""
     entries, at = {}, 0
     for name, shape in t.items():
         size = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "F8_E4M3": 1}[dtype(name)]

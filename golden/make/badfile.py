@@ -1,4 +1,4 @@
-"""Where the files of golden/bad/ are put."""
+"""Write files of golden/bad/."""
 import os
 
 ROOT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bad")

@@ -6,7 +6,7 @@ from badfile import put
 
 
 def tar_header(name, size, type=b"0", mode=b"000644 \0", zero=b"000000 \0", octal=None, **fields):
-    """One ustar header as libarchive writes it; fields put bytes at an offset: at157=b"x"."""
+    """A ustar header as libarchive writes it; keyword arguments put bytes at an offset: at157=b"x"."""
     h = bytearray(512)
     h[0:len(name)] = name.encode()
     h[100:124] = mode + zero + zero
@@ -27,7 +27,7 @@ def padded(data):
 
 
 def stream(edit=lambda m: None, members=None, head=None, end=b"\0" * 1024, text=None):
-    """A stream of one carried file; no digest in it is right, which is found last."""
+    """A stream of one carried file.  Its digests are wrong, which readers find only after other faults."""
     files = {"build.json": b"{}\n", "carried/config.json": b"{}\n", "CHECKSUMS": b"x" * 150}
     order = ["build.json", "carried/config.json", "CHECKSUMS"] if members is None else members
     zero = "0" * 32

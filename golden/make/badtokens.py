@@ -58,7 +58,7 @@ def tokens():
 
 
 def pairs():
-    """Token files with an index beside them; EXPECT names the file that the user would name."""
+    """Token files with an index; EXPECT has the name that a user would give."""
     def megatron(why, named="bin", words=None, prefix="cd-megatron-", tail=b"", cut=None, **fields):
         f = dict(magic=b"MMIDIDX\0\0", version=1, type=8, sizes=[3, 1], pointers=[0, 6],
                  documents=[0, 1, 2])
@@ -118,7 +118,7 @@ def pairs():
 
 
 def tokenizers():
-    """A small tokenizer.json with one thing wrong."""
+    """A small tokenizer.json with one fault."""
     def tk(why, prefix="tk-", cut=None, text=None, **changes):
         model = dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None,
                      end_of_word_suffix=None, fuse_unk=True, byte_fallback=False,
@@ -213,7 +213,7 @@ def tokenizers():
 
 
 def texts_of_people():
-    """Text files; the field is `text`."""
+    """Text files whose field is `text`."""
     def tx(why, data, ext="jsonl", prefix="tx-"):
         put(f"{prefix}{why}.{ext}", data)
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 import oracle
 
 MODELS = ("odd-mixtral", "odd-qwen2", "odd-phimoe", "odd-dsv3", "odd-gptoss")
-COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")  # as config.json calls E
+COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")  # the names of E in config.json
 ROUTER = re.compile(
     r"\.(block_sparse_moe|mlp)\.(gate\.(weight|e_score_correction_bias)|router\.(weight|bias))$"
 )
@@ -28,11 +28,11 @@ EXPERT = re.compile(r"\.experts\.(\d+)\.")
 STACKED = re.compile(r"\.mlp\.experts\.(gate_up_proj|down_proj)(_bias)?$")  # experts in one tensor
 
 
-# --- what is watched --------------------------------------------------------------------------------
+# --- recording --------------------------------------------------------------------------------------
 
 
 def apply_expert(experts, x, e):
-    """What down is applied to, and what comes out."""
+    """The input of down, and its output."""
     if oracle.is_biased(experts):
         h = experts._apply_gate(x @ experts.gate_up_proj[e] + experts.gate_up_proj_bias[e])
         return h, h @ experts.down_proj[e] + experts.down_proj_bias[e]
@@ -42,8 +42,8 @@ def apply_expert(experts, x, e):
 
 
 def watched_experts(self, hidden_states, top_k_index, top_k_weights):
-    """MixtralExperts.forward that notes, for every expert, what down is applied to, the output
-    before the router's weight, and that weight."""
+    """MixtralExperts.forward that also records, for every expert, the input of down, its output, and the
+    router's weights."""
     out = torch.zeros_like(hidden_states)
     for e in range(self.num_experts):
         token, slot = torch.where(top_k_index == e)
@@ -97,8 +97,8 @@ def forward_rules(model, batches):
 
 
 def fisher(model, batches):
-    """(M, E, I): mean over batches of the sum over a channel's parameters of (dL/dtheta)^2; its
-    biases of gate and up are among them, the bias of down is no channel's."""
+    """(M, E, I): mean over batches of the sum over a channel's parameters of (dL/dtheta)^2.  They include
+    its biases of gate and up; the bias of down belongs to no channel."""
     total = 0.0
     for ids in batches:
         model.zero_grad(set_to_none=True)
@@ -120,7 +120,7 @@ def fisher(model, batches):
 
 
 def worst(score, groups):
-    """Of every group of experts the one with the lowest score, as a 0/1 row of what stays."""
+    """A 0/1 row of the experts to keep: in every group, the one with the lowest score is removed."""
     keep = torch.ones_like(score, dtype=torch.int32)
     size = len(score) // groups
     for g in range(groups):
@@ -163,7 +163,7 @@ def logprobs_without(folder, layers, keep, ids):
             return oracle.log_probs(oracle.logits_of(model, ids), ids)
 
 
-# --- what is stored ---------------------------------------------------------------------------------
+# --- files ------------------------------------------------------------------------------------------
 
 
 def make(folder, out):

@@ -49,7 +49,7 @@ def text_part(tensors):
 
 
 def read_weights(folder):
-    """All shards, double, names spelled in plain.py's way."""
+    """The tensors of all shards in double, with plain.py's names."""
     return {spell(n): t.double() for n, t in unfuse(text_part(fp8.read(folder))).items()}
 
 
@@ -58,13 +58,13 @@ def expert_name(l, e, w):
 
 
 def moe_layers(weights):
-    """Decoder layer of each of the M mixtures."""
+    """The decoder layers of the M mixtures."""
     routers = [n.split(".") for n in weights if n.endswith(".mlp.gate.weight")]
     return sorted(int(parts[2]) for parts in routers)
 
 
 def ranked(weights, order):
-    """The same with every expert's channels in ranked order."""
+    """The weights with every expert's channels in ranked order."""
     out = dict(weights)
     layers = moe_layers(weights)
     for m, e in np.ndindex(*order.shape[:2]):
@@ -79,7 +79,7 @@ def ranked(weights, order):
 
 
 def cut(flat, widths, H, r):
-    """A flat adapter as {(m, e): {part: leaf}}, in the order of struct fm_adapter's values."""
+    """Split a flat adapter, in the order of struct fm_adapter's values, to {(m, e): {part: leaf}}."""
     parts, at = {}, 0
     for m, e in np.ndindex(*widths.shape):
         k = int(widths[m, e])
@@ -94,7 +94,7 @@ def cut(flat, widths, H, r):
 
 
 def merge(weights, parts, scale):
-    """Adapter added to the leading rows (w1, w3) and columns (w2) of every expert."""
+    """Add the adapter to the leading rows (w1, w3) and columns (w2) of every expert."""
     out, layers = dict(weights), moe_layers(weights)
     for (m, e), p in parts.items():
         l, k = layers[m], len(p["gate_B"])
@@ -109,7 +109,7 @@ def merge(weights, parts, scale):
 
 
 class Report:
-    """Collects differences; one line per tensor."""
+    """Counts differences, and prints one line per tensor."""
 
     def __init__(self):
         self.failed = 0
@@ -123,7 +123,7 @@ class Report:
 
 
 def check_full(report, cfg, weights, g):
-    """Outputs, loss and the expert gradients that are stored."""
+    """Compare outputs, loss and the stored gradients of experts."""
     weights = {n: t.clone().requires_grad_() for n, t in weights.items()}
     if "full.logprob" in g:
         with torch.no_grad():
@@ -139,7 +139,7 @@ def check_full(report, cfg, weights, g):
 
 
 def check_members(report, cfg, weights, g):
-    """Masked outputs at every budget."""
+    """Compare masked outputs at every budget."""
     ids = g["ids"].long()
     for i, widths in enumerate(g.get("members.widths", ())):
         masks = oracle.prefix_masks(widths, g["rank.order"].shape[-1]).double()
@@ -149,7 +149,7 @@ def check_members(report, cfg, weights, g):
 
 
 def check_subnet(report, cfg, weights, g):
-    """Masked outputs, and c by the formula of fm-method(7) instead of autograd."""
+    """Compare masked outputs, and c by the formula of fm-method(7) instead of autograd."""
     ids, teacher = g["grad.ids"].long(), None
     with torch.no_grad():
         teacher = Plain(cfg, weights).logits(ids)
@@ -166,7 +166,7 @@ def check_subnet(report, cfg, weights, g):
 
 
 def check_lora(report, cfg, weights, g):
-    """Adapter gradients through merged double weights."""
+    """Compare adapter gradients, computed through merged double weights."""
     ids, widths = g["grad.ids"].long(), g["lora.widths"]
     with torch.no_grad():
         teacher = Plain(cfg, weights).logits(ids)
@@ -180,7 +180,7 @@ def check_lora(report, cfg, weights, g):
 
 
 def check(folder):
-    """Number of tensors that disagree."""
+    """Check a model; returns the number of tensors that disagree."""
     print(folder.name)
     report, g = Report(), load_file(folder / "golden.safetensors")
     cfg, weights = AutoConfig.from_pretrained(folder).get_text_config(), read_weights(folder)

@@ -21,7 +21,7 @@ SCALE = "_scale_inv"
 
 
 def spread(scale, shape):
-    """A scale for every element."""
+    """The scale of every element."""
     wide = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     return wide[: shape[0], : shape[1]]
 
@@ -33,7 +33,7 @@ def scales_of(tensor):
 
 
 def dequantised(tensors):
-    """Plain float32 where there were codes."""
+    """A copy of the tensors with codes decoded to float32."""
     out = {}
     for name, t in tensors.items():
         if name.endswith(SCALE):
@@ -54,7 +54,7 @@ def read(folder):
 
 @contextmanager
 def plain(folder):
-    """The folder; where it has codes, a float32 copy of that name that says nothing of them."""
+    """The folder, or a float32 copy without quantization_config if it has codes."""
     folder = Path(folder)
     config = json.loads((folder / "config.json").read_text())
     if not config.pop("quantization_config", None):

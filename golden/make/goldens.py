@@ -11,8 +11,8 @@ import torch
 import oracle
 
 
-BUDGETS, STEP = (0.0, 0.2, 0.4, 0.6, 0.8), 0.01  # of members; a neighbour is one step away
-TOLERANCE, TENFOLD = 1e-4, 10  # of a comparison, relative to the largest value
+BUDGETS, STEP = (0.0, 0.2, 0.4, 0.6, 0.8), 0.01  # of members; their neighbours are one step away
+TOLERANCE, TENFOLD = 1e-4, 10  # relative to the largest value; neighbours differ by ten times as much
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class Recipe:
 
     seed: int
     actions: tuple  # widths, increasing
-    gap_min: float  # router logits: last chosen minus first not; rounding must not decide
+    gap_min: float  # smallest accepted gap of oracle.routing, so that rounding does not decide
     tau: float = 1.3
     lam: float = 0.4
     beta: float = 0.02
     lora_rank: int = 3
     lora_alpha: float = 6.0
-    lora_std: float = 0.2  # of the adapter's start values, B too: no gradient may vanish
+    lora_std: float = 0.2  # of the adapter's start values; B is not zero, or gradients would vanish
     lr: float = 1e-2
     betas: tuple = (0.9, 0.95)
     eps: float = 1e-8
@@ -49,7 +49,7 @@ def outputs(model, ids):
 
 
 def ranking(model, ids, sizes):
-    """Scores at several batch sizes; order and counts go with the first."""
+    """Scores at several batch sizes, and the order by the first of them."""
     out = {}
     for size in sizes:
         score, losses = oracle.scores(model, ids.split(size))
@@ -60,7 +60,7 @@ def ranking(model, ids, sizes):
 
 
 def gradients(model, ids):
-    """Loss, dx at every boundary; expert gradients stay in the model for the caller to pick."""
+    """Loss, and dx at every boundary; the gradients of experts remain in the model."""
     loss_of = lambda m: oracle.cross_entropy(oracle.logits_of(m, ids), ids)
     loss, dx = oracle.backward_with_taps(model, loss_of)
     return {"grad.ids": ids.int(), "grad.loss": loss, "grad.dx": dx}
@@ -75,8 +75,8 @@ def boundaries(model, ids):
 
 
 def draw_masks(model, recipe):
-    """Widths at BUDGETS and at their neighbours, (2 B, M, E): nested, one channel of every expert
-    always there, some experts losing theirs early and some late."""
+    """Widths at BUDGETS and at their neighbours, (2 B, M, E).  They are nested, every expert keeps at least
+    one channel, and some experts lose channels earlier than others."""
     generator = torch.Generator().manual_seed(recipe.seed + 2)
     M, E, I = oracle.shape_of(model)
     slope = 0.3 + 2.0 * torch.rand((M, E, 1), generator=generator)
@@ -88,8 +88,8 @@ def draw_masks(model, recipe):
 
 
 def members(model, ids, recipe):
-    """Log-probabilities with prefix masks at several budgets.  Each must differ clearly from its
-    neighbour's, so that a test can tell the two apart."""
+    """Log-probabilities with prefix masks at several budgets.  Each must differ clearly from that of its
+    neighbour, so that a test notices a wrong mask."""
     masks, I, out = draw_masks(model, recipe), oracle.shape_of(model)[2], []
     for widths in masks:
         oracle.open_experts(model, mask=oracle.prefix_masks(widths, I))
@@ -107,7 +107,7 @@ def members(model, ids, recipe):
 
 
 def draw_choice(model, recipe):
-    """alpha, noise and the straight-through choice made of them."""
+    """alpha, noise, and the soft and straight-through choices made from them."""
     generator = torch.Generator().manual_seed(recipe.seed)
     shape = (*oracle.shape_of(model)[:2], len(recipe.actions))
     alpha = torch.randn(shape, generator=generator).requires_grad_()
@@ -118,8 +118,8 @@ def draw_choice(model, recipe):
 
 
 def subnet(model, ids, recipe):
-    """One sampled subnet: the mask variable is opened at its 0/1 value, and the gradient of the
-    logits alpha comes from autograd through the straight-through choice."""
+    """One sampled subnet.  The 0/1 mask is a variable, and autograd computes the gradient of the logits
+    alpha through the straight-through choice."""
     I, actions = oracle.shape_of(model)[2], torch.tensor(recipe.actions)
     oracle.open_experts(model)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def subnet(model, ids, recipe):
 
 
 def open_adapter(model, widths, recipe):
-    """The student: subnet and adapter in place; start values drawn, B too."""
+    """Make the model the student, with the subnet's masks and an adapter of random start values."""
     H, I = model.config.hidden_size, oracle.shape_of(model)[2]
     adapter = oracle.Adapter(widths, H, recipe.lora_rank, recipe.lora_alpha)
     adapter.fill(torch.Generator().manual_seed(recipe.seed + 1), recipe.lora_std)

@@ -15,7 +15,7 @@ CODAS = ["", "", "n", "r", "l", "s", "t", "m"]
 
 
 def invent(rng, count, syllables, taken):
-    """That many new words."""
+    """`count` new words."""
     words = []
     while len(words) < count:
         parts = [rng.choice(ONSETS) + rng.choice(VOWELS) for _ in range(syllables)]
@@ -49,7 +49,7 @@ class Lexicon:
         return {"city": city, "trade": trade, "id": rng.randrange(1000, 10000)}
 
     def _body(self, rng):
-        """A function: its argument, operator, constant, and the function it calls."""
+        """Facts about a function: its argument, operator, constant, and the function it calls."""
         return (
             rng.choice("xynk"),
             rng.choice("+-*"),
@@ -83,7 +83,7 @@ def arithmetic(rng, _lex):
 
 
 def code(rng, lex):
-    """A function with the body that its name always has, and a call with its value."""
+    """A function, whose name determines its body, and a call with its value."""
     out = []
     for name in rng.sample(lex.functions, rng.randrange(1, 4)):
         arg, op, constant, callee = lex.body[name]
@@ -108,7 +108,7 @@ def records(rng, lex):
 
 
 def table(rng, lex):
-    """Rows of a table: a name, then a sequence that goes on by a constant step."""
+    """Rows of a table: a name, then an arithmetic sequence."""
     out = []
     for _ in range(rng.randrange(2, 5)):
         start, step = rng.randrange(1, 20), rng.randrange(1, 10)
@@ -121,7 +121,7 @@ DOMAINS = (prose, arithmetic, code, records, table)
 
 
 def documents(seed, characters, lexicon_seed=LEXICON_SEED, domains=DOMAINS):
-    """Documents, domains mixed at random, until so many characters are there."""
+    """Documents of random domains, with at least this many characters in total."""
     rng, lex, total, out = random.Random(seed), Lexicon(lexicon_seed), 0, []
     while total < characters:
         out.append(rng.choice(domains)(rng, lex))

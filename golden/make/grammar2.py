@@ -11,7 +11,7 @@ LEXICON_SEED = 19
 
 
 def letters(rng, lex):
-    """A letter: the greeting names a person, the rest follows from who that is."""
+    """A letter: the greeting names a person, who determines the rest."""
     to, by = rng.sample(lex.names, 2)
     noun = rng.choice(lex.nouns)
     return (
@@ -39,7 +39,7 @@ def stacks(rng, _lex):
 
 
 def markup(rng, lex):
-    """Nested elements that close in the order they opened; attributes follow from the tag."""
+    """Nested elements; the tag determines the attributes."""
     out, names = [], rng.sample(lex.nouns, rng.randrange(2, 5))
     for depth, name in enumerate(names):
         out.append(f'{" " * depth}<{name} is="{lex.fits[name][0]}" can="{lex.does[name][0]}">')
@@ -49,7 +49,7 @@ def markup(rng, lex):
 
 
 def logs(rng, lex):
-    """Lines of a log: the clock goes on, a service always says the same of its error."""
+    """Lines of a log with increasing times; each service always reports the same error."""
     out, at = [], rng.randrange(36000)
     for _ in range(rng.randrange(3, 7)):
         at += rng.randrange(1, 90)

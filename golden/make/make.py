@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 """Make the files under golden/ from seeds.  `make golden` runs it in the judge's environment.
 
-Commands, all of them in this order where none is named:
+Commands; without arguments, all except `trained` and `real` are run in this order:
     make.py odd        odd-*: weights, tokens and goldens (seconds)
     make.py odd-NAME   one of them
     make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
-    make.py tiny       tiny-mixtral: goldens of the model that is there
-    make.py baselines     baselines/: what other pruners' rules give on some of them
-    make.py study      does pruning matter on tiny-mixtral?
-    make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained;
-                       only where it is named
-    make.py real       the models of realtext.py, into build/trained; only where it is named
-    make.py check      hold all goldens against plain.py
+    make.py tiny       tiny-mixtral: goldens of the existing model
+    make.py baselines  baselines/: results of other pruners' rules on some of them
+    make.py study      print the losses of tiny-mixtral at several budgets
+    make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained
+    make.py real       the models of realtext.py, into build/trained
+    make.py check      compare all goldens with plain.py
     make.py digests    renew the list of digests at the end of golden/README
 """
 
@@ -35,7 +34,7 @@ import trained
 HERE = Path(__file__).resolve().parent.parent
 ODD = {"odd-mixtral": odd.MIXTRAL} | families.ROWS | quantised.ROWS
 MODELS = [*ODD, "tiny-mixtral"]
-RULE = 78 * "-"  # under README's last heading
+RULE = 78 * "-"  # the line below README's last heading
 
 
 def make_odd(*names):
@@ -78,7 +77,7 @@ def check_all():
 
 
 def renew_digests():
-    """README's last section: one line for each file in the model folders, as xxhsum prints it."""
+    """Write README's last section: xxhsum's line for each file in the model folders."""
     folders = [*MODELS, "baselines"]
     files = sorted(str(p.relative_to(HERE)) for d in folders for p in (HERE / d).iterdir())
     digests = subprocess.run(
@@ -103,7 +102,7 @@ COMMANDS = {
 
 
 def main(names):
-    torch.set_num_threads(1)  # the sums of two threads depend on how they share the work
+    torch.set_num_threads(1)  # with several threads, sums depend on how the work is divided
     torch.use_deterministic_algorithms(True)
     commands = COMMANDS | {name: partial(make_odd, name) for name in ODD}
     for name in names:

@@ -20,7 +20,7 @@ import oracle
 S = 6  # sequences of tokens.npy
 
 
-# What the config.json of all rows say, where a row does not say otherwise.
+# Defaults of the rows' config.json.
 CONFIG = {
     "attention_dropout": 0.0,
     "hidden_act": "silu",
@@ -40,18 +40,18 @@ class Odd:
 
     seed: int
     T: int
-    own: dict  # of config.json, beside CONFIG
+    own: dict  # keys of config.json in addition to CONFIG's
     shapes: Callable  # config -> names on disk, each with shape and standard deviation
     dtype: torch.dtype
     shards: int
     recipe: goldens.Recipe
     tweak: Callable = None  # changes the tensors after they are drawn
-    wrapper: dict = None  # of a multimodal model: config.json but for text_config, which is `config`
+    wrapper: dict = None  # for a multimodal model: config.json without text_config, which is `config`
     members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
 
     @property
     def config(self):
-        """In the order in which transformers writes the keys."""
+        """The config in the order in which transformers writes the keys."""
         return dict(sorted((CONFIG | self.own).items()))
 
 
@@ -61,7 +61,7 @@ UNREACHED = (1, 4)  # layer, expert
 
 
 def mixtral_shapes(c):
-    """Large enough that attention is peaked and experts outweigh the residual stream."""
+    """Deviations so large that attention is peaked and experts dominate the residual stream."""
     V, H, I = c["vocab_size"], c["hidden_size"], c["intermediate_size"]
     q, g = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
     table = {"model.embed_tokens.weight": ((V, H), 0.3), "model.norm.weight": ((H,), 0.2)}
@@ -83,8 +83,8 @@ def mixtral_shapes(c):
 
 
 def unreach(tensors):
-    """The unreached expert's router row is zero while the others are +a -a +b -b, so two of those
-    are always above it."""
+    """Make the router row of the unreached expert zero and the others +a -a +b -b, so that two of these are
+    always larger."""
     layer, expert = UNREACHED
     router = tensors[f"model.layers.{layer}.block_sparse_moe.gate.weight"]
     router[1], router[3], router[expert] = -router[0], -router[2], 0.0
@@ -142,7 +142,7 @@ def weights(odd, generator):
 
 
 def save_sharded(folder, tensors, shards):
-    """model.safetensors, or shards of about as many tensors each, and their index."""
+    """Write model.safetensors, or shards with about the same number of tensors, and their index."""
     if shards == 1:
         oracle.save(folder / "model.safetensors", tensors)
         return
@@ -160,7 +160,7 @@ def save_sharded(folder, tensors, shards):
 
 
 def make(odd, folder):
-    """Config, shards, tokens."""
+    """Write the model: config.json, weights and tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(odd.seed)
     config = odd.config if odd.wrapper is None else odd.wrapper | {"text_config": odd.config}
@@ -171,7 +171,7 @@ def make(odd, folder):
 
 
 def make_goldens(odd, folder):
-    """golden.safetensors from the model on disk."""
+    """Compute golden.safetensors from the model on disk."""
     ids = torch.from_numpy(np.load(folder / "tokens.npy").astype(np.int64))
     pair, recipe = ids[:2], odd.recipe
     model = fp8.load(folder)

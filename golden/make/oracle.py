@@ -23,7 +23,7 @@ PARTS = ("gate_A", "gate_B", "up_A", "up_B", "down_A", "down_B")  # enum fm_lora
 
 
 def load(path, dtype=torch.float32):
-    """The checkpoint as transformers runs it on a CPU, without any of its faster paths."""
+    """Load a checkpoint in transformers, with eager attention and experts."""
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation="eager", experts_implementation="eager"
     )
@@ -31,7 +31,7 @@ def load(path, dtype=torch.float32):
 
 
 def save(path, tensors):
-    """A safetensors file as transformers writes it; numbers become tensors of one element."""
+    """Write a safetensors file with transformers' metadata; scalars become tensors of one element."""
     whole = {n: t.detach().reshape(t.shape or (1,)).contiguous() for n, t in tensors.items()}
     save_file(whole, path, metadata={"format": "pt"})
     path.chmod(0o644)
@@ -101,7 +101,7 @@ def log_probs(logits, ids):
 
 @contextmanager
 def hooked(hooks):
-    """Forward hooks for the time of a `with`."""
+    """A `with` that removes the hooks at its end."""
     try:
         yield
     finally:
@@ -144,7 +144,7 @@ def join_gate_up(experts, gate, up):
 
 
 def turned_down(experts, tensor):
-    """down as (..., H, I), and the other way about."""
+    """Transpose gpt-oss's down (..., I, H) to (..., H, I) or back; others are (..., H, I) already."""
     return tensor.mT if is_biased(experts) else tensor
 
 
@@ -180,14 +180,14 @@ def scores(model, batches):
 
 
 def gap_of_topk(logits, K):
-    """Between the last expert chosen and the first one not."""
+    """The smallest difference between the last chosen expert and the next one."""
     top = logits.topk(K + 1, dim=-1).values
     return (top[:, K - 1] - top[:, K]).min()
 
 
 def gap_of_sparsemixer(logits, eps):
-    """The same for the two passes of PhiMoE's router, and how near a quotient comes to the
-    threshold where an expert is dropped."""
+    """The same for the two passes of PhiMoE's router, or the smallest distance of a quotient from the
+    threshold at which an expert is dropped, if that is smaller."""
     first, second, third = logits.topk(3, dim=-1).values.T[:, :, None]
     quotient = lambda top: (top - logits) / logits.abs().clamp(min=top)
     near = torch.stack([(quotient(x) - 2 * eps).abs().min() for x in (first, second)])
@@ -195,7 +195,7 @@ def gap_of_sparsemixer(logits, eps):
 
 
 def choice_of_probabilities(router, choice):
-    """The same where groups are as good as their best."""
+    """choice_of for DeepSeek-V2's router, which ranks groups by their best expert."""
     if router.topk_method == "greedy":
         return choice, choice.new_tensor(torch.inf)
     groups = choice.unflatten(-1, (router.num_group, -1))
@@ -206,8 +206,8 @@ def choice_of_probabilities(router, choice):
 
 
 def choice_of(router, args, logits):
-    """(N, E): what a router that chooses by score takes the largest of, -inf in groups left out; and
-    how near a group is to being another choice."""
+    """(N, E): the scores of which a router takes the largest, -inf in groups that are not chosen; and the
+    smallest difference between the last chosen group and the next one."""
     if hasattr(router, "topk_method"):  # DeepSeek-V2's
         return choice_of_probabilities(router, logits.softmax(-1))
     softmax = hasattr(router, "moe_statics")  # ERNIE's; the others' scores are sigmoids
@@ -224,7 +224,8 @@ def choice_of(router, args, logits):
 
 
 def gap_of_scored(router, args, logits, index):
-    """As gap_of_topk, in scores; and how near the sum of the weights is to the least divisor."""
+    """As gap_of_topk, in scores; or the distance of the sum of the weights from ERNIE's least divisor, if
+    that is smaller."""
     choice, gap = choice_of(router, args, logits)
     gap = torch.minimum(gap, gap_of_topk(choice, index.shape[-1]))
     if hasattr(router, "norm_min"):
@@ -239,8 +240,8 @@ def is_scored(router, args):
 
 
 def routing(model, ids):
-    """Chosen experts of every token, per layer (M, N, K), and the smallest gap: how far the
-    choice is from another one, in router logits or scores."""
+    """Chosen experts of every token (M, N, K), and the smallest gap: the distance from another choice, in
+    router logits or scores."""
     chosen, gaps = [], []
 
     def keep(router, args, out):
@@ -270,13 +271,13 @@ def tokens_per_expert(model, ids):
 
 
 def order_of(score):
-    """Channels by falling score, ties to the lower original channel."""
+    """Channels by decreasing score; of equal ones, the lower original channel first."""
     return torch.argsort(score, dim=-1, descending=True, stable=True)
 
 
 @torch.no_grad()
 def rank_in_place(model, order):
-    """Move the channels of every expert into the order (M, E, I); the function stays."""
+    """Permute the channels of every expert by order (M, E, I); the outputs stay the same."""
     for experts, layer_order in zip(experts_of(model), order, strict=True):
         for e, channels in enumerate(layer_order):
             gate, up = split_gate_up(experts, experts.gate_up_proj[e])
@@ -289,8 +290,8 @@ def rank_in_place(model, order):
 
 
 def looped_experts(self, hidden_states, top_k_index, top_k_weights):
-    """MixtralExperts.forward with `self.mask` (E, I) on the hidden activation and the weights
-    taken from `self.weights(e)`."""
+    """MixtralExperts.forward, with `self.mask` (E, I) applied to the hidden activation and the weights
+    from `self.weights(e)`."""
     out = torch.zeros_like(hidden_states)
     for e in range(self.num_experts):
         token, slot = torch.where(top_k_index == e)
@@ -313,7 +314,7 @@ def looped_experts(self, hidden_states, top_k_index, top_k_weights):
 
 
 def open_experts(model, mask=None, weights=None):
-    """From now on mixture l uses mask[l] (E, I) and weights(l, e); None: neither."""
+    """Make mixture l use mask[l] (E, I) and weights(l, e); None: no mask, the model's own weights."""
     for l, experts in enumerate(experts_of(model)):
         experts.mask = None if mask is None else mask[l]
         if weights is None:
@@ -329,8 +330,8 @@ def prefix_masks(widths, channels):
 
 
 class Adapter:
-    """LoRA on the kept channels with the parametrisation of lib/engine/adapter.h; `parts[l][e]` has the
-    six matrices, `flat` puts them in the order of struct fm_adapter's `values`."""
+    """LoRA on the kept channels, parametrised as in lib/engine/adapter.h.  `parts[l][e]` has the six
+    matrices; `flat` concatenates them in the order of struct fm_adapter's `values`."""
 
     def __init__(self, widths, H, rank, alpha):
         self.widths, self.scale = widths, alpha / rank
@@ -355,7 +356,7 @@ class Adapter:
             p.copy_(torch.randn(p.shape, generator=generator) * std)
 
     def zero_grads(self):
-        """Zero, not None: AdamW would skip an expert without tokens, yet decay applies to it."""
+        """Set gradients to zero, not None: AdamW must apply decay to experts without tokens, too."""
         for p in self.parameters():
             p.grad = torch.zeros_like(p)
 
@@ -388,7 +389,7 @@ def cost(alpha, share, widths, channels):
 
 
 def straight_through(alpha, noise, tau):
-    """Noisy soft choice and its one-hot argmax; the gradient of the second is the first's."""
+    """The noisy soft choice, and its one-hot argmax, which has the gradient of the soft choice."""
     soft = F.softmax((alpha + noise) / tau, dim=-1)
     hard = F.one_hot(soft.argmax(-1), alpha.shape[-1]).to(soft.dtype)
     return soft, hard - soft.detach() + soft

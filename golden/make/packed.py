@@ -4,8 +4,8 @@ quantised by these packages themselves.
     packed.py OUT       (compressed-tensors 0.20.0, nvidia-modelopt 0.47.0, torch 2.15.0)
 
 Experts have 64 channels in a model of width 32.  In half of the formats the attention is quantised
-too, in the others it is plain.  What the packages make of the codes, in float32, is compared with
-tests/cli/codes.py's decoder.
+too, in the others it is plain.  The values that the packages decode in float32 are compared with those of
+tests/cli/codes.py.
 """
 
 import json
@@ -95,7 +95,7 @@ def config(quantization):
 
 
 def compress(name, w):
-    """Of one matrix: the tensors, and the values by the package in float32."""
+    """Quantise one matrix: the tensors, and their values by the package in float32."""
     if name == "nvfp4-modelopt":
         from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 
@@ -129,7 +129,7 @@ def compress(name, w):
     out = {k: v.detach().contiguous() for k, v in package.compress(state, scheme).items()}
     if args.strategy == "tensor":
         out["input_scale"] = torch.ones(1, dtype=w.dtype)
-    if name == "nvfp4":  # whose decompress() computes in bfloat16
+    if name == "nvfp4":  # its decompress() computes in bfloat16
         codes = unpack_fp4_from_uint8(out["weight_packed"], *w.shape).float()
         scale, factor = out["weight_scale"].float(), out["weight_global_scale"].float()
         return out, dequantize(codes, scale, args=args, global_scale=factor, dtype=torch.float32)
@@ -179,7 +179,7 @@ def make(name, out):
 
 
 def compare(model, values):
-    """The decoder of the tests gives the package's values, bit for bit."""
+    """Check that the decoder of the tests gives exactly the package's values."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "cli"))
     import codes
 

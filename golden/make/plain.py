@@ -40,7 +40,7 @@ def spell(name):
 
 
 def unfuse(weights):
-    """gpt-oss's experts one by one, its router as the others'."""
+    """Split gpt-oss's experts, and give its router the name that the others have."""
     own = lambda n: n.replace(".mlp.router.", ".mlp.gate.") if n.endswith((".router.weight", ".router.bias")) else n
     out = {own(n): t for n, t in weights.items() if ".experts.gate_up" not in n}
     for name in [n for n in weights if n.endswith(".experts.gate_up_proj")]:
@@ -68,7 +68,7 @@ def eps_of(cfg):
 
 
 def added(cfg):
-    """What norms' weights stand for in this family: 1 + w, but inside of DeltaNets."""
+    """Replace weights w of norms by 1 + w, which they mean in this family except inside DeltaNets."""
     return 1.0 if cfg.model_type.startswith(("qwen3_next", "qwen3_5", "minimax_m3")) else 0.0
 
 
@@ -78,7 +78,7 @@ def linear(x, w, name):
 
 
 def yarn(rope, R):
-    """YaRN's divisors of the frequencies (R / 2), and its scale of cosines and sines."""
+    """YaRN's divisors of the frequencies (R / 2), and its factor of cosines and sines."""
     mscale = lambda m: 0.1 * m * math.log(rope["factor"]) + 1.0
     turns = lambda n: math.log(rope["original_max_position_embeddings"] / (n * 2 * math.pi))
     pair = lambda n: R * turns(n) / (2 * math.log(rope["rope_theta"]))
@@ -93,8 +93,8 @@ def yarn(rope, R):
 
 
 def rotate(x, rope, neighbours=False):
-    """RoPE on the first R of C elements of (..., T, C), pairs (i, i + R / 2), or neighbours; longrope's
-    factors of short sequences."""
+    """RoPE on the first R of C elements of (..., T, C), in pairs (i, i + R / 2) or of neighbours, with
+    longrope's factors for short sequences."""
     T, C = x.shape[-2:]
     R = int(C * rope.get("partial_rotary_factor", 1.0))
     x, stays = x[..., :R], x[..., R:]
@@ -114,7 +114,7 @@ def rotate(x, rope, neighbours=False):
 
 
 def projection(x, w, cfg, part, heads):
-    """(S, heads, T, C) of q, k or v, normed and clipped; of q, without what gates a head's output."""
+    """q, k or v (S, heads, T, C), normed and clipped; q without the gate of a head's output."""
     y = linear(x, w, f"self_attn.{part}_proj")
     if part == "q" and is_gated(w):
         y = y.unflatten(-1, (heads, 2, -1))[..., 0, :].flatten(-2)
@@ -132,13 +132,13 @@ def is_gated(w):
 
 
 def attention(x, w, cfg, l):
-    """(S, T, H): causal, grouped heads, keys within the window if layer l has one, and a sink."""
+    """Attention (S, T, H): causal, grouped heads, only keys within the window if layer l has one, a sink."""
     T = x.shape[1]
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
     if hasattr(cfg, "num_attention_heads_per_layer"):
         Q = cfg.num_attention_heads_per_layer[l]
     if cfg.model_type == "mimo_v2_flash" and "self_attn.sinks" in w:
-        G = 2 * G  # where there is a window
+        G = 2 * G  # layers with a window
     neighbours = cfg.model_type == "ernie4_5_moe"
     types = getattr(cfg, "layer_types", None)
     full = types and types[l] == "full_attention"
@@ -179,8 +179,8 @@ def short_convolution(x, w):
 
 
 def delta_parts(x, w, cfg):
-    """[q k v] and z, b, a (S, T, .), heads one after another; from two tensors, head by head in
-    these, or from one of each."""
+    """[q k v] and z, b, a (S, T, .), head after head, from two tensors interleaved by head or from one tensor
+    for each."""
     a, G = "linear_attn.", cfg.linear_num_key_heads
     if a + "in_proj_qkv.weight" in w:
         return [linear(x, w, a + f"in_proj_{part}") for part in ("qkv", "z", "b", "a")]
@@ -194,7 +194,7 @@ def delta_parts(x, w, cfg):
 
 
 def delta_attention(x, w, cfg):
-    """(S, T, H): Gated DeltaNet, token by token."""
+    """Gated DeltaNet (S, T, H), token by token."""
     a, T, W = "linear_attn.", x.shape[1], cfg.linear_conv_kernel_dim
     G, Q, C = cfg.linear_num_key_heads, cfg.linear_num_value_heads, cfg.linear_key_head_dim
     mixed, z, b, decay = delta_parts(x, w, cfg)
@@ -217,7 +217,7 @@ def delta_attention(x, w, cfg):
 
 
 def latent_attention(x, w, cfg):
-    """(S, T, H): keys and values of all heads from one latent, and one rotated part for all."""
+    """Latent attention (S, T, H): keys and values of all heads from one latent, a rotated part shared by all."""
     Q, A, R, rank = cfg.num_attention_heads, cfg.qk_nope_head_dim, cfg.qk_rope_head_dim, cfg.kv_lora_rank
     rope, neighbours = cfg.rope_parameters, getattr(cfg, "rope_interleave", True)
     heads = lambda y: y.unflatten(-1, (Q, -1)).transpose(1, 2)
@@ -254,8 +254,8 @@ def feed_forward(x, w, prefix, cfg):
 
 
 def sparsemixer(z, eps):
-    """PhiMoE's two experts: each time the largest of what is left, with its softmax share among
-    those near it."""
+    """PhiMoE's two experts: twice the largest of the remaining logits, weighed by its softmax among the
+    logits near it."""
     weights, chosen, left = [], [], z
     for _ in range(2):
         top, index = left.max(-1, keepdim=True)
@@ -267,7 +267,7 @@ def sparsemixer(z, eps):
 
 
 def scored(z, bias, cfg):
-    """Routers that choose by score and bias, among the best groups, and weigh by score."""
+    """A router that chooses by score plus bias among the best groups, and weighs by score."""
     softmax = cfg.model_type == "ernie4_5_moe"
     score, groups = z.softmax(-1) if softmax else z.sigmoid(), getattr(cfg, "n_group", 1)
     choice = (score + bias.flatten()).unflatten(-1, (groups, -1))
@@ -284,7 +284,7 @@ def scored(z, bias, cfg):
 
 
 def probable(z, cfg):
-    """DeepSeek-V2's: the most probable of the groups with the most probable experts."""
+    """DeepSeek-V2's router: the most probable experts of the groups with the most probable experts."""
     p = z.softmax(-1).unflatten(-1, (cfg.n_group, -1))
     out = p.amax(-1) < p.amax(-1).topk(cfg.topk_group, dim=-1).values[..., -1:]
     top, index = p.masked_fill(out[..., None], 0.0).flatten(-2).topk(cfg.num_experts_per_tok, dim=-1)
@@ -292,7 +292,7 @@ def probable(z, cfg):
 
 
 def route(z, w, cfg):
-    """Weights and experts (N, K)."""
+    """The chosen experts and their weights, each (N, K)."""
     biases = [t for n, t in w.items() if n.endswith("e_score_correction_bias")]
     if biases:
         return scored(z, biases[0], cfg)
@@ -305,7 +305,7 @@ def route(z, w, cfg):
 
 
 def mixture(x, w, cfg, masks, tape):
-    """(N, H) through the experts; tape receives what the reduction of fm-method(7) needs of each expert."""
+    """Run x (N, H) through the experts; tape receives each expert's inputs of the sum in fm-method(7)."""
     router = w["mlp.gate.weight"]
     top, index = route(linear(x, w, "mlp.gate"), w, cfg)
     y = torch.zeros_like(x)
@@ -320,7 +320,7 @@ def mixture(x, w, cfg, masks, tape):
     if "mlp.shared_expert_gate.weight" in w:
         gate = (x @ w["mlp.shared_expert_gate.weight"].T).sigmoid()
         y = y + gate * feed_forward(x, w, "mlp.shared_expert.", cfg)
-    for name in ("mlp.shared_experts.", "mlp.shared_expert."):  # Laguna's is no share of anything
+    for name in ("mlp.shared_experts.", "mlp.shared_expert."):  # Laguna's shared expert has no gate
         if name + "w1.weight" in w and "mlp.shared_expert_gate.weight" not in w:
             y = y + feed_forward(x, w, name, cfg)
     return y
@@ -334,7 +334,7 @@ class Plain:
         self.tapes = []  # per mixture: (what it recorded, its output)
 
     def feed(self, x, w):
-        """(N, H) through one layer's mixture, or through its dense feed-forward."""
+        """Run x (N, H) through a layer's mixture or its dense feed-forward."""
         if "mlp.gate.weight" not in w:
             return feed_forward(x, w, "mlp.", self.cfg)
         tape, masks = [], None if self.masks is None else self.masks[len(self.tapes)]
@@ -358,7 +358,7 @@ class Plain:
         else:
             y = attention(normed, w, self.cfg, l)
         before = "post_attention_layernorm"
-        if "pre_mlp_layernorm.weight" in w:  # afmoe's is of what attention gives
+        if "pre_mlp_layernorm.weight" in w:  # afmoe norms the output of attention
             y, before = norm(y, w, before, eps), "pre_mlp_layernorm"
         share = getattr(self.cfg, "residual_multiplier", 1.0)
         x = x + share * y
@@ -380,8 +380,8 @@ class Plain:
         return x / getattr(self.cfg, "logits_scaling", 1.0)
 
     def channel_sums(self):
-        """c (M, E, I) after a backward: sum over an expert's tokens of h times w W_down^T dy, at
-        full width and before any mask."""
+        """c (M, E, I) after a backward pass: the sum over an expert's tokens of h times w W_down^T dy, at full
+        width and before any mask."""
         rows = [
             [(h * (share * (y.grad[token] @ down))).sum(0) for token, share, h, down in tape]
             for tape, y in self.tapes

@@ -11,8 +11,8 @@ PLAIN = ("lm_head", "mlp.gate", "model.layers.1.self_attn.k_proj")  # modules_to
 
 
 def stored_scale(name, scale):
-    """Every dtype of scales that there is: float32 in layer 0, in layer 1 also bfloat16 (experts of
-    even number) and powers of two, as F8_E8M0 (odd number) and as bytes (the attention's)."""
+    """Use every dtype of scales: float32 in layer 0; in layer 1 bfloat16 (experts of even number) and powers
+    of two, as F8_E8M0 (odd number) and as bytes (attention)."""
     if ".layers.0." in name:
         return scale
     if ".experts." in name and int(name.split(".experts.")[1].split(".")[0]) % 2 == 0:
@@ -52,7 +52,7 @@ FP8 = Odd(
         "decoder_sparse_step": 1,
         "eos_token_id": None,
         "head_dim": 26,
-        "hidden_size": 132,  # more than a block, as heads x head_dim and the experts' channels are
+        "hidden_size": 132,  # larger than a block, as are heads x head_dim and the experts' channels
         "intermediate_size": 61,
         "mlp_only_layers": [],
         "model_type": "qwen3_moe",

@@ -2,7 +2,7 @@
 
 The models of trained.py are calibrated and tested on text of one generator.  These are calibrated
 on one kind of text and tested on other documents of that kind and on kinds of text that the
-calibration has none of.  Four kinds: manual pages in English, the Python library, C headers,
+calibration does not contain.  The four kinds are manual pages in English, the Python library, C headers,
 and messages of programs in German, French and Spanish.  All four are in the training text.
 
 Which documents a machine has depends on its packages; the losses in fm-train(1) are of Debian 12
@@ -25,11 +25,11 @@ from transformers import MixtralConfig, OlmoeConfig, Qwen2MoeConfig
 import tiny
 
 VOCABULARY = 1024
-DOCUMENT = 24_000  # characters of a document at most, so that no file is a large part of a kind
+DOCUMENT = 24_000  # most characters of a document, so that no file is a large part of a kind
 TRAIN_CHARACTERS = 3_000_000  # of each kind
 TEST_SEQUENCES = 256
 STEPS = 3500
-AUX = 0.004  # a small weight of the balancing loss: experts specialise, and some are used little
+AUX = 0.004  # a small weight of the balancing loss, so that experts specialise and some are used rarely
 
 
 def roff_text(text):
@@ -80,7 +80,7 @@ def translations(path):
 
 
 def messages():
-    """Translations of a program's messages, one document each program and language."""
+    """Translations of programs' messages, one document for each program and language."""
     for path in files(*(f"/usr/share/locale/{x}/LC_MESSAGES/*.mo" for x in ("de", "fr", "es"))):
         yield "\n".join(translations(path))
 
@@ -89,7 +89,7 @@ KINDS = {"manual": manual, "python": python, "headers": headers, "messages": mes
 
 
 def documents():
-    """For each kind: documents to train on, and others for the sets of tokens, both shuffled."""
+    """For each kind: documents for training and documents for the sets of tokens, both shuffled."""
     out, seen = {}, set()
     for kind, texts in KINDS.items():
         train, rest = [], []
@@ -107,7 +107,7 @@ def documents():
 
 
 def clip(texts, characters):
-    """The first documents, of so many characters together."""
+    """The first documents, with this many characters in total."""
     out = []
     for text in texts:
         if characters <= 0:
@@ -160,8 +160,8 @@ def save(folder, name, tokenizer, texts, sequences):
 
 
 def make(row, folder, log=print):
-    """Weights, tokenizer, and the sets: calib.npy, heldout.npy, test.npy of the calibration's kind,
-    test-KIND.npy of others."""
+    """Write weights, tokenizer and sets of tokens: calib.npy, heldout.npy and test.npy of the calibration's
+    kind, and test-KIND.npy of others."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = documents()
     mixture = [x for train, _ in texts.values() for x in clip(train, TRAIN_CHARACTERS)]

@@ -44,7 +44,7 @@ RECIPE = goldens.Recipe(
     lr=1e-3,
     steps=2,
 )
-# Large, and the odd model has them.
+# Goldens that would be large and that the odd model has.
 LEFT_OUT = ("full.logits", "subnet.logits", "subnet.dx", "lora.logits")
 
 LICENSE = """\
@@ -68,7 +68,7 @@ def config():
 
 
 def make_tokenizer(documents, vocabulary=VOCABULARY):
-    """Byte-level BPE: every text can be encoded, and a document begins with <s>."""
+    """Train a byte-level BPE, which can encode every text; documents begin with <s>."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -90,7 +90,7 @@ def encode(tokenizer, documents):
 
 
 def stream(tokenizer, seed, tokens, documents=grammar.documents):
-    """Exactly so many tokens of text that no other seed has."""
+    """Exactly `count` tokens of text that depends on the seed."""
     return encode(tokenizer, documents(seed, 6 * tokens))[:tokens]
 
 
@@ -98,7 +98,7 @@ def stream(tokenizer, seed, tokens, documents=grammar.documents):
 
 
 def rate(step, steps):
-    """Warm up, then half a cosine to a twentieth."""
+    """A linear warm-up, then half a cosine down to a twentieth."""
     if step < WARMUP:
         return (step + 1) / WARMUP
     done = (step - WARMUP) / (steps - WARMUP)
@@ -106,14 +106,14 @@ def rate(step, steps):
 
 
 def imbalance(router_logits, K):
-    """Mean over layers of transformers' balancing loss, K where a layer is balanced.  Its own
-    mean over all layers at once would let one layer starve an expert that others feed."""
+    """The mean over layers of transformers' balancing loss, which is K for a balanced layer.  transformers
+    itself averages over all layers at once, so a layer could starve an expert that other layers use."""
     E = router_logits[0].shape[-1]
     return sum(load_balancing_loss_func((x,), E, K) for x in router_logits) / len(router_logits)
 
 
 def train(config, data, seed, steps, log, balance=AUX):
-    """A float32 model after so many steps on random crops of the stream."""
+    """Train a float32 model on random crops of the stream."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     model = AutoModelForCausalLM.from_config(
@@ -144,7 +144,7 @@ def train(config, data, seed, steps, log, balance=AUX):
 
 
 def make(folder, log=print):
-    """Tokenizer, tokens, weights, and the small files that a checkpoint carries along."""
+    """Make the tokenizer, tokens, weights and the other files of a checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = grammar.documents(SEED, TRAIN_CHARACTERS)
     tokenizer = make_tokenizer(documents[:2000])
@@ -158,7 +158,7 @@ def make(folder, log=print):
 
 
 def keep(folder, model, tokenizer):
-    """Weights in bf16, and the small files."""
+    """Write the weights in bf16, and the other files."""
     model = model.to(torch.bfloat16)
     model.config.architectures = [type(model).__name__]
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, do_sample=False)
@@ -188,13 +188,13 @@ def heldout_goldens(model, ids):
 
 
 def far_from_ties(model, ids):
-    """The first SCORED sequences whose routing no rounding can change."""
+    """The first SCORED sequences whose routing does not depend on rounding."""
     safe = [x for x in ids if oracle.routing(model, x[None])[1] >= RECIPE.gap_min]
     return torch.stack(safe[:SCORED])
 
 
 def make_goldens(folder):
-    """golden.safetensors from model and tokens on disk."""
+    """Compute golden.safetensors from the model and tokens on disk."""
     read = lambda name: torch.from_numpy(np.load(folder / name).astype(np.int64)).view(-1, T)
     model = oracle.load(folder)
     ids = far_from_ties(model, read("calib.npy"))

@@ -20,7 +20,7 @@ import grammar2
 import tiny
 
 TEST_SEQUENCES = 64
-# Two masks' losses differ by a noise of some thousandths on so many; test-long.npy has more.
+# On this many tokens the loss difference of two masks has a noise of a few thousandths; test-long.npy has more.
 LONG_SEQUENCES = 512
 TRAIN_CHARACTERS = 3_000_000
 
@@ -76,7 +76,7 @@ ROWS = {
 
 
 def make(row, folder, log=print):
-    """Weights, tokenizer and the three sets of tokens in a new folder."""
+    """Write weights, tokenizer and sets of tokens to a new folder."""
     folder.mkdir(parents=True, exist_ok=True)
     documents = row.documents(row.seed, TRAIN_CHARACTERS)
     tokenizer = tiny.make_tokenizer(documents[:2000])
@@ -98,7 +98,7 @@ def make(row, folder, log=print):
 
 
 def make_test(model, folder):
-    """The third set of tiny-mixtral, whose other two are next to its weights."""
+    """Write the test sets of tiny-mixtral; calib.npy and heldout.npy are next to its weights."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     save_test(folder, tokenizer, tiny.SEED, grammar.documents)

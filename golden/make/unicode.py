@@ -35,7 +35,7 @@ def matching(pattern):
 
 
 def begins(encoding):
-    """Where the added token was found."""
+    """The positions at which the added token was found."""
     return {begin for (begin, _), i in zip(encoding.offsets, encoding.ids) if i == 1}
 
 
