@@ -1,40 +1,38 @@
 # The fm suite.  Targets:
 #
-#   all        the six tools and libfm_clip.so, in build/; prints the apt line of what is missing
-#   deps       installs what is missing, for the tools and the tests (root on Debian or Ubuntu)
-#   demo       the whole pipeline on the small model in golden/, with a table of budgets; builds only
-#              the tools that it calls
-#   check      unit tests, command-line tests, lint, demo; stored goldens only
-#              (as root, both say and install what is missing first)
-#   check-fast  lint, quick unit tests and a few of the command line, in a minute
+#   all        the six tools and libfm_clip.so, in build/; prints the apt command if packages are missing
+#   deps       installs missing packages for the tools and the tests (as root, on Debian or Ubuntu)
+#   demo       runs the whole pipeline on the small model in golden/; builds only the tools that it calls
+#   check      runs unit tests, command-line tests, demo and lint, with the stored goldens
+#              (as root, demo and check first install missing packages)
+#   check-fast  runs lint, quick unit tests and a few command-line tests, in a minute
 #   tests      builds the test programs, for `tests/run.sh PATTERN`
-#   judge      the same facts from transformers, safetensors, tokenizers (makes its own venv)
-#   gpu-check  all that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77 where there is
-#              none); gpu-build and gpu-more make what it runs; all need only nvcc, gcc and make
-#   judge-clip latency and tokens per second with libfm_clip and without, in transformers and vLLM, on a
-#              quiet machine
-#   clients    exports of every family through transformers, vLLM and SGLang (makes their venvs)
-#   sweep      every tool with failing calls, kill -9, full disks, signals, damaged files, ten minutes
-#   fuzz       every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS, FUZZ_SAN)
-#   lint       layers, format, shell, man pages
-#   golden     make the golden files again (needs the judge's venv)
-#   bench      fm-bench io and engine
-#   bench-kernels  fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.json
-#   study      the paper's ablations on small trained models, into tests/measure/study.md: hours, goes on
-#              where it was stopped (STUDY: its options; tests/judge/judge.sh --golden trained comes first)
-#   mpi        fm-rank, fm-train and fm-recover for many processes, in build/mpi/bin; check-ranks tests them
-#   deb        packages of Debian (cmd/package/debian), in build/deb; MAINTAINER="Name <name@host>" is theirs
-#   arm64-check  builds for arm64 in a root of Debian 13, and runs the unit tests there under QEMU's
-#              emulation (root, debootstrap)
-#   packages-check  builds, installs and uses both in roots of Debian 12 and 13 (root, debootstrap)
-#   wheel      for pip: libfm_clip for PyTorch, the modelling file, the package of SGLang; in build/wheel
-#   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, the runtimes' files
+#   judge      compares results with transformers, safetensors and tokenizers (makes its own venv)
+#   gpu-check  runs all that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77 without a
+#              GPU); gpu-build and gpu-more build what it runs; all need only nvcc, gcc and make
+#   judge-clip  measures transformers and vLLM with and without libfm_clip, on a quiet machine
+#   clients    loads exports of every family in transformers, vLLM and SGLang (makes their venvs)
+#   sweep      runs every tool with failing calls, kill -9, full disks, signals, damaged files; ten minutes
+#   fuzz       runs every reader under clang's libFuzzer, two minutes each (CLANG, FUZZ_SECONDS, FUZZ_SAN)
+#   lint       checks layers, format, shell scripts, man pages
+#   golden     makes the golden files again (in the judge's venv)
+#   bench      runs fm-bench io and engine
+#   bench-kernels  runs fm-bench kernels on a quiet machine, into fm-bench(1) and tests/measure/kernels.json
+#   study      runs the paper's ablations on small trained models, into tests/measure/study.md; takes hours
+#              and can be resumed (STUDY: its options; run tests/judge/judge.sh --golden trained first)
+#   mpi        builds fm-rank, fm-train and fm-recover with MPI, in build/mpi/bin; check-ranks tests them
+#   deb        builds Debian packages (cmd/package/debian), in build/deb, with MAINTAINER="Name <name@host>"
+#   arm64-check  builds for arm64 in a root of Debian 13, and runs the unit tests there under QEMU
+#              (root, debootstrap)
+#   packages-check  builds, installs and uses deb and wheel in roots of Debian 12 and 13 (root, debootstrap)
+#   wheel      builds a wheel for pip, in build/wheel: libfm_clip for PyTorch, the modelling file, fm_sglang
+#   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, runtime files
 #   clean
 #
 # Variables: PREFIX DESTDIR BINDIR MANDIR LIBDIR INCLUDEDIR DATADIR BASHDIR ZSHDIR, V=1 (show commands),
 # SAN=address,undefined, CUDA=auto|0|1, MPI=0|1 (MPI_PKG: its pkg-config name), CC, CFLAGS, NVCC, and
-# one PKG_CONFIG.  DEBUG=1 looks for NaN and Inf after each operation, reads FM_TRACE and compiles with
-# -Og (fm-hacking(7), DEBUGGING).  Each DEBUG/SAN/CUDA/MPI choice has its own folder.
+# PKG_CONFIG.  DEBUG=1 looks for NaN and Inf after each operation, reads FM_TRACE and compiles with
+# -Og (fm-hacking(7), DEBUGGING).  Each choice of DEBUG, SAN, CUDA and MPI has its own build folder.
 # CROSS_COMPILE=aarch64-linux-gnu- builds for arm64 with Debian's compiler and libraries (fm-hacking(7)).
 # A oneDNN in another place: make BUILD=build/dnnl3 DNNL_CPPFLAGS=-I... \
 #     DNNL_LIBS="-L... -Wl,-rpath,... -ldnnl -lgomp"
@@ -46,7 +44,7 @@ DATADIR ?= $(PREFIX)/share/fm
 LIBDIR  ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 INSTALL ?= install
-# Another machine's compiler and the tools of its name: no CUDA, and a folder of its own.
+# Cross-compilation: the tools with this prefix, no CUDA, a separate folder.
 CROSS_COMPILE ?=
 ifneq ($(CROSS_COMPILE),)
 CC := $(CROSS_COMPILE)gcc
@@ -63,15 +61,15 @@ NVCC ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 SAN ?=
 DEBUG ?= 0
 V ?= 0
-# Before a command: a line for people, as in `  CC      lib/base/err.c`; V=1: the command itself.
+# Print a short line instead of a command, like `  CC      lib/base/err.c`; with V=1, the command.
 SILENT := $(findstring s,$(firstword -$(MAKEFLAGS)))
 say = $(if $(filter 1,$(V)),,@$(if $(SILENT),,printf '  %-7s %s\n' $(1) $(2:$(BUILD)/%=%); ))
 Q := $(if $(filter 1,$(V)),,@)
 VERSION := 0.1.0
 
 MAKEFLAGS += -r
-# All cores.  A -j on the command line wins, and one of a make above this one, which reads its own
-# in the environment: GNU make before 4.4 does not show it in MAKEFLAGS here.
+# Use all cores, unless the command line has a -j, or a make above this one, whose -j is in the
+# environment: GNU make before 4.4 does not show it in MAKEFLAGS here.
 ifeq ($(filter -j% --j%,$(shell echo "$$MAKEFLAGS")),)
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -83,35 +81,34 @@ BUILD := build$(CROSS_COMPILE:%-=/%)$(if $(filter 1,$(DEBUG)),/debug)$(if $(SAN)
 CFLAGS ?= $(if $(filter 1,$(DEBUG)),-Og,-O2) -g
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef \
 	-Wconversion -Wno-string-conversion
-# Golden numbers match across compilers only where neither contracts a*b+c by itself.
+# Golden numbers match across compilers only if none contracts a*b+c.
 FLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -pthread $(SANFLAGS)
 SANFLAGS := $(if $(SAN),-DFM_SANITIZED -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
-# A bare machine with a GPU has nvcc, gcc and make: its goals ask for no more.
+# A bare machine with a GPU has only nvcc, gcc and make, so the GPU goals require no other packages.
 GPU_ALONE := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(if $(filter-out gpu-%,$(MAKECMDGOALS)),,1))
 PKGS := $(if $(GPU_ALONE),,libarchive libxxhash libcjson libzstd libcrypto)
 DNNL_CPPFLAGS ?=
 DNNL_LIBS ?= -ldnnl -lgomp
-# Asked once, at first use: on a fresh machine that is after the packages were installed.
+# Evaluated once, at first use, which on a fresh machine is after packages were installed.
 PKG_CFLAGS = $(eval PKG_CFLAGS := $(if $(PKGS),$(shell $(PKG_CONFIG) --cflags $(PKGS))))$(PKG_CFLAGS)
 PKG_LIBS = $(eval PKG_LIBS := $(shell $(PKG_CONFIG) --libs $(PKGS)))$(PKG_LIBS)
 DEFINES := -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -DFM_VERSION='"$(VERSION)"' $(if $(filter 1,$(DEBUG)),-DFM_DEBUG)
 COMPILE = $(CC) -I. $(DEFINES) $(DNNL_CPPFLAGS) $(CPPFLAGS) $(PKG_CFLAGS) $(FLAGS) -MMD -MP -c
 LINK = $(CC) $(SANFLAGS) $(LDFLAGS)
-# A tool depends on the libraries that it calls: most compilers do so by themselves, but not all, nor
-# with SAN.
+# Link only libraries that the tool calls: not all compilers do so by default, and none with SAN.
 LIBS = -Wl,--as-needed $(LDLIBS) $(PKG_LIBS) $(DNNL_LIBS) $(CUDA_LIBS) -lm -lpthread
 
-# The GPU side: code for sm_80 and sm_90, PTX for what comes later, and Hopper's own instructions in
-# a file of their own.  CUDA's runtime is linked in and the driver and cuBLAS are found at run time,
-# so what is built here runs on machines that have neither.
+# The GPU side: code for sm_80 and sm_90, PTX for later GPUs, and a separate file for Hopper's own
+# instructions.  CUDA's runtime is linked statically, and the driver and cuBLAS are loaded at run time,
+# so the result runs on machines without them.
 NVFLAGS ?= -O3
 GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80] -gencode arch=compute_90,code=sm_90
 CUDA_HOME = $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_LIBS := $(if $(HAVE_CUDA),-L$(CUDA_HOME)/lib64 -lcudart_static -lrt -ldl -Wl$(comma)-Bstatic -lstdc++ -Wl$(comma)-Bdynamic)
 
-# Tools of many processes are the same objects and one file more, in a folder of their own: `make
-# MPI=1` builds (and installs) those, `make check` tests them as well where there is an MPI.
-ifndef MPI_PKG # asked at each use: on a fresh machine that is after the packages were installed
+# The tools with MPI are the same objects and one more file, in a separate folder.  `make MPI=1` builds
+# (and installs) them; `make check` also tests them if there is an MPI.
+ifndef MPI_PKG # evaluated at each use, which on a fresh machine is after packages were installed
 MPI_PKG = $(firstword $(foreach p,mpi-c ompi-c mpich,$(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo $(p))))
 endif
 MPI_BUILD := $(BUILD)/mpi$(if $(filter command% environment%,$(origin MPI_PKG)),-$(MPI_PKG))
@@ -120,8 +117,8 @@ MPI_TOOLS := fm-rank fm-train fm-recover
 MPI_TESTS := test_comm test_reduction
 
 TOOLS := $(patsubst cmd/%.c,%,$(wildcard cmd/fm-*.c))
-# What fm-bench and the tests use, and the other tools do not, has an archive of its own.  (Every tool
-# asks plot.c which files are plots.)
+# Code used only by fm-bench and the tests has a separate archive.  (All tools use plot.c to recognise
+# plots among their files.)
 BENCH_C := $(filter-out lib/bench/plot.c,$(wildcard lib/bench/*.c lib/baseline/*.c kernels/clip/*.c))
 LIB_C := $(filter-out lib/comm/wire_mpi.c $(BENCH_C),$(wildcard lib/*/*.c lib/*/*/*.c formats/*/*.c kernels/*/*.c))
 TEST_C := $(wildcard tests/unit/test_*.c tests/fuzz/fuzz_*.c)
@@ -134,27 +131,27 @@ TEST_CC := $(wildcard tests/unit/test_*.cc)
 TESTS := $(TEST_C:tests/%.c=$(BUILD)/tests/%) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%)
 MAN := $(wildcard man/*.[1-7])
 
-# libfm_clip.so: only kernels/clip/clip.h is visible.  Its threads outlive dlclose, so it stays loaded.
+# libfm_clip.so exports only kernels/clip/clip.h.  Its threads outlive dlclose, so it stays loaded.
 CLIP_SO := libfm_clip.so.1
 CLIP_O := $(patsubst %.c,$(BUILD)/%.c.o,$(wildcard kernels/clip/*.c) lib/base/dtype.c lib/base/isa.c) \
 	$(if $(HAVE_CUDA),$(patsubst %.cu,$(BUILD)/%.cu.o,$(filter kernels/clip/%,$(CUDA_SOURCES))))
-# Unused sections are dropped: C++'s library would bring a symbol of a newer glibc than servers have.
+# Unused sections are dropped, because C++'s library would require a newer glibc than servers have.
 CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/clip.map -Wl,-z,nodelete -Wl,--gc-sections
 
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
 	$(if $(filter all,$(or $(MAKECMDGOALS),all)),$(if $(SILENT),,@echo "The tools are in $(patsubst %/,%,$(dir $(firstword $(BINS))))"),@:)
 
-# The definition (ref) is compiled plainly; the cpu table may use what the build machine offers
-# through run-time dispatch only, so one binary serves every x86-64.
+# The definition (ref) is compiled for the baseline CPU; the cpu table uses other instructions only by
+# run-time dispatch, so one binary runs on every x86-64.
 $(BUILD)/kernels/cpu/%.c.o: FLAGS += -O3
 $(BUILD)/kernels/clip/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o: FLAGS += -O3
-# Sizes are int there and indices are products of them with size_t: the sign is not cast each time.
+# Sizes are int there and indices are products of them with size_t, without casts.
 $(BUILD)/kernels/%.c.o $(BUILD)/tests/%.c.o: FLAGS += -Wno-sign-conversion
 $(filter %.c.o,$(CLIP_O)): FLAGS += -fPIC -fvisibility=hidden
 $(BUILD)/formats/runtime/modeling.c.o: formats/runtime/modeling_fm.py
 $(BUILD)/lib/bench/pytorch.c.o: $(wildcard formats/runtime/torch_*.py)
 PAGE_SCRIPT := lib/page/page.js lib/page/charts.js lib/page/maps.js
-# Digests as a page's policy has them: SHA-256 in base64.
+# Digests in the form of a Content-Security-Policy: SHA-256 in base64.
 digest_of = $(shell cat $(1) | sha256sum | cut -c1-64 | tr a-f A-F | basenc --base16 -d | base64)
 PAGE_DIGESTS = -DFM_PAGE_SCRIPT_SHA256='"$(call digest_of,$(PAGE_SCRIPT))"' -DFM_PAGE_STYLE_SHA256='"$(call digest_of,lib/page/page.css)"'
 $(BUILD)/lib/page/pagetext.c.o: FLAGS += $(PAGE_DIGESTS)
@@ -163,7 +160,7 @@ $(BUILD)/lib/page/pagetext.c.o: lib/page/page.html lib/page/page.css $(PAGE_SCRI
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)
 	$(call say,COPY,$@)$(INSTALL) -m 755 $< $@
-# From archives a tool takes what it calls: the CUDA runtime is for those that compute on a GPU.
+# Linking from archives, a tool gets only what it calls, and the CUDA runtime only if it uses a GPU.
 $(BUILD)/bin/fm-bench: $(BUILD)/libbench.a
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
@@ -198,7 +195,7 @@ $(BUILD)/libfm_clip.so: $(BUILD)/$(CLIP_SO)
 $(BUILD)/%.c.o: %.c | deps-build
 	@mkdir -p $(@D)
 	$(call say,CC,$(@:.o=))$(COMPILE) -o $@ $<
-# What ptxas says of registers and spills stays beside the object: tests/unit/test_cuda_sass.sh reads it.
+# ptxas's report of registers and spills is kept with the object, for tests/unit/test_cuda_sass.sh.
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$(@:.o=))$(NVCC) -I. $(NVFLAGS) -std=c++17 $(GENCODE) -Xptxas -v -Xcompiler -Wall,-Wextra,-Wshadow,-fPIC \
@@ -207,14 +204,14 @@ $(BUILD)/%.cu.o: %.cu
 $(BUILD)/kernels/clip/cuda/clip_cuda_hopper.cu.o: GENCODE = -gencode arch=compute_90a,code=sm_90a
 $(BUILD)/kernels/clip/cuda/clip_cuda_mma.cu.o: GENCODE = -gencode arch=compute_80,code=[sm_80,compute_80]
 $(if $(HAVE_CUDA),$(foreach f,clip clip_gpu,$(BUILD)/kernels/clip/$(f).c.o)): DEFINES += -DFM_CUDA
-# The emulator of CUDA jumps between the stacks of its threads, which glibc takes for a fault where
+# The CUDA emulator jumps between the stacks of its threads, which glibc treats as an error if
 # _FORTIFY_SOURCE is on by default (Ubuntu).
 $(BUILD)/tests/%: tests/%.cc
 	@mkdir -p $(@D)
 	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -U_FORTIFY_SOURCE -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
-# The check of the GPU side (tests/gpu): one program for a GPU, with the objects that ship, and the
-# same on the host, linked against strict doubles of the driver, the runtime and cuBLAS.
+# The check of the GPU side (tests/gpu): a program for a GPU, from the objects that are installed, and the
+# same for the host, linked with strict doubles of the driver, the runtime and cuBLAS.
 GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O)
 DOUBLE_O = $(patsubst %.cc,$(BUILD)/%.cc.o,$(filter-out %_cublas.cc %_test.cc,$(wildcard tests/gpu/double_*.cc)))
 DOUBLES := $(addprefix $(BUILD)/tests/gpu/,gpu_check_double double_test libcublas.so.13)
@@ -226,7 +223,7 @@ $(BUILD)/tests/gpu/%.cc.o: tests/gpu/%.cc
 		-Wno-psabi -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $(BUILD)/tests/gpu/gpu_check: $(GPU_O)
 	$(call say,LD,$@)$(LINK) -o $@ $^ $(CUDA_LIBS) -lm -lpthread
-# The same with waits that end after two seconds and say who waited for what.
+# The same with waits that end after two seconds and report which thread waited for what.
 WATCHED := kernels/clip/cuda/clip_cuda_hopper.cu.o
 $(BUILD)/watch/$(WATCHED): NVFLAGS += -DFM_CLIP_WATCH
 $(BUILD)/watch/$(WATCHED): GENCODE = -gencode arch=compute_90a,code=sm_90a
@@ -239,7 +236,7 @@ $(BUILD)/tests/gpu/gpu_check_double: $(GPU_O) $(DOUBLE_O)
 	$(call say,LD,$@)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
 $(BUILD)/tests/gpu/double_test: $(BUILD)/tests/gpu/double_test.cc.o $(filter-out $(BUILD)/tests/%,$(GPU_O)) $(DOUBLE_O)
 	$(call say,LD,$@)$(CXX) -rdynamic -o $@ $^ -ldl -lm -lpthread
-# The library on the doubles, for what loads it: the modelling file (tests/judge/gpujudge.py).
+# The library with the doubles, for the modelling file (tests/judge/gpujudge.py).
 $(BUILD)/tests/gpu/libfm_clip_double.so: $(CLIP_O) $(DOUBLE_O)
 	$(call say,LD,$@)$(CXX) -shared -Wl,-Bsymbolic -o $@ $^ -ldl -lm -lpthread
 $(BUILD)/tests/gpu/libcublas.so.13: $(BUILD)/tests/gpu/double_cublas.cc.o
@@ -248,7 +245,7 @@ gpu-build: $(BUILD)/tests/gpu/gpu_check $(BUILD)/libfm_clip.so
 gpu-more: $(BUILD)/tests/gpu/gpu_check_watch $(DOUBLES)
 -include $(wildcard $(BUILD)/tests/gpu/*.d $(BUILD)/watch/kernels/clip/cuda/*.d)
 
-# What tests load before the tools: their calls fail, their reads are counted, or they go astray.
+# Libraries that tests preload into the tools: to make calls fail, to count reads, to misbehave.
 PRELOADED := $(addprefix $(BUILD)/tests/unit/,broken.so faults.so reads.so)
 $(PRELOADED): $(BUILD)/tests/unit/%.so: tests/unit/%.c | deps-check
 	@mkdir -p $(@D)
@@ -259,7 +256,7 @@ $(PRELOADED): $(BUILD)/tests/unit/%.so: tests/unit/%.c | deps-check
 NEEDS_MPI := $(filter 1,$(MPI))$(filter mpi mpi-check check-ranks,$(MAKECMDGOALS))
 DEPS = $(if $(NEEDS_MPI),MPI=1 MPI_PKG="$(MPI_PKG)") CC="$(CC)" CXX="$(CXX)" PKG_CONFIG="$(PKG_CONFIG)" CLANG_FORMAT="$(CLANG_FORMAT)" \
 	CPPFLAGS="$(CPPFLAGS)" DNNL_CPPFLAGS="$(DNNL_CPPFLAGS)" sh tests/deps.sh
-# Packages are installed for who asks to try, to check or to make packages, never by a build or an install.
+# Only deps, demo, check and deb install packages; building and installing never do.
 DEPS_INSTALL := $(if $(filter demo check,$(MAKECMDGOALS)),install)
 deps:
 	@$(DEPS) install check
@@ -272,16 +269,16 @@ DEMO_TOOLS := fm-rank fm-train fm-recover fm-pack fm-verify
 demo: $(DEMO_TOOLS:%=$(BUILD)/bin/%)
 	@PATH="$(CURDIR)/$(BUILD)/bin:$$PATH" bash tests/demo.sh
 
-# The programs that the tests of the runner need, for a run of some of them.
+# The programs that tests/run.sh needs.
 tests: all $(TESTS) $(PRELOADED)
 
-# Lint comes last and counts: a misplaced space must not keep the tests from running.
+# Lint comes last, so that a misplaced space does not keep the tests from running.
 check: deps-check all $(TESTS) $(PRELOADED) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $(MPI_PKG),mpi-check)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
-# For the loop of edit, compile and test, a minute at most: lint, the unit tests that take a second of
-# processor time or less, and a few of the command line.
+# For the loop of edit, compile and test: at most a minute of lint, unit tests that take at most a second
+# of processor time, and a few command-line tests.
 SLOW := bench clip clip_bf16 command costs granularity hfdir kernelbench kernels_cpu model \
 	pytorch rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
@@ -292,7 +289,7 @@ check-fast: deps-check $(BINS) $(FAST:tests/%.c=$(BUILD)/tests/%)
 	@BUILD="$(BUILD)" SAN="$(SAN)" \
 		bash tests/run.sh '@($(subst $(empty) $(empty),|,$(FAST:tests/%.c=%))|cli/@($(FAST_CLI)))'
 
-# Only the tests of ranks: with SAN=address,undefined, or another MPI (fm-hacking(7)).
+# Only the tests of ranks, for SAN=address,undefined or another MPI (fm-hacking(7)).
 check-ranks: mpi-check $(TOOLS:%=$(BUILD)/bin/%) $(MPI_TESTS:%=$(BUILD)/tests/unit/%)
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh '@(unit/test_@(comm|reduction|ranks)|cli/mpi*)'
 
@@ -322,7 +319,7 @@ bench-kernels: all
 study: all
 	@BUILD="$(BUILD)" python3 -B tests/measure/study.py $(STUDY)
 
-# clang-format's versions disagree in places; the tree is formatted by 14, Debian 12's.
+# Versions of clang-format differ; the tree is formatted by version 14, that of Debian 12.
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/* lib/*/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
 	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc tests/gpu/*.cc)
 lint: deps-check

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# The suite for arm64, on an x86-64: cross-compiled in a root of Debian 13 against its arm64 libraries,
-# and the unit tests run there under QEMU's user mode.  What is emulated is the instructions: the kernel
-# and its page size are this machine's.  `make arm64-check`: as root, with debootstrap and a network.
+# Test the suite for arm64 on an x86-64 machine: cross-compile it in a root of Debian 13 against its arm64
+# libraries, and run the unit tests there under QEMU's user mode.  Only instructions are emulated: the kernel
+# and its page size are this machine's.  `make arm64-check`; needs root, debootstrap and a network.
 #
-#   tests/arm64.sh [PATTERN]      which tests (default: the unit tests that are programs), as tests/run.sh
+#   tests/arm64.sh [PATTERN]      the tests, as for tests/run.sh (default: the unit tests that are programs)
 #
-# FM_ARM64_DIR: where the root is and stays (2 GB); default a temporary folder.  QEMU_CPU: the processor,
-# of those in `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 lacks it.
+# FM_ARM64_DIR: the folder in which the root is kept (2 GB); default: a temporary one.  QEMU_CPU: a processor
+# of `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 has not.
 #
-# The kernel starts QEMU for arm64's programs (binfmt_misc), in a user namespace of this script's own,
-# which needs Linux 6.7; nothing is registered for the rest of the machine.
+# The kernel starts arm64 programs by QEMU (binfmt_misc) in this script's own user namespace, which needs
+# Linux 6.7; nothing is registered for the rest of the machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 skip() {
@@ -31,7 +31,7 @@ fi
 cross=aarch64-linux-gnu-
 build=build/${cross%-}/no-cuda
 
-# The programs among the unit tests; scripts are about the sources and the packages.
+# The unit tests that are programs; the scripts test sources and packages.
 programs=()
 for source in tests/unit/test_*.c; do
     name=${source##*/}
@@ -43,7 +43,7 @@ say() {
     printf '\n== %s (%s s)\n' "$*" "$SECONDS"
 }
 
-# A shell in the root, in /src; mounts end with it.
+# Run a shell in the root, in /src; its mounts end with it.
 inside() { # inside COMMAND
     # shellcheck disable=SC2016 # that shell's
     unshare --mount --fork bash -euc 'mount -t proc proc "$1/proc"
@@ -51,9 +51,9 @@ inside() { # inside COMMAND
             DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "cd /src; $2"' - "$root" "$1"
 }
 
-# The same where arm64's programs are programs.  oneDNN asks /sys what the processor is: QEMU's max.
+# The same with binfmt_misc, so that arm64 programs run.  oneDNN reads the processor from /sys: QEMU's max.
 emulated() { # emulated COMMAND
-    # An ELF file of 64 bits, little endian, a program or a library, of machine 183.
+    # Matches 64-bit little-endian ELF programs and libraries of machine 183.
     local magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
     local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
     # shellcheck disable=SC2016 # that shell's

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=${DEMO_DIR:-build/demo}
-model=golden/tiny-mixtral # in bfloat16, and the figures are to be those of any CPU
+model=golden/tiny-mixtral
 data=(--model "$model" --tokens "$model/calib.npy" --seq-len 128 --precision f32)
 quality=(--eval-tokens "$model/heldout.npy")
 rm -rf "$dir"

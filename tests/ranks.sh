@@ -1,34 +1,34 @@
 # shellcheck shell=bash
-# What tests that start ranks source: MPIRUN is the launcher of the MPI that MPI_BUILD was linked
-# with.  Open MPI wants to be told that root may, and that there may be more ranks than CPUs; other
-# MPIs do not look at its variables.
+# Functions for tests that start ranks.  MPIRUN is the launcher of the MPI that MPI_BUILD was linked
+# with.  The variables allow Open MPI to run as root and with more ranks than CPUs; other MPIs ignore
+# them.
 MPIRUN=${MPIRUN:-mpirun}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 
-# MPI leaks, and its frames have no pointers to unwind by.
+# MPI leaks memory, and its frames cannot be unwound by frame pointers.
 if [ -n "${SAN:-}" ]; then
     LSAN_OPTIONS=suppressions=$(dirname "${BASH_SOURCE[0]}")/mpi.supp:print_suppressions=0
     export LSAN_OPTIONS ASAN_OPTIONS=fast_unwind_on_malloc=0:malloc_context_size=12
 fi
 
-has_ranks() { # has_ranks FILE: it was built and there is a launcher; else says what to install
+has_ranks() { # has_ranks FILE: true if it was built and there is a launcher; else prints what to install
     [ -x "$1" ] && command -v "$MPIRUN" >/dev/null && return
     echo "no MPI here: 'make check' tests ranks once 'apt-get install openmpi-bin libopenmpi-dev' was run" >&2
     return 1
 }
 
-a_rank_of() { # a_rank_of LAUNCHER: one of its ranks, which MPICH starts through a proxy
+a_rank_of() { # a_rank_of LAUNCHER: print the process of one of its ranks; MPICH starts them through a proxy
     local parent=$1 proxy
     ! proxy=$(pgrep -P "$1" hydra) || parent=$proxy
     pgrep -P "$parent" fm- | shuf -n 1 || true
 }
 
-# ---- what the command-line tests of ranks share ----
+# ---- for the command-line tests of ranks ----
 
-# prepare: the tools, tokens, and options of small runs.  Leaves of 32 sequences of 64 tokens: three
-# in a step of training, two in one of recovering, so that of three ranks one has no work; one a
-# batch to rank, of which there are five.
+# prepare: set the tools, tokens and options of small runs.  A leaf is 32 sequences of 64 tokens.  A step of
+# training has three leaves; one of recovery has two, so that one of three ranks has no work; ranking has
+# five batches of one leaf.
 # shellcheck disable=SC2034 # the tests use them
 prepare() {
     mpi=${MPI_BUILD:-$(dirname "$(command -v fm-rank)")/../mpi}/bin
@@ -45,7 +45,7 @@ sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for 
 
 said() { grep '^fm-' | sed "s/ on $(hostname)/ on HOST/g; s/[0-9a-f]\{32\}/DIGEST/g"; }
 
-ranks() { # ranks N TOOL OPTION...: what the tool says, and the status
+ranks() { # ranks N TOOL OPTION...: print the tool's messages and status
     local n=$1 tool=$2 status
     shift 2
     "$MPIRUN" -n "$n" "$mpi/$tool" "$@" >out 2>err
@@ -54,7 +54,7 @@ ranks() { # ranks N TOOL OPTION...: what the tool says, and the status
     [ $status = 0 ] || echo "$tool: status $status"
 }
 
-members() { # members STREAM OTHER: all but build.json is the same
+members() { # members STREAM OTHER: compare all members except build.json
     local list member
     list=$(tar tf "$1") && [ "$list" = "$(tar tf "$2")" ] || return
     for member in $list; do

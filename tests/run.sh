@@ -1,32 +1,32 @@
 #!/usr/bin/env bash
-# The runner of `make check`: unit tests, command-line tests, the demo; one line per test.
+# Run the tests of `make check`: unit tests, command-line tests, the demo; print one line per test.
 #
 #   BUILD=build tests/run.sh [PATTERN]     only tests whose name matches the pattern
 #   BLESS=1 tests/run.sh cli/NAME          write the goldens of a command-line test again
 #
-# A unit test is a program: 0 passes, 77 skips, anything else fails.  A command-line test is a
-# script that decides nothing: what it prints and its status are compared with
-# golden/cli/NAME.{out,err,rc}; one that ends with 77 skips, and the last line of its standard
-# error says why.  Each runs in an empty folder of its own, with the tools in PATH and GOLDEN naming
-# golden/.  Many wait most of their time, so as many tests run at once as there are processors
-# (FM_TEST_JOBS), and a line is printed when one ends.  A run without a test is a failure.
-set -um # with job control, or what runs in the background could not be interrupted by the tests
+# A unit test is a program: status 0 passes, 77 skips, any other fails.  A command-line test is a
+# script without checks of its own: its output and status are compared with
+# golden/cli/NAME.{out,err,rc}; with status 77 it is skipped, and the last line of its standard
+# error has the reason.  Each test runs in an empty folder, with the tools in PATH and golden/ in
+# GOLDEN.  FM_TEST_JOBS tests run in parallel (default: the number of processors), and a line is
+# printed when one ends.  If no test matches, the run fails.
+set -um # job control, so that tests can interrupt their background processes
 cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 BUILD=${BUILD:-build}
 pattern=${1:-*}
-seconds_max=${FM_TEST_SECONDS_MAX:-600} # the guard against a test that hangs
+seconds_max=${FM_TEST_SECONDS_MAX:-600} # the time limit of a test
 [ -z "${SAN:-}" ] || seconds_max=${FM_TEST_SECONDS_MAX:-3600}
 jobs_max=${FM_TEST_JOBS:-$(nproc)}
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
-trap 'exit 130' INT TERM # those under way end by themselves
+trap 'exit 130' INT TERM # running tests end on their own
 tests=0 running=0
 
-# result NAME STATUS BEGAN LOG: one line, and the log of a failure; all at once, as others end too.
+# result NAME STATUS BEGAN LOG: print a line, and the log of a failure, in one write, because tests run in parallel.
 result() {
     local took=$((SECONDS - $3)) text
-    times >"$own/times" # of all that this process waited for, which is one test
+    times >"$own/times" # of the children of this process, which is one test
     awk -F '[ms ]' -v name="$1" 'NR == 2 { printf "%8.1f  %s\n", 60 * ($1 + $4) + $2 + $5, name }' \
         "$own/times" >>"$scratch/cpu"
     case $2 in
@@ -40,7 +40,7 @@ result() {
     printf '%s\n' "$text"
 }
 
-# count passed|failed|skipped: how many have ended so.
+# count passed|failed|skipped: the number of tests with this result.
 count() {
     if [ -e "$scratch/$1" ]; then wc -l <"$scratch/$1"; else echo 0; fi
 }
@@ -50,10 +50,10 @@ wanted() {
     [[ $1 == $pattern ]]
 }
 
-# start FUNCTION ARGUMENTS...: it runs beside others, with a folder of its own in $own.
+# start FUNCTION ARGUMENTS...: run it in the background, with its folder in $own.
 start() {
     if [ "$running" -ge "$jobs_max" ]; then
-        wait -fn # until it ends: one that is stopped goes on later
+        wait -fn # until one ends; -f: a stopped one does not count
         running=$((running - 1))
     fi
     tests=$((tests + 1)) running=$((running + 1))
@@ -62,7 +62,7 @@ start() {
     "$@" &
 }
 
-# run NAME COMMAND...: with the guard, and its result.
+# run NAME COMMAND...: run it with the time limit, and print its result.
 run() {
     local name=$1 began=$SECONDS status
     timeout -k 10 "$seconds_max" "${@:2}" >"$own/log" 2>&1 </dev/null
@@ -82,7 +82,7 @@ unit_tests() {
     done
 }
 
-# Facts about what was built, by script; the same statuses as a program's.
+# Unit tests that are scripts, with the same statuses.
 scripts() {
     local source name
     export BUILD
@@ -94,8 +94,8 @@ scripts() {
     done
 }
 
-# Fuzz programs without a fuzzer: every hostile file through every reader, whole and mutated, and the
-# inputs in golden/fuzz.  They abort where a reader breaks its word.
+# Fuzz programs without a fuzzer: each reader gets every hostile file, whole and mutated, and the inputs in
+# golden/fuzz.  They abort if a reader violates its contract.
 replays() {
     local source name corpus
     for source in tests/fuzz/fuzz_*.c; do
@@ -109,7 +109,7 @@ replays() {
     done
 }
 
-compare() { # compare NAME: the three files of the test with their goldens; 0 where they agree
+compare() { # compare NAME: compare the three files of the test with their goldens; 0 if they agree
     local name=$1 kind golden status=0
     for kind in out err rc; do
         golden=golden/cli/$name.$kind
@@ -178,13 +178,13 @@ replays
 # shellcheck disable=SC2046 # a list: without one, a test that is stopped for a while is not waited for
 wait -f $(jobs -p)
 
-# Seconds depend on what else runs, processor time hardly.
+# Report processor time, which depends less on other processes than elapsed time does.
 if [ $tests -gt 20 ]; then
     echo "The twenty that took most processor time, in seconds:"
     sort -nr "$scratch/cpu" | head -n 20
 fi
 passed=$(count passed) failed=$(count failed) skipped=$(count skipped)
-# The vector units that the tests used (fm(7), FM_ISA).
+# The instruction set that the tests used (fm(7), FM_ISA).
 units=$("$BUILD/tests/unit/test_isa" level 2>/dev/null) || units="vector units unknown: no test_isa"
 echo "$passed passed, $failed failed, $skipped skipped ($units)"
 [ "$failed" = 0 ] || sed 's/^/failed: /' "$scratch/failed"
