@@ -53,7 +53,7 @@ struct fm_storage {
                               name */
     enum fm_dtype written; /* dtype of the values in bundles and exports, rounded once */
     bool exact;            /* every value is representable as `written` */
-    bool whole; /* a row of codes has whole blocks; else blocks at the far edges may be partial */
+    bool whole; /* a row of codes has whole blocks; else blocks are cut at the far edges */
     /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block): columns
      * and rows are those of the weight's own tensor, transposed. */
     bool fused;
@@ -97,11 +97,7 @@ struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name)
  * NULL, that modules of this name are stored in this scheme.  `target` is copied: an entry of
  * lib/block/modules.h, or `Linear` for all modules that no other entry matches.  A module's own
  * name takes precedence over patterns and expressions, and among these the first match counts.
-<<<<<<< HEAD
  * FM_ECONFIG for any other text.  Add all, then call fm_schemes_done.
-=======
- * FM_ECONFIG if it is of no such kind.  Add all, then call fm_schemes_done.
->>>>>>> a59976ad (Makefile, .ci/run, scripts, test runner: comments in plain words)
  */
 int fm_schemes_add(struct fm_config *config, const char *target, const struct fm_scheme *scheme,
                    struct fm_err *err);
