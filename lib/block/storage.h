@@ -133,14 +133,16 @@ int fm_storage_group(const struct fm_config *config);
 int fm_storage_both(int a, int b);
 
 /* The list: a row for each storage, fm_NAME of its file.  fp8 has one scale per block of a matrix,
- * as in DeepSeek-V3; mxfp4 is for experts, as in gpt-oss; compressed and modelopt are the formats
- * of compressed-tensors and of NVIDIA's ModelOpt, which have several variants: `read` selects one
- * by quantization_config and sets its descriptor in the config. */
+ * as in DeepSeek-V3; mxfp8 is its form in MiniMax-M3; mxfp4 is for experts, as in gpt-oss;
+ * compressed and modelopt are the formats of compressed-tensors and of NVIDIA's ModelOpt, which
+ * have several variants: `read` selects one by quantization_config and sets its descriptor in the
+ * config. */
 /* clang-format off */
 #define FM_STORAGE_ROWS(ROW) \
     ROW(fp8)                 \
     ROW(mxfp4)               \
     ROW(compressed)          \
+    ROW(mxfp8)               \
     ROW(modelopt)
 /* clang-format on */
 

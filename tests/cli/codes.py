@@ -3,6 +3,7 @@
 
     codes.py resize MODEL OUT I       experts of I channels, the first of them again where there were
                                       fewer; shared experts that config.json counts in experts, too
+    codes.py grow MODEL OUT H         a hidden size of H, by the first elements again
     codes.py plain MODEL OUT          the values of compressed-tensors' and ModelOpt's codes as F32
     codes.py join MODEL OTHER EXPRESSION OUT   modules that match from OTHER: a mixture of schemes
     codes.py ease MODEL EXPRESSION OUT         modules that match as BF16, and in `ignore`
@@ -70,6 +71,8 @@ def numbers(tensor):
         return list(struct.unpack(f"<{len(data) // 4}f", data))
     if dtype == "BF16":
         return [bf16_value(w) for w in struct.unpack(f"<{len(data) // 2}H", data)]
+    if dtype == "F16":
+        return list(struct.unpack(f"<{len(data) // 2}e", data))
     if dtype == "F8_E4M3":
         return [CODES[b] for b in data]
     return [2.0 ** (b - 127) for b in data]
@@ -108,12 +111,12 @@ def decoded(model):
 def plain(model, out):
     values, tensors = decoded(model), {}
     for name, t in read(model).items():
-        if not name.endswith(ASIDE + ENDS) or name in values or (name.endswith(".weight") and t[0] in ("BF16", "F32")):
+        if not name.endswith(ASIDE + ENDS) or name in values or (name.endswith(".weight") and t[0] in ("BF16", "F16", "F32")):
             tensors[name] = t
     for name, (shape, x) in values.items():
         tensors[name] = "F32", shape, struct.pack(f"<{len(x)}f", *x)
     for name, (dtype, shape, data) in tensors.items():
-        if dtype == "BF16":
+        if dtype in ("BF16", "F16"):
             x = numbers((dtype, shape, data))
             tensors[name] = "F32", shape, struct.pack(f"<{len(x)}f", *x)
 
@@ -660,9 +663,30 @@ def resize(model, out, I):
     write(model, out, tensor, lambda c: c.update({key: I}))
 
 
+# Matrices with the hidden size in columns, and in rows; and vectors of it.
+COLUMNS = r"(embed_tokens|lm_head|\.[qkvg]_proj|gate_proj|up_proj|\.gate|q_a_proj|kv_a_proj_with_mqa|wk|weights_proj)\.weight$"
+ROWS = r"(o_proj|down_proj)\.weight$|(input|post_attention|pre_mlp|post_mlp)_layernorm\.weight$|^model\.norm\.weight$|o_proj\.bias$"
+
+
+def grow(model, out, H):
+    tensor, H = read(model), int(H)
+    have = json.loads((Path(model) / "config.json").read_text())["hidden_size"]
+    for name, (dtype, shape, data) in tensor.items():
+        if re.search(COLUMNS, name):
+            assert shape[1] == have, name
+            matrix = [cut(row, have) for row in cut(data, shape[0])]
+            data = b"".join(b"".join(row[i % have] for i in range(H)) for row in matrix)
+            tensor[name] = dtype, [shape[0], H], data
+        elif re.search(ROWS, name):
+            assert shape[0] == have, name
+            row = cut(data, have)
+            tensor[name] = dtype, [H, *shape[1:]], b"".join(row[i % have] for i in range(H))
+    write(model, out, tensor, lambda c: c.update({"hidden_size": H}))
+
+
 if __name__ == "__main__":
     if sys.argv[1] in ("cases", "twists", "gptqs"):
         print(*{"cases": CASES, "twists": TWISTS, "gptqs": GPTQ}[sys.argv[1]], sep="\n")
         sys.exit()
-    {"flat": flat, "twist": twist, "join": join, "ease": ease, "gptq": gptq, "whole": whole, "unite": unite, "spoil": spoil, "resize": resize, "plain": plain, "bundle": bundle, "export": export,
+    {"flat": flat, "twist": twist, "join": join, "ease": ease, "gptq": gptq, "whole": whole, "unite": unite, "spoil": spoil, "resize": resize, "grow": grow, "plain": plain, "bundle": bundle, "export": export,
      "blank": blank}[sys.argv[1]](*sys.argv[2:])

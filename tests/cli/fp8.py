@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """An FP8 checkpoint taken apart by the format's definition, with nothing but Python.
 
-    fp8.py quantise MODEL OUT [R C [routers]]
+    fp8.py quantise MODEL OUT [R C [routers | mxfp8 | compressed]]
                                       a BF16 or F16 checkpoint in blocks of R x C (16 x 24), near its
-                                      values; its routers, too
+                                      values; its routers, too; with powers of two in one byte, as
+                                      MiniMax's mxfp8; with the names and keys of compressed-tensors
     fp8.py plain MODEL OUT DTYPE      the same values as plain F32 or BF16
     fp8.py bundle MODEL BUNDLE        are a bundle's weights those values as BF16, rounded once?
     fp8.py spoil MODEL OUT CASE       a copy with one fault
@@ -13,13 +14,14 @@ value = code * scale of its block: one product, rounded to float32.
 """
 import bisect
 import json
+import math
 import shutil
 import struct
 import sys
 import tarfile
 from pathlib import Path
 
-SCALE = "_scale_inv"
+SCALE, COMPRESSED = "_scale_inv", "_scale"
 SMALL = (16, 24)  # blocks of a checkpoint that is made here
 BITS = {"I8": 8, "I16": 16, "F8_E4M3": 8, "F8_E8M0": 8, "U8": 8, "BF16": 16, "F16": 16, "F32": 32, "F64": 64, "I32": 32, "I64": 64}
 
@@ -104,7 +106,7 @@ def blocks_of(model):
 
 def values(tensors, name, block):
     """Of a tensor of codes, float32."""
-    (_, (rows, columns), data), scale = tensors[name], scale_values(*tensors[name + SCALE][::2])
+    (_, (rows, columns), data), scale = tensors[name], scale_values(*tensors[name + (SCALE if name + SCALE in tensors else COMPRESSED)][::2])
     across = -(-columns // block[1])
     return [
         to_f32(CODES[data[i * columns + j]] * scale[i // block[0] * across + j // block[1]])
@@ -126,7 +128,7 @@ def as_bf16(tensors, name, block):
 def plain(model, out, dtype):
     tensors, made, block = read(model), {}, blocks_of(model)
     for name, (kind, shape, data) in tensors.items():
-        if name.endswith(SCALE):
+        if name.endswith((SCALE, COMPRESSED)):
             continue
         if kind == "F8_E4M3" and dtype == "F32":
             x = values(tensors, name, block)
@@ -184,8 +186,9 @@ def bundle(model, path):
     print(f"{seen} tensors, {wrong} differ from the definition")
 
 
-def quantise_matrix(words, rows, columns, block):
-    """(codes, scales) of bfloat16 words; the largest of a block becomes 448."""
+def quantise_matrix(words, rows, columns, block, powers=False):
+    """(codes, scales) of bfloat16 words; the largest of a block becomes 448, or less if scales are
+    powers of two."""
     down, across = (-(-n // b) for n, b in zip((rows, columns), block))
     x = [bf16_value(w) for w in words]
     most = [0.0] * (down * across)
@@ -193,16 +196,20 @@ def quantise_matrix(words, rows, columns, block):
     for at, v in zip(place, x):
         most[at] = max(most[at], abs(v))
     scale = [to_f32(m / 448 or 1.0) for m in most]
+    if powers:
+        scale = [2.0 ** math.ceil(math.log2(x)) for x in scale]
     positive = CODES[:0x7F]
     codes = bytearray()
     for at, v in zip(place, x):
         i = bisect.bisect(positive, abs(v) / scale[at]) - 1
         codes.append(i | (128 if v < 0 else 0))
+    if powers:
+        return bytes(codes), bytes(int(math.log2(x)) + 127 for x in scale), [down, across]
     return bytes(codes), struct.pack(f"<{len(scale)}f", *scale), [down, across]
 
 
 def quantise(model, out, *block):
-    routers = len(block) > 2
+    how = block[2] if len(block) > 2 else ""
     block = tuple(map(int, block[:2])) or SMALL
     tensors = read(model)
     for name, (dtype, shape, data) in sorted(tensors.items()):
@@ -212,17 +219,23 @@ def quantise(model, out, *block):
         if dtype == "F16":
             words = [to_bf16(x) for x in struct.unpack(f"<{len(words)}e", data)]
         tensors[name] = ("BF16", shape, struct.pack(f"<{len(words)}H", *words))
-        if len(shape) != 2 or ".layers." not in name or (".gate.weight" in name and not routers):
+        if len(shape) != 2 or ".layers." not in name or (".gate.weight" in name and how != "routers"):
             continue
-        codes, scales, grid = quantise_matrix(words, *shape, block)
+        codes, scales, grid = quantise_matrix(words, *shape, block, how == "mxfp8")
         tensors[name] = ("F8_E4M3", shape, codes)
-        tensors[name + SCALE] = ("F32", grid, scales)
+        tensors[name + (COMPRESSED if how == "compressed" else SCALE)] = ("U8" if how == "mxfp8" else "F32", grid, scales)
 
     def edit(config):
         config["quantization_config"] = {
-            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+            "activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "mxfp8" if how == "mxfp8" else "fp8",
             "weight_block_size": list(block),
         }  # fmt: skip
+        if how == "compressed":
+            weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "block", "block_structure": list(block)}
+            config["quantization_config"] = {
+                "quant_method": "compressed-tensors", "format": "float-quantized", "weight_block_size": list(block),
+                "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
+            }  # fmt: skip
 
     write(model, out, tensors, edit)
 

@@ -112,3 +112,35 @@ fm-pack -q --export text.out --budget 0.4 --layout uniform text.fm >/dev/null
 names text.out "$text"
 fm-pack -q --export refused --budget 0.4 --layout uniform --weights fp8 text.fm
 echo "status $?"
+echo "== MXFP8 as its makers write it: powers of two for each 32 of a row"
+fp8=$(dirname "$0")/fp8.py
+cp "$text/tokens.npy" hub
+python3 "$fp8" quantise hub mxfp8 1 32 mxfp8
+python3 "$fp8" plain mxfp8 wide F32
+for x in mxfp8 wide; do
+    fm-rank -q --device ref --model $x "${tokens[@]}" -f -o ranked >/dev/null
+    tar -xOf ranked ranking.safetensors | xxhsum -H2 -
+done | uniq | wc -l
+pack mxfp8 codes
+fm-pack --list codes.fm | grep -E '^(stored|checkpoint)'
+fm-verify -q --function --model mxfp8 "${tokens[@]}" codes.fm | numbers
+for layout in ragged native uniform; do
+    fm-pack -q --export out --budget 0.4 --layout $layout --keep-extra codes.fm >/dev/null 2>&1 ||
+        fm-pack -q --export out --budget 0.4 --layout $layout codes.fm >/dev/null
+    fm-verify -q --function "${tokens[@]}" --against codes.fm out | numbers
+    rm -r out
+done
+spoiled() { # spoiled KEY VALUE: what is said of it
+    rm -rf bad
+    cp -r mxfp8 bad
+    sed -i "s/\"quant_method\": \"mxfp8\"/\"quant_method\": \"mxfp8\", \"$1\": $2/; /^ *\"$1\"/d" bad/config.json
+    fm-rank -q --model bad "${tokens[@]}" -o refused
+    echo "status $?"
+}
+spoiled moe_quant_algo '"NVFP4"'
+spoiled activation_scheme '"static"'
+spoiled scale_fmt '"float"'
+spoiled fmt '"e5m2"'
+sed 's/^ *32$/16/' mxfp8/config.json >bad/config.json
+fm-rank -q --model bad "${tokens[@]}" -o refused
+echo "status $?"

@@ -6,6 +6,8 @@
  * byte (ue8m0, as F8_E8M0 or U8).  modules_to_not_convert is not needed, because a tensor's dtype
  * shows whether it is quantised.
  *
+ * MiniMax-M3's mxfp8 is the same with a power of two for each 32 elements of a row.
+ *
  * Source: DeepSeek-V3's inference/kernel.py (weight_dequant) and transformers'
  * integrations/finegrained_fp8.py, which computes the block size as rows / scale rows and so is
  * wrong for partial blocks.
@@ -72,3 +74,48 @@ const struct fm_storage fm_fp8 = {.name = "fp8",
                                   .scale_end = ".weight_scale_inv",
                                   .scale_dtypes = 1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16 |
                                                   1u << FM_F8_E8M0 | 1u << FM_U8};
+
+/* Servers take blocks of 1 x 32 whatever the file says. */
+static int read_mxfp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
+{
+    const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");
+    const cJSON *experts = cJSON_GetObjectItemCaseSensitive(json, "moe_quant_algo");
+    c->block_rows = 1;
+    c->block_columns = 32;
+    if (experts && !cJSON_IsNull(experts))
+        return fm_fail(err, FM_ECONFIG,
+                       "mxfp8 with moe_quant_algo '%.32s' is not supported: experts in another "
+                       "format; use the model's BF16 original, or dequantize it first",
+                       cJSON_IsString(experts) ? experts->valuestring : "?");
+    int rows = 1, columns = 32, rc = FM_OK;
+    if (size && !cJSON_IsNull(size)) {
+        if (!cJSON_IsArray(size) || cJSON_GetArraySize(size) != 2)
+            return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
+                           FM_STORAGE_BLOCK_MAX);
+        rc = read_block(&rows, size->child, err);
+        if (!rc)
+            rc = read_block(&columns, size->child->next, err);
+    }
+    if (!rc && (rows != 1 || columns != 32))
+        rc = fm_fail(err, FM_ECONFIG,
+                     "mxfp8 in blocks of %d x %d is not supported (only 1 x 32); use the model's "
+                     "BF16 original, or dequantize it first",
+                     rows, columns);
+    if (!rc)
+        rc = check_word(json, "activation_scheme", "dynamic", "dynamic", err);
+    if (!rc)
+        rc = check_word(json, "fmt", "e4m3", "float8_e4m3fn", err);
+    return rc ? rc : check_word(json, "scale_fmt", "ue8m0", "ue8m0", err);
+}
+
+const struct fm_storage fm_mxfp8 = {.name = "mxfp8",
+                                    .method = "mxfp8",
+                                    .read = read_mxfp8,
+                                    .code = FM_CODE_E4M3,
+                                    .codes = FM_F8_E4M3,
+                                    .written = FM_BF16,
+                                    .exact = true,
+                                    .weight = ".weight",
+                                    .codes_end = ".weight",
+                                    .scale_end = ".weight_scale_inv",
+                                    .scale_dtypes = 1u << FM_F8_E8M0 | 1u << FM_U8};

@@ -1,0 +1,43 @@
+# Newer families as they are released: FP8 in blocks under the names of compressed-tensors, and experts in
+# INT4.  Scores are those of the float32 model of the same values, and exports compute it.  FP8 in blocks
+# under its own names: fp8.sh; MXFP8: minimax-m3.sh.
+here=$(dirname "$0")
+export PYTHONDONTWRITEBYTECODE=1
+numbers() {
+    sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
+        s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
+}
+rank() { # rank MODEL OUT [OPTION...]
+    fm-rank -q -m "$1" -t made/tokens.npy --device ref -f -o "$2" "${@:3}" >/dev/null 2>&1
+}
+check() { # check LAYOUT...: made has the scores of twin; its bundle, and exports of it
+    local group layout
+    group=$(fm-rank -n -m made -t made/tokens.npy 2>/dev/null | sed -n '/not kept/d; s/^codes.*groups of \([0-9]*\).*/\1/p')
+    rank made ranked
+    rank twin twin.fm --channel-group "${group:-1}"
+    cmp <(tar -xOf ranked ranking.safetensors) <(tar -xOf twin.fm ranking.safetensors) &&
+        echo "scores of the float32 twin, groups of ${group:-1}"
+    fm-train -q -m made -t made/tokens.npy --method saliency --budget-step 0.2 -f -o trained ranked >/dev/null 2>&1
+    fm-pack -q -m made -f -o family.fm trained | grep -E '^(stored|codes)'
+    fm-verify -q --function -m made -t made/tokens.npy family.fm | numbers
+    for layout; do
+        fm-pack -q --export out --budget 0.5 --layout "$layout" -f family.fm >/dev/null
+        fm-verify -q --function -t made/tokens.npy --against family.fm out | numbers
+        grep -oE '"quant_method": *"[a-z-]*"' out/config.json
+        rm -r out
+    done
+    rm -r made twin ranked twin.fm
+}
+for name in odd-laguna odd-glm5 odd-mimo odd-afmoe; do
+    echo "== $name, compressed-tensors' FP8 in blocks of 16 x 24"
+    python3 "$here/fp8.py" quantise "$GOLDEN/$name" made 16 24 compressed
+    python3 "$here/fp8.py" plain made twin F32
+    check uniform
+    echo "== $name, experts in compressed-tensors' INT4"
+    python3 "$here/codes.py" grow "$GOLDEN/$name" grown 48
+    python3 "$here/codes.py" resize grown wide 64
+    python3 "$here/rounded.py" integers wide made 16
+    python3 "$here/codes.py" plain made twin
+    rm -r grown wide
+    check uniform ragged
+done
