@@ -109,15 +109,13 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     struct fm_estimate estimate, *dry = cli->dry_run ? &estimate : NULL;
     struct fm_record_benchmark benchmark;
     struct fm_cli_text text;
-    int rc = fm_options_check(cli, EXPORTED, "for an exported directory", err);
-    if (!rc)
-        rc = read_benchmark(&benchmark, o, err);
-    if (!rc)
-        rc = fm_bench_exported(&cli->run, o->budgets, &o->how, dry, &e, err);
-    if (!rc && o->record && !cli->dry_run)
-        rc = record(cli, &e, &benchmark, err);
-    if (!rc)
-        rc = fm_cli_text_open(&text, err);
+    int rc = FM_OK;
+    if (fm_options_check(cli, EXPORTED, "for an exported directory", err) ||
+        read_benchmark(&benchmark, o, err) ||
+        fm_bench_exported(&cli->run, o->budgets, &o->how, dry, &e, err) ||
+        (o->record && !cli->dry_run && record(cli, &e, &benchmark, err)) ||
+        fm_cli_text_open(&text, err))
+        rc = err->code;
     if (!rc) {
         fm_results_exported(text.out, &e);
         rc = fm_cli_result(cli, &text, with_cost(fm_results_exported_json(&e), text.out, dry), err);
@@ -217,13 +215,15 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
         return exported(cli, o, err);
     if (fm_options_check(cli, FAMILY, "for a family; it is for an exported directory", err))
         return err->code;
-    int rc = fm_bench_quality(&cli->run, o->budgets, &o->how, dry, &q, err);
-    if (!rc && o->plot && !cli->dry_run)
-        rc = fm_cli_settle_side(
-            "--plot", o->plot,
-            fm_results_quality_plot(&q, o->over == 1, o->plot, cli->run.outputs.force, err), err);
-    if (!rc)
-        rc = fm_cli_text_open(&text, err);
+    int rc = FM_OK;
+    if (fm_bench_quality(&cli->run, o->budgets, &o->how, dry, &q, err) ||
+        (o->plot && !cli->dry_run &&
+         fm_cli_settle_side(
+             "--plot", o->plot,
+             fm_results_quality_plot(&q, o->over == 1, o->plot, cli->run.outputs.force, err),
+             err)) ||
+        fm_cli_text_open(&text, err))
+        rc = err->code;
     if (!rc) {
         fm_results_quality(text.out, &q);
         rc = fm_cli_result(cli, &text, with_cost(fm_results_quality_json(&q), text.out, dry), err);
@@ -294,13 +294,14 @@ static int kernels(const struct fm_cli *cli, const struct options *o, struct fm_
     k.stop = cli->run.stop;
     if (k.shape && k.family)
         return fm_fail(err, FM_EUSAGE, "--shape and --family both name a shape; use one");
-    int rc = fm_kernelbench_run(&k, cli->dry_run, &result, err);
-    if (!rc && o->plot && !cli->dry_run)
-        rc = fm_cli_settle_side(
-            "--plot", o->plot,
-            fm_results_kernels_plot(&result, o->plot, cli->run.outputs.force, err), err);
-    if (!rc)
-        rc = fm_cli_text_open(&text, err);
+    int rc = FM_OK;
+    if (fm_kernelbench_run(&k, cli->dry_run, &result, err) ||
+        (o->plot && !cli->dry_run &&
+         fm_cli_settle_side("--plot", o->plot,
+                            fm_results_kernels_plot(&result, o->plot, cli->run.outputs.force, err),
+                            err)) ||
+        fm_cli_text_open(&text, err))
+        rc = err->code;
     if (!rc) {
         fm_results_kernels(text.out, &result);
         rc = fm_cli_result(cli, &text, fm_results_kernels_json(&result), err);
@@ -341,11 +342,12 @@ static int report(const struct fm_cli *cli, const struct options *o, struct fm_e
     struct fm_page_options options = {.figures = o->figures, .context = (uint64_t)o->context};
     if (cli->operands < 2)
         return fm_fail(err, FM_EUSAGE, "report needs a BUNDLE, or - for standard input");
-    int rc = fm_page_make(&page, cli->run.inputs.stream, &options, err);
-    if (!rc && !cli->dry_run)
-        rc = fm_page_write(&page, cli->run.outputs.path, cli->run.outputs.force, err);
-    if (!rc)
-        rc = say_page(cli, &page, err);
+    int rc = FM_OK;
+    if (fm_page_make(&page, cli->run.inputs.stream, &options, err) ||
+        (!cli->dry_run &&
+         fm_page_write(&page, cli->run.outputs.path, cli->run.outputs.force, err)) ||
+        say_page(cli, &page, err))
+        rc = err->code;
     fm_page_release(&page);
     return rc;
 }

@@ -415,11 +415,10 @@ int fm_listing_print(const struct fm_cli *cli, const struct fm_listing_options *
     struct fm_listing_options o = *options;
     struct fm_list list;
     struct fm_cli_text text;
-    int rc = fm_list_read(&list, cli->run.inputs.stream, true, err);
-    if (!rc)
-        rc = settle(&o, &list, cli->run.inputs.stream, err);
-    if (!rc)
-        rc = fm_cli_text_open(&text, err);
+    int rc = FM_OK;
+    if (fm_list_read(&list, cli->run.inputs.stream, true, err) ||
+        settle(&o, &list, cli->run.inputs.stream, err) || fm_cli_text_open(&text, err))
+        rc = err->code;
     if (!rc && table(text.out, &list, &o, err)) {
         fm_cli_text_drop(&text);
         rc = err->code;

@@ -235,14 +235,9 @@ static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
 static int replace(struct fm_outdir *d, struct fm_err *err)
 {
     struct fm_err unused = {0};
-    int rc = check_same(d, d->path, err);
-    if (!rc)
-        rc = check_target(d->path, d->force, err);
-    if (!rc)
-        rc = exchange(d, err);
-    if (rc)
-        return rc;
-    rc = check_same(d, d->temp, err);
+    if (check_same(d, d->path, err) || check_target(d->path, d->force, err) || exchange(d, err))
+        return err->code;
+    int rc = check_same(d, d->temp, err);
     if (!rc)
         rc = check_directory(d->temp, d->path, d->force, err);
     if (!rc)

@@ -326,11 +326,11 @@ static int read_payload(struct fm_oms_envelope *e, const cJSON *envelope, struct
 {
     const char *text = NULL;
     unsigned char *payload = NULL;
-    int rc = fm_json_get_string(envelope, "payload", &text, err);
-    if (!rc)
-        rc = decode_base64(&payload, &e->payload_size, text, "payload", err);
-    if (!rc)
-        rc = encode_pae(&e->pae, &e->pae_size, payload, e->payload_size, err);
+    int rc = FM_OK;
+    if (fm_json_get_string(envelope, "payload", &text, err) ||
+        decode_base64(&payload, &e->payload_size, text, "payload", err) ||
+        encode_pae(&e->pae, &e->pae_size, payload, e->payload_size, err))
+        rc = err->code;
     free(payload);
     return rc;
 }
@@ -401,12 +401,8 @@ static int check_root(struct fm_oms *m, const cJSON *subject, struct fm_err *err
 {
     char hex[FM_SHA256_HEX];
     const cJSON *digests;
-    int rc = get_object(&digests, subject, "digest", NULL, err);
-    if (!rc)
-        rc = compute_root(hex, m, err);
-    if (!rc)
-        rc = check_word(digests, "sha256", hex, FM_EFORMAT, err);
-    if (rc)
+    if (get_object(&digests, subject, "digest", NULL, err) || compute_root(hex, m, err) ||
+        check_word(digests, "sha256", hex, FM_EFORMAT, err))
         return fm_within(err, "'subject'");
     fm_names_sort(m->resource, m->resources, sizeof *m->resource);
     const char *twin = fm_names_twin(m->resource, m->resources, sizeof *m->resource);

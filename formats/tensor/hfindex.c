@@ -80,12 +80,8 @@ static int parse_entry(struct making *m, struct fm_err *err)
     m->text += strlen(e->tensor) + 1;
     char *name = x->text + m->text;
     bool kept = false;
-    rc = fm_json_expect(&m->j, ':', err);
-    if (!rc)
-        rc = fm_json_string(&m->j, name, NAME_MAX + 1, err);
-    if (!rc)
-        rc = enter_shard(x, name, &e->shard, &kept, err);
-    if (rc)
+    if (fm_json_expect(&m->j, ':', err) || fm_json_string(&m->j, name, NAME_MAX + 1, err) ||
+        enter_shard(x, name, &e->shard, &kept, err))
         return fm_within(err, "tensor '%s'", e->tensor);
     if (kept)
         m->text += strlen(name) + 1;

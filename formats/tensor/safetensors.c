@@ -254,12 +254,9 @@ static int add_pair(struct header *h, struct fm_err *err)
     if (FM_GROW(st->metadata, h->pairs_capacity, 2 * h->pairs + 3, "metadata", err))
         return err->code;
     const char **pair = st->metadata + 2 * h->pairs;
-    int rc = keep_text(h, FM_ST_NAME_BYTES_MAX + 1, true, &pair[0], err);
-    if (!rc)
-        rc = fm_json_expect(&h->j, ':', err);
-    if (!rc)
-        rc = keep_text(h, FM_ST_ENTRY_BYTES_MAX, false, &pair[1], err);
-    if (rc)
+    if (keep_text(h, FM_ST_NAME_BYTES_MAX + 1, true, &pair[0], err) ||
+        fm_json_expect(&h->j, ':', err) ||
+        keep_text(h, FM_ST_ENTRY_BYTES_MAX, false, &pair[1], err))
         return explain(h, err);
     h->pairs++;
     pair[2] = NULL;

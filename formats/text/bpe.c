@@ -129,17 +129,13 @@ int fm_bpe_add_merge(struct fm_bpe *b, const char *left, size_t left_size, const
 {
     uint64_t l = 0, r = 0, both = 0;
     struct fm_text joined = {0};
-    int rc = FM_GROW(b->merge, b->merge_capacity, b->merges + 1, "a vocabulary", err);
-    if (!rc)
-        rc = find_part(b, &l, left, left_size, err);
-    if (!rc)
-        rc = find_part(b, &r, right, right_size, err);
-    if (rc)
-        return rc;
+    if (FM_GROW(b->merge, b->merge_capacity, b->merges + 1, "a vocabulary", err) ||
+        find_part(b, &l, left, left_size, err) || find_part(b, &r, right, right_size, err))
+        return err->code;
     fm_text_add(&joined, left, left_size);
     fm_text_add(&joined, right, right_size);
-    rc = joined.failed ? fm_fail(err, FM_ENOMEM, "no memory for a merge")
-                       : find_part(b, &both, joined.data, joined.size, err);
+    int rc = joined.failed ? fm_fail(err, FM_ENOMEM, "no memory for a merge")
+                           : find_part(b, &both, joined.data, joined.size, err);
     free(joined.data);
     if (!rc) {
         b->merge[b->merges] = (struct fm_bpe_merge){

@@ -73,12 +73,9 @@ static int check_beginning(const struct fm_documents *d, struct fm_err *err)
 int fm_documents_open(struct fm_documents *d, const char *path, bool blocks, struct fm_err *err)
 {
     *d = (struct fm_documents){.file.fd = -1, .blocks = blocks};
-    int rc = fm_input_open(&d->file, path, err);
-    if (!rc)
-        rc = fill(d, err);
-    if (!rc)
-        rc = check_beginning(d, err);
-    if (rc) {
+    int rc = FM_OK;
+    if (fm_input_open(&d->file, path, err) || fill(d, err) || check_beginning(d, err)) {
+        rc = err->code;
         fm_documents_close(d);
         return rc;
     }

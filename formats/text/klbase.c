@@ -99,12 +99,11 @@ int fm_klbase_create(struct fm_klbase_writer *w, const char *path, bool force,
 {
     const int32_t head[3] = {shape->n_ctx, shape->vocabulary, shape->chunks};
     w->shape = *shape;
-    int rc = fm_output_open(&w->out, path, true, force, err);
-    if (!rc)
-        rc = fm_output_reserve(&w->out, fm_klbase_bytes(shape), err);
-    if (!rc)
-        rc = fm_output_write_at(&w->out, 0, MAGIC, MAGIC_BYTES, err);
-    return rc ? rc : fm_output_write_at(&w->out, MAGIC_BYTES, head, sizeof head, err);
+    if (fm_output_open(&w->out, path, true, force, err) ||
+        fm_output_reserve(&w->out, fm_klbase_bytes(shape), err) ||
+        fm_output_write_at(&w->out, 0, MAGIC, MAGIC_BYTES, err))
+        return err->code;
+    return fm_output_write_at(&w->out, MAGIC_BYTES, head, sizeof head, err);
 }
 
 int fm_klbase_put_tokens(struct fm_klbase_writer *w, int32_t chunk, const int32_t *ids,

@@ -197,13 +197,10 @@ static int read_megatron(struct fm_tokens *t, struct fm_file *idx, struct fm_err
     if (!m)
         return FM_ENOMEM;
     m->idx = *idx;
-    int rc = read_header(m, t, err);
-    if (!rc)
-        rc = check_sequences(m, t, err);
-    if (!rc)
-        rc = check_documents(m, err);
-    if (!rc)
-        rc = check_modes(m, err);
+    int rc = FM_OK;
+    if (read_header(m, t, err) || check_sequences(m, t, err) || check_documents(m, err) ||
+        check_modes(m, err))
+        rc = err->code;
     free(m);
     return rc;
 }

@@ -485,17 +485,12 @@ int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, str
     struct fm_json j;
     fm_json_init(&j, text, size);
     j.text_keys = true; /* the keys of the vocabulary are token texts */
-    int rc = fm_jsonparts_read(&j, p, PARTS, "it", err);
-    if (!rc)
-        rc = fm_json_end(&j, err);
-    if (!rc)
-        rc = check_whole(p, err);
-    if (!rc)
-        rc = read_component(t, &p[NORMALIZER], read_normalizer, err);
-    if (!rc)
-        rc = read_component(t, &p[PRE], read_pre_tokenizer, err);
-    if (!rc)
-        rc = read_component(t, &p[POST], read_post_processor, err);
+    int rc = FM_OK;
+    if (fm_jsonparts_read(&j, p, PARTS, "it", err) || fm_json_end(&j, err) || check_whole(p, err) ||
+        read_component(t, &p[NORMALIZER], read_normalizer, err) ||
+        read_component(t, &p[PRE], read_pre_tokenizer, err) ||
+        read_component(t, &p[POST], read_post_processor, err))
+        rc = err->code;
     fm_json_init(&j, text, size);
     if (!rc)
         rc = fm_tokenizer_read_model(t, fm_jsonparts_window(&j, &p[MODEL]), err);

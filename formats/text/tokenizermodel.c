@@ -40,14 +40,10 @@ static int add_line(struct fm_bpe *bpe, char *line, struct fm_err *err)
 static int add_pair(struct fm_bpe *bpe, struct fm_json *j, char *left, char *right,
                     struct fm_err *err)
 {
-    int rc = fm_json_text(j, left, WORD_MAX, err);
-    if (!rc)
-        rc = fm_json_expect(j, ',', err);
-    if (!rc)
-        rc = fm_json_text(j, right, WORD_MAX, err);
-    if (!rc)
-        rc = fm_json_expect(j, ']', err);
-    return rc ? rc : fm_bpe_add_merge(bpe, left, strlen(left), right, strlen(right), err);
+    if (fm_json_text(j, left, WORD_MAX, err) || fm_json_expect(j, ',', err) ||
+        fm_json_text(j, right, WORD_MAX, err) || fm_json_expect(j, ']', err))
+        return err->code;
+    return fm_bpe_add_merge(bpe, left, strlen(left), right, strlen(right), err);
 }
 
 static int read_merges(struct fm_bpe *bpe, struct fm_json j, struct fm_err *err)
@@ -123,20 +119,13 @@ int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct
                                          {.key = "merges"}};
     struct fm_json j = whole;
     j.text_keys = true; /* the keys of the vocabulary are token texts */
-    int rc = fm_jsonparts_read(&j, p, MODEL_PARTS, "the model", err);
-    if (!rc)
-        rc = check_model(p, err);
-    if (!rc)
-        rc = read_bool(&t->bpe.fuse_unknown, &p[FUSE], err);
-    if (!rc)
-        rc = read_bool(&t->bpe.byte_fallback, &p[FALLBACK], err);
-    if (!rc)
-        rc = read_bool(&t->bpe.ignore_merges, &p[IGNORE], err);
-    if (!rc)
-        rc = read_vocabulary(&t->bpe, fm_jsonparts_window(&whole, &p[VOCAB]), err);
-    if (!rc)
-        rc = read_unknown(t, &whole, &p[UNK], err);
-    if (!rc)
-        rc = read_merges(&t->bpe, fm_jsonparts_window(&whole, &p[MERGES]), err);
-    return rc ? rc : fm_bpe_finish(&t->bpe, err);
+    if (fm_jsonparts_read(&j, p, MODEL_PARTS, "the model", err) || check_model(p, err) ||
+        read_bool(&t->bpe.fuse_unknown, &p[FUSE], err) ||
+        read_bool(&t->bpe.byte_fallback, &p[FALLBACK], err) ||
+        read_bool(&t->bpe.ignore_merges, &p[IGNORE], err) ||
+        read_vocabulary(&t->bpe, fm_jsonparts_window(&whole, &p[VOCAB]), err) ||
+        read_unknown(t, &whole, &p[UNK], err) ||
+        read_merges(&t->bpe, fm_jsonparts_window(&whole, &p[MERGES]), err))
+        return err->code;
+    return fm_bpe_finish(&t->bpe, err);
 }

@@ -194,13 +194,10 @@ int fm_baseline_run(const struct fm_run_options *run, const struct fm_baseline_o
 {
     struct fm_contest c = {.run = run, .options = options, .table = table};
     *table = (struct fm_baseline_table){0};
-    int rc = choose_rows(table, run, options->only, err);
-    if (!rc)
-        rc = open_config(&c, err);
-    if (!rc)
-        rc = choose_budgets(table, &c.config, options->budgets, err);
-    if (!rc)
-        rc = fm_contest_check(&c, err);
+    int rc = FM_OK;
+    if (choose_rows(table, run, options->only, err) || open_config(&c, err) ||
+        choose_budgets(table, &c.config, options->budgets, err) || fm_contest_check(&c, err))
+        rc = err->code;
     if (rc || plan)
         goto out;
     choose_until(&c);

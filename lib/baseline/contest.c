@@ -87,11 +87,10 @@ static int rank_by(struct fm_contest *c, enum fm_criterion criterion, struct fm_
     ranking_at(c, criterion, path);
     if (c->ranked[criterion].seconds > 0)
         return FM_OK;
-    int rc = fm_methods_rank(run_of(c), path, criterion, &c->ranked[criterion], err);
-    if (!rc)
-        rc = fm_bundle_open(&b, path, err);
-    if (!rc)
-        rc = fm_ranking_open(&c->ranking[criterion], &b, err);
+    int rc = FM_OK;
+    if (fm_methods_rank(run_of(c), path, criterion, &c->ranked[criterion], err) ||
+        fm_bundle_open(&b, path, err) || fm_ranking_open(&c->ranking[criterion], &b, err))
+        rc = err->code;
     fm_bundle_close(&b);
     return rc;
 }
@@ -347,11 +346,10 @@ static int measure_stream(struct match *s, struct fm_baseline_row *row, const st
     struct fm_adapter adapter = {0};
     bool adapted = fm_bundle_find(b, FM_MEMBER_ADAPTER) != NULL;
     add_family(s, family);
-    int rc = fm_ranking_open(&ranking, b, err);
-    if (!rc && adapted)
-        rc = fm_lorafile_open(&adapter, b, err);
-    if (!rc)
-        rc = measure_row(s, row, ranking.order, adapted ? &adapter : NULL, err);
+    int rc = FM_OK;
+    if (fm_ranking_open(&ranking, b, err) || (adapted && fm_lorafile_open(&adapter, b, err)) ||
+        measure_row(s, row, ranking.order, adapted ? &adapter : NULL, err))
+        rc = err->code;
     if (adapted)
         fm_adapter_release(&adapter);
     fm_ranking_release(&ranking);
@@ -379,15 +377,11 @@ static int open_file(struct fm_bundle *b, struct fm_budgets *budgets, const stru
                      const char *path, struct fm_err *err)
 {
     struct fm_hfdir dir = {0};
-    int rc = fm_stage_open(b, path, FM_MEMBER_MASKS, err);
-    if (!rc)
-        rc = fm_hfdir_open(&dir, c->run->inputs.model, err);
-    if (!rc)
-        rc = fm_stage_model_check(b, &dir, err);
-    if (!rc)
-        rc = fm_budgets_open(budgets, b, err);
-    if (!rc)
-        rc = check_family(c, &budgets->masks, path, err);
+    int rc = FM_OK;
+    if (fm_stage_open(b, path, FM_MEMBER_MASKS, err) ||
+        fm_hfdir_open(&dir, c->run->inputs.model, err) || fm_stage_model_check(b, &dir, err) ||
+        fm_budgets_open(budgets, b, err) || check_family(c, &budgets->masks, path, err))
+        rc = err->code;
     fm_hfdir_close(&dir);
     return rc;
 }

@@ -130,16 +130,10 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
 static int time_round(struct fm_bench_io *r, const struct place *p,
                       const struct fm_run_options *run, struct fm_err *err)
 {
-    int rc = time_pack(r, p, *run, err);
-    if (!rc)
-        rc = time_programs(r, p, err);
-    if (!rc)
-        rc = time_export(r, p, *run, err);
-    if (!rc)
-        rc = time_verify(&r->verify, p->bundle, NULL, run, err);
-    if (!rc)
-        rc = time_verify(&r->verify_export, p->export, p->bundle, run, err);
-    return rc;
+    if (time_pack(r, p, *run, err) || time_programs(r, p, err) || time_export(r, p, *run, err) ||
+        time_verify(&r->verify, p->bundle, NULL, run, err))
+        return err->code;
+    return time_verify(&r->verify_export, p->export, p->bundle, run, err);
 }
 
 int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,

@@ -147,11 +147,10 @@ static int open_family(struct fm_kernelcase *c, const struct fm_kernelbench_opti
     struct fm_bundle bundle = {0};
     struct fm_budgets masks = {0};
     struct fm_stage_model model;
-    int rc = fm_stage_open(&bundle, o->family, FM_MEMBER_MASKS, err);
-    if (!rc)
-        rc = fm_stage_model_read(&model, &bundle, err);
-    if (!rc)
-        rc = fm_budgets_open(&masks, &bundle, err);
+    int rc = FM_OK;
+    if (fm_stage_open(&bundle, o->family, FM_MEMBER_MASKS, err) ||
+        fm_stage_model_read(&model, &bundle, err) || fm_budgets_open(&masks, &bundle, err))
+        rc = err->code;
     if (!rc) {
         c->layer.H = model.H;
         c->I = model.I;

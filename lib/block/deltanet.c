@@ -94,14 +94,10 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     if (!c->deltanet)
         return err->code;
     c->deltanet->packed = o->packed;
-    int rc = fm_keys_size(&width, keys->json, "head_dim", FM_HEAD_DIM_MAX, err);
-    if (!rc)
-        rc = fm_gqa.read(c, &o->full, keys, err);
-    if (!rc)
-        rc = read_types(c, keys->json, err);
-    if (!rc)
-        rc = read_heads(c->deltanet, keys->json, err);
-    return rc;
+    if (fm_keys_size(&width, keys->json, "head_dim", FM_HEAD_DIM_MAX, err) ||
+        fm_gqa.read(c, &o->full, keys, err) || read_types(c, keys->json, err))
+        return err->code;
+    return read_heads(c->deltanet, keys->json, err);
 }
 
 /* ---- tensors ---- */

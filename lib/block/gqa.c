@@ -169,19 +169,13 @@ static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct
     bool use = o->window;
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(keys->json, "sliding_window");
     int64_t window = said ? 0 : o->usual_window;
-    int rc = fm_json_opt_int(keys->json, "sliding_window", 0, EXACT_MAX, &window, err);
-    if (!rc && o->before_key)
-        rc = read_before(&window, o->before_key, keys->json, err);
-    if (!rc && !o->alternates)
-        rc = fm_json_opt_bool(keys->json, "use_sliding_window", &use, err);
-    if (!rc && !o->other_layers)
-        rc = read_layer_types(g, c, o, keys->json, err);
-    if (!rc && o->pattern_key)
-        rc = check_pattern(g, c, o->pattern_key, keys->json, err);
-    if (!rc && o->alternates)
-        rc = check_window(g, c, window, err);
-    if (rc)
-        return rc;
+    if (fm_json_opt_int(keys->json, "sliding_window", 0, EXACT_MAX, &window, err) ||
+        (o->before_key && read_before(&window, o->before_key, keys->json, err)) ||
+        (!o->alternates && fm_json_opt_bool(keys->json, "use_sliding_window", &use, err)) ||
+        (!o->other_layers && read_layer_types(g, c, o, keys->json, err)) ||
+        (o->pattern_key && check_pattern(g, c, o->pattern_key, keys->json, err)) ||
+        (o->alternates && check_window(g, c, window, err)))
+        return err->code;
     g->window = use && window < c->T_max ? (int)window : 0;
     if (g->window > 0 && !o->window)
         return fm_fail(err, FM_ECONFIG,
@@ -317,11 +311,11 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     struct fm_gqa *g = c->gqa = fm_alloc(1, sizeof *g, "what attention reads of config.json", err);
     if (!g)
         return err->code;
-    int rc = read_heads(c, keys->json, err);
-    if (!rc && o->heads_key)
-        rc = read_layer_heads(c, o->heads_key, keys->json, err);
-    if (!rc)
-        rc = read_values(g, o, keys->json, err);
+    int rc = FM_OK;
+    if (read_heads(c, keys->json, err) ||
+        (o->heads_key && read_layer_heads(c, o->heads_key, keys->json, err)) ||
+        read_values(g, o, keys->json, err))
+        rc = err->code;
     g->sinks = o->sinks;
     g->window_sinks = o->window_sinks;
     g->gated = o->gated;

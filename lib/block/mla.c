@@ -150,13 +150,10 @@ static int read_indexer(struct fm_config *c, const struct fm_mla_options *o, con
 {
     struct fm_mla *m = c->mla;
     int topk = 0;
-    int rc = fm_keys_size(&topk, json, "index_topk", FM_POSITIONS_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&m->index_heads, json, "index_n_heads", FM_HEADS_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&m->index_width, json, "index_head_dim", FM_HEAD_DIM_MAX, err);
-    if (rc)
-        return rc;
+    if (fm_keys_size(&topk, json, "index_topk", FM_POSITIONS_MAX, err) ||
+        fm_keys_size(&m->index_heads, json, "index_n_heads", FM_HEADS_MAX, err) ||
+        fm_keys_size(&m->index_width, json, "index_head_dim", FM_HEAD_DIM_MAX, err))
+        return err->code;
     if (m->q_rank == 0)
         return fm_fail(
             err, FM_ECONFIG,
@@ -179,17 +176,12 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     struct fm_mla *m = c->mla = fm_alloc(1, sizeof *m, "what attention reads of config.json", err);
     if (!m)
         return err->code;
-    int rc = read_heads(c, keys->json, err);
-    if (!rc)
-        rc = read_ranks(m, keys->json, err);
-    if (!rc)
-        rc = fm_json_opt_bool(keys->json, "attention_bias", &m->bias, err);
-    if (!rc)
-        rc = fm_rope_whole(keys, err);
-    if (!rc)
-        rc = fm_rope_read(&m->rope, c, m->R, &o->rope, keys, err);
-    if (!rc && o->indexer)
-        rc = read_indexer(c, o, keys->json, err);
+    int rc = FM_OK;
+    if (read_heads(c, keys->json, err) || read_ranks(m, keys->json, err) ||
+        fm_json_opt_bool(keys->json, "attention_bias", &m->bias, err) || fm_rope_whole(keys, err) ||
+        fm_rope_read(&m->rope, c, m->R, &o->rope, keys, err) ||
+        (o->indexer && read_indexer(c, o, keys->json, err)))
+        rc = err->code;
     m->rope.pairs = true;
     if (!rc && o->interleave_key)
         rc = fm_json_opt_bool(keys->json, "rope_interleave", &m->rope.pairs, err);

@@ -211,16 +211,13 @@ static int export(const struct fm_run_options *run, const struct fm_export_optio
 {
     struct fm_opened opened = {0};
     struct fm_exportplan p = {0};
-    int rc = fm_exportplan_check(options, err);
-    if (!rc)
-        rc = fm_opened_open(&opened, run->inputs.stream ? run->inputs.stream : "-",
-                            FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err);
-    if (!rc)
-        rc = fm_exportplan_check_parts(options, &opened, err);
-    if (!rc)
-        rc = fm_exportplan_begin(&p, &opened, options, err);
-    if (!rc)
-        rc = plan(&p, run, report, err);
+    int rc = FM_OK;
+    if (fm_exportplan_check(options, err) ||
+        fm_opened_open(&opened, run->inputs.stream ? run->inputs.stream : "-",
+                       FM_OPENED_WEIGHTS | (options->no_check ? 0 : FM_OPENED_CHECKSUMS), err) ||
+        fm_exportplan_check_parts(options, &opened, err) ||
+        fm_exportplan_begin(&p, &opened, options, err) || plan(&p, run, report, err))
+        rc = err->code;
     if (!rc && same)
         rc = compare_texts(same, &p, run->outputs.path, err);
     else if (!rc)

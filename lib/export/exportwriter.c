@@ -470,12 +470,11 @@ static int stream_header(struct writer *w, size_t i, struct fm_err *err)
     const char *header = NULL;
     size_t member_bytes = 0, size = (size_t)f->header_bytes;
     bool last = i + 1 == w->plan->files;
-    int rc = fm_archive_header(member, &member_bytes, f->name, f->bytes, err);
-    if (!rc)
-        rc = fm_output_write(&w->out, member, member_bytes, err);
-    if (!rc)
-        rc = last ? last_text(w, &owned, err)
-                  : fm_exportplan_header(w->plan, i, &header, &owned, err);
+    int rc = FM_OK;
+    if (fm_archive_header(member, &member_bytes, f->name, f->bytes, err) ||
+        fm_output_write(&w->out, member, member_bytes, err) ||
+        (last ? last_text(w, &owned, err) : fm_exportplan_header(w->plan, i, &header, &owned, err)))
+        rc = err->code;
     if (!rc && last) {
         header = owned;
         size = (size_t)f->bytes;
@@ -497,11 +496,10 @@ static int stream_file(struct writer *w, size_t i, struct fm_err *err)
     if (!fm_archive_name_ok(f->name))
         return fm_fail(err, FM_ECONFIG, "file name '%s' cannot be written to a tar stream",
                        f->name);
-    int rc = cut(&piece, &pieces, w->plan, f, true, err);
-    if (!rc)
-        rc = stream_header(w, i, err);
-    if (!rc)
-        rc = stream_pieces(w, piece, pieces, err);
+    int rc = FM_OK;
+    if (cut(&piece, &pieces, w->plan, f, true, err) || stream_header(w, i, err) ||
+        stream_pieces(w, piece, pieces, err))
+        rc = err->code;
     if (!rc && i + 1 < w->plan->files)
         entry_of(w, i)->digest = fm_hasher_done(w->whole);
     if (!rc)

@@ -530,13 +530,12 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
     struct fm_mark mark = fm_scratch_mark();
     void *raw = fm_scratch(bytes), *scale = fm_scratch((size_t)at.scale->size);
     struct fm_scales scales;
-    int rc = fm_file_read(file, at.tensor->offset + first * bits / 8, raw, bytes, err);
-    if (!rc)
-        rc = fm_file_read(file, at.scale->offset, scale, (size_t)at.scale->size, err);
-    if (!rc && first == 0)
-        rc = check_whole(p, t->from, err) ? err->code : check_whole(p, t->scale, err);
-    if (!rc && first == 0 && t->factor)
-        rc = check_whole(p, t->factor, err);
+    int rc = FM_OK;
+    if (fm_file_read(file, at.tensor->offset + first * bits / 8, raw, bytes, err) ||
+        fm_file_read(file, at.scale->offset, scale, (size_t)at.scale->size, err) ||
+        (first == 0 && (check_whole(p, t->from, err) || check_whole(p, t->scale, err))) ||
+        (first == 0 && t->factor && check_whole(p, t->factor, err)))
+        rc = err->code;
     float factor = 1;
     if (!rc && fm_stored_factor(&factor, &at, err))
         rc = fm_within(err, "%s", file->path);

@@ -166,11 +166,10 @@ static int check_groups(const struct fm_opened *o, struct fm_err *err)
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
 {
     struct fm_stage_model model;
-    int rc = fm_stage_model_read(&model, &o->bundle, err);
-    if (!rc)
-        rc = read_config(o, err);
-    if (!rc)
-        rc = fm_budgets_open(&o->budgets, &o->bundle, err);
+    int rc = FM_OK;
+    if (fm_stage_model_read(&model, &o->bundle, err) || read_config(o, err) ||
+        fm_budgets_open(&o->budgets, &o->bundle, err))
+        rc = err->code;
     if (!rc) {
         o->dtype = model.dtype;
         rc = fm_packed_read(&o->packed, &o->bundle, &o->config, err);

@@ -216,19 +216,17 @@ static int check_products(const struct fm_config *c, struct fm_err *err)
 static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const struct fm_model_family *f = c->family;
+    const char *eps_key = f->eps_key ? f->eps_key : "rms_norm_eps";
     double eps = f->eps;
     c->tied = f->tied;
-    int rc = fm_keys_size(&c->V, json, "vocab_size", FM_VOCABULARY_MAX, err);
-    if (!rc)
-        rc = fm_keys_size_opt(&c->T_max, json, "max_position_embeddings", FM_POSITIONS_MAX, err);
-    if (!rc)
-        rc = fm_json_opt_double(json, f->eps_key ? f->eps_key : "rms_norm_eps", 0, 1, &eps, err);
-    if (!rc)
-        rc = fm_json_opt_bool(json, "tie_word_embeddings", &c->tied, err);
-    if (!rc && f->tied_key)
-        rc = fm_json_opt_bool(json, f->tied_key, &c->tied, err);
-    if (!rc && f->head_bias)
-        rc = fm_json_opt_bool(json, "lm_head_bias", &c->head_bias, err);
+    int rc = FM_OK;
+    if (fm_keys_size(&c->V, json, "vocab_size", FM_VOCABULARY_MAX, err) ||
+        fm_keys_size_opt(&c->T_max, json, "max_position_embeddings", FM_POSITIONS_MAX, err) ||
+        fm_json_opt_double(json, eps_key, 0, 1, &eps, err) ||
+        fm_json_opt_bool(json, "tie_word_embeddings", &c->tied, err) ||
+        (f->tied_key && fm_json_opt_bool(json, f->tied_key, &c->tied, err)) ||
+        (f->head_bias && fm_json_opt_bool(json, "lm_head_bias", &c->head_bias, err)))
+        rc = err->code;
     c->eps = (float)eps;
     c->T_exact = c->T_max;
     return rc;

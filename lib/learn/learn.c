@@ -44,14 +44,12 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
     size_t X = (size_t)c->M * (size_t)c->E;
     int micro = fm_sweep_micro(n->batch, n->task->calib.T), samples = n->options->samples;
     n->size = fm_granularity_size(n->options->granularity, c->M, c->E);
-    int rc = fm_logits_init(&n->logits, n->actions, (int)X / n->size, err);
-    if (!rc)
-        rc = alloc_scratch(n, X, err);
-    if (!rc)
-        rc = start_logits(n, X, err);
-    if (!rc)
-        rc = fm_task_sweep(&n->sweep, n->task, n->batch / micro, micro * n->task->calib.T,
-                           samples + 1, err);
+    int rc = FM_OK;
+    if (fm_logits_init(&n->logits, n->actions, (int)X / n->size, err) || alloc_scratch(n, X, err) ||
+        start_logits(n, X, err) ||
+        fm_task_sweep(&n->sweep, n->task, n->batch / micro, micro * n->task->calib.T, samples + 1,
+                      err))
+        rc = err->code;
     if (!rc)
         fm_task_warn_idle(n->task, n->batch / micro, micro * n->task->calib.T);
     if (!rc)

@@ -389,14 +389,13 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     uint64_t sums = sums_bytes(s, group), kept;
     task->memory = task->memory > sums ? task->memory - sums : 0;
     task->cut = group_of(task, batch, batches);
-    int rc = kept_bytes(&kept, s, batch, batches, err);
+    if (kept_bytes(&kept, s, batch, batches, err))
+        return err->code;
     task->memory -= kept;
     s->whole = kept > 0;
-    if (!rc)
-        rc = fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err);
-    if (rc)
-        return rc;
-    rc = take_sums(s, sweep, err);
+    if (fm_task_sweep(&sweep, task, group, batch * task->calib.T, 1, err))
+        return err->code;
+    int rc = take_sums(s, sweep, err);
     if (!rc)
         rc = take_group(s, batch, group, err);
     rc = fm_comm_agree(task->run->machine.comm, rc, err);
@@ -472,20 +471,20 @@ static int write_stream(struct scorer *s, enum fm_rank_order order, int batch,
     void *data = NULL;
     size_t size = 0;
     struct fm_weightsum sums;
-    int rc = fm_model_sums(task->model, &sums, task->run->stop, err);
-    if (!rc)
-        rc = fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
-                                     &sums, err);
-    if (!rc)
-        rc = fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err);
-    if (!rc) {
-        cJSON *manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
-        record(manifest, s, order, batch, report);
-        struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
-        rc = fm_stage_write(task->run, FM_STAGE_RANK, manifest, NULL, &task->dir, &member, 1, err);
-    } else {
+    int rc = FM_OK;
+    if (fm_model_sums(task->model, &sums, task->run->stop, err) ||
+        fm_stage_model_identity(&model, &task->dir, task->config, fm_model_dtype(task->model),
+                                &sums, err) ||
+        fm_ranking_pack(s->ranking, task->config->moe, &data, &size, err)) {
         cJSON_Delete(model);
+        rc = err->code;
+        goto out;
     }
+    cJSON *manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
+    record(manifest, s, order, batch, report);
+    struct fm_stage_member member = {FM_MEMBER_RANKING, data, size};
+    rc = fm_stage_write(task->run, FM_STAGE_RANK, manifest, NULL, &task->dir, &member, 1, err);
+out:
     free(data);
     return rc;
 }
@@ -554,22 +553,19 @@ static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order
     struct fm_stage_member member = {.name = FM_MEMBER_RANKING};
     struct fm_stage_parts parts = {0};
     struct fm_bundle_sizes sizes = {0};
-    cJSON *model = NULL, *manifest = NULL;
+    cJSON *model = NULL;
     char dropped[FM_STAGE_DROPPED_BYTES];
     if (task->run->outputs.if_changed)
         memset(longest.uptodate.inputs, '0', FM_DIGEST_HEX - 1);
-    int rc =
-        fm_stage_model_identity(&model, &task->dir, c, fm_model_dtype(task->model), &sums, err);
-    if (!rc)
-        manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
-    if (!rc)
-        record(manifest, s, order, batch_of(task->run), &longest);
-    if (!rc)
-        rc = fm_ranking_size(s->ranking, c->moe, &member.size, err);
-    if (!rc)
-        rc = fm_stage_parts_collect(&parts, FM_STAGE_RANK, NULL, &task->dir, &member, 1, err);
-    if (!rc)
-        rc = fm_bundle_size(&sizes, 0, manifest, parts.part, parts.parts, err);
+    if (fm_stage_model_identity(&model, &task->dir, c, fm_model_dtype(task->model), &sums, err))
+        return err->code;
+    cJSON *manifest = fm_stage_manifest(FM_STAGE_RANK, NULL, model, dropped);
+    record(manifest, s, order, batch_of(task->run), &longest);
+    int rc = FM_OK;
+    if (fm_ranking_size(s->ranking, c->moe, &member.size, err) ||
+        fm_stage_parts_collect(&parts, FM_STAGE_RANK, NULL, &task->dir, &member, 1, err) ||
+        fm_bundle_size(&sizes, 0, manifest, parts.part, parts.parts, err))
+        rc = err->code;
     *bytes = sizes.all;
     fm_stage_parts_release(&parts);
     cJSON_Delete(manifest);
@@ -718,13 +714,9 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     struct fm_estimate estimate;
     int batch = batch_of(task->run), batches, group;
     int H = options->means ? c->H : 0;
-    int rc = choose_group(&group, options->group, task->model, err);
-    if (!rc)
-        rc = check_means(options, c, err);
-    if (!rc)
-        rc = count_batches(&batches, task, err);
-    if (rc)
-        return rc;
+    if (choose_group(&group, options->group, task->model, err) || check_means(options, c, err) ||
+        count_batches(&batches, task, err))
+        return err->code;
     *s->ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .H = H, .group = group};
     fm_task_plan(&estimate, task, estimate_scores, &(struct planned){s, batches});
     if (fm_comm_rank(task->run->machine.comm) == 0 &&
@@ -755,32 +747,27 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
         n += snprintf(text + n, sizeof text - (size_t)n, " group %d", group);
     if (options->means)
         snprintf(text + n, sizeof text - (size_t)n, " means");
-    rc = fm_task_params(task, &s->params, text, err);
-    if (!rc)
-        rc = fm_uptodate_check(&report->uptodate, task->run,
-                               &(struct fm_uptodate_inputs){TOOL, &s->params, order_name(order),
-                                                            NULL, &task->dir, true},
-                               err);
-    if (rc || report->uptodate.is)
-        return rc;
-    if (!rc)
-        rc = fm_ranking_init(s->ranking, c->M, c->E, c->I, err);
+    if (fm_task_params(task, &s->params, text, err) ||
+        fm_uptodate_check(&report->uptodate, task->run,
+                          &(struct fm_uptodate_inputs){TOOL, &s->params, order_name(order), NULL,
+                                                       &task->dir, true},
+                          err))
+        return err->code;
+    if (report->uptodate.is)
+        return FM_OK;
+    if (fm_ranking_init(s->ranking, c->M, c->E, c->I, err))
+        return err->code;
     s->ranking->group = group;
-    if (!rc)
-        rc = take_means(s, H, err);
-    if (!rc)
-        rc = resume(s, batches, err);
+    if (take_means(s, H, err) || resume(s, batches, err))
+        return err->code;
     report->resumed = (int)s->next;
-    if (!rc)
-        rc = score_all(s, batch, batches, err);
+    int rc = score_all(s, batch, batches, err);
     if (rc)
         return rc;
     report->ce = s->ce / batches;
-    rc = gather(s, err);
-    if (!rc)
-        rc = fm_task_same_weights(task, err);
-    if (!rc)
-        rc = fm_comm_share_tallies(task->run->machine.comm, err);
+    if (gather(s, err) || fm_task_same_weights(task, err) ||
+        fm_comm_share_tallies(task->run->machine.comm, err))
+        rc = err->code;
     report->seconds = fm_clock_now() - task->began;
     if (!rc && fm_comm_rank(task->run->machine.comm) == 0)
         rc = finish(s, order, batch, report, err);
@@ -826,14 +813,15 @@ int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *opti
     struct scorer s = {.task = &task, .ranking = &ranking, .criterion = options->criterion};
     char note[FM_EXTRA_NOTE] = "";
     int rc = fm_task_open(&task, run, NULL, err);
-    if (!rc)
-        fm_extra_note(note, fm_model_extra(task.model), task.config);
+    if (rc)
+        goto out;
+    fm_extra_note(note, fm_model_extra(task.model), task.config);
     if (note[0])
         fm_run_warn(run, "%s", note);
-    if (!rc)
-        rc = list_carried(&task, options->carry, err);
+    rc = list_carried(&task, options->carry, err);
     if (!rc)
         rc = run_task(&s, options, report, err);
+out:
     fm_criterion_end(&s.adder);
     free(s.slot);
     fm_reduction_release(&s.reduction);
@@ -863,31 +851,29 @@ int fm_rank_estimate(const struct fm_run_options *run, const struct fm_rank_opti
     struct fm_ranking ranking;
     struct scorer s = {.task = &task, .ranking = &ranking, .criterion = options->criterion};
     int batches = 0, group = 1;
-    int rc = fm_task_open_inputs(&task, run, true, err);
-    if (!rc)
-        rc = choose_group(&group, options->group, task.model, err);
-    if (!rc)
-        rc = check_means(options, task.config, err);
-    if (!rc)
-        rc = find_carried(&task, options->carry, err);
-    if (!rc)
-        rc = count_batches(&batches, &task, err);
-    if (!rc) {
-        const struct fm_config *c = task.config;
-        ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
-        ranking.H = options->means ? c->H : 0;
-        fm_task_plan(estimate, &task, estimate_scores, &(struct planned){&s, batches});
-        rc = estimate_stream(&estimate->disk, &s, options->order, batches, err);
+    int rc = FM_OK;
+    if (fm_task_open_inputs(&task, run, true, err) ||
+        choose_group(&group, options->group, task.model, err) ||
+        check_means(options, task.config, err) || find_carried(&task, options->carry, err) ||
+        count_batches(&batches, &task, err)) {
+        rc = err->code;
+        goto out;
     }
-    if (!rc) {
-        int half = batches / 2; /* a single batch cannot be halved */
-        if (half)
-            fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
-                                tokens_for(&task, half * batch_of(run)));
-        estimate_carried(estimate, &task.dir);
-        say_codes(estimate->codes, group, task.model);
-        rc = fm_task_estimate_end(&task, estimate, err);
-    }
+    const struct fm_config *c = task.config;
+    ranking = (struct fm_ranking){.M = c->M, .E = c->E, .I = c->I, .group = group};
+    ranking.H = options->means ? c->H : 0;
+    fm_task_plan(estimate, &task, estimate_scores, &(struct planned){&s, batches});
+    rc = estimate_stream(&estimate->disk, &s, options->order, batches, err);
+    if (rc)
+        goto out;
+    int half = batches / 2; /* a single batch cannot be halved */
+    if (half)
+        fm_estimate_suggest(estimate, estimate->flops * half / batches, "--max-tokens %" PRIu64,
+                            tokens_for(&task, half * batch_of(run)));
+    estimate_carried(estimate, &task.dir);
+    say_codes(estimate->codes, group, task.model);
+    rc = fm_task_estimate_end(&task, estimate, err);
+out:
     fm_task_close(&task);
     return rc;
 }

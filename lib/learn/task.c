@@ -108,15 +108,11 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
 static int open_stream(struct fm_task *task, const char *needs, struct fm_err *err)
 {
     const struct fm_config *c = task->config;
-    int rc = fm_stage_open(&task->in, task->run->inputs.stream, needs, err);
-    if (!rc)
-        rc = fm_stage_model_check(&task->in, &task->dir, err);
-    if (!rc)
-        rc = fm_stage_weights_read(&task->wanted, &task->in, err);
-    if (!rc)
-        rc = fm_ranking_open(&task->ranking, &task->in, err);
-    if (rc)
-        return rc;
+    if (fm_stage_open(&task->in, task->run->inputs.stream, needs, err) ||
+        fm_stage_model_check(&task->in, &task->dir, err) ||
+        fm_stage_weights_read(&task->wanted, &task->in, err) ||
+        fm_ranking_open(&task->ranking, &task->in, err))
+        return err->code;
     fm_model_want(task->model, &task->wanted);
     if (task->ranking.M != c->M || task->ranking.E != c->E || task->ranking.I != c->I)
         return fm_fail(err, FM_ECONFIG,

@@ -1135,14 +1135,11 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
     const struct fm_config *c = t->task.config;
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_init(&t->masks[i], c->M, c->E, c->I);
-    int rc = t->method->choose(t, err);
-    if (!rc)
-        rc = digest_params(t, err);
-    if (!rc && (t->method->has & FM_TRAIN_AROUND || t->options->refine > 0))
-        rc = prepare_worth(t, err);
-    if (!rc)
-        rc = t->method->begin(t, err);
-    return rc ? rc : resume(t, err);
+    bool exchanges = t->method->has & FM_TRAIN_AROUND || t->options->refine > 0;
+    if (t->method->choose(t, err) || digest_params(t, err) ||
+        (exchanges && prepare_worth(t, err)) || t->method->begin(t, err))
+        return err->code;
+    return resume(t, err);
 }
 
 static int run_all(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
@@ -1238,25 +1235,31 @@ static int write_stream(struct fm_trainer *t, const struct fm_train_report *repo
     return rc;
 }
 
-static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
+/* Make the masks, unless the output is up to date. */
+static int make_masks(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
 {
     struct fm_estimate estimate;
     fm_task_plan(&estimate, &t->task, plan_run, &(struct planned){t->options, &t->range});
-    int rc = fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err);
+    if (fm_estimate_check(&estimate, t->task.run, t->task.in.file.size, err))
+        return err->code;
     take_work(t, &estimate);
-    if (!rc)
-        rc = prepare(t, err);
-    if (!rc)
-        rc = fm_uptodate_check(
-            &report->uptodate, t->task.run,
-            &(struct fm_uptodate_inputs){TOOL, &t->params, NULL, &t->task.in, &t->task.dir, false},
-            err);
-    if (!rc && report->uptodate.is)
+    const struct fm_uptodate_inputs inputs = {TOOL,        &t->params,   NULL,
+                                              &t->task.in, &t->task.dir, false};
+    if (prepare(t, err) || fm_uptodate_check(&report->uptodate, t->task.run, &inputs, err))
+        return err->code;
+    if (report->uptodate.is)
         return FM_OK;
-    if (!rc)
-        rc = run_all(t, report, err);
+    int rc = run_all(t, report, err);
     if (!rc)
         fill_report(report, t);
+    return rc;
+}
+
+static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, struct fm_err *err)
+{
+    int rc = make_masks(t, report, err);
+    if (!rc && report->uptodate.is)
+        return FM_OK;
     rc = fm_comm_agree(t->task.run->machine.comm, rc, err);
     if (!rc)
         rc = fm_comm_share_tallies(t->task.run->machine.comm, err);
@@ -1316,14 +1319,12 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
 {
     struct fm_train_options own = *given, *options = &own;
     struct fm_trainer t = {.options = options, .method = &methods[options->method]};
-    int rc = check_options(options, &t.range, err);
-    if (!rc)
-        rc = fm_task_open(&t.task, run, methods[options->method].needs, err);
-    if (!rc)
-        rc = check_criterion(options, &t.task, err);
-    if (!rc)
-        rc = choose_multiple(options, &t.task, err);
-    if (!rc)
+    int rc = FM_OK;
+    if (check_options(options, &t.range, err) ||
+        fm_task_open(&t.task, run, methods[options->method].needs, err) ||
+        check_criterion(options, &t.task, err) || choose_multiple(options, &t.task, err))
+        rc = err->code;
+    else
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
     fm_stepcost_release(&t.worth);
@@ -1376,25 +1377,22 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
     struct fm_train_options own = *given, *options = &own;
     struct fm_trainer t = {.options = options, .method = &methods[options->method]};
     double reach = 0, beyond = 0;
-    int rc = check_options(options, &t.range, err);
-    if (!rc)
-        rc = fm_task_open_inputs(&t.task, run, true, err);
-    if (!rc)
-        rc = fm_task_open_named(&t.task, t.method->needs, err);
-    if (!rc && t.task.in.members)
-        rc = check_criterion(options, &t.task, err);
-    if (!rc && t.task.in.members)
-        rc = choose_multiple(options, &t.task, err);
-    if (!rc && t.method->has & FM_TRAIN_ENDS)
-        rc = estimate_reach(&reach, &beyond, &t, options, err);
-    if (!rc) {
-        fm_task_plan(estimate, &t.task, plan_run, &(struct planned){options, &t.range});
-        suggest_less(estimate, options, &t.task, &t.range);
-        estimate->reach = reach;
-        estimate->beyond = beyond;
-        estimate->method = fm_method_name(options->method);
-        rc = fm_task_estimate_end(&t.task, estimate, err);
+    int rc = FM_OK;
+    if (check_options(options, &t.range, err) || fm_task_open_inputs(&t.task, run, true, err) ||
+        fm_task_open_named(&t.task, t.method->needs, err) ||
+        (t.task.in.members &&
+         (check_criterion(options, &t.task, err) || choose_multiple(options, &t.task, err))) ||
+        (t.method->has & FM_TRAIN_ENDS && estimate_reach(&reach, &beyond, &t, options, err))) {
+        rc = err->code;
+        goto out;
     }
+    estimate_run(estimate, options, &t.task, &t.range);
+    suggest_less(estimate, options, &t.task, &t.range);
+    estimate->reach = reach;
+    estimate->beyond = beyond;
+    estimate->method = fm_method_name(options->method);
+    rc = fm_task_estimate_end(&t.task, estimate, err);
+out:
     fm_task_close(&t.task);
     return rc;
 }

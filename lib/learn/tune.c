@@ -76,13 +76,9 @@ int fm_tune_init(struct fm_tune *t, struct fm_err *err)
     int between = t->masks->count - 2, middle = t->options->middle;
     t->lanes = is_cross(t) ? 2 + (between > 0 ? middle : 0) : 2;
     assert(t->lanes <= FM_LANES_MAX);
-    int rc = start_adapter(t, err);
-    if (!rc)
-        rc = start_moments(t, err);
-    if (!rc)
-        rc = fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, err);
-    if (rc)
-        return rc;
+    if (start_adapter(t, err) || start_moments(t, err) ||
+        fm_task_sweep(&t->sweep, t->task, t->batch / micro, micro * T, t->lanes, err))
+        return err->code;
     fm_task_warn_idle(t->task, t->batch / micro, micro * T);
     size_t slots = (size_t)fm_sweep_slots(t->sweep) * t->floats * sizeof *t->slot;
     t->slot = fm_alloc_large(slots, "gradients of batches", err);

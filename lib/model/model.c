@@ -579,43 +579,40 @@ static int open_model(struct fm_model **model, const char *path, const struct fm
     m->ops = fm_ops_ref();
     m->memory = memory;
     m->path = fm_strdup(path, err);
-    int rc = m->path ? FM_OK : err->code;
-    if (!rc)
-        rc = dir ? fm_source_borrow(&m->tensors, dir, err)
-                 : fm_source_open(&m->tensors, m->path, err);
-    if (!rc && fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err))
-        rc = fm_within(err, "%s", path);
-    if (!rc)
-        m->config.fused |= is_fused(m);
-    if (!rc && fm_packed_in(&m->tensors.bundle))
-        rc = fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err);
-    if (!rc && m->tensors.naming != FM_NAMING_STOCK && m->config.storage &&
-        !m->tensors.bundle.file.path)
-        rc = find_codes(m, err);
+    if (!m->path ||
+        (dir ? fm_source_borrow(&m->tensors, dir, err) : fm_source_open(&m->tensors, m->path, err)))
+        goto fail;
+    if (fm_config_parse(&m->config, m->tensors.config, m->tensors.config_bytes, err)) {
+        fm_within(err, "%s", path);
+        goto fail;
+    }
+    m->config.fused |= is_fused(m);
+    if (fm_packed_in(&m->tensors.bundle) &&
+        fm_packed_read(&m->packed, &m->tensors.bundle, &m->config, err))
+        goto fail;
+    if (m->tensors.naming != FM_NAMING_STOCK && m->config.storage && !m->tensors.bundle.file.path &&
+        find_codes(m, err))
+        goto fail;
     m->keeps = m->packed.storage != NULL;
     if (m->tensors.naming != FM_NAMING_STOCK && !m->keeps)
         m->config.storage =
             NULL; /* the config of the source checkpoint describes how that was stored */
-    if (!rc)
-        rc = find_caps(m, err);
-    if (!rc)
-        rc = check_groups(m, err);
-    if (!rc) {
-        m->layer = fm_alloc((size_t)m->config.L, sizeof *m->layer, "layer plans", err);
-        rc = m->layer ? find_nonlayer(m, err) : err->code;
-    }
+    if (find_caps(m, err) || check_groups(m, err))
+        goto fail;
+    m->layer = fm_alloc((size_t)m->config.L, sizeof *m->layer, "layer plans", err);
+    if (!m->layer || find_nonlayer(m, err))
+        goto fail;
     m->sums.L = m->config.L;
-    for (int l = 0; !rc && l < m->config.L; l++)
-        rc = plan_layer(m, l, err);
-    if (!rc)
-        rc = refuse_strays(m, err);
-    if (!rc)
-        rc = plan_slots(m, err);
-    if (rc)
-        fm_model_close(m);
-    else
-        *model = m;
-    return rc;
+    for (int l = 0; l < m->config.L; l++)
+        if (plan_layer(m, l, err))
+            goto fail;
+    if (refuse_strays(m, err) || plan_slots(m, err))
+        goto fail;
+    *model = m;
+    return FM_OK;
+fail:
+    fm_model_close(m);
+    return err->code;
 }
 
 /* Free the resident weights. */

@@ -238,13 +238,11 @@ int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm
 {
     *t = (struct fm_tensors){.path = dir->path};
     t->dir.fd = t->bundle.file.fd = -1;
-    int rc = add_shards(t, dir, err);
-    if (!rc)
-        rc = tell_ragged(t, err);
-    if (!rc)
-        rc = list_names(t, err);
-    if (rc)
+    int rc = FM_OK;
+    if (add_shards(t, dir, err) || tell_ragged(t, err) || list_names(t, err)) {
+        rc = err->code;
         fm_source_close(t);
+    }
     return rc;
 }
 

@@ -513,16 +513,10 @@ static int fill_report(struct fm_packing *p, struct fm_err *err)
 
 static int plan(struct fm_packing *p, struct fm_err *err)
 {
-    int rc = choose_form(p, err);
-    if (!rc)
-        rc = list_rest(p, err);
-    if (!rc)
-        rc = plan_segments(p, err);
-    if (!rc)
-        rc = plan_volumes(p, err);
-    if (!rc)
-        rc = plan_parts(p, false, err);
-    return rc ? rc : fill_report(p, err);
+    if (choose_form(p, err) || list_rest(p, err) || plan_segments(p, err) || plan_volumes(p, err) ||
+        plan_parts(p, false, err))
+        return err->code;
+    return fill_report(p, err);
 }
 
 /* ---- a bundle that has the output's name and another number of files ---- */
@@ -619,33 +613,32 @@ static int compare_passes(const struct fm_packing *p, struct fm_err *err)
 /* Write digests first, then everything in order. */
 static int write_pipe(struct fm_packing *p, struct fm_err *err)
 {
-    int rc = fm_packing_pass(p, "digests", err);
-    if (!rc)
-        rc = fm_packing_check_sums(p, err);
-    if (!rc)
-        rc = finish_segments(p, err);
-    if (!rc)
-        rc = plan_parts(p, true, err);
-    if (!rc)
-        rc = begin(p, err);
-    if (!rc)
-        rc = fm_packing_pass(p, "weights", err);
-    return rc ? rc : compare_passes(p, err);
+    if (fm_packing_pass(p, "digests", err) || fm_packing_check_sums(p, err) ||
+        finish_segments(p, err) || plan_parts(p, true, err) || begin(p, err) ||
+        fm_packing_pass(p, "weights", err))
+        return err->code;
+    return compare_passes(p, err);
 }
 
 /* Write everything once; the digests go to the space reserved for them. */
 static int write_file(struct fm_packing *p, struct fm_err *err)
 {
-    int rc = begin(p, err);
-    if (!rc)
-        rc = fm_packing_pass(p, "weights", err);
-    if (!rc)
-        rc = fm_packing_check_sums(p, err);
-    if (!rc)
-        rc = finish_segments(p, err);
+    int rc = FM_OK;
+    if (begin(p, err) || fm_packing_pass(p, "weights", err) || fm_packing_check_sums(p, err) ||
+        finish_segments(p, err))
+        rc = err->code;
     return !rc ? fm_bundle_append(p->writer, p->volume[0].part - 1, p->segments, p->segments_bytes,
                                   err)
                : rc;
+}
+
+/* Write all but the output's name. */
+static int write_bundle(struct fm_packing *p, struct replaced *old, struct fm_err *err)
+{
+    if (plan(p, err) || find_replaced(old, p, err) ||
+        (to_pipe(p) ? write_pipe(p, err) : write_file(p, err)))
+        return err->code;
+    return fm_bundle_complete(p->writer, err);
 }
 
 static void release(struct fm_packing *p)
@@ -677,32 +670,25 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
     struct replaced old = {{NULL}};
     char parts[48];
     *report = (struct fm_pack_report){0};
-    int rc = check_name(run, err);
-    if (!rc)
-        rc = open_inputs(&p, err);
     snprintf(parts, sizeof parts, "part-size %llu", (unsigned long long)options->part_bytes);
     const struct fm_uptodate_inputs inputs = {
         "fm-pack", NULL, options->part_bytes ? parts : NULL, &p.in, &p.cp.dir, false};
-    if (!rc)
-        rc = fm_uptodate_check(&report->uptodate, run, &inputs, err);
-    bool needed = !rc && !report->uptodate.is;
-    if (needed)
-        rc = plan(&p, err);
-    if (!rc && needed)
-        rc = find_replaced(&old, &p, err);
-    if (!rc && needed)
-        rc = to_pipe(&p) ? write_pipe(&p, err) : write_file(&p, err);
-    if (!rc && needed)
-        rc = fm_bundle_complete(p.writer, err);
+    int rc = FM_OK;
+    if (check_name(run, err) || open_inputs(&p, err) ||
+        fm_uptodate_check(&report->uptodate, run, &inputs, err) ||
+        (!report->uptodate.is && write_bundle(&p, &old, err)))
+        rc = err->code;
     report->seconds = fm_clock_now() - start;
-    if (!rc && needed)
-        rc = fm_run_announce(run, err);
-    if (!rc && needed) {
-        rc = fm_bundle_finish(p.writer, err);
-        p.writer = NULL;
-        if (!rc)
-            remove_replaced(&old, run);
-    }
+    if (rc || report->uptodate.is)
+        goto out;
+    rc = fm_run_announce(run, err);
+    if (rc)
+        goto out;
+    rc = fm_bundle_finish(p.writer, err);
+    p.writer = NULL;
+    if (!rc)
+        remove_replaced(&old, run);
+out:
     free(old.first[0]);
     free(old.first[1]);
     release(&p);
@@ -714,11 +700,9 @@ int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options 
 {
     struct fm_packing p = {.run = run, .options = options, .report = report};
     *report = (struct fm_pack_report){0};
-    int rc = check_name(run, err);
-    if (!rc)
-        rc = open_inputs(&p, err);
-    if (!rc)
-        rc = plan(&p, err);
+    int rc = FM_OK;
+    if (check_name(run, err) || open_inputs(&p, err) || plan(&p, err))
+        rc = err->code;
     release(&p);
     return rc;
 }
@@ -782,25 +766,22 @@ int fm_pack_compare(const struct fm_run_options *run, struct fm_pack_compared *c
     struct fm_pack_report report = {0};
     struct fm_packing p = {.run = run, .options = &options, .report = &report};
     int rc = open_inputs(&p, err);
-    if (!rc && p.cp.config.storage)
+    if (rc)
+        goto out;
+    if (p.cp.config.storage)
         options.weights = fm_packed_in(&p.in) ? FM_WEIGHTS_KEEP : FM_WEIGHTS_BF16;
-    if (!rc)
-        rc = choose_form(&p, err);
-    if (!rc)
-        rc = list_rest(&p, err);
-    if (!rc)
-        rc = plan_segments(&p, err);
-    if (!rc)
-        rc = plan_volumes(&p, err);
-    for (size_t i = 0; i < p.cp.dir.shards && !rc; i++)
+    if (choose_form(&p, err) || list_rest(&p, err) || plan_segments(&p, err) ||
+        plan_volumes(&p, err)) {
+        rc = err->code;
+        goto out;
+    }
+    for (size_t i = 0; i < p.cp.dir.shards; i++)
         fm_stored_add(&report.bytes_in, &report.bytes_values, &p.cp.config, &p.cp.dir.shard[i].st);
     report.bytes_weights = report.kept ? report.bytes_in : report.bytes_values;
-    if (!rc)
-        rc = fm_packing_pass(&p, "compare", err);
-    if (!rc)
-        rc = fm_packing_check_sums(&p, err);
-    if (!rc)
-        rc = compare_all(&p, compared, err);
+    if (fm_packing_pass(&p, "compare", err) || fm_packing_check_sums(&p, err) ||
+        compare_all(&p, compared, err))
+        rc = err->code;
+out:
     compared->bytes = report.bytes_in;
     release(&p);
     return rc;

@@ -14,12 +14,11 @@
 
 int fm_pagefacts_open(struct fm_pagefacts *f, const char *path, struct fm_err *err)
 {
-    int rc = fm_stage_open(&f->opened.bundle, path, FM_MEMBER_MASKS, err);
-    if (!rc)
-        rc = fm_list_fill(&f->list, &f->opened, true, err);
-    if (!rc)
-        rc = fm_stage_shard_bytes(&f->source, &f->opened.bundle, err);
-    return rc ? rc : fm_ranking_open(&f->ranking, &f->opened.bundle, err);
+    if (fm_stage_open(&f->opened.bundle, path, FM_MEMBER_MASKS, err) ||
+        fm_list_fill(&f->list, &f->opened, true, err) ||
+        fm_stage_shard_bytes(&f->source, &f->opened.bundle, err))
+        return err->code;
+    return fm_ranking_open(&f->ranking, &f->opened.bundle, err);
 }
 
 void fm_pagefacts_release(struct fm_pagefacts *f)

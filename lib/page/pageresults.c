@@ -135,16 +135,11 @@ static int add_point(const struct reading *r, const char *name, const char *role
     if (!cJSON_IsObject(quality) || cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(quality, "ce")))
         return FM_OK;
     double ce;
-    int rc = real_of(r, beside ? beside : quality, "budget", 1, &budget);
-    if (!rc)
-        rc = removed_of(r, budget, &removed);
-    if (!rc)
-        rc = real_of(r, quality, "ce", DBL_MAX, &ce);
-    if (!rc)
-        rc = real_of(r, quality, "kl", DBL_MAX, &kl);
-    if (!rc)
-        rc = real_of(r, quality, "agree", 1, &agree);
-    cJSON *points = rc ? NULL : points_of(r, name, role);
+    if (real_of(r, beside ? beside : quality, "budget", 1, &budget) ||
+        removed_of(r, budget, &removed) || real_of(r, quality, "ce", DBL_MAX, &ce) ||
+        real_of(r, quality, "kl", DBL_MAX, &kl) || real_of(r, quality, "agree", 1, &agree))
+        return r->err->code;
+    cJSON *points = points_of(r, name, role);
     if (!points)
         return r->err->code;
     cJSON *point = fm_json_add_array(points, NULL);
@@ -216,31 +211,26 @@ static int read_baseline(const struct reading *r, const cJSON *row)
     bool recovered = false, usual = false;
     double seconds = -1;
     int64_t peak = -1;
-    int rc = fm_json_get_string(row, "baseline", &baseline, r->err);
-    if (!rc)
-        rc = fm_json_opt_bool(row, "recovered", &recovered, r->err);
-    if (!rc)
-        rc = fm_json_opt_bool(row, "default", &usual, r->err);
-    if (!rc)
-        rc = fm_json_opt_double(row, "seconds", 0, DBL_MAX, &seconds, r->err);
-    if (!rc)
-        rc = fm_json_opt_int(row, "peak_bytes", 0, INT64_MAX, &peak, r->err);
-    if (rc)
-        return rc;
+    if (fm_json_get_string(row, "baseline", &baseline, r->err) ||
+        fm_json_opt_bool(row, "recovered", &recovered, r->err) ||
+        fm_json_opt_bool(row, "default", &usual, r->err) ||
+        fm_json_opt_double(row, "seconds", 0, DBL_MAX, &seconds, r->err) ||
+        fm_json_opt_int(row, "peak_bytes", 0, INT64_MAX, &peak, r->err))
+        return r->err->code;
     snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, baseline, recovered ? "+recover" : "",
              usual ? " (default)" : "");
     const cJSON *cells = cJSON_GetObjectItemCaseSensitive(row, "cells"), *cell;
     const char *role = strcmp(baseline, "bundle") == 0 ? "family" : "baseline";
     cJSON_ArrayForEach(cell, cells)
     {
-        if (!rc)
-            rc = add_point(r, name, role, cell, NULL);
+        if (add_point(r, name, role, cell, NULL))
+            return r->err->code;
     }
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series");
     cJSON *series = cJSON_GetArrayItem(list, cJSON_GetArraySize(list) - 1);
     const char *last = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(series, "name"));
-    if (rc || !last || strcmp(last, name) != 0)
-        return rc;
+    if (!last || strcmp(last, name) != 0)
+        return FM_OK;
     if (seconds >= 0)
         fm_json_add_double(series, "seconds", seconds);
     if (peak >= 0)
@@ -252,19 +242,20 @@ static int read_baselines(const struct reading *r)
 {
     const cJSON *rows = array_of(r, "rows"), *row;
     const cJSON *full = cJSON_GetObjectItemCaseSensitive(r->from, "full");
-    int rc = rows ? read_held(r) : r->err->code;
-    if (!rc && cJSON_IsObject(full)) {
-        double ce;
-        rc = real_of(r, full, "ce", DBL_MAX, &ce);
-        if (!rc)
-            fm_json_add_double(r->set, "full", ce);
+    double ce;
+    if (!rows || read_held(r))
+        return r->err->code;
+    if (cJSON_IsObject(full)) {
+        if (real_of(r, full, "ce", DBL_MAX, &ce))
+            return r->err->code;
+        fm_json_add_double(r->set, "full", ce);
     }
     cJSON_ArrayForEach(row, rows)
     {
-        if (!rc)
-            rc = read_baseline(r, row);
+        if (read_baseline(r, row))
+            return r->err->code;
     }
-    return rc;
+    return FM_OK;
 }
 
 /* Rows of {"budget", "method", "quality", "recovered"}; the last key only from fm-recover. */

@@ -164,15 +164,12 @@ static int sign(const struct fm_run_options *run, struct fm_files *f, const stru
     const char **ignored = NULL;
     size_t count = 0;
     char *text = NULL;
-    int rc = fm_files_hash(f, run, err);
-    if (!rc)
-        rc = make_statement(&m, f, err);
-    if (!rc && f->directory)
-        rc = list_ignored(&ignored, &count, f, err);
-    if (!rc)
-        rc = fm_oms_write(&text, &m, ignored, count, key, err);
-    if (!rc)
-        rc = fm_output_text(signature, text, run->outputs.force, err);
+    int rc = FM_OK;
+    if (fm_files_hash(f, run, err) || make_statement(&m, f, err) ||
+        (f->directory && list_ignored(&ignored, &count, f, err)) ||
+        fm_oms_write(&text, &m, ignored, count, key, err) ||
+        fm_output_text(signature, text, run->outputs.force, err))
+        rc = err->code;
     m.resources = 0; /* their names are owned by the list */
     fm_oms_release(&m);
     free(ignored);

@@ -347,18 +347,12 @@ int fm_ranking_open(struct fm_ranking *r, const struct fm_bundle *b, struct fm_e
         fm_stmember_open(&m, b, FM_MEMBER_RANKING, "ranking", err))
         return err->code;
     int H = has_means(b) ? model.H : 0;
-    int rc = check_tensors(&m, &model, H, err);
-    if (!rc)
-        rc = fm_ranking_init(r, model.M, model.E, model.I, err);
-    if (!rc && H > 0)
-        rc = fm_ranking_add_means(r, H, err);
-    if (!rc)
-        rc = copy_values(r, model.moe, &m, err);
-    if (!rc)
-        rc = fm_ranking_group(&r->group, b, model.I, err);
-    if (!rc)
-        rc = check_values(r, model.moe, is_original(b), err);
-    if (rc) {
+    int rc = FM_OK;
+    if (check_tensors(&m, &model, H, err) || fm_ranking_init(r, model.M, model.E, model.I, err) ||
+        (H > 0 && fm_ranking_add_means(r, H, err)) || copy_values(r, model.moe, &m, err) ||
+        fm_ranking_group(&r->group, b, model.I, err) ||
+        check_values(r, model.moe, is_original(b), err)) {
+        rc = err->code;
         fm_within(err, "%s: %s", b->file.path, FM_MEMBER_RANKING);
         fm_ranking_release(r);
     }

@@ -104,13 +104,12 @@ int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
     *seg = segments_of(config);
     seg->packed = *packed;
     seg->dtype = dtype;
-    int rc = make_bounds(seg, widths, n, err);
-    if (!rc)
-        rc = copy_tensors(seg, rest, tensors, err);
-    if (!rc)
-        rc = alloc_experts(seg, err);
-    if (rc)
+    int rc = FM_OK;
+    if (make_bounds(seg, widths, n, err) || copy_tensors(seg, rest, tensors, err) ||
+        alloc_experts(seg, err)) {
+        rc = err->code;
         fm_segments_release(seg);
+    }
     return rc;
 }
 

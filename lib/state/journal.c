@@ -112,11 +112,11 @@ static int write_items(struct fm_output *out, const struct fm_journal_item *item
         tensor[i] = (struct fm_tensor){.name = item[i].name, .dtype = item[i].dtype, .dims = 1};
         tensor[i].shape[0] = item[i].count;
     }
-    int rc = fm_safetensors_plan(tensor, items, metadata, &header, &header_bytes, &file_bytes, err);
-    if (!rc)
-        rc = fm_output_reserve(out, file_bytes, err);
-    if (!rc)
-        rc = fm_output_write(out, header, (size_t)header_bytes, err);
+    int rc = FM_OK;
+    if (fm_safetensors_plan(tensor, items, metadata, &header, &header_bytes, &file_bytes, err) ||
+        fm_output_reserve(out, file_bytes, err) ||
+        fm_output_write(out, header, (size_t)header_bytes, err))
+        rc = err->code;
     for (size_t i = 0; !rc && i < items; i++) {
         const struct fm_journal_item *it = item_named(item, items, tensor[i].name);
         assert(it && tensor[i].offset == out->at && tensor[i].size == bytes_of(it));

@@ -255,21 +255,18 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
     *report = (struct fm_verify_report){.index = -1};
     struct fm_verifier v = {.run = run, .options = options, .report = report, .dir = -1};
     bool directory;
-    int rc = fm_verify_check(run, options, err);
-    if (!rc)
-        rc = is_directory(&directory, options->target, err);
-    if (!rc && directory)
-        rc = fm_file_open_directory(&v.dir, options->target, err);
-    if (rc)
-        return rc;
+    if (fm_verify_check(run, options, err) || is_directory(&directory, options->target, err) ||
+        (directory && fm_file_open_directory(&v.dir, options->target, err)))
+        return err->code;
     pthread_mutex_init(&v.lock, NULL);
-    rc = !directory         ? fm_verify_bundle(&v, err)
+    int rc = FM_OK;
+    if ((!directory         ? fm_verify_bundle(&v, err)
          : options->against ? fm_verify_export(&v, err)
-                            : fm_verify_table(&v, err);
-    if (!rc && run->inputs.model && !options->function && report->failed == 0)
-        rc = compare_checkpoint(&v, err);
-    if (!rc && options->function && report->failed == 0)
-        rc = fm_verify_function(&v, err);
+                            : fm_verify_table(&v, err)) ||
+        (run->inputs.model && !options->function && report->failed == 0 &&
+         compare_checkpoint(&v, err)) ||
+        (options->function && report->failed == 0 && fm_verify_function(&v, err)))
+        rc = err->code;
     if (directory && rc != FM_ESAVED)
         rc = check_in_place(&v, rc, err);
     tell_findings(&v);

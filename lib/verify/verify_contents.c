@@ -70,11 +70,11 @@ static int check_config(struct fm_bundle_job *j, struct fm_err *err)
     size_t size;
     if (!m)
         return fm_fail(err, FM_EFORMAT, "%s: member %s is missing", j->bundle.file.path, name);
-    int rc = fm_bundle_read(&j->bundle, m, &text, &size, err);
-    if (!rc)
-        rc = fm_config_parse(&j->config, text, size, err);
-    if (!rc)
-        rc = note(j, name, name, compare_config(j, text, size, err), err);
+    int rc = FM_OK;
+    if (fm_bundle_read(&j->bundle, m, &text, &size, err) ||
+        fm_config_parse(&j->config, text, size, err) ||
+        note(j, name, name, compare_config(j, text, size, err), err))
+        rc = err->code;
     free(text);
     fm_verifier_count(j->v, 1, 0);
     return rc;

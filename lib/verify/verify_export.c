@@ -58,33 +58,32 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
 {
     const cJSON *runtime = cJSON_GetObjectItemCaseSensitive(json, "for");
     int64_t pad = 1, shard = 0;
-    int rc = fm_json_get_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err);
-    if (!rc)
-        rc = fm_json_get_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err);
-    if (!rc)
-        rc = read_cap(o, json, err);
-    if (!rc)
-        rc = read_keys(o, json, err);
+    if (fm_json_get_int(json, "pad_multiple", 1, UINT32_MAX, &pad, err) ||
+        fm_json_get_int(json, "shard_size", 0, (int64_t)1 << 53, &shard, err) ||
+        read_cap(o, json, err) || read_keys(o, json, err))
+        return err->code;
     const cJSON *weights = cJSON_GetObjectItemCaseSensitive(json, "weights");
-    if (!rc && cJSON_IsString(weights) && strcmp(weights->valuestring, "keep") == 0)
-        o->weights = FM_WEIGHTS_KEEP;
-    if (!rc && cJSON_IsString(weights) && strcmp(weights->valuestring, "bf16") == 0)
-        o->weights = FM_WEIGHTS_BF16;
-    if (!rc && cJSON_IsString(weights))
+    if (cJSON_IsString(weights)) {
+        if (strcmp(weights->valuestring, "keep") == 0)
+            o->weights = FM_WEIGHTS_KEEP;
+        if (strcmp(weights->valuestring, "bf16") == 0)
+            o->weights = FM_WEIGHTS_BF16;
         o->quantise = fm_quantisers_find(weights->valuestring);
+    }
     o->base_model = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "base_model"));
     o->allow_code = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "allow_code"));
     o->keep_extra = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "keep_extra"));
     o->pad_multiple = (uint32_t)pad;
     o->shard_bytes = (uint64_t)shard;
-    if (!rc && cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "drop_experts")))
-        rc = fm_layouts_drop(&o->layout, err);
+    if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "drop_experts")) &&
+        fm_layouts_drop(&o->layout, err))
+        return err->code;
     const cJSON *constant = cJSON_GetObjectItemCaseSensitive(json, "substitute");
     o->means = cJSON_IsString(constant) && strcmp(constant->valuestring, "mean") == 0;
     int server = cJSON_IsString(runtime) ? fm_server_find(runtime->valuestring) : -1;
-    if (!rc && server >= 0)
-        rc = fm_exportplan_serve(o, (enum fm_server)server, err);
-    return rc ? rc : fm_exportplan_check(o, err);
+    if (server >= 0 && fm_exportplan_serve(o, (enum fm_server)server, err))
+        return err->code;
+    return fm_exportplan_check(o, err);
 }
 
 /* A rounded export computes another function; its difference is not a fault. */
@@ -110,19 +109,18 @@ int fm_verify_claim(struct fm_verify_claim *c, const struct fm_verifier *v, stru
         fm_file_slurp_at(v->dir, FM_EXPORT_JSON, EXPORT_JSON_BYTES_MAX, &c->text, &c->size, err);
     if (rc)
         return fm_within(err, "it is not an export of fm-pack");
-    rc = fm_json_tree(&c->json, c->text, c->size, err);
-    if (!rc)
-        rc = fm_bundle_check_schema(c->json, err);
-    if (!rc)
-        rc = fm_json_get_string(c->json, "layout", &layout, err);
-    c->layout = !rc ? fm_layouts_find(layout) : NULL;
-    if (!rc && !c->layout)
-        rc = fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
-    if (!rc)
-        rc = fm_json_get_int(c->json, "index", 0, FM_BUDGETS_MAX, &c->index, err);
-    if (!rc)
-        rc = fm_json_opt_double(c->json, "budget", 0, 1, &c->budget, err);
-    return !rc ? rc : fm_within(err, "%s/%s", v->options->target, FM_EXPORT_JSON);
+    if (fm_json_tree(&c->json, c->text, c->size, err) || fm_bundle_check_schema(c->json, err) ||
+        fm_json_get_string(c->json, "layout", &layout, err))
+        goto within;
+    c->layout = fm_layouts_find(layout);
+    if (!c->layout)
+        fm_fail(err, FM_EFORMAT, "layout '%s' is not known", layout);
+    if (!c->layout || fm_json_get_int(c->json, "index", 0, FM_BUDGETS_MAX, &c->index, err) ||
+        fm_json_opt_double(c->json, "budget", 0, 1, &c->budget, err))
+        goto within;
+    return FM_OK;
+within:
+    return fm_within(err, "%s/%s", v->options->target, FM_EXPORT_JSON);
 }
 
 void fm_verify_claim_release(struct fm_verify_claim *c)

@@ -188,11 +188,11 @@ static int check_export(struct job *j, struct fm_err *err)
     struct fm_model *have = NULL, *want = NULL;
     uint64_t memory = fm_machine_memory(&j->v->run->machine) / 4;
     struct fm_lane lane = plain;
-    int rc = fm_stage_open(&j->bundle, j->v->options->against, FM_MEMBER_SEGMENTS, err);
-    if (!rc)
-        rc = fm_model_open(&have, j->v->options->target, memory, err);
-    if (!rc)
-        rc = fm_model_open(&want, j->v->options->against, memory, err);
+    int rc = FM_OK;
+    if (fm_stage_open(&j->bundle, j->v->options->against, FM_MEMBER_SEGMENTS, err) ||
+        fm_model_open(&have, j->v->options->target, memory, err) ||
+        fm_model_open(&want, j->v->options->against, memory, err))
+        rc = err->code;
     assert(rc || j->v->served);
     lane.widths = j->v->served;
     if (!rc) {

@@ -52,11 +52,10 @@ static int step(struct fm_task *task, struct fm_err *err)
     fm_masks_init(&masks, c->M, c->E, c->I);
     struct fm_tune tune = {
         .task = task, .options = &options, .masks = &masks, .mask = 1, .batch = 2};
-    int rc = fm_masks_full(&masks, FM_METHOD_LEARNED, err);
-    if (!rc)
-        rc = fm_masks_append(&masks, half, FM_METHOD_LEARNED, 1, err);
-    if (!rc)
-        rc = fm_tune_init(&tune, err);
+    int rc = FM_OK;
+    if (fm_masks_full(&masks, FM_METHOD_LEARNED, err) ||
+        fm_masks_append(&masks, half, FM_METHOD_LEARNED, 1, err) || fm_tune_init(&tune, err))
+        rc = err->code;
     size_t n = rc ? 0 : tune.adapter.offset[experts];
     fill(tune.adapter.values, n);
     if (!rc && fwrite(tune.adapter.values, sizeof(float), n, stdout) != n)

@@ -51,16 +51,13 @@ static int read_fp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
     if (!cJSON_IsArray(size) || cJSON_GetArraySize(size) != 2)
         return fm_fail(err, FM_EFORMAT, "weight_block_size is not two integers from 1 to %d",
                        FM_STORAGE_BLOCK_MAX);
-    int rc = read_block(&c->block_rows, size->child, err);
-    if (!rc)
-        rc = read_block(&c->block_columns, size->child->next, err);
-    if (!rc)
-        rc = check_word(json, "activation_scheme", "dynamic", "dynamic", err);
-    if (!rc)
-        rc = check_word(json, "fmt", "e4m3", "float8_e4m3fn", err);
-    if (!rc)
-        rc = check_word(json, "scale_fmt", "float", "ue8m0", err);
-    return rc ? rc : check_word(json, "expert_dtype", "fp8", "fp8", err);
+    if (read_block(&c->block_rows, size->child, err) ||
+        read_block(&c->block_columns, size->child->next, err) ||
+        check_word(json, "activation_scheme", "dynamic", "dynamic", err) ||
+        check_word(json, "fmt", "e4m3", "float8_e4m3fn", err) ||
+        check_word(json, "scale_fmt", "float", "ue8m0", err))
+        return err->code;
+    return check_word(json, "expert_dtype", "fp8", "fp8", err);
 }
 
 const struct fm_storage fm_fp8 = {.name = "fp8",

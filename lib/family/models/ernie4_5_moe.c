@@ -34,13 +34,10 @@ static int read_number(int64_t *value, const struct fm_keys *keys, const char *k
 static int read_range(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     int64_t start = 1, end = -1, interval = 1;
-    int rc = read_number(&start, keys, "moe_layer_start_index", 0, err);
-    if (!rc)
-        rc = read_number(&end, keys, "moe_layer_end_index", -1, err);
-    if (!rc)
-        rc = read_number(&interval, keys, "moe_layer_interval", 1, err);
-    if (rc)
-        return rc;
+    if (read_number(&start, keys, "moe_layer_start_index", 0, err) ||
+        read_number(&end, keys, "moe_layer_end_index", -1, err) ||
+        read_number(&interval, keys, "moe_layer_interval", 1, err))
+        return err->code;
     c->M = 0;
     for (int l = 0; l < c->L; l++)
         if ((l + 1) % interval == 0 && l >= start && (end < 0 || l <= end))

@@ -84,14 +84,10 @@ static int refuse_later(const struct fm_keys *keys, struct fm_err *err)
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     static const struct fm_deepseek_layers layers = {.dense = 1, .shared = 1, .listed = true};
-    int rc = refuse_later(keys, err);
-    if (!rc)
-        rc = check_pattern(keys, err);
-    if (!rc)
-        rc = fm_deepseek_layers(c, &layers, keys, err);
-    if (!rc)
-        rc = check_first(c, keys, err);
-    return rc ? rc : check_list(c, keys->json, err);
+    if (refuse_later(keys, err) || check_pattern(keys, err) ||
+        fm_deepseek_layers(c, &layers, keys, err) || check_first(c, keys, err))
+        return err->code;
+    return check_list(c, keys->json, err);
 }
 
 static const struct fm_gqa_options attention = {.window = true,

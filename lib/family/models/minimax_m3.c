@@ -173,19 +173,15 @@ static int read_sizes(struct fm_config *c, const cJSON *json, const cJSON *spars
 {
     struct fm_gqa *g = c->gqa;
     int block = 0, blocks = 0;
-    int rc = read_size(&g->index_heads, json, "index_n_heads", sparse, "sparse_num_index_heads",
-                       FM_HEADS_MAX, err);
-    if (!rc)
-        rc = read_size(&g->index_width, json, "index_head_dim", sparse, "sparse_index_dim",
-                       FM_HEAD_DIM_MAX, err);
-    if (!rc)
-        rc = read_size(&block, json, "index_block_size", sparse, "sparse_block_size",
-                       FM_POSITIONS_MAX, err);
-    if (!rc)
-        rc = read_size(&blocks, json, "index_topk_blocks", sparse, "sparse_topk_blocks",
-                       FM_POSITIONS_MAX, err);
-    if (rc)
-        return rc;
+    if (read_size(&g->index_heads, json, "index_n_heads", sparse, "sparse_num_index_heads",
+                  FM_HEADS_MAX, err) ||
+        read_size(&g->index_width, json, "index_head_dim", sparse, "sparse_index_dim",
+                  FM_HEAD_DIM_MAX, err) ||
+        read_size(&block, json, "index_block_size", sparse, "sparse_block_size", FM_POSITIONS_MAX,
+                  err) ||
+        read_size(&blocks, json, "index_topk_blocks", sparse, "sparse_topk_blocks",
+                  FM_POSITIONS_MAX, err))
+        return err->code;
     if (c->Q % g->index_heads != 0)
         return fm_fail(err, FM_EFORMAT,
                        "num_attention_heads %d is not a multiple of index_n_heads %d", c->Q,
