@@ -612,16 +612,9 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
     int rc = b->file.size ? list_members(b, &b->file, 0, prefix, &end, err)
                           : fm_fail(err, FM_EFORMAT,
                                     "is empty; it should be what another tool of the suite wrote");
-    if (!rc)
-        rc = check_ends(b, prefix, err);
-    if (!rc)
-        rc = check_manifest(b, &text, prefix, end, err);
-    if (!rc)
-        rc = check_places(b, err);
-    if (!rc)
-        rc = check_sums(b, text, err);
-    if (rc)
-        fm_within(err, "%s", b->file.path);
+    if (rc || check_ends(b, prefix, err) || check_manifest(b, &text, prefix, end, err) ||
+        check_places(b, err) || check_sums(b, text, err))
+        rc = fm_within(err, "%s", b->file.path);
     free(text);
     if (rc)
         fm_bundle_close(b);

@@ -161,17 +161,15 @@ int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored
     uint8_t bytes[FM_KEY_SIGNATURE_MAX];
     char *statement = NULL, *pae = NULL, *payload = NULL, *signature = NULL;
     size_t size = 0, pae_size = 0;
-    int rc = print_statement(&statement, m, ignored, count, err);
+    int rc = FM_OK;
     *text = NULL;
-    if (!rc)
-        rc = encode_pae(&pae, &pae_size, statement, strlen(statement), err);
-    if (!rc)
-        rc = fm_key_sign(key, pae, pae_size, bytes, &size, err);
-    if (!rc && (!(payload = encode_base64(statement, strlen(statement), err)) ||
-                !(signature = encode_base64(bytes, size, err))))
+    if (print_statement(&statement, m, ignored, count, err) ||
+        encode_pae(&pae, &pae_size, statement, strlen(statement), err) ||
+        fm_key_sign(key, pae, pae_size, bytes, &size, err) ||
+        !(payload = encode_base64(statement, strlen(statement), err)) ||
+        !(signature = encode_base64(bytes, size, err)) ||
+        print_bundle(text, payload, signature, key, err))
         rc = err->code;
-    if (!rc)
-        rc = print_bundle(text, payload, signature, key, err);
     free(statement);
     free(pae);
     free(payload);
@@ -306,12 +304,12 @@ static int read_signature(struct fm_oms_envelope *e, const cJSON *entry, struct 
     size_t size = 0;
     if (keyid && !cJSON_IsNull(keyid) && !(cJSON_IsString(keyid) && !*keyid->valuestring))
         return fm_fail(err, FM_EFORMAT, "'keyid' is not \"\"");
-    int rc = fm_json_get_string(entry, "sig", &text, err);
-    if (!rc && strlen(text) > (FM_KEY_SIGNATURE_MAX + 2) / 3 * 4)
-        rc = fm_fail(err, FM_EFORMAT, "'sig' has %zu characters; no ECDSA signature is so long",
-                     strlen(text));
-    if (!rc)
-        rc = decode_base64(&bytes, &size, text, "sig", err);
+    if (fm_json_get_string(entry, "sig", &text, err))
+        return err->code;
+    if (strlen(text) > (FM_KEY_SIGNATURE_MAX + 2) / 3 * 4)
+        return fm_fail(err, FM_EFORMAT, "'sig' has %zu characters; no ECDSA signature is so long",
+                       strlen(text));
+    int rc = decode_base64(&bytes, &size, text, "sig", err);
     if (!rc && size > sizeof e->signature)
         rc = fm_fail(err, FM_EFORMAT, "'sig' has %zu bytes; no ECDSA signature is so long", size);
     if (!rc) {

@@ -259,28 +259,21 @@ static int sort_places(struct fm_hfdir *dir, struct fm_err *err)
 int fm_hfdir_open(struct fm_hfdir *dir, const char *path, struct fm_err *err)
 {
     *dir = (struct fm_hfdir){.fd = -1};
-    int rc = (dir->path = fm_strdup(path, err)) ? FM_OK : err->code;
-    if (rc || (rc = fm_file_open_directory(&dir->fd, path, err)))
-        goto out;
-    rc = read_config(dir, err);
+    dir->path = fm_strdup(path, err);
+    if (!dir->path || fm_file_open_directory(&dir->fd, path, err))
+        goto fail;
+    int rc = read_config(dir, err);
     if (rc == FM_ENOENT)
         rc = fm_hfcache_explain_directory(dir->fd, rc, err);
-    if (!rc)
-        rc = open_weights(dir, err);
-    if (!rc)
-        rc = take_text(dir, err);
-    if (!rc)
-        rc = take_quant(dir, err);
-    if (!rc)
-        rc = take_gptq(dir, err);
-    if (!rc)
-        rc = sort_places(dir, err);
-    if (rc)
+    if (rc || open_weights(dir, err) || take_text(dir, err) || take_quant(dir, err) ||
+        take_gptq(dir, err) || sort_places(dir, err)) {
         fm_within(err, "%s", path);
-out:
-    if (rc)
-        fm_hfdir_close(dir);
-    return rc;
+        goto fail;
+    }
+    return FM_OK;
+fail:
+    fm_hfdir_close(dir);
+    return err->code;
 }
 
 void fm_hfdir_close(struct fm_hfdir *dir)

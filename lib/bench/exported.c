@@ -243,30 +243,31 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
     struct fm_run_options own = *run;
     own.inputs.model = run->inputs.stream; /* to encode text: the directory's own tokenizer */
     uint64_t memory = fm_machine_memory(&run->machine) / (run->inputs.model ? 4 : 2);
-    int rc = read_claim(r, run->inputs.stream, err);
-    if (!rc && budgets && !r->whole)
-        rc = fm_fail(err, FM_EUSAGE,
-                     "--budgets has no effect on layout %s, which holds one member; omit it",
-                     r->layout);
-    if (!rc && how->kl_base_out && !run->inputs.model)
-        rc = fm_fail(err, FM_EUSAGE,
-                     "--kl-base-out writes the base logits of the original; give it with --model");
-    if (!rc && how->kl_base && run->inputs.model)
-        rc = fm_fail(err, FM_EUSAGE,
-                     "--model has no effect with --kl-base for an exported directory; omit it");
-    if (!rc)
-        rc = fm_model_open(&s->model, run->inputs.stream, memory, err);
-    if (!rc && run->inputs.model)
-        rc = fm_model_open(&s->original, run->inputs.model, memory, err);
-    if (!rc && s->original && fm_model_config(s->original)->V != fm_model_config(s->model)->V)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "'%s' has a vocabulary of %d tokens and '%s' of %d, so it is not the "
-                     "original; give the original with --model",
-                     run->inputs.model, fm_model_config(s->original)->V, run->inputs.stream,
-                     fm_model_config(s->model)->V);
-    if (!rc && r->whole)
-        rc = read_members(s, r, run->inputs.stream, budgets, err);
-    return rc ? rc : fm_bench_text_open(&s->text, how, &own, fm_model_config(s->model), err);
+    if (read_claim(r, run->inputs.stream, err))
+        return err->code;
+    if (budgets && !r->whole)
+        return fm_fail(err, FM_EUSAGE,
+                       "--budgets has no effect on layout %s, which holds one member; omit it",
+                       r->layout);
+    if (how->kl_base_out && !run->inputs.model)
+        return fm_fail(
+            err, FM_EUSAGE,
+            "--kl-base-out writes the base logits of the original; give it with --model");
+    if (how->kl_base && run->inputs.model)
+        return fm_fail(err, FM_EUSAGE,
+                       "--model has no effect with --kl-base for an exported directory; omit it");
+    if (fm_model_open(&s->model, run->inputs.stream, memory, err) ||
+        (run->inputs.model && fm_model_open(&s->original, run->inputs.model, memory, err)))
+        return err->code;
+    if (s->original && fm_model_config(s->original)->V != fm_model_config(s->model)->V)
+        return fm_fail(err, FM_ECONFIG,
+                       "'%s' has a vocabulary of %d tokens and '%s' of %d, so it is not the "
+                       "original; give the original with --model",
+                       run->inputs.model, fm_model_config(s->original)->V, run->inputs.stream,
+                       fm_model_config(s->model)->V);
+    if (r->whole && read_members(s, r, run->inputs.stream, budgets, err))
+        return err->code;
+    return fm_bench_text_open(&s->text, how, &own, fm_model_config(s->model), err);
 }
 
 /* The tables of operations of both models. */

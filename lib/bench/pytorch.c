@@ -326,18 +326,11 @@ static int send_place(struct fm_pytorch *p, const char *model, const char *token
         return fm_fail(
             err, FM_EUSAGE,
             "PyTorch cannot use a directory with a newline in its name; use another --dir");
-    int rc = send_all(p, model, strlen(model), err);
-    if (!rc)
-        rc = send_line(p, err, "\n");
-    if (!rc)
-        rc = send_all(p, tokens, strlen(tokens), err);
-    if (!rc)
-        rc = send_line(p, err, "\n%d\n", threads);
-    if (!rc)
-        rc = receive_line(p, line, err);
-    if (!rc && strcmp(line, "ready") != 0)
-        rc = fail_strange(p, line, err);
-    return rc;
+    if (send_all(p, model, strlen(model), err) || send_line(p, err, "\n") ||
+        send_all(p, tokens, strlen(tokens), err) || send_line(p, err, "\n%d\n", threads) ||
+        receive_line(p, line, err))
+        return err->code;
+    return strcmp(line, "ready") == 0 ? FM_OK : fail_strange(p, line, err);
 }
 
 static int ask_loop(struct fm_pytorch *p, struct fm_pytorch_row *row, struct fm_err *err)

@@ -265,17 +265,12 @@ int fm_synth_model(const struct fm_synth *s, const char *path, const struct fm_r
     int rc = fm_outdir_open(&d, path, NULL, err);
     if (rc)
         return rc;
-    rc = write_config(&d, s, err);
-    if (!rc)
-        rc = build_table(&t, s, err);
-    if (!rc)
-        rc = fm_outdir_file(&d, &o, "model.safetensors", err);
-    if (!rc)
-        rc = fm_output_end(&o, write_weights(&o, s, &t, run, err), err);
-    if (!rc)
-        rc = fm_outdir_commit(&d, err);
-    if (rc)
+    if (write_config(&d, s, err) || build_table(&t, s, err) ||
+        fm_outdir_file(&d, &o, "model.safetensors", err) ||
+        fm_output_end(&o, write_weights(&o, s, &t, run, err), err) || fm_outdir_commit(&d, err)) {
+        rc = err->code;
         fm_outdir_abandon(&d);
+    }
     free(t.tensor);
     free(t.name);
     return rc;
@@ -379,22 +374,20 @@ int fm_synth_stage(const char *model, const char *path, uint64_t seed, const ato
     int rc = fm_hfdir_open(&g.dir, model, err);
     if (rc)
         return rc;
-    rc = fm_carry_list(&g.dir, NULL, err);
-    if (!rc)
-        rc = fm_config_parse(&g.config, g.dir.config, g.dir.config_bytes, err);
-    if (!rc)
-        rc = make_family(&g, seed, err);
-    if (!rc)
-        rc = make_manifest(&g, stop, err);
-    if (!rc) {
-        const struct fm_stage_member member[] = {
-            {FM_MEMBER_RANKING, g.data[0], g.size[0]},
-            {FM_MEMBER_MASKS, g.data[1], g.size[1]},
-        };
-        rc = fm_stage_write(&(struct fm_run_options){.outputs.path = path}, FM_STAGE_TRAIN,
-                            g.manifest, NULL, &g.dir, member, 2, err);
-        g.manifest = NULL;
+    if (fm_carry_list(&g.dir, NULL, err) ||
+        fm_config_parse(&g.config, g.dir.config, g.dir.config_bytes, err) ||
+        make_family(&g, seed, err) || make_manifest(&g, stop, err)) {
+        rc = err->code;
+        goto out;
     }
+    const struct fm_stage_member member[] = {
+        {FM_MEMBER_RANKING, g.data[0], g.size[0]},
+        {FM_MEMBER_MASKS, g.data[1], g.size[1]},
+    };
+    rc = fm_stage_write(&(struct fm_run_options){.outputs.path = path}, FM_STAGE_TRAIN, g.manifest,
+                        NULL, &g.dir, member, 2, err);
+    g.manifest = NULL;
+out:
     cJSON_Delete(g.manifest);
     free(g.data[0]);
     free(g.data[1]);

@@ -311,30 +311,21 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     struct fm_gqa *g = c->gqa = fm_alloc(1, sizeof *g, "what attention reads of config.json", err);
     if (!g)
         return err->code;
-    int rc = FM_OK;
     if (read_heads(c, keys->json, err) ||
         (o->heads_key && read_layer_heads(c, o->heads_key, keys->json, err)) ||
         read_values(g, o, keys->json, err))
-        rc = err->code;
+        return err->code;
     g->sinks = o->sinks;
     g->window_sinks = o->window_sinks;
     g->gated = o->gated;
     g->gate_apart = o->gate_apart;
     g->gate_heads = o->gate_heads;
     g->unrotated = o->unrotated;
-    if (!rc)
-        rc = read_qk_norm(g, o, keys->json, err);
-    if (!rc)
-        rc = read_window(g, c, o, keys, err);
-    if (!rc)
-        rc = share_heads(c, o, err);
-    if (!rc)
-        rc = read_biases(g, o, keys, err);
-    if (!rc)
-        rc = read_clip(g, o, keys, err);
-    if (!rc)
-        rc = read_ropes(c, o, keys, err);
-    return rc || !o->read_more ? rc : o->read_more(c, keys, err);
+    if (read_qk_norm(g, o, keys->json, err) || read_window(g, c, o, keys, err) ||
+        share_heads(c, o, err) || read_biases(g, o, keys, err) || read_clip(g, o, keys, err) ||
+        read_ropes(c, o, keys, err))
+        return err->code;
+    return o->read_more ? o->read_more(c, keys, err) : FM_OK;
 }
 
 static uint64_t heads_width(const struct fm_config *c, int heads)

@@ -176,16 +176,14 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     struct fm_mla *m = c->mla = fm_alloc(1, sizeof *m, "what attention reads of config.json", err);
     if (!m)
         return err->code;
-    int rc = FM_OK;
     if (read_heads(c, keys->json, err) || read_ranks(m, keys->json, err) ||
         fm_json_opt_bool(keys->json, "attention_bias", &m->bias, err) || fm_rope_whole(keys, err) ||
         fm_rope_read(&m->rope, c, m->R, &o->rope, keys, err) ||
         (o->indexer && read_indexer(c, o, keys->json, err)))
-        rc = err->code;
+        return err->code;
     m->rope.pairs = true;
-    if (!rc && o->interleave_key)
-        rc = fm_json_opt_bool(keys->json, "rope_interleave", &m->rope.pairs, err);
-    return rc;
+    return o->interleave_key ? fm_json_opt_bool(keys->json, "rope_interleave", &m->rope.pairs, err)
+                             : FM_OK;
 }
 
 static uint64_t size_of(const struct fm_config *c, char letter)

@@ -128,17 +128,15 @@ static int read_yarn(struct fm_rope *r, const struct fm_config *c, const cJSON *
     } number[] = {{"factor", &factor}, {"beta_fast", &fast},     {"beta_slow", &slow},
                   {"mscale", &mscale}, {"mscale_all_dim", &all}, {"attention_factor", &scale}};
     bool whole = true;
-    int original = c->T_max, rc = FM_OK;
-    for (size_t i = 0; i < sizeof number / sizeof *number && !rc; i++)
-        rc = fm_json_opt_double(rope, number[i].key, 0, 1e9, number[i].value, err);
-    if (!rc)
-        rc = fm_json_opt_bool(rope, "truncate", &whole, err);
-    if (!rc)
-        rc = read_original(&original, json, rope, err);
-    if (!rc && (factor < 1 || r->theta <= 1))
-        rc = fm_fail(err, FM_EFORMAT, "yarn needs a factor of 1 or more, and rope_theta above 1");
-    if (rc)
-        return rc;
+    int original = c->T_max;
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++)
+        if (fm_json_opt_double(rope, number[i].key, 0, 1e9, number[i].value, err))
+            return err->code;
+    if (fm_json_opt_bool(rope, "truncate", &whole, err) ||
+        read_original(&original, json, rope, err))
+        return err->code;
+    if (factor < 1 || r->theta <= 1)
+        return fm_fail(err, FM_EFORMAT, "yarn needs a factor of 1 or more, and rope_theta above 1");
     double low = pair_of(r, original, fast > 0 ? fast : 32);
     double high = pair_of(r, original, slow > 0 ? slow : 1);
     ramp(r, factor, whole ? floor(low) : low, whole ? ceil(high) : high);
@@ -264,19 +262,17 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
                        "rope_parameters has no object '%s'; programs of %s read the rotation of "
                        "each type of layer there",
                        options->layer_type, keys->family);
-    int rc = read_partial(r, width, options, object, err);
-    if (!rc && said)
-        rc = read_type(&stated, options, object, options->layer_type, keys->family, err);
-    if (!rc && said && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "rope_theta")))
-        rc = fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_theta",
-                     options->layer_type);
-    if (!rc && said)
-        rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
-    if (!rc && said && !options->theta_key)
-        rc = check_inherited(object, keys, options->layer_type, err);
-    if (!rc && stated.type == YARN)
-        rc = read_yarn(r, c, NULL, object, err);
-    return rc ? rc : check_own(r, width, options, keys, err);
+    if (read_partial(r, width, options, object, err) ||
+        (said && read_type(&stated, options, object, options->layer_type, keys->family, err)))
+        return err->code;
+    if (said && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(object, "rope_theta")))
+        return fm_fail(err, FM_EFORMAT, "%s of rope_parameters has no rope_theta",
+                       options->layer_type);
+    if ((said && fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err)) ||
+        (said && !options->theta_key && check_inherited(object, keys, options->layer_type, err)) ||
+        (stated.type == YARN && read_yarn(r, c, NULL, object, err)))
+        return err->code;
+    return check_own(r, width, options, keys, err);
 }
 
 /* transformers 4 has rope_theta and rope_scaling; 5 has rope_parameters, which takes precedence. */
@@ -287,30 +283,26 @@ int fm_rope_read(struct fm_rope *r, struct fm_config *c, int width,
     const cJSON *json = keys->json;
     const char *objects[] = {"rope_scaling", "rope_parameters"};
     struct stated stated = {UNSAID, NULL};
-    int rc = FM_OK;
     fm_rope_plain(r, options->theta, width);
     r->pairs = options->pairs;
     if (options->layer_type)
         return read_layer_type(r, c, width, options, keys, err);
-    if (options->partial > 0)
-        rc = read_partial(r, width, options, json, err);
-    if (!rc)
-        rc = fm_json_opt_double(json, "rope_theta", 1, 1e18, &r->theta, err);
-    for (int i = 0; i < 2 && !rc; i++) {
+    if ((options->partial > 0 && read_partial(r, width, options, json, err)) ||
+        fm_json_opt_double(json, "rope_theta", 1, 1e18, &r->theta, err))
+        return err->code;
+    for (int i = 0; i < 2; i++) {
         const cJSON *object = cJSON_GetObjectItemCaseSensitive(json, objects[i]);
         if (!object || cJSON_IsNull(object))
             continue;
         if (!cJSON_IsObject(object))
             return fm_fail(err, FM_EFORMAT, "key '%s' is not an object", objects[i]);
-        rc = read_type(&stated, options, object, objects[i], keys->family, err);
-        if (!rc)
-            rc = fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err);
+        if (read_type(&stated, options, object, objects[i], keys->family, err) ||
+            fm_json_opt_double(object, "rope_theta", 1, 1e18, &r->theta, err))
+            return err->code;
     }
-    if (!rc && stated.type == LONGROPE)
-        rc = read_longrope(r, c, json, stated.object, err);
-    if (!rc && stated.type == YARN)
-        rc = read_yarn(r, c, json, stated.object, err);
-    return rc;
+    if (stated.type == LONGROPE)
+        return read_longrope(r, c, json, stated.object, err);
+    return stated.type == YARN ? read_yarn(r, c, json, stated.object, err) : FM_OK;
 }
 
 void fm_rope_fill(float *cos_table, float *sin_table, const struct fm_rope *r, int T)

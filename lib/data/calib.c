@@ -405,16 +405,13 @@ static int read_all(struct fm_calib *c, struct reading *r, struct fm_err *err)
         r->hasher[s] = fm_hasher_new();
         allocated = allocated && r->hasher[s];
     }
-    if (!rc && !allocated)
-        rc = fm_fail(err, FM_ENOMEM, "no memory for a digest");
-    if (!rc)
-        rc = count_mixture(c, r, err);
-    if (!rc)
-        rc = place_sequences(c, r, err);
-    if (!rc)
-        rc = hash_sequences(c, r->all, r, r->run->stop, err);
     if (rc)
         return rc;
+    if (!allocated)
+        return fm_fail(err, FM_ENOMEM, "no memory for a digest");
+    if (count_mixture(c, r, err) || place_sequences(c, r, err) ||
+        hash_sequences(c, r->all, r, r->run->stop, err))
+        return err->code;
     c->digest = fm_hasher_done(r->all);
     describe_sources(c, r);
     return FM_OK;

@@ -376,15 +376,10 @@ static int write_directory(struct writer *w, struct fm_err *err)
     }
     fm_taskgroup_init(&w->tasks, w->run, "export", fm_exportplan_weight_bytes(w->plan));
     fm_pool_for((int)w->plan->files - 1, write_file, w);
-    rc = fm_taskgroup_end(&w->tasks, err);
-    if (!rc)
-        rc = write_last(w, err);
-    if (!rc)
-        rc = fm_file_unchanged(&w->plan->from->bundle.file, err);
-    if (!rc)
-        rc = fm_run_announce(w->run, err);
-    if (!rc)
-        rc = fm_outdir_commit(&w->dir, err);
+    if (fm_taskgroup_end(&w->tasks, err) || write_last(w, err) ||
+        fm_file_unchanged(&w->plan->from->bundle.file, err) || fm_run_announce(w->run, err) ||
+        fm_outdir_commit(&w->dir, err))
+        rc = err->code;
     fm_outdir_abandon(&w->dir);
     fm_ownexport_close(&old);
     return rc;

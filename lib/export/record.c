@@ -353,13 +353,10 @@ static int record_json(const char *directory, const char *card, const struct fm_
         rc = fm_fail(err, FM_ENOMEM, "no memory for the figures");
     if (!rc && list_card(&json, &size, card, err))
         rc = fm_within(err, "%s/%s", directory, FM_EXPORT_JSON);
-    if (!rc)
-        rc = without_measured(&json, &size, err);
-    if (!rc)
-        rc = fm_jsonedit_set(&json, &size, &edit, 1, err);
-    path = !rc ? fm_file_join(directory, FM_EXPORT_JSON, err) : NULL;
-    if (!rc)
-        rc = path ? fm_output_text(path, json, true, err) : err->code;
+    if (rc || without_measured(&json, &size, err) || fm_jsonedit_set(&json, &size, &edit, 1, err) ||
+        !(path = fm_file_join(directory, FM_EXPORT_JSON, err)) ||
+        fm_output_text(path, json, true, err))
+        rc = err->code;
     free(path);
     free(json);
     free(t.data);

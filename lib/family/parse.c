@@ -183,20 +183,14 @@ static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct 
     const struct fm_model_family *f = c->family;
     const char *key = first_key(json, f->experts_key, "num_experts", "num_local_experts");
     const char *chosen = first_key(json, f->chosen_key, NULL, "num_experts_per_tok");
-    int rc = fm_keys_size(&c->E, json, key, FM_EXPERTS_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&c->K, json, chosen, FM_EXPERTS_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err);
-    if (!rc)
-        rc = check_twin(c, json, err);
-    if (!rc)
-        rc = f->router->read(c, f->router_options, keys, err);
-    if (!rc)
-        rc = check_experts(c, key, json, err);
-    if (!rc && c->K > c->E)
-        rc = fm_fail(err, FM_EFORMAT, "%s %d is more than %s %d", chosen, c->K, key, c->E);
-    return rc;
+    if (fm_keys_size(&c->E, json, key, FM_EXPERTS_MAX, err) ||
+        fm_keys_size(&c->K, json, chosen, FM_EXPERTS_MAX, err) ||
+        fm_keys_size(&c->I, json, f->width_key, FM_CHANNELS_MAX, err) || check_twin(c, json, err) ||
+        f->router->read(c, f->router_options, keys, err) || check_experts(c, key, json, err))
+        return err->code;
+    if (c->K > c->E)
+        return fm_fail(err, FM_EFORMAT, "%s %d is more than %s %d", chosen, c->K, key, c->E);
+    return FM_OK;
 }
 
 /* Check that the size in bytes of the whole model in float32 fits into a size_t. */

@@ -564,30 +564,31 @@ static int make_all(struct recovery *r, struct fm_recover_report *report, struct
     return rc || fm_comm_rank(r->task.run->machine.comm) != 0 ? rc : write_stream(r, err);
 }
 
+static int run_task(struct recovery *r, struct fm_recover_report *report, struct fm_err *err)
+{
+    const struct fm_run_options *run = r->task.run;
+    const struct fm_uptodate_inputs inputs = {TOOL,        &r->params,   NULL,
+                                              &r->task.in, &r->task.dir, false};
+    struct fm_estimate estimate;
+    fm_task_plan(&estimate, &r->task, estimate_steps, &(struct planned){r->options, &r->budget});
+    r->work_steps = estimate.kind[0].flops;
+    r->work_measure = estimate.kind[1].flops;
+    if (fm_estimate_check(&estimate, run, r->task.in.file.size, err) || prepare(r, err) ||
+        fm_uptodate_check(&r->uptodate, run, &inputs, err))
+        return err->code;
+    report->uptodate = r->uptodate;
+    return r->uptodate.is ? FM_OK : make_all(r, report, err);
+}
+
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err)
 {
     struct recovery r = {.options = options};
-    struct fm_estimate estimate;
-    int rc = check_options(options, &r.budget, err);
-    if (!rc)
-        rc = fm_task_open(&r.task, run, FM_MEMBER_MASKS, err);
-    if (!rc) {
-        fm_task_plan(&estimate, &r.task, estimate_steps, &(struct planned){options, &r.budget});
-        rc = fm_estimate_check(&estimate, run, r.task.in.file.size, err);
-        r.work_steps = estimate.kind[0].flops;
-        r.work_measure = estimate.kind[1].flops;
-    }
-    if (!rc)
-        rc = prepare(&r, err);
-    if (!rc)
-        rc = fm_uptodate_check(
-            &r.uptodate, run,
-            &(struct fm_uptodate_inputs){TOOL, &r.params, NULL, &r.task.in, &r.task.dir, false},
-            err);
-    report->uptodate = r.uptodate;
-    if (!rc && !r.uptodate.is)
-        rc = make_all(&r, report, err);
+    int rc = FM_OK;
+    if (check_options(options, &r.budget, err) || fm_task_open(&r.task, run, FM_MEMBER_MASKS, err))
+        rc = err->code;
+    else
+        rc = run_task(&r, report, err);
     rc = fm_comm_agree(run->machine.comm, rc, err);
     fm_tune_release(&r.tune);
     fm_budgets_release(&r.budgets);
@@ -604,20 +605,20 @@ int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recove
 {
     struct fm_task task = {0};
     struct fm_decimal budget;
-    int rc = check_options(options, &budget, err);
-    if (!rc)
-        rc = fm_task_open_inputs(&task, run, true, err);
-    if (!rc)
-        rc = fm_task_open_named(&task, FM_MEMBER_MASKS, err);
-    if (!rc) {
-        fm_task_plan(estimate, &task, estimate_steps, &(struct planned){options, &budget});
-        struct fm_recover_options half = *options;
-        struct fm_estimate changed;
-        half.steps = (options->steps + 1) / 2;
-        estimate_steps(&changed, &task, &(struct planned){&half, &budget});
-        fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
-        rc = fm_task_estimate_end(&task, estimate, err);
+    int rc = FM_OK;
+    if (check_options(options, &budget, err) || fm_task_open_inputs(&task, run, true, err) ||
+        fm_task_open_named(&task, FM_MEMBER_MASKS, err)) {
+        rc = err->code;
+        goto out;
     }
+    fm_task_plan(estimate, &task, estimate_steps, &(struct planned){options, &budget});
+    struct fm_recover_options half = *options;
+    struct fm_estimate changed;
+    half.steps = (options->steps + 1) / 2;
+    estimate_steps(&changed, &task, &(struct planned){&half, &budget});
+    fm_estimate_suggest(estimate, changed.flops, "--steps %d", half.steps);
+    rc = fm_task_estimate_end(&task, estimate, err);
+out:
     fm_task_close(&task);
     return rc;
 }

@@ -85,24 +85,18 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
 {
     *task = (struct fm_task){.run = run, .began = fm_clock_now(), .epoch_number = -1};
     task->memory = fm_machine_memory(&run->machine);
-    int rc = fm_machine_ops(&task->ops, &run->machine, FM_F32, err); /* check this before
-                                                                        anything is opened */
-    if (!rc)
-        rc = fm_hfdir_open(&task->dir, run->inputs.model, err);
-    if (!rc)
-        rc = fm_model_open_dir(&task->model, &task->dir, task->memory / 2, err);
-    if (!rc)
-        rc = fm_machine_ops(&task->ops, &run->machine, fm_model_dtype(task->model), err);
-    if (rc)
-        return rc;
+    /* The machine is checked before anything is opened. */
+    if (fm_machine_ops(&task->ops, &run->machine, FM_F32, err) ||
+        fm_hfdir_open(&task->dir, run->inputs.model, err) ||
+        fm_model_open_dir(&task->model, &task->dir, task->memory / 2, err) ||
+        fm_machine_ops(&task->ops, &run->machine, fm_model_dtype(task->model), err))
+        return err->code;
     fm_model_use(task->model, task->ops);
     task->config = fm_model_config(task->model);
-    rc = check_whole(task, err);
-    if (!rc)
-        rc = digest_identity(task, err);
-    if (!rc && hold)
-        return fm_quality_open(&task->calib, &task->held, run, task->config, err);
-    return rc ? rc : fm_calib_open(&task->calib, run, task->config, false, err);
+    if (check_whole(task, err) || digest_identity(task, err))
+        return err->code;
+    return hold ? fm_quality_open(&task->calib, &task->held, run, task->config, err)
+                : fm_calib_open(&task->calib, run, task->config, false, err);
 }
 
 static int open_stream(struct fm_task *task, const char *needs, struct fm_err *err)

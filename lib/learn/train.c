@@ -1386,7 +1386,7 @@ int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_op
         rc = err->code;
         goto out;
     }
-    estimate_run(estimate, options, &t.task, &t.range);
+    fm_task_plan(estimate, &t.task, plan_run, &(struct planned){options, &t.range});
     suggest_less(estimate, options, &t.task, &t.range);
     estimate->reach = reach;
     estimate->beyond = beyond;

@@ -306,19 +306,16 @@ static int read_export(const struct reading *r)
     double budget, ce;
     uint64_t bytes = 0;
     int64_t files = -1;
-    int rc = fm_json_get_string(r->from, "layout", &layout, r->err);
-    if (!rc)
-        rc = real_of(r, r->from, "budget", 1, &budget);
-    if (!rc)
-        rc = bytes_of(r, layout, budget, &bytes);
-    if (!rc)
-        rc = real_of(r, r->from, "ce", DBL_MAX, &ce);
-    if (!rc) /* experts in a rounded format have other bytes than the list says */
-        rc = fm_json_opt_int(r->from, "bytes", 0, INT64_MAX, &files, r->err);
+    /* Experts in a rounded format have other bytes than the list says. */
+    if (fm_json_get_string(r->from, "layout", &layout, r->err) ||
+        real_of(r, r->from, "budget", 1, &budget) || bytes_of(r, layout, budget, &bytes) ||
+        real_of(r, r->from, "ce", DBL_MAX, &ce) ||
+        fm_json_opt_int(r->from, "bytes", 0, INT64_MAX, &files, r->err))
+        return r->err->code;
     bool rounded = weights && fm_quantisers_find(weights);
-    snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, rc ? "" : layout, rounded ? " " : "",
+    snprintf(name, sizeof name, "%.*s%s%s", NAME_BYTES_MAX, layout, rounded ? " " : "",
              rounded ? weights : "");
-    cJSON *points = rc ? NULL : points_of(r, name, "family");
+    cJSON *points = points_of(r, name, "family");
     if (!points)
         return r->err->code;
     cJSON *point = fm_json_add_array(points, NULL);
@@ -327,7 +324,7 @@ static int read_export(const struct reading *r)
     fm_json_add_double(point, NULL, ce);
     fm_json_add_null(point, NULL);
     fm_json_add_null(point, NULL);
-    rc = add_halves(r, point, r->from);
+    int rc = add_halves(r, point, r->from);
     if (rc || !cJSON_HasObjectItem(r->from, "original_ce") || cJSON_HasObjectItem(r->set, "full"))
         return rc;
     rc = real_of(r, r->from, "original_ce", DBL_MAX, &ce);

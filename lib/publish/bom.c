@@ -487,22 +487,19 @@ static int check_export(struct bom *b, struct fm_err *err)
                            "'%s' does not match %s; --from must name the bundle that was exported",
                            keys[i], b->options->bundle);
     }
-    int rc = fm_json_get_int(b->export_json, "index", 0, masks->count - 1, &index, err);
-    if (!rc)
-        rc = fm_json_get_int(b->export_json, "removed", 0, INT64_MAX, &removed, err);
-    if (!rc)
-        rc = fm_json_get_string(b->export_json, "layout", &layout, err);
-    if (!rc && (uint64_t)removed != masks->mask[index].removed)
-        rc = fm_fail(err, FM_ECONFIG,
-                     "'removed' is %lld, but mask %lld of %s removes %llu; --from must name the "
-                     "bundle that was exported",
-                     (long long)removed, (long long)index, b->options->bundle,
-                     (unsigned long long)masks->mask[index].removed);
+    if (fm_json_get_int(b->export_json, "index", 0, masks->count - 1, &index, err) ||
+        fm_json_get_int(b->export_json, "removed", 0, INT64_MAX, &removed, err) ||
+        fm_json_get_string(b->export_json, "layout", &layout, err))
+        return err->code;
+    if ((uint64_t)removed != masks->mask[index].removed)
+        return fm_fail(err, FM_ECONFIG,
+                       "'removed' is %lld, but mask %lld of %s removes %llu; --from must name the "
+                       "bundle that was exported",
+                       (long long)removed, (long long)index, b->options->bundle,
+                       (unsigned long long)masks->mask[index].removed);
     b->index = (int)index;
-    if (!rc)
-        snprintf(b->name, sizeof b->name, "fm-%.16s-%.4f", layout,
-                 fm_masks_budget(masks, b->index));
-    return rc;
+    snprintf(b->name, sizeof b->name, "fm-%.16s-%.4f", layout, fm_masks_budget(masks, b->index));
+    return FM_OK;
 }
 
 static int open_export(struct bom *b, struct fm_err *err)
@@ -560,16 +557,12 @@ static int open_all(struct bom *b, const struct fm_run_options *run, struct fm_e
     if (o->base_model && !fm_hfcache_is_name(o->base_model))
         return fm_fail(err, FM_EUSAGE, "--base-model '%.200s' is not of the form ORG/NAME",
                        o->base_model);
-    int rc = fm_opened_open(&b->from, directory ? o->bundle : o->target, FM_OPENED_CHECKSUMS, err);
     snprintf(b->name, sizeof b->name, "fm-family");
-    if (!rc && directory)
-        rc = open_export(b, err);
-    if (!rc)
-        rc = find_parent(b, run->inputs.model, err);
-    if (!rc)
-        rc = fm_files_list(&b->files, o->target,
-                           &(struct fm_files_rule){.without = without, .parts = true}, err);
-    return rc;
+    if (fm_opened_open(&b->from, directory ? o->bundle : o->target, FM_OPENED_CHECKSUMS, err) ||
+        (directory && open_export(b, err)) || find_parent(b, run->inputs.model, err))
+        return err->code;
+    return fm_files_list(&b->files, o->target,
+                         &(struct fm_files_rule){.without = without, .parts = true}, err);
 }
 
 int fm_bom_write(const struct fm_run_options *run, const struct fm_bom_options *options,
@@ -583,14 +576,10 @@ int fm_bom_write(const struct fm_run_options *run, const struct fm_bom_options *
     if (!rc && asprintf(&r->path, b.files.directory ? "%s/" FM_EXPORT_BOM : "%s." FM_EXPORT_BOM,
                         options->target) < 0)
         rc = fm_fail(err, FM_ENOMEM, "no memory for the name of a file");
-    if (!rc)
-        rc = fm_output_check(r->path, run->outputs.force, err);
-    if (!rc)
-        rc = fm_files_hash(&b.files, run, err);
-    if (!rc)
-        rc = print(&text, &b, err);
-    if (!rc)
-        rc = fm_output_text(r->path, text, run->outputs.force, err);
+    if (rc || fm_output_check(r->path, run->outputs.force, err) ||
+        fm_files_hash(&b.files, run, err) || print(&text, &b, err) ||
+        fm_output_text(r->path, text, run->outputs.force, err))
+        rc = err->code;
     if (!rc && b.files.directory && fm_file_is_in(options->target, FM_OMS_NAME))
         fm_run_note(run, "the signature no longer matches; sign again: %s/" FM_OMS_NAME,
                     options->target);

@@ -186,21 +186,19 @@ int fm_sign(const struct fm_run_options *run, const struct fm_sign_options *o,
     *r = (struct fm_sign_report){0};
     int rc = open_key(&key, o, err);
     const struct fm_files_rule rule = {.without = not_signed, .dev = key.dev, .ino = key.ino};
-    if (!rc)
-        rc = fm_files_list(&f, o->target, &rule, err);
-    if (!rc)
-        rc = name_signature(&r->signature, &f, err);
-    if (!rc)
-        rc = fm_output_check(r->signature, run->outputs.force, err);
-    if (!rc) {
-        tell_ignored(o, &f);
-        rc = sign(run, &f, &key, r->signature, err);
+    if (rc || fm_files_list(&f, o->target, &rule, err) || name_signature(&r->signature, &f, err) ||
+        fm_output_check(r->signature, run->outputs.force, err)) {
+        rc = err->code;
+        goto out;
     }
-    if (!rc) {
-        describe(r, &f);
-        r->curve = key.curve;
-        memcpy(r->key, key.hint, sizeof r->key);
-    }
+    tell_ignored(o, &f);
+    rc = sign(run, &f, &key, r->signature, err);
+    if (rc)
+        goto out;
+    describe(r, &f);
+    r->curve = key.curve;
+    memcpy(r->key, key.hint, sizeof r->key);
+out:
     fm_files_release(&f);
     fm_key_release(&key);
     r->seconds = fm_clock_now() - start;
@@ -281,31 +279,30 @@ static int verify(const struct fm_run_options *run, const struct fm_sign_options
     struct fm_oms m = {0};
     struct fm_files f = {.path = o->target};
     struct stat st;
-    int rc =
-        stat(o->target, &st) == 0 ? FM_OK : fm_fail_errno(err, "cannot examine '%s'", o->target);
-    f.directory = !rc && S_ISDIR(st.st_mode);
-    if (!rc && !f.directory)
-        rc = fm_files_no_part(o->target, err);
-    if (!rc)
-        rc = name_signature(&r->signature, &f, err);
-    if (!rc)
-        rc = open_signature(&m, r->signature, f.directory, key, err);
     const struct fm_files_rule rule = {.without = not_signed, .wants = is_listed, .self = &m};
-    if (!rc)
-        rc = fm_files_list(&f, o->target, &rule, err);
-    if (!rc) {
-        tell_ignored(o, &f);
-        compare(o, r, &m, &f, false);
-        rc = fm_files_hash(&f, run, err);
+    int rc = FM_OK;
+    if (stat(o->target, &st) != 0)
+        return fm_fail_errno(err, "cannot examine '%s'", o->target);
+    f.directory = S_ISDIR(st.st_mode);
+    if ((!f.directory && fm_files_no_part(o->target, err)) ||
+        name_signature(&r->signature, &f, err) ||
+        open_signature(&m, r->signature, f.directory, key, err) ||
+        fm_files_list(&f, o->target, &rule, err)) {
+        rc = err->code;
+        goto out;
     }
-    if (!rc) {
-        compare(o, r, &m, &f, true);
-        describe(r, &f);
-    }
-    if (!rc && r->failed)
+    tell_ignored(o, &f);
+    compare(o, r, &m, &f, false);
+    rc = fm_files_hash(&f, run, err);
+    if (rc)
+        goto out;
+    compare(o, r, &m, &f, true);
+    describe(r, &f);
+    if (r->failed)
         rc = fm_fail(err, FM_EDIFF, "%s is not what was signed: %llu of %zu file%s failed",
                      o->target, (unsigned long long)r->failed, m.resources,
                      m.resources == 1 ? "" : "s");
+out:
     fm_files_release(&f);
     fm_oms_release(&m);
     return rc;

@@ -336,6 +336,17 @@ static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
     return FM_OK;
 }
 
+static int check_all(struct fm_bundle_job *j, struct fm_err *err)
+{
+    if (fm_stage_check(&j->bundle, NULL, err))
+        return err->code;
+    j->good = fm_alloc(j->bundle.members, sizeof *j->good, "the list of members", err);
+    j->have = fm_alloc(j->bundle.members, sizeof *j->have, "the digests of members", err);
+    if (!j->good || !j->have || check_members(j, false, err) || fm_verify_contents(j, err))
+        return err->code;
+    return check_members(j, true, err);
+}
+
 int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
 {
     struct fm_bundle_job j = {.v = v};
@@ -351,18 +362,7 @@ int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err)
         rc = fm_bundle_open(&j.bundle, v->options->target, err);
     }
     if (!rc)
-        rc = fm_stage_check(&j.bundle, NULL, err);
-    if (!rc) {
-        j.good = fm_alloc(j.bundle.members, sizeof *j.good, "the list of members", err);
-        j.have = fm_alloc(j.bundle.members, sizeof *j.have, "the digests of members", err);
-        rc = j.good && j.have ? FM_OK : err->code;
-    }
-    if (!rc)
-        rc = check_members(&j, false, err);
-    if (!rc)
-        rc = fm_verify_contents(&j, err);
-    if (!rc)
-        rc = check_members(&j, true, err);
+        rc = check_all(&j, err);
     if (v->spool && j.good)
         rc = close_stream(&j, rc, err);
     else if (!rc)

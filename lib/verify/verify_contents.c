@@ -240,21 +240,17 @@ static void check_presence(struct fm_bundle_job *j)
 
 int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err)
 {
-    int rc = fm_stage_model_read(&j->model, &j->bundle, err);
-    if (!rc && is_good(j, FM_MEMBER_CARRIED "config.json"))
-        rc = check_config(j, err);
-    if (rc || !is_good(j, FM_MEMBER_CARRIED "config.json"))
-        return rc;
+    if (fm_stage_model_read(&j->model, &j->bundle, err) ||
+        (is_good(j, FM_MEMBER_CARRIED "config.json") && check_config(j, err)))
+        return err->code;
+    if (!is_good(j, FM_MEMBER_CARRIED "config.json"))
+        return FM_OK;
     check_presence(j);
-    if (is_good(j, FM_MEMBER_SEGMENTS))
-        rc = read_segments(j, err);
-    if (!rc && is_good(j, FM_MEMBER_RANKING))
-        rc = check_ranking(j, err);
-    if (!rc && is_good(j, FM_MEMBER_MASKS))
-        rc = check_masks(j, err);
-    if (!rc && is_good(j, FM_MEMBER_ADAPTER))
-        rc = check_adapter(j, err);
-    if (!rc)
-        fm_verify_claims(j);
-    return rc;
+    if ((is_good(j, FM_MEMBER_SEGMENTS) && read_segments(j, err)) ||
+        (is_good(j, FM_MEMBER_RANKING) && check_ranking(j, err)) ||
+        (is_good(j, FM_MEMBER_MASKS) && check_masks(j, err)) ||
+        (is_good(j, FM_MEMBER_ADAPTER) && check_adapter(j, err)))
+        return err->code;
+    fm_verify_claims(j);
+    return FM_OK;
 }

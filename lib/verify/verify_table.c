@@ -222,20 +222,21 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
     struct job j = {.v = v};
     v->report->kind = "export";
     int rc = open_claim(&j, err);
-    if (!rc) {
-        v->report->kind = j.claim.layout->name;
-        v->report->index = (int)j.claim.index;
-        v->report->budget = j.claim.budget;
-        rc = check_files(&j, err);
+    if (rc)
+        goto out;
+    v->report->kind = j.claim.layout->name;
+    v->report->index = (int)j.claim.index;
+    v->report->budget = j.claim.budget;
+    if (check_files(&j, err) || fm_verify_others(v, is_listed, meet_other, &j, err)) {
+        rc = err->code;
+        goto out;
     }
-    if (!rc)
-        rc = fm_verify_others(v, is_listed, meet_other, &j, err);
-    if (!rc)
-        check_structure(&j);
-    if (!rc && v->options->record && !v->report->failed)
+    check_structure(&j);
+    if (v->options->record && !v->report->failed)
         rc = record(&j, err);
     if (!rc)
         fm_verifier_count(v, 0, j.claim.size); /* report the error under "structure" */
+out:
     close_claim(&j);
     return rc;
 }

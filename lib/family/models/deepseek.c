@@ -122,17 +122,13 @@ int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *o,
 {
     const char *key = c->family->shared_key;
     int shared = o->shared, width = 0;
-    int rc = read_dense(c, o, keys, err);
-    if (!rc)
-        rc = check_every(c, keys, err);
-    if (!rc && o->width_key)
+    if (read_dense(c, o, keys, err) || check_every(c, keys, err))
+        return err->code;
+    if (o->width_key)
         return fm_keys_size(&c->shared, keys->json, o->width_key, FM_CHANNELS_MAX, err);
-    if (!rc && key)
-        rc = read_count(&shared, keys->json, key, FM_EXPERTS_MAX, err);
-    if (!rc)
-        rc = fm_keys_size(&width, keys->json, "moe_intermediate_size", FM_CHANNELS_MAX, err);
-    if (rc)
-        return rc;
+    if ((key && read_count(&shared, keys->json, key, FM_EXPERTS_MAX, err)) ||
+        fm_keys_size(&width, keys->json, "moe_intermediate_size", FM_CHANNELS_MAX, err))
+        return err->code;
     if ((int64_t)shared * width > FM_CHANNELS_MAX)
         return fm_fail(err, FM_ECONFIG,
                        "%s %d times moe_intermediate_size %d is more than %d channels", key, shared,

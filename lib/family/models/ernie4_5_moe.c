@@ -55,22 +55,20 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
 {
     int64_t shared = 2, width = 0;
     bool bias = false;
-    int rc = fm_json_opt_bool(keys->json, "use_bias", &bias, err);
-    if (!rc && bias)
-        rc = fm_fail(err, FM_ECONFIG, "use_bias true is not supported for %s", keys->family);
-    if (!rc)
-        rc = read_range(c, keys, err);
-    if (!rc)
-        rc = read_number(&shared, keys, "moe_num_shared_experts", 0, err);
-    if (!rc)
-        rc = read_number(&width, keys, "moe_intermediate_size", 1, err);
-    if (!rc && shared * width > FM_CHANNELS_MAX)
-        rc = fm_fail(
+    if (fm_json_opt_bool(keys->json, "use_bias", &bias, err))
+        return err->code;
+    if (bias)
+        return fm_fail(err, FM_ECONFIG, "use_bias true is not supported for %s", keys->family);
+    if (read_range(c, keys, err) || read_number(&shared, keys, "moe_num_shared_experts", 0, err) ||
+        read_number(&width, keys, "moe_intermediate_size", 1, err))
+        return err->code;
+    if (shared * width > FM_CHANNELS_MAX)
+        return fm_fail(
             err, FM_ECONFIG,
             "moe_num_shared_experts %d times moe_intermediate_size %d is more than %d channels",
             (int)shared, (int)width, FM_CHANNELS_MAX);
-    c->shared = rc ? 0 : (int)(shared * width);
-    return rc;
+    c->shared = (int)(shared * width);
+    return FM_OK;
 }
 
 static const struct fm_gqa_options attention = {.rope = {.theta = 5e5, .pairs = true}};
