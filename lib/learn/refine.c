@@ -36,7 +36,7 @@ static int make_sets(const struct fm_refine *r, uint32_t *widths, const struct f
         memcpy(to, widths, X * sizeof *to);
         fm_granularity_gather(to, X, r->size);
         for (int i = 0; i < sets[s].count; i++)
-            fm_stepcost_exchange(r->worth, to, &pair[sets[s].from + i]);
+            fm_stepcost_exchange(r->stepcost, to, &pair[sets[s].from + i]);
         fm_granularity_spread(to, X, r->size);
         uint64_t removed = fm_masks_removed(f, to);
         if (removed >= least && removed > f->mask[b - 1].removed && removed < most)
@@ -76,19 +76,19 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
     int pairs = 0;
     *found = false;
     int rc = pair && groups ? FM_OK : FM_ENOMEM;
-    fm_stepcost_keep(r->worth);
+    fm_stepcost_keep(r->stepcost);
     if (!rc)
-        rc = fm_walk_around(r->worth, &probe, fm_masks_widths(f, b), r->size, round, err);
+        rc = fm_walk_around(r->stepcost, &probe, fm_masks_widths(f, b), r->size, round, err);
     if (!rc) {
         memcpy(groups, fm_masks_widths(f, b), X * sizeof *groups);
         fm_granularity_gather(groups, X, r->size);
-        pairs = fm_stepcost_pairs(r->worth, groups, MARGIN, pair, err);
+        pairs = fm_stepcost_pairs(r->stepcost, groups, MARGIN, pair, err);
         rc = pairs < 0 ? FM_ENOMEM : FM_OK;
     }
     if (!rc && pairs > 0)
         rc = try_sets(r, f, b, least, pair, pairs, found, err);
     if (rc)
-        fm_stepcost_restore(r->worth);
+        fm_stepcost_restore(r->stepcost);
     free(pair);
     free(groups);
     return rc;

@@ -1,5 +1,5 @@
 /*
- * --refine: exchange at a fixed budget, for the masks of any method.  The estimated worth of steps
+ * --refine: exchange at a fixed budget, for the masks of any method.  The estimated cost of steps
  * around a mask proposes exchanges; sets of them are tried, and the measured loss decides.
  */
 #ifndef FM_REFINE_H
@@ -20,7 +20,7 @@
 
 struct fm_refine {
     struct fm_task *task; /* borrowed, as all that follows */
-    struct fm_stepcost *worth;
+    struct fm_stepcost *stepcost;
     int size;      /* experts in a group */
     int around;    /* sequences for proposals */
     int sequences; /* fixed sequences for the decision */

@@ -50,12 +50,12 @@ struct fm_trainer {
     struct fm_actions actions;
     struct range range;
     const struct method *method;
-    struct fm_learn learn;    /* for learned */
-    struct fm_walk walk;      /* for walk and exchange */
-    struct fm_stepcost worth; /* for exchange, then for --refine */
-    struct fm_budgets input;  /* for the shuffles: the family of the stream */
-    int64_t idle;             /* consecutive rounds without improvement on the current mask */
-    int64_t refined;          /* rounds of --refine; -1: gaps were filled since */
+    struct fm_learn learn;       /* for learned */
+    struct fm_walk walk;         /* for walk and exchange */
+    struct fm_stepcost stepcost; /* for exchange, then for --refine */
+    struct fm_budgets input;     /* for the shuffles: the family of the stream */
+    int64_t idle;                /* consecutive rounds without improvement on the current mask */
+    int64_t refined;             /* rounds of --refine; -1: gaps were filled since */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
@@ -358,10 +358,10 @@ static size_t list_state(struct fm_journal_item *item, struct fm_trainer *t,
     uint64_t X = (uint64_t)t->task.config->M * (uint64_t)t->task.config->E;
     if (t->method->save)
         t->method->save(item, &items, t);
-    if (t->worth.X > 0) {
-        uint64_t values = 2 * (uint64_t)t->worth.X * (uint64_t)t->actions.count;
-        add_item(item, &items, "worth", FM_F64, values, t->worth.value);
-        add_item(item, &items, "worth.scale", FM_F64, 2, t->worth.scale);
+    if (t->stepcost.X > 0) {
+        uint64_t values = 2 * (uint64_t)t->stepcost.X * (uint64_t)t->actions.count;
+        add_item(item, &items, "worth", FM_F64, values, t->stepcost.value);
+        add_item(item, &items, "worth.scale", FM_F64, 2, t->stepcost.scale);
         add_item(item, &items, "refined", FM_I64, 1, &t->refined);
         if (t->options->refine > 0)
             add_item(item, &items, "idle", FM_I64, 1, &t->idle);
@@ -644,7 +644,7 @@ static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_er
     if (!rc) {
         fm_masks_release(f);
         *f = chosen;
-        fm_stepcost_clear(&t->worth);
+        fm_stepcost_clear(&t->stepcost);
         return FM_OK;
     }
     fm_masks_release(&chosen);
@@ -685,7 +685,7 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
     int64_t rounds = o->refine, all = rounds * (f->count - 1);
     int count = t->task.calib.count, rc = FM_OK;
     struct fm_refine refine = {.task = &t->task,
-                               .worth = &t->worth,
+                               .stepcost = &t->stepcost,
                                .size = fm_granularity_size(o->granularity, f->M, f->E),
                                .around = sequences_around(&t->task.calib, o),
                                .sequences =
@@ -935,7 +935,7 @@ static void resumed_learned(struct fm_trainer *t)
 
 /* walk; and exchange, which measures masks around the current one. */
 
-static int begin_walk_with(struct fm_trainer *t, struct fm_stepcost *worth, int sequences,
+static int begin_walk_with(struct fm_trainer *t, struct fm_stepcost *stepcost, int sequences,
                            struct fm_err *err)
 {
     t->walk = (struct fm_walk){.task = &t->task,
@@ -943,7 +943,7 @@ static int begin_walk_with(struct fm_trainer *t, struct fm_stepcost *worth, int 
                                .step = &t->range.step,
                                .until = &t->range.until,
                                .granularity = t->options->granularity,
-                               .worth = worth,
+                               .stepcost = stepcost,
                                .sequences = sequences};
     return fm_masks_full(&t->masks[FM_TRAIN_MADE], t->options->method, err);
 }
@@ -960,7 +960,7 @@ static int begin_walk(struct fm_trainer *t, struct fm_err *err)
 
 static int begin_exchange(struct fm_trainer *t, struct fm_err *err)
 {
-    return begin_walk_with(t, &t->worth, sequences_around(&t->task.calib, t->options), err);
+    return begin_walk_with(t, &t->stepcost, sequences_around(&t->task.calib, t->options), err);
 }
 
 static int make_walk(struct fm_trainer *t, struct fm_err *err)
@@ -1120,13 +1120,13 @@ static int digest_params(struct fm_trainer *t, struct fm_err *err)
     return fm_task_params(&t->task, &t->params, text, err);
 }
 
-static int prepare_worth(struct fm_trainer *t, struct fm_err *err)
+static int prepare_stepcost(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_config *c = t->task.config;
     int size = fm_granularity_size(t->options->granularity, c->M, c->E);
-    int rc = fm_stepcost_init(&t->worth, &t->actions, c->M * c->E / size, err);
+    int rc = fm_stepcost_init(&t->stepcost, &t->actions, c->M * c->E / size, err);
     if (!rc && size == 1)
-        fm_stepcost_temper(&t->worth, t->task.ranking.tokens, c->E);
+        fm_stepcost_temper(&t->stepcost, t->task.ranking.tokens, c->E);
     return rc;
 }
 
@@ -1137,7 +1137,7 @@ static int prepare(struct fm_trainer *t, struct fm_err *err)
         fm_masks_init(&t->masks[i], c->M, c->E, c->I);
     bool exchanges = t->method->has & FM_TRAIN_AROUND || t->options->refine > 0;
     if (t->method->choose(t, err) || digest_params(t, err) ||
-        (exchanges && prepare_worth(t, err)) || t->method->begin(t, err))
+        (exchanges && prepare_stepcost(t, err)) || t->method->begin(t, err))
         return err->code;
     return resume(t, err);
 }
@@ -1327,7 +1327,7 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
     else
         rc = run_trainer(&t, report, err);
     fm_learn_release(&t.learn);
-    fm_stepcost_release(&t.worth);
+    fm_stepcost_release(&t.stepcost);
     fm_budgets_release(&t.input);
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++)
         fm_masks_release(&t.masks[i]);

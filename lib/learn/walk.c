@@ -4,7 +4,7 @@
  * do not.  Costs are measured again at every budget, because they change as other channels are
  * removed; between two budgets the moves with the lowest cost per channel are taken first.
  *
- * exchange works the same way with a better measure: the worth of steps by gradients at masks
+ * exchange works the same way with a better measure: the cost of steps by gradients at masks
  * around the current one (lib/masks/stepcost.h).  It may also widen an expert again in exchange for
  * another.  It visits fewer budgets, about a twelfth of the remaining channels apart: experts are
  * narrowed by what was measured before, then two rounds of measuring and exchanging correct the
@@ -20,8 +20,8 @@
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
 
-/* A step up must be worth more than the step down that it is exchanged for; and at most this part
- * of the experts is exchanged at once, because the worth of steps is valid only near the current
+/* A step up must gain more than the step down costs that it is exchanged for; and at most this part
+ * of the experts is exchanged at once, because the cost of steps is valid only near the current
  * mask. */
 #define MARGIN 1
 #define PART 4
@@ -110,11 +110,11 @@ static int lower_by_squares(const struct fm_walk *w, uint32_t *widths, const str
     return rc;
 }
 
-int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, const uint32_t *widths,
-                   int size, uint64_t sweep, struct fm_err *err)
+int fm_walk_around(struct fm_stepcost *stepcost, const struct fm_probe *probe,
+                   const uint32_t *widths, int size, uint64_t sweep, struct fm_err *err)
 {
     const struct fm_config *c = probe->task->config;
-    size_t X = (size_t)c->M * (size_t)c->E, A = (size_t)worth->actions->count;
+    size_t X = (size_t)c->M * (size_t)c->E, A = (size_t)stepcost->actions->count;
     struct fm_maskgrad grad = {0};
     uint32_t *groups = fm_alloc((1 + 2 * FM_STEPCOST_LANES) * X, sizeof *groups, "widths", err);
     if (!groups)
@@ -122,16 +122,17 @@ int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, cons
     uint32_t *around = groups + X, *spread = around + FM_STEPCOST_LANES * X;
     memcpy(groups, widths, X * sizeof *groups);
     fm_granularity_gather(groups, X, size);
-    fm_stepcost_draw(worth, groups, around, probe->task->run->inputs.seed, sweep);
+    fm_stepcost_draw(stepcost, groups, around, probe->task->run->inputs.seed, sweep);
     for (size_t s = 0; s < FM_STEPCOST_LANES; s++) {
-        memcpy(spread + s * X, around + s * (size_t)worth->X, (size_t)worth->X * sizeof *groups);
+        memcpy(spread + s * X, around + s * (size_t)stepcost->X,
+               (size_t)stepcost->X * sizeof *groups);
         fm_granularity_spread(spread + s * X, X, size);
     }
-    int rc = fm_probe_gradients(probe, worth->actions, FM_SUMS_BOTH, spread, FM_STEPCOST_LANES,
+    int rc = fm_probe_gradients(probe, stepcost->actions, FM_SUMS_BOTH, spread, FM_STEPCOST_LANES,
                                 &grad, err);
     if (!rc) {
         fm_granularity_sum(grad.total, grad.total, FM_STEPCOST_LANES * X, size, (int)(2 * A));
-        rc = fm_stepcost_add(worth, groups, around, grad.total, err);
+        rc = fm_stepcost_add(stepcost, groups, around, grad.total, err);
     }
     fm_maskgrad_release(&grad);
     free(groups);
@@ -143,28 +144,28 @@ static int exchange_round(const struct fm_walk *w, uint32_t *widths, size_t X, i
                           uint64_t sweep, uint64_t target, struct fm_err *err)
 {
     struct fm_probe probe = {w->task, w->sequences, sweep * (uint64_t)w->sequences, 0};
-    int rc = fm_walk_around(w->worth, &probe, widths, size, sweep, err);
+    int rc = fm_walk_around(w->stepcost, &probe, widths, size, sweep, err);
     if (rc)
         return rc;
     struct fm_stepcost_pair *pair = fm_alloc(X, sizeof *pair, "moves", err);
     if (!pair)
         return FM_ENOMEM;
     fm_granularity_gather(widths, X, size);
-    fm_stepcost_lower(w->worth, widths, target);
-    int pairs = fm_stepcost_pairs(w->worth, widths, MARGIN, pair, err);
+    fm_stepcost_lower(w->stepcost, widths, target);
+    int pairs = fm_stepcost_pairs(w->stepcost, widths, MARGIN, pair, err);
     int most = (int)X / size / PART + 1;
     for (int i = 0; i < pairs && i < most; i++)
-        fm_stepcost_exchange(w->worth, widths, &pair[i]);
+        fm_stepcost_exchange(w->stepcost, widths, &pair[i]);
     /* Steps have different sizes, so the target may have been missed. */
-    fm_stepcost_lower(w->worth, widths, target);
+    fm_stepcost_lower(w->stepcost, widths, target);
     fm_granularity_spread(widths, X, size);
     free(pair);
     return pairs < 0 ? FM_ENOMEM : FM_OK;
 }
 
-/* Narrow by the worth of steps: first by what is already measured, then measure and exchange. */
-static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struct fm_masks *masks,
-                          uint64_t target, struct fm_err *err)
+/* Narrow by the cost of steps: first by what is already measured, then measure and exchange. */
+static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
+                             const struct fm_masks *masks, uint64_t target, struct fm_err *err)
 {
     int size = fm_granularity_size(w->granularity, masks->M, masks->E), rc = FM_OK;
     size_t X = (size_t)masks->M * (size_t)masks->E;
@@ -172,12 +173,12 @@ static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struc
     target = (target + (uint64_t)size - 1) / (uint64_t)size;
     if (masks->count == 1) {
         struct fm_probe first = {w->task, w->sequences, 0, 0};
-        rc = fm_walk_around(w->worth, &first, widths, size, 0, err);
+        rc = fm_walk_around(w->stepcost, &first, widths, size, 0, err);
         if (rc)
             return rc;
     }
     fm_granularity_gather(widths, X, size);
-    fm_stepcost_lower(w->worth, widths, target);
+    fm_stepcost_lower(w->stepcost, widths, target);
     fm_granularity_spread(widths, X, size);
     for (uint64_t r = 0; !rc && r < ROUNDS; r++)
         rc = exchange_round(w, widths, X, size, sweep + r, target, err);
@@ -185,7 +186,7 @@ static int lower_by_worth(const struct fm_walk *w, uint32_t *widths, const struc
 }
 
 /* The number of the budget after `removed` of n channels; larger than the last if there is none.
- * The worth of steps is valid near the mask where it was measured, so exchange advances by 1 /
+ * The cost of steps is valid near the mask where it was measured, so exchange advances by 1 /
  * PART_LEFT of the remaining channels, and at least to the next budget. */
 static uint64_t next_budget(const struct fm_decimal *step, const struct fm_decimal *until,
                             bool every, uint64_t removed, uint64_t n)
@@ -213,7 +214,7 @@ uint64_t fm_walk_sweeps(const struct fm_decimal *step, const struct fm_decimal *
 int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, struct fm_err *err)
 {
     uint64_t n = fm_masks_channels(masks), removed = masks->mask[masks->count - 1].removed;
-    uint64_t i = next_budget(w->step, w->until, !w->worth, removed, n);
+    uint64_t i = next_budget(w->step, w->until, !w->stepcost, removed, n);
     int X = masks->M * masks->E, rc = FM_OK;
     *done =
         i > fm_decimal_targets(w->step, w->until) ||
@@ -224,17 +225,17 @@ int fm_walk_step(const struct fm_walk *w, struct fm_masks *masks, bool *done, st
     if (!widths)
         return FM_ENOMEM;
     memcpy(widths, fm_masks_widths(masks, masks->count - 1), (size_t)X * sizeof *widths);
-    if (w->worth)
-        fm_stepcost_keep(w->worth);
+    if (w->stepcost)
+        fm_stepcost_keep(w->stepcost);
     struct fm_probe probe = {w->task, w->sequences, (i - 1) * (uint64_t)w->sequences, 1};
     uint64_t target = fm_decimal_target(w->step, w->until, i, n);
-    rc = w->worth ? lower_by_worth(w, widths, masks, target, err)
-                  : lower_by_squares(w, widths, &probe, masks, target, err);
+    rc = w->stepcost ? lower_by_stepcost(w, widths, masks, target, err)
+                     : lower_by_squares(w, widths, &probe, masks, target, err);
     if (!rc)
-        rc = fm_masks_append(masks, widths, w->worth ? FM_METHOD_EXCHANGE : FM_METHOD_WALK, (int)i,
-                             err);
-    if (rc && w->worth)
-        fm_stepcost_restore(w->worth);
+        rc = fm_masks_append(masks, widths, w->stepcost ? FM_METHOD_EXCHANGE : FM_METHOD_WALK,
+                             (int)i, err);
+    if (rc && w->stepcost)
+        fm_stepcost_restore(w->stepcost);
     free(widths);
     return rc;
 }

@@ -1,8 +1,8 @@
 /*
  * walk: at every budget step, measure the effect of each expert's channels at the current masks,
  * and narrow the experts whose channels cost least, until the budget is met (fm-method(7)).  Its
- * only state is the family.  exchange: the same, by the worth of steps around the current masks;
- * experts whose steps are worth less than another's are narrowed to widen that one.  Its state is
+ * only state is the family.  exchange: the same, by the cost of steps around the current masks;
+ * experts whose steps cost less than another's are narrowed to widen that one.  Its state is
  * struct fm_stepcost.  It does not make a mask for every budget: each step removes about a twelfth
  * of the remaining channels, at least up to the next budget.  The masks between are filled in
  * afterwards (lib/masks/gaps.h).
@@ -22,7 +22,7 @@ struct fm_walk {
     const struct fm_decimal *step, *until;
     int sequences; /* sequences per sweep */
     enum fm_granularity granularity;
-    struct fm_stepcost *worth; /* for exchange; NULL for walk */
+    struct fm_stepcost *stepcost; /* for exchange; NULL for walk */
 };
 
 /* Sweeps of exchange from the full mask, of n channels, to `until`. */
@@ -44,8 +44,8 @@ int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actio
                   uint64_t target, struct fm_err *err);
 
 /* Make one sweep at masks around widths (M, E), drawn for `sweep`, and add the results to
- * `worth`, whose X items are groups of `size` experts. */
-int fm_walk_around(struct fm_stepcost *worth, const struct fm_probe *probe, const uint32_t *widths,
-                   int size, uint64_t sweep, struct fm_err *err);
+ * `stepcost`, whose X items are groups of `size` experts. */
+int fm_walk_around(struct fm_stepcost *stepcost, const struct fm_probe *probe,
+                   const uint32_t *widths, int size, uint64_t sweep, struct fm_err *err);
 
 #endif

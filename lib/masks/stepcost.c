@@ -20,7 +20,7 @@
  *     fm_stepcost_draw   two masks around the present one, drawn at random
  *     one sweep          gradients at these masks: sums (2, X, 2, A)
  *     fm_stepcost_add    running means of value and square, ratio and trust
- *     fm_stepcost_pairs  a step down of one expert for a step up of another that is worth more
+ *     fm_stepcost_pairs  a step down of one expert for a step up of another that gains more
  *     fm_stepcost_lower  again: a pair's two steps need not have the same number of channels
  *
  * Invariants:
@@ -56,7 +56,7 @@ int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, in
 {
     size_t n = (size_t)X * (size_t)actions->count;
     *w = (struct fm_stepcost){.actions = actions, .X = X};
-    w->value = fm_alloc(4 * n + (size_t)X, sizeof *w->value, "worth of widths", err);
+    w->value = fm_alloc(4 * n + (size_t)X, sizeof *w->value, "costs of widths", err);
     if (!w->value)
         return FM_ENOMEM;
     w->square = w->value + n;
@@ -227,7 +227,7 @@ int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_
 }
 
 /* The measured value, per channel. */
-static double worth_of(const struct fm_stepcost *w, int x, int a)
+static double cost_of(const struct fm_stepcost *w, int x, int a)
 {
     size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;
     double channels = (double)(w->actions->width[a] - w->actions->width[a - 1]);
@@ -237,13 +237,13 @@ static double worth_of(const struct fm_stepcost *w, int x, int a)
         return (guess + trust * (value - guess)) / channels;
     if (a + 1 == w->actions->count || isnan(w->value[at + 1]))
         return guess / channels;
-    double above = DEEPER * worth_of(w, x, a + 1);
+    double above = DEEPER * cost_of(w, x, a + 1);
     return guess / channels > above ? guess / channels : above;
 }
 
 double fm_stepcost_of(const struct fm_stepcost *w, int x, int a)
 {
-    return w->weight[x] * worth_of(w, x, a);
+    return w->weight[x] * cost_of(w, x, a);
 }
 
 static uint64_t removed_by(const struct fm_stepcost *w, const uint32_t *widths)
@@ -262,10 +262,10 @@ void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t t
         double least = 0;
         for (int x = 0; x < w->X; x++) {
             int a = action_of(w, widths[x]);
-            double worth = a > 0 ? fm_stepcost_of(w, x, a) : 0;
-            if (a > 0 && (best < 0 || worth < least)) {
+            double cost = a > 0 ? fm_stepcost_of(w, x, a) : 0;
+            if (a > 0 && (best < 0 || cost < least)) {
                 best = x;
-                least = worth;
+                least = cost;
             }
         }
         if (best < 0)
@@ -279,13 +279,13 @@ void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t t
 
 struct move {
     int x;
-    double worth;
+    double cost;
 };
 
 static int compare_moves(const void *pa, const void *pb)
 {
     const struct move *a = pa, *b = pb;
-    return a->worth != b->worth ? (a->worth < b->worth ? -1 : 1) : a->x - b->x;
+    return a->cost != b->cost ? (a->cost < b->cost ? -1 : 1) : a->x - b->x;
 }
 
 int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
@@ -312,9 +312,9 @@ int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, doubl
             d++;
         } else if (taken[up[u].x] || up[u].x == down[d].x) {
             u++;
-        } else if (-up[u].worth > margin * down[d].worth) {
+        } else if (-up[u].cost > margin * down[d].cost) {
             pair[pairs++] =
-                (struct fm_stepcost_pair){down[d].x, up[u].x, -up[u].worth - down[d].worth};
+                (struct fm_stepcost_pair){down[d].x, up[u].x, -up[u].cost - down[d].cost};
             taken[down[d].x] = taken[up[u].x] = true;
         } else {
             break;

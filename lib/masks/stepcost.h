@@ -1,7 +1,7 @@
 /*
  * The cost in loss of one step of an expert's width, from gradients at masks around one mask.
  *
- * A range a is the channels between action a - 1 and action a of an expert.  Its worth is the
+ * A range a is the channels between action a - 1 and action a of an expert.  Its cost is the
  * increase of the loss when it is removed: the mean of -dL/dm while the masks m of its channels go
  * from 1 to 0.  Gradients with the range and without it give both ends of that mean (the trapezoid
  * rule).  All experts move at random at once, each a step down in one of two masks and a step up in
@@ -9,10 +9,10 @@
  * a single mask is useless: at small budgets it is noise around 0.
  *
  * Signed sums are noisy where they are small.  Their squares (the measure of the walk) are not, but
- * carry less information.  A worth is therefore shrunk towards `ratio` times the squares, by the
+ * carry less information.  A cost is therefore shrunk towards `ratio` times the squares, by the
  * share of noise that its scatter between sweeps indicates (an estimate after James and Stein).
  *
- * Other texts are routed to other experts.  So the worth of an expert is weighted as if half of the
+ * Other texts are routed to other experts.  So the cost of an expert is weighted as if half of the
  * tokens were distributed evenly over the experts (fm_stepcost_temper).
  *
  * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at a, and
@@ -34,7 +34,7 @@
 struct fm_stepcost {
     const struct fm_actions *actions; /* borrowed */
     int X;
-    double *weight; /* (X) weights of worth, all 1 at first */
+    double *weight; /* (X) weights of costs, all 1 at first */
     /* State. */
     double *value;   /* (X, A) running means; NaN: not measured yet */
     double *square;  /* (X, A) running means of the squares; NaN: not measured yet */
@@ -71,10 +71,10 @@ void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint3
 int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_t *around,
                     const double *sums, struct fm_err *err);
 
-/* The weighted worth of range a of expert x, per channel. */
+/* The weighted cost of range a of expert x, per channel. */
 double fm_stepcost_of(const struct fm_stepcost *w, int x, int a);
 
-/* Lower widths (X), steps of least worth first, until they remove `target` channels or no step
+/* Lower widths (X), steps of least cost first, until they remove `target` channels or no step
  * is left. */
 void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t target);
 

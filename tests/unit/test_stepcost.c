@@ -1,4 +1,4 @@
-/* The worth of steps, from known gradients. */
+/* The cost of steps, from known gradients. */
 #include <math.h>
 
 #include "lib/base/rng.h"
@@ -27,8 +27,8 @@ static void make(struct fm_stepcost *w)
  * `noise`. */
 static double gradient(int x, int a, bool with, double noise, uint64_t draw)
 {
-    double worth = 10.0 * (x + 1) * (A - a);
-    return -worth * (with ? 0.5 : 1.5) + noise * (fm_rng_uniform(3, FM_STREAM_BENCH, draw) - 0.5);
+    double cost = 10.0 * (x + 1) * (A - a);
+    return -cost * (with ? 0.5 : 1.5) + noise * (fm_rng_uniform(3, FM_STREAM_BENCH, draw) - 0.5);
 }
 
 static void add_sweep(struct fm_stepcost *w, const uint32_t *widths, uint64_t sweep, double noise)
@@ -97,7 +97,7 @@ TEST(worth_is_the_mean_of_both_ends)
     fm_stepcost_release(&w);
 }
 
-/* Root mean square of the error of the worth of the next steps. */
+/* Root mean square of the error of the cost of the next steps. */
 static double error_of(const struct fm_stepcost *w, bool raw)
 {
     double sum = 0;

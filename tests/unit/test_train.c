@@ -271,7 +271,7 @@ static void prepare_exchange(struct runs *r, struct fm_train_options *options, c
     options->budget_step = "0.05";
 }
 
-/* A step of exchange is several sweeps, each of which changes the worth of steps: wherever one
+/* A step of exchange is several sweeps, each of which changes the cost of steps: wherever one
  * is interrupted, the step is repeated from the same state. */
 TEST(exchange_stopped_at_any_moment_goes_on)
 {
