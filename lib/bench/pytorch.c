@@ -101,38 +101,32 @@ static int await(const struct fm_pytorch *p, short events, struct fm_err *err)
     return fm_fail(err, FM_EIO, "'%s' did not answer for %d seconds", p->python, p->silence);
 }
 
-static int send_all(struct fm_pytorch *p, const void *data, size_t size, struct fm_err *err)
+/* Send `size` bytes from `to`, or receive them into `from`; the other is NULL. */
+static int transfer(struct fm_pytorch *p, const char *to, char *from, size_t size,
+                    struct fm_err *err)
 {
-    const char *at = data;
-    while (size > 0) {
-        if (await(p, POLLOUT, err))
+    for (size_t done = 0; done < size;) {
+        if (await(p, to ? POLLOUT : POLLIN, err))
             return err->code;
-        ssize_t n = send(p->socket, at, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t n = to ? send(p->socket, to + done, size - done, MSG_NOSIGNAL | MSG_DONTWAIT)
+                       : recv(p->socket, from + done, size - done, MSG_DONTWAIT);
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             continue;
         if (n <= 0)
             return fail_gone(p, err);
-        at += n;
-        size -= (size_t)n;
+        done += (size_t)n;
     }
     return FM_OK;
 }
 
+static int send_all(struct fm_pytorch *p, const void *data, size_t size, struct fm_err *err)
+{
+    return transfer(p, data, NULL, size, err);
+}
+
 static int receive_all(struct fm_pytorch *p, void *data, size_t size, struct fm_err *err)
 {
-    char *at = data;
-    while (size > 0) {
-        if (await(p, POLLIN, err))
-            return err->code;
-        ssize_t n = recv(p->socket, at, size, MSG_DONTWAIT);
-        if (n < 0 && (errno == EINTR || errno == EAGAIN))
-            continue;
-        if (n <= 0)
-            return fail_gone(p, err);
-        at += n;
-        size -= (size_t)n;
-    }
-    return FM_OK;
+    return transfer(p, NULL, data, size, err);
 }
 
 FM_PRINTF(3, 4)

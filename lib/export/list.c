@@ -433,15 +433,12 @@ static void add_row(cJSON *array, const struct fm_list *list, const struct fm_li
         add_formats(object, row);
 }
 
-char *fm_list_json(const struct fm_list *list)
+void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers)
 {
-    cJSON *tree = fm_report_begin("fm-pack");
-    fm_json_add_string(tree, "stage", list->stage);
-    cJSON *model = fm_json_add_object(tree, "model");
     fm_json_add_string(model, "family", list->family);
     fm_json_add_string(model, "dtype", list->dtype);
     fm_json_add_uint(model, "layers", (uint64_t)list->layers);
-    cJSON *moe = list->M < list->layers ? fm_json_add_array(model, "moe_layers") : NULL;
+    cJSON *moe = moe_layers ? fm_json_add_array(model, "moe_layers") : NULL;
     for (int m = 0; moe && m < list->M; m++)
         fm_json_add_uint(moe, NULL, (uint64_t)list->moe[m]);
     fm_json_add_uint(model, "experts", (uint64_t)list->experts);
@@ -450,6 +447,14 @@ char *fm_list_json(const struct fm_list *list)
     fm_json_add_uint(model, "channels", (uint64_t)list->channels);
     fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
     fm_json_add_uint(model, "params", list->params);
+}
+
+char *fm_list_json(const struct fm_list *list)
+{
+    cJSON *tree = fm_report_begin("fm-pack");
+    fm_json_add_string(tree, "stage", list->stage);
+    cJSON *model = fm_json_add_object(tree, "model");
+    fm_list_model(model, list, list->M < list->layers);
     fm_extra_json(model, &list->extra);
     if (list->storage[0]) {
         fm_json_add_string(model, "storage", list->storage);

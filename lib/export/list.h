@@ -123,6 +123,9 @@ bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *
  * unless that is NULL), bytes and parameters. */
 void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char *inside);
 
+/* Add the keys of the model from "family" to "params", and of its layers of experts if wanted. */
+void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers);
+
 /* The list as JSON text that ends with a newline; free() it.  NULL: no memory. */
 char *fm_list_json(const struct fm_list *list);
 

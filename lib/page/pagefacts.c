@@ -45,18 +45,7 @@ uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed)
 static void add_model(cJSON *data, const struct fm_list *list)
 {
     cJSON *model = fm_json_add_object(data, "model");
-    fm_json_add_string(model, "family", list->family);
-    fm_json_add_string(model, "dtype", list->dtype);
-    fm_json_add_uint(model, "layers", (uint64_t)list->layers);
-    cJSON *moe = fm_json_add_array(model, "moe_layers");
-    for (int m = 0; m < list->M; m++)
-        fm_json_add_uint(moe, NULL, (uint64_t)list->moe[m]);
-    fm_json_add_uint(model, "experts", (uint64_t)list->experts);
-    fm_json_add_uint(model, "experts_per_token", (uint64_t)list->experts_per_token);
-    fm_json_add_uint(model, "hidden", (uint64_t)list->hidden);
-    fm_json_add_uint(model, "channels", (uint64_t)list->channels);
-    fm_json_add_uint(model, "vocabulary", (uint64_t)list->vocabulary);
-    fm_json_add_uint(model, "params", list->params);
+    fm_list_model(model, list, true);
     if (list->storage[0])
         fm_json_add_string(model, "storage", list->storage);
 }

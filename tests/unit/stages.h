@@ -42,12 +42,6 @@ static inline int stages_close_model(void **unused)
     return 0;
 }
 
-static inline void stages_must(int code, const struct fm_err *err)
-{
-    if (code)
-        fail_msg("%d: %s", code, err->text);
-}
-
 static inline void stages_expect(int code, const struct fm_err *err, int wanted, const char *why)
 {
     if (code != wanted || !strstr(err->text, why))
@@ -59,12 +53,12 @@ static inline struct fm_ranking stages_ranking(void)
 {
     struct fm_ranking r;
     struct fm_err err = {0};
-    stages_must(fm_ranking_init(&r, stages_config.M, stages_config.E, stages_config.I, &err), &err);
+    assert_ok(fm_ranking_init(&r, stages_config.M, stages_config.E, stages_config.I, &err));
     for (int i = 0; i < stages_config.M * stages_config.E * stages_config.I; i++)
         r.scores[i] = i / stages_config.I == 3 ? 0 : (double)(i * 7919 % 101) / 3;
     for (int i = 0; i < stages_config.M * stages_config.E; i++)
         r.tokens[i] = i == 3 ? 0 : 100 + i;
-    stages_must(fm_ranking_sort(&r, &err), &err);
+    assert_ok(fm_ranking_sort(&r, &err));
     return r;
 }
 
@@ -81,8 +75,7 @@ static inline cJSON *stages_identity(void)
     cJSON *model = NULL;
     const struct fm_weightsum sums = {.L = stages_config.L};
     struct fm_err err = {0};
-    stages_must(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &sums, &err),
-                &err);
+    assert_ok(fm_stage_model_identity(&model, &stages_dir, &stages_config, FM_F16, &sums, &err));
     return model;
 }
 
@@ -92,11 +85,9 @@ static inline const char *stages_write(const char *name, enum fm_stage stage,
 {
     const char *path = scratch(name);
     struct fm_err err = {0};
-    stages_must(
-        fm_stage_write(&(struct fm_run_options){.outputs.path = path, .outputs.force = true}, stage,
-                       manifest, in, in ? NULL : &stages_dir,
-                       &(struct fm_stage_member){member, data, size}, 1, &err),
-        &err);
+    assert_ok(fm_stage_write(&(struct fm_run_options){.outputs.path = path, .outputs.force = true},
+                             stage, manifest, in, in ? NULL : &stages_dir,
+                             &(struct fm_stage_member){member, data, size}, 1, &err));
     return path;
 }
 
@@ -119,7 +110,7 @@ static inline const char *stages_write_rank(const char *name, const struct fm_ra
         cJSON_AddTrueToObject(options, "means");
     fm_json_add(entry, "options", options);
     fm_provenance_tokens(entry, &calib);
-    stages_must(fm_ranking_pack(r, stages_config.moe, &data, &size, &err), &err);
+    assert_ok(fm_ranking_pack(r, stages_config.moe, &data, &size, &err));
     const char *path =
         stages_write(name, FM_STAGE_RANK, NULL, manifest, FM_MEMBER_RANKING, data, size);
     free(data);
@@ -130,7 +121,7 @@ static inline struct fm_actions stages_actions(void)
 {
     struct fm_actions a;
     struct fm_err err = {0};
-    stages_must(fm_actions_parse(&a, "0.1,0.4,0.7,1", stages_config.I, 1, &err), &err);
+    assert_ok(fm_actions_parse(&a, "0.1,0.4,0.7,1", stages_config.I, 1, &err));
     return a;
 }
 
@@ -141,12 +132,12 @@ static inline struct fm_masks stages_family(const struct fm_actions *actions, in
     struct fm_err err = {0};
     uint32_t widths[64];
     fm_masks_init(&f, stages_config.M, stages_config.E, stages_config.I);
-    stages_must(fm_masks_full(&f, FM_METHOD_LEARNED, &err), &err);
+    assert_ok(fm_masks_full(&f, FM_METHOD_LEARNED, &err));
     memcpy(widths, fm_masks_widths(&f, 0),
            sizeof *widths * (size_t)(stages_config.M * stages_config.E));
     for (int b = 1; b < masks; b++) {
         widths[b * 4 % (stages_config.M * stages_config.E)] = actions->width[b % 3];
-        stages_must(fm_masks_append(&f, widths, FM_METHOD_WALK, b, &err), &err);
+        assert_ok(fm_masks_append(&f, widths, FM_METHOD_WALK, b, &err));
         f.mask[b].quality = (struct fm_quality){1.5 + b, 0.25 * b, 1.0 / (b + 2), 321, b > 1, {0}};
     }
     return f;
@@ -166,16 +157,14 @@ static inline const char *stages_write_train(const char *name, const struct fm_b
     manifest = fm_stage_manifest(FM_STAGE_TRAIN, in, NULL, dropped);
     fm_json_add(fm_stage_history(manifest, "fm-train"), "options",
                 stages_options("method", "learned"));
-    stages_must(fm_budgets_pack(&f, &actions, &stages_config,
-                                fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16,
-                                manifest, &frame, &size, &err),
-                &err);
+    assert_ok(fm_budgets_pack(&f, &actions, &stages_config,
+                              fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16, manifest,
+                              &frame, &size, &err));
     free(frame);
     if (edit)
         edit(manifest, f.widths);
-    stages_must(fm_maskset_pack(f.widths, (size_t)(f.count * stages_config.M * stages_config.E),
-                                &frame, &size, &err),
-                &err);
+    assert_ok(fm_maskset_pack(f.widths, (size_t)(f.count * stages_config.M * stages_config.E),
+                              &frame, &size, &err));
     const char *path =
         stages_write(name, FM_STAGE_TRAIN, in, manifest, FM_MEMBER_MASKS, frame, size);
     free(frame);
@@ -197,7 +186,7 @@ static inline const char *stages_write_recover(const char *name, const struct fm
     fm_json_add(fm_stage_history(manifest, "fm-recover"), "options",
                 stages_options("strategy", "single"));
     cJSON_AddItemToObject(manifest, "adapter", stages_options("strategy", "single"));
-    stages_must(fm_lorafile_pack(a, stages_config.moe, &data, &size, &err), &err);
+    assert_ok(fm_lorafile_pack(a, stages_config.moe, &data, &size, &err));
     if (edit)
         edit(data);
     const char *path =
@@ -210,7 +199,7 @@ static inline struct fm_bundle stages_open(const char *path)
 {
     struct fm_bundle b;
     struct fm_err err = {0};
-    stages_must(fm_stage_open(&b, path, NULL, &err), &err);
+    assert_ok(fm_stage_open(&b, path, NULL, &err));
     return b;
 }
 
@@ -229,9 +218,8 @@ static inline struct fm_adapter stages_adapter(void)
     uint32_t widths[64];
     for (int i = 0; i < stages_config.M * stages_config.E; i++)
         widths[i] = (uint32_t)(1 + i * 5 % stages_config.I);
-    stages_must(fm_adapter_init(&a, stages_config.M, stages_config.E, stages_config.H, 3, 6.5f,
-                                widths, &err),
-                &err);
+    assert_ok(fm_adapter_init(&a, stages_config.M, stages_config.E, stages_config.H, 3, 6.5f,
+                              widths, &err));
     fm_adapter_start(&a, 11);
     return a;
 }

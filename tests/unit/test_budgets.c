@@ -10,7 +10,7 @@ TEST(a_family_reads_back)
     struct fm_actions actions = stages_actions();
     struct fm_masks f = stages_family(&actions, 4);
     struct fm_budgets back;
-    stages_must(fm_budgets_open(&back, &b, &err), &err);
+    assert_ok(fm_budgets_open(&back, &b, &err));
     assert_int_equal(back.masks.count, 4);
     assert_int_equal(back.actions.count, actions.count);
     assert_memory_equal(back.actions.width, actions.width, 4 * sizeof *actions.width);
@@ -197,19 +197,18 @@ TEST(merged_actions_read_back)
     cJSON *manifest;
     void *frame;
     size_t size;
-    stages_must(fm_actions_parse(&actions, FM_ACTIONS_TEN, stages_config.I, 16, &err), &err);
+    assert_ok(fm_actions_parse(&actions, FM_ACTIONS_TEN, stages_config.I, 16, &err));
     assert_int_equal(actions.count, 3);
     struct fm_masks f = stages_family(&actions, 2);
     manifest = fm_stage_manifest(FM_STAGE_TRAIN, &in, NULL, dropped);
     fm_json_add(fm_stage_history(manifest, "fm-train"), "options", cJSON_CreateObject());
-    stages_must(fm_budgets_pack(&f, &actions, &stages_config,
-                                fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16,
-                                manifest, &frame, &size, &err),
-                &err);
+    assert_ok(fm_budgets_pack(&f, &actions, &stages_config,
+                              fm_stage_tensor_bytes(&stages_dir, &stages_config), FM_F16, manifest,
+                              &frame, &size, &err));
     struct fm_bundle b = stages_open(
         stages_write("merged", FM_STAGE_TRAIN, &in, manifest, FM_MEMBER_MASKS, frame, size));
     struct fm_budgets back;
-    stages_must(fm_budgets_open(&back, &b, &err), &err);
+    assert_ok(fm_budgets_open(&back, &b, &err));
     assert_int_equal(back.actions.count, 3);
     assert_int_equal(back.actions.width[2], stages_config.I);
     fm_budgets_release(&back);

@@ -9,7 +9,7 @@ TEST(an_adapter_reads_back)
     struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
     struct fm_adapter a = stages_adapter(), back;
     struct fm_bundle b = stages_open(stages_write_recover("recover", &train, &a, NULL));
-    stages_must(fm_lorafile_open(&back, &b, &err), &err);
+    assert_ok(fm_lorafile_open(&back, &b, &err));
     size_t experts = (size_t)(stages_config.M * stages_config.E);
     assert_int_equal(back.r, 3);
     assert_true(back.alpha == 6.5f);
@@ -51,6 +51,18 @@ static void edit_value(char *bytes)
     memset(bytes + 8 + header, 0xff, 4);
 }
 
+/* The adapter `a`, as the edit leaves it, cannot be opened. */
+static void expect_refused(const struct fm_bundle *train, const struct fm_adapter *a,
+                           void (*edit)(char *bytes), const char *why)
+{
+    struct fm_adapter back;
+    struct fm_err err = {0};
+    struct fm_bundle b = stages_open(stages_write_recover("bad", train, a, edit));
+    int code = fm_lorafile_open(&back, &b, &err);
+    fm_bundle_close(&b);
+    stages_expect(code, &err, FM_EFORMAT, why);
+}
+
 TEST(adapters_that_cannot_be_are_refused)
 {
     static const struct {
@@ -65,13 +77,8 @@ TEST(adapters_that_cannot_be_are_refused)
     struct fm_bundle in = stages_open_rank();
     struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
     struct fm_adapter a = stages_adapter();
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct fm_adapter back;
-        struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, cases[i].edit));
-        int code = fm_lorafile_open(&back, &b, &err);
-        fm_bundle_close(&b);
-        stages_expect(code, &err, FM_EFORMAT, cases[i].why);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_refused(&train, &a, cases[i].edit, cases[i].why);
     fm_adapter_release(&a);
     fm_bundle_close(&train);
     fm_bundle_close(&in);
@@ -81,9 +88,8 @@ static struct fm_adapter routers(bool biased)
 {
     struct fm_adapter a;
     struct fm_err err = {0};
-    stages_must(fm_adapter_init_routers(&a, stages_config.M, stages_config.E, stages_config.H,
-                                        biased, &err),
-                &err);
+    assert_ok(fm_adapter_init_routers(&a, stages_config.M, stages_config.E, stages_config.H, biased,
+                                      &err));
     for (uint64_t i = 0; i < a.offset[a.M * a.E]; i++)
         a.values[i] = (float)i;
     return a;
@@ -97,7 +103,7 @@ TEST(routers_read_back)
     for (int biased = 0; biased < 2; biased++) {
         struct fm_adapter a = routers(biased), back;
         struct fm_bundle b = stages_open(stages_write_recover("recover", &train, &a, NULL));
-        stages_must(fm_lorafile_open(&back, &b, &err), &err);
+        assert_ok(fm_lorafile_open(&back, &b, &err));
         assert_true(back.router && back.biased == biased);
         assert_memory_equal(back.values, a.values, a.offset[a.M * a.E] * sizeof *a.values);
         fm_adapter_release(&a);
@@ -132,19 +138,13 @@ TEST(routers_that_cannot_be_are_refused)
     struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
     struct fm_adapter a = routers(false);
     struct fm_budgets budgets;
-    struct fm_err said = {0};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        struct fm_adapter back;
-        struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, cases[i].edit));
-        int code = fm_lorafile_open(&back, &b, &err);
-        fm_bundle_close(&b);
-        stages_expect(code, &err, FM_EFORMAT, cases[i].why);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_refused(&train, &a, cases[i].edit, cases[i].why);
     /* stages_write_recover's manifest has no "train", so the adapter is of experts. */
     struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, NULL));
-    stages_must(fm_budgets_open(&budgets, &b, &said), &said);
-    int code = fm_lorafile_check(&a, &b, &budgets.masks, &said);
-    stages_expect(code, &said, FM_EFORMAT, "is of the routers; the manifest says otherwise");
+    assert_ok(fm_budgets_open(&budgets, &b, &err));
+    int code = fm_lorafile_check(&a, &b, &budgets.masks, &err);
+    stages_expect(code, &err, FM_EFORMAT, "is of the routers; the manifest says otherwise");
     fm_budgets_release(&budgets);
     fm_bundle_close(&b);
     fm_adapter_release(&a);

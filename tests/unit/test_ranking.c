@@ -9,7 +9,7 @@ TEST(a_ranking_reads_back)
     struct fm_ranking r = stages_ranking(), back;
     struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
     size_t channels = (size_t)(stages_config.M * stages_config.E * stages_config.I);
-    stages_must(fm_ranking_open(&back, &b, &err), &err);
+    assert_ok(fm_ranking_open(&back, &b, &err));
     assert_int_equal(back.I, stages_config.I);
     assert_memory_equal(back.scores, r.scores, channels * sizeof *r.scores);
     assert_memory_equal(back.order, r.order, channels * sizeof *r.order);
@@ -28,16 +28,16 @@ TEST(groups_are_ordered_by_their_sums)
     static const int32_t of_3[12] = {3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2};
     static const int32_t of_4[12] = {4, 5, 6, 7, 8, 9, 10, 11, 0, 1, 2, 3};
     struct fm_ranking r;
-    stages_must(fm_ranking_init(&r, 1, 1, 12, &err), &err);
+    assert_ok(fm_ranking_init(&r, 1, 1, 12, &err));
     memcpy(r.scores, scores, sizeof scores);
     r.group = 3; /* sums 1, 9, 9, 9: ties to the lower group */
-    stages_must(fm_ranking_sort(&r, &err), &err);
+    assert_ok(fm_ranking_sort(&r, &err));
     assert_memory_equal(r.order, of_3, sizeof of_3);
     r.group = 4; /* 6, 13, 9 */
-    stages_must(fm_ranking_sort(&r, &err), &err);
+    assert_ok(fm_ranking_sort(&r, &err));
     assert_memory_equal(r.order, of_4, sizeof of_4);
     r.group = 12;
-    stages_must(fm_ranking_sort(&r, &err), &err);
+    assert_ok(fm_ranking_sort(&r, &err));
     for (int j = 0; j < 12; j++)
         assert_int_equal(r.order[j], j);
     fm_ranking_release(&r);
@@ -100,7 +100,7 @@ TEST(rankings_that_cannot_be_are_refused)
     r.group = 1;
     struct fm_ranking back;
     struct fm_bundle b = stages_open(stages_write_rank("kept", &r, "original"));
-    stages_must(fm_ranking_open(&back, &b, &err), &err);
+    assert_ok(fm_ranking_open(&back, &b, &err));
     fm_bundle_close(&b);
     fm_ranking_release(&back);
     fm_ranking_release(&r);
@@ -111,11 +111,11 @@ TEST(means_read_back_and_are_numbers_of_the_hidden_size)
     struct fm_ranking r = stages_ranking(), back;
     int H = stages_config.H;
     size_t n = (size_t)(stages_config.M * stages_config.E * H);
-    stages_must(fm_ranking_add_means(&r, H, &err), &err);
+    assert_ok(fm_ranking_add_means(&r, H, &err));
     for (size_t i = 0; i < n; i++)
         r.means[i] = (float)i / 7 - 3;
     struct fm_bundle b = stages_open(stages_write_rank("means", &r, "score"));
-    stages_must(fm_ranking_open(&back, &b, &err), &err);
+    assert_ok(fm_ranking_open(&back, &b, &err));
     assert_int_equal(back.H, H);
     assert_memory_equal(back.means, r.means, n * sizeof *r.means);
     fm_bundle_close(&b);

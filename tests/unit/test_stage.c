@@ -11,11 +11,11 @@ TEST(layers_with_experts_are_read_from_the_manifest)
     struct fm_bundle b = stages_open(stages_write_rank("rank", &r, "score"));
     struct fm_stage_model m;
     cJSON *model = cJSON_GetObjectItemCaseSensitive(b.manifest, "model");
-    stages_must(fm_stage_model_read(&m, &b, &err), &err);
+    assert_ok(fm_stage_model_read(&m, &b, &err));
     assert_int_equal(m.M, stages_config.L);
     assert_null(cJSON_GetObjectItemCaseSensitive(model, "moe_layers"));
     cJSON_AddItemToObject(model, "moe_layers", cJSON_Parse("[0,2]"));
-    stages_must(fm_stage_model_read(&m, &b, &err), &err);
+    assert_ok(fm_stage_model_read(&m, &b, &err));
     assert_int_equal(m.L, 3);
     assert_int_equal(m.M, 2);
     assert_int_equal(m.moe[0], 0);
@@ -36,13 +36,13 @@ TEST(a_stream_carries_the_checkpoints_small_files)
     void *text;
     size_t size;
     assert_non_null(m);
-    stages_must(fm_bundle_read(&b, m, &text, &size, &err), &err);
+    assert_ok(fm_bundle_read(&b, m, &text, &size, &err));
     assert_int_equal(size, stages_dir.config_bytes);
     assert_memory_equal(text, stages_dir.config, size);
     free(text);
     m = fm_bundle_find(&b, FM_MEMBER_BUILD);
     assert_non_null(m);
-    stages_must(fm_bundle_read(&b, m, &text, &size, &err), &err);
+    assert_ok(fm_bundle_read(&b, m, &text, &size, &err));
     assert_non_null(strstr(text, "\"zstd\""));
     free(text);
     fm_ranking_release(&r);
@@ -80,7 +80,7 @@ TEST(training_again_drops_the_adapter_and_says_so)
 TEST(another_checkpoint_is_refused_by_its_digests)
 {
     struct fm_bundle b = stages_open_rank();
-    stages_must(fm_stage_model_check(&b, &stages_dir, &err), &err);
+    assert_ok(fm_stage_model_check(&b, &stages_dir, &err));
     char was = stages_dir.config[stages_dir.config_bytes - 2];
     stages_dir.config[stages_dir.config_bytes - 2] = ' ';
     int code = fm_stage_model_check(&b, &stages_dir, &err);
@@ -133,8 +133,8 @@ TEST(histories_that_cannot_be_are_refused)
         cJSON_AddItemToObject(m, "model", stages_identity());
         cJSON_AddItemToObject(m, "history", cJSON_Parse(histories[i]));
         const char *path = scratch("bad");
-        stages_must(fm_bundle_begin(&w, path, true, m, NULL, 0, &err), &err);
-        stages_must(fm_bundle_finish(w, &err), &err);
+        assert_ok(fm_bundle_begin(&w, path, true, m, NULL, 0, &err));
+        assert_ok(fm_bundle_finish(w, &err));
         stages_expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT, why[i]);
     }
 }
@@ -151,8 +151,8 @@ TEST(a_model_without_sums_of_its_weights_is_refused)
     cJSON_AddItemToObject(m, "model", model);
     cJSON_AddItemToObject(m, "history", cJSON_Parse("[{\"tool\": \"fm-rank\", \"options\": {}}]"));
     const char *path = scratch("unsummed");
-    stages_must(fm_bundle_begin(&w, path, true, m, NULL, 0, &err), &err);
-    stages_must(fm_bundle_finish(w, &err), &err);
+    assert_ok(fm_bundle_begin(&w, path, true, m, NULL, 0, &err));
+    assert_ok(fm_bundle_finish(w, &err));
     stages_expect(fm_stage_open(&b, path, NULL, &err), &err, FM_EFORMAT,
                   "weights: 'layers' is not a list of 3 digests");
 }
