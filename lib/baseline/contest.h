@@ -4,9 +4,7 @@
 
 #include "lib/bench/workdir.h"
 #include "lib/block/block.h"
-#include "lib/data/calib.h"
 #include "lib/learn/criterion.h"
-#include "lib/model/model.h"
 #include "lib/baseline/baseline.h"
 #include "lib/baseline/spent.h"
 #include "lib/stage/ranking.h"

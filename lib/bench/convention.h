@@ -22,7 +22,6 @@
 
 #include "lib/data/calib.h"
 #include "lib/learn/quality.h"
-#include "lib/model/model.h"
 #include "lib/run/run.h"
 
 enum fm_convention { FM_CONVENTION_PAPERS, FM_CONVENTION_LLAMA, FM_CONVENTION_WIKITEXT };

@@ -12,7 +12,6 @@
 #include <stdint.h>
 
 #include "formats/file/digest.h"
-#include "formats/text/tokenizer.h"
 #include "formats/text/tokens.h"
 #include "lib/data/separator.h"
 #include "lib/run/run.h"

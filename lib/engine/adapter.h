@@ -19,7 +19,6 @@
 #include <stdint.h>
 
 #include "kernels/ops/kernels.h"
-#include "lib/base/dtype.h"
 #include "lib/base/err.h"
 
 enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_LORA_PARTS };

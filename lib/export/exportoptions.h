@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "lib/base/err.h"
 #include "lib/export/layouts.h"
 #include "lib/export/quantise.h"
 #include "lib/model/packed.h"

@@ -15,7 +15,6 @@
 #include "lib/export/export.h"
 #include "lib/export/opened.h"
 #include "lib/export/runtimes.h"
-#include "lib/model/model.h"
 
 /*
  * A form of export: every layout, then forms for one runtime, then layouts with a load cap that

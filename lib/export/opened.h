@@ -12,7 +12,6 @@
 #include "formats/bundle/bundle.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
-#include "lib/model/model.h"
 #include "lib/stage/budgets.h"
 #include "lib/stage/segments.h"
 #include "lib/stage/volumes.h"

@@ -33,7 +33,6 @@
 #include <stdint.h>
 
 #include "lib/export/layouts.h"
-#include "lib/model/model.h"
 
 #define FM_TP_DEGREES_MAX 64
 

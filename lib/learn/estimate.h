@@ -7,7 +7,6 @@
 
 #include <stdint.h>
 
-#include "formats/tensor/hfdir.h"
 #include "lib/block/storage.h"
 #include "lib/data/separator.h"
 #include "lib/model/model.h"

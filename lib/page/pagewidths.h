@@ -6,7 +6,6 @@
 
 #include <cjson/cJSON.h>
 
-#include "lib/base/err.h"
 #include "lib/stage/budgets.h"
 
 /*

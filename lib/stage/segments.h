@@ -22,9 +22,7 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/dtype.h"
 #include "lib/base/err.h"
-#include "lib/block/experts.h"
 #include "lib/family/family.h"
-#include "lib/model/model.h"
 #include "lib/model/packed.h"
 
 /* There is a boundary at every multiple of this number of channels. */

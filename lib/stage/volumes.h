@@ -9,11 +9,9 @@
 
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/safetensors.h"
-#include "lib/base/dtype.h"
 #include "lib/base/err.h"
 #include "lib/model/model.h"
 #include "lib/model/packed.h"
-#include "lib/stage/segments.h"
 
 struct fm_volumes {
     const struct fm_config *config; /* borrowed */

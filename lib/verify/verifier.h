@@ -14,7 +14,6 @@
 #include "formats/file/file.h"
 #include "formats/file/spool.h"
 #include "lib/run/taskgroup.h"
-#include "lib/stage/segments.h"
 #include "lib/verify/verify.h"
 
 /* One line for the user.  Tasks find faults in any order; lines are printed in order of `place`. */
