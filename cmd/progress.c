@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "lib/base/units.h"
 #include "lib/base/clock.h"
 #include "lib/base/printable.h"
+#include "lib/base/units.h"
 
 #define SECONDS_TERMINAL 0.1
 #define SECONDS_PLAIN 5.0

@@ -15,7 +15,9 @@
 #include "lib/masks/decimal.h"
 #include "lib/run/report.h"
 
-#define BRIEF_LEFT 26 /* columns of option and argument in the short help */
+/* Columns of option and argument in the long and in the short help. */
+#define LEFT 31
+#define BRIEF_LEFT 26
 
 static bool parse_count(uint64_t *value, const char *text, const char **end)
 {
@@ -217,22 +219,22 @@ void fm_value_print(const struct fm_cli_option *o)
 {
     char left[128];
     print_left(left, sizeof left, o, o->arg);
-    if (strlen(left) > 30)
-        printf("  %s\n  %-31s%s\n", left, "", o->help);
+    if (strlen(left) >= LEFT)
+        printf("  %s\n  %-*s%s\n", left, LEFT, "", o->help);
     else
-        printf("  %-31s%s\n", left, o->help);
+        printf("  %-*s%s\n", LEFT, left, o->help);
 }
 
 void fm_value_print_short(const struct fm_cli_option *o)
 {
     char left[128], arg[32] = "", help[128];
-    size_t left_over = 80 - 2 - BRIEF_LEFT;
+    size_t columns = 80 - 2 - BRIEF_LEFT;
     if (o->arg)
         snprintf(arg, sizeof arg, "%s", o->arg);
     if (o->arg && 7 + strlen(o->name) + strlen(o->arg) >= BRIEF_LEFT && strchr(arg, '|'))
         snprintf(arg + strcspn(arg, "|"), 5, "|...");
     snprintf(help, sizeof help, "%s", o->help);
-    if (strlen(help) > left_over) {
+    if (strlen(help) > columns) {
         help[strcspn(help, ";")] = '\0';
         if (strchr(help, '(') && !strchr(help, ')'))
             strcat(help, ")");

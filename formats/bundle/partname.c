@@ -16,7 +16,7 @@
 #define INSERTED 15 /* "-00001-of-00003" */
 
 /* The length of a path without its extension. */
-static size_t stem(const char *path)
+static size_t stem_length(const char *path)
 {
     size_t len = strlen(path), end = strlen(ENDING);
     bool ends = len > end && strcmp(path + len - end, ENDING) == 0 && path[len - end - 1] != '/';
@@ -25,7 +25,7 @@ static size_t stem(const char *path)
 
 char *fm_partname(const char *path, int number, int parts, struct fm_err *err)
 {
-    size_t len = stem(path), size = strlen(path) + INSERTED + 1;
+    size_t len = stem_length(path), size = strlen(path) + INSERTED + 1;
     assert(number >= 1 && number <= parts && parts <= FM_PARTS_MAX);
     char *name = fm_alloc(size, 1, "a file name", err);
     if (name)
@@ -47,7 +47,7 @@ static int read_number(const char *at)
 
 bool fm_partname_parse(const char *path, int *number, int *parts)
 {
-    size_t len = stem(path);
+    size_t len = stem_length(path);
     const char *at = path + len - INSERTED;
     if (len <= INSERTED || at[0] != '-' || strncmp(at + 6, "-of-", 4) != 0)
         return false;
@@ -62,7 +62,7 @@ char *fm_partname_other(const char *path, int number, struct fm_err *err)
     if (!name)
         return NULL;
     snprintf(digits, sizeof digits, "%05d", number);
-    memcpy(name + stem(path) - INSERTED + 1, digits, 5);
+    memcpy(name + stem_length(path) - INSERTED + 1, digits, 5);
     return name;
 }
 
@@ -70,11 +70,11 @@ char *fm_partname_find(const char *path, struct fm_err *err)
 {
     const char *slash = strrchr(path, '/'), *last = slash ? slash + 1 : path;
     char *dir = slash ? strndup(path, (size_t)(last - path)) : strdup("."), *found = NULL;
-    size_t len = stem(last);
-    int fd = -1, matches = 0, number, parts, rc;
+    size_t len = stem_length(last);
+    int fd = -1, matches = 0, number, parts;
     DIR *entries = NULL;
-    rc = dir ? fm_file_open_directory(&fd, dir, err)
-             : fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
+    int rc = dir ? fm_file_open_directory(&fd, dir, err)
+                 : fm_fail(err, FM_ENOMEM, "no memory for the name '%s'", path);
     if (!rc) {
         rc = fm_file_entries(&entries, fd, err);
         close(fd);
@@ -96,7 +96,7 @@ char *fm_partname_find(const char *path, struct fm_err *err)
     if (entries)
         closedir(entries);
     free(dir);
-    bool absent = rc == FM_ENOENT || rc == FM_EPERM; /* what opens `path` says so */
+    bool absent = rc == FM_ENOENT || rc == FM_EPERM; /* opening `path` reports it */
     if (rc && !absent) {
         free(found);
         return NULL;

@@ -74,7 +74,7 @@ static int refuse(const struct fm_lock *lock, const char *path, struct fm_err *e
 }
 
 /* Write the process id, for messages of other runs; the lock is valid even if that fails. */
-static void sign(int fd)
+static void write_process(int fd)
 {
     char text[24];
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
@@ -105,7 +105,7 @@ int fm_lock_acquire(struct fm_lock *lock, const char *path, struct fm_err *err)
             close(lock->fd);
     }
     if (!rc) {
-        sign(lock->fd);
+        write_process(lock->fd);
         return FM_OK;
     }
     free(lock->path);

@@ -17,7 +17,7 @@ double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens)
     return code == FM_CLIP_OK ? seconds : 0;
 }
 
-/* --- oneDNN: the same products on prefixes of the same weights, and nothing else --- */
+/* --- oneDNN: the products on prefixes of the same weights, without gate, sum and copies --- */
 
 struct products {
     struct fm_kernelcase *c;
@@ -47,8 +47,8 @@ static void run_product(void *arg, int i)
         return;
     struct fm_mark mark = fm_scratch_mark();
     float *out = fm_scratch((size_t)n * (size_t)cols * sizeof *out);
-    const char *inner =
-        (char *)c->sums; /* the numbers do not matter: (n, I) rows of the first product's sums */
+    /* Any (n, I) numbers do as inputs of the second product. */
+    const char *inner = (char *)c->sums;
     const char *weights = (p->down ? c->down : c->gate_up) +
                           (p->down ? (size_t)c->row0[e] * (size_t)H + (size_t)at
                                    : (2 * (size_t)c->row0[e] + (size_t)at) * (size_t)H) *

@@ -29,8 +29,8 @@ struct place {
     struct fm_verify_job *j;
     const struct fm_planned_tensor *t;
     const struct fm_planned_block *b; /* NULL: not from the bundle */
-    const struct fm_packed_part *of;  /* the layer's tensor in the bundle, */
-    int part;                         /* and its index */
+    const struct fm_packed_part *of;  /* the layer's tensor in the bundle */
+    int part;                         /* the index of that tensor */
     bool reported[2];                 /* report a difference, and a bad value, only once */
 };
 
@@ -174,13 +174,13 @@ static int check_prefix(struct place *p, struct fm_err *err)
                         .group = packed_of(p)->group,
                         .unit_bytes = fm_packed_group_bytes(p->of)};
     int rc = scan(p, &s, err);
-    size_t behind = bytes_of(p, fm_exportplan_stored(&p->j->plan, p->b) - k);
-    if (rc || rest + behind == 0)
+    size_t blank = bytes_of(p, fm_exportplan_stored(&p->j->plan, p->b) - k);
+    if (rc || rest + blank == 0)
         return rc;
-    char *rows = fm_scratch(rest + behind);
-    rc = fm_file_read(s.file, s.at + checked, rows, rest + behind, err);
+    char *rows = fm_scratch(rest + blank);
+    rc = fm_file_read(s.file, s.at + checked, rows, rest + blank, err);
     if (!rc)
-        check_blank(p, rows + rest, behind);
+        check_blank(p, rows + rest, blank);
     return rc || rest == 0 ? rc : check_inside(p, whole, k, rows, err);
 }
 
