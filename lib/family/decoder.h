@@ -5,7 +5,6 @@
 #ifndef FM_DECODER_H
 #define FM_DECODER_H
 
-
 #define FM_ATTENTION "model.layers.{l}.self_attn."
 #define FM_MLP "model.layers.{l}.mlp."
 
