@@ -644,12 +644,12 @@ def shared_width(config):
 
 
 def check_attention(config):
-    """Refuse to run in SGLang's Transformers backend where it would silently compute something else."""
+    """Refuse to run in servers' Transformers backends where they would silently compute something else."""
+    if config._attn_implementation in ("vllm", "sglang") and hasattr(config, "swa_num_key_value_heads"):
+        raise ValueError("the Transformers backends of vLLM and SGLang assume the same key heads in all layers")
     server = ALL_ATTENTION_FUNCTIONS["sglang"] if config._attn_implementation == "sglang" else None
     if not server:
         return
-    if hasattr(config, "swa_num_key_value_heads"):
-        raise ValueError("SGLang's Transformers backend takes all layers to have the same key heads")
     window = getattr(config, "sliding_window", None) or config.max_position_embeddings
     kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
     closes = window < config.max_position_embeddings and "sliding_attention" in kinds

@@ -334,10 +334,13 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
     const struct fm_config *c = &p->from->config;
-    if (layout->code && !fm_runtimes_modeling(c)) {
-        fm_text_printf(t, "Not in vLLM 0.32 and SGLang 0.5.23: their Transformers backends, which "
-                          "run modelling files,\nhave no linear attention.  Their own code for "
-                          "this architecture serves `--layout uniform` of\nthe same bundle.\n\n");
+    const char *lacking = fm_runtimes_lacking(c);
+    if (layout->code && lacking) {
+        fm_text_printf(t,
+                       "Not in vLLM 0.32 and SGLang 0.5.23: their Transformers backends, which run "
+                       "modelling files,\n%s.\nTheir own code for this architecture serves "
+                       "`--layout uniform` of the same bundle.\n\n",
+                       lacking);
         return;
     }
     if (!layout->code && c->head_bias)

@@ -193,17 +193,19 @@ uint64_t fm_runtimes_cache_bytes(const struct fm_runtimes_cache *cache, uint64_t
 
 /* ---- modelling files ---- */
 
-bool fm_runtimes_modeling(const struct fm_config *c)
+const char *fm_runtimes_lacking(const struct fm_config *c)
 {
-    return c->attention != &fm_deltanet && c->attention != &fm_shortconv;
+    if (c->attention == &fm_deltanet || c->attention == &fm_shortconv)
+        return "have no linear attention";
+    if (c->attention == &fm_gqa && (c->gqa->window_groups > 0 || c->gqa->D > 0))
+        return "assume that all layers have the same key heads";
+    if (c->attention == &fm_mla && c->mla && c->mla->index_heads > 0)
+        return "give sparse attention no mask";
+    return NULL;
 }
 
 const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
 {
-    if (code && c->attention == &fm_gqa && (c->gqa->window_groups || c->gqa->D))
-        return "its Transformers backend assumes that all layers have the same key heads and\n"
-               "values as wide as keys; the modelling file refuses to run.  Its own code for this\n"
-               "architecture serves `--layout uniform` of the same bundle";
     if (code && c->attention == &fm_mla)
         return "its Transformers backend assumes that values are as wide as the rotated part of\n"
                "keys, and stops.  Its own code for this architecture serves `--layout uniform` of "
@@ -254,7 +256,7 @@ uint64_t fm_runtimes_tp_degrees(const struct fm_config *c, const struct fm_layou
 {
     bool stock = !layout->code;
     int shared = fm_layouts_shared(layout, c, fm_layouts_widest(c, stored));
-    int most = stock || (fm_runtimes_modeling(c) && !has_sinks(c)) ? FM_TP_DEGREES_MAX : 1;
+    int most = stock || (!fm_runtimes_lacking(c) && !has_sinks(c)) ? FM_TP_DEGREES_MAX : 1;
     const struct attention *a = find_attention(c->attention);
     uint64_t tp_degrees = 0;
     if (layout->split == FM_SPLIT_NONE)

@@ -72,9 +72,10 @@ int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, ui
 
 /*
  * Servers run a modelling file in their Transformers backends, which have their own attention.
- * False if these lack linear attention (Gated DeltaNet), as vLLM 0.32 and SGLang 0.5.23 do.
+ * What those of vLLM 0.32 and SGLang 0.5.23 do that this model's attention cannot run with, for
+ * model cards ("have no linear attention"); NULL if they run it.
  */
-bool fm_runtimes_modeling(const struct fm_config *config);
+const char *fm_runtimes_lacking(const struct fm_config *config);
 
 /* The reason why SGLang 0.5.23 does not run it, with our modelling file (`code`) or its own
  * code, for model cards; NULL if it does. */

@@ -107,7 +107,7 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
 {
     cJSON *runs = fm_json_add_array(form, "runs"), *not = fm_json_add_array(form, "runs_not");
     const char *why = fm_runtimes_no_sglang(c, layout->code);
-    bool servers = !layout->code || fm_runtimes_modeling(c);
+    bool servers = !layout->code || !fm_runtimes_lacking(c);
     char text[512];
     if (layout->split == FM_SPLIT_NONE) {
         fm_json_add_string(runs, NULL, "these tools");

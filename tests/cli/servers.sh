@@ -9,7 +9,7 @@ config = json.loads(Path("tied/config.json").read_text())
 config["tie_word_embeddings"] = True
 Path("tied/config.json").write_text(json.dumps(config))
 PYTHON
-for model in "$GOLDEN"/odd-{gptoss,exaone,laguna,mimo,q3next,mixtral,dsv2} tied; do
+for model in "$GOLDEN"/odd-{gptoss,exaone,laguna,mimo,q3next,mixtral,dsv2,glm5} tied; do
     name=${model##*/}
     fm-rank -q --model "$model" --tokens "$model/tokens.npy" -o ranked -f >/dev/null
     fm-train -q --model "$model" --tokens "$model/tokens.npy" --method saliency --budget-step 0.3 \

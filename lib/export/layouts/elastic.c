@@ -115,7 +115,7 @@ static void say_switch(struct fm_text *t, const struct fm_exportplan *p)
                    "Set the budget as `fm_budget` in config.json, or as `FM_BUDGET=0.4` in the\n"
                    "environment of the program; in transformers, `model.set_budget(0.4)` changes "
                    "it at any time.");
-    if (fm_runtimes_modeling(&p->from->config))
+    if (!fm_runtimes_lacking(&p->from->config))
         fm_text_printf(
             t, "  To change\nit in a running server, write the budget's index to the tensor "
                "`experts.budget` of every layer\n(vLLM: `LLM.apply_model`, SGLang: "
