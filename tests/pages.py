@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What README.md and the man pages show in literal blocks, and which test runs it.
+"""Find the commands in literal blocks of README.md and the man pages, and the tests that run them.
 
-    pages.py                   list every command: PAGE:LINE: who runs it: command
+    pages.py                   list every command: PAGE:LINE: test: command
     pages.py take PAGE TEST    print the blocks of PAGE that TEST runs
-    pages.py check             exit 1 where a block or a command breaks a rule below
+    pages.py check             exit 1 if a block or a command violates a rule below
 
 A block is `.Bd -literal` to `.Ed`, a `.Dl` line, or a fence of README.md.  Each carries one mark:
 
@@ -57,7 +57,7 @@ class Block:
             yield first, joined, True
 
     def taken(self):
-        """What a test runs of it."""
+        """The part of a block that a test runs."""
         return "".join(command for _, command, is_run in self.commands() if is_run)
 
 
@@ -72,7 +72,7 @@ class Page:
         (self.readme if path.suffix == ".md" else self.mdoc)(lines)
 
     def covering(self):
-        """Where a mark for readers may be; the lists grow while their paragraphs are read."""
+        """The places where a mark for readers may be; the lists grow while their paragraphs are read."""
         return [self.above, *self.lists, *self.sections]
 
     def open(self, number):
@@ -117,7 +117,7 @@ class Page:
                 self.name_commands(number, line.split())
 
     def name_commands(self, number, words):
-        """What .Ic, .Li and .Ql hold, up to the next macro or a mark of punctuation."""
+        """The arguments of .Ic, .Li and .Ql, up to the next macro or punctuation."""
         for at, word in enumerate(words):
             if words[0].startswith(".") and word.lstrip(".") in ("Ic", "Li", "Ql"):
                 held = []
@@ -154,7 +154,7 @@ def plain(text):
 
 
 def reason(covering):
-    """Why something is not run, where the text that covers it says so."""
+    """The reason why something is not run, if its text gives one."""
     for text in covering:
         if found := NOT_RUN.search(" ".join(text)):
             return found[1]
@@ -169,7 +169,7 @@ def pages():
 
 
 def simple_commands(text):
-    """Lists of words: what stands between pipes and the like in a line of shell."""
+    """The commands of a line of shell, between pipes and other separators, as lists of words."""
     lexer = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, "#"
     words, commands = [], []
@@ -180,13 +180,13 @@ def simple_commands(text):
             elif words:
                 commands.append(words)
                 words = []
-    except ValueError:  # a quote that ends nowhere: not shell
+    except ValueError:  # an unbalanced quote: not shell
         return []
     return commands
 
 
 def make_command(words):
-    """(goals, variables and options) where the words call make, else None."""
+    """(goals, variables and options) if the words call make, else None."""
     if "make" not in words:
         return None
     at = words.index("make")
@@ -196,9 +196,9 @@ def make_command(words):
 
 
 def covers(goal, settings, there, others):
-    """A make command of .ci/run (goals `there`, settings `others`) does what `goal` with `settings` does.
+    """True if a make command of .ci/run (goals `there`, settings `others`) includes `goal` with `settings`.
 
-    A value of .ci/run's with $ in it is one of several that it goes through.
+    A value with $ in .ci/run stands for several values.
     """
     values = dict(other.partition("=")[::2] for other in others)
     asked = dict(setting.partition("=")[::2] for setting in settings)
@@ -221,7 +221,7 @@ class Check:
         self.bad = 1
 
     def test(self, block):
-        """The test that a mark names is there, and takes text from this page."""
+        """Check that the test that a mark names exists and takes text from this page."""
         name, _, more = block.mark.removeprefix("run: ").partition(" ")
         source = next((p for p in (ROOT / f"tests/{name}.sh", ROOT / "tests" / name) if p.is_file()), None)
         text = source.read_text() if source else ""
@@ -232,7 +232,7 @@ class Check:
             self.fail(block.page, block.line, f"{source.relative_to(ROOT)} takes nothing '{more}' from {page.name}")
 
     def tools(self, page, line, words):
-        """Our tools have these options; scripts exist and name theirs."""
+        """Check that tools and scripts exist and have the options of a command."""
         for at, word in enumerate(words):
             if TOOL.match(word):
                 if word not in self.options:
@@ -253,7 +253,7 @@ class Check:
                         self.fail(page, line, f"{word} has no option {option}")
 
     def make(self, page, line, words, marked, named=False):
-        """The Makefile knows goals and variables, and .ci/run has the command or it is `marked`."""
+        """Check that the Makefile has the goals and variables, and that .ci/run has the command or it is `marked`."""
         goals, settings = make_command(words)
         for setting in settings:
             name = setting.split("=")[0]
@@ -261,7 +261,7 @@ class Check:
                 self.fail(page, line, f"nothing reads the variable {name}")
         command = " ".join(["make", *goals, *settings])
         if command not in self.tried:
-            # A line that names $(MAKE) is run by -n, too: by a shell that does nothing.
+            # make -n still runs lines with $(MAKE), so use a shell that does nothing.
             done = subprocess.run(["make", "-n", "SHELL=true", *goals, *settings],
                                   cwd=ROOT, capture_output=True, text=True)
             self.tried[command] = done.stderr if done.returncode else ""

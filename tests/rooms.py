@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
-"""The rooms, checked: which room may include which.  Part of `make lint`.
+"""Check which room includes which.  Part of `make lint`.
 
-A room is a folder of sources with one subject; fm(7) draws them.  Every room has a row below: the
-rooms that its files may include, beside itself.  So nothing is included upwards, nor sideways on
-one floor, where the row does not say so, and the rows are checked to go downwards only.
+A room is a folder of sources with one subject; fm(7) draws them.  Every room has a row below with the
+other rooms that its files may include.  A row may list only rooms above it in the table, so no room
+includes one of a higher layer, and no other room of its own layer unless its row lists that.
 
-A list that grows (families, storages, layouts) has a folder of its own in the room that uses it, and
-that folder is a room of its own above: its files include the room, which has the list, and no file
-includes them.
+A list that grows (families, storages, layouts) has a folder in the room that uses it.  That folder is a
+separate, higher room: its files include the room with the list, and no file includes them.
 
-lib/base, formats and kernels name no options of the tools in what they say.
+Messages of lib/base, formats and kernels do not name options of the tools.
 
-A header in PRIVATE belongs to its room: no other room includes it (tests may).  Files include
-each other in a circle only where one of MODULES is part of it: a module in several files.
+A header in PRIVATE is included only by its own room and by tests.  Files include each other in a cycle
+only if one of MODULES, a module of several files, is part of the cycle.
 
     tests/rooms.py [ROOT]           check the tree; a line for every fault, status 1
     tests/rooms.py --table [ROOT]   a report, which refuses nothing: files of each room, floor by
@@ -74,7 +73,7 @@ ROOMS = {
     "tests/gpu": "*",
 }
 
-# Headers that stay in their room, and those that one more room may include.
+# Headers that only their own room includes, and those that one more room may include.
 PRIVATE = dict.fromkeys("""
 formats/file/temporary.h formats/bundle/place.h formats/tensor/hfindex.h
 formats/text/tokenizerparts.h formats/text/tokenindex.h
@@ -92,7 +91,7 @@ lib/bench/kernelcase.h lib/bench/pytorch.h
 PRIVATE |= {"kernels/ops/ops.h": "kernels/cpu", "kernels/clip/clip_device.h": "kernels/clip/cuda",
             "lib/export/texts.h": "lib/export/layouts"}
 
-# Modules in several files: files that share one of these may include each other in a circle.
+# Headers of modules of several files, which may include each other in a cycle.
 MODULES = set("""
 formats/text/tokenizerparts.h formats/tensor/hfindex.h kernels/clip/clip_device.h
 formats/text/tokenindex.h lib/engine/sweeping.h lib/model/loading.h
@@ -101,7 +100,7 @@ lib/baseline/contest.h
 """.split())
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
-# Only formats/file opens names; elsewhere only files of the kernel's, written out.
+# Only formats/file opens files by name; other rooms open only files of the kernel, by literal names.
 OPENS = re.compile(r'\b(open|openat|creat|fopen|freopen|opendir|scandir)\((?!"/proc/)')
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".cc"}
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
@@ -153,7 +152,7 @@ def faulty_lines(sources):
 
 
 def opening_lines(root, sources):
-    """Calls that may wait for a FIFO or a device: formats/file/file.h has those that do not."""
+    """Calls that may block on a FIFO or a device; formats/file/file.h has replacements."""
     for path in sources:
         if path.startswith(("formats/file/", "tests/")) or not path.endswith(".c"):
             continue
@@ -164,7 +163,7 @@ def opening_lines(root, sources):
 
 
 def naming_lines(root, sources):
-    """Options in strings of rooms that have none: those say what fm_advise takes, cmd the option."""
+    """Options in strings of rooms that must not name any; they call fm_advise instead."""
     for path in sources:
         if not path.startswith(("lib/base/", "formats/", "kernels/")):
             continue
@@ -176,7 +175,7 @@ def naming_lines(root, sources):
 
 
 def circles(sources):
-    """Strongly connected units (a unit is x.c with x.h) of more than one, by Tarjan."""
+    """Strongly connected components of several units (a unit is x.c with x.h), by Tarjan's algorithm."""
     unit = lambda path: path.rsplit(".", 1)[0]
     edges = defaultdict(set)
     for path, includes in sources.items():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Signposts, checked: what comments and pages point to is there.  Part of `make lint`.
+"""Check references in comments and pages.  Part of `make lint`.
 
-A path of ours (lib/engine/sweep.c) in a source, a script, a page or README names a file, and so does
-a bare file name (sweep.c) in a comment of C or CUDA.  The header that opens a room, with the words
-"This room, <folder>:", names every unit of the room (x of x.c and x.h) in its opening comment, so
-that its reading order leaves none out; "unicode_*" names all that begin so.
+A path of this repository (lib/engine/sweep.c) in a source, a script, a page or README must exist, and so
+must a bare file name (sweep.c) in a comment of C or CUDA.  The header that opens a room, with the words
+"This room, <folder>:", must name every unit of the room (x of x.c and x.h) in its opening comment;
+"unicode_*" names all units that begin with that.
 
-Comments and pages have none of PHRASES, which came up again and again (fm-hacking(7), Words).
+Comments and pages must not contain any of PHRASES (fm-hacking(7), Words).
 
     tests/signposts.py [ROOT]   a line for every fault, status 1
 """
@@ -24,11 +24,11 @@ ROOM = re.compile(r"This room, ([\w/]+):")
 SOURCES = {".c", ".h", ".def", ".cu", ".cuh", ".cc"}
 READ = SOURCES | {".py", ".sh", ".bash", ".1", ".3", ".5", ".7", ".md", ".mk"}
 
-# Names of other projects, and names that the text itself makes up as examples.
+# Names of other projects, and names of examples.
 ELSEWHERE = {"llm.c", "omp.h", "cuda.h", "fm_clip.h", "x.c", "x.h"}
 EXAMPLES = {"tests/unit/test_rooms.sh", "tests/unit/test_signposts.sh", "tests/signposts.py", "tests/rooms.py"}
 
-# What a reviewer marked most often, and what to write.  A list of real cases, not a grammar.
+# Phrases that reviewers marked most often, and what to write instead.
 PHRASES = [(re.compile(phrase), better) for phrase, better in (
     (r"(?i:\b(?:nobody|somebody|whoever|everybody)\b)", "name the caller, the user, the thread or the process"),
     (r"(?<!there )\b(?:is|are) none\b", "say 'is not a ...', 'there is no ...' or 'has no ...'"),
@@ -42,7 +42,7 @@ PROSE = {".1", ".3", ".5", ".7", ".md"}
 
 
 def texts(root):
-    """{path: text} of all that may point somewhere."""
+    """{path: text} of all files with references."""
     found = {}
     for top in (*TOPS, "README.md", "Makefile", ".ci"):
         here = root / top

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Give a checkpoint layers for multi-token prediction of random bytes, in a file of their own.
+"""Add layers for multi-token prediction to a checkpoint, with random bytes, in a separate file.
 
     ahead.py FROM TO LAYERS COUNT [KEY=VALUE] [WORD...]
 
-LAYERS are the numbers of those that are added (comma between them), COUNT is what config.json says
-of them.  WORD: fp8, an expert's matrix is stored so; unmarked, the tensor that makes the layer one
-for prediction is left out; ernie, names are those of ERNIE-4.5; index, a tensor of an indexer;
-buffer, a tensor outside of all layers that the model does not use.
+LAYERS are the numbers of the added layers, separated by commas; COUNT is their number in config.json.
+WORD is fp8: store an expert's matrix in FP8; unmarked: leave out the tensor that identifies such a layer;
+ernie: use the names of ERNIE-4.5; index: add a tensor of an indexer; buffer: add a tensor outside of all
+layers that the model does not use.
 """
 import json
 import os

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""A word that a terminal would obey, in every string of every file that the tools read.
+"""Put a terminal's control sequence into every string of every file that the tools read.
 
     escapes.py GOLDEN
 
-In a folder with family.fm, a bundle.  Each string in turn becomes the payload: of the manifest and
-the carried config.json, of the headers of the safetensors members, the names of members, and of a
-checkpoint's config, index, tensor names, tokenizer, token file and texts.  Whatever the tools then
-say, on standard output and error, must be text and nothing else.  Prints what is not.
+Run in a folder with a bundle, family.fm.  Each string is replaced in turn: in the manifest, the carried
+config.json, the headers of the safetensors members and the names of members; and in a checkpoint's
+config, index, tensor names, tokenizer, token file and texts.  The tools must then print only text, on
+standard output and standard error.  Prints each violation.
 """
 import json
 import os
@@ -20,14 +20,14 @@ sys.dont_write_bytecode = True
 import forge  # noqa: E402
 
 WORD = "\x1b]0;owned\x07\r\nPWNED\x7f\u009b31m\u202eabc\u2066"
-BYTES = "PWNED\udc9b\udcff\udcc3"  # no UTF-8; one reader refuses it everywhere, so once a format
+BYTES = "PWNED\udc9b\udcff\udcc3"  # not UTF-8; one reader refuses it everywhere, so it is tested once per format
 OBEYED = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 runs = lies = 0
 seen = set()
 
 
 def obey(output):
-    """What of it a terminal would obey, or None."""
+    """What a terminal could interpret in a tool's output, or None."""
     try:
         text = output.decode()
     except UnicodeDecodeError:
@@ -48,7 +48,7 @@ def check(title, command):
 
 
 def strings(tree, path=()):
-    """Paths to one string of each kind: of an array the first element stands for all."""
+    """Paths to one string of each kind; of an array, only the first element is used."""
     if isinstance(tree, str):
         yield path
     for key in tree if isinstance(tree, dict) else range(min(1, len(tree))) if isinstance(tree, list) else ():
@@ -56,7 +56,7 @@ def strings(tree, path=()):
 
 
 def put(tree, path, word):
-    """The word after the string, whose beginning may still be as expected."""
+    """The string followed by the payload, because readers may check its beginning."""
     for key in path[:-1]:
         tree = tree[key]
     tree[path[-1]] += word
@@ -73,7 +73,7 @@ def read_bundle(title):
 
 
 def lie(title, change):
-    """The bundle with the word in one place; the first of each format also with the bytes."""
+    """Yield the bundle with the payload in one place; for the first place of each format, also with BYTES."""
     global lies
     kind = title.split()[0]
     for word in (WORD,) if kind in seen else (WORD, BYTES):
@@ -121,7 +121,7 @@ def bundles():
 
 
 def checkpoint(title, golden, change):
-    """A checkpoint with one file changed; `change` gets its folder and the word."""
+    """Make a checkpoint with one file changed by `change`, which gets its folder and the payload."""
     global lies
     kind = title.split()[0]
     for word in (WORD,) if kind in seen else (WORD, BYTES):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Faults of quantised checkpoints: every case for every form in which codes are stored.
+"""Test faults of quantised checkpoints: every fault in every form of storing codes.
 
-    faults.py GOLDEN FORM...    make each faulty copy of FORM, run fm-rank on it, and fm-pack with
-                                masks of the good one; print status and sentence of both
+    faults.py GOLDEN FORM...    make each faulty copy of FORM, run fm-rank on it, and fm-pack with the
+                                masks of the good one; print the status and message of both
     faults.py forms             list the forms
 
-A tool reports a fault in one sentence and writes nothing, or accepts the checkpoint: cases that say
-so are no faults by the format's definition.
+A tool must report a fault in one sentence and write nothing.  Checkpoints that are accepted are valid by
+the format's definition.
 """
 import json
 import re
@@ -75,7 +75,7 @@ def drop(*names):
 
 
 def half(name):
-    """The first half of the rows, or of the only row."""
+    """The first half of the rows or, if there is one row, of that row."""
 
     def spoil(tensors, config):
         dtype, shape, data = tensors[name]
@@ -103,7 +103,7 @@ def retype(name):
 
 
 def narrow(form, width):
-    """All routed experts with their first channels."""
+    """All routed experts, with only their first channels."""
 
     def spoil(tensors, config):
         whole = config["moe_intermediate_size"]
@@ -213,7 +213,7 @@ def cases(form):
 
 
 def say(*command):
-    """Status, and what is said on standard error, in one line."""
+    """The status and the text of standard error, as one line."""
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
     return done.returncode, " | ".join(done.stderr.splitlines())
 
@@ -243,7 +243,7 @@ def run(form):
 
 
 def brief(text):
-    """Other bytes than the masks were made from are another checkpoint."""
+    """The message; one phrase for all that only say that the checkpoint is not that of the masks."""
     return "another checkpoint" if re.search("made from|has digest|not those that were ranked", text) else text
 
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""A liar's bundle: anything in it changed, and every size, offset and digest right again.
+"""Forge a bundle: change anything in it, and correct every size, offset and digest.
 
     forge.py FROM TO CODE
 
-CODE is Python that changes `b`: b.manifest is the manifest's tree, b.config the carried
-config.json's, b.member a dictionary of all other members in their order, name: bytes.
-What digests cover and what follows from lengths is then made anew, so only a reader that asks
-what the content means can see the change.
+CODE is Python that changes `b`: b.manifest is the tree of the manifest, b.config that of the carried
+config.json, b.member a dictionary {name: bytes} of all other members in their order.  Digests and
+lengths are computed again, so only a reader that checks the meaning of the content finds the change.
 """
 import ctypes
 import json
@@ -54,7 +53,7 @@ def unpack_safetensors(data):
 
 
 def pack_safetensors(tree, tensors):
-    """With the header as long as the tools make it: the tensors begin at a multiple of 4096."""
+    """A file whose header is padded as the tools do it: tensors begin at a multiple of 4096."""
     text = json.dumps(tree, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 4096)
     return struct.pack("<Q", len(text)) + text + tensors
@@ -81,7 +80,7 @@ class Bundle:
         self.config = json.loads(self.member[CONFIG])
 
     def add_tensor(self, name, dtype, shape, data):
-        """Beside the model's, with its checksum and in the bytes of all budgets."""
+        """Add a tensor to the model's, with its checksum, and to the bytes of all budgets."""
         def put(member, entry, dtype, shape, data, described=None):
             tree, tensors = unpack_safetensors(self.member[member])
             tree[entry] = {"dtype": dtype, "shape": shape,
@@ -97,8 +96,8 @@ class Bundle:
             budget["bytes"] += len(data)
 
     def poke(self, member, entry, expert=None, experts=1, segments=1):
-        """Flip the last bit of a tensor, or of an expert's share of one, in its last segment of equal
-        ones, and make its checksum right again."""
+        """Flip the last bit of a tensor, or of an expert's part of one, in its last segment, and correct the
+        checksum."""
         def change(name, key, edit):
             tree, data = unpack_safetensors(self.member[name])
             begin, end = tree[key]["data_offsets"]

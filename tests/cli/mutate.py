@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every value of a manifest changed, one at a time, and what fm-verify says.
+"""Change every value of a manifest, one at a time, and run fm-verify.
 
-    mutate.py FILE            a bundle or stream: all digests and sizes are right again (forge.py)
-    mutate.py DIR BUNDLE      fm-export.json of an exported directory, against its bundle
+    mutate.py FILE            a bundle or stream; all digests and sizes are corrected (forge.py)
+    mutate.py DIR BUNDLE      fm-export.json of an exported directory, checked against its bundle
 
-Prints the values of which a change is not found, one pattern a line: budgets[].step.  The same value
-of another budget, layer or file is the same pattern.  Standard error says how many patterns there
-are.  Exit status 1 where fm-verify ended by a signal.
+Prints the values whose change fm-verify does not find, one pattern per line, such as budgets[].step.  The
+same value of another budget, layer or file has the same pattern.  The number of patterns goes to standard
+error.  The exit status is 1 if fm-verify was ended by a signal.
 """
 import copy
 import json
@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 import forge
 
 
-# Words of lists: another of the same list is a better lie than no word at all.
+# Lists of valid words: a wrong word from the same list is harder to find than an unknown one.
 WORDS = {"saliency": "uniform", "uniform": "saliency", "learned": "exchange", "f32": "bf16", "bf16": "f32",
          "cpu": "ref", "score": "reached", "expert": "layer", "single": "joint", "joint": "single",
          "F16": "BF16", "BF16": "F16", "mixtral": "qwen3_moe", "npy": "raw", "rows": "concatenated",
@@ -30,7 +30,7 @@ WORDS = {"saliency": "uniform", "uniform": "saliency", "learned": "exchange", "f
 
 
 def others(value):
-    """Other values of the same kind, near and far."""
+    """Other values of the same type, close to the right one and far from it."""
     if value is None:
         return [0]
     if isinstance(value, bool):
@@ -70,7 +70,7 @@ def pattern(path):
 
 
 class Liar(forge.Bundle):
-    """Its list of members says what `lie` makes of it, and everything else is right."""
+    """The bundle with its list of members changed by `lie`, and everything else correct."""
 
     def __init__(self, path):
         super().__init__(path)

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""An MXFP4 checkpoint made and taken apart by the format's definition, with nothing but Python.
+"""Make and decode MXFP4 checkpoints by the format's definition, in plain Python.
 
-    mxfp4.py make MODEL OUT           gpt-oss in blocks: MODEL's form and sizes but for 64 channels and
-                                      a hidden width of 64, its own numbers, from a seed
-    mxfp4.py plain MODEL OUT          the same values as BF16, fused and transposed as transformers
-                                      has them
+    mxfp4.py make MODEL OUT           a gpt-oss in blocks, with MODEL's form and sizes, except 64 channels
+                                      and a hidden width of 64, and numbers from a seed
+    mxfp4.py plain MODEL OUT          decode the values to BF16, fused and transposed as in transformers
     mxfp4.py spoil MODEL OUT CASE     a copy with one fault
-    mxfp4.py cases                    their names
+    mxfp4.py cases                    list the faults
 
 value = code * 2^(scale - 127); the low half of a byte comes first.
 """

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What a page of fm-bench report is held to, without a browser.
+"""Check a page of fm-bench report without a browser.
 
-    report.py PAGE BUNDLE [FIGURES...]   well-formed, its policy true, its data those of the tools
-    report.py --hostile PAGE             words of a liar are in it, and only as data
+    report.py PAGE BUNDLE [FIGURES...]   it is well-formed, its policy has the right digests, and its data agree
+                                         with the tools
+    report.py --hostile PAGE             it contains the strings of a forged bundle, only as data
 """
 import base64
 import hashlib
@@ -17,7 +18,7 @@ EMPTY = {"meta", "input", "link", "img", "br"}
 
 
 class Page(HTMLParser):
-    """Elements that close in order; texts of script and style; attributes that could run."""
+    """Checks the nesting of elements, and collects scripts, styles and attributes that could run code."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -112,7 +113,7 @@ def bundle_agrees(data, bundle):
 
 
 def halves(q):
-    """What a point has after its agreement: null, and half of each interval."""
+    """The elements of a point after its agreement: null, and half of each interval."""
     ends = [q.get(key) for key in ("ce_interval", "kl_interval")]
     return (None, *(-1 if e is None else (e[1] - e[0]) / 2 for e in ends)) if ends[0] else ()
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Experts that fm-pack rounds to a format, by the formats' definitions, with nothing but Python.
+"""Round experts by the formats' definitions, in plain Python, and compare exports of fm-pack --weights.
 
-    rounded.py make OUT DTYPE        a small Qwen3-MoE, F32 or BF16, with blocks that are hard to round
-    rounded.py compare PLAIN DIR     the export DIR has what the numbers of the export PLAIN are rounded
-                                     to, and everything else as PLAIN has it
-    rounded.py flat PLAIN DIR        the same of a ragged, elastic or layer one, PLAIN with the same widths
-    rounded.py integers MODEL OUT G  experts and shared experts in compressed-tensors' W4A16, groups of G
-    rounded.py values MODEL DIR      gpt-oss: values of MODEL's MXFP4 blocks are those of DIR's, where these have
-                                     no channels: the order of channels is another
+    rounded.py make OUT DTYPE        make a small Qwen3-MoE, F32 or BF16, with blocks that are hard to round
+    rounded.py compare PLAIN DIR     check that the uniform export DIR has the rounded experts of the export
+                                     PLAIN, and everything else as in PLAIN
+    rounded.py flat PLAIN DIR        the same for a ragged, elastic or layer export with PLAIN's widths
+    rounded.py integers MODEL OUT G  make experts and shared experts in compressed-tensors' W4A16, groups of G
+    rounded.py values MODEL DIR      gpt-oss: check that the gate and up blocks of DIR have MODEL's values, in any
+                                     order of channels
 """
 import bisect
 import json

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A Qwen3-MoE checkpoint as wide as Qwen3-30B-A3B's experts are, and small in everything else.
+"""Make a Qwen3-MoE checkpoint with experts of 768 channels, like Qwen3-30B-A3B's, and small otherwise.
 
     wide.py DIR TOKENIZER      TOKENIZER is a tokenizer.json of at most 384 tokens
 
-Random weights: what a page says of 768 channels in multiples of 128 can be run on it in seconds.
+Its weights are random.  A page's commands for 768 channels in multiples of 128 run on it in seconds.
 """
 import json
 import math

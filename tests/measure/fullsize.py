@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Released models' shapes, with random weights or none: what dry runs say of them, and what the tools
-take.
+"""Run the tools, or their dry runs, on checkpoints with the shapes of released models and random weights.
 
 usage: BUILD=build tests/measure/fullsize.py SHAPE... --plan-only [options]
        BUILD=build tests/measure/fullsize.py SHAPE... [options]
@@ -28,11 +27,11 @@ import subprocess
 import sys
 import time
 
-DRAWN = 1 << 20  # values of each kind; a tensor is a stretch of them, from another place each time
+DRAWN = 1 << 20  # random values of each kind; a tensor is a part of them, from a different offset each time
 SIZE = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
 BLOCK = 128  # of FP8
 GROUP = 32  # of INT4 and MXFP4
-LEAST = 2  # seconds that a stage is taken to last where no forecast says more
+LEAST = 2  # assumed seconds of a stage without a longer forecast
 
 DEEPSEEK_V3 = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "vocab_size": 129280,
@@ -197,7 +196,7 @@ def attention(c, p):
 
 
 def experts(c, p):
-    """Of a layer that has them, with its router and what all tokens go through beside them."""
+    """The tensors of a layer's experts, with its router and shared experts."""
     H, kind = c["hidden_size"], c["model_type"]
     I = c.get("moe_intermediate_size", c["intermediate_size"])
     E = next(c[k] for k in ("n_routed_experts", "num_experts", "num_local_experts") if k in c)
@@ -233,7 +232,7 @@ def layer(c, l):
 
 
 def tensors(c):
-    """Of each shard: the ends, a layer, a layer that predicts further tokens."""
+    """The tensors of each shard: embeddings and head, a layer, a layer for multi-token prediction."""
     V, H, L = (c[k] for k in ("vocab_size", "hidden_size", "num_hidden_layers"))
     yield [*plain("model.embed_tokens.weight", V, H), *plain("model.norm.weight", H), *plain("lm_head.weight", V, H)]
     for l in range(L):
@@ -250,7 +249,7 @@ def bf16(x):
 
 
 class Weights:
-    """Values of about 1 / 64; codes are any, and their scales such that they are worth as much."""
+    """Values of about 1 / 64, or random codes with scales that give values of that size."""
 
     def __init__(self, seed):
         self.place, draw = random.Random(seed), random.Random(seed + 1)
@@ -324,7 +323,7 @@ def make_tokens(path, count, vocabulary):
 
 
 class Run:
-    """A tool until its end, or until a signal `stop` seconds after its start."""
+    """Run a tool until it ends, or send it a signal `stop` seconds after its start."""
 
     def __init__(self, command, stop=None):
         began = time.monotonic()
@@ -379,7 +378,7 @@ def size_of(path):
 
 
 def plan(o, name, c, path, total, names):
-    """The dry runs of what computes, as their users see them."""
+    """Print the dry runs of the tools that compute."""
     tokens = os.path.join(o.dir, "tokens.bin")
     with open(tokens, "wb") as out:
         out.truncate(2 * o.tokens)
@@ -402,13 +401,13 @@ def plan(o, name, c, path, total, names):
 
 
 class Stage:
-    """A command of the pipeline, and what it makes; dry: it has a dry run."""
+    """A command of the pipeline and its output; dry: it has a dry run."""
 
     def __init__(self, label, command, made=None, dry=True):
         self.label, self.command, self.made, self.dry = label, command, made, dry
 
     def forecast(self):
-        """And what it took to make it."""
+        """The result of the dry run as a dictionary, and the time and memory that the dry run took."""
         if not self.dry:
             return {}, ""
         command = [*self.command, "--dry-run", "--json"]

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What --precision bf16 costs: rank correlation with f32 per expert, the share of channels that are on
-another side of the cut at budgets of 20, 40 and 60 %, and the held-out loss of families made either
-way, all measured in float32.
+"""Measure what --precision bf16 costs: the rank correlation with f32 per expert, the share of channels that
+are on the other side of the cut at budgets of 20, 40 and 60 %, and the held-out losses, in float32, of
+families made with each precision.
 
     precision.py [-s SEED,SEED,...] [-n TOKENS] [-l LENGTH] [-t STEPS] [-d DIR] MODEL CALIBRATION [HELD-OUT]
 
-after make, on a processor with bfloat16 instructions; needs numpy.  The seed draws the order of the
-calibration data, of which TOKENS (-n) are used, and the noise of training.  Families are made where
-there is a held-out file: by the scores alone, and learned in STEPS steps (0, the default: not).  What
-DIR (build/precision) has is not made again.
+Run make first, on a processor with bfloat16 instructions; needs numpy.  The seed determines the order of the
+calibration data, of which TOKENS (-n) are used, and the noise of training.  With a HELD-OUT file, families
+are made by saliency and, if STEPS is not 0 (the default), by learning in that many steps.  Existing files in
+DIR (build/precision) are not made again.
 """
 
 import getopt
@@ -46,7 +46,7 @@ def scores_of(stream):
 
 
 def places(x):
-    """Of every channel in its expert, the best first; ties go to the lower channel."""
+    """The rank of every channel in its expert, the best first; of equal ones, the lower channel first."""
     order = np.argsort(-x, axis=-1, kind="stable")
     place = np.empty_like(order)
     np.put_along_axis(place, order, np.arange(x.shape[-1])[None, None, :], axis=-1)
@@ -54,7 +54,8 @@ def places(x):
 
 
 def compare(a, b):
-    """Correlation of the places (least, mean over experts), share of changed sides at each cut."""
+    """The rank correlation (minimum and mean over experts), and the share of channels that change sides at
+    each cut."""
     p, q = places(a).astype(float), places(b).astype(float)
     n = p.shape[-1]
     rho = 1 - 6 * ((p - q) ** 2).sum(-1) / (n * (n * n - 1))
@@ -81,7 +82,7 @@ class Study:
                           "--eval-tokens", self.held)
 
     def losses(self, name, seed, precision, rank, *method):
-        """In float32, at the masks nearest to the cuts."""
+        """Losses in float32 at the masks nearest to the cuts."""
         stream = self.stage(f"{name}-{precision}-{seed}", "fm-train", "--seed", seed, "--precision", precision,
                             "--eval-tokens", self.held, *method, rank)
         family = self.dir / f"{stream.name}.fm"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Seconds and bytes of exports in each format, beside cp of the bytes that the same export has in BF16.
+"""Measure time and bytes of exports in each format, compared with cp of the same export in BF16.
 
 usage: BUILD=build tests/measure/quantise.py DIR [LAYERS]
 
 Needs NumPy.  A Qwen3-MoE of BF16 weights, layers of 128 experts of 768 channels, width 2048: four layers
-are 4.9 GB.  It is ranked on a few tokens, packed and exported at budget 0.25.  `ratio` is cp's seconds
-over the export's, both the least of three, files in the page cache and synced to disk."""
+are 4.9 GB.  It is ranked on a few tokens, packed and exported at budget 0.25.  `ratio` is the time of cp
+divided by that of the export, each the least of three, with files in the page cache and synced to disk."""
 
 import json
 import os

@@ -1,6 +1,5 @@
-"""A checkpoint of random weights in Mixtral's form, MODEL/ with config.json and model.safetensors, and
-token ids for it, tokens.npy: for measurements of bytes, where values mean nothing but no two stretches
-may be alike.
+"""Make a Mixtral checkpoint of random weights, MODEL/ with config.json and model.safetensors, and token ids
+for it, tokens.npy, for measurements of bytes: values do not matter, but no two parts may be equal.
 
     python3 -B tests/measure/random.py DIR [--layers L] [--experts E] [--channels I] [--hidden H]
 """
@@ -14,7 +13,7 @@ import random
 import struct
 
 VOCABULARY, HEADS, KEYS, HEAD = 256, 8, 2, 64
-HIGH = bytes(0x3C if i & 1 else 0xBC for i in range(256))  # of bfloat16: about 1 / 64, of either sign
+HIGH = bytes(0x3C if i & 1 else 0xBC for i in range(256))  # high bytes of bfloat16: about 1 / 64, of both signs
 
 
 def tensors(L, E, I, H):

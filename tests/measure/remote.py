@@ -1,6 +1,6 @@
-"""What an export of one member fetches of a bundle that is on another machine: the folder of the bundle
-is served over plain HTTP with range requests, mounted with rclone(1), and exported from; the server
-counts the bytes that it sends.  Needs rclone, fusermount3 and /dev/fuse; 77 without.
+"""Measure how much of a remote bundle an export of one member fetches.  The bundle's folder is served over
+plain HTTP with range requests, mounted with rclone(1), and exported from; the server counts the bytes that
+it sends.  Needs rclone, fusermount3 and /dev/fuse; status 77 without them.
 
     PATH=build/bin:$PATH python3 -B tests/measure/remote.py family.fm [--budget R] [--layout NAME]
 """
@@ -18,7 +18,7 @@ import time
 
 
 class Counted(http.server.BaseHTTPRequestHandler):
-    """GET and HEAD of the files of one folder, whole or one range of each."""
+    """Serves GET and HEAD of the files of one folder, whole or one range."""
 
     protocol_version = "HTTP/1.1"
     folder, sent, requests = None, 0, 0
@@ -75,7 +75,7 @@ class Counted(http.server.BaseHTTPRequestHandler):
 
 
 def measure(bundle, mounted, options, budget, layout):
-    """Bytes and requests of one export from a fresh mount, and its seconds."""
+    """Bytes, requests and seconds of one export from a fresh mount."""
     mount = tempfile.mkdtemp(dir=mounted)
     out, cache = os.path.join(mounted, "out"), os.path.join(mounted, "cache")
     url = f"http://127.0.0.1:{Counted.port}"
@@ -111,7 +111,7 @@ def main():
         return 77
     Counted.folder, bundle = os.path.split(os.path.abspath(args.bundle))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counted)
-    server.handle_error = lambda *_: None  # a client that wants no more closes the connection
+    server.handle_error = lambda *_: None  # clients close connections early
     Counted.port = server.server_port
     threading.Thread(target=server.serve_forever, daemon=True).start()
     size = os.path.getsize(args.bundle)
