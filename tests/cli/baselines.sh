@@ -9,7 +9,7 @@ baselines() {
     echo "status $?"
     sed 's/[0-9.]* [KM]B$/BYTES/; s/[0-9]*\.[0-9][0-9]*\*\{0,1\}/N/g; s/  */ /g; s/ $//' said
     sed "s|$GOLDEN|GOLDEN|g; s/[0-9a-f]\{32\}/DIGEST/g
-        s/'manifest.json' is [0-9]* bytes/'manifest.json' is N bytes/" complained # it holds losses
+        s/'manifest.json' is [0-9]* bytes/'manifest.json' is N bytes/" complained # it contains losses
 }
 baselines --tokens "$tokens" --eval-tokens "$tokens"
 baselines --model "$odd" --eval-tokens "$tokens"

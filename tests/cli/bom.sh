@@ -5,14 +5,14 @@
 said() { # digests and sizes differ between kinds of CPU
     sed 's/, [0-9.]* [kM]*B\([,:]\)/, SIZE\1/'
 }
-try() { # try ARGUMENT...: what fm-pack says, and its status
+try() { # try ARGUMENT...: print fm-pack's messages and status
     fm-pack "$@" >printed 2>complained </dev/null
     local status=$?
     said <printed
     sed "s:$PWD/::; s:${GOLDEN%/*}/::" complained
     echo "status $status"
 }
-outline() { # outline BILL: its parts, without figures and digests
+outline() { # outline BILL: print its structure without figures and digests
     python3 - "$1" <<'END'
 import json, re, sys
 b = json.load(open(sys.argv[1]))

@@ -1,9 +1,9 @@
-# Channel groups: neighbouring channels are ranked as one, masks keep or remove them whole, and a
-# group that does not fit is one sentence.
+# Channel groups: neighbouring channels are ranked together, masks keep or remove whole groups, and an
+# invalid group size is reported in one sentence.
 model=$GOLDEN/odd-qwen2 # 27 channels
 rank() { fm-rank -q --model "$model" --tokens "$model/tokens.npy" --precision f32 -f "$@" 2>&1; }
 train() { fm-train -q --model "$model" --tokens "$model/tokens.npy" --precision f32 -f "$@" 2>&1; }
-verify() { # without the sizes: what records measured figures differs between CPUs
+verify() { # omit sizes: those of members with measured figures differ between CPUs
     fm-verify -q "$@" | sed 's/ items, .*B:/ items:/'
     return "${PIPESTATUS[0]}"
 }

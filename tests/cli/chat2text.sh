@@ -1,5 +1,4 @@
-# fm-chat2text with a stand-in for the transformers library: the work of the script itself.  `make
-# judge` tests it with the library's own templates.
+# fm-chat2text with a stand-in for the transformers library.  `make judge` tests it with the library.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 tiny=$GOLDEN/tiny-mixtral

@@ -12,7 +12,7 @@ done
 for name in fp8-channel fp8-block w4a16 nvfp4 nvfp4-modelopt mxfp4 mxfp8 mixed; do
     cp -r "$GOLDEN/packed/$name" $name
 done
-family() { # family MODEL: its family.fm
+family() { # family MODEL: make its family.fm
     fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
     fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
         -o trained ranked >/dev/null 2>&1

@@ -1,25 +1,28 @@
 #!/usr/bin/env python3
-"""Codes and scales that a bundle or an export keeps, against the checkpoint's own bytes.
+"""Make quantised checkpoints, and compare the codes and scales of bundles and exports with theirs.
 
-    codes.py resize MODEL OUT I       experts of I channels, the first of them again where there were
-                                      fewer; shared experts that config.json counts in experts, too
-    codes.py grow MODEL OUT H         a hidden size of H, by the first elements again
-    codes.py plain MODEL OUT          the values of compressed-tensors' and ModelOpt's codes as F32
-    codes.py join MODEL OTHER EXPRESSION OUT   modules that match from OTHER: a mixture of schemes
-    codes.py ease MODEL EXPRESSION OUT         modules that match as BF16, and in `ignore`
-    codes.py gptq MODEL OUT [CASE]    W4A16 as GPTQ stores it; `codes.py gptqs` lists faults of it
-    codes.py whole MODEL OUT          fp8.py's blocks, one of each matrix, as ModelOpt's FP8
-    codes.py unite MODEL WHOLE OUT    routed experts of ModelOpt's NVFP4, and all else of such a one
+These make a checkpoint OUT from MODEL:
+
+    codes.py resize MODEL OUT I       experts of I channels, repeating the first ones if there were
+                                      fewer; also shared experts that config.json counts in experts
+    codes.py grow MODEL OUT H         a hidden size of H, repeating the first elements
+    codes.py plain MODEL OUT          decode the codes of compressed-tensors or ModelOpt to F32
+    codes.py join MODEL OTHER EXPRESSION OUT   matching modules from OTHER: a mixture of schemes
+    codes.py ease MODEL EXPRESSION OUT         matching modules in BF16, and listed in `ignore`
+    codes.py gptq MODEL OUT [CASE]    W4A16 as GPTQ stores it; `codes.py gptqs` lists its faults
+    codes.py whole MODEL OUT          fp8.py's blocks, one for each matrix, as ModelOpt's FP8
+    codes.py unite MODEL WHOLE OUT    routed experts in ModelOpt's NVFP4, everything else from WHOLE
     codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
-    codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
-    codes.py export MODEL BUNDLE DIR  a uniform export has the first channels of that order
-    codes.py blank MODEL BUNDLE DIR   a padded one, too, and codes that are zero after them
-    codes.py flat MODEL BUNDLE DIR [PLAIN]   a native, ragged, elastic or layer one has the first
-                                      groups of every expert one after another; all else is the
-                                      checkpoint's, or what PLAIN, an export of values, has
-    codes.py twist DIR OUT CASE       a ragged one with one fault; `codes.py twists` lists them
+    codes.py twist DIR OUT CASE       a ragged export with one fault; `codes.py twists` lists them
 
-Bundles and exports are compared as bytes: what a code is worth does not matter there.
+These check bundles and exports, comparing bytes, not values:
+
+    codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
+    codes.py export MODEL BUNDLE DIR  a uniform export has the first channels in the bundle's order
+    codes.py blank MODEL BUNDLE DIR   a padded export, too, followed by codes that are zero
+    codes.py flat MODEL BUNDLE DIR [PLAIN]   a native, ragged, elastic or layer export has the first
+                                      groups of every expert, expert after expert; everything else is
+                                      as in the checkpoint, or as in PLAIN, an export with values
 """
 import json
 import re

@@ -19,12 +19,12 @@ fm-pack -q -m wide -o family.fm trained >/dev/null
 fm-pack -q --export rounded --budget 0 --layout uniform --weights nvfp4 family.fm >/dev/null
 python3 "$here/codes.py" unite rounded whole united-odd-dsv3
 rm -r wide blocks whole rounded ranked trained family.fm
-# Sizes of what records measured figures differ between CPUs by some digits: they are left out.
+# Omit the sizes of members with measured figures, which differ between CPUs.
 verify() {
     fm-verify -q "$@" | sed 's/ items, .*B:/ items:/'
     return "${PIPESTATUS[0]}"
 }
-run() { # run MODEL: its ranking, masks and bundle
+run() { # run MODEL: make its ranking, masks and bundle
     fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
     fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.15 -f \
         -o trained ranked >/dev/null 2>&1

@@ -11,7 +11,7 @@ for tool in fm-rank fm-train fm-recover; do
     echo "$tool: status ${PIPESTATUS[0]}"
 done
 echo "-- the plan's output against what is written: never less, of fm-rank and fm-recover at most 2 % more"
-holds() { # holds PERCENT COMMAND...: plans and runs it
+holds() { # holds PERCENT COMMAND...: plan it, run it, and compare
     local plan size
     plan=$("${@:2}" -n --json -o size | sed -n 's/.*"output": \(.*\),/\1/p')
     "${@:2}" -f -o size >/dev/null 2>&1

@@ -59,7 +59,7 @@ for bound in "" "--max-eval-tokens 64" "--max-eval-tokens 31"; do
         grep -E 'fm-bench:|"sequences"|"positions"' | sort -u
 done
 try fm-train -q -n "${calib[@]}" --max-eval-tokens 32
-# Rows to measure on that are shorter than a training sequence: the forecast counts their own length.
+# Held-out rows that are shorter than a training sequence: the forecast uses their length.
 {
     printf '\x93NUMPY\1\0\x46\0'
     printf "{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8), }%10s\n" ''

@@ -1,4 +1,4 @@
-# One bit of a bundle's weights is flipped, at many places: an export fails and leaves nothing, or
+# One bit of a bundle's weights is flipped, at many places: an export fails and leaves no files, or
 # does not contain the bit's channels.  FM_FLIPS: number of places.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

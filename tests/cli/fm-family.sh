@@ -3,7 +3,7 @@
 # run.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
-set -m # process groups of their own, for what is started here
+set -m # background commands get separate process groups
 cp -r "$GOLDEN/tiny-mixtral" MODEL && cp "$GOLDEN/text/rows.jsonl" mine.txt
 
 echo "-- every option of --help is in the page, and the other way round"
@@ -16,7 +16,7 @@ echo "-- the page's commands"
 examples fm-family.1
 grep '^+' complained
 grep ': ok$' said | sed 's/: [0-9]* items.*:/:/'
-# Of the two only the second export is new.
+# Only the second export is made again.
 grep '^up to date' said | sed 's/ was made.*//'
 
 grep '^fm-family: ' said | sed 's/ [0-9.]* MB/ N MB/g; s/\(cross-[^,;]*\) [0-9.]*/\1 L/g'
@@ -54,7 +54,7 @@ for _ in {1..4}; do cat mine.txt; done >long.txt
 family() { exec fm-family MODEL --text long.txt --seq-len 64 --until 0.45 --budget 0.4 -o "$1"; }
 (family straight) >/dev/null 2>&1
 echo "straight: status $?"
-await() { # await FILE: until it is there, or what runs has ended
+await() { # await FILE: wait until it exists, or the background command has ended
     while kill -0 $! 2>/dev/null && [ ! -e "$1" ]; do sleep 0.02; done
 }
 for signal in TERM INT; do # TERM to the script, INT to its group as a terminal sends it
@@ -65,7 +65,7 @@ for signal in TERM INT; do # TERM to the script, INT to its group as a terminal 
     kill -$signal -- "$group$!"
     wait $! 2>/dev/null
     echo "$signal: status $?"
-    find stopped.work -type f ! -name rank.state # which is there where the signal found work done
+    find stopped.work -type f ! -name rank.state # it exists if work was done before the signal
 done
 for file in rank.state.lock ranked.fm trained.fm family.fm; do
     family stopped >/dev/null 2>&1 &

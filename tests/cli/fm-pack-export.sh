@@ -3,7 +3,7 @@
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5
-show() { # show ARGUMENT...: without what texts with measured figures have a part in
+show() { # show ARGUMENT...: omit sizes that depend on measured figures
     echo "\$ fm-pack $*" | sed 's/--fit [0-9]*/--fit SIZE/'
     fm-pack -q "$@" | grep -v '^all \|bytes_memory\|bytes_free\|bytes_out\|seconds'
 }

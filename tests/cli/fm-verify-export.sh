@@ -1,4 +1,4 @@
-# Exports against their bundle, or its first members: faults are named.
+# fm-verify of exports with their bundle, or its first members, names faults.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

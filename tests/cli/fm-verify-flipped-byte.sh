@@ -18,7 +18,7 @@ while read -r block name; do
         flipped "$name" $(((block + 1) * 512 + 20)) "byte 20"
         flipped "$name" $(((block + 1) * 512 + size / 2)) "in the middle"
         ;;
-    CHECKSUMS) # a digit that stays one: 0 and 1, 2 and 3 ... differ in one bit
+    CHECKSUMS) # the result is a digit again: 0 and 1, 2 and 3 ... differ in one bit
         digit=$(tail -c +$(((block + 1) * 512 + 1)) family.fm | head -c 32 | grep -bo '[0-9]' | head -n 1)
         flipped "$name" $(((block + 1) * 512 + ${digit%%:*})) "a digit"
         ;;

@@ -3,7 +3,7 @@
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency
-say() { # say COMMAND...: both streams without the name of the input, and the status
+say() { # say COMMAND...: print both streams without the name of the input, and the status
     "$@" 2>&1 | sed 's/standard input/INPUT/; s/t\.fm/INPUT/; s/fm-verify: -/fm-verify: INPUT/'
     echo "status ${PIPESTATUS[0]}"
 }

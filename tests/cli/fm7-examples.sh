@@ -3,14 +3,14 @@
 # those of the page.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
-unset MAKEFLAGS MFLAGS MAKELEVEL # of `make check`
+unset MAKEFLAGS MFLAGS MAKELEVEL # they are those of `make check`
 ln -s "$GOLDEN/odd-mixtral" model
 for dir in made action queued; do
     mkdir $dir
     cp model/tokens.npy $dir/calib.npy && cp model/tokens.npy $dir/heldout.npy
     take fm.7 Makefile >$dir/Makefile
 done
-quiet() { # quiet COMMAND...: what it prints in a file, its status
+quiet() { # quiet COMMAND...: write its output to a file, print its status
     "$@" >>../said 2>&1
     echo "status $?"
 }
@@ -47,7 +47,7 @@ grep '"ok"' verified.json
 
 echo "-- the job of Slurm"
 cd ../queued || exit 99
-# Slurm as the script sees it: srun runs a step; the first one ends like a step that was stopped.
+# A stand-in for Slurm: srun runs a step, and the first step ends as if it was stopped.
 cat >../bin/srun <<'SCRIPT'
 #!/bin/sh
 [ -e stopped ] || { touch stopped; exit 75; }

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""An FP8 checkpoint taken apart by the format's definition, with nothing but Python.
+"""Make and decode FP8 checkpoints by the format's definition, in plain Python.
 
     fp8.py quantise MODEL OUT [R C [routers | mxfp8 | compressed]]
-                                      a BF16 or F16 checkpoint in blocks of R x C (16 x 24), near its
-                                      values; its routers, too; with powers of two in one byte, as
-                                      MiniMax's mxfp8; with the names and keys of compressed-tensors
-    fp8.py plain MODEL OUT DTYPE      the same values as plain F32 or BF16
-    fp8.py bundle MODEL BUNDLE        are a bundle's weights those values as BF16, rounded once?
+                                      quantise a BF16 or F16 checkpoint in blocks of R x C (default
+                                      16 x 24).  routers: also its routers; mxfp8: scales are powers of
+                                      two in one byte, as in MiniMax's mxfp8; compressed: the names and
+                                      keys of compressed-tensors
+    fp8.py plain MODEL OUT DTYPE      decode the values to F32 or BF16
+    fp8.py bundle MODEL BUNDLE        check that a bundle's weights are these values, rounded once to BF16
     fp8.py spoil MODEL OUT CASE       a copy with one fault
-    fp8.py cases                      their names
+    fp8.py cases                      list the faults
 
-value = code * scale of its block: one product, rounded to float32.
+value = code * scale of its block, rounded to float32.
 """
 import bisect
 import json
@@ -22,7 +23,7 @@ import tarfile
 from pathlib import Path
 
 SCALE, COMPRESSED = "_scale_inv", "_scale"
-SMALL = (16, 24)  # blocks of a checkpoint that is made here
+SMALL = (16, 24)  # default size of blocks
 BITS = {"I8": 8, "I16": 16, "F8_E4M3": 8, "F8_E8M0": 8, "U8": 8, "BF16": 16, "F16": 16, "F32": 32, "F64": 64, "I32": 32, "I64": 64}
 
 

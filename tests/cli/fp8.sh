@@ -9,7 +9,7 @@ numbers() {
     sed 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
         s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/'
 }
-# same MODEL TOKENS: the ranking of a model, and of the plain float32 model of its values
+# same MODEL TOKENS: compare the ranking of a model with that of the float32 model of its values
 same() {
     python3 "$fp8" plain "$1" wide F32
     for x in "$1" wide; do
@@ -48,7 +48,7 @@ fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
 echo "status $?"
 rm -rf ahead made out ranked trained family.fm
 echo "== bytes do not depend on threads, memory or the way out"
-family() { # family NAME WITH OPTION...: the stages run by WITH, which may be little
+family() { # family NAME WITH OPTION...: run the stages by the command WITH
     local name=$1 with=$2
     shift 2
     "$with" fm-rank -q --model "$model" "${tokens[@]}" "$@" -o "$name.rank" >/dev/null 2>&1
@@ -93,7 +93,7 @@ rm -rf out one.* three.* piped.fm plain.fm ranked* wide a b
 python3 "$fp8" spoil "$model" good none
 fm-rank -q --model good "${tokens[@]}" -o ranked >/dev/null
 fm-train -q --model good "${tokens[@]}" --method saliency -o trained ranked >/dev/null
-said() { # said COMMAND...: what it says on standard error, and its status
+said() { # said COMMAND...: print its standard error and its status
     "$@" 2>complained >/dev/null
     local status=$?
     cat complained
@@ -104,7 +104,7 @@ for case in $(python3 "$fp8" cases); do
     echo "-- $case"
     said fm-rank -q --model bad "${tokens[@]}" -o refused
     case $case in
-    nan | minus-nan | scale-[!t]*) # of the same sizes, so that fm-pack comes to the values
+    nan | minus-nan | scale-[!t]*) # sizes are unchanged, so fm-pack reads the values
         said fm-pack -q --model bad -o refused trained
         ;;
     esac

@@ -3,7 +3,7 @@
 tiny=$GOLDEN/tiny-mixtral
 data=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --precision f32)
 held=(--eval-tokens "$tiny/heldout.npy")
-recover() { # recover NAME STREAM OPTION...: the line of losses, and whether masks were measured again
+recover() { # recover NAME STREAM OPTION...: print the line of losses, and whether masks were measured again
     fm-recover "${data[@]}" --steps 8 --lr 1e-3 --json -o "$1" "${@:3}" "$2" 2>complained >"$1.json"
     echo "$1: status $?"
     grep -o 'masks are measured.*' complained
@@ -38,7 +38,7 @@ for name in same other again; do
 done
 echo "-- what is held out of the calibration data is not ranked on"
 few=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --max-tokens 4096 --precision f32)
-train() { # train STREAM OPTION...: what held the losses, and the warning
+train() { # train STREAM OPTION...: print the held-out tokens of the losses, and the warning
     fm-train "${few[@]}" "${@:2}" --method uniform --budget-step 0.4 -f -o t "$1" 2>&1 >/dev/null | grep -v ' of '
     tar xOf t manifest.json | sed -n '/"held_out"/,/"sequences"/p' | tail -n 2
 }

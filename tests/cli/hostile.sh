@@ -1,5 +1,5 @@
-# Every file of golden/bad through fm-rank: the status in golden/bad/EXPECT, one sentence, no
-# output.  (The sentences are tested with the readers.)
+# fm-rank with every file of golden/bad: it exits with the status in golden/bad/EXPECT and one sentence,
+# and writes no output.  (Unit tests of the readers compare the sentences.)
 odd=$GOLDEN/odd-mixtral
 rank() { # rank NAME MODEL TOKENS OPTION...
     name=$1 model=$2 tokens=$3
@@ -15,7 +15,7 @@ type_of() {
     *) echo auto ;;
     esac
 }
-with() { # with FILE NAME: a copy of the odd model in which FILE is that one
+with() { # with FILE NAME: copy the odd model and replace its file FILE
     rm -rf model
     mkdir model
     cp "$odd"/config.json "$odd"/model* model

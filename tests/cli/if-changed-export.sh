@@ -3,7 +3,7 @@
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5
-again() { # again TITLE OPTION...: what it says, its status, and whether the weights were written
+again() { # again TITLE OPTION...: print its messages, its status, and whether the weights were written
     local before after status
     before=$(stat -c %i out/*.safetensors 2>&1)
     fm-pack --export out --if-changed "${@:2}" family.fm >said 2>&1

@@ -1,10 +1,10 @@
 # Results with every limit of FM_ISA agree with those of --device ref, and so with each other, within
-# the tolerances that fm(7) states.  Rankings and masks that a step starts from are ref's, so that a
-# step's own difference is seen.  The figures of that table are in the file `figures`.
+# the tolerances that fm(7) states.  Every step starts from the rankings and masks of ref, so that only
+# its own difference is measured.  The figures of that table are in the file `figures`.
 set -o pipefail
 isa=(base avx2 avx512 amx)
 
-# make MODEL TRAIN STEPS OPTION...: ranked, trained and recovered by ref, then under each limit.
+# make MODEL TRAIN STEPS OPTION...: rank, train and recover by ref, then with each limit.
 make() {
     local model=$GOLDEN/$1 train as device
     read -ra train <<<"$2"
@@ -21,7 +21,7 @@ make() {
     done
 }
 
-# agree MODEL: the largest differences, and whether they are within their tolerances.
+# agree MODEL: print the largest differences, and whether they are within their tolerances.
 agree() {
     python3 - "$1" "${isa[@]}" <<'PYTHON'
 import json, struct, sys, tarfile

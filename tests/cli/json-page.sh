@@ -1,5 +1,5 @@
-# fm-json(5): every key of what the tools print has its name in the page's section, and every name
-# there is printed by some run, or is of a quantised checkpoint, a server's or several processes' case.
+# fm-json(5): every key that the tools print is in the page's section, and every name in it is printed by
+# some run here, or occurs only with quantised checkpoints, servers or several processes.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 odd=$GOLDEN/odd-mixtral
@@ -44,24 +44,24 @@ fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
 fm-bench quality "${held[@]}" -m "$odd" --seq-len 8 --kl-base-out base.kld ragged >quality/base
 fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several
 fm-bench baselines "${data[@]}" --only reap,bundle --budgets 0.4 family.fm >baselines/two
-# Of several kinds of held-out text.
+# With several kinds of held-out text.
 tiny=$GOLDEN/tiny-mixtral
 kinds=(-q -m "$tiny" -t "$tiny/calib.npy" --seq-len 32 --max-tokens 1024 --eval-text "$GOLDEN/README"
     --eval-text "$GOLDEN/text/rows.jsonl" --max-eval-tokens 128 --precision f32)
 fm-rank "${kinds[@]}" -f -o ranked >/dev/null 2>&1
 fm-train "${kinds[@]}" --method uniform --budget-step 0.4 -f -o trained ranked >/dev/null
 fm-pack -q -l --json trained >list/kinds
-# Of whole documents.
+# With whole documents.
 fm-bench quality -q -m "$tiny" --eval-text "$GOLDEN/text/rows.jsonl" --max-eval-tokens 128 --convention wikitext \
     --precision f32 --seq-len 32 --json --budgets 0.4 trained >quality/wikitext
-# Of experts that are left out.
+# With removed experts.
 fm-rank "${data[@]}" --means -f -o ranked >rank/means 2>/dev/null
 fm-train "${data[@]}" --method saliency --actions 0,1 -f -o trained ranked >/dev/null 2>&1
 fm-pack -q -m "$odd" -f -o dropped.fm trained >/dev/null
 fm-pack -q -x dropped -b 0.2 --layout uniform --drop-experts --substitute mean --json dropped.fm >export/dropped
-# Of attention that is whole up to a length only.
+# With attention that is complete only up to a certain length.
 fm-rank -q -n -m "$GOLDEN/odd-dsv32" -t "$GOLDEN/odd-dsv32/tokens.npy" --json >plan/longest
-# Of codes: what they have beside the others.
+# With codes: additional keys.
 code=$GOLDEN/packed/fp8-channel
 fm-rank -q -m "$code" -t "$code/tokens.npy" --json -n >plan/codes
 fm-rank -q -m "$code" -t "$code/tokens.npy" -f -o ranked >/dev/null 2>&1
@@ -80,7 +80,7 @@ FORMS = re.compile(r"(native|ragged|elastic|layer|uniform|padded|load-cap)(-vllm
 SECTION = {"plan": "A PLAN", "export": "FM-PACK --EXPORT", "list": "FM-PACK --LIST"}
 SECTION |= {k: "FM-BENCH " + k.upper() for k in ("quality", "baselines")}
 
-MAYBE = {"halved", "options"}  # by what this machine is fast at
+MAYBE = {"halved", "options"}  # depend on the speed of this machine
 
 def keys(o):
     for k, v in o.items() if isinstance(o, dict) else ((None, v) for v in o) if isinstance(o, list) else ():

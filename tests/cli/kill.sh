@@ -1,12 +1,12 @@
 # Two kills with SIGKILL at any time, then the same command again: the bytes of an uninterrupted
 # run.
 odd=$GOLDEN/odd-mixtral
-run() { # run TOOL OPTION...: becomes the tool
+run() { # run TOOL OPTION...: replace the shell by the tool
     tool=$1
     shift
     exec "$tool" -q --model "$odd" --tokens "$odd/tokens.npy" --threads 1 "$@" >/dev/null 2>&1
 }
-killed() { # killed TOOL OPTION...: two kills, each after a state has been saved, then to the end
+killed() { # killed TOOL OPTION...: kill it twice, each time after it saved a state, then let it finish
     for _ in 1 2; do
         rm -f before
         [ -e state ] && ln state before
@@ -24,8 +24,8 @@ killed() { # killed TOOL OPTION...: two kills, each after a state has been saved
     [ -e state ] && echo "$1: the state is left behind"
     return 0
 }
-# both TOOL OPTION...: killed and straight, to the same bytes.  States are saved every second, so
-# steps of some four seconds leave room for two kills; should they not, twice as many are taken.
+# both TOOL OPTION...: compare a killed and an uninterrupted run.  States are saved every second, so steps
+# of about four seconds allow two kills; if they do not, the number of steps is doubled.
 both() {
     local tool=$1 began=${EPOCHREALTIME/./} steps
     shift

@@ -14,7 +14,7 @@ fm-pack -q --model "$tiny" -o family.fm trained >/dev/null
 fm-verify -q family.fm | sed 's/:.*:/:/'
 fm-pack --list family.fm | grep '^budget  method' | tr -s ' '
 fm-pack --list family.fm | grep -Ec '[+-][0-9]\.[0-9]{4} (prose|code|odd_name)'
-quality() { # quality OPTION...: of the bundle's members
+quality() { # quality OPTION...: measure the bundle's members
     fm-bench quality -q --seq-len 32 --budgets 0,0.4,0.8 --precision f32 --json "$@" family.fm
 }
 quality "${kinds[@]}" >all.json

@@ -4,7 +4,7 @@
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5
 forge=$(dirname "$0")/forge.py
-# refused TITLE CODE: a bundle that CODE changed, verified, listed and exported twice
+# refused TITLE CODE: verify, list and export a bundle that CODE changed
 refused() {
     echo "-- $1"
     python3 "$forge" family.fm lie.fm "$2" || return
@@ -18,12 +18,12 @@ refused() {
     echo "stream: status $?, $(grep -c . complained) sentence"
     rm -rf out
 }
-carry() { # carry NAME: CODE that puts a file of that name among the carried, in order
+carry() { # carry NAME: print CODE that adds a carried file of that name, in order
     echo "b.member['carried/$1'] = b'x'
 order = ['build.json'] + sorted(n for n in b.member if n.startswith('carried/'))
 b.member = {**{n: b.member[n] for n in order}, **b.member}"
 }
-more() { # more NAME: CODE that puts an empty tensor of that name beside the weights
+more() { # more NAME: print CODE that adds an empty tensor of that name to the weights
     echo "for member, name in (('segments', 'tensor.$1'), ('weights/rest', '$1')):
     tree, data = unpack_safetensors(b.member[member + '.safetensors'])
     empty = digest(b'') if member == 'segments' else ''

@@ -1,6 +1,6 @@
 # The licence of a checkpoint's card is in the card of an export, in every spelling.
 cp -r "$GOLDEN/odd-mixtral" model
-export_card() { # the front matter of an export's card
+export_card() { # print the front matter of an export's card
     fm-rank -q --model model --tokens "$GOLDEN/odd-mixtral/tokens.npy" --force -o ranked >/dev/null 2>&1
     fm-train -q --model model --tokens "$GOLDEN/odd-mixtral/tokens.npy" --method uniform \
         --budget-step 0.5 --until 0.5 --force -o trained ranked >/dev/null

@@ -8,7 +8,7 @@ train() { # train OUT OPTION...
     fm-train "${on[@]}" --method saliency --until 0.4 -f -o "$1" "${@:2}" ranked >/dev/null
 }
 cat >figures.py <<'E2'
-# The budgets that have figures, of each file; and whether those that all have are equal.
+# Print the budgets with figures of each file, and whether figures of the same budget are equal.
 import json, subprocess, sys
 seen = []
 for path in sys.argv[1:]:

@@ -14,8 +14,8 @@ limited() { # limited KB COMMAND...
         exec "$@"
     )
 }
-try() { # try COMMAND...: at limits that rise from where the loader has room for the tool's libraries
-    local least=60000 kb status # never under sanitizers
+try() { # try COMMAND...: run it with increasing limits, from the least with which libraries can be loaded
+    local least=60000 kb status # sanitizers need more than any limit
     until limited $least "$1" --version >/dev/null 2>&1 || [ $least -gt 400000 ]; do
         least=$((least + 2000))
     done

@@ -1,5 +1,5 @@
-# MiniMax-M3 as its makers publish it: multimodal, other names than transformers' text class, every matrix
-# by itself.  The same scores; exported as a whole or with our modelling file.
+# MiniMax-M3 as published: multimodal, with other names than transformers' text class and separate matrices.
+# Scores are the same; exports are complete checkpoints or have our modelling file.
 set -o pipefail
 text=$GOLDEN/odd-m3
 tokens=(--tokens "$text/tokens.npy")

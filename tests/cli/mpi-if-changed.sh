@@ -2,7 +2,7 @@
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"
 prepare
-stage() { # stage TITLE N TOOL OPTION...: what it says, its status, and whether the output was written
+stage() { # stage TITLE N TOOL OPTION...: print its messages, its status, and whether the output was written
     local title=$1 before
     before=$(stat -c %i "${*: -1}" 2>&1)
     shift

@@ -6,14 +6,14 @@
 prepare
 "${rank[@]}" -o ranked >/dev/null
 long=(fm-train "${common[@]}" --method learned --batch 96 --budget-step 0.2 --until 0.2)
-started() { # started FILE: the launcher's ranks have begun, as the file shows
+started() { # started FILE: wait until the file shows that the ranks have begun
     while kill -0 $! && [ ! -e "$1" ]; do sleep 0.05; done 2>/dev/null
 }
 go_on() { # go_on RANKS
     "$MPIRUN" -n "$1" "$mpi/fm-train" "${long[@]:1}" --steps "$steps" --state state -o stopped ranked >out 2>err &
 }
-# ended STATUS: how a run did.  Open MPI's launcher loses what its ranks say, MPICH 4.0's now and
-# then their status, 75, and ends with 0, or both.  A run that ends with 0 has written its output.
+# ended STATUS: report how a run ended.  Open MPI's launcher loses messages of its ranks; MPICH 4.0's sometimes
+# loses their status, 75, and exits with 0, or both.  A run that really ends with 0 has written its output.
 ended() {
     if [ "$1" = 75 ] || grep -q '^fm-train: interrupted .* go on from' err; then
         echo stopped
@@ -24,7 +24,7 @@ ended() {
         cat err
     fi
 }
-# As many steps as last until there is a state, which takes a second.
+# Enough steps for a state to be saved, which happens after a second.
 for steps in 10 40 160 640; do
     go_on 3
     started state
@@ -46,7 +46,7 @@ go_on 2
 started state.lock
 kill -KILL "$(a_rank_of $!)"
 wait $! || echo "one is killed: the job ends"
-flock -w 9 state.lock true # others end a moment later than their launcher
+flock -w 9 state.lock true # other ranks may end after their launcher
 echo state stopped*
 "${long[@]}" --steps "$steps" --threads 2 --state state -o stopped ranked >/dev/null
 "${long[@]}" --steps "$steps" --threads 2 -o straight ranked >/dev/null

@@ -4,7 +4,7 @@
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.3
-show() { # show COMMAND...: its sentences and its status
+show() { # show COMMAND...: print its messages and its status
     echo "\$ $*" >&2
     "$@" >/dev/null
     echo "status $?" >&2

@@ -1,5 +1,5 @@
-# A tar stream is not written to a terminal, except one of a launcher of ranks whose other end is a
-# file.
+# A tar stream is not written to a terminal, unless it is the pseudoterminal of a launcher of ranks that
+# writes to a file.
 if ! script -qec true /dev/null >/dev/null 2>&1; then
     echo "no pseudo-terminal can be had here" >&2
     exit 77

@@ -1,6 +1,5 @@
-# The commands of README.md, fm-guide(7) and fm(7), from the pages: the real model's name is that of
-# a small one in a cache of Hugging Face's programs, and DIR is a folder.  fm-recover makes two
-# steps instead of 200.
+# Run the commands of README.md, fm-guide(7) and fm(7).  A small model has the real model's name in a cache of
+# Hugging Face's programs, and DIR is a folder.  fm-recover makes two steps instead of 200.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 export HF_HUB_CACHE=$PWD/hub PYTHONDONTWRITEBYTECODE=1
@@ -13,7 +12,7 @@ exec $(command -v fm-recover) --steps 2 "\$@"
 SCRIPT
 chmod +x bin/fm-recover && export PATH=$PWD/bin:$PATH
 
-try() { # try PAGE [NAME]: what it makes, and what it complains of but warnings and progress
+try() { # try PAGE [NAME]: print the files that it makes, and its messages except warnings and progress
     mkdir "$1${2:+-$2}" && cd "$1${2:+-$2}" || exit 99
     for name in mine chat code languages heldout; do head -n 12 "$GOLDEN/text/rows.jsonl" >$name.jsonl; done
     ln -s "$GOLDEN/odd-mixtral" DIR && cp DIR/tokens.npy calib.npy

@@ -1,6 +1,6 @@
 # shellcheck disable=SC2016 # what `bad` evaluates
-# A bundle in three parts: the same members, exports, lists and checks as in one file, through every
-# tool; and sets of parts that are not one.
+# A bundle in three parts has the same members, exports, lists and checks as one file, in every tool; invalid
+# sets of parts are refused.
 # shellcheck source=tests/cli/family.bash
 . "$GOLDEN/../tests/cli/family.bash"
 family saliency
@@ -110,7 +110,7 @@ fm-pack -q --model "$odd" --part-size 130kB -o q.fm trained
 echo "status $?"
 rm q-*
 
-# bad TITLE COMMAND...: in a copy of the set; what the tools say of it, and that nothing is exported.
+# bad TITLE COMMAND...: run it in a copy of the set; print the tools' messages, and check that none exports.
 bad() {
     local title=$1
     rm -rf b out
@@ -146,7 +146,7 @@ bad "its name says 4 parts" 'for k in 1 2 3; do mv family-0000$k-of-00003.fm fam
     family-00001-of-00004.fm
 bad "its name says part 2" 'mv family-00001-of-00003.fm family-00002-of-00003.fm' family-00002-of-00003.fm
 bad "its name says nothing" 'mv family-00001-of-00003.fm first.fm' first.fm
-# manifest OLD NEW: a regular expression in "parts" of the manifest, and as many bytes for it
+# manifest OLD NEW: replace a regular expression in "parts" of the manifest by text of the same length
 cat >manifest.py <<'END'
 import re
 import sys
@@ -168,7 +168,7 @@ manifest "a part is negative" '125440' '-12544'
 manifest "a part has half a block" '125440' '125441'
 manifest "a part is a number" '\{[^}]*\},' '9,'
 manifest "parts are a string" '"parts": \[.*' '"parts": "3", "x": ['
-# Of another family of the same model, whose tensors have the same names and sizes.
+# A part of another family of the same model, whose tensors have the same names and sizes.
 cp -r "$odd" model2
 for shard in model2/*.safetensors; do flip "$shard" $(($(stat -c %s "$shard") - 64)); done
 fm-rank -q --model model2 --tokens "$odd/tokens.npy" --precision f32 -o ranked2 >/dev/null 2>&1

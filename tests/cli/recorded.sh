@@ -5,11 +5,11 @@
 family saliency --until 0.5
 cp "$odd/tokens.npy" .
 eval=(--eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-tokens 400 --device ref)
-short() { # as figures differ in their last digits from machine to machine
+short() { # round figures, whose last digits differ between machines
     sed -E 's/([0-9]{2}\.[0-9])[0-9]+/\1/g; s/([0-9]\.[0-9]{3})[0-9]+/\1/g; s/[0-9a-f]{32}/DIGEST/g
         s/(README.md": \{"bytes": )[0-9]+/\1N/'
 }
-two() { # the line before the original's, and that
+two() { # print the line of the original and the one before it
     sed -n '/^original/{x;p;x;p};h'
 }
 for layout in native ragged elastic layer uniform padded; do

@@ -5,7 +5,7 @@ said() {
     "$@" 2>&1 >/dev/null | sed 's/^/  /'
     echo "  status ${PIPESTATUS[0]}"
 }
-family() { # family MODEL: its family.fm
+family() { # family MODEL: make its family.fm
     fm-rank -q -m "$1" -t "$1/tokens.npy" --precision f32 -f -o ranked >/dev/null
     fm-train -q -m "$1" -t "$1/tokens.npy" --precision f32 --method saliency --budget-step 0.25 -f \
         -o trained ranked >/dev/null 2>&1

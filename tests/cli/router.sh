@@ -3,11 +3,11 @@
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 export PYTHONDONTWRITEBYTECODE=1
-figures() { # figures differ between CPUs by some digits, and so do the sizes of what records them
+figures() { # omit figures, which differ between CPUs by some digits, and sizes of members that contain them
     sed -E 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
         s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/; s/^bundle .*  /bundle  /'
 }
-compare() { # compare BARE ROUTED: their weights; adapter.safetensors is ROUTED's
+compare() { # compare BARE ROUTED: compare their weights; adapter.safetensors is ROUTED's
     python3 - "$@" <<'PYTHON'
 import json, struct, sys, tarfile
 from array import array

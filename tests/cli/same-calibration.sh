@@ -42,8 +42,8 @@ cp words.u16 trove.ds
 le 8 $(cat ends) >trove.ds.index
 rank datatrove --tokens trove.ds
 rank raw --tokens words.u16 --token-dtype u16
-# A command that knows the answers; what it hears is kept before it answers, since it is stopped
-# once there are enough tokens.
+# A command with prepared answers.  It records its input before it answers, because it is stopped once there
+# are enough tokens.
 awk '$1 == 1 && NR > 1 { print line "]"; line = "" } { line = line (line ? ", " : "[") $1 }
      END { print line "]" }' ids >answers
 # shellcheck disable=SC2016 # the command's own words

@@ -10,16 +10,16 @@ numbers() {
     sed 's/^function:.*/function: the same/; s/budget 0[.0-9]*/budget B/; s/, [0-9.]* kB:/, N kB:/'
 }
 shared=model.layers.2.mlp.shared_experts
-entry() { # entry FILE TENSOR: what the header says of it
+entry() { # entry FILE TENSOR: print its entry of the header
     head -c 100000 "$1" | tr '{' '\n' | grep -a -A 1 "\"$2\":" | tail -n 1
 }
-place() { # place FILE TENSOR: where its bytes begin and end in the file
+place() { # place FILE TENSOR: print where its bytes begin and end in the file
     local header ends
     header=$(od -A n -t u8 -N 8 "$1")
     ends=$(entry "$1" "$2" | grep -a -o '"data_offsets":\[[0-9,]*' | cut -d '[' -f 2)
     echo $((8 + header + ${ends%,*})) $((8 + header + ${ends#*,}))
 }
-flip() { # flip FILE PLACE: and back, called again
+flip() { # flip FILE PLACE: flip a bit; a second call restores it
     printf '%b' "\\$(printf %o $((128 ^ $(od -A n -t u1 -j "$2" -N 1 "$1"))))" |
         dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }

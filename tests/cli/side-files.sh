@@ -29,7 +29,7 @@ sums() {
     find . \( -type f -o -type l \) ! -xtype d -exec cksum {} + | sort -k 3
 }
 before=$(sums)
-# try COMMAND...: what it says, its status, and whether a byte or a name is another now
+# try COMMAND...: print its messages, its status, and whether any file or name has changed
 try() {
     local said status
     said=$("$@" 2>&1)
@@ -122,7 +122,7 @@ try $rank -o out --state notes
 try fm-verify --force family.fm
 try fm-pack --list --force family.fm
 
-show() { # show TITLE COMMAND...: its status, without what it says
+show() { # show TITLE COMMAND...: print its status, without its messages
     local title=$1 status
     shift
     "$@" >/dev/null 2>"$pristine/complained"
@@ -149,7 +149,7 @@ show "a rank's report" $rank -o out --report rank.json
 show "an export's, to standard output" sh -c 'fm-pack -q --export - --budget 0.4 --report pack.json family.fm | cat'
 
 echo "-- what comes in the way of a run is a warning"
-rank_text() { # rank_text COMMAND OPTION...: the command is run when the checks are over
+rank_text() { # rank_text COMMAND OPTION...: COMMAND is run after all checks
     local command=$1
     shift
     show "$command" fm-rank --model model --text notes.txt --seq-len 4 \

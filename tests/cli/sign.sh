@@ -8,7 +8,7 @@ key() { # key NAME CURVE [OPTION...]: NAME.pem and NAME.pub
 said() { # keys differ from run to run
     sed 's/key [0-9a-f]\{16\}/key KEY/; s/[0-9a-f]\{16\}\.\.\./KEY/g; s/, [0-9.]* [kM]*B\([,:]\)/, SIZE\1/; s/byte [0-9]*/byte N/; s/[0-9a-f]\{64\}/SHA256/g' "$@"
 }
-try() { # try ARGUMENT...: what fm-verify says, and its status
+try() { # try ARGUMENT...: print fm-verify's messages and status
     fm-verify -q "$@" >out 2>err </dev/null
     local status=$?
     said out err
@@ -108,7 +108,7 @@ echo "== tampering"
 try --sign P-256.pem signed >/dev/null
 fm-verify -q --trusted P-256.pub signed >/dev/null && echo untouched
 tries=0 refused=0
-tamper() { # tamper WHAT COMMAND...: a copy of the directory is changed, and must be refused
+tamper() { # tamper WHAT COMMAND...: change a copy of the directory, which must be refused
     rm -rf bad && cp -a signed bad
     local what=$1
     (cd bad && eval "$2")
@@ -119,7 +119,7 @@ tamper() { # tamper WHAT COMMAND...: a copy of the directory is changed, and mus
     printf '%s: %s' "$what" "$status: "
     { grep -v -e '^ignored' -e 'not verified$' out; cat err; } | head -n 1 | said | sed "s:'/[^']*/:'.../:g"
 }
-edit() { # edit PYTHON: the signature's JSON as b, its statement as s; what is edited of s is put back
+edit() { # edit PYTHON: edit the signature's JSON as b, or its statement as s, which is encoded again
     python3 - "$1" <<'END'
 import base64, json, sys
 b = json.load(open("model.sig"))

@@ -14,7 +14,7 @@ PYTHON
 rank() {
     exec fm-rank -q -m model -t tokens.npy --seq-len 256 --eval-tokens tokens.npy --precision f32 --state state "$@" 2>complained
 }
-spent() { # PID: hundredths of a second of all its threads
+spent() { # PID: print the processor time of all its threads in hundredths of a second
     sed 's/.*) //' "/proc/$1/stat" | (IFS=' ' read -r -a field && echo $((field[11] + field[12])))
 }
 (rank -o straight >/dev/null)

@@ -50,7 +50,7 @@ ls -A
 mv straight trained && rm stopped
 fm-pack -q -T 1 --model "$odd" -o whole trained >/dev/null 2>&1
 state() { sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null; }
-freeze() { # a process that has a temporary: frozen, in $!
+freeze() { # stop a process, $!, while its temporary file exists
     local frozen=
     until [ "$frozen" ]; do
         rm -f out

@@ -5,10 +5,10 @@
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5
 fm-pack --list --json family.fm >list.json
-value() { # value KEY: of the JSON on standard input
+value() { # value KEY: print a value of the JSON on standard input
     sed -n "s/^  \"$1\": \([0-9]*\),*$/\1/p"
 }
-sizes() { # sizes LAYOUT: of all tools
+sizes() { # sizes LAYOUT: print the sizes that all tools report
     find "$1" -type f -printf '%s\n' | awk '{ sum += $1 } END { print sum }'
     fm-verify -q --json "$1" | value bytes
     fm-verify -q -n --json "$1" | value bytes

@@ -1,5 +1,5 @@
-# A tensor that published checkpoints have and nothing reads: A.X-K1's norm after the experts, in a
-# layer without experts.  It is carried if it exists, and not required.
+# An unused tensor of published checkpoints: A.X-K1's norm after the experts in a layer without experts.  It is
+# carried if it exists, and not required.
 model=$GOLDEN/odd-axk1
 cat >drop.py <<'END'
 import json, struct, sys

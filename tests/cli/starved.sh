@@ -1,4 +1,4 @@
-# An expert that saw less than a tenth of an even share of its layer's tokens is warned about.
+# A warning is printed for experts that received less than a tenth of an even share of their layer's tokens.
 tiny=$GOLDEN/tiny-mixtral
 for _ in $(seq 320); do printf '\054\001'; done >ids.u16
 printf '\062\000' >>ids.u16

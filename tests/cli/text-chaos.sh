@@ -1,9 +1,9 @@
-# Texts, pipes, weights and commands that a user may try.
+# Unusual texts, pipes, weights and commands.
 tiny=$GOLDEN/tiny-mixtral
 export TERM=dumb
 cp "$GOLDEN/text/rows.jsonl" "$GOLDEN/text/rows.npy" .
-held=(--eval-tokens "$GOLDEN/text/rows.npy") # or some texts would be too short to hold any out
-try() { # try OPTION...: a dry run; tokens, or the sentence, and the status
+held=(--eval-tokens "$GOLDEN/text/rows.npy") # because some texts are too short to hold any out
+try() { # try OPTION...: a dry run; print the number of tokens, or the error, and the status
     fm-rank -n --model "$tiny" --seq-len 8 "${held[@]}" "$@" >said 2>complained
     local status=$?
     sed 's/^tokens  *//' said | head -n 1
@@ -60,7 +60,7 @@ TMPDIR=/nonexistent try --text rows.jsonl
 echo "-- commands"
 answer="sed 's/.*/[1, 2, 3]/'"
 try --text rows.jsonl --tokenizer-cmd "$answer"
-# More documents than a pipe holds; the command is stopped, what it would have done is never done.
+# More documents than fit in a pipe: the command is stopped before it handles all of them.
 for _ in $(seq 200); do cat rows.jsonl; done >many.jsonl
 try --text many.jsonl --max-tokens 24 --tokenizer-cmd "head -n 8 | $answer; sleep 100; echo rubbish"
 try --text many.jsonl --tokenizer-cmd "head -n 8 | $answer"

@@ -46,8 +46,8 @@ sed -i '/eos_token_id/d' bare/config.json
 plan --model bare
 echo '{"eos_token": "<end>"}' >bare/tokenizer_config.json
 plan --model bare
-# Ids of the first document's beginning, the same ones: another separator is another run all the same.
-again() { # how often it says that the result is of the same run
+# The same ids with another separator are another run.
+again() { # print how often it reports that the result is of the same run
     fm-rank -q --model "$tiny" --seq-len 4 --max-tokens 8 --text rows.jsonl --if-changed --force \
         "$@" -o again 2>/dev/null |
         grep -c "up to date"

@@ -2,7 +2,7 @@
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 odd=$GOLDEN/odd-mixtral
-family() { # family NAME WITH OPTION...: the stages run by WITH, which may be little
+family() { # family NAME WITH OPTION...: run the stages by the command WITH
     name=$1
     with=$2
     shift 2

@@ -52,7 +52,7 @@ try fm-bench qualty family.fm
 try fm-bench io now
 try fm-bench quality x
 
-# An option that does nothing in the mode at hand is a mistake too.
+# An option without effect in the current mode is a mistake, too.
 o=(--model x --tokens y)
 for option in --steps\ 9 --samples-per-batch\ 2 --prior\ 0 --lambda-schedule\ linear --lr\ 0.1 --batch\ 4; do
     # shellcheck disable=SC2086 # an option and its value

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5
 pack() { fm-pack -q --budget 0.4 --base-model me/mine "$@" family.fm 2>/dev/null; }
-with() { # with PYTHON: fm-export.json of a copy, `bad`, edited as an object f
+with() { # with PYTHON: make a copy, `bad`, whose fm-export.json is edited as the object f
     rm -rf bad && cp -r ragged bad
     python3 - "$1" <<'END'
 import json, sys

@@ -1,4 +1,4 @@
-# Stages know the checkpoint by its weights: a fine-tune has the same names, sizes and config.json.
+# Stages identify the checkpoint by its weights: a fine-tune has the same names, sizes and config.json.
 odd=$GOLDEN/odd-mixtral
 cp -rL "$odd" model && chmod -R u+w model && cp -r model tune
 on() {
@@ -9,7 +9,7 @@ attempt() {
     echo "status $?"
     grep -v warning: said
 }
-# retouch NAME: the last element of a tensor gets another low bit
+# retouch NAME: flip the lowest bit of the last element of a tensor
 retouch() {
     python3 - "$1" <<'PYTHON'
 import json, struct, sys, pathlib

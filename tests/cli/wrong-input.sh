@@ -6,7 +6,7 @@ export HF_HUB_CACHE=$PWD/cache HOME=$PWD
 snapshot=cache/models--some--model/snapshots/0123abc
 mkdir -p $snapshot cache/models--some--model/blobs cache/models--some--model/refs cache/models--other--model unindexed torch gguf empty
 printf 0123abc >cache/models--some--model/refs/main
-for file in "$odd"/*; do # as the hub's programs keep it
+for file in "$odd"/*; do # as in the cache of the hub's programs
     cp "$file" cache/models--some--model/blobs
     ln -s "../../blobs/${file##*/}" $snapshot
 done
@@ -14,7 +14,7 @@ cp "$odd"/* unindexed && rm -f unindexed/*.index.json
 cp "$odd/config.json" torch && touch torch/pytorch_model.bin
 cp "$odd/config.json" gguf && touch gguf/model-q4.gguf
 cp "$odd/config.json" empty
-plan() { # plan MODEL [TOKENS]: the sentence, or that it is planned
+plan() { # plan MODEL [TOKENS]: print the error, or that the dry run succeeded
     timeout 60 fm-rank -n --model "$1" --tokens "${2:-$odd/tokens.npy}" >said 2>&1
     local status=$?
     if [ $status = 0 ]; then
