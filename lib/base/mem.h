@@ -15,6 +15,8 @@
 
 /* Overhead of a process, for memory estimates: the program, its libraries, small blocks. */
 #define FM_PROCESS_BYTES ((uint64_t)16 << 20)
+/* The same for products that oneDNN compiles for every shape, and for what these round. */
+#define FM_COMPILED_BYTES ((uint64_t)96 << 20)
 
 /* *out = a * b or a + b; false on overflow, with *out unchanged. */
 static inline bool fm_mul(size_t *out, size_t a, size_t b)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "formats/file/file.h"
+#include "lib/base/isa.h"
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 #include "lib/base/units.h"
@@ -27,10 +28,16 @@ uint64_t fm_estimate_merged(const struct fm_config *c)
            sizeof(float);
 }
 
+uint64_t fm_estimate_process(const struct fm_model *model)
+{
+    bool compiled = fm_model_ops(model)->operand == FM_BF16 && !fm_isa_amx();
+    return FM_PROCESS_BYTES + (compiled ? FM_COMPILED_BYTES : 0);
+}
+
 uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,
                                 int lanes, uint64_t memory)
 {
-    uint64_t taken = FM_PROCESS_BYTES + fm_model_resident_bytes(model) +
+    uint64_t taken = fm_estimate_process(model) + fm_model_resident_bytes(model) +
                      fm_sweep_scratch_bytes(fm_model_config(model), batches, rows, cut, lanes);
     return memory > taken ? memory - taken : 0;
 }
@@ -98,6 +105,18 @@ static void add_kind(struct fm_estimate *estimate, double flops,
         leaves ? leaves : fm_sweep_leaves(sequences / micro, micro * sweep->T, 0);
 }
 
+/* How often all sweeps read a layer; first: no earlier sweep has.  Layers that stay are read once,
+ * and where a sweep turns, the layer in the slot of the others is still there. */
+static double layers_read(const struct fm_model *model, const struct fm_estimate_sweep *sweep,
+                          bool first)
+{
+    int stay = fm_model_pinned(model), rest = fm_model_config(model)->L - stay;
+    double count = (double)sweep->count, begin = first ? stay : 0;
+    if (rest <= 1)
+        return first ? stay + rest : 0;
+    return begin + (sweep->backward ? count * 2 * (rest - 1) + 1 : count * rest);
+}
+
 void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory)
 {
@@ -113,10 +132,9 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     uint64_t space = fm_estimate_boundaries(model, batches, micro * sweep->T, 0, sweep->lanes,
                                             memory > merged ? memory - merged : 0);
     uint64_t spill = boundaries > space ? boundaries - space : 0;
-    bool stay = fm_model_resident_bytes(model) >= fm_model_layer_bytes(model) * (uint64_t)c->L;
     uint64_t inner = sweep->merged ? 0 : inner_bytes(c, sweep, rows);
     uint64_t left = space - (boundaries - spill), kept = inner < left ? inner : left;
-    uint64_t resident = FM_PROCESS_BYTES + boundaries - spill + kept +
+    uint64_t resident = fm_estimate_process(model) + boundaries - spill + kept +
                         fm_model_resident_bytes(model) + merged +
                         fm_sweep_scratch_bytes(c, batches, micro * sweep->T, 0, sweep->lanes);
     estimate->memory = resident > estimate->memory ? resident : estimate->memory;
@@ -128,11 +146,11 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     if (inner > 0)
         flops -= (double)sweep->count * kept_flops(c, sweep) * ((double)kept / (double)inner);
     add_kind(estimate, flops, sweep);
-    double passes = stay ? 1 : (double)sweep->count * (sweep->backward ? 2 : 1);
-    uint64_t pass_bytes, once;
-    fm_model_read_bytes(model, &pass_bytes, &once);
-    uint64_t read = (uint64_t)(passes * (double)pass_bytes) + once;
-    estimate->read = stay && estimate->read > read ? estimate->read : estimate->read + read;
+    uint64_t layers, once;
+    fm_model_read_bytes(model, &layers, &once);
+    bool first = estimate->read == 0;
+    estimate->read +=
+        (first ? once : 0) + (uint64_t)(layers_read(model, sweep, first) * (double)layers / c->L);
     fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;

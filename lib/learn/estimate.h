@@ -95,6 +95,9 @@ struct fm_estimate_sweep {
 /* Bytes of the copy of a layer's experts in a sweep with an adapter merged. */
 uint64_t fm_estimate_merged(const struct fm_config *config);
 
+/* Bytes of a process that computes with the model beside its data. */
+uint64_t fm_estimate_process(const struct fm_model *model);
+
 /*
  * Bytes of `memory` left for the boundaries of a sweep of `batches` micro-batches of `rows` tokens
  * in `lanes` lanes, after the layers that stay and the threads' scratch; cut: as in the sweep's

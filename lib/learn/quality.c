@@ -635,7 +635,7 @@ static void make_plan(struct fm_estimate *estimate, void *self, uint64_t memory)
                                               fm_sweep_head_bytes(c, S * s->held->T, 1, &tasks));
         sweep.count = 1;
         sweep.lanes = 1;
-        sum += add_sweep(estimate, s, s->original, sweep, each) - FM_PROCESS_BYTES;
+        sum += add_sweep(estimate, s, s->original, sweep, each) - fm_estimate_process(s->original);
     }
     estimate->memory = sum;
 }

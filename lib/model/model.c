@@ -526,6 +526,16 @@ static uint64_t pieces_bytes(const struct fm_model *m)
     return most;
 }
 
+const struct fm_ops *fm_model_ops(const struct fm_model *m)
+{
+    return m->ops;
+}
+
+int fm_model_pinned(const struct fm_model *m)
+{
+    return m->pinned;
+}
+
 uint64_t fm_model_resident_bytes(const struct fm_model *m)
 {
     uint64_t layers = (uint64_t)m->pinned * fm_model_layer_bytes(m);

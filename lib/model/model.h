@@ -85,6 +85,9 @@ void fm_model_rank(struct fm_model *model, const int32_t *order);
  */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
+/* Those of the last fm_model_use. */
+const struct fm_ops *fm_model_ops(const struct fm_model *model);
+
 /* From now on as many layers stay in memory as fit into `memory` bytes; weights that are in memory
  * now are freed, and read again when they are needed. */
 void fm_model_limit(struct fm_model *model, uint64_t memory);
@@ -142,5 +145,7 @@ int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, cons
  * layers that stay, the slot for the others and the buffers for reading it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
 uint64_t fm_model_resident_bytes(const struct fm_model *model);
+/* Number of layers that stay in memory once they are read. */
+int fm_model_pinned(const struct fm_model *model);
 
 #endif

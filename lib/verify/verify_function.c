@@ -99,6 +99,7 @@ static int check_memory(const struct job *j, struct fm_model *have, struct fm_mo
     size_t T = (size_t)j->calib.T, copies = 2 * (size_t)j->sequences + (size_t)c->H;
     uint64_t fixed = FM_PROCESS_BYTES + fm_sweep_scratch_bytes(c, 1, (int)T, 0, 1);
     fixed += T * copies * sizeof(float);
+    fixed += j->ops->operand == FM_BF16 ? FM_COMPILED_BYTES : 0;
     if (adapter && !adapter->router) {
         uint64_t channels = (uint64_t)c->E * (uint64_t)c->I;
         fixed += adapter->offset[adapter->M * adapter->E] * sizeof(float) +
