@@ -330,6 +330,14 @@ static const char *why_package(const struct fm_exportplan *p)
     return ", with the suite's package (fm-clients(7)), which adds that bias";
 }
 
+static void say_vllm(struct fm_text *t, const char *options, const char *why_not)
+{
+    if (why_not)
+        fm_text_printf(t, "Not in vLLM 0.32: %s.\n\n", why_not);
+    else
+        fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\n", options);
+}
+
 static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -346,7 +354,7 @@ static void say_servers(struct fm_text *t, const struct fm_exportplan *p)
     if (!layout->code && c->head_bias)
         say_headless(t);
     else
-        fm_text_printf(t, "vLLM:\n\n    vllm serve .%s\n\n", layout->vllm_options);
+        say_vllm(t, layout->vllm_options, fm_runtimes_no_vllm(c, layout->code));
     const char *why_not = fm_runtimes_no_sglang(c, layout->code);
     if (layout->drops)
         fm_text_printf(t,

@@ -204,6 +204,17 @@ const char *fm_runtimes_lacking(const struct fm_config *c)
     return NULL;
 }
 
+const char *fm_runtimes_no_vllm(const struct fm_config *c, bool code)
+{
+    bool differ = false;
+    for (int l = 0; l < c->L && c->attention == &fm_gqa; l++)
+        differ = differ || fm_gqa_heads(c, l) != c->Q;
+    return code && differ
+               ? "its Transformers backend assumes that all layers have the same query heads,\n"
+                 "and stops"
+               : NULL;
+}
+
 const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
 {
     if (code && c->attention == &fm_mla)

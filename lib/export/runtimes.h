@@ -77,8 +77,9 @@ int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, ui
  */
 const char *fm_runtimes_lacking(const struct fm_config *config);
 
-/* The reason why SGLang 0.5.23 does not run it, with our modelling file (`code`) or its own
- * code, for model cards; NULL if it does. */
+/* The reason why vLLM 0.32 or SGLang 0.5.23 does not run it, with our modelling file (`code`) or
+ * its own code, for model cards; NULL if it does. */
+const char *fm_runtimes_no_vllm(const struct fm_config *config, bool code);
 const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 
 /* True if SGLang needs the suite's package fm_sglang for it: for the experts of that layout, for

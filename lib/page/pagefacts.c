@@ -107,6 +107,7 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
 {
     cJSON *runs = fm_json_add_array(form, "runs"), *not = fm_json_add_array(form, "runs_not");
     const char *why = fm_runtimes_no_sglang(c, layout->code);
+    const char *no_vllm = fm_runtimes_no_vllm(c, layout->code);
     bool servers = !layout->code || !fm_runtimes_lacking(c);
     char text[512];
     if (layout->split == FM_SPLIT_NONE) {
@@ -119,11 +120,16 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
     } else {
         fm_json_add_string(runs, NULL, layout->code ? "transformers 5" : "transformers");
     }
-    if (!servers)
-        fm_json_add_string(not, NULL,
-                           "vLLM 0.32 and SGLang 0.5.23, since their Transformers backends, which "
-                           "run modelling files, have no linear attention");
-    else if (!layout->code && c->head_bias)
+    if (!servers) {
+        snprintf(text, sizeof text,
+                 "vLLM 0.32 and SGLang 0.5.23, since their Transformers backends, which run "
+                 "modelling files, %s",
+                 fm_runtimes_lacking(c));
+        fm_json_add_string(not, NULL, text);
+    } else if (no_vllm) {
+        snprintf(text, sizeof text, "vLLM 0.32, since %s", no_vllm);
+        fm_json_add_string(not, NULL, text);
+    } else if (!layout->code && c->head_bias)
         fm_json_add_string(not, NULL,
                            "vLLM 0.32, whose own code ignores the bias of the output head");
     else

@@ -347,6 +347,12 @@ KNOWN = {
     # other heads in some layers: fm_sglang is for that, but for MiMo's key heads.
     *((name, None, "sglang") for name in WINDOWED),
     ("mimo_v2_flash", None, "sglang + fm_sglang"),
+    # MiMo's key heads differ between layers, which the modelling file refuses in vLLM, too; stock names
+    # miss keys of published configurations, or SGLang's attention for CPUs.
+    ("mimo_v2_flash", None, "vllm"),
+    *((name, row, "sglang") for name in ("hy_v3", "minimax_m3_vl_text") for row in STOCK),
+    # vLLM has no sparse attention on a CPU, and makes no mask for the stock class's.
+    *((name, None, "vllm") for name in ("glm_moe_dsa", "deepseek_v32")),
     # Neither server's Transformers backend has linear attention; vLLM's own on a CPU takes
     # only bfloat16, SGLang's needs CUDA.
     *((name, None, client) for name in DELTANETS for client in ("vllm", "sglang")),

@@ -24,10 +24,10 @@ def round_up_widths(config, name, *arguments, stock=update_config.update_interme
 update_config.update_intermediate_size = round_up_widths
 
 
-def attend(module, query, key, value, mask, s_aux=None, **more):
+def attend(module, query, key, value, attention_mask=None, s_aux=None, **more):
     """Attention with sinks, which the backend's own attention ignores.  Each device uses those of its heads."""
     if s_aux is None:
-        return backend.sglang_flash_attention_forward(module, query, key, value, mask, **more)
+        return backend.sglang_flash_attention_forward(module, query, key, value, attention_mask, **more)
     here = more["attention_instances"][module.layer_idx]
     here.scaling = float(more["scaling"])
     first = get_parallel().tp_rank * here.tp_q_head_num
