@@ -298,7 +298,8 @@ FAMILIES = {
     "qwen3_next": GATED_DELTANET | {"intermediate_size": 160},
     "qwen3_5_moe_text": GATED_DELTANET,
 }
-UNFUSED = ("gpt_oss", "minimax_m3_vl_text")  # fm-pack has no fused layout of them, nor formats but MXFP4
+# fm-pack has no fused layout of them, nor formats but MXFP4.
+UNFUSED = ("gpt_oss", "granitemoe", "granitemoeshared", "minimax_m3_vl_text")
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
 
 # Exports: row of the table -> options of fm-pack.  `layer fused` is the one for fused kernels.
