@@ -86,7 +86,7 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
 
 /* True if the option was given. */
 bool fm_options_given(const struct fm_cli *cli, const char *name);
-/* True if the option was given with which the tool writes a file that no option names. */
+/* True if the user gave the option that makes the tool write a file whose name no option gives. */
 bool fm_options_make_file(const struct fm_cli *cli);
 
 /*

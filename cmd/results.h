@@ -22,7 +22,8 @@ int fm_results_quality_plot(const struct fm_bench_quality *q, bool bytes, const 
 /* For an exported directory. */
 void fm_results_exported(FILE *out, const struct fm_record *e);
 cJSON *fm_results_exported_json(const struct fm_record *e);
-/* For n of them, at most a maximum, sorted by bytes; name (n) are the directories. */
+/* For n exported directories, at most FM_RESULTS_COMPARED_MAX, sorted by bytes; name (n) are their
+ * paths. */
 #define FM_RESULTS_COMPARED_MAX 48
 void fm_results_compared(FILE *out, const struct fm_record *e, char *const *name, int n);
 cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, int n);

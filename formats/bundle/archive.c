@@ -36,10 +36,10 @@ struct ustar {
 };
 _Static_assert(sizeof(struct ustar) == FM_ARCHIVE_BLOCK, "a tar header is one block");
 
-/* A walk over one file, whose next byte is at `at`. */
+/* A position in one file: the next byte to read is at offset `at`. */
 struct walk {
     const struct fm_file *file;
-    bool prefix, whole; /* the file may be truncated; its end was found */
+    bool prefix, whole; /* prefix: the file may be truncated; whole: the end was found */
     uint64_t at;
     struct fm_archive_member *member;
     size_t members, capacity, limit;

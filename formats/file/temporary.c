@@ -170,8 +170,8 @@ static bool is_pid_and_number(const char *s)
            s[digits + 9] == '\0';
 }
 
-/* Remove temporaries of this machine in `home` whose names begin so, and which no process has
- * locked.  Failures are ignored: another run can remove them. */
+/* Remove temporaries of this machine in `home` whose names begin with this prefix and which no
+ * process has locked.  Failures are ignored: another run can remove them. */
 static void remove_left(const char *home, const char *begin, bool directory)
 {
     char path[PATH_MAX];

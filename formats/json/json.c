@@ -1,8 +1,9 @@
 /*
  * The scanner copies nothing and allocates nothing: it is a position in a text and a few functions
- * that move it.  A value that is not needed is skipped with all checks and without recursion, so a
- * constant bounds the nesting and not the stack.  It is written by hand because the packaged
- * libraries accept texts that two readers can understand differently, which hostile headers use.
+ * that move it.  A value that is not needed is skipped with all checks and without recursion, so
+ * nesting is limited by a constant, not by the stack.  It is written by hand because the packaged
+ * libraries accept texts that two readers can understand differently, which hostile headers
+ * exploit.
  */
 #include "formats/json/json.h"
 
@@ -359,7 +360,7 @@ static int skip_scalar(struct fm_json *j, struct fm_err *err)
     return skip_word(j, err);
 }
 
-/* After '{' or ',' of an object: the key and its colon. */
+/* Read a key and its colon, after the '{' or a ',' of an object. */
 static int skip_key(struct fm_json *j, struct fm_err *err)
 {
     int rc = parse_string(j, j->text_keys, NULL, 0, err);
@@ -367,8 +368,8 @@ static int skip_key(struct fm_json *j, struct fm_err *err)
 }
 
 /*
- * No recursion: `closer` is the stack of brackets that are still open.  After a value the loop
- * closes what ends there and passes the comma; *values counts down.
+ * No recursion: `closer` is the stack of brackets that are still open.  After each value the loop
+ * pops the brackets that close there and skips the comma; *values counts down.
  */
 static int skip_values(struct fm_json *j, size_t *values, struct fm_err *err)
 {

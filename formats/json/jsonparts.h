@@ -23,8 +23,10 @@ int fm_jsonparts_read(struct fm_json *j, struct fm_jsonpart *part, int parts, co
  * text. */
 struct fm_json fm_jsonparts_window(const struct fm_json *whole, const struct fm_jsonpart *p);
 
-/* True if the text is this word; and if the member is absent or null. */
+/* True if the text of the member is this word. */
 bool fm_jsonparts_is_word(const struct fm_jsonpart *p, const char *word);
+
+/* True if the member is absent or null. */
 bool fm_jsonparts_is_null(const struct fm_jsonpart *p);
 
 /* Parse an object or array as a tree; NULL if it is null or absent. */

@@ -2,7 +2,7 @@
  * cJSON builds the trees, but only of texts that the strict scanner has accepted, because cJSON
  * itself accepts much that is not JSON.  Printing is ours: doubles with the fewest digits that read
  * back the same, exact integers, and lists of numbers on one line, so that a manifest is the same
- * on every machine and readable by people.
+ * on every machine and easy to read.
  */
 #include "formats/json/json.h"
 
@@ -148,7 +148,8 @@ void fm_json_double(char text[FM_JSON_DOUBLE], double d)
     }
 }
 
-/* Stored in valueint of an object or array, which cJSON does not use there: an item is missing. */
+/* Stored in valueint of an object or array, where cJSON does not use it, if an item could not be
+ * added. */
 enum { INCOMPLETE = -1 };
 
 cJSON *fm_json_add(cJSON *to, const char *key, cJSON *item)

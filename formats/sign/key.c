@@ -1,6 +1,6 @@
 /*
  * libcrypto reads PEM from memory, not from a file name, so the rules of formats/file apply to keys
- * too.  Without a callback it would ask for a passphrase on the terminal, also for a public key;
+ * too.  Without a callback it would ask for a passphrase on the terminal, even for a public key;
  * our callback returns the caller's passphrase or fails.
  */
 #include "formats/sign/key.h"

@@ -1,6 +1,6 @@
 /*
  * Keys that sign: ECDSA on P-256, P-384 or P-521, in PEM, as `openssl genpkey` writes them.  A
- * message is signed by the digest that belongs to its key's curve: SHA-256, SHA-384 or SHA-512.
+ * message is hashed with the digest that belongs to the key's curve: SHA-256, SHA-384 or SHA-512.
  */
 #ifndef FM_KEY_H
 #define FM_KEY_H
@@ -24,9 +24,9 @@ struct fm_key {
 
 /*
  * Read the private key in the file `path`.  `passphrase` is for an encrypted key; NULL: none was
- * given.  *asks: the key is encrypted; set on failure too.  FM_EFORMAT if the file is not a private
- * key in PEM, or the passphrase is wrong; FM_ECONFIG if the key is not on one of these curves; also
- * the errors of formats/file/file.h.
+ * given.  *asks is set, on failure too: true if the key is encrypted.  FM_EFORMAT if the file is
+ * not a private key in PEM, or the passphrase is wrong; FM_ECONFIG if the key is not on one of
+ * these curves; also the errors of formats/file/file.h.
  */
 int fm_key_read_private(struct fm_key *key, const char *path, const char *passphrase, bool *asks,
                         struct fm_err *err);
@@ -35,7 +35,7 @@ int fm_key_read_public(struct fm_key *key, const char *path, struct fm_err *err)
 void fm_key_release(struct fm_key *key); /* zeroed struct is fine */
 
 /* Sign a message with a private key: *size bytes of DER.  Each call gives a different signature,
- * because ECDSA draws a random number.  FM_ENOMEM if libcrypto fails. */
+ * because ECDSA uses a random number.  FM_ENOMEM if libcrypto fails. */
 int fm_key_sign(const struct fm_key *key, const void *message, size_t message_size,
                 uint8_t signature[FM_KEY_SIGNATURE_MAX], size_t *size, struct fm_err *err);
 

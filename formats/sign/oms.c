@@ -184,8 +184,8 @@ static int fail_base64(const char *what, struct fm_err *err)
     return fm_fail(err, FM_EFORMAT, "'%s' is not standard base64 with its padding", what);
 }
 
-/* Decode text that is exactly the output of encode_base64 for some bytes: *bytes (malloc), *size of
- * them. */
+/* Decode base64 into *bytes (malloc), *size of them.  Text that encode_base64 would not produce is
+ * refused. */
 static int decode_base64(unsigned char **bytes, size_t *size, const char *text, const char *what,
                          struct fm_err *err)
 {
@@ -210,8 +210,8 @@ static int decode_base64(unsigned char **bytes, size_t *size, const char *text, 
     return same ? FM_OK : fail_base64(what, err);
 }
 
-/* The object at `key` of `from` (NULL key: `from` itself), with no other members than `may`, a list
- * that ends with NULL; NULL: any members. */
+/* The object at `key` of `from` (NULL key: `from` itself), whose members must all be in `may`, a
+ * list that ends with NULL; NULL: any members. */
 static int get_object(const cJSON **object, const cJSON *from, const char *key,
                       const char *const *may, struct fm_err *err)
 {
@@ -245,7 +245,7 @@ static int get_single(const cJSON **object, const cJSON *from, const char *key,
     return get_object(object, list->child, NULL, may, err) ? fm_within(err, "'%s'", key) : FM_OK;
 }
 
-/* The string at `key` is this one. */
+/* Check that the value of `key` is this string. */
 static int check_word(const cJSON *from, const char *key, const char *word, int code,
                       struct fm_err *err)
 {
@@ -394,7 +394,8 @@ static int read_resources(struct fm_oms *m, const cJSON *predicate, struct fm_er
     return rc;
 }
 
-/* Check the statement's digest over its digests, in their listed order; then sort them by name. */
+/* Check the root digest, which is that of the files' digests in their listed order; then sort the
+ * files by name. */
 static int check_root(struct fm_oms *m, const cJSON *subject, struct fm_err *err)
 {
     char hex[FM_SHA256_HEX];

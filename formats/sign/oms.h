@@ -55,7 +55,7 @@ void fm_oms_release(struct fm_oms *m); /* zeroed struct is fine */
 
 /*
  * Check that a file of this name can be signed: a relative path of plain parts, none of them "." or
- * "..", at most FM_OMS_NAME_MAX bytes of UTF-8 without control and similar characters
+ * "..", at most FM_OMS_NAME_MAX bytes of UTF-8 without control or invisible characters
  * (lib/base/printable.h).  FM_EFORMAT.
  */
 int fm_oms_check_name(const char *name, struct fm_err *err);
@@ -63,8 +63,7 @@ int fm_oms_check_name(const char *name, struct fm_err *err);
 /*
  * The text of a signature of `m` by a private key, malloced, NUL-terminated.  Names must have
  * passed fm_oms_check_name, or the only one is FM_OMS_FILE; they are sorted by their bytes.
- * `ignored`
- * (`count` names, sorted) becomes ignore_paths.  FM_ENOMEM.
+ * `ignored` (`count` names, sorted) is written as ignore_paths.  FM_ENOMEM.
  */
 int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored, size_t count,
                  const struct fm_key *key, struct fm_err *err);

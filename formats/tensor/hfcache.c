@@ -4,8 +4,8 @@
  *     ROOT/models--ORG--NAME/refs/main            the revision that is current, as text
  *     ROOT/models--ORG--NAME/snapshots/REVISION   links to the files, a checkpoint directory
  *
- * Nothing is fetched here.  For what people give by mistake instead of a checkpoint directory (the
- * cache itself, an interrupted download, weights of another format) the error names the next step.
+ * Nothing is downloaded here.  If the path is not a checkpoint directory but a common mistake (the
+ * cache itself, an interrupted download, weights of another format), the error says what to do.
  */
 #include "formats/tensor/hfcache.h"
 
@@ -104,8 +104,8 @@ static char *cut_last(char *path)
     return slash + 1;
 }
 
-/* Cut `path` to models--NAME/snapshots/REVISION without its last two parts, and return the
- * repository's folder name in it, and *revision; NULL if it is not such a path. */
+/* If `path` ends in models--NAME/snapshots/REVISION, cut off the last two components, set
+ * *revision, and return models--NAME; else return NULL. */
 static const char *cut_snapshot(char *path, const char **revision)
 {
     const char *name;

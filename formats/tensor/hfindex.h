@@ -17,14 +17,14 @@ struct fm_hfentry {
 };
 
 struct fm_hfindex {
-    struct fm_hfentry *entry; /* sorted by tensor, no name twice */
+    struct fm_hfentry *entry; /* sorted by tensor name, without duplicates */
     size_t count;
-    const char **shard; /* sorted, no name twice, each valid as a file name inside the directory */
+    const char **shard; /* sorted, no duplicates, each valid as a file name inside the directory */
     size_t shards;
     char *text; /* storage of the names */
 };
 
-/* FM_EFORMAT with the byte position or the wrong name. */
+/* FM_EFORMAT, with the byte position or the offending name. */
 int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_err *err);
 void fm_hfindex_close(struct fm_hfindex *x); /* zeroed is fine */
 

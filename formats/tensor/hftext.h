@@ -10,13 +10,13 @@
 #include "formats/tensor/safetensors.h"
 #include "lib/base/err.h"
 
-/* The key of the text class's config.json that holds the rest of the wrapper's. */
+/* The key of the text class's config.json under which the wrapper's other keys are kept. */
 #define FM_HFTEXT_WRAPPER "fm_wrapper"
 
 /*
  * *text (NUL-terminated, free()) = config.json of the text class if `config` is that of a wrapper:
- * its text_config has the model_type "X_text" in "X", or none but a hidden_size, which means the
- * same.  NULL if it is not a wrapper, or is malformed, which is reported when all of it is parsed.
+ * its model_type is "X", and its text_config has the model_type "X_text", or a hidden_size and no
+ * model_type.  NULL if it is not a wrapper, or if it is malformed, which the parser reports later.
  * FM_ENOMEM.
  */
 int fm_hftext_config(char **text, const char *config, size_t size, struct fm_err *err);

@@ -117,7 +117,8 @@ static int32_t check_all(const struct limit *limit, int count, struct fm_clip_er
 /*
  * Convert the caller's struct, of `size` bytes, to the version of this library: `known` has
  * known_size bytes, is 0 after the end of a shorter struct, and begins with its own size.  The
- * further bytes of a newer caller's struct must be 0, so that it uses no feature unknown here.
+ * further bytes of a newer caller's struct must be 0, so that it cannot use a feature that this
+ * version lacks.
  */
 static int32_t copy_struct(void *known, uint32_t known_size, uint32_t least, const void *given,
                            const char *what, struct fm_clip_error *error)

@@ -1,8 +1,8 @@
 /*
  * Inverts the routing: tokens name experts, but products need the tokens of each expert.  A
- * counting sort orders slots by expert, and heapsort (no memory, no bad worst case) orders them by
- * width inside an expert, because tokens may have their own budgets.  All orders follow from the
- * input only, so the bits of a row do not depend on threads.
+ * counting sort orders slots by expert, and heapsort (in place, O(n log n) in the worst case)
+ * orders them by width inside an expert, because tokens may have their own budgets.  All orders
+ * follow from the input only, so the bits of a row do not depend on threads.
  */
 #include "kernels/clip/clip_plan.h"
 

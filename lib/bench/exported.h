@@ -1,7 +1,7 @@
 /*
  * The quality of an exported directory of any layout, read by the engine like any checkpoint.  If
- * the original is available, its loss, the divergence from it, and how often both find the same
- * token most probable. lib/export/record.h says what is measured, and writes it into the directory.
+ * the original is available, its loss, the divergence from it, and how often the most probable
+ * token is the same. lib/export/record.h says what is measured, and writes it into the directory.
  */
 #ifndef FM_EXPORTED_H
 #define FM_EXPORTED_H
@@ -17,13 +17,13 @@ bool fm_bench_is_export(const char *path);
 
 /*
  * Measure run->inputs.stream, an exported directory, and run->inputs.model, the original (or NULL),
- * on run->inputs.eval_tokens or the like, by how->convention; with an `estimate` (else NULL)
- * everything is opened and nothing measured.  With how->kl_base that file takes the place of the
- * original: FM_EUSAGE if both are given. how->kl_base_out is written from the original: FM_EUSAGE
- * without one.  Of a layout with all members, measure those nearest to `budgets`, as in
- * fm_bench_quality, and the default member; FM_EUSAGE for budgets with another layout.  FM_ECONFIG
- * if the original has another vocabulary, because then the losses are not comparable.  Release in
- * any case.
+ * on run->inputs.eval_tokens or the like, by how->convention; if `estimate` is not NULL, everything
+ * is opened but nothing is measured.  how->kl_base replaces the original: FM_EUSAGE if both are
+ * given. how->kl_base_out is written from the original: FM_EUSAGE without one.  For a layout that
+ * contains all members, measure those nearest to `budgets`, as fm_bench_quality does, and the
+ * default member; FM_EUSAGE if budgets are given for another layout.  FM_ECONFIG if the original
+ * has another vocabulary, because then the losses are not comparable.  Release the result in any
+ * case.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
                       const struct fm_bench_how *how, struct fm_estimate *estimate,

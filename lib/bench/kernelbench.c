@@ -61,7 +61,7 @@ static int parse_tokens(int *tokens, int *count, const char *text, struct fm_err
     return *count ? FM_OK : fm_fail(err, FM_EUSAGE, "--rows has no number in it");
 }
 
-/* FLOPs and bytes of the routed rows, as in PERF. */
+/* Count the FLOPs and the bytes of the routed rows. */
 static void count_work(struct fm_kernelbench_row *r, const struct fm_kernelcase *c, const int *rows)
 {
     double size = c->layer.type == FM_CLIP_F32 ? 4 : 2, H = c->layer.H;

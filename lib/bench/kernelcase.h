@@ -25,7 +25,7 @@ struct fm_kernelcase {
     int32_t *ids;   /* (tokens_max, K) */
     float *weights; /* (tokens_max, K) */
     char *other;    /* memory written to evict the caches */
-    float *sums;    /* scratch of the oneDNN row */
+    float *sums;    /* scratch for the oneDNN implementation */
     void *workspace;
     uint64_t workspace_bytes;
     struct fm_clip *clip;
@@ -34,7 +34,8 @@ struct fm_kernelcase {
     struct fm_pytorch *torch; /* NULL: no PyTorch; closed by the function that opened it */
 };
 
-/* First sizes and masks; then memory and numbers. */
+/* Call fm_kernelcase_shape first: it sets sizes and masks.  fm_kernelcase_fill allocates the memory
+ * and fills it with numbers. */
 int fm_kernelcase_shape(struct fm_kernelcase *c, const struct fm_kernelbench_options *options,
                         struct fm_err *err);
 int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err);
@@ -45,7 +46,8 @@ uint64_t fm_kernelcase_bytes(const struct fm_kernelcase *c); /* of the weights *
 /* The call for the first `tokens` tokens. */
 struct fm_clip_call fm_kernelcase_call(struct fm_kernelcase *c, int tokens);
 
-/* Rows of each expert among them, and the number of experts with at least one. */
+/* The number of rows of each expert for these tokens; returns how many experts have at least
+ * one. */
 int fm_kernelcase_rows(const struct fm_kernelcase *c, int tokens, int *rows);
 
 /* Evict the caches. */

@@ -1,6 +1,6 @@
 /*
- * Writes SVG by hand: a few lines over two axes take a page of code, a plotting library would be
- * the largest dependency of the suite, and the same figures give the same file.
+ * Writes SVG directly.  A few lines over two axes take a page of code, and the same figures always
+ * give the same file; a plotting library would be the largest dependency of the suite.
  */
 #include "lib/bench/plot.h"
 
@@ -21,7 +21,7 @@
 /* Size of the page, of the plot area in it, and of a legend at its side, in pixels. */
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54, ASIDE = 190 };
 
-/* Distinguishable without colours, too. */
+/* Distinguishable without colours as well. */
 static const char *const colours[] = {"#1b5e9e", "#d1701a", "#3a8a3d", "#9c2f6b",
                                       "#6b6b6b", "#8a6d00", "#157a7a"};
 static const char *const dashes[] = {"none", "7 3", "2 3", "7 3 2 3", "12 3", "4 4"};
@@ -140,7 +140,7 @@ static void draw_grid(FILE *out, const struct axis *x, const struct axis *y, boo
             HEIGHT - BOTTOM, WIDTH - RIGHT);
 }
 
-/* Draw a name of the legend: losses grow with the budget, so the upper left is empty; they fall
+/* Draw one entry of the legend.  Losses grow with the budget, so the upper left is empty; they fall
  * with bytes. */
 static void draw_name(FILE *out, const struct fm_plot *plot, int index)
 {

@@ -25,8 +25,8 @@ struct fm_modules {
 /* Read an entry, which is borrowed.  False, with nothing to release, if there is no memory or the
  * regular expression is not supported: it is longer than FM_EXPRESSION_BYTES_MAX, has { or a back
  * reference, more than 16 nested groups, more than 4 groups followed by +, or a construct that
- * POSIX interprets differently once (?:, \d, lazy repetition and escapes in brackets are
- * replaced. */
+ * POSIX interprets differently (after "(?:", \d, lazy repetition and escapes in brackets were
+ * replaced). */
 bool fm_modules_read(struct fm_modules *modules, const char *text);
 void fm_modules_release(struct fm_modules *modules);
 

@@ -23,7 +23,7 @@ struct fm_wire {
     const char *name; /* "MPI" */
     /* Start, once per process; other threads that it makes inherit the caller's blocked signals. */
     int (*open)(int *rank, int *size, struct fm_err *err);
-    /* Gather: all (size of them) becomes every rank's `mine`. */
+    /* Gather: all[r] becomes rank r's `mine`, on every rank. */
     void (*collect)(void *all, const void *mine, size_t bytes);
     /* data becomes rank 0's. */
     void (*tell)(void *data, size_t bytes);

@@ -1,10 +1,10 @@
 /*
  * Which files and keys of a checkpoint an export leaves out.  Exports with our modelling file need
  * trust_remote_code, and with it a loader would also run the author's Python files and whatever
- * code its configuration names; some keys load code or another model without any trust.  Both are
- * left out of every layout unless --allow-code is given.  The lists below come from the sources of
- * the loaders (transformers 5.23, vLLM 0.33, SGLang 0.5.23, ModelScope 1.40, sentence-transformers
- * 6.2, peft 0.21).
+ * code its configuration names; some keys load code or another model even without
+ * trust_remote_code.  Both are left out of every layout unless --allow-code is given.  The lists
+ * below come from the sources of the loaders (transformers 5.23, vLLM 0.33, SGLang 0.5.23,
+ * ModelScope 1.40, sentence-transformers 6.2, peft 0.21).
  */
 #include "lib/export/trust.h"
 

@@ -4,7 +4,7 @@
  * file in lib/family/models and one row of the list below; families.c describes how to add one.
  *
  * In reading order beside these: parse.c (config.json to sizes), decoder.h (names that nearly all
- * families share) and weights.c (the tables), extra (tensors of no decoder layer).
+ * families share) and weights.c (the tables), extra (tensors outside the decoder layers).
  */
 #ifndef FM_FAMILY_H
 #define FM_FAMILY_H
@@ -20,14 +20,13 @@
 struct fm_extra_form; /* lib/family/extra.h */
 
 struct fm_model_family {
-    const char *name;       /* model_type */
-    const char *alias;      /* another model_type, accepted if `architectures` nevertheless names
-                               class_name ForCausalLM; NULL: none */
+    const char *name;  /* model_type */
+    const char *alias; /* another model_type, accepted if `architectures` still names class_name
+                          with ForCausalLM appended; NULL: none */
     const char *class_name; /* "Mixtral": prefix of classes in transformers 5; our classes have Fm
                                before it */
     const char *width_key;  /* key of the experts' width */
-    const char
-        *width_twin; /* another key of the same number, which other programs read; NULL: none */
+    const char *width_twin; /* another key for it, read by other programs; NULL: none */
     const char *experts_key,
         *chosen_key;        /* keys of E and K; NULL: num_experts or num_local_experts,
                                num_experts_per_tok, which are also read in any case */
@@ -42,17 +41,17 @@ struct fm_model_family {
     const struct fm_expert_form *expert;
     const struct fm_norm *norm;
     const void *attention_options, *router_options;
-    bool
-        indexed; /* a small attention chooses the keys of the main one; the attention block computes
-                    up to which length these are all keys, and its tensors are carried along */
-    bool wrapper_form; /* the text part of a multimodal checkpoint has other tensors than the text
-                          class saves: "language_model." precedes its names, and it has the rows
-                          with FM_EACH; the text class has those with FM_FUSED.  config.json says
-                          which (FM_HFTEXT_WRAPPER of formats/tensor/hftext.h) */
+    bool indexed;      /* has a sparse indexer, which selects the keys that a query attends to; the
+                          attention block computes the longest sequence for which it selects all keys,
+                          and the tensors of the indexer are copied unchanged */
+    bool wrapper_form; /* the text part of a multimodal checkpoint does not store the tensors that
+                          the text class saves: its names begin with "language_model.", and it has
+                          the rows with FM_EACH; the text class has those with FM_FUSED. config.json
+                          says which (FM_HFTEXT_WRAPPER of formats/tensor/hftext.h) */
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */
-    const char *tied_key;  /* another key, which decides if config.json has it; NULL: none */
+    const char *tied_key;  /* another key, preferred if present; NULL: none */
     double eps;            /* default of the epsilon of norms */
     const char *eps_key;   /* its key; NULL: rms_norm_eps */
     int positions;
@@ -62,8 +61,8 @@ struct fm_model_family {
     const char *keys;   /* keys of config.json, "one two", that its class in transformers, servers'
                            code and published checkpoints have, in addition to those of every family
                            (fm_families_knows) and those in the other fields of this row */
-    const struct fm_weight *weight;    /* its table; ends with a row without names */
-    const struct fm_extra_form *extra; /* tensors of no decoder layer; NULL: none */
+    const struct fm_weight *weight;    /* table of its tensors; ends with a row without names */
+    const struct fm_extra_form *extra; /* tensors outside the decoder layers; NULL: none */
 };
 
 /* The list: a row for each family, fm_NAME of its file.  Messages list them in this order. */
@@ -104,7 +103,8 @@ FM_FAMILY_ROWS(FM_FAMILY_DECLARE)
 
 /* Find a family by name or alias, or NULL. */
 const struct fm_model_family *fm_families_find(const char *name);
-/* Whether models of the family have this key in config.json, and it does not load code. */
+/* Whether config.json of this family may have the key, and the key does not make programs load
+ * code. */
 bool fm_families_knows(const struct fm_model_family *family, const char *key);
 /* Whether its checkpoints have the experts of a layer in one tensor. */
 bool fm_families_fused(const struct fm_model_family *family);
@@ -136,7 +136,7 @@ const char *fm_config_family(const struct fm_config *config);
 uint64_t fm_config_params(const struct fm_config *config, const uint32_t *widths);
 uint64_t fm_config_params_active(const struct fm_config *config, const uint32_t *widths);
 
-/* Whether w is a row of a table, not its end. */
+/* False for the row that ends a table. */
 static inline bool fm_weights_more(const struct fm_weight *w)
 {
     return w->name[FM_NAMING_STOCK] || w->name[FM_NAMING_ONLINE] || w->name[FM_NAMING_RAGGED];

@@ -96,8 +96,8 @@ struct fm_quality_subject {
     double kept; /* mean share of the channels that the masks keep */
 };
 
-/* What it takes, and how many layers stay in memory (fm_estimate_fit); the models use their ops
- * already.  It modifies only the models. */
+/* Estimate the cost of the measurement, and set how many layers stay in memory (fm_estimate_fit);
+ * the models must already use their ops.  It modifies only the models. */
 void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *subject,
                      const struct fm_run_options *run);
 

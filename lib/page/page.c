@@ -18,7 +18,7 @@
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
 
-#define SHOWN_MAX 256 /* most members on a page: a slider has no more distinguishable positions */
+#define SHOWN_MAX 256 /* most members on a page: a slider cannot show more distinct positions */
 #define HISTORY_BYTES_MAX ((size_t)150 << 10)
 
 /* Data from which a page is made. */

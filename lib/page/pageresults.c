@@ -1,8 +1,8 @@
 /*
  * Figures from files.  The files are untrusted: every number is checked against its possible range,
- * and a budget must remove a whole number of channels of this family, which is very unlikely for
- * figures of a model of another shape.  Strings are copied unchanged, because pagetext.h escapes
- * every string of the page.
+ * and a budget must remove a whole number of channels of this family, which figures of a model of
+ * another shape almost never do.  Strings are copied unchanged, because pagetext.h escapes every
+ * string of the page.
  */
 #include "lib/page/pageresults.h"
 
@@ -94,7 +94,7 @@ static cJSON *points_of(const struct reading *r, const char *name, const char *r
     return fm_json_add_array(series, "points");
 }
 
-/* Half of the interval [low, high] with that name, or -1. */
+/* Half the width of the interval [low, high] with that name, or -1. */
 static int half_of(const struct reading *r, const cJSON *o, const char *key, double *half)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(o, key);
@@ -109,8 +109,8 @@ static int half_of(const struct reading *r, const cJSON *o, const char *key, dou
                : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is not an interval", key);
 }
 
-/* Append to a point, after its agreement, the half widths of the two intervals; -1 marks a
- * missing one.  Without any, nothing is appended. */
+/* Append to a point, after its agreement, the half widths of the two intervals; -1 marks a missing
+ * one.  If both are missing, nothing is appended. */
 static int add_halves(const struct reading *r, cJSON *point, const cJSON *quality)
 {
     double ce, kl;
@@ -125,8 +125,8 @@ static int add_halves(const struct reading *r, cJSON *point, const cJSON *qualit
     return FM_OK;
 }
 
-/* Add one measured quality as a point; its budget is inside it or a sibling.  A null, and a loss
- * that is not finite, add nothing. */
+/* Add one measured quality as a point; its budget is inside it or a sibling.  A null or a loss that
+ * is not finite adds nothing. */
 static int add_point(const struct reading *r, const char *name, const char *role,
                      const cJSON *quality, const cJSON *beside)
 {
@@ -151,7 +151,7 @@ static int add_point(const struct reading *r, const char *name, const char *role
     return add_halves(r, point, quality);
 }
 
-/* The step with which an array of rows is thinned. */
+/* The n for which every n-th row of an array is kept. */
 static int stride_of(const cJSON *rows)
 {
     return (cJSON_GetArraySize(rows) + POINTS_MAX - 1) / POINTS_MAX;
@@ -306,7 +306,7 @@ static int read_export(const struct reading *r)
     double budget, ce;
     uint64_t bytes = 0;
     int64_t files = -1;
-    /* Experts in a rounded format have other bytes than the list says. */
+    /* The sizes in the list do not apply if the experts are rounded to a format. */
     if (fm_json_get_string(r->from, "layout", &layout, r->err) ||
         real_of(r, r->from, "budget", 1, &budget) || bytes_of(r, layout, budget, &bytes) ||
         real_of(r, r->from, "ce", DBL_MAX, &ce) ||

@@ -22,9 +22,7 @@
 #include "lib/stage/stage.h"
 
 #define JSON_BYTES_MAX ((size_t)64 << 20)
-#define SERIAL                                                                                     \
-    "urn:uuid:00000000-0000-8000-8000-000000000000" /* version 8: made by our own rule             \
-                                                     */
+#define SERIAL "urn:uuid:00000000-0000-8000-8000-000000000000" /* UUID version 8: custom */
 
 struct bom {
     const struct fm_bom_options *options;
@@ -88,8 +86,8 @@ static bool holds_containers(const cJSON *value)
     return false;
 }
 
-/* Properties of `value`, each named by `path` and the keys that lead to it; a list of plain values
- * is one.  FM_ENOMEM.  The JSON reader limits the depth. */
+/* Add the properties of `value`, each named by `path` and the keys that lead to it; a list of
+ * scalars is one property.  FM_ENOMEM.  The JSON reader limits the depth. */
 static int flatten(cJSON *to, const char *path, const cJSON *value, struct fm_err *err)
 {
     const cJSON *c;
@@ -127,8 +125,8 @@ static int flatten(cJSON *to, const char *path, const cJSON *value, struct fm_er
     return rc;
 }
 
-/* The value of a line "key: value" or "- value" with this beginning; false if the beginning
- * differs. */
+/* The value of a line "key: value" or "- value" that starts with this prefix; false if it does
+ * not. */
 static bool take_value(char *value, size_t size, const char *line, const char *begin)
 {
     size_t n = strlen(begin);
@@ -466,8 +464,8 @@ static int print(char **text, struct bom *b, struct fm_err *err)
 
 /* ---- the bundle, the export, the parent ---- */
 
-/* Check that the export is of this bundle: the same configuration and ranking, and a mask that the
- * bundle has. */
+/* Check that the export was made from this bundle: the same configuration and ranking, and a mask
+ * that the bundle has. */
 static int check_export(struct bom *b, struct fm_err *err)
 {
     static const char *const keys[] = {"config", "ranking"};

@@ -21,8 +21,8 @@
 struct fm_files_entry {
     char *name; /* path relative to the directory; "." for a single file; the path of a part */
     uint64_t bytes;
-    struct fm_sha256 digest; /* valid after it was hashed */
-    bool hash;               /* it will be hashed; set by fm_files_list */
+    struct fm_sha256 digest; /* valid once the file was hashed */
+    bool hash;               /* to be hashed; set by fm_files_list */
 };
 
 struct fm_files {
@@ -48,21 +48,21 @@ struct fm_files_rule {
 };
 
 /*
- * List them.  f borrows `path`.  FM_ENOENT, FM_EPERM; FM_EFORMAT for a path that is neither a file
- * nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files or levels;
- * FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be in the
- * directory, and for one part of a bundle unless rule->parts.  Call fm_files_release in every case.
+ * List the files at `path`, which f borrows.  FM_ENOENT, FM_EPERM; FM_EFORMAT for a path that is
+ * neither a file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files
+ * or levels; FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be in
+ * the directory, and for one part of a bundle unless rule->parts.  Call fm_files_release in every
+ * case.
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err);
-/* FM_EUSAGE if the file is by its name one of several parts of a bundle, which have no signatures.
- */
+/* FM_EUSAGE if the name is that of one part of a bundle: single parts have no signatures. */
 int fm_files_no_part(const char *path, struct fm_err *err);
 void fm_files_release(struct fm_files *f); /* zeroed struct is fine */
 
 /* Hash the entries that have `hash` set, in parallel, each read once; f->entry[i].bytes becomes the
- * bytes read.  run gives progress and stop.  FM_EIO if a file changes while it is read, FM_ESAVED.
- */
+ * bytes read.  `run` provides progress reports and the request to stop.  FM_EIO if a file changes
+ * while it is read, FM_ESAVED. */
 int fm_files_hash(struct fm_files *f, const struct fm_run_options *run, struct fm_err *err);
 
 /* Bytes of the entries that have `hash` set. */

@@ -1,8 +1,8 @@
 /*
  * Every file that is written is compared with every file that is read.  Names are not enough
- * (links, detours, two spellings), so existing files are compared by device and inode, and others
- * by the identity of their directory and their name.  A file may replace an earlier one without
- * --force only if its content shows that the same tool made it for the same purpose.
+ * (links, `..`, two spellings of one path), so existing files are compared by device and inode, and
+ * others by the identity of their directory and their name.  A file may replace an earlier one
+ * without --force only if its content shows that the same tool made it for the same purpose.
  */
 #include "lib/run/guard.h"
 

@@ -1,8 +1,8 @@
 /*
  * A state file is saved like an output, by rename, so a run that is killed while it saves still has
  * the previous state.  It is valid only for the same run: a version and a digest of options and
- * inputs exclude any other, and a digest of the arrays finds damage.  The interval between saves is
- * twenty times the cost of a save, between one second and twenty.
+ * inputs exclude any other, and a digest of the arrays detects damage.  The interval between saves
+ * is twenty times the cost of a save, between one second and twenty.
  */
 #include "lib/state/journal.h"
 

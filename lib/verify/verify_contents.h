@@ -12,7 +12,7 @@
 struct fm_bundle_job {
     struct fm_verifier *v;
     struct fm_bundle bundle;
-    bool *good;             /* (members): the digest matches, as far as it is known */
+    bool *good;             /* (members): no mismatch of the digest was found */
     struct fm_digest *have; /* (members) */
     struct fm_stage_model model;
     struct fm_config config;

@@ -31,10 +31,10 @@ struct place {
     const struct fm_planned_block *b; /* NULL: not from the bundle */
     const struct fm_packed_part *of;  /* the layer's tensor in the bundle */
     int part;                         /* the index of that tensor */
-    bool reported[2];                 /* report a difference, and a bad value, only once */
+    bool reported[2]; /* a difference and a value that is not finite are each reported once */
 };
 
-/* The form of the block's layer in the bundle. */
+/* How the bundle stores the block's layer. */
 static const struct fm_packed *packed_of(const struct place *p)
 {
     return fm_packed_at(&p->j->opened.packed, p->b->m);
@@ -118,9 +118,9 @@ static int check_copy(struct place *p, const struct fm_tensor *have, struct fm_e
 }
 
 /*
- * Channels [bound of segment s, k) of an expert, `rows`, where k is inside the segment, so that its
- * checksum does not cover them by themselves.  The bundle's own segment must match that checksum,
- * and these bytes must be its beginning.
+ * Channels [bound of segment s, k) of an expert, `rows`, where k is inside the segment, so no
+ * checksum covers exactly these bytes.  The whole segment in the bundle must match its checksum,
+ * and must begin with these bytes.
  */
 static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows, struct fm_err *err)
 {
@@ -143,7 +143,7 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     return rc;
 }
 
-/* True if every byte equals the next and the first is `blank`: as fast as comparing memory. */
+/* True if all bytes are `blank`.  Comparing each byte with the next is as fast as memcmp. */
 static bool is_blank(const char *bytes, size_t n, int blank)
 {
     return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
@@ -232,7 +232,7 @@ static int check_columns(struct place *p, const struct fm_expert_cut *cut, struc
     char *rows = fm_scratch(size);
     int stored = (int)fm_exportplan_stored(&j->plan, p->b), element = (int)p->of->item;
     bool codes = p->b->plane >= 0;
-    if (!codes) /* a channel of a plain part is one item, its columns are elements */
+    if (!codes) /* an item of a plain part is a whole channel; a column of it is one element */
         element = fm_dtype_bits(p->t->t.dtype) / 8;
     fm_interleave_gather(rows, columns, NULL,
                          codes ? stored / packed_of(p)->group : cut->rows * stored,

@@ -1,7 +1,7 @@
 /*
- * A.X-K1: DeepSeek-V3's layers, and a norm of the sum of experts and shared expert.  Published
- * checkpoints have that norm in dense layers, too, where it is not used.  Source: transformers'
- * modeling_axk1.py.
+ * A.X-K1: DeepSeek-V3's layers with one more norm, of the sum of the routed and the shared experts.
+ * Published checkpoints store that norm for dense layers too, where it is not used.  Source:
+ * transformers' modeling_axk1.py.
  */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"

@@ -1,6 +1,6 @@
 /*
  * Shared by DeepSeek's families and similar ones: dense layers first, a shared expert that is not
- * weighted, a bias for the choice, and the names of tensors.
+ * weighted, a bias that affects only which experts are chosen, and the names of tensors.
  */
 #ifndef FM_DEEPSEEK_H
 #define FM_DEEPSEEK_H
@@ -14,14 +14,14 @@ struct fm_deepseek_layers {
     int shared; /* default width of the shared expert in multiples of an expert's (shared_key of the
                    family) */
     const char *dense_key; /* key of the number of dense layers; NULL: first_k_dense_replace */
-    const char *width_key; /* key of the shared expert's width; NULL: by shared */
+    const char *width_key; /* key of the shared expert's width; NULL: computed from `shared` */
     bool listed;           /* mlp_layer_types, if present, has the type of each layer */
     bool unread;           /* transformers does not read dense_key */
 };
 
 /* Read these keys, intermediate_size if some layers are dense, and moe_intermediate_size.
- * FM_ECONFIG if no layer has experts, if list and number disagree, or if programs would interpret
- * the number differently. */
+ * FM_ECONFIG if no layer has experts, if mlp_layer_types disagrees with the number of dense layers,
+ * or if other programs would interpret that number differently. */
 int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *options,
                        const struct fm_keys *keys, struct fm_err *err);
 

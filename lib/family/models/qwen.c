@@ -1,6 +1,7 @@
 /*
- * The layers of Qwen's models.  Their config.json can make any layer dense, by a step and by a
- * list; published models use neither, but derived checkpoints do.
+ * The layers of Qwen's models.  Their config.json can make any layer dense, by an interval
+ * (decoder_sparse_step) or a list (mlp_only_layers); published models use neither, but derived
+ * checkpoints do.
  */
 #include "lib/family/models/qwen.h"
 
