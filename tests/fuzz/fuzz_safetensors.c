@@ -21,7 +21,7 @@ static void keeps_its_promises(const struct fm_safetensors *st, uint64_t size)
         must(fm_safetensors_metadata(st, m[0]) == m[1]);
 }
 
-/* What was read can be planned, and the plan has the same tensors. */
+/* The tensors that were read can be planned, and the plan has the same tensors. */
 static void can_be_written_again(const struct fm_safetensors *st)
 {
     struct fm_tensor *copy = malloc((st->count + 1) * sizeof *copy);

@@ -54,7 +54,7 @@ static bool stays(void *self, const char *key, int depth)
     return depth > 2 || strlen(key) % 3 != 0;
 }
 
-/* What was edited is still JSON. */
+/* An edited text is still JSON. */
 static void edit(const uint8_t *data, size_t size)
 {
     static const struct fm_jsonedit change[] = {{"a", "[1]"}, {"files", NULL}, {"new", "\"x\""}};

@@ -1,4 +1,4 @@
-/* Any bytes as the index of a pair, Megatron's and datatrove's, beside 8 bytes of tokens. */
+/* Any bytes as the index of a pair, Megatron's and datatrove's, with 8 bytes of tokens. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokens.h"

@@ -77,7 +77,7 @@ extern "C" const char *cudaGetErrorString(cudaError_t code)
     return text;
 }
 
-/* What is still allocated when a program ends successfully is a leak. */
+/* Memory still allocated when a program ends successfully is a leak. */
 static void at_exit(int status, void *)
 {
     int memory = double_live_allocations(), handles = double_live_handles();

@@ -12,7 +12,7 @@
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
 #   edges      canaries, one token, one slot, a layer of more than 2^31 numbers
 #   model      the modelling file of exports on CUDA tensors
-#   torch      errors beside PyTorch's own
+#   torch      errors compared with PyTorch's own
 #   quick      a benchmark of minutes, with the target shares, next to PyTorch and Triton
 #   profile    two shapes under ncu
 #   baselines  the benchmark's baselines at odd sizes; late, since they may fail in cuBLAS
@@ -207,7 +207,7 @@ case $? in
     ;;
 esac
 
-# --- what needs a GPU, in the order in which a fault is cheapest to find
+# --- parts that need a GPU, those that find faults most cheaply first
 
 replays=2000 amount=quick
 [ -z "$double" ] || replays=15 amount=tiny

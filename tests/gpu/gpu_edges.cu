@@ -66,7 +66,7 @@ static void shuffle_inputs(test_layer &l, test_call &c, int32_t *budget)
     l.set_budget(*budget);
 }
 
-/* A captured call, and another one on a stream of its own beside it. */
+/* A captured call, and at the same time another one on a separate stream. */
 struct replayed {
     cudaStream_t stream[2];
     cudaGraphExec_t run;
