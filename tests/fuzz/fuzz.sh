@@ -42,7 +42,7 @@ table() {
     for file in "$all"/count/fuzz_*; do
         name=${file##*/fuzz_}
         awk -v name="$name" '{ sum += $2; if ($1 != "plain") san += $2
-                               if ($4 / $5 > most) { most = $4 / $5; met = $4; of = $5 } }
+                               if ($4 > met) { met = $4; of = $5 } }
             END { printf "| %s | %.0f | %.0f | %d of %d edges |\n", name, sum, san, met, of }' "$file"
     done
     cat "$all"/count/fuzz_* | awk '{ sum += $2; if ($1 != "plain") san += $2 }
@@ -84,7 +84,7 @@ for name; do
     inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$found" | tail -n 1)
     covered=$(grep -o 'cov: [0-9]*' "$found" | tail -n 1)
     edges=$(sed -n 's/^INFO: Loaded .*(\([0-9]*\) inline 8-bit counters).*/\1/p' "$found" | tail -n 1)
-    if [ "$inputs" ]; then
+    if [ "$inputs" ] && [ "$covered" ]; then
         echo "${BUILD##*/} $inputs $seconds ${covered#cov: } $edges" >>"$all/count/$name"
     fi
     printf '%s: %s inputs in %s s, %s of %s: %s\n' "$name" "${inputs:-?}" "$seconds" \
