@@ -160,7 +160,8 @@ FAMILIES = {
         "head_dim": 32,
         "first_k_dense_replace": 1,  # the next, too: vLLM needs it, and transformers does not know it
         "expert_hidden_dim": 192,
-        "route_norm": True,  # which SGLang needs
+        "route_norm": True,  # this and the next: servers' own code reads them from published ones
+        "qk_norm": True,
     },
     "exaone_moe": {
         "intermediate_size": 160,
@@ -348,10 +349,12 @@ KNOWN = {
     # other heads in some layers: fm_sglang is for that, but for MiMo's key heads.
     *((name, None, "sglang") for name in WINDOWED),
     ("mimo_v2_flash", None, "sglang + fm_sglang"),
-    # MiMo's key heads differ between layers, which the modelling file refuses in vLLM, too; stock names
-    # miss keys of published configurations, or SGLang's attention for CPUs.
+    # MiMo's key heads differ between layers, which the modelling file refuses in vLLM, too; SGLang's
+    # Transformers backend does not know how MiniMax-M3's stock class is split.
     ("mimo_v2_flash", None, "vllm"),
-    *((name, row, "sglang") for name in ("hy_v3", "minimax_m3_vl_text") for row in STOCK),
+    ("laguna", None, "vllm"),  # a sigmoid, and query heads that differ
+    *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),
+    *(("minimax_m3_vl_text", row, "sglang") for row in STOCK),
     # vLLM has no sparse attention on a CPU, and makes no mask for the stock class's.
     *((name, None, "vllm") for name in ("glm_moe_dsa", "deepseek_v32")),
     # Neither server's Transformers backend has linear attention; vLLM's own on a CPU takes
