@@ -33,7 +33,7 @@ for separator in eos '</s>'; do
     fm-bench quality -q --seq-len 32 --eval-text rows.jsonl --separator "$separator" --json family.fm >"by-${separator//\//}"
 done 2>&1
 cmp by-eos 'by-<s>' && ! cmp -s by-eos by-text && echo "fm-bench: the separator is that of the bundle's tokenizer"
-fm-bench quality -q -n --seq-len 32 --text rows.jsonl family.fm
+fm-bench quality -q -n --seq-len 32 --text rows.jsonl family.fm | sed '/^memory/,$d'
 echo "-- the tokenizer that a bundle carries"
 try fm-verify -q --function --batches 1 --seq-len 32 --model "$tiny" --text rows.jsonl family.fm | tail -n 1
 fm-pack -q --export out --budget 0.4 family.fm >/dev/null

@@ -40,6 +40,7 @@ fm-verify -q --json --record copy >verify/stale
 fm-bench quality "${held[@]}" --budgets 0.4 family.fm >quality/family
 grep -e reference -e recovered quality/family # the adapter is in its weights
 fm-bench quality "${held[@]}" -m "$odd" ragged >quality/one
+fm-bench quality "${held[@]}" -n -m "$odd" ragged >quality/plan
 fm-bench quality "${held[@]}" -m "$odd" elastic >quality/elastic
 fm-bench quality "${held[@]}" -m "$odd" --seq-len 8 --kl-base-out base.kld ragged >quality/base
 fm-bench quality "${held[@]}" -m "$odd" ragged uniform >quality/several

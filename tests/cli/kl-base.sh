@@ -7,7 +7,7 @@ fm-pack -q --export out --layout ragged --budget 0.3 family.fm >/dev/null
 cp "$odd/tokens.npy" .
 eval=(--eval-tokens tokens.npy --seq-len 8 --max-eval-tokens 400)
 run=(fm-bench quality -q --device ref)
-"${run[@]}" "${eval[@]}" --model "$odd" --kl-base-out base.kld --dry-run out
+"${run[@]}" "${eval[@]}" --model "$odd" --kl-base-out base.kld --dry-run out | sed '/^memory/,$d'
 ls base.kld 2>&1
 "${run[@]}" "${eval[@]}" --model "$odd" --kl-base-out base.kld --report beside.json out | sed -n '/^base logits/p'
 wc -c <base.kld

@@ -171,7 +171,7 @@ TEST(families_that_cannot_be_are_refused)
         {edit_method, "'magic'"},
         {edit_index, "budget 1: index is 2"},
         {edit_count, "the manifest implies"},
-        {edit_action, "width 0 is not the 4"},
+        {edit_action, "width 0 is not 4"},
         {edit_ratio, "not a decimal"},
         {edit_agree, "'agree' is 1.5"},
         {edit_gone, "'budgets' is missing"},
