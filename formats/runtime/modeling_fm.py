@@ -645,13 +645,17 @@ def shared_width(config):
 
 def check_attention(config):
     """Refuse to run in servers' Transformers backends where they would silently compute something else."""
-    if config._attn_implementation in ("vllm", "sglang") and hasattr(config, "swa_num_key_value_heads"):
-        raise ValueError("the Transformers backends of vLLM and SGLang assume the same key heads in all layers")
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    if config._attn_implementation in ("vllm", "sglang"):
+        backends = "the Transformers backends of vLLM and SGLang"
+        if hasattr(config, "swa_num_key_value_heads"):
+            raise ValueError(f"{backends} assume the same key heads in all layers")
+        if "conv" in kinds:
+            raise ValueError(f"{backends} have no short convolutions")
     server = ALL_ATTENTION_FUNCTIONS["sglang"] if config._attn_implementation == "sglang" else None
     if not server:
         return
     window = getattr(config, "sliding_window", None) or config.max_position_embeddings
-    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
     closes = window < config.max_position_embeddings and "sliding_attention" in kinds
     does = "leaves out attention sinks" if config.fm_sinks else None
     does = does or ("attends to one position more than the window" if closes else None)

@@ -195,8 +195,10 @@ uint64_t fm_runtimes_cache_bytes(const struct fm_runtimes_cache *cache, uint64_t
 
 const char *fm_runtimes_lacking(const struct fm_config *c)
 {
-    if (c->attention == &fm_deltanet || c->attention == &fm_shortconv)
+    if (c->attention == &fm_deltanet)
         return "have no linear attention";
+    if (c->attention == &fm_shortconv)
+        return "have no short convolutions";
     if (c->attention == &fm_gqa && (c->gqa->window_groups > 0 || c->gqa->D > 0))
         return "assume that all layers have the same key heads";
     if (c->attention == &fm_mla && c->mla && c->mla->index_heads > 0)

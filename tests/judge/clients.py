@@ -283,6 +283,11 @@ FAMILIES = {
     },
     "granitemoe": GRANITE,
     "granitemoeshared": GRANITE | {"shared_intermediate_size": 96},
+    "lfm2_moe": {
+        "layer_types": ["conv", "full_attention", "conv"],
+        "num_dense_layers": 1,
+        "use_expert_bias": True,
+    },
     "gpt_oss": {  # a window that closes, before a full layer and after it
         "head_dim": 32,
         "sliding_window": 16,
@@ -355,6 +360,11 @@ KNOWN = {
     ("laguna", None, "vllm"),  # a sigmoid, and query heads that differ
     *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),
     *(("minimax_m3_vl_text", row, "sglang") for row in STOCK),
+    # vLLM's own LFM2 differs on a CPU, and SGLang's asks for a kernel that its build for CPUs lacks; the
+    # Transformers backends have no short convolutions, so the modelling file refuses.
+    ("lfm2_moe", None, "vllm"),
+    ("lfm2_moe", None, "sglang"),
+    ("lfm2_moe", None, "sglang + fm_sglang"),
     # vLLM has no sparse attention on a CPU, and makes no mask for the stock class's.
     *((name, None, "vllm") for name in ("glm_moe_dsa", "deepseek_v32")),
     # Neither server's Transformers backend has linear attention; vLLM's own on a CPU takes
