@@ -160,7 +160,7 @@ void fm_value_explain(char *text, size_t size, const struct fm_cli_option *o, co
 {
     double share =
         o->kind == FM_CLI_REAL && o->max == 1 ? fm_decimal_percent(given, strlen(given)) : 0;
-    if (share)
+    if (share > 0)
         snprintf(text, size, "use a number from %.15g to 1, here %.6g", o->min, share);
     else if (o->kind == FM_CLI_CHOICE)
         snprintf(text, size, "use %s", o->arg);

@@ -66,7 +66,7 @@ struct slot {
     char *name;
     uint64_t size;
     uint64_t header, offset;
-    enum fm_member_place place;
+    int place;   /* enum fm_member_place */
     size_t file; /* the file it is in */
     bool aligned;
     bool known; /* digest is set */
@@ -133,8 +133,7 @@ static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size,
     struct slot *s = &w->slot[w->slots];
     int place = fm_place_of(name);
     assert(place >= 0);
-    *s = (struct slot){
-        .size = size, .place = (enum fm_member_place)place, .file = w->files ? w->files - 1 : 0};
+    *s = (struct slot){.size = size, .place = place, .file = w->files ? w->files - 1 : 0};
     s->name = fm_strdup(name, err);
     if (!s->name)
         return err->code;

@@ -130,7 +130,7 @@ bool fm_pretoken_parse(struct fm_pretoken *p, const char *pattern)
     p->bits = 0;
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         if (same_pattern(pattern, patterns[i])) {
-            p->kind = (int)i;
+            p->kind = (unsigned)i;
             return true;
         }
     if (strcmp(pattern, FM_PRETOKEN_BYTE_LEVEL) == 0) {

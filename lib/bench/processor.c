@@ -23,7 +23,7 @@ void fm_processor_name(char *text, size_t size)
 {
     snprintf(text, size, "unknown");
 #if defined(__x86_64__)
-    unsigned word[13] = {0}, most = __get_cpuid_max(0x80000000, NULL);
+    unsigned word[13] = {0}, most = (unsigned)__get_cpuid_max(0x80000000, NULL);
     for (unsigned i = 0; i < 3 && most >= 0x80000004; i++)
         __get_cpuid(0x80000002 + i, &word[4 * i], &word[4 * i + 1], &word[4 * i + 2],
                     &word[4 * i + 3]);

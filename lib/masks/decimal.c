@@ -64,7 +64,8 @@ int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const ch
         double share = fm_decimal_percent(text, len);
         return fm_fail(err, FM_EUSAGE,
                        "%s: '%.*s' is not a decimal from 0 to 1 with at most %d places; write %.6g",
-                       what, (int)(len > 40 ? 40 : len), text, DECIMALS_MAX, share ? share : 0.4);
+                       what, (int)(len > 40 ? 40 : len), text, DECIMALS_MAX,
+                       share > 0 ? share : 0.4);
     }
     fm_decimal_reduce(d);
     return FM_OK;

@@ -658,8 +658,8 @@ TEST(m3_has_other_names_with_images_than_the_text_class)
     static const char *const whole[] = {"model.layers.3.block_sparse_moe.gate.weight",
                                         "model.layers.3.block_sparse_moe.e_score_correction_bias",
                                         "model.layers.3.block_sparse_moe.experts.7.w3.weight",
-                                        "model.layers.3.block_sparse_moe.shared_experts.up_proj."
-                                        "weight"};
+                                        ("model.layers.3.block_sparse_moe.shared_experts.up_proj."
+                                         "weight")};
     static const char *const own[] = {"model.layers.3.mlp.gate.weight",
                                       "model.layers.3.mlp.gate.e_score_correction_bias",
                                       "model.layers.3.mlp.experts.gate_up_proj",
