@@ -316,7 +316,7 @@ int fm_temporary_flush_parent(int fd, const char *path, struct fm_err *err)
     if (fd < 0 || !fm_temporary_flush(fd, path, &inner))
         return FM_OK;
     return fm_fail(err, inner.code,
-                   "%s; it is whole and stays, but a crash of the machine may undo its name",
+                   "%s; the file is complete and is kept, but a system crash may undo the rename",
                    inner.text);
 }
 

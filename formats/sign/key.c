@@ -90,7 +90,7 @@ static int examine(struct fm_key *key, const char *path, struct fm_err *err)
     return name_key(key, err);
 }
 
-/* Read a key; `asks` for a private one, NULL for a public one. */
+/* Read a private key if `asks` is not NULL, else a public key. */
 static int read_key(struct fm_key *key, const char *path, const char *passphrase, bool *asks,
                     struct fm_err *err)
 {
@@ -114,7 +114,7 @@ static int read_key(struct fm_key *key, const char *path, const char *passphrase
                          : PEM_read_bio_PUBKEY(pem, NULL, give_passphrase, &asked);
     if (!rc && !key->pkey)
         rc = fm_fail(err, FM_EFORMAT,
-                     asks && *asks ? "'%s' is encrypted and does not open with this passphrase"
+                     asks && *asks ? "'%s' is encrypted, and this passphrase does not decrypt it"
                      : asks        ? "'%s' is not a private key in PEM"
                             : "'%s' is not a public key in PEM ('-----BEGIN PUBLIC KEY-----')",
                      path);

@@ -307,11 +307,11 @@ static int read_signature(struct fm_oms_envelope *e, const cJSON *entry, struct 
     if (fm_json_get_string(entry, "sig", &text, err))
         return err->code;
     if (strlen(text) > (FM_KEY_SIGNATURE_MAX + 2) / 3 * 4)
-        return fm_fail(err, FM_EFORMAT, "'sig' has %zu characters; no ECDSA signature is so long",
+        return fm_fail(err, FM_EFORMAT, "'sig' has %zu characters; no ECDSA signature is that long",
                        strlen(text));
     int rc = decode_base64(&bytes, &size, text, "sig", err);
     if (!rc && size > sizeof e->signature)
-        rc = fm_fail(err, FM_EFORMAT, "'sig' has %zu bytes; no ECDSA signature is so long", size);
+        rc = fm_fail(err, FM_EFORMAT, "'sig' has %zu bytes; no ECDSA signature is that long", size);
     if (!rc) {
         memcpy(e->signature, bytes, size);
         e->signature_size = size;

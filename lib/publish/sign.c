@@ -262,9 +262,9 @@ static void compare(const struct fm_sign_options *o, struct fm_sign_report *r,
         if (!hashed && order > 0)
             f->entry[k].hash = false;
         else if (hashed && order < 0)
-            find(o, r, m->resource[i].name, "is signed and is not there");
+            find(o, r, m->resource[i].name, "is signed but missing");
         else if (hashed && order > 0)
-            find(o, r, f->entry[k].name, "is there and is not signed");
+            find(o, r, f->entry[k].name, "is present but not signed");
         else if (hashed && memcmp(&m->resource[i].digest, &f->entry[k].digest,
                                   sizeof f->entry[k].digest) != 0)
             find(o, r, m->resource[i].name, "differs from what was signed");

@@ -29,7 +29,7 @@ static void compare(struct fm_bundle_job *j, const char *tool, const char *key, 
 {
     if (!said || !other || cJSON_Compare(said, other, true))
         return;
-    fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST, "'%s' of %s's history is not that of %s", key,
+    fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST, "'%s' in %s's history differs from %s", key,
                      tool, where);
 }
 
@@ -66,8 +66,8 @@ static void check_method(struct fm_bundle_job *j)
         if (strcmp(method, own) == 0)
             continue;
         fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
-                         "budget %d: method is '%s', that of fm-train's history '%.32s'", b, own,
-                         method);
+                         "budget %d: method is '%s', but fm-train's history records '%.32s'", b,
+                         own, method);
     }
 }
 
@@ -106,8 +106,8 @@ static void check_group(struct fm_bundle_job *j)
         for (int x = 0; x < masks->M * masks->E; x++)
             if (fm_masks_widths(masks, b)[x] % (uint32_t)group) {
                 fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
-                                 "budget %d: a width of %u cuts a group of %d channels, as "
-                                 "fm-rank's history has them",
+                                 "budget %d: a width of %u cuts a group of %d channels, "
+                                 "the groups recorded in fm-rank's history",
                                  b, fm_masks_widths(masks, b)[x], group);
                 return;
             }

@@ -359,16 +359,17 @@ static void check_unit(void *arg, int i)
     if (p.b)
         rc = check_block(&p, &bytes, &err);
     else if (p.t->fill == FM_FILL_NUMBER)
-        rc = check_filled(&p, 0, have->size, "is not the one number that belongs there", &err);
+        rc = check_filled(&p, 0, have->size, "is not the expected value", &err);
     else if (p.t->fill == FM_FILL_CONSTANT)
         rc = check_filled(&p, 0, have->size, "is not the constant of the removed expert", &err);
     else if (p.t->experts > 0)
         rc = check_filled(&p, 0, have->size,
-                          j->plan.codes ? "is not what the bundle's scales make of it"
+                          j->plan.codes ? "differs from the value computed with the bundle's scales"
                                         : "is not what the bundle's weights are rounded to",
                           &err);
     else if (p.t->scale || p.t->fill == FM_FILL_SHAPE)
-        rc = check_filled(&p, 0, have->size, "is not what the bundle's codes and scales make of it",
+        rc = check_filled(&p, 0, have->size,
+                          "differs from the value computed with the bundle's codes and scales",
                           &err);
     else
         rc = p.t->fill == FM_FILL_COPY ? check_copy(&p, have, &err) : check_widened(&p, have, &err);
@@ -416,7 +417,7 @@ static int need_weights(struct fm_verify_job *j, struct fm_err *err)
         return !rc ? rc
                    : fm_within(err,
                                "width %" PRIu32 " of layer %d, expert %d ends inside a "
-                               "checksum's segment, so all of the bundle is needed",
+                               "checksum's segment, so the complete bundle is needed to check it",
                                kept[i], c->moe[i / c->E], i % c->E);
     }
     return FM_OK;

@@ -243,7 +243,7 @@ TEST(a_padded_width_needs_the_whole_bundle_and_every_byte_counts)
     o.pad_multiple = 7;
     export_as(scratch("padded"), o);
     assert_fails(verify(scratch("padded"), scratch("head.fm"), &err), FM_EFORMAT,
-                 "all of the bundle is needed");
+                 "the complete bundle is needed");
     /* The last channel of the last expert: of down, then of gate_up. */
     struct fm_file f;
     struct fm_safetensors st = {0};

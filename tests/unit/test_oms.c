@@ -195,7 +195,8 @@ TEST(keys_of_other_kinds_are_refused)
     cannot_be_read("nothing", false, NULL, FM_EFORMAT, "is not a public key in PEM");
     cannot_be_read("absent", true, NULL, FM_ENOENT, "cannot open");
     cannot_be_read("locked", true, NULL, FM_EFORMAT, "is encrypted");
-    cannot_be_read("locked", true, "open barley", FM_EFORMAT, "does not open with this passphrase");
+    cannot_be_read("locked", true, "open barley", FM_EFORMAT,
+                   "this passphrase does not decrypt it");
     struct fm_key key;
     bool asks = false;
     int rc = fm_key_read_private(&key, scratch("locked"), "open sesame", &asks, &err);

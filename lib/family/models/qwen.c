@@ -17,7 +17,7 @@ static int read_list(bool *dense, const struct fm_config *c, const cJSON *json, 
     {
         int l = cJSON_IsNumber(entry) ? entry->valueint : -1;
         if (l < 0 || l != entry->valuedouble)
-            return fm_fail(err, FM_EFORMAT, "key 'mlp_only_layers': an entry is not a layer");
+            return fm_fail(err, FM_EFORMAT, "key 'mlp_only_layers': an entry is not a layer index");
         if (l < c->L)
             dense[l] = true;
     }
