@@ -333,42 +333,42 @@ SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
 # (family, row, client): cells that the client cannot compute, or computes differently; man/fm-clients.7
 # says why.  None means all.
 KNOWN = {
-    (None, "layer fused", "sglang"),  # one width for all layers: fm_sglang is for that
-    # The servers' own PhiMoE never adds the bias of the head; SGLang's Transformers backend stops
-    # where there is one: fm_sglang is for that.
+    (None, "layer fused", "sglang"),  # SGLang's own code has one width for all layers; fm_sglang has more
+    # The servers' own PhiMoE code never adds the bias of the output head, and SGLang's Transformers
+    # backend stops at such a head; fm_sglang supports it.
     *(("phimoe", row, "vllm") for row in STOCK),
     ("phimoe", None, "sglang"),
-    # On a CPU vLLM's own routers do not support a bias without groups: ERNIE's is ignored, and a
-    # sigmoid is refused.
+    # On a CPU vLLM's own routers do not support a selection bias without groups: ERNIE's bias is ignored,
+    # and a sigmoid router with one is refused.
     *(("ernie4_5_moe", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "vllm") for row in STOCK),
-    *(("minimax_m2", row, "sglang") for row in STOCK),  # its norm of q and k asks for a GPU
-    # vLLM's kernel of the rotation on a CPU errs on parts of heads where nothing scales it; and
-    # SGLang has no latent attention on a CPU, neither of its own nor in its Transformers backend.
+    *(("minimax_m2", row, "sglang") for row in STOCK),  # its norm of q and k requires a GPU
+    # vLLM's rotation kernel for CPUs is wrong for partly rotated heads without scaling.  SGLang has no
+    # latent attention on a CPU, neither in its own code nor in its Transformers backend.
     *(("glm4_moe_lite", row, "vllm") for row in STOCK),
     *((name, None, client) for name in LATENTS for client in CLIENTS[2:]),
-    # SGLang's attention for CPUs has no sinks; its Transformers backend has none anywhere, which
-    # our modelling file refuses but with fm_sglang, whose sinks client_sglang.py obeys.
+    # SGLang's attention for CPUs has no sinks.  Its Transformers backend has none on any device, so our
+    # modelling file refuses to run, except with fm_sglang, whose sinks client_sglang.py supports.
     ("gpt_oss", None, "sglang"),
-    # The modelling file refuses windows, which its Transformers backend makes one position wider, and
-    # other heads in some layers: fm_sglang is for that, but for MiMo's key heads.
+    # The modelling file refuses windows, which SGLang's Transformers backend makes one position wider,
+    # and heads that differ between layers.  fm_sglang supports both, except MiMo's key heads.
     *((name, None, "sglang") for name in WINDOWED),
     ("mimo_v2_flash", None, "sglang + fm_sglang"),
-    # MiMo's key heads differ between layers, which the modelling file refuses in vLLM, too; SGLang's
-    # Transformers backend does not know how MiniMax-M3's stock class is split.
+    # MiMo's key heads differ between layers, so the modelling file also refuses to run in vLLM.  SGLang's
+    # Transformers backend cannot split MiniMax-M3's stock class.
     ("mimo_v2_flash", None, "vllm"),
-    ("laguna", None, "vllm"),  # a sigmoid, and query heads that differ
+    ("laguna", None, "vllm"),  # its sigmoid router, and query heads that differ between layers
     *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),
     *(("minimax_m3_vl_text", row, "sglang") for row in STOCK),
-    # vLLM's own LFM2 differs on a CPU, and SGLang's asks for a kernel that its build for CPUs lacks; the
-    # Transformers backends have no short convolutions, so the modelling file refuses.
+    # vLLM's own LFM2 code gives other values on a CPU, and SGLang's requires a kernel that its CPU build
+    # lacks.  The Transformers backends have no short convolutions, so the modelling file refuses to run.
     ("lfm2_moe", None, "vllm"),
     ("lfm2_moe", None, "sglang"),
     ("lfm2_moe", None, "sglang + fm_sglang"),
-    # vLLM has no sparse attention on a CPU, and makes no mask for the stock class's.
+    # vLLM has no sparse attention on a CPU, and makes no mask for that of the stock class.
     *((name, None, "vllm") for name in ("glm_moe_dsa", "deepseek_v32")),
-    # Neither server's Transformers backend has linear attention; vLLM's own on a CPU takes
-    # only bfloat16, SGLang's needs CUDA.
+    # Neither server's Transformers backend has linear attention.  On a CPU vLLM's own code supports only
+    # bfloat16; SGLang's requires CUDA.
     *((name, None, client) for name in DELTANETS for client in ("vllm", "sglang")),
 }
 

@@ -50,7 +50,7 @@ COLUMNS = ("runtime", "mode", "budget", "loss", "loss off", "first ms", "own", "
 
 
 def run(*command):
-    """A tool; what it says counts only where it fails."""
+    """Run a tool; its messages are shown only if it fails."""
     done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"clipspeed.py: {command[0]} failed: {done.stderr.strip()}")
@@ -108,7 +108,7 @@ class Worker:
 
 
 def installed(python, scratch):
-    """Where the library is: built, or by pip from the wheel, beside the runtime and not in it."""
+    """The path of the library that was built, or of a folder outside the runtime where pip installs the wheel."""
     if not WHEEL:
         return str((ROOT / os.environ.get("BUILD", "build") / "libfm_clip.so.1").resolve())
     target = scratch / "wheel"
@@ -151,7 +151,7 @@ def show(rows):
 
 
 def compare(python, runtime, mode, folder, scratch, ids, budgets):
-    """Rows of one runtime and mode, and whether all is right."""
+    """The rows of one runtime and mode, and whether all results are right."""
     library = installed(python, scratch)
     with contextlib.ExitStack() as stack:
         pair = []

@@ -26,7 +26,7 @@ import studytable
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = Path("build/trained")
-MODELS = {  # what takes the shortest comes first
+MODELS = {  # the fastest first
     "choose-qwen2": MADE / "choose-qwen2",
     "choose-phimoe": MADE / "choose-phimoe",
     "tiny-mixtral": Path("golden/tiny-mixtral"),
@@ -81,7 +81,7 @@ RANKING = (
 
 
 def plan(models, seeds):
-    """Every cell as (model, cell, seed): what most claims need comes first."""
+    """Every cell as (model, cell, seed), those that most claims need first."""
     first = [(model, cells) for model in models for cells in (MAIN, RECOVERY)]
     further = [(STRATEGIES_ON, STRATEGIES)] if STRATEGIES_ON in models else []
     further += [(model, cells) for cells in (BETWEEN, RANKING) for model in models]
@@ -118,7 +118,7 @@ def permute(data, start, entry, order, columns):
 
 
 def shuffle_channels(model, to, seed):
-    """A checkpoint that computes the same: every expert's channels in an order drawn by the seed."""
+    """Write a checkpoint of the same function, with each expert's channels in an order drawn from the seed."""
     data = bytearray((model / "model.safetensors").read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
@@ -146,7 +146,7 @@ class Study:
         return self.dir / model / f"{cell.name}-{seed}.json"
 
     def command(self, model, cell, seed):
-        """As it is typed in the root of the tree, but for the report."""
+        """The command as typed in the root of the tree, without the report."""
         folder, here = MODELS[model], self.dir / model
         of = here / f"checkpoint-{seed}" if cell.shuffled else folder
         line = [cell.tool, "--model", of, "--tokens", folder / "calib.npy", *COMMON, "--seed", seed,
@@ -173,7 +173,7 @@ class Study:
         part.rename(to)
 
     def losses(self, model, name, seed):
-        """[(budget, loss)] of a cell that has been run, from the full model on; else None."""
+        """[(budget, loss)] of a cell, the full model first; None if the cell was not run."""
         path = self.dir / model / f"{name}-{seed}.json"
         if not path.exists():
             return None

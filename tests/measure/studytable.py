@@ -1,4 +1,4 @@
-"""What study.py writes: tables of its cells, the paper's claim beside each, and whether it held here."""
+"""The tables that study.py writes: its cells, the paper's claim about them, and whether it held here."""
 
 import shlex
 
@@ -32,7 +32,7 @@ not run; study.py runs it.
 
 
 def between(rows, budget):
-    """The loss at a budget, on the line between the two masks around it; None beyond the last."""
+    """The loss at a budget, interpolated linearly between the nearest masks; None beyond the last mask."""
     for (b0, c0), (b1, c1) in zip(rows, rows[1:]):
         if b0 <= budget <= b1:
             return c0 + (budget - b0) / (b1 - b0) * (c1 - c0) if b1 > b0 else c1
@@ -71,7 +71,7 @@ class Figures:
         return f"{sum(x) / len(x):.4f} {spread(x)}{part}"
 
     def compare(self, model, better, worse, budget):
-        """In how many of the seeds that have both the first is below the second, and by how much."""
+        """Of the seeds that have both: in how many the first is below the second, and by how much."""
         a, b = self.of(model, better, budget), self.of(model, worse, budget)
         both = [b[seed] - a[seed] for seed in a if seed in b]
         if not both:

@@ -40,8 +40,8 @@ BUILD = ROOT / os.environ.get("BUILD", "build")
 FAULTS = BUILD / "tests/unit/faults.so"
 MODEL = str(GOLDEN / "odd-mixtral")
 LIMIT = 60  # seconds of a run that ends by itself; --limit
-STOP = threading.Event()  # SIGTERM came: no further cases
-FITTING = (66, 71, 73, 74, 77)  # the statuses that a fault of the machine may have (lib/base/err.h)
+STOP = threading.Event()  # set by SIGTERM: no further cases are started
+FITTING = (66, 71, 73, 74, 77)  # exit statuses allowed after a fault of the machine (lib/base/err.h)
 
 DATA = f"--model {MODEL} --tokens {MODEL}/tokens.npy -T 1 -q"
 REF = DATA + " --device ref"  # without oneDNN, which generates code in every process
@@ -238,7 +238,7 @@ class Faults(Sweep):
                               for kind in ("interrupt", "short")]
                 if call == "statvfs" and n:
                     cases.append((course, "statvfs:1:full"))
-        self.cases = self.mixed(cases) + self.mixed(allocations)  # last: there are ten times as many
+        self.cases = self.mixed(cases) + self.mixed(allocations)  # these last: there are ten times as many
 
     def case(self, number, place):
         course, fault = self.cases[number]
@@ -263,7 +263,7 @@ class Faults(Sweep):
             what = "half an output"
         elif place.left() and not fault.startswith("unlink"):
             what = f"{place.left()} left"
-        elif course.makes:  # what a failed unlink leaves, the next run removes
+        elif course.makes:  # the next run removes what a failed unlink left
             if place.left() or fault.startswith("unlink"):
                 what = place.again(course)
         return f"status {status}: {what}: {said}" if what else ""
@@ -305,7 +305,7 @@ class Disk(Sweep):
                 self.measure(course, place)
             want = course.want
             size = len(want) if isinstance(want, bytes) else sum(len(b) for b in want.values())
-            for at in range(0, 2 * size + 65536, 65536):  # temporaries and states count too
+            for at in range(0, 2 * size + 65536, 65536):  # temporary and state files count too
                 cases += [(course, max(at, 1024), how) for how in ("full", "fail", "tiny", "file")]
         self.cases = self.mixed(cases)
 
@@ -445,7 +445,7 @@ class Flips(Sweep):
     refused, and those that changed nothing of its result.
     """
 
-    EACH = 24  # bits of each class of each file; all of them where there are fewer
+    EACH = 24  # bits of each class of each file; all of them if there are fewer
     FOUND = (1, 65, 78)
     LAYOUTS = ("uniform", "ragged", "padded", "elastic", "layer", "native")
     CODES = str(GOLDEN / "packed/nvfp4")
