@@ -77,7 +77,8 @@ static int record(const struct fm_cli *cli, const struct fm_record *e,
     return rc;
 }
 
-/* Of a dry run (else NULL): what the measurement takes, after the text and in the JSON object. */
+/* With --dry-run (else `dry` is NULL), append the cost of the measurement to the text and to the
+ * JSON object. */
 static cJSON *with_cost(cJSON *json, FILE *out, const struct fm_estimate *dry)
 {
     if (dry) {
@@ -87,7 +88,8 @@ static cJSON *with_cost(cJSON *json, FILE *out, const struct fm_estimate *dry)
     return json;
 }
 
-/* Measurements one after another. */
+/* Add the cost of a measurement that runs after those in *sum: memory is the maximum, time the
+ * sum. */
 static void add_cost(struct fm_estimate *sum, const struct fm_estimate *e)
 {
     sum->memory = e->memory > sum->memory ? e->memory : sum->memory;

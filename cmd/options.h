@@ -14,8 +14,9 @@
 
 /*
  * The modes in which a shared option applies to a tool, if not in all: of the option `name` or, if
- * that is NULL, of all options in the sets `groups`.  The first matching row is used. `instead_in`:
- * the modes in which another option has the meaning that the user probably intended.
+ * that is NULL, of all options in the sets `groups`.  The first matching row is used.  In the modes
+ * `instead_in`, the error message names `instead`, another option with the meaning that the user
+ * probably intended.
  */
 struct fm_cli_scope {
     const char *name;
@@ -23,7 +24,7 @@ struct fm_cli_scope {
     const char *instead;
     int instead_in;
 };
-#define FM_CLI_NEVER (1 << 30) /* for `modes`: in none */
+#define FM_CLI_NEVER (1 << 30) /* for `modes`: the option applies in no mode */
 
 /* An option that was given. */
 struct fm_cli_given {

@@ -36,7 +36,8 @@ void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 void fm_show_stored(FILE *out, const char *storage, uint64_t stored, uint64_t written);
 void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_t written);
 
-/* What a measurement will take, as lines and as fields of a JSON object with "dry_run". */
+/* The cost of a measurement: as lines of text, and as fields of a JSON object, which also gets
+ * "dry_run": true. */
 void fm_show_cost(FILE *out, const struct fm_estimate *estimate);
 void fm_show_cost_json(cJSON *o, const struct fm_estimate *estimate);
 

@@ -1,8 +1,8 @@
 /*
  * The tar subset of bundles.
  *
- * Two tar readers often disagree about a file, and attacks use the difference.  So the reader here
- * checks every byte of a header and refuses anything except this: regular files (type '0'),
+ * Tar readers often disagree about the members of a file, and attacks exploit that.  So the reader
+ * here checks every byte of a header and refuses anything except this: regular files (type '0'),
  * ustar magic, octal numbers, mode 0644, uid, gid and mtime 0, no owner names, no links, names of
  * [A-Za-z0-9._/-]+ without empty, "." or ".." components, no name twice, padding of zeros, two zero
  * blocks and the end of the file right after them.  A pax header is accepted only for a member of
@@ -47,7 +47,8 @@ void fm_archive_release(struct fm_archive_member *member, size_t members); /* NU
 /* True for a valid name in a header of ours: the characters above, at most 100 bytes. */
 bool fm_archive_name_ok(const char *name);
 
-/* The header of a member, 512 bytes, or 1536 from 8 GiB on.  Name and size are ok, else assert. */
+/* The header of a member, 512 bytes, or 1536 from 8 GiB on.  Asserts that name and size are
+ * valid. */
 int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
                       uint64_t size, struct fm_err *err);
 

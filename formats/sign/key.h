@@ -1,5 +1,5 @@
 /*
- * Keys that sign: ECDSA on P-256, P-384 or P-521, in PEM, as `openssl genpkey` writes them.  A
+ * Signing keys: ECDSA on P-256, P-384 or P-521, in PEM, as `openssl genpkey` writes them.  A
  * message is hashed with the digest that belongs to the key's curve: SHA-256, SHA-384 or SHA-512.
  */
 #ifndef FM_KEY_H

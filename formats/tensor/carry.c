@@ -1,6 +1,7 @@
 /*
- * Lists the files that are carried, instead of those that are not: users keep calibration data,
- * keys and notes next to their weights, and links in an untrusted checkpoint may lead anywhere.
+ * The list names the files that are carried, not those that are left out: users keep calibration
+ * data, keys and notes next to their weights, and links in an untrusted checkpoint may lead
+ * anywhere.
  */
 #include "formats/tensor/carry.h"
 

@@ -32,7 +32,7 @@ static int read_integers(const int32_t **value, const struct fm_tensor *t, const
     return fm_file_read(&s->file, t->offset, to, (size_t)t->size, err);
 }
 
-/* Check the zero points, and make the tensor one of FM_TENSOR_SIZES. */
+/* Check the zero points, and set the tensor's form to FM_TENSOR_SIZES. */
 static int take_zeros(struct fm_tensor *t, const struct fm_shard *s, int group, bool minus_one,
                       struct fm_err *err)
 {
@@ -78,7 +78,8 @@ static const struct {
             {".qzeros", ".weight_shape", 2, true},
             {".g_idx", NULL, 1, true}};
 
-/* Give a tensor its new name, in `names`, and form; *left_out is set if the tensor is dropped. */
+/* Rename a tensor, storing the new name in `names`, and set its shape and form.  *left_out: the
+ * tensor is dropped. */
 static int take_tensor(struct fm_tensor *t, bool *left_out, char **names, const struct fm_shard *s,
                        int group, bool minus_one, struct fm_err *err)
 {

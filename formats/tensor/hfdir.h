@@ -53,11 +53,12 @@ struct fm_hfdir {
 };
 
 /*
- * Open and cross-check: every tensor of the index in exactly that shard and back; shard names are
- * single components ending in .safetensors; no two shards are one file; no weight is read.  Links
- * to regular files are followed, as Hugging Face caches need.  metadata.total_size is ignored.  A
- * model.safetensors beside an index that does not name it is FM_ECONFIG, because it is not known
- * which of the two is the model (transformers takes the single file).
+ * Open and cross-check: every tensor of the index is in exactly the shard that it names, and every
+ * tensor of a shard is in the index; shard names are single components ending in .safetensors; no
+ * two shards are one file; no weight is read.  Links to regular files are followed, as Hugging Face
+ * caches require.  metadata.total_size is ignored.  A model.safetensors beside an index that does
+ * not name it is FM_ECONFIG, because it is not known which of the two is the model (transformers
+ * takes the single file).
  *
  * formats/tensor/carry.h has the rule for carried files.
  *

@@ -31,7 +31,7 @@ static bool is_shard_name(const char *name)
     return *name != '.' && name[strspn(name, harmless)] == 0 && fm_ends_with(name, ".safetensors");
 }
 
-/* The place of `name` in the sorted shards, present or not. */
+/* The index of `name` in the sorted shards, or where it would be inserted. */
 static size_t place_of(const struct fm_hfindex *x, const char *name)
 {
     size_t low = 0, high = x->shards;
@@ -100,7 +100,7 @@ static int parse_map(struct making *m, struct fm_err *err)
     return rc ? rc : fm_json_expect(&m->j, '}', err);
 }
 
-/* The keys of the file: weight_map matters, others are checked and skipped. */
+/* The keys of the file: weight_map is read, others are checked and skipped. */
 static int parse_file(struct making *m, struct fm_err *err)
 {
     char key[64];

@@ -18,7 +18,7 @@
 #define CUT (sizeof PREFIX - sizeof "model.")
 /* The same before all names of the text part. */
 #define OUTER "language_model."
-#define SIZE_KEY "hidden_size" /* what makes a text_config without model_type a model's */
+#define SIZE_KEY "hidden_size" /* marks a text_config without model_type as a model's */
 
 static const char *string_of(const cJSON *object, const char *key)
 {
@@ -37,7 +37,7 @@ static cJSON *find_text(const cJSON *config)
     return is || unsaid ? text : NULL;
 }
 
-/* The model_type of a text part that does not say it. */
+/* Add the model_type to a text part that has none. */
 static void add_type(cJSON *text, const cJSON *config)
 {
     char own[128];

@@ -30,7 +30,8 @@ struct fm_bpe {
     struct fm_bpe_entry *entry;
     uint32_t *slot; /* open addressing: entry + 1, 0: empty */
     size_t entries, entry_capacity, slots;
-    struct fm_bpe_merge *merge, *table; /* in file order; and hashed, pair UINT64_MAX: empty */
+    struct fm_bpe_merge *merge; /* in file order */
+    struct fm_bpe_merge *table; /* hash table of them; pair UINT64_MAX: empty */
     size_t merges, merge_capacity, cells;
     int32_t *of_point;    /* id of each single character, or -1 */
     int32_t of_byte[256]; /* byte_level: id of the character that represents it; else of <0xNN> */

@@ -22,8 +22,8 @@ enum {
     STRETCH = 512,   /* terms of the sum: 32 KiB of A */
     TASK_COLS = 512, /* 512 KiB of B */
     TASK_ROWS = 1024,
-    PACK_ROWS = 256, /* rows of A that one task packs for all */
-    PACK_ONCE = 3,   /* from this number of tasks in a row of tasks on, A is packed once for all */
+    PACK_ROWS = 256, /* rows of A in a task that packs A */
+    PACK_ONCE = 3,   /* if a row of tasks has at least this many, A is packed once for all */
 };
 
 #define TARGET __attribute__((target("avx512f")))

@@ -74,8 +74,9 @@ struct fm_mark {
 };
 struct fm_mark fm_scratch_mark(void);
 void *fm_scratch(size_t bytes);
-/* Before the first block of an empty stack: have one chunk with room for `bytes`, in place of what
- * earlier uses left, so that the stack never takes the sum of two uses. */
+/* If the calling thread's stack is empty, replace its chunks by one with room for `bytes`, unless
+ * it is already one such chunk.  Otherwise the stack could hold the chunks of an earlier use beside
+ * those of the next. */
 void fm_scratch_reserve(size_t bytes);
 static inline float *fm_scratch_floats(size_t n)
 {

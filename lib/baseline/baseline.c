@@ -149,13 +149,14 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
 
 /* --- the run --- */
 
-/* Open the model and all tokens once, so that an incomplete input fails before any long work. */
+/* Open the model and all tokens once at the start, so that an incomplete input is reported before
+ * any long work. */
 static int open_config(struct fm_contest *c, struct fm_err *err)
 {
     struct fm_task task = {0};
     struct fm_calib held = {0};
     int rc = fm_task_open_inputs(&task, c->run, false, err);
-    if (!rc) /* parse it again: the task's copy is freed with the task */
+    if (!rc) /* parse it again, because the task frees its own copy */
         rc = fm_config_parse(&c->config, task.dir.config, task.dir.config_bytes, err);
     if (!rc) {
         rc = fm_calib_open(&held, c->run, &c->config, true, err);

@@ -362,7 +362,7 @@ static int measure_packed(struct match *s, struct fm_baseline_row *row, const ch
 {
     struct fm_model *checkpoint = s->model;
     uint64_t memory = fm_machine_memory(&s->contest->run->machine) / 2;
-    fm_model_limit(checkpoint, memory); /* it keeps nothing meanwhile */
+    fm_model_limit(checkpoint, memory); /* its layers are freed, and read again when needed */
     int rc = fm_model_open(&s->model, path, memory, err);
     add_family(s, family);
     if (!rc)

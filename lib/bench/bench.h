@@ -4,7 +4,7 @@
  * of files (bench_io), the speed of the engine (bench_engine with meter and processor), and one
  * clipped layer next to its baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c
  * and pytorch). synth makes models and tokens of the sizes in shapes, workdir makes a directory for
- * them, plot draws.  It may include all other rooms of lib, and only cmd includes it.
+ * them, plot draws charts.  It may include all other rooms of lib, and only cmd includes it.
  *
  * Results are structs; fm-bench prints them.
  */
@@ -61,8 +61,8 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
  * run->inputs.tokens, cut into windows by how->convention; or those of how->kl_base, and then the
  * comparison is with that file instead of the full width. how->kl_base_out is NULL. budgets:
  * "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from
- * run->inputs.seed.  With an `estimate` (else NULL), rows are chosen, that is filled, and nothing
- * is measured.  FM_EUSAGE if run's memory is too small.  Release in any case.
+ * run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen and the estimate is
+ * filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.  Release in any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, struct fm_estimate *estimate,

@@ -1,7 +1,7 @@
 /*
  * Compares the quality of a family with controls that have the same budget by construction: the
- * same widths shuffled inside layers or over the model, and one width for all.  All of them are
- * masks to lib/learn/quality.h, measured on the same held-out sequences in one call.
+ * same widths shuffled inside layers or over the model, and one width for all.  lib/learn/quality.h
+ * takes all of them as masks, measured on the same held-out sequences in one call.
  */
 #include "lib/bench/bench.h"
 
@@ -172,7 +172,7 @@ static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struc
     return rc;
 }
 
-/* What measuring the rows takes. */
+/* Estimate the cost of measuring the rows. */
 static void plan(struct fm_estimate *estimate, const struct fm_bench_quality *q, struct subject *s,
                  const struct fm_run_options *run)
 {

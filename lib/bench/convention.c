@@ -85,7 +85,7 @@ static int check_wikitext(const struct fm_inputs *in, const struct fm_config *co
 }
 
 /* Cut documents into windows of at most `most` predicted tokens; with `to` NULL only count them and
- * find the longest, in tokens.  The last window of a long document is full, too. */
+ * find the longest, in tokens.  The last window of a long document has full length, too. */
 static int cut_pages(struct fm_bench_text *t, const struct fm_corpus_pages *p,
                      const struct fm_tokens *from, int most, int32_t *to, int V, struct fm_err *err)
 {

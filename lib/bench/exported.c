@@ -159,7 +159,7 @@ static int read_budgets(struct family *f, const cJSON *json, const char *directo
     return FM_OK;
 }
 
-/* The nearest; of two equally near, the smaller. */
+/* The member nearest to a budget; of two equally near, the one with the smaller budget. */
 static int nearest(const struct family *f, double budget)
 {
     int best = 0;

@@ -36,7 +36,7 @@ struct fm_kernelbench {
     char dnnl[64], cpu[96];         /* version, name of the processor */
     double bandwidth, peak;         /* bytes/s read, FLOP/s of oneDNN's product, all threads */
     char torch[64];                 /* PyTorch's version; "" if it has no rows */
-    char torch_missing[1024];       /* why it has no rows, or not all; or "" */
+    char torch_missing[1024];       /* why rows of it are missing; "" if none are */
     char gpu[256];                  /* its name; "" if it has no rows */
     double gpu_bandwidth, gpu_peak; /* the same of the GPU; the product is cuBLAS's */
     uint64_t bytes;                 /* size of the weights */

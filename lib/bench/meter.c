@@ -94,7 +94,7 @@ const struct fm_ops *fm_meter_begin(const struct fm_ops *ops)
 #include "kernels/ops/kernels.def"
 #undef FM_OP
     };
-    /* Exact products are counted where all products are. */
+    /* If `ops` is its own exact table, exact products are counted too. */
     table.f32 = ops->f32 == ops ? &table : ops->f32;
     table.operand = ops->operand;
     table.gemm = note_gemm;

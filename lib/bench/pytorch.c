@@ -68,7 +68,7 @@ static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
                    WEXITSTATUS(status));
 }
 
-/* Its standard input is the socket; its standard output and error are dropped. */
+/* Its standard input is the socket; its standard output and error are discarded. */
 static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 {
     char option[] = "-c";

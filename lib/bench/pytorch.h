@@ -44,8 +44,8 @@ const char *fm_pytorch_why(const struct fm_pytorch *p);
 struct fm_pytorch_row {
     const char *what, *precision; /* "rank" or "train"; "bf16" or "f32" */
     char experts[32];             /* transformers' name of its fastest expert implementation */
-    double tokens_second;         /* 0: not measured, */
-    char why[FM_ERR_TEXT_BYTES];  /* for this reason */
+    double tokens_second;         /* 0: not measured */
+    char why[FM_ERR_TEXT_BYTES];  /* why it was not measured */
 };
 
 struct fm_pytorch_loops {

@@ -132,8 +132,8 @@ static struct fm_config config_of(const struct fm_synth *s)
     return c;
 }
 
-/* The tensors of layer l (-1: outside the layers) in the table's order; without space they are only
- * counted. */
+/* The tensors of layer l (-1: outside the layers) in the table's order; if `t` has no memory for
+ * them, they are only counted. */
 static void add_rows(struct table *t, const struct fm_config *c, enum fm_dtype dtype, int l)
 {
     for (const struct fm_weight *w = c->family->weight; fm_weights_more(w); w++) {
@@ -348,7 +348,7 @@ static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err 
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
     cJSON *model = NULL;
-    /* All weights have the same type, so that of any tensor will do. */
+    /* All weights have the same type, so any tensor gives it. */
     enum fm_dtype dtype = g->dir.shard[0].st.tensor[0].dtype;
     struct fm_weightsum sums;
     int rc = fm_model_sums_of(&sums, &g->dir, stop, err);

@@ -20,7 +20,7 @@ const char *fm_workdir_at(const struct fm_workdir *w, const char *name, char *pa
 /* Remove one file or tree inside it; no error if it does not exist. */
 void fm_workdir_remove(const struct fm_workdir *w, const char *name);
 
-/* Run a program to its end, its standard output dropped, and add its seconds to *seconds.
+/* Run a program to its end, discarding its standard output, and add its seconds to *seconds.
  * FM_ENOENT if it does not exist, FM_EIO if it fails. */
 int fm_workdir_run(char *const argv[], double *seconds, struct fm_err *err);
 

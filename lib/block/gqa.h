@@ -55,7 +55,7 @@ struct fm_gqa_options {
     const char *qk_norm_key; /* key in config.json that must be true for the norm to exist; NULL:
                                 it always exists */
     struct fm_rope_options rope;
-    const struct fm_rope_options *window_rope; /* of layers with a window; NULL: as the others */
+    const struct fm_rope_options *window_rope; /* for layers with a window; NULL: `rope` */
 };
 
 /* Values read from config.json. */
@@ -66,8 +66,8 @@ struct fm_gqa {
     int window_groups, full_groups; /* key heads of layers with a window, and without; 0: config->G
                                        in both */
     int D;                          /* width of a head's values; 0: config->C */
-    float scale;                    /* factor of values; 0: 1 */
-    double divisor;                 /* of scores; 0: sqrt(config->C) */
+    float scale;                    /* values are multiplied by it; 0: 1 */
+    double divisor;                 /* scores are divided by it; 0: sqrt(config->C) */
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */
     bool gated, gate_apart, gate_heads;

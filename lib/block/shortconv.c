@@ -4,7 +4,8 @@
  *
  *     [b c u] = W_in x,  y = W_out (c * conv(b * u))
  *
- * A layer is one or the other; layers with attention use gqa, with the family's options.
+ * A layer has either a convolution or attention; attention is that of gqa, with the family's
+ * options.
  */
 #include "lib/block/shortconv.h"
 

@@ -1,5 +1,5 @@
 /*
- * Attention block "shortconv", of LFM2: gated short convolutions in most layers and grouped-query
+ * Attention block "shortconv", for LFM2: gated short convolutions in most layers and grouped-query
  * attention in the others.  Tensors have the names of transformers.
  */
 #ifndef FM_SHORTCONV_H
@@ -15,13 +15,13 @@ struct fm_shortconv_options {
 
 /* Values read from config.json; struct fm_gqa has those of the layers with attention. */
 struct fm_shortconv {
-    uint64_t conv[FM_LAYERS_MAX / 64]; /* bit l: layer l is a convolution */
+    uint64_t conv[FM_LAYERS_MAX / 64]; /* bit l: layer l has a convolution */
     int W;                             /* width of the convolution, in tokens */
 };
 
 extern const struct fm_attention fm_shortconv;
 
-/* Whether layer l is a convolution; false if the model has another attention block. */
+/* Whether layer l has a convolution; false if the model has another attention block. */
 static inline bool fm_shortconv_layer(const struct fm_config *config, int l)
 {
     return config->attention == &fm_shortconv && config->shortconv->conv[l / 64] >> l % 64 & 1;
@@ -29,7 +29,7 @@ static inline bool fm_shortconv_layer(const struct fm_config *config, int l)
 
 enum { FM_SHORTCONV_FULL = FM_OWN << 8, FM_SHORTCONV_CONV = FM_OWN << 9 };
 
-/* Letters: those of gqa, n = 3 H, w = W. */
+/* Letters of shapes: those of gqa, and n = 3 H, w = W. */
 /* clang-format off */
 #define FM_SHORTCONV_WEIGHT(n, part, f, shape, when)                                               \
     {FM_SAME(n), part,                                                                             \

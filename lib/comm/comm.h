@@ -86,7 +86,8 @@ int fm_comm_least(struct fm_comm *comm, int *value, struct fm_err *err);
 /* Broadcast: data becomes rank 0's. */
 int fm_comm_tell(struct fm_comm *comm, void *data, size_t bytes, struct fm_err *err);
 
-/* Gather: all (size of them) becomes every rank's `mine`; in a single process, mine. */
+/* All-gather: `all` gets every rank's `mine` (`bytes` each), in order of rank; in a single process
+ * only its own. */
 int fm_comm_collect(struct fm_comm *comm, void *all, const void *mine, size_t bytes,
                     struct fm_err *err);
 

@@ -27,8 +27,8 @@ struct fm_calib_files {
     uint64_t stride[FM_INPUTS_MAX]; /* tokens from one sequence to the next */
     int count;
     uint32_t V;
-    uint8_t *input; /* (count): input of a sequence, and its index there; NULL: 0 and i */
-    uint32_t *place;
+    uint8_t *input;  /* (sequences): the input of sequence i; NULL: input 0 */
+    uint32_t *place; /* (sequences): its index in that input; NULL: i */
 };
 
 /* State while inputs are opened. */

@@ -71,9 +71,9 @@ uint64_t fm_runtimes_card_space(uint64_t card);
 int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, uint64_t tokens);
 
 /*
- * Servers run a modelling file in their Transformers backends, which have their own attention.
- * What those of vLLM 0.32 and SGLang 0.5.23 do that this model's attention cannot run with, for
- * model cards ("have no linear attention"); NULL if they run it.
+ * Servers run a modelling file in their Transformers backends, which have their own attention.  The
+ * reason why those of vLLM 0.32 and SGLang 0.5.23 cannot run this model's attention, for model
+ * cards ("have no linear attention"); NULL if they can.
  */
 const char *fm_runtimes_lacking(const struct fm_config *config);
 

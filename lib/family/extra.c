@@ -1,7 +1,7 @@
 /*
- * The name of a tensor decides whether it is extra, and the mark confirms that its layer is: if
- * num_hidden_layers in a config.json was reduced, the last decoder layers must not be taken for
- * extra ones and left out of the ranking.
+ * A tensor's name decides whether it is extra.  The mark, a tensor that only extra layers have,
+ * confirms it for the whole layer: if num_hidden_layers in config.json was reduced, the last
+ * decoder layers would otherwise be taken for extra ones and not be ranked.
  */
 #include "lib/family/extra.h"
 

@@ -1,9 +1,9 @@
 /*
  * Tensors of a checkpoint that belong to no decoder layer: layers for multi-token prediction, which
  * predict the token after the next one, and parts of a multimodal model that text does not use.  No
- * tool computes with them, so they are not ranked, masked or trained, and no loss includes theirs.
- * A bundle keeps them byte for byte as they are stored; exports leave them out unless --keep-extra
- * is given.
+ * tool computes with them, so they are not ranked, masked or trained, and do not contribute to any
+ * loss.  A bundle keeps them byte for byte as they are stored; exports leave them out unless
+ * --keep-extra is given.
  *
  * A family defines their names; a tensor is extra by its name only, whatever number of layers
  * config.json has.  Sparse indexers are refused, except in families whose attention is the same
@@ -29,9 +29,9 @@ struct fm_extra_form {
                                 the number is the index of the name in this list */
     const char *mark; /* the tensor that every such layer has and no decoder layer has; NULL: names
                          suffice */
-    bool behind;      /* numbers continue from num_hidden_layers; else they start at 0 */
+    bool behind;      /* layer numbers continue from num_hidden_layers; else they start at 0 */
     const char *const
-        *count;       /* keys of config.json with their number, the usual one first; NULL: none */
+        *count; /* keys of config.json that give their number, the usual one first; NULL: none */
     const char *flag; /* key that says whether there are any; NULL: none */
 };
 
@@ -76,10 +76,11 @@ int fm_extra_layers(const struct fm_extra *extra);
 /* Index, from 0, of the layer with that number in names; -1 if there can be no such layer. */
 int fm_extra_index(const struct fm_config *config, int64_t number);
 
-/* Whether they are distinguished by names, and so may be parts other than layers. */
+/* Whether they are identified by prefixes of names instead of layer numbers, so that some may not
+ * be layers. */
 bool fm_extra_named(const struct fm_extra *extra);
 
-/* "46", "61, 62": their numbers; "mtp., model.visual.": the prefixes of their names. */
+/* Write their numbers ("46", "61, 62") or the prefixes of their names ("mtp., model.visual."). */
 #define FM_EXTRA_TEXT 128
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
 

@@ -3,8 +3,9 @@
  * of its tensors in each kind of directory, and its blocks (lib/block/block.h).  A family is one
  * file in lib/family/models and one row of the list below; families.c describes how to add one.
  *
- * In reading order beside these: parse.c (config.json to sizes), decoder.h (names that nearly all
- * families share) and weights.c (the tables), extra (tensors outside the decoder layers).
+ * In reading order after this header and families.c: parse.c (config.json to sizes), decoder.h
+ * (names that nearly all families share) and weights.c (the tables), extra (tensors outside the
+ * decoder layers).
  */
 #ifndef FM_FAMILY_H
 #define FM_FAMILY_H
@@ -56,16 +57,17 @@ struct fm_model_family {
     const char *eps_key;   /* its key; NULL: rms_norm_eps */
     int positions;
     const struct fm_keys_only *only; /* keys of config.json that must have one value; NULL: none */
-    const char *needed; /* keys that config.json must have, "one two", because transformers would
+    const char *needed; /* keys that config.json must have ("one two"), because transformers would
                            use its own defaults if they are missing or null; NULL: none */
-    const char *keys;   /* keys of config.json, "one two", that its class in transformers, servers'
-                           code and published checkpoints have, in addition to those of every family
-                           (fm_families_knows) and those in the other fields of this row */
+    const char *keys;   /* keys of config.json ("one two") that its class in transformers,
+                           servers' code and published checkpoints have, in addition to those of every
+                           family (fm_families_knows) and those in the other fields of this row */
     const struct fm_weight *weight;    /* table of its tensors; ends with a row without names */
     const struct fm_extra_form *extra; /* tensors outside the decoder layers; NULL: none */
 };
 
-/* The list: a row for each family, fm_NAME of its file.  Messages list them in this order. */
+/* The list of families: one row each, for the struct fm_NAME in the family's file.  Messages list
+ * them in this order. */
 /* clang-format off */
 #define FM_FAMILY_ROWS(ROW) \
     ROW(mixtral)            \
@@ -117,7 +119,7 @@ bool fm_families_fused(const struct fm_model_family *family);
  * neither numbers of a supported dtype nor in a supported storage: GPTQ, AWQ and the like.
  */
 int fm_families_storage(struct fm_config *config, const cJSON *json, struct fm_err *err);
-/* "mixtral, qwen2_moe": all families. */
+/* Write the names of all families: "mixtral, qwen2_moe, ...". */
 void fm_families_list(char *text, size_t size);
 
 /*
@@ -157,8 +159,8 @@ bool fm_weights_exists(const struct fm_config *config, const struct fm_weight *w
 /* Whether the routers of this model add a bias to their logits. */
 bool fm_weights_biased_router(const struct fm_config *config);
 
-/* The row whose tensor has that name under that naming, with its layer and expert (-1 if it has
- * none), both within the model; NULL if the model has no such tensor. */
+/* The row of the tensor `name` under that naming scheme, with its layer and expert (-1 if it has
+ * none), both in the model's range; NULL if the model has no such tensor. */
 const struct fm_weight *fm_weights_find(const struct fm_config *config, enum fm_naming naming,
                                         const char *name, int *l, int *e);
 
@@ -166,9 +168,9 @@ const struct fm_weight *fm_weights_find(const struct fm_config *config, enum fm_
  * have (experts.8 of 8, layers.-1, experts.007), so that config and weights do not match. */
 bool fm_weights_is_stray(const struct fm_config *config, const char *name);
 
-/* For a tensor that is in no table: whether the family has it, but by config.json layer *l of this
- * model does not (a shared expert with n_shared_experts 0), so that config and weights do not
- * match. */
+/* For a tensor that is in no table: whether the family has such a tensor, but according to
+ * config.json layer *l of this model does not (a shared expert with n_shared_experts 0), so that
+ * config and weights do not match. */
 bool fm_weights_is_off(const struct fm_config *config, const char *name, int *l);
 
 /* For a family whose checkpoints have experts either separate or fused: the name of a tensor that
@@ -189,7 +191,7 @@ bool fm_weights_is_carried(const struct fm_weight *w);
 /* Whether the tensor holds channels of experts: of one, or of all of a layer. */
 bool fm_weights_is_expert(const struct fm_weight *w);
 
-/* Whether the row has a tensor for each expert under that naming, if it has any. */
+/* Whether the tensors of the row, if that naming scheme has them, are one for each expert. */
 bool fm_weights_per_expert(const struct fm_weight *w, enum fm_naming naming);
 
 /* Set the shape of the row's tensor in layer l, whose experts have `channels` caps in total; return

@@ -226,8 +226,8 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc;
 }
 
-/* Compare the schemes of a weight's experts in layer l with the layer's; its first weight sets it.
- */
+/* Compare the schemes of one weight's experts in layer l with *layer, which the layer's first
+ * weight sets. */
 static void compare_experts(struct fm_config *c, struct fm_scheme *layer, bool *seen,
                             const struct fm_weight *w, int l)
 {

@@ -34,12 +34,11 @@ struct fm_forecast {
     int threads;                  /* number of threads of the probe */
     double rate_least, rate_most; /* FLOP/s of all threads; slices of the probe differ */
     double seconds_least, seconds_most;
-    int ranks; /* number of ranks; in the most expensive kind of sweep only `working` of them may
-                  have work */
-    int working;
+    int ranks;
+    int working;                      /* ranks that have work in the most expensive kind of sweep */
     struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 if
                                          there is none */
-    double halved_seconds;            /* and its largest time */
+    double halved_seconds;            /* upper bound of its time, as seconds_most */
 };
 
 struct fm_estimate {
@@ -72,7 +71,7 @@ struct fm_estimate {
     } kind[FM_ESTIMATE_KINDS]; /* kinds of sweeps; leaves: how many ranks can share one */
     int kinds;
     struct fm_estimate_change
-        change[FM_ESTIMATE_CHANGES]; /* to the options, the least harmful first */
+        change[FM_ESTIMATE_CHANGES]; /* suggested options, the least harmful first */
     int changes;
     struct fm_forecast forecast;                     /* for a --dry-run */
     struct fm_estimate_file carried[FM_CARRIED_MAX]; /* for the first stage */
@@ -95,7 +94,7 @@ struct fm_estimate_sweep {
 /* Bytes of the copy of a layer's experts in a sweep with an adapter merged. */
 uint64_t fm_estimate_merged(const struct fm_config *config);
 
-/* Bytes of a process that computes with the model beside its data. */
+/* Bytes of a process that computes with the model, excluding weights and scratch. */
 uint64_t fm_estimate_process(const struct fm_model *model);
 
 /*
@@ -115,15 +114,16 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory);
 
 /*
- * Set *estimate to what `make` says of a run within `memory` bytes.  If that is more, the models of
- * the run (their list ends with NULL) keep fewer layers.  Call it before they read weights.
+ * Set *estimate to what `make` computes for a run within `memory` bytes.  If that needs more, the
+ * models of the run (their list ends with NULL) keep fewer layers.  Call it before they read
+ * weights.
  */
 typedef void fm_estimate_maker(struct fm_estimate *estimate, void *self, uint64_t memory);
 void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model, uint64_t memory,
                      fm_estimate_maker *make, void *self);
 
-/* FM_EUSAGE if the run cannot stay within its limit of memory; only a warning if that is not firm
- * (lib/run/machine.h). */
+/* FM_EUSAGE if the run cannot stay within its limit of memory; only a warning if that limit is not
+ * firm (lib/run/machine.h). */
 int fm_estimate_fits(const struct fm_estimate *estimate, const struct fm_run_options *run,
                      struct fm_err *err);
 

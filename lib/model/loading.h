@@ -40,7 +40,7 @@ struct fm_layer_slot {
     int l; /* resident layer, -1: none */
     char *block;
     struct fm_out mlp_gate_up, mlp_down, gate_up, down; /* pointers into the layer, to fill it */
-    int64_t *row0;                                      /* (E), like cap; both are the layer's */
+    int64_t *row0;                                      /* (E), as is cap; `layer` points to both */
     int *cap;
     struct fm_layer layer;
 };

@@ -199,7 +199,7 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
     const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
     const int32_t *order =
         p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
-    size_t row = w->bytes / (size_t)part->rows; /* for a cut of one row of every channel */
+    size_t row = w->bytes / (size_t)part->rows; /* bytes of a cut with one row for every channel */
     int rc = FM_OK;
     for (int i = 0; i < p->cp.tensors && !rc; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];

@@ -26,11 +26,11 @@ struct fm_bom_options {
 };
 
 struct fm_bom_report {
-    char *path;         /* path of the bill; free() it */
-    char parent[256];   /* ORG/NAME: where run->inputs.model is a snapshot in a Hugging Face cache
-                           its name; else options->base_model, else what the export or the
-                           checkpoint's config.json says, else "unknown" */
-    char revision[128]; /* of such a snapshot; "" if unknown */
+    char *path;       /* path of the bill; free() it */
+    char parent[256]; /* ORG/NAME: the name of run->inputs.model if that is a snapshot in a Hugging
+                         Face cache; else options->base_model, else what the export or the
+                         checkpoint's config.json says, else "unknown" */
+    char revision[128];    /* of such a snapshot; "" if unknown */
     uint64_t files, bytes; /* number read */
     double seconds;
 };

@@ -35,12 +35,12 @@ struct fm_verifier {
     bool differs;           /* bytes differ from a checksum */
     bool malformed;         /* checksums match, but the content is invalid */
     int machine;            /* FM_EIO or FM_ENOMEM if an item could not be checked; else 0 */
-    struct fm_err lost;     /* no memory for a finding */
+    struct fm_err lost;     /* the error if there was no memory for a finding */
     struct fm_spool *spool; /* source of scans, in order of the bytes; NULL: they read files */
     /* Of an export, for the check of its function: the (M, E) widths that it computes with;
      * owned. */
     uint32_t *served;
-    bool all_resident; /* it has every channel, and `served` is the member to start with */
+    bool all_resident; /* the export has every channel, and `served` is the member it starts with */
     bool rest_decoded; /* experts are codes; all other codes are decoded and rounded */
 };
 
@@ -68,11 +68,11 @@ enum fm_scan_fault {
 };
 
 /*
- * Read [at, at + size) of a file once, in pieces that fit the cache, and do with each piece what is
- * asked: add it to `whole` (not NULL), look for values that are not finite, and compare spans with
- * their digests.  Spans are contiguous and end at `size`; span i has bound[i % bounds + 1] -
- * bound[i % bounds] channels in groups of unit_bytes each, the order of the segments of one expert
- * after another.
+ * Read [at, at + size) of a file once, in pieces that fit the cache.  As requested, add each piece
+ * to `whole` (if not NULL), look for values that are not finite, and compare spans with their
+ * digests.  Spans are contiguous and end at `size`; span i has bound[i % bounds + 1] - bound[i %
+ * bounds] channels in groups of unit_bytes each, the order of the segments of one expert after
+ * another.
  */
 struct fm_scan {
     const struct fm_file *file;

@@ -218,7 +218,7 @@ int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_opt
 }
 
 /* fm-pack --force renames a new export over an old one and removes the files of the old one.
- * Findings from that moment concern neither. */
+ * Findings made in between are valid for neither. */
 static int check_in_place(struct fm_verifier *v, int rc, struct fm_err *err)
 {
     struct fm_err replaced = {0};

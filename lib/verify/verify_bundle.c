@@ -80,7 +80,8 @@ static int compare_offsets(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* The shape that the model requires of a layer's tensor, or a finding. */
+/* Find the tensor among those of the layer, and set p->part.  False, with a finding, if its name,
+ * shape or type is not what the model requires. */
 static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const struct fm_tensor *t)
 {
     char name[FM_VOLUMES_NAME_BYTES];

@@ -89,8 +89,8 @@ static void compare(struct job *j, const float *have, const float *want)
                          have[worst], want[worst], LOGPROB_LIMIT);
 }
 
-/* FM_EUSAGE if comparing the models takes too much memory; if need be, none of their layers stays.
- */
+/* FM_EUSAGE if comparing the models takes too much memory even if none of their layers stays in
+ * it. */
 static int check_memory(const struct job *j, struct fm_model *have, struct fm_model *want,
                         const struct fm_adapter *adapter, struct fm_err *err)
 {

@@ -48,8 +48,8 @@ struct fm_verify_job {
     int units;
 };
 
-/* Read it; FM_EFORMAT if it is not one of ours.  Its other keys are checked with the texts.
- * Release in any case. */
+/* Read fm-export.json; FM_EFORMAT if fm-pack did not write it.  Its other keys are checked with the
+ * texts. Release in any case. */
 int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
 void fm_verify_claim_release(struct fm_verify_claim *claim);
 

@@ -1,7 +1,7 @@
 /*
- * The layers of DeepSeek's models and similar ones: some are dense, by a number or by a list; all
- * others have experts, and in addition one MLP that every token goes through, as wide as several
- * experts.
+ * The layers of DeepSeek's models and similar ones: some are dense, as a number or a list in
+ * config.json says; all others have experts and a shared expert, an MLP as wide as several experts
+ * that every token passes through.
  */
 #include "lib/family/models/deepseek.h"
 

@@ -1,5 +1,5 @@
-/* DeepSeek-V2, V2-Lite and Coder-V2-Lite: latent attention, probabilities as weights; if
- * topk_method says so, the groups with the best experts. */
+/* DeepSeek-V2, V2-Lite and Coder-V2-Lite: latent attention; router probabilities as weights;
+ * experts from the groups with the best ones, if topk_method requires that. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"

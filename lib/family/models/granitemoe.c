@@ -1,8 +1,8 @@
 /*
- * Granite 3 without Mamba layers (GraniteMoe): Mixtral's layers with four factors, of embeddings,
- * of scores, of what attention and experts add, and of logits; experts fused, gate before up.
- * GraniteMoeShared adds a shared expert, whose gate and up are fused as well.  Source:
- * transformers' modular_granitemoe.py, modular_granitemoeshared.py.
+ * Granite 3 without Mamba layers (GraniteMoe): Mixtral's layers with four scaling factors: of the
+ * embeddings, of attention scores, of the outputs of attention and experts, and of logits; experts
+ * are fused, with gate rows before up rows.  GraniteMoeShared adds a shared expert, whose gate and
+ * up are fused as well.  Source: transformers' modular_granitemoe.py, modular_granitemoeshared.py.
  */
 #include <float.h>
 
@@ -68,7 +68,7 @@ static int read_shared_layers(struct fm_config *c, const struct fm_keys *keys, s
     return rc;
 }
 
-/* The factor of scores itself, where other families have the root of the heads' width. */
+/* Read the factor of attention scores; other families derive it from the width of the heads. */
 static int read_scores(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     double factor;

@@ -1,7 +1,7 @@
 /*
  * Laguna: DeepSeek-V3's experts without groups, and a shared expert whose width has its own key;
  * grouped attention with norms of every head of q and k, a gate for each head, and in each layer
- * its own number of query heads; layers with a sliding window have another rotation than the
+ * its own number of query heads; layers with a sliding window have a different rotation from the
  * others.  Source: transformers' modular_laguna.py.
  */
 #include "lib/block/gqa.h"
@@ -132,8 +132,8 @@ const struct fm_model_family fm_laguna = {
     .eps = 1e-6,
     .positions = 131072,
     .only = only,
-    .needed = "head_dim num_key_value_heads shared_expert_intermediate_size", /* 128, 8, 512 in
-                                                                                 transformers */
+    .needed = "head_dim num_key_value_heads shared_expert_intermediate_size", /* defaults: 128, 8
+                                                                                 and 512 */
     .keys = "first_k_dense_replace gating gating_types mlp_layer_types mlp_only_layers "
             "moe_layer_freq moe_routed_scaling_factor num_attention_heads_per_layer scoring_func "
             "shared_expert_intermediate_size swa_rope_parameters",

@@ -1,7 +1,8 @@
 /*
  * LFM2-MoE: gated short convolutions in most layers, attention with norms of q and k in the others;
- * experts of DeepSeek-V3 without groups and without a shared one, dense layers first; names of its
- * own for nearly everything.  Source: transformers' modular_lfm2_moe.py.
+ * DeepSeek-V3's experts without groups and without a shared expert; the first layers are dense;
+ * nearly all tensors have names that only this family uses.  Source: transformers'
+ * modular_lfm2_moe.py.
  */
 #include "lib/block/norm.h"
 #include "lib/block/shortconv.h"
@@ -61,7 +62,8 @@ const struct fm_model_family fm_lfm2_moe = {
     .eps_key = "norm_eps",
     .positions = 128000,
     .only = only,
-    .needed = "layer_types num_key_value_heads", /* the class has no default of the first, and 8 */
+    .needed = "layer_types num_key_value_heads", /* transformers has no default of the first; that
+                                                    of the second is 8 */
     .keys =
         "block_use_init_xavier conv_L_cache conv_dim conv_dim_out conv_use_xavier_init norm_eps "
         "num_dense_layers routed_scaling_factor theta tie_embedding use_pos_enc",

@@ -2,9 +2,8 @@
  * MiMo-V2-Flash: DeepSeek-V3's experts without a shared one; grouped attention whose layers with a
  * sliding window have twice the key heads, a rotation of their own and sinks; values narrower than
  * keys and multiplied by a factor.  The published config.json has keys of its own, of which
- * transformers reads only sliding_window_size; the values of the others are its defaults, whatever
- * the file says, so that other values are refused.  Source: transformers'
- * modular_mimo_v2_flash.py.
+ * transformers reads only sliding_window_size; for the others it uses its defaults whatever the
+ * file says, so other values are refused.  Source: transformers' modular_mimo_v2_flash.py.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"

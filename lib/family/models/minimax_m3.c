@@ -4,8 +4,8 @@
  * experts, shared expert and dense layers; norms that multiply by 1 + w.
  *
  * The published checkpoint is multimodal and has every matrix separately; transformers' text class
- * saves other names and fused matrices (wrapper_form of lib/family/family.h).  Its config.json has
- * keys of its own, too, which must say the same as transformers' if both are there.  Source:
+ * saves other names and fused matrices (wrapper_form of lib/family/family.h).  Its config.json also
+ * has keys of its own, which must agree with those of transformers if both are present.  Source:
  * transformers' modular_minimax_m3_vl.py.
  */
 #include <string.h>
@@ -65,7 +65,7 @@ static const struct fm_weight weights[] = {
 /* Which layers a list marks: by the string `on` (all others are `off`), or by 1 and 0. */
 struct marks {
     const char *key, *on, *off;
-    bool said; /* the list is there */
+    bool said; /* the list is present */
     bool layer[FM_LAYERS_MAX];
 };
 
@@ -149,13 +149,13 @@ static int read_size(int *size, const cJSON *json, const char *key, const cJSON 
                          own, other);
 }
 
-/* What transformers does not read of sparse_attention_config. */
+/* Keys of sparse_attention_config that transformers does not read. */
 static const struct fm_keys_only only_sparse[] = {{"use_sparse_attention", "true"},
                                                   {"sparse_score_type", "'max'"},
                                                   {"sparse_init_block", "0"},
                                                   {NULL, NULL}};
 
-/* Refuse a branch of values in the indexer, which is on in layers with 0 in this list. */
+/* Refuse indexers with a branch of values, which layers with 0 in this list have. */
 static int check_values(const struct marks *indexed, const cJSON *sparse, int L, struct fm_err *err)
 {
     struct marks off = {.key = "sparse_disable_index_value"};
@@ -193,7 +193,7 @@ static int read_sizes(struct fm_config *c, const cJSON *json, const cJSON *spars
     return FM_OK;
 }
 
-/* rotary_dim is not what transformers rotates: partial_rotary_factor is. */
+/* transformers reads partial_rotary_factor and not rotary_dim, so the two must agree. */
 static int check_rotation(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     int dims = c->gqa->rope.R;
@@ -274,7 +274,7 @@ const struct fm_model_family fm_minimax_m3 = {
     .eps = 1e-6,
     .positions = 524288,
     .only = only,
-    .needed = "head_dim num_key_value_heads", /* 128, 4 */
+    .needed = "head_dim num_key_value_heads", /* transformers' defaults are 128 and 4 */
     .keys = "dense_intermediate_size index_block_size index_head_dim index_local_blocks "
             "index_n_heads index_topk_blocks mlp_layer_types moe_layer_freq num_mtp_modules "
             "num_nextn_predict_layers rotary_dim routed_scaling_factor router_jitter_noise "
