@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from client import MARK
@@ -343,8 +344,8 @@ KNOWN = {
     *(("ernie4_5_moe", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "sglang") for row in STOCK),  # its norm of q and k requires a GPU
-    # vLLM's rotation kernel for CPUs is wrong for partly rotated heads without scaling.  SGLang has no
-    # latent attention on a CPU, neither in its own code nor in its Transformers backend.
+    # vLLM's rotation kernel for CPUs is wrong if q and k have three dimensions.  SGLang has no latent
+    # attention on a CPU, neither in its own code nor in its Transformers backend.
     *(("glm4_moe_lite", row, "vllm") for row in STOCK),
     *((name, None, client) for name in LATENTS for client in CLIENTS[2:]),
     # SGLang's attention for CPUs has no sinks.  Its Transformers backend has none on any device, so our
@@ -360,7 +361,7 @@ KNOWN = {
     ("laguna", None, "vllm"),  # its sigmoid router, and query heads that differ between layers
     *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),
     *(("minimax_m3_vl_text", row, "sglang") for row in STOCK),
-    # vLLM's own LFM2 code gives other values on a CPU, and SGLang's requires a kernel that its CPU build
+    # vLLM's own LFM2 code uses that rotation kernel, and SGLang's requires a kernel that its CPU build
     # lacks.  The Transformers backends have no short convolutions, so the modelling file refuses to run.
     ("lfm2_moe", None, "vllm"),
     ("lfm2_moe", None, "sglang"),
@@ -400,6 +401,10 @@ def make_model(name, folder):
         if key.endswith("router.gate.weight"):  # zero, as transformers makes Trinity's
             torch.nn.init.normal_(value, std=SIZES["initializer_range"])
     model.to(torch.bfloat16).save_pretrained(folder)
+    if name == "axk1":  # as published: a norm after the dense MLP, which vLLM reads and nothing applies
+        file = folder / "model.safetensors"
+        norm = {"model.layers.0.post_mlp_layernorm.weight": torch.ones(SIZES["hidden_size"]).bfloat16()}
+        save_file(load_file(file) | norm, file, {"format": "pt"})
     file = folder / "config.json"  # the name that the hub's checkpoint has, and servers know
     file.write_text(file.read_text().replace('"PhimoeFor', '"PhiMoEFor'))
 
