@@ -1,7 +1,7 @@
 /*
  * The reader accepts only the header forms that the writer makes.  Every field of a header is
- * checked and every other form is refused, so two tar readers cannot see different members in an
- * accepted archive.
+ * checked and every other form is refused, so all tar readers see the same members in an accepted
+ * archive.
  */
 #include "formats/bundle/archive.h"
 

@@ -37,7 +37,7 @@
  *      or where the file of slot i ends.  The data of an aligned slot begins at a multiple of
  *      FM_BUNDLE_ALIGN in its file.
  *   3. The manifest has exactly slot[0].size bytes whenever it is printed, with digests or zeros:
- *      only then the offsets that it states are true.
+ *      only then are the offsets that it states true.
  *   4. Pipe: bytes are written in ascending order without a gap.  Slots before `next` are written
  *      whole, and slot `next`, if it is appended to, up to `filled`.
  *   5. File: slots may be filled in any order, each from its first byte to its last.  When all are

@@ -26,7 +26,7 @@ struct span {
 struct object {
     size_t first, first_end; /* white space in front of the first key */
     size_t last;             /* end of the last value */
-    bool empty;              /* no key is left */
+    bool empty;              /* no member is left */
     struct span *span;       /* place of each edit */
 };
 
@@ -190,9 +190,9 @@ static int prune_array(struct pruning *p, int depth, struct fm_err *err)
 static int prune_object(struct pruning *p, int depth, struct fm_err *err)
 {
     char name[KEY_BYTES_MAX];
-    size_t begin = (size_t)(p->j.at - p->text); /* start of the text that would be removed with
-                                                   the next member */
-    bool none = true, more;                     /* no member is kept so far */
+    /* Start of the text to remove if the next member is removed. */
+    size_t begin = (size_t)(p->j.at - p->text);
+    bool none = true, more; /* no member is kept so far */
     if (fm_json_accept(&p->j, '}'))
         return FM_OK;
     do {

@@ -1,5 +1,5 @@
-/* Nothing is converted on disk: names and shapes change in the index of each shard, and
- * fm_tensor_read transposes what is read. */
+/* No file is converted: names and shapes change in the index of each shard, and fm_tensor_read
+ * transposes the data that it reads. */
 #include "formats/tensor/gptq.h"
 
 #include <stdio.h>

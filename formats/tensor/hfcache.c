@@ -1,5 +1,5 @@
 /*
- * People know a model by its name on the hub, and `hf download` puts its files here:
+ * Users refer to a model by its name on the hub, and `hf download` puts its files here:
  *
  *     ROOT/models--ORG--NAME/refs/main            the revision that is current, as text
  *     ROOT/models--ORG--NAME/snapshots/REVISION   links to the files, a checkpoint directory

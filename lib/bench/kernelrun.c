@@ -47,7 +47,7 @@ static void run_product(void *arg, int i)
         return;
     struct fm_mark mark = fm_scratch_mark();
     float *out = fm_scratch((size_t)n * (size_t)cols * sizeof *out);
-    /* Any (n, I) numbers do as inputs of the second product. */
+    /* Any (n, I) numbers can be inputs of the second product. */
     const char *inner = (char *)c->sums;
     const char *weights = (p->down ? c->down : c->gate_up) +
                           (p->down ? (size_t)c->row0[e] * (size_t)H + (size_t)at

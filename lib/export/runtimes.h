@@ -82,9 +82,9 @@ const char *fm_runtimes_lacking(const struct fm_config *config);
 const char *fm_runtimes_no_vllm(const struct fm_config *config, bool code);
 const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 
-/* True if SGLang needs the suite's package fm_sglang for it: for the experts of that layout, for
- * a bias of the head, or with our modelling file for attention with sinks, windows or other query
- * heads in some layers. */
+/* True if SGLang needs the suite's package fm_sglang for the export: for the experts of that
+ * layout, for a bias of the head, or with our modelling file for attention with sinks, windows or
+ * other query heads in some layers. */
 bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout *layout);
 
 /* The architecture name that servers use for the family, if transformers 5 saves class_name

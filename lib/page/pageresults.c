@@ -151,7 +151,7 @@ static int add_point(const struct reading *r, const char *name, const char *role
     return add_halves(r, point, quality);
 }
 
-/* The n for which every n-th row of an array is kept. */
+/* Every n-th row of an array is kept; return n. */
 static int stride_of(const cJSON *rows)
 {
     return (cJSON_GetArraySize(rows) + POINTS_MAX - 1) / POINTS_MAX;

@@ -23,7 +23,7 @@ static void add_letter(struct fm_text *t, int action)
     fm_text_add(t, &c, 1);
 }
 
-/* before NULL: the full mask. */
+/* Append a mask as its difference from `before`; NULL means the full mask. */
 static void add_difference(struct fm_text *t, const struct fm_actions *actions,
                            const uint32_t *before, const uint32_t *widths, size_t experts)
 {

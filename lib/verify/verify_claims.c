@@ -1,7 +1,7 @@
 /*
- * Statements that a manifest makes twice.  The history of a stream is written by its tools and
- * cannot be computed again from its members; but if it repeats the value of another key or member,
- * the two must agree.
+ * Facts that a manifest states twice.  The history of a stream is written by its tools and cannot
+ * be computed again from its members; but if it repeats the value of another key or member, the two
+ * must agree.
  */
 #include "lib/verify/verify_contents.h"
 

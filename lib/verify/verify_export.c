@@ -189,8 +189,8 @@ static bool is_file(const void *self, const char *name)
     return false;
 }
 
-/* Files that are not compared: what the hub and its client put beside a repository's files,
- * results of benchmarks, and what lib/publish adds to an export. */
+/* Files that are not compared: those that the hub and its client put beside a repository's files,
+ * results of benchmarks, and those that lib/publish adds to an export. */
 static const char *const hubs[] = {".cache",         ".eval_results", ".git",
                                    ".gitattributes", FM_OMS_NAME,     FM_EXPORT_BOM};
 #define HUBS (sizeof hubs / sizeof *hubs)
