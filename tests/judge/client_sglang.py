@@ -62,8 +62,9 @@ def budget_tensors(path, budget):
     shares = config["fm_budgets"]
     index = min(range(len(shares)), key=lambda b: abs(shares[b] - budget))
     layers = [i for i, row in enumerate(config["fm_widths"]) if row]
+    block = "block_sparse_moe" if config["model_type"].startswith("fm_granite") else "mlp"
     return [
-        (f"model.layers.{i}.mlp.experts.budget", torch.tensor([float(index)])) for i in layers
+        (f"model.layers.{i}.{block}.experts.budget", torch.tensor([float(index)])) for i in layers
     ]
 
 
