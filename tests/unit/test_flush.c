@@ -202,7 +202,7 @@ TEST(what_replaced_a_file_stays)
     assert_int_equal(put_file(scratch("stays/one"), false, "old"), FM_OK);
     fsync_fails = 2;
     assert_int_equal(put_file(scratch("stays/one"), true, "new"), FM_EIO);
-    assert_non_null(strstr(failure.text, "is whole and stays"));
+    assert_non_null(strstr(failure.text, "is complete and is kept"));
     assert_contents(scratch("stays/one"), "new");
     assert_int_equal(scratch_entries(scratch("stays")), 1);
 }
@@ -233,7 +233,7 @@ TEST(what_replaced_parts_stays)
     assert_int_equal(scratch_entries(scratch("parts")), 0);
     put_parts("old", false, 0, FM_OK);
     put_parts("new", true, 2, FM_EIO);
-    assert_non_null(strstr(failure.text, "is whole and stays"));
+    assert_non_null(strstr(failure.text, "is complete and is kept"));
     assert_contents(scratch("parts/first"), "new");
     assert_contents(scratch("parts/second"), "new");
     assert_int_equal(scratch_entries(scratch("parts")), 2);
