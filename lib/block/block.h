@@ -77,7 +77,7 @@ struct fm_config {
     float residual_scale;       /* factor of the outputs of attention, and of experts and MLP
                                    together, before they are added; 1 if they are normalised */
     float logit_scale;          /* factor of the logits */
-    int T_exact;                /* longest sequence that is computed exactly as by the model */
+    int T_exact;                /* longest sequence for which results are exactly the model's */
     const char *exact;          /* the reason if T_exact is less than T_max, else NULL */
     unsigned output_norms;      /* bits of enum fm_output_norms */
     bool head_bias;             /* lm_head has a bias */
@@ -85,11 +85,11 @@ struct fm_config {
     bool fused;       /* experts are fused, in a family whose checkpoints have them either separate
                          or fused */
     int extra_layers; /* layers for multi-token prediction, from config.json */
-    const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are plain numbers */
+    const struct fm_storage *storage; /* lib/block/storage.h; NULL: weights are not quantised */
     int block_rows, block_columns;    /* size of a block that shares a scale */
-    /* The schemes of a checkpoint that stores some modules in another way than others; else NULL.
-     * Then `storage` and the block sizes above describe the experts.  Owned like the values of
-     * blocks below. */
+    /* The schemes of a checkpoint that stores modules in different ways; else NULL.  If set,
+     * `storage` and the block sizes above describe the experts.  Owned like the values of blocks
+     * below. */
     struct fm_schemes *schemes;
     bool mixed; /* experts' matrices in one layer have different schemes */
     /* Values that each block read from config.json; NULL: the model has no such block.  The block's
@@ -154,8 +154,9 @@ struct fm_attention {
      * block has no such tensors. */
     void (*order)(int32_t *order, const struct fm_config *config, const struct fm_weight *weight);
 
-    /* Number of rotary angles per position; and cos and sin of them for T positions, (T, angles)
-     * or, if layers differ in their rotation, one such table after another. */
+    /* `angles`: number of rotary angles per position.  `fill_angles`: their cos and sin for T
+     * positions, (T, angles); if layers differ in their rotation, several such tables, one after
+     * another. */
     int (*angles)(const struct fm_config *config);
     void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
 
@@ -168,7 +169,7 @@ struct fm_attention {
     void (*backward)(const struct fm_pass *pass, float *inner, float *dx, const float *dy);
 
     /* Operations for one token of layer l, forward, in sequences of T; the gradient at its input
-     * takes as many products again. */
+     * takes as many products. */
     struct fm_flops (*flops)(const struct fm_config *config, int l, int T);
     /* Floats per token that a forward and backward pass uses at once. */
     uint64_t (*scratch)(const struct fm_config *config);
@@ -183,11 +184,11 @@ struct fm_router {
     /* ids, weights (N, K), p from x (N, H). */
     void (*forward)(const struct fm_pass *pass, int32_t *ids, float *weights, float *p,
                     const float *x);
-    /* dx (N, H) and dlogits (N, E), the gradient at the logits, from dweights (N, K); the choice is
-     * constant. */
+    /* dx (N, H) and dlogits (N, E), the gradient at the logits, from dweights (N, K); the choice of
+     * experts is treated as constant. */
     void (*backward)(const struct fm_pass *pass, float *dx, float *dlogits, const float *dweights,
                      const int32_t *ids, const float *weights, const float *p);
-    /* Products for one token, forward; its gradient takes as many. */
+    /* Operations of the products for one token, forward; the gradient takes as many. */
     double (*flops)(const struct fm_config *config);
 };
 
@@ -196,7 +197,7 @@ struct fm_expert_rows {
     int e, n;                   /* the expert; its number of rows */
     int width, cap;             /* channels in use, channels in memory */
     struct fm_in gate_up, down; /* (r cap, H), (cap, H) */
-    const float *gate_up_bias;  /* (r cap); NULL if the form has no biases, as is the next */
+    const float *gate_up_bias;  /* (r cap); this and down_bias are NULL if the form has no biases */
     const float *down_bias;     /* (H) */
     struct fm_out h; /* (n, width): receives the input of down; NULL: it is kept in scratch */
 };
@@ -209,8 +210,8 @@ struct fm_expert_back {
     float *gu; /* r full wide: products of gate_up: those of the forward if `known`, else computed
                   by the backward */
     bool known;
-    struct fm_out h;   /* full wide: input of down, */
-    float *dh;         /* and the gradient at it before any mask */
+    struct fm_out h;   /* full wide: input of down */
+    float *dh;         /* full wide: gradient at h, before any mask */
     struct fm_out dgu; /* r width wide: the gradient at gu */
     float *dx;         /* H wide; NULL: neither dx nor dot is computed */
     float *dot;        /* (n): <dy, expert(x)> */

@@ -1,4 +1,4 @@
-/* The sizes of a model: release, and which layers have experts or another MLP. */
+/* The sizes of a model: release, which layers have experts, and the width of each layer's MLP. */
 #include <stdlib.h>
 
 #include "lib/block/block.h"

@@ -89,7 +89,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_deltanet_options *o = options;
-    int width = 0; /* read by gqa, which has another default */
+    int width = 0; /* read by gqa, which has a different default */
     c->deltanet = fm_alloc(1, sizeof *c->deltanet, "what attention reads of config.json", err);
     if (!c->deltanet)
         return err->code;
@@ -102,7 +102,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 
 /* ---- tensors ---- */
 
-/* Width of the convolution's input, and of values. */
+/* Width of the convolution's input, and width of values. */
 static int conv_width(const struct fm_deltanet *m)
 {
     return 2 * m->G * m->C + m->Q * m->D;
@@ -210,7 +210,7 @@ static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena
         fm_gqa.inner(c, l, N, count);
 }
 
-/* The weights of z and a, which in packed files are at the end of qkv and b. */
+/* The weights of z and of a, which in packed files follow those of qkv and of b. */
 static const void *weights_z(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = &p->layer->deltanet;
@@ -235,7 +235,7 @@ static void project(const struct fm_pass *p, float *y, const float *x, const voi
                  width);
 }
 
-/* dx (N, H) = dy W, or added to it. */
+/* dx (N, H) = dy W; with `add`, dx += dy W. */
 static void project_back(const struct fm_pass *p, float *dx, const float *dy, const void *w,
                          int width, bool add)
 {
@@ -348,8 +348,8 @@ static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T
 
 /* ---- cost ---- */
 
-/* Every matrix once; the convolution; each head uses its state four times: to read for k, to decay,
- * to add and to read for q. */
+/* One product with every matrix; the convolution; each head uses its state four times: to read for
+ * k, to decay, to add and to read for q. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     const struct fm_deltanet *m = c->deltanet;

@@ -12,22 +12,22 @@
 /* Options of a family. */
 struct fm_deltanet_options {
     struct fm_gqa_options full;
-    bool packed; /* q, k, v and z have one tensor, and so have b and a, key head by key head; else
-                    [q k v], z, b and a have one each */
+    bool packed; /* q, k, v and z are in one tensor, and b and a in another, key head by key head;
+                    else [q k v], z, b and a each have their own tensor */
 };
 
 /* Values read from config.json; struct fm_gqa has those of the layers with full attention. */
 struct fm_deltanet {
-    uint64_t linear[FM_LAYERS_MAX / 64]; /* bit l: layer l is a DeltaNet */
-    int G, Q;                            /* heads of queries and of keys; of values */
-    int C, D;                            /* widths of a head of queries and keys; of values */
-    int W;                               /* width of the convolution, in tokens */
+    uint64_t linear[FM_LAYERS_MAX / 64]; /* bit l: layer l is a DeltaNet layer */
+    int G, Q; /* number of heads: G of queries and of keys, Q of values */
+    int C, D; /* width of a head: C of queries and of keys, D of values */
+    int W;    /* width of the convolution, in tokens */
     bool packed;
 };
 
 extern const struct fm_attention fm_deltanet;
 
-/* Whether layer l is a DeltaNet; false if the model has another attention block. */
+/* Whether layer l is a DeltaNet layer; false if the model has another attention block. */
 static inline bool fm_deltanet_layer(const struct fm_config *config, int l)
 {
     return config->attention == &fm_deltanet && config->deltanet->linear[l / 64] >> l % 64 & 1;
@@ -40,8 +40,8 @@ enum {
     FM_DELTANET_APART = FM_OWN << 11
 };
 
-/* Letters: those of gqa and p = 2 Q C of the full layers; x = 2 G C + 2 Q D, c = 2 G C + Q D,
- * v = Q D, y = 2 Q, h = Q, d = D, w = W of the others. */
+/* Letters in shapes.  Layers with full attention: those of gqa, and p = 2 Q C.  DeltaNet layers: x
+ * = 2 G C + 2 Q D, c = 2 G C + Q D, v = Q D, y = 2 Q, h = Q, d = D, w = W. */
 /* clang-format off */
 #define FM_DELTANET_WEIGHT(n, part, f, shape, when)                                                \
     {FM_SAME(n), part,                                                                             \

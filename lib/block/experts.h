@@ -19,7 +19,8 @@
 #include "lib/block/block.h"
 
 struct fm_expert_cut {
-    enum fm_weight_part part; /* the part of the cut; for a part with one cut, that part */
+    enum fm_weight_part part; /* the part that consists of this cut alone, as FM_PART_GATE for the
+                                 first cut of FM_PART_GATE_THEN_UP */
     enum fm_weight_part of;   /* the part of the bundle: FM_PART_GATE_UP, DOWN_T or BIAS */
     int first, rows;          /* first row in a channel, and number of rows: 1, or all */
     bool columns;             /* stored as columns of H elements */
@@ -39,8 +40,8 @@ bool fm_expert_cut_is_range(const struct fm_expert_form *form, const struct fm_e
 /* Elements of a channel in the cut. */
 uint64_t fm_expert_cut_channel(const struct fm_expert_cut *cut, int H);
 
-/* Number of an expert's parts in a bundle, FM_PART_GATE_UP first and then in the order of weight.h;
- * and the name of a part. */
+/* Number of parts of an expert in a bundle: FM_PART_GATE_UP, then the others in the order of
+ * weight.h.  The second function returns the name of a part. */
 #define FM_EXPERT_PARTS_MAX 3
 int fm_expert_parts(const struct fm_expert_form *form);
 const char *fm_expert_part_name(enum fm_weight_part part);
@@ -61,7 +62,7 @@ void fm_expert_forward(const struct fm_pass *pass, const struct fm_expert_rows *
 void fm_expert_backward(const struct fm_pass *pass, const struct fm_expert_rows *rows,
                         const struct fm_expert_back *back);
 
-/* Parameters of one channel: only its weights; and with the biases of its rows. */
+/* Number of parameters of one channel: without and with the biases of its rows. */
 uint64_t fm_expert_channel_weights(const struct fm_expert_form *form, int H);
 uint64_t fm_expert_channel_params(const struct fm_expert_form *form, int H);
 

@@ -277,7 +277,7 @@ static int share_heads(struct fm_config *c, const struct fm_gqa_options *o, stru
     return FM_OK;
 }
 
-/* The width of values, and their factor. */
+/* Read the width of values, and their factor. */
 static int read_values(struct fm_gqa *g, const struct fm_gqa_options *o, const cJSON *json,
                        struct fm_err *err)
 {
@@ -396,10 +396,10 @@ struct inner {
     float *v_raw;           /* as v: before it is clamped */
     float *q_rstd, *k_rstd; /* (N Q), (N G), or (N) */
     float *o;               /* (N, Q D) */
-    float *gate;            /* as o, or (N, Q): input of the function that gates it */
+    float *gate;            /* as o, or (N, Q): the gate before its activation function */
 };
 
-/* Rows of the gate. */
+/* Width of the gate, per token. */
 static int gate_width(const struct fm_config *c, int l)
 {
     return fm_gqa_heads(c, l) * (c->gqa->gate_heads ? 1 : fm_gqa_value(c));
@@ -535,7 +535,7 @@ static void scale_values(const struct fm_pass *p, float *v, int width)
         p->ops->scale(v, scale, (int64_t)fm_pass_rows(p) * width);
 }
 
-/* What scores are divided by. */
+/* The divisor of the attention scores. */
 static double divisor(const struct fm_config *c)
 {
     return c->gqa->divisor > 0 ? c->gqa->divisor : sqrt(c->C);
@@ -642,7 +642,8 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 
 /* ---- cost ---- */
 
-/* q, k, v and o, and the gate; a query attends to T / 2 keys on average, in products of C and of D.
+/* Products with the weights of q, k, v, o and the gate; a query attends to T / 2 keys on average,
+ * each with a product of width C and one of width D.
  */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {

@@ -22,8 +22,9 @@ struct fm_gqa_options {
     bool bias;            /* value of bias_key if config.json lacks it */
     bool o_bias;          /* bias_key also applies to o_proj */
     bool window;          /* sliding_window is supported; else refused if it is switched on */
-    bool alternates; /* only the sliding layers of layer_types have a window; without layer_types
-                        every second layer, the first one included; no other key switches it */
+    bool alternates; /* only the sliding layers of layer_types have a window; without layer_types,
+                        every second layer has one, starting with the first; no other key switches
+                        windows on or off */
     const char *every_key;  /* key of an interval: without layer_types, every layer at that interval
                                has no window and all others have one; NULL: none */
     int every;              /* the interval if config.json has no such key; 0: 2 */
@@ -47,9 +48,9 @@ struct fm_gqa_options {
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
     bool gate_heads;       /* the gate has one row per head and is a softplus; requires
                               gate_apart */
-    bool other_layers;     /* layer_types may have other values, which read_more or another block
-                              reads */
-    /* Read what only this family has, after all else; NULL: nothing. */
+    bool other_layers; /* layer_types may have further values, which read_more or a different block
+                          reads */
+    /* Read the keys that only this family has, after all others; NULL: none. */
     int (*read_more)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
     enum fm_qk_norm qk_norm;
     const char *qk_norm_key; /* key in config.json that must be true for the norm to exist; NULL:
@@ -79,7 +80,7 @@ struct fm_gqa {
     uint8_t full[FM_LAYERS_MAX / 8];    /* bit l % 8 of byte l / 8: layer l has no window */
     int index_heads, index_width;       /* of a sparse indexer, which chooses all keys up to
                                            config->T_exact; its tensors are only carried along */
-    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bits as in `full`: layer l has one */
+    uint8_t indexed[FM_LAYERS_MAX / 8]; /* bits as in `full`: layer l has an indexer */
 };
 
 extern const struct fm_attention fm_gqa;
@@ -103,8 +104,8 @@ enum {
     FM_GQA_INDEXER = FM_OWN << 4
 };
 
-/* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, h = Q, a and b widths of the norms of q
- * and k; D is the width of values.  For an indexer w = its width, i = its heads w. */
+/* Letters, of layer l: q = Q C, g = G C, o = Q D, u = G D, h = Q, a and b = widths of the norms of
+ * q and k; D is the width of values.  For an indexer w = its width, i = its heads w. */
 /* clang-format off */
 #define FM_GQA_WEIGHT(n, f, shape, when)                                                           \
     {FM_SAME(n), FM_PART_ATTENTION,                                                                \
@@ -129,7 +130,7 @@ enum {
     FM_GQA_MATRIX(prefix "gate_proj.weight", gate, "oH")
 #define FM_GQA_SINKS_WEIGHT(prefix)                                                                \
     FM_GQA_SINKS_WEIGHT_AS(prefix "sinks", prefix "sinks")
-/* The same under another name in checkpoints. */
+/* FM_GQA_SINKS_WEIGHT with a different name in checkpoints. */
 #define FM_GQA_SINKS_WEIGHT_AS(stock, ragged)                                                      \
     {{stock, stock, ragged}, FM_PART_ATTENTION,                                                    \
      FM_LAYER_FIELD(gqa.sinks), "h", FM_GQA_SINKS}

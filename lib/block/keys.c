@@ -1,5 +1,5 @@
 /* Sizes from config.json.  A value that cannot be a size is an error in the file; one that is too
- * large is refused as an unsupported model, which has another exit status. */
+ * large is refused as an unsupported model, which has a different exit status. */
 #include "lib/block/keys.h"
 
 #include <inttypes.h>

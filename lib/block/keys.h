@@ -25,7 +25,7 @@ struct fm_keys {
  * status. */
 int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, struct fm_err *err);
 
-/* The same for a key that may be absent or null: then *size is not changed. */
+/* As fm_keys_size, for a key that may be absent or null; then *size is not changed. */
 int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
                      struct fm_err *err);
 
@@ -36,7 +36,8 @@ struct fm_keys_only {
     const char *value; /* "true", "1", "'sigmoid'" */
 };
 
-/* FM_ECONFIG, with the key, its value and the supported one, if one of the keys has another value.
+/* FM_ECONFIG, with the key, its value and the supported one, if one of the keys has a different
+ * value.
  */
 int fm_keys_only(const struct fm_keys *keys, const struct fm_keys_only *list, struct fm_err *err);
 

@@ -13,8 +13,8 @@
 
 /* Attention block "gqa" (gqa.h). */
 struct fm_gqa_weights {
-    void *q, *k, *v, *o; /* (Q C, H), (G C, H), (G D, H), (H, Q D), D the width of values; gated: q
-                            is followed by the gate's (Q C, H); projections */
+    void *q, *k, *v, *o; /* projections (Q C, H), (G C, H), (G D, H), (H, Q D), where D is the width
+                            of values; gated: the gate's (Q C, H) follows q */
     void *gate;          /* (Q D, H), or (Q, H), if the gate has its own tensor */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G D), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */
@@ -25,7 +25,7 @@ struct fm_gqa_weights {
 struct fm_mla_weights {
     void *q;                   /* (Q C, H); this, q_a, q_b, kv_a, kv_b and o are projections */
     void *q_a, *q_b;           /* (q_rank, H), (Q C, q_rank) */
-    float *q_a_bias, *q_norm;  /* (q_rank) twice */
+    float *q_a_bias, *q_norm;  /* (q_rank) each */
     void *kv_a, *kv_b;         /* (c_rank + R, H), (Q (A + D), c_rank) */
     float *kv_a_bias, *c_norm; /* (c_rank + R), (c_rank) */
     void *o;                   /* (H, Q D) */
@@ -34,12 +34,12 @@ struct fm_mla_weights {
 
 /* A DeltaNet layer (deltanet.h); layers with full attention have the weights of gqa. */
 struct fm_deltanet_weights {
-    void *qkv, *z;      /* (2 G C + Q D, H), (Q D, H); packed: z follows qkv in one array */
-    void *b, *a;        /* (Q, H) twice; packed: a follows b; projections, as the two above */
-    float *conv;        /* (2 G C + Q D, W) */
+    void *qkv, *z; /* projections (2 G C + Q D, H), (Q D, H); packed: z follows qkv in one array */
+    void *b, *a;   /* projections (Q, H) each; packed: a follows b */
+    float *conv;   /* (2 G C + Q D, W) */
     float *rate, *bias; /* (Q) */
     float *norm;        /* (D) */
-    void *out;          /* (H, Q D): a projection */
+    void *out;          /* projection (H, Q D) */
 };
 
 /* A layer with a short convolution (shortconv.h); layers with attention have the weights of gqa. */
@@ -57,8 +57,8 @@ struct fm_router_weights {
 };
 
 /* One decoder layer in memory.  Expert e has cap[e] channels (I in a full model): with r rows of
- * gate_up a channel, rows [r row0[e], r (row0[e] + cap[e])) of gate_up and [row0[e], row0[e] +
- * cap[e]) of down.  Weights that the model or this layer does not have are NULL. */
+ * gate_up per channel, it has rows [r row0[e], r (row0[e] + cap[e])) of gate_up and [row0[e],
+ * row0[e] + cap[e]) of down.  Weights that the model or this layer does not have are NULL. */
 struct fm_layer {
     float *input_norm, *input_norm_bias; /* (H) */
     float *post_norm, *post_norm_bias;   /* (H) */

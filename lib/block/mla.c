@@ -449,7 +449,8 @@ static void backward(const struct fm_pass *p, float *inner, float *dx, const flo
 
 /* ---- cost ---- */
 
-/* Every matrix once; a query attends to T / 2 keys on average, in products of C and of D. */
+/* One product with every matrix; a query attends to T / 2 keys on average, each with a product of
+ * width C and one of width D. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     const struct fm_mla *m = c->mla;

@@ -1,8 +1,9 @@
 /*
  * Attention block "mla": multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1).  Keys
  * and values of all heads come from one latent vector c per token, as wide as kv_lora_rank; queries
- * may come from another latent.  A head's query and key are A elements without position and R that
- * are rotated; the key's R are the same for all heads.  With C = A + R, and D the width of values:
+ * may come from another latent.  A head's query and its key each have A elements without position
+ * and R rotated elements; the key's R elements are the same for all heads.  With C = A + R, and D
+ * the width of values:
  *
  *     q (Q, C) = W_q x, or W_qb rms(W_qa x)       its last R of each head rotated
  *     [c | r]  = W_kva x                          r (R) rotated
@@ -27,7 +28,7 @@ struct fm_mla_options {
     struct fm_rope_options rope;
 };
 
-/* Keys that it reads, for .keys of struct fm_model_family. */
+/* Keys that the block reads, for .keys of struct fm_model_family. */
 #define FM_MLA_KEYS                                                                                \
     "kv_lora_rank mlp_bias q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim "             \
     "rope_interleave v_head_dim"
@@ -39,7 +40,7 @@ struct fm_mla_options {
 /* Values read from config.json. */
 struct fm_mla {
     int A, R, D;        /* qk_nope_head_dim, qk_rope_head_dim, v_head_dim */
-    int q_rank, c_rank; /* q_lora_rank, 0: queries have no latent; kv_lora_rank */
+    int q_rank, c_rank; /* q_lora_rank (0: queries have no latent), kv_lora_rank */
     bool bias;          /* q_a, kv_a and o have biases */
     struct fm_rope rope;
     int index_heads, index_width;       /* index_n_heads, index_head_dim; 0: no indexer */

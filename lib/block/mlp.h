@@ -11,7 +11,7 @@
 /* y (N, H) += MLP of x (N, H).  kept (N, 2 D), gate and up, is kept for the backward; NULL: they
  * are computed again. */
 void fm_mlp_forward(const struct fm_pass *pass, float *kept, float *y, const float *x);
-/* Adds into dx (N, H), the gradient at x, from dy (N, H). */
+/* Add the gradient at x, computed from dy (N, H), to dx (N, H). */
 void fm_mlp_backward(const struct fm_pass *pass, float *kept, float *dx, const float *dy,
                      const float *x);
 
@@ -31,9 +31,9 @@ static inline uint64_t fm_mlp_channel_params(int H)
     return 3 * (uint64_t)H;
 }
 
-/* Its three matrices, (D, H), (D, H), (H, D), in layers selected by `when`: names in checkpoints
- * and bundles, and in ragged exports, which follow transformers' classes; and the weight w of the
- * shared expert's weight sigmoid(w x). */
+/* The MLP's three matrices, (D, H), (D, H), (H, D), in layers selected by `when`: names in
+ * checkpoints and bundles, and in ragged exports, which follow transformers' classes; and the
+ * weight w of the shared expert's weight sigmoid(w x). */
 /* clang-format off */
 #define FM_MLP_NAMED(stock, ragged, part, shape, when)                                             \
     {{stock ".weight", stock ".weight", ragged ".weight"}, part, 0, shape, when}

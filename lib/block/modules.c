@@ -1,4 +1,4 @@
-/* Regular expressions are Python's in the checkpoints, and POSIX's extended ones here. */
+/* Regular expressions of checkpoints are Python's; they are translated to POSIX extended ones. */
 #include "lib/block/modules.h"
 
 #include <fnmatch.h>
@@ -24,15 +24,15 @@ static char *translate_escape(char *posix, char c, bool bracket)
         return stpcpy(posix, "A-Za-z0-9_");
     if (letter ? bracket || !strchr("wWsSbB", c) : bracket && strchr("]^-[", c))
         return NULL;
-    if (!bracket && !strchr("<>`'", c)) /* with a backslash these have another meaning in GNU's
-                                           library */
+    if (!bracket &&
+        !strchr("<>`'", c)) /* with a backslash these have a different meaning in GNU's library */
         *posix++ = '\\';
     *posix++ = c;
     return posix;
 }
 
-/* Copy an expression in POSIX syntax, after ^ and in parentheses; false if POSIX interprets a
- * part of it differently, or it is beyond the limits. */
+/* Translate an expression to POSIX syntax, preceded by ^ and enclosed in parentheses; false if
+ * POSIX interprets a part of it differently, or it is beyond the limits. */
 static bool translate(char *posix, const char *python)
 {
     const char *open = NULL; /* first character in brackets */

@@ -10,7 +10,7 @@
 #include <stddef.h>
 
 /* An entry: a module's name, a pattern with `*`, or "re:" followed by a regular expression that
- * matches the start of a name.  Zeroed, it matches nothing. */
+ * matches the start of a name.  A zeroed entry matches nothing. */
 struct fm_modules {
     const char *text; /* the caller's */
     size_t length;

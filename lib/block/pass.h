@@ -62,7 +62,7 @@ struct fm_arena {
     size_t bytes;
 };
 
-/* Memory for n elements of four bytes; and the same if wanted, else NULL. */
+/* Memory for n elements of four bytes; fm_arena_alloc_if returns NULL if it is not wanted. */
 void *fm_arena_alloc(struct fm_arena *arena, size_t n);
 void *fm_arena_alloc_if(bool wanted, struct fm_arena *arena, size_t n);
 

@@ -1,9 +1,9 @@
 /*
- * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters;
- * checkpoints of both exist, and some have both keys.  All are converted to one frequency per pair
- * of a head: theta^(2 i / R) times a factor, and a scale of cos and sin, where R of the head's
- * elements are rotated.  Types other than "default" define the factors: longrope lists them, YaRN
- * computes them.
+ * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, transformers 5
+ * rope_parameters; checkpoints of both exist, and some have both keys.  All are converted to one
+ * frequency per pair of rotated elements, 1 / (theta^(2 i / R) factor[i]), where R elements of a
+ * head are rotated, and to a scale of cos and sin.  Types other than "default" define the factors:
+ * longrope lists them, YaRN computes them.
  */
 #include "lib/block/rope.h"
 
@@ -58,7 +58,7 @@ static int read_original(int *original, const cJSON *json, const cJSON *rope, st
 }
 
 /* Read the factors and the scale for short sequences, and the length up to which they apply: a
- * longer sequence would use other factors from its first token on. */
+ * longer sequence would use different factors from its first token on. */
 static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *json,
                          const cJSON *rope, struct fm_err *err)
 {
@@ -89,7 +89,7 @@ static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *js
     return FM_OK;
 }
 
-/* The pair that makes `turns` full turns in `original` positions, as a fractional number. */
+/* The fractional index of the pair that makes `turns` full turns in `original` positions. */
 static double pair_of(const struct fm_rope *r, int original, double turns)
 {
     const double two_pi = 6.283185307179586;
@@ -248,7 +248,7 @@ static int check_inherited(const cJSON *object, const struct fm_keys *keys, cons
                    key, layer_type, key, layer_type);
 }
 
-/* The rotation of one type of layer. */
+/* Read the rotation of one type of layer. */
 static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
                            const struct fm_rope_options *options, const struct fm_keys *keys,
                            struct fm_err *err)

@@ -1,5 +1,6 @@
 /*
- * Rotary angles: reading their parameters from config.json, in either spelling, and computing them.
+ * Rotary angles: reading their parameters from config.json, in the form of transformers 4 or 5, and
+ * computing them.
  */
 #ifndef FM_ROPE_H
 #define FM_ROPE_H
@@ -10,7 +11,7 @@
 struct fm_rope_options {
     double theta;
     bool longrope;  /* supported in addition to the type "default" */
-    bool yarn;      /* also supported */
+    bool yarn;      /* the type "yarn" is supported, too */
     double partial; /* partial_rotary_factor if config.json has none; 0: it is not read, and all
                        elements are rotated */
     const char *dims_key; /* key of the number of rotated elements, used instead of that factor;
@@ -19,8 +20,9 @@ struct fm_rope_options {
     const char *layer_type; /* rope_parameters has an object for each type of layer: the name of
                                this type; NULL: it has the rotation of all layers */
     double partial_object;  /* default partial_rotary_factor of that object */
-    const char *theta_key;  /* with layer_type: a key of the model that other programs read, whose
-                               value must be the same, as must partial_rotary_factor; NULL: none */
+    const char
+        *theta_key; /* with layer_type: a key of the model that other programs read instead; its
+                       value must be the same, and so must partial_rotary_factor; NULL: none */
 };
 
 struct fm_rope {
@@ -36,8 +38,8 @@ struct fm_rope {
 void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
 /* `width` is the width of a head, or of its rotated part for blocks that have one, at most
- * FM_HEAD_DIM_MAX.  If longrope ends earlier than the positions, T_max is its end, and
- * config->exact gives the reason. */
+ * FM_HEAD_DIM_MAX.  If longrope's factors end before max_position_embeddings, T_max is their end,
+ * and config->exact gives the reason. */
 int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);

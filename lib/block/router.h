@@ -12,7 +12,8 @@ void fm_router_logits(const struct fm_pass *pass, float *logits, const float *x)
 void fm_router_logits_back(const struct fm_pass *pass, float *dx, const float *dlogits);
 double fm_router_logits_flops(const struct fm_config *config);
 
-/* Its name in checkpoints and bundles, and in ragged exports, which follow transformers 5. */
+/* The router's weight: its name in checkpoints and bundles, and in ragged exports, which follow
+ * transformers 5. */
 /* clang-format off */
 #define FM_ROUTER_WEIGHT(stock, ragged)                                                            \
     {{stock, stock, ragged}, FM_PART_ROUTER,                                                       \

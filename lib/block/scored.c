@@ -1,7 +1,7 @@
 /*
  * Routers that choose by score.  kernels/ops/scored.c computes the choice and its gradient.
  * config.json describes the rule in several spellings; an unsupported rule is an error that names
- * it, because choosing other experts would compute another model.
+ * it, because a router that chose different experts would be a different model.
  */
 #include "lib/block/scored.h"
 

@@ -25,11 +25,11 @@ struct fm_scored_options {
     enum fm_scored_groups groups;
     bool renormalised;     /* weights are divided by their sum; with norm_key, the default */
     bool norm_key;         /* norm_topk_prob of config.json overrides it */
-    double eps;            /* added to the sum of weights that divides them */
+    double eps;            /* added to the sum by which weights are divided */
     const char *least_key; /* key of the minimum of that divisor; NULL: none */
     double least;          /* default of that minimum */
     const char *scale_key; /* key of the factor of weights; NULL: routed_scaling_factor */
-    double scale;          /* default of that factor; 0: not read, 1 */
+    double scale;          /* default of that factor; 0: the factor is 1 and is not read */
 };
 
 /* Values read from config.json. */

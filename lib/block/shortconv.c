@@ -112,7 +112,7 @@ static void project(const struct fm_pass *p, float *y, const float *x, int part)
     p->ops->gemm(false, true, N, H, H, 1, fm_f32(x), H, part_of(p, part), H, 0, y, H);
 }
 
-/* dx (N, H) = dy times a part of W_in, or added to it. */
+/* dx (N, H) = dy times a part of W_in; with `add`, this is added to dx. */
 static void project_back(const struct fm_pass *p, float *dx, const float *dy, int part, bool add)
 {
     int N = fm_pass_rows(p), H = p->config->H;

@@ -10,7 +10,7 @@
 /* Options of a family. */
 struct fm_softmax_options {
     bool renormalised; /* default */
-    bool key;          /* norm_topk_prob of config.json replaces it */
+    bool key;          /* norm_topk_prob of config.json overrides the default */
 };
 
 /* A family names the first; its `read` installs the one that config.json selects. */

@@ -1,8 +1,8 @@
 /*
- * How the weights of a checkpoint are stored on disk if they are not plain numbers.  A storage is
- * one file in lib/block/storage and one row of the list below; it defines the keys of
- * quantization_config, the kind of codes, and the names of tensors.  lib/model/stored.h finds the
- * tensors that belong to a weight.  Bundles can keep codes (lib/model/packed.h).
+ * How the weights of a checkpoint are stored on disk if they are quantised.  A storage is one file
+ * in lib/block/storage and one row of the list below; it defines the keys of quantization_config,
+ * the kind of codes, and the names of tensors.  lib/model/stored.h finds the tensors that belong to
+ * a weight.  Bundles can keep codes (lib/model/packed.h).
  */
 #ifndef FM_STORAGE_H
 #define FM_STORAGE_H
@@ -40,8 +40,8 @@ struct fm_plane {
 
 /*
  * A matrix of codes and the tensors that belong to it.  A value is its code times the scale of its
- * block (lib/base/scaled.h).  Each tensor has the weight's name in the family's table with another
- * suffix instead of `weight`.
+ * block (lib/base/scaled.h).  Each tensor has the weight's name in the family's table with a
+ * different suffix in place of `weight`.
  */
 struct fm_storage {
     const char *name;   /* for reports: "fp8" */
@@ -57,8 +57,8 @@ struct fm_storage {
     /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block): columns
      * and rows are those of the weight's own tensor, transposed. */
     bool fused;
-    const char *weight;    /* suffixes: of the weight in the family's table, */
-    const char *codes_end; /* and of the tensors of codes that replace it */
+    const char *weight;    /* suffix of the weight in the family's table */
+    const char *codes_end; /* suffix of the tensors of codes that replace it */
     const char *scale_end;
     unsigned scale_dtypes; /* bits 1 << dtype: allowed dtypes of scales; U8 is read as F8_E8M0 */
     bool zeros;            /* a scale may be 0: a block of zeros */
@@ -79,7 +79,7 @@ static inline int fm_storage_bits(const struct fm_storage *storage)
 
 /* How a tensor is stored. */
 struct fm_scheme {
-    const struct fm_storage *storage; /* NULL: as plain numbers */
+    const struct fm_storage *storage; /* NULL: unquantised */
     int block_rows, block_columns;    /* block_rows 0: one scale for the whole matrix */
 };
 
@@ -93,8 +93,8 @@ static inline bool fm_scheme_equal(const struct fm_scheme *a, const struct fm_sc
 struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name);
 
 /*
- * For `read` of a checkpoint with several schemes: add to config->schemes, which it makes if it is
- * NULL, that modules of this name are stored in this scheme.  `target` is copied: an entry of
+ * Add the scheme of the modules that `target` selects to config->schemes, which is allocated if it
+ * is NULL; for `read` of a checkpoint with several schemes.  `target` is copied: an entry of
  * lib/block/modules.h, or `Linear` for all modules that no other entry matches.  A module's own
  * name takes precedence over patterns and expressions, and among these the first match counts.
  * FM_ECONFIG for any other text.  Add all, then call fm_schemes_done.
@@ -104,12 +104,12 @@ int fm_schemes_add(struct fm_config *config, const char *target, const struct fm
 void fm_schemes_done(struct fm_config *config);
 void fm_schemes_free(struct fm_schemes *schemes);
 
-/* The names of all storages for reports, that of the experts first: "nvfp4, fp8-block"; "" for
- * plain numbers. */
+/* The names of all storages for reports, that of the experts first: "nvfp4, fp8-block"; "" if no
+ * weights are quantised. */
 #define FM_STORAGE_NAMES 64
 void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_config *config);
 
-/* Largest ratio of written bytes to stored bytes of any tensor; 1 for plain numbers. */
+/* Largest ratio of written bytes to stored bytes of any tensor; 1 if none is quantised. */
 uint64_t fm_storage_growth(const struct fm_config *config);
 
 /* Whether the values of all tensors are representable in the dtype in which they are written. */
@@ -121,12 +121,12 @@ void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *
 /*
  * Channels that must be removed together so that codes and scales stay unchanged: the smallest
  * number that is whole blocks of every plane, in rows and in columns, and whole bytes of codes.
- * Other numbers of channels must be multiples of it.  1 for plain numbers; more than
+ * All numbers of channels must be multiples of it.  1 for unquantised weights; more than
  * FM_CHANNELS_MAX if no expert has that many.
  */
 int fm_scheme_group(const struct fm_scheme *scheme);
 
-/* The same of the config's storage. */
+/* The channel group of the config's storage. */
 int fm_storage_group(const struct fm_config *config);
 
 /* The least common multiple of two groups, at most FM_CHANNELS_MAX + 1. */

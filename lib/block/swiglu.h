@@ -23,8 +23,8 @@ extern const struct fm_expert_form fm_swiglu;
 #define FM_SWIGLU_ONLINE_WEIGHTS_AS(ragged)                                                        \
     {{NULL, "layers.{l}.gate_up", ragged "experts.gate_up"}, FM_PART_GATE_UP, 0, "SH", FM_MOE},    \
     {{NULL, "layers.{l}.down", ragged "experts.down"}, FM_PART_DOWN_T, 0, "sH", FM_MOE}
-/* The same for a family whose checkpoints have either these or fused tensors, (E, ...), gate
- * followed by up. */
+/* FM_SWIGLU_WEIGHTS for a family whose checkpoints have either those tensors or fused ones, (E,
+ * ...), gate followed by up. */
 #define FM_SWIGLU_EITHER_WEIGHTS(prefix)                                                           \
     {FM_STOCK(prefix "experts.{e}.gate_proj.weight"), FM_PART_GATE, 0, "IH", FM_MOE | FM_EACH},    \
     {FM_STOCK(prefix "experts.{e}.up_proj.weight"), FM_PART_UP, 0, "IH", FM_MOE | FM_EACH},        \

@@ -22,8 +22,8 @@ enum fm_weight_part {
     FM_PART_NONLAYER, /* a field of struct fm_nonlayer, unchanged */
     FM_PART_NORM,     /* a field of struct fm_layer, unchanged; so are the next five */
     FM_PART_ATTENTION,
-    FM_PART_PROJECTION, /* also of attention: a matrix that only products read, */
-    FM_PART_HEADS,      /* and the same with its rows reordered by the block */
+    FM_PART_PROJECTION, /* a field of attention: a matrix that only products read */
+    FM_PART_HEADS,      /* as FM_PART_PROJECTION, with its rows reordered by the block */
     FM_PART_ROUTER,
     FM_PART_MIX,         /* weight of the MLP that all tokens go through */
     FM_PART_DOWN_BIAS,   /* (E, H): per expert, not per channel */
@@ -32,7 +32,7 @@ enum fm_weight_part {
     FM_PART_MLP_DOWN,    /* (H, D): transposed */
     FM_PART_MLP_GATE_UP, /* (2 D, H): all even rows of mlp_gate_up, then all odd ones */
     FM_PART_CARRIED, /* not in memory: it must exist with this shape, but is not computed with */
-    FM_PART_SPARE,   /* the same, but may be missing */
+    FM_PART_SPARE,   /* as FM_PART_CARRIED, but it may be missing */
     /* The following are parts of channels of experts.  Shapes are those of one expert; a tensor of
      * all experts of a layer has E in front of them (lib/block/experts.h). */
     FM_PART_GATE,         /* (I, H): the even rows of gate_up */

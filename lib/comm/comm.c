@@ -22,11 +22,11 @@ struct fm_comm {
     const struct fm_wire *wire;
     int rank, size;
     char (*host)[HOST_BYTES];
-    int *codes;                       /* (size) of an agreement */
+    int *codes;                       /* (size) the ranks' statuses in an agreement */
     struct fm_wire_part *send, *recv; /* (size) */
     int agreed;                       /* the result of the last agreement */
     struct fm_err over;               /* the error that ended all communication */
-    struct fm_tally tally, *tallies;  /* (size), once they were shared */
+    struct fm_tally tally, *tallies;  /* (size), after fm_comm_share_tallies */
 };
 
 /* ---- the launcher ---- */
@@ -346,7 +346,7 @@ int fm_comm_spread(struct fm_comm *c, void *data, size_t value, size_t n, struct
     return send_slices(c, data, value, n, true, err);
 }
 
-/* ---- the same on all ---- */
+/* ---- facts that must be equal on all ranks ---- */
 
 /* The first word that differs, with the word before it, which names it. */
 static void cut_to_word(char *word, const char *value, size_t differs)

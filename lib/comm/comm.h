@@ -21,8 +21,9 @@
  * return that error.  FM_ESAVED is agreed in the same way but does not end communication: ranks may
  * go on to save their state.
  *
- * A NULL communicator belongs to a single process: every call does nothing and returns the error it
- * was given.  Calls come from the thread that opened the communicator.
+ * A NULL communicator belongs to a single process: fm_comm_agree and fm_comm_close return the error
+ * that they are given, fm_comm_collect copies, and all other calls do nothing and return FM_OK
+ * (fm_comm_exchange must not be called).  Calls come from the thread that opened the communicator.
  */
 #ifndef FM_COMM_H
 #define FM_COMM_H
@@ -72,7 +73,7 @@ const struct fm_tally *fm_comm_tallies(const struct fm_comm *comm);
 /* The pieces [*first, *first + *count) of n that belong to a rank: as even as possible, in order of
  * rank; if n is above 0, rank 0 has at least one. */
 void fm_comm_share(const struct fm_comm *comm, int rank, int n, int *first, int *count);
-/* The same for an array of n values of which ranks own slices; slices are whole vectors. */
+/* The slice of an array of n values that belongs to a rank; slices are whole vectors. */
 void fm_comm_slice(const struct fm_comm *comm, int rank, size_t n, size_t *first, size_t *count);
 
 /* FM_OK if rc is FM_OK on all ranks, else the error of the lowest rank that has one, or FM_ESAVED
@@ -95,13 +96,13 @@ int fm_comm_collect(struct fm_comm *comm, void *all, const void *mine, size_t by
 int fm_comm_gather(struct fm_comm *comm, void *data, size_t value, size_t n, struct fm_err *err);
 int fm_comm_spread(struct fm_comm *comm, void *data, size_t value, size_t n, struct fm_err *err);
 
-/* Part r of send (size) goes to rank r; not in a single process. */
+/* Part r of send (size) goes to rank r.  Not to be called in a single process. */
 int fm_comm_exchange(struct fm_comm *comm, const struct fm_wire_part *send,
                      const struct fm_wire_part *recv, struct fm_err *err);
 
-/* Record a value that must be the same on all ranks, for messages: "the version", "0.1.0".  If a
- * value of several words differs, the message has the first different word and the word before it:
- * "batch 8 steps 3". */
+/* A value that must be the same on all ranks, and its name for messages: "the version", "0.1.0".
+ * If a value of several words differs, the message has the first different word and the word before
+ * it: "batch 8 steps 3". */
 struct fm_comm_fact {
     const char *what, *value;
 };

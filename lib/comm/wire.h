@@ -3,8 +3,8 @@
  * There are two implementations.  wire_alone.c has no transport, for a single process.  wire_mpi.c
  * is the only file in the tree that uses MPI; a tool that is linked with it uses it.
  *
- * Calls come from one thread, the one that opened the wire, and all but `open`, `abort` and `close`
- * are made by all ranks, in the same order.
+ * All calls come from the thread that opened the wire.  All ranks make the same calls in the same
+ * order.
  */
 #ifndef FM_WIRE_H
 #define FM_WIRE_H
@@ -13,7 +13,7 @@
 
 #include "lib/base/err.h"
 
-/* Bytes for one other rank, or from it. */
+/* Bytes that are sent to one rank or received from it. */
 struct fm_wire_part {
     void *data;
     size_t size;
@@ -21,7 +21,7 @@ struct fm_wire_part {
 
 struct fm_wire {
     const char *name; /* "MPI" */
-    /* Start, once per process; other threads that it makes inherit the caller's blocked signals. */
+    /* Start, once per process; threads that it creates inherit the caller's blocked signals. */
     int (*open)(int *rank, int *size, struct fm_err *err);
     /* Gather: all[r] becomes rank r's `mine`, on every rank. */
     void (*collect)(void *all, const void *mine, size_t bytes);

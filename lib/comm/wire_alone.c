@@ -1,6 +1,6 @@
 /*
  * The implementation for a single process.  It is in the library, so a tool uses it unless it is
- * linked with another one.
+ * linked with a different implementation.
  */
 #include "lib/comm/wire.h"
 

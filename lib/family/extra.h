@@ -76,18 +76,20 @@ int fm_extra_layers(const struct fm_extra *extra);
 /* Index, from 0, of the layer with that number in names; -1 if there can be no such layer. */
 int fm_extra_index(const struct fm_config *config, int64_t number);
 
-/* Whether they are identified by prefixes of names instead of layer numbers, so that some may not
- * be layers. */
+/* Whether extra layers are identified by prefixes of names instead of layer numbers, so that some
+ * may not be layers. */
 bool fm_extra_named(const struct fm_extra *extra);
 
-/* Write their numbers ("46", "61, 62") or the prefixes of their names ("mtp., model.visual."). */
+/* Write the numbers of the extra layers ("46", "61, 62") or the prefixes of their names ("mtp.,
+ * model.visual."). */
 #define FM_EXTRA_TEXT 128
 void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
 
-/* If there are any, add a key to an object: "extra": {"layers": [46], "tensors", "bytes"}. */
+/* If there are extra tensors, add a key to an object: "extra": {"layers": [46], "tensors",
+ * "bytes"}. */
 void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 
-/* A sentence for the user if config.json has another number of layers than the checkpoint; else
+/* A sentence for the user if config.json has a different number of layers from the checkpoint; else
  * text[0] is 0. */
 #define FM_EXTRA_NOTE 128
 void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *extra,

@@ -22,12 +22,12 @@ struct fm_extra_form; /* lib/family/extra.h */
 
 struct fm_model_family {
     const char *name;  /* model_type */
-    const char *alias; /* another model_type, accepted if `architectures` still names class_name
+    const char *alias; /* a second model_type, accepted if `architectures` still names class_name
                           with ForCausalLM appended; NULL: none */
     const char *class_name; /* "Mixtral": prefix of classes in transformers 5; our classes have Fm
                                before it */
     const char *width_key;  /* key of the experts' width */
-    const char *width_twin; /* another key for it, read by other programs; NULL: none */
+    const char *width_twin; /* a second key for that width, read by other programs; NULL: none */
     const char *experts_key,
         *chosen_key;        /* keys of E and K; NULL: num_experts or num_local_experts,
                                num_experts_per_tok, which are also read in any case */
@@ -52,9 +52,10 @@ struct fm_model_family {
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */
-    const char *tied_key;  /* another key, preferred if present; NULL: none */
-    double eps;            /* default of the epsilon of norms */
-    const char *eps_key;   /* its key; NULL: rms_norm_eps */
+    const char
+        *tied_key;       /* a key that is preferred to tie_word_embeddings if present; NULL: none */
+    double eps;          /* default of the epsilon of norms */
+    const char *eps_key; /* its key; NULL: rms_norm_eps */
     int positions;
     const struct fm_keys_only *only; /* keys of config.json that must have one value; NULL: none */
     const char *needed; /* keys that config.json must have ("one two"), because transformers would
@@ -108,7 +109,7 @@ const struct fm_model_family *fm_families_find(const char *name);
 /* Whether config.json of this family may have the key, and the key does not make programs load
  * code. */
 bool fm_families_knows(const struct fm_model_family *family, const char *key);
-/* Whether its checkpoints have the experts of a layer in one tensor. */
+/* Whether the family's checkpoints have the experts of a layer in one tensor. */
 bool fm_families_fused(const struct fm_model_family *family);
 /* Key in config.json of an export with our modelling file and codes: an object that holds the
  * checkpoint's quantization_config, under that name. */
@@ -191,7 +192,7 @@ bool fm_weights_is_carried(const struct fm_weight *w);
 /* Whether the tensor holds channels of experts: of one, or of all of a layer. */
 bool fm_weights_is_expert(const struct fm_weight *w);
 
-/* Whether the tensors of the row, if that naming scheme has them, are one for each expert. */
+/* Whether the row is one tensor for each expert, if that naming scheme has it. */
 bool fm_weights_per_expert(const struct fm_weight *w, enum fm_naming naming);
 
 /* Set the shape of the row's tensor in layer l, whose experts have `channels` caps in total; return

@@ -38,7 +38,7 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
     int rc = fm_json_get_string(json, "model_type", &type, err);
     if (rc)
         return rc;
-    /* A ragged export has another model_type, so that it is not read as the stock model. */
+    /* A ragged export has a different model_type, so that it is not read as the stock model. */
     bool ours = cJSON_HasObjectItem(json, "fm_widths") && strncmp(type, "fm_", 3) == 0;
     c->family = fm_families_find(ours ? type + 3 : type);
     if (c->family) {
@@ -52,7 +52,7 @@ static int find_family(struct fm_config *c, const cJSON *json, struct fm_err *er
                    known);
 }
 
-/* Storages other than plain numbers. */
+/* The storages of quantised weights. */
 #define POINT(name) &fm_##name,
 static const struct fm_storage *const storages[] = {FM_STORAGE_ROWS(POINT)};
 
@@ -257,7 +257,7 @@ static void choose_storage(struct fm_config *c)
         first = first.storage ? first : layer;
     }
     if (!first.storage)
-        return; /* experts are plain numbers */
+        return; /* experts are not quantised */
     c->storage = first.storage;
     c->block_rows = first.block_rows;
     c->block_columns = first.block_columns;

@@ -40,7 +40,7 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Warn if config.json has another number of extra layers than the checkpoint. */
+/* Warn if config.json has a different number of extra layers from the checkpoint. */
 static void tell_extra(const struct fm_packing *p)
 {
     char note[FM_EXTRA_NOTE];
@@ -82,7 +82,8 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
 
 /* ---- codes, or their values ---- */
 
-/* Find the forms of the layers if each is codes or plain numbers; if not, `why` says why. */
+/* Find the form of each layer, codes or unquantised values; false, with the reason in `why`, if a
+ * layer has neither. */
 static bool find_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
                        char why[FM_PACKED_WHY])
 {
@@ -133,7 +134,7 @@ static const struct fm_tensor *find_router_codes(const struct fm_packing *p)
     return NULL;
 }
 
-/* Choose the tensors of a layer. */
+/* Decide whether the bundle keeps codes or stores values. */
 static int choose_form(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
@@ -221,7 +222,7 @@ static int list_rest(struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* Boundaries at every action width and at the uniform width of every budget. */
+/* Plan segments with boundaries at every action width and at the uniform width of every budget. */
 static int plan_segments(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_config *c = &p->cp.config;
@@ -319,7 +320,7 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
     return rc;
 }
 
-/* List the members in bundle order; the segments with their bytes if these are `final`. */
+/* List the members in bundle order, with the bytes of the segments if those are `final`. */
 static int plan_parts(struct fm_packing *p, bool final, struct fm_err *err)
 {
     fm_stage_parts_release(&p->parts);
@@ -358,7 +359,7 @@ static bool to_pipe(const struct fm_packing *p)
     return strcmp(p->run->outputs.path, "-") == 0;
 }
 
-/* Weights that the adapter changes. */
+/* Number of weights that the adapter changes. */
 static uint64_t count_merged(const struct fm_packing *p)
 {
     uint64_t channels = 0;
@@ -386,7 +387,8 @@ static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t 
     }
 }
 
-/* Rows of a channel in the tensor of the checkpoint that has most: 2 if gate and up are one. */
+/* Rows of a channel in the tensor of the checkpoint that has most: 2 if gate and up are in one
+ * tensor. */
 static uint64_t rows_of_tensor(const struct fm_packing *p)
 {
     uint64_t most = 1;
@@ -438,10 +440,10 @@ static uint64_t index_memory(const struct fm_checkpoint *cp)
 }
 
 /* Scratch of all tasks at once, or the adapter's member, which is in memory while its values are
- * copied; and what is there all the time. */
+ * copied; and the memory that is held throughout. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
-    /* In order, one thread also has the parts that the others make. */
+    /* If members are written in order, one thread also holds the parts that the others make. */
     uint64_t threads = (uint64_t)fm_pool_threads(), tasks = to_pipe(p) ? 2 * threads - 1 : threads;
     uint64_t writing = tasks * task_memory(p) + p->segments_bytes;
     const struct fm_member *member = fm_bundle_find(&p->in, FM_MEMBER_ADAPTER);
@@ -519,13 +521,14 @@ static int plan(struct fm_packing *p, struct fm_err *err)
     return fill_report(p, err);
 }
 
-/* ---- a bundle that has the output's name and another number of files ---- */
+/* ---- a bundle with the output's name in a different number of files ---- */
 
 struct replaced {
     char *first[2]; /* of a bundle in one file, and of one in parts; NULL: it does not exist */
 };
 
-/* Find such a bundle; FM_ECREATE if it may not be replaced. */
+/* Find a bundle with the output's name in a different number of files; FM_ECREATE if it may not be
+ * replaced. */
 static int find_replaced(struct replaced *old, const struct fm_packing *p, struct fm_err *err)
 {
     const char *path = p->run->outputs.path;
@@ -550,8 +553,8 @@ static int find_replaced(struct replaced *old, const struct fm_packing *p, struc
     return FM_OK;
 }
 
-/* Remove it, its first file first, after the new one is complete.  A file that cannot be opened
- * as a bundle is kept. */
+/* Remove the old bundle, its first file first, after the new one is complete.  A file that cannot
+ * be opened as a bundle is kept. */
 static void remove_replaced(const struct replaced *old, const struct fm_run_options *run)
 {
     for (int i = 0; i < 2; i++) {
@@ -595,8 +598,8 @@ static int begin(struct fm_packing *p, struct fm_err *err)
                                  p->parts.parts, err);
 }
 
-/* Check that the second pass read what the first did.  If not, the reader of the pipe gets a stream
- * without an end. */
+/* Check that the second pass read the same bytes as the first.  If not, the reader of the pipe gets
+ * a truncated stream. */
 static int compare_passes(const struct fm_packing *p, struct fm_err *err)
 {
     void *segments = NULL;
@@ -632,7 +635,7 @@ static int write_file(struct fm_packing *p, struct fm_err *err)
                : rc;
 }
 
-/* Write all but the output's name. */
+/* Write everything; the output does not have its name yet. */
 static int write_bundle(struct fm_packing *p, struct replaced *old, struct fm_err *err)
 {
     if (plan(p, err) || find_replaced(old, p, err) ||

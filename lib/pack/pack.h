@@ -38,21 +38,21 @@ struct fm_pack_options {
 /* Largest file that the Hugging Face Hub recommends; it refuses files of more than 500 GB. */
 #define FM_PACK_FILE_BYTES ((uint64_t)200 * 1000 * 1000 * 1000)
 
-/* What fm_pack did, or with --dry-run would do. */
+/* Report of fm_pack; with --dry-run, of what it would write. */
 struct fm_pack_report {
-    uint64_t bytes_in;              /* weights of the checkpoint as they are stored */
-    uint64_t bytes_weights;         /* the same in the bundle */
-    uint64_t bytes_values;          /* the same as values: as in the bundle if codes are not kept */
-    char storage[FM_STORAGE_NAMES]; /* of the checkpoint, "fp8"; "": plain numbers */
-    bool kept;                      /* the bundle keeps the codes */
-    char why_not[FM_PACKED_WHY];    /* the reason, if the checkpoint's codes are not kept */
-    uint64_t bytes_out;             /* the bundle */
-    uint64_t bytes_largest;         /* size of the largest file */
-    int parts;                      /* number of files */
+    uint64_t bytes_in;      /* the checkpoint's weights as they are stored */
+    uint64_t bytes_weights; /* the weights in the bundle */
+    uint64_t bytes_values; /* the weights as values, as the bundle has them if codes are not kept */
+    char storage[FM_STORAGE_NAMES];       /* of the checkpoint, "fp8"; "": unquantised */
+    bool kept;                            /* the bundle keeps the codes */
+    char why_not[FM_PACKED_WHY];          /* the reason, if the checkpoint's codes are not kept */
+    uint64_t bytes_out;                   /* the bundle */
+    uint64_t bytes_largest;               /* size of the largest file */
+    int parts;                            /* number of files */
     char part_first[256], part_last[256]; /* names of parts, without directories; "": one file */
     uint64_t bytes_memory;                /* buffers at the peak */
     uint64_t bytes_free;                  /* on the output's file system; 0 for standard output */
-    int passes;                           /* over the checkpoint: 1, or 2 to standard output */
+    int passes; /* passes over the checkpoint: 1, or 2 to standard output */
     int layers, experts, budgets, segments;
     struct fm_extra extra; /* tensors outside the decoder layers, copied unchanged */
     bool adapter;          /* an adapter is merged */
@@ -65,10 +65,10 @@ struct fm_pack_report {
  * Uses run->inputs.model, input (a stage stream, "-" for standard input), output, force, threads,
  * progress and stop; no tokens.  With part_bytes the output is files of at most that many bytes,
  * named as in formats/bundle/partname.h, unless one file holds everything; not for standard output.
- * A bundle of that name in another number of files counts as the output, too: it is removed once
- * the new one is whole. FM_ECONFIG if the stage stream comes from another checkpoint, or if codes
- * are to be kept but cannot be; FM_EFORMAT for broken input, or, naming the tensor, for NaN or Inf
- * in a weight; FM_ECREATE if the output exists or does not fit.
+ * A bundle of that name in a different number of files counts as the output, too: it is removed
+ * when the new one is complete. FM_ECONFIG if the stage stream comes from another checkpoint, or if
+ * codes are to be kept but cannot be; FM_EFORMAT for broken input, or, naming the tensor, for NaN
+ * or Inf in a weight; FM_ECREATE if the output exists or does not fit.
  */
 int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *options,
             struct fm_pack_report *report, struct fm_err *err);

@@ -28,7 +28,7 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
 /* A range of experts of one tensor, made at once and appended in order. */
 struct run {
     struct fm_packing *p;
-    int layer, first, part; /* tensor of a layer, in its form in p->packed */
+    int layer, first, part; /* `part` is the index of a tensor of the layer in p->packed */
     char *rows;             /* one after another */
     size_t bytes;
     /* For tensors that hold all experts, and their scales: the sums of the shares' digests. */

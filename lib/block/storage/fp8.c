@@ -72,7 +72,7 @@ const struct fm_storage fm_fp8 = {.name = "fp8",
                                   .scale_dtypes = 1u << FM_F32 | 1u << FM_BF16 | 1u << FM_F16 |
                                                   1u << FM_F8_E8M0 | 1u << FM_U8};
 
-/* Servers take blocks of 1 x 32 whatever the file says. */
+/* Servers use blocks of 1 x 32 whatever the file says. */
 static int read_mxfp8(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *size = cJSON_GetObjectItemCaseSensitive(json, "weight_block_size");

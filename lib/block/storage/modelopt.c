@@ -56,7 +56,7 @@ static const struct {
 };
 
 /* The scheme of an object's quant_algo and group_size; storage NULL if the algorithm is not
- * supported.  FM_ECONFIG if the group has another size. */
+ * supported.  FM_ECONFIG if the group has a different size. */
 static int read_algorithm(struct fm_scheme *scheme, const cJSON *json, struct fm_err *err)
 {
     const char *algo = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(json, "quant_algo"));
@@ -108,7 +108,7 @@ static int add_layer(struct fm_config *c, const cJSON *layer, struct fm_err *err
     bool head = strcmp(name, "lm_head") == 0;
     if (!scheme.storage && (head || strncmp(name, "model.", 6) == 0))
         return fail_algorithm(layer, err);
-    if (!scheme.storage) /* of a part that no tool reads */
+    if (!scheme.storage) /* a module of a part that no tool reads */
         return FM_OK;
     if (!c->schemes) {
         c->storage = scheme.storage;

@@ -95,7 +95,7 @@ static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
  * have experts. */
 static const struct fm_keys_only every[] = {{"moe_layer_freq", "1"}, {NULL, NULL}};
 
-/* As a list it has 1 for each layer with experts and 0 for the others. */
+/* As a list, moe_layer_freq has 1 for each layer with experts and 0 for the others. */
 static int check_every(const struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "moe_layer_freq"), *entry;

@@ -25,8 +25,8 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* A gate for each head is called true or "per-head"; transformers takes any other value, false
- * included, for a gate for each element. */
+/* A gate for each head is called true or "per-head"; transformers reads any other value, including
+ * false, as a gate for each element. */
 static int check_gate(const cJSON *value, const char *key, struct fm_err *err)
 {
     if (!value || cJSON_IsNull(value) || cJSON_IsTrue(value) ||

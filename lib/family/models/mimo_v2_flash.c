@@ -100,7 +100,7 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
 
 static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1);
 
-/* transformers reads only the last, and vLLM does not. */
+/* transformers reads only the last of these keys, which vLLM does not read. */
 static const struct fm_keys_only only[] = {{"add_swa_attention_sink_bias", "true"},
                                            {"add_full_attention_sink_bias", "false"},
                                            {"n_shared_experts", "0"},

@@ -25,7 +25,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Refuse the lightning attention of older models, 0 in this list. */
+/* Refuse the lightning attention of older models, which is 0 in attn_type_list. */
 static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "attn_type_list"), *type;
