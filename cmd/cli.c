@@ -37,7 +37,8 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
-/* Each kind of advice in terms of options. `groups`: those that a tool must have. */
+/* The options that each kind of advice names.  `groups`: option groups that a tool must have for
+ * it. */
 static const struct {
     const char *words;
     int groups;
@@ -86,8 +87,8 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
     return FM_OK;
 }
 
-/* Ranks that take different paths would wait for each other; options that affect the result are
- * compared later. */
+/* Check that all ranks take the same path; otherwise they would wait for each other.  Options that
+ * affect the result are compared later. */
 static int same_way(const struct fm_cli *cli, struct fm_err *err)
 {
     const char *const says[] = {"absent", "given"};
@@ -182,8 +183,8 @@ void fm_cli_text_drop(struct fm_cli_text *text)
     free(text->bytes);
 }
 
-/* FM_EPIPE or FM_EIO; text that could not be written is discarded and not tried again. `why`:
- * the errno of an earlier write, or 0. */
+/* Flush standard output; FM_EPIPE or FM_EIO.  Text that could not be written is discarded and not
+ * tried again. `why`: the errno of an earlier write, or 0. */
 static int flush_stdout(int why, struct fm_err *err)
 {
     bool lost = ferror(stdout) != 0;

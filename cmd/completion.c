@@ -181,7 +181,7 @@ static void print_bash(FILE *out, const struct fm_completion *c)
 
 /* --- zsh --- */
 
-/* Inside '...[here]': escape the characters that _arguments and the quotes interpret. */
+/* Print text inside '...[here]': escape the characters that _arguments and the quotes interpret. */
 static void zsh_text(FILE *out, const char *text)
 {
     for (; *text; text++)

@@ -53,7 +53,7 @@ struct options {
     int context;                            /* report; 0: its default */
 };
 
-/* The arguments of --benchmark and --score. */
+/* Read the arguments of --benchmark and --score. */
 static int read_benchmark(struct fm_record_benchmark *b, const struct options *o,
                           struct fm_err *err)
 {
@@ -126,7 +126,7 @@ static int exported(const struct fm_cli *cli, const struct options *o, struct fm
     return rc;
 }
 
-/* Measure several of them, each with the original. */
+/* Measure several exported directories and print one table of them. */
 static int compared(const struct fm_cli *cli, const struct options *o, struct fm_err *err)
 {
     int n = cli->operands - 1, rc = FM_OK;
@@ -179,7 +179,7 @@ static int compared(const struct fm_cli *cli, const struct options *o, struct fm
     return rc;
 }
 
-/* The options for base-logits files, and the default convention with them. */
+/* Check the options for base-logits files, and set the convention if it was not given. */
 static int settle_how(struct fm_bench_how *how, int convention, struct fm_err *err)
 {
     bool file = how->kl_base || how->kl_base_out;
@@ -234,7 +234,7 @@ static int quality(const struct fm_cli *cli, struct options *o, struct fm_err *e
     return rc;
 }
 
-/* --dry-run of a measurement that makes its own data: the size of that data. */
+/* --dry-run of a measurement that makes its own data: print the size of that data. */
 static int dry_run(const struct fm_cli *cli, const char *what, uint64_t bytes, struct fm_err *err)
 {
     char text[32];
@@ -376,7 +376,7 @@ static const struct fm_cli_first measurements[] = {
     {"kernels", KERNELS}, {"report", REPORT},       {0},
 };
 
-/* Options of the other measurements. */
+/* If `what` is a measurement, set *known and refuse options that have no effect in it. */
 static int check_own(const struct fm_cli *cli, const char *what, bool based, bool *known,
                      struct fm_err *err)
 {
@@ -435,7 +435,7 @@ static int work(struct fm_cli *cli, struct options *o, struct fm_err *err)
                    what);
 }
 
-/* Defaults of the engine's measurement. */
+/* Set the defaults of the engine's measurement. */
 static void settle(struct options *o)
 {
     o->on.dtype = o->dtype ? "f32" : "bf16";
@@ -455,7 +455,7 @@ static void settle(struct options *o)
     "       fm-bench kernels [--shape SHAPE] [--rows N,N,...] [--budgets R,R,...]\n"               \
     "       fm-bench report [--figures FILE] [--context N] [-o FILE] BUNDLE"
 
-/* The mode given by the command line. */
+/* The options of the command line, with their defaults. */
 static struct options asked = {
     .size = 256u << 20,
     .over = -1,

@@ -152,7 +152,7 @@ static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
     return FM_OK;
 }
 
-/* R or R:R2, the lowest and the highest budget to serve. */
+/* Read R or R:R2, the lowest and the highest budget to serve. */
 static int read_cap(struct fm_export_options *o, const char *text, struct fm_err *err)
 {
     char *end;
@@ -188,7 +188,7 @@ static const struct fm_cli_scope scope[] = {
     {0},
 };
 
-/* The mode given by the command line. */
+/* The options of the command line. */
 static struct {
     bool list, bom, drop;
     const char *directory, *cap;

@@ -100,7 +100,7 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
     return o;
 }
 
-/* --dry-run of a check file by file: the amount of work; and the result `done`. */
+/* --dry-run of a check file by file: print the amount of work and the result `done`. */
 static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t bytes, const char *done,
                          struct fm_err *err)
 {

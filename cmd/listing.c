@@ -1,6 +1,6 @@
 /*
  * fm-pack --list: the members of a family, the size of each in every form of export, and over how
- * many devices it can be split.  Columns are the forms of the list.
+ * many devices it can be split.  The columns are the forms of export.
  */
 #include "cmd/listing.h"
 #include "cmd/show.h"
@@ -27,7 +27,7 @@ static void format_count(char text[32], uint64_t n)
             *p = 'K';
 }
 
-/* Why a row is marked: " 80GB", " knee". */
+/* Print why a row is marked: " 80GB", " knee". */
 static void marks(FILE *out, const struct fm_list *list, int row, uint64_t context)
 {
     const char *before = "  <- ";
@@ -123,7 +123,8 @@ static bool tp_degrees_fixed(const struct fm_list_kind *kind, enum fm_split spli
     return kind->layout->split == split && !kind->capped && !tp_degrees_vary(kind);
 }
 
-/* Degrees of a member in all forms where they vary; if r is NULL, the names of these forms. */
+/* Print the degrees of a member in all forms where they vary; if r is NULL, the names of these
+ * forms. */
 static void degree_cells(FILE *out, const struct fm_list *list, const struct fm_list_row *r)
 {
     int used = 12, blanks = 2;
@@ -168,7 +169,7 @@ static void fixed_tp_degrees(FILE *out, const struct fm_list *list, enum fm_spli
     fprintf(out, ": %s", tp_degrees);
 }
 
-/* The size of every member in each layout, and over how many devices it can be split. */
+/* Print the size of every member in each layout, and over how many devices it can be split. */
 static void form_table(FILE *out, const struct fm_list *list, uint64_t context)
 {
     const char *separator = "";
@@ -194,7 +195,7 @@ static void form_table(FILE *out, const struct fm_list *list, uint64_t context)
     fputc('\n', out);
 }
 
-/* The size of a uniform export with experts rounded to each possible format. */
+/* Print the size of a uniform export with experts rounded to each possible format. */
 static void format_table(FILE *out, const struct fm_list *list, uint64_t context)
 {
     bool any = false;
@@ -221,7 +222,7 @@ static void format_table(FILE *out, const struct fm_list *list, uint64_t context
     }
 }
 
-/* The layouts that allow this number of devices and these kernels. */
+/* Print the layouts that allow this number of devices and these kernels. */
 static void pass_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
     int devices = o->devices ? o->devices : 1, quantum = o->quantum ? o->quantum : 1;
@@ -245,7 +246,7 @@ static void pass_table(FILE *out, const struct fm_list *list, const struct fm_li
             quantum * devices);
 }
 
-/* The budget from which a layout is smaller than a quantised checkpoint. */
+/* Print the budget from which a layout is smaller than a quantised checkpoint. */
 static void smaller_line(FILE *out, const struct fm_list *list)
 {
     char stored[32];
@@ -285,7 +286,7 @@ static void legend(FILE *out, const struct fm_list *list, uint64_t context)
               out);
 }
 
-/* The members, in the requested order. */
+/* Print the members, in the requested order. */
 static int member_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o,
                         struct fm_err *err)
 {

@@ -78,7 +78,7 @@ static void print_change(FILE *out, const char *name, const struct fm_spread *s)
     fputc('\n', out);
 }
 
-/* One of the spreads in `spreads`, by index. */
+/* Print the spreads that `spreads` returns by index. */
 static void print_spreads(FILE *out, const struct fm_spread *(*spreads)(const void *of, int i),
                           double (*budget)(const void *of, int i), const void *of, int n)
 {
@@ -113,7 +113,7 @@ static void add_interval(cJSON *o, const char *name, double mean, double half)
     fm_json_add_double(list, NULL, mean + half);
 }
 
-/* Add to the object of a quality. */
+/* Add a spread to the JSON object of a quality. */
 static void add_spread(cJSON *o, const struct fm_quality *q, const struct fm_spread *s)
 {
     fm_json_add_double(o, "perplexity", exp(q->ce));
@@ -128,7 +128,7 @@ static void add_spread(cJSON *o, const struct fm_quality *q, const struct fm_spr
     add_percentiles(o, "dp_tokens", s->change_at);
 }
 
-/* The names of lm-eval's results; nothing if words were not counted. */
+/* Print the figures under lm-eval's names; nothing if words were not counted. */
 static void print_words(FILE *out, const char *name, double ce, uint64_t tokens,
                         const struct fm_words *w)
 {
@@ -538,7 +538,7 @@ cJSON *fm_results_io_json(const struct fm_bench_io *io)
     return o;
 }
 
-/* Fraction of the speed of large products. */
+/* The engine's fraction of the speed of large products. */
 static double share_of(const struct fm_bench_engine_run *r)
 {
     return r->useful / r->seconds / r->peak;
@@ -576,7 +576,7 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
     engine_rest(out, "other", r->rest.other, all);
 }
 
-/* Our speed relative to it. */
+/* Our speed relative to PyTorch's. */
 static double ours(const struct fm_bench_engine *e, const struct fm_pytorch_row *row)
 {
     return strcmp(row->what, "rank") == 0 ? e->rank.tokens_second : e->train.tokens_second;

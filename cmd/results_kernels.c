@@ -129,7 +129,7 @@ static bool is_torch(const char *kernel)
     return strncmp(kernel, "torch-", 6) == 0;
 }
 
-/* Rows of the same curve, from i onwards. */
+/* The number of rows of the same curve, from row i on. */
 static int curve_length(const struct fm_kernelbench *b, int i)
 {
     int n = 1;

@@ -51,7 +51,7 @@ void fm_show_stored_json(cJSON *o, const char *storage, uint64_t stored, uint64_
     fm_json_add_uint(o, "bytes_plain", written);
 }
 
-/* The time on more ranks like this one, as long as more of them are faster. */
+/* Print the time on more ranks like this one, as long as more ranks are faster. */
 static void ranks_text(FILE *out, const struct fm_estimate *p)
 {
     static const int ranks[] = {2, 8, 32};
@@ -68,7 +68,7 @@ static void ranks_text(FILE *out, const struct fm_estimate *p)
     }
 }
 
-/* The time here, on common machines, and what would halve it. */
+/* Print the time here and on common machines, and what would halve it. */
 static void forecast_text(FILE *out, const struct fm_estimate *p)
 {
     const struct fm_forecast *f = &p->forecast;
@@ -117,8 +117,8 @@ static void separator_text(FILE *out, const struct fm_separator *s)
                            : "after each document");
 }
 
-/* The size of the packed family next to the checkpoint's, and of one member exported at full
- * size: bundles and exports have the weights unchanged, or as plain numbers. */
+/* The size of the packed family next to the checkpoint's, and of one member exported at full size:
+ * bundles and exports hold the weights unchanged, or unquantised. */
 static uint64_t later(const struct fm_estimate *p)
 {
     return 2 * (p->written > p->stored ? p->written : p->stored);
@@ -251,7 +251,7 @@ static cJSON *estimate_json(const struct fm_cli *cli, const struct fm_estimate *
     return o;
 }
 
-/* The whole output of a --dry-run. */
+/* Print the whole output of a --dry-run. */
 static int show_estimate(const struct fm_cli *cli, const struct fm_estimate *estimate,
                          struct fm_err *err)
 {
@@ -333,7 +333,7 @@ int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, stru
     return tool->uptodate->is && speaks ? fm_show_uptodate(cli, tool->uptodate, err) : FM_OK;
 }
 
-/* Of all held-out text (kind -1), or of one kind. */
+/* The loss on all held-out text (kind -1), or on one kind. */
 static double loss_of(const struct fm_quality *q, int kind)
 {
     return kind < 0 ? q->ce : q->kind[kind];

@@ -17,8 +17,10 @@ enum fm_cli_kind {
     FM_CLI_TEXT,    /* const char ** */
     FM_CLI_LIST,    /* const char *[FM_INPUTS_MAX + 1], one for each use of the option */
     FM_CLI_READ,    /* const char **: a file or directory that the run reads */
-    FM_CLI_READS,   /* const char *[FM_INPUTS_MAX + 1]: the same, each time it is given */
-    FM_CLI_SOURCES, /* const char *[FM_INPUTS_MAX + 1]: FILE[:WEIGHT] that it reads, repeated */
+    FM_CLI_READS,   /* const char *[FM_INPUTS_MAX + 1]: files or directories that the run reads; may
+                       be repeated */
+    FM_CLI_SOURCES, /* const char *[FM_INPUTS_MAX + 1]: FILE[:WEIGHT] that the run reads; may be
+                       repeated */
     FM_CLI_RESULT,  /* const char **: the file that the run makes */
     FM_CLI_EXPORT,  /* const char **: the directory that the run makes */
     FM_CLI_REPORT,  /* const char **: an additional file, JSON for scripts */

@@ -22,12 +22,12 @@
  * consolidated.*). */
 const char *fm_carried_refuse(const char *name);
 
-/* A list of carried files; zero it first. */
+/* Running totals of the carried files; zero it first. */
 struct fm_carried_sum {
     size_t files;
     uint64_t bytes;
 };
-/* Add a name; FM_ECONFIG if it is refused, or over the limits. */
+/* Check a name and add its size; FM_ECONFIG if it is refused, or over the limits. */
 int fm_carried_add(struct fm_carried_sum *sum, const char *name, uint64_t size, struct fm_err *err);
 
 #endif

@@ -15,7 +15,8 @@
 #include <xxh_x86dispatch.h>
 #endif
 
-/* The library aligns its state to 64 bytes itself, and hides its size from dynamic linkers. */
+/* The state needs 64-byte alignment and its size is private to the library, so the library
+ * allocates it. */
 struct fm_hasher {
     XXH3_state_t *state;
 };

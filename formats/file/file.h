@@ -41,8 +41,8 @@ struct fm_file {
 /* FM_ENOENT, FM_EPERM, FM_EFORMAT (not a regular file).  Symlinks are followed; a FIFO or device
  * does not block. */
 int fm_file_open(struct fm_file *f, const char *path, struct fm_err *err);
-/* The same inside the directory dirfd; `name` is a single path component.  A symlink is followed
- * only if `follow` (Hugging Face caches link into ../../blobs). */
+/* Open `name`, a single path component, inside the directory dirfd.  A symlink is followed only if
+ * `follow` (Hugging Face caches link into ../../blobs). */
 int fm_file_open_at(struct fm_file *f, int dirfd, const char *name, bool follow,
                     struct fm_err *err);
 /* Take over fd, the result of an open(2) of `path`; if it is negative, fail with errno. fd is
@@ -70,7 +70,7 @@ void fm_file_expect(const struct fm_file *all, uint64_t offset, uint64_t size,
 /* Read the whole file, at most `limit` bytes, with a NUL appended; free() it. */
 int fm_file_slurp(const struct fm_file *f, size_t limit, char **text, size_t *size,
                   struct fm_err *err);
-/* The same for the file dir/name, or for `name` in the open directory dirfd. */
+/* Read the whole file dir/name, or `name` in the open directory dirfd, as fm_file_slurp does. */
 int fm_file_slurp_in(const char *dir, const char *name, size_t limit, char **text, size_t *size,
                      struct fm_err *err);
 int fm_file_slurp_at(int dirfd, const char *name, size_t limit, char **text, size_t *size,
@@ -181,7 +181,7 @@ int fm_outdir_spread(struct fm_outdir *d, char *const *name, size_t names, bool 
 
 /* An unlinked temporary file in TMPDIR (or /var/tmp) for spilled data; close(2) frees it. */
 int fm_file_temp(int *fd, struct fm_err *err);
-/* pread/pwrite of exactly size bytes on such a file. */
+/* pread/pwrite of exactly size bytes on a file of fm_file_temp. */
 int fm_file_temp_read(int fd, uint64_t offset, void *dst, size_t size, struct fm_err *err);
 int fm_file_temp_write(int fd, uint64_t offset, const void *src, size_t size, struct fm_err *err);
 

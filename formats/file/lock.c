@@ -18,7 +18,7 @@
 
 #include "formats/file/temporary.h"
 
-/* Avoid the number of a standard stream, even if that is closed. */
+/* Open the lock file with a descriptor above the standard streams', even if one is closed. */
 static int open_lock(const char *path)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
@@ -29,7 +29,7 @@ static int open_lock(const char *path)
     return high;
 }
 
-/* The previous holder may have removed the file that we opened. */
+/* True if `path` still names the file that we opened; its previous holder may have removed it. */
 static bool is_there(int fd, const char *path)
 {
     struct stat mine, its;

@@ -247,7 +247,7 @@ static int replace(struct fm_outdir *d, struct fm_err *err)
     return rc;
 }
 
-/* Rename it to its final name. */
+/* Rename the directory to its final name. */
 static int appear(struct fm_outdir *d, struct fm_err *err)
 {
     struct stat st;

@@ -10,7 +10,7 @@
 /* True if standard output is a terminal that displays what is written. */
 bool fm_screen_is_output(void);
 
-/* Put the terminal on standard output into raw mode, if it is one. */
+/* If standard output is a terminal, turn off its output processing (OPOST). */
 void fm_screen_pass(void);
 
 #endif

@@ -61,7 +61,7 @@ void fm_temporary_leave(void)
     atomic_fetch_sub(&inside, 1);
 }
 
-/* A descriptor that only reserves its number. */
+/* Open a descriptor that only reserves its number. */
 static int reserve_one(const char *path, int *reserve, struct fm_err *err)
 {
     int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -249,8 +249,8 @@ void fm_temporary_forget(int slot)
     atomic_store(&table[slot].state, FREE);
 }
 
-/* Uses the reserved descriptor; if another thread took its number in between, waits for the next.
- */
+/* Open a directory with the reserved descriptor; if another thread took its number in between, wait
+ * for the next. */
 static int open_reserved(int slot, const char *path)
 {
     drop_reserve(slot);

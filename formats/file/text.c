@@ -13,7 +13,7 @@
 
 #define FIRST_BYTES 1024
 
-/* Room for `more` bytes and the NUL. */
+/* Make room for `more` bytes and the NUL. */
 static bool reserve(struct fm_text *t, size_t more)
 {
     size_t need = 0;

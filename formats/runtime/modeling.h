@@ -12,7 +12,7 @@
 
 #include <stddef.h>
 
-/* Its text, not NUL-terminated. */
+/* The text of the file, *size bytes; the NUL that follows is not counted. */
 const char *fm_modeling_text(size_t *size);
 
 #endif

@@ -52,7 +52,7 @@ static int give_passphrase(char *to, int capacity, int writing, void *arg)
     return (int)strlen(a->passphrase);
 }
 
-/* Set key->name from the public key. */
+/* Set key->hint from the public key. */
 static int name_key(struct fm_key *key, struct fm_err *err)
 {
     BIO *pem = BIO_new(BIO_s_mem());

@@ -387,8 +387,8 @@ static int32_t split_bytes(const struct fm_bpe *b, struct fm_bpe_symbol *s, cons
     return n;
 }
 
-/* At most one symbol for each byte, and three steps for each symbol: one at the start, two for
- * each merge. */
+/* Make room for the worst case: one symbol for each byte, and three heap entries for each symbol,
+ * one at the start and two for each merge. */
 static bool reserve(struct fm_bpe_work *w, size_t size)
 {
     struct fm_err ignored = {0};

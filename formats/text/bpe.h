@@ -31,7 +31,7 @@ struct fm_bpe {
     uint32_t *slot; /* open addressing: entry + 1, 0: empty */
     size_t entries, entry_capacity, slots;
     struct fm_bpe_merge *merge; /* in file order */
-    struct fm_bpe_merge *table; /* hash table of them; pair UINT64_MAX: empty */
+    struct fm_bpe_merge *table; /* hash table of the merges; pair UINT64_MAX: empty */
     size_t merges, merge_capacity, cells;
     int32_t *of_point;    /* id of each single character, or -1 */
     int32_t of_byte[256]; /* byte_level: id of the character that represents it; else of <0xNN> */
@@ -41,7 +41,7 @@ struct fm_bpe {
     bool parted; /* no merge crosses the beginning of a word, a U+2581 after another character */
 };
 
-/* Add an entry or merge; fm_bpe_index and _finish then check and hash them. */
+/* Add an entry; fm_bpe_index and _finish then check and hash them. */
 int fm_bpe_add(struct fm_bpe *bpe, const char *text, size_t size, uint64_t id, struct fm_err *err);
 /* Call after the last entry: FM_EFORMAT if a text or an id occurs twice. */
 int fm_bpe_index(struct fm_bpe *bpe, struct fm_err *err);

@@ -97,7 +97,7 @@ void fm_documents_close(struct fm_documents *d)
     *d = (struct fm_documents){.file.fd = -1};
 }
 
-/* Bytes of the line at `from`, without its end; *next is the start of the next line. */
+/* Find the line at `from`, of *size bytes without its end; *next is the start of the next line. */
 static int find_line(struct fm_documents *d, size_t from, size_t *size, size_t *next, bool *there,
                      struct fm_err *err)
 {

@@ -1,6 +1,6 @@
 /*
- * A state machine over single bytes, because pieces from a pipe end anywhere: in a number, between
- * a minus and its digits, at the end of a line.
+ * A state machine over single bytes, because pieces from a pipe end anywhere, even inside a number
+ * or at the end of a line.
  */
 #include "formats/text/idlines.h"
 

@@ -38,7 +38,7 @@ struct fm_idlines {
 
 /* FM_EFORMAT names line and byte. */
 int fm_idlines_feed(struct fm_idlines *l, const char *bytes, size_t n, struct fm_err *err);
-/* The end of the input: write the remaining ids.  FM_EFORMAT in the middle of a line. */
+/* Write the remaining ids at the end of the input.  FM_EFORMAT in the middle of a line. */
 int fm_idlines_end(struct fm_idlines *l, struct fm_err *err);
 
 #endif

@@ -19,7 +19,8 @@
 #define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 
-/* By kind; a carriage return or line feed in the compared pattern may be a literal character. */
+/* Indexed by kind; a carriage return or line feed in the compared pattern may be a literal
+ * character. */
 static const char *const patterns[] = {
     [FM_PRETOKEN_GPT2] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|"
                          "\\s+(?!\\S)|\\s+",
@@ -185,7 +186,7 @@ static size_t skip_others(const struct scan *s, size_t at, int classes)
     return at;
 }
 
-/* 's 't 're 've 'm 'll 'd: its length, or 0.  Ignoring case, U+017F counts as an s. */
+/* The length of a match of 's 't 're 've 'm 'll 'd, or 0.  Ignoring case, U+017F counts as an s. */
 static size_t contraction(const struct scan *s, bool any_case)
 {
     unsigned char c[3] = {0};

@@ -149,7 +149,7 @@ static int check_sequences(struct megatron *m, struct fm_tokens *t, struct fm_er
     return FM_OK;
 }
 
-/* Document bounds: from 0 up to the number of sequences. */
+/* Check the document bounds: from 0 up to the number of sequences. */
 static int check_documents(struct megatron *m, struct fm_err *err)
 {
     uint64_t last = 0;
@@ -207,7 +207,7 @@ static int read_megatron(struct fm_tokens *t, struct fm_file *idx, struct fm_err
 
 /* --- datatrove --- */
 
-/* Ends of documents, in tokens; the width of a token follows from the last one. */
+/* Read the ends of documents, in tokens; the width of a token follows from the last one. */
 static int read_datatrove(struct fm_tokens *t, const struct fm_file *index, struct fm_err *err)
 {
     if (index->size == 0 || index->size % 8 != 0)
@@ -306,7 +306,7 @@ static bool is_idx(const struct fm_file *f)
            memcmp(begin, idx_magic, sizeof begin) == 0;
 }
 
-/* The user passed X.idx. */
+/* Open the pair of which the user passed X.idx. */
 static int from_idx(struct fm_tokens *t, struct fm_err *err)
 {
     struct fm_file idx = t->file, bin;

@@ -265,7 +265,7 @@ static bool begins_with(const char *text, size_t size, const char *begin)
     return size >= n && memcmp(text, begin, n) == 0;
 }
 
-/* A stretch without added tokens; `first`: the text begins with it. */
+/* Encode a stretch without added tokens; `first`: the text begins with it. */
 static void encode_plain(struct fm_encoder *e, const char *text, size_t size, bool first)
 {
     const struct fm_tokenizer *t = e->t;
@@ -362,7 +362,7 @@ static void encode_around(struct fm_encoder *e, const struct fm_matcher *m, cons
         plain(e, text + done, size - done, first && done == 0);
 }
 
-/* A stretch of the original text between added tokens. */
+/* Encode a stretch of the original text between added tokens. */
 static void encode_stretch(struct fm_encoder *e, const char *text, size_t size, bool first)
 {
     const struct fm_tokenizer *t = e->t;

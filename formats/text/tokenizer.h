@@ -29,7 +29,7 @@ struct fm_tokenizer; /* read-only after it was opened: threads share it */
 
 /* FM_EFORMAT names the malformed part, FM_ECONFIG the unsupported one. */
 int fm_tokenizer_open(struct fm_tokenizer **t, const char *path, struct fm_err *err);
-/* The same from the text of the file. */
+/* Parse the text of a tokenizer.json in the same way. */
 int fm_tokenizer_parse(struct fm_tokenizer **t, const char *text, size_t size, struct fm_err *err);
 void fm_tokenizer_close(struct fm_tokenizer *t);
 

@@ -48,7 +48,7 @@ static bool flag(const cJSON *object, const char *key, bool otherwise)
     return cJSON_IsBool(v) ? cJSON_IsTrue(v) : otherwise;
 }
 
-/* A short string that is not empty. */
+/* Copy a short string that is not empty. */
 static int copy_short(char *dst, size_t capacity, const cJSON *object, const char *key,
                       struct fm_err *err)
 {
@@ -196,7 +196,7 @@ static int read_digits(struct fm_tokenizer *t, const cJSON *o, struct fm_err *er
                : fm_tokenizer_refuse(err, "pre_tokenizer", "Digits in runs");
 }
 
-/* Splits and Digits, then ByteLevel. */
+/* Read Splits and Digits, then ByteLevel. */
 static int read_sequence(struct fm_tokenizer *t, const cJSON *o, const cJSON *inner,
                          struct fm_err *err)
 {
@@ -375,7 +375,7 @@ static void index_matcher(struct fm_matcher *m)
     }
 }
 
-/* The text by which a normalized token is searched. */
+/* Set the text by which a normalized token is searched. */
 static int normalise_content(const struct fm_tokenizer *t, struct fm_added *a, struct fm_err *err)
 {
     struct fm_text out = {0}, other = {0};
@@ -404,7 +404,7 @@ static int place_added(struct fm_tokenizer *t, struct fm_added *a, struct fm_err
     return FM_OK;
 }
 
-/* The added tokens of an array of n, each checked and put into its matcher. */
+/* Read the added tokens of an array of n, check each and put it into its matcher. */
 static int read_all_added(struct fm_tokenizer *t, const cJSON *list, struct fm_added *all, int n,
                           struct fm_err *err)
 {

@@ -26,7 +26,7 @@ static int read_vocabulary(struct fm_bpe *bpe, struct fm_json j, struct fm_err *
     return rc ? rc : fm_bpe_index(bpe, err);
 }
 
-/* "left right", or a comment line. */
+/* Add the merge of a line "left right"; skip a comment line. */
 static int add_line(struct fm_bpe *bpe, char *line, struct fm_err *err)
 {
     char *space = strchr(line, ' ');

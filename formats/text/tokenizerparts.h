@@ -65,7 +65,7 @@ struct fm_tokenizer {
  * any case. */
 int fm_tokenizer_read(struct fm_tokenizer *t, const char *text, size_t size, struct fm_err *err);
 
-/* The same from its "model", a member of `whole`. */
+/* Fill *t from the "model", a member of `whole`. */
 int fm_tokenizer_read_model(struct fm_tokenizer *t, struct fm_json whole, struct fm_err *err);
 
 /* FM_ECONFIG: "normalizer 'Lowercase' is not supported; ...". */

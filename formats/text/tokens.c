@@ -75,7 +75,7 @@ static int parse_descr(struct fm_tokens *t, struct literal *l, struct fm_err *er
     return fail_header(l, err, "descr '<u2', '<u4', '<i4' or '<i8'");
 }
 
-/* (n,) or (n, m) */
+/* Parse a shape: (n,) or (n, m). */
 static int parse_shape(struct fm_tokens *t, struct literal *l, struct fm_err *err)
 {
     uint64_t dim[2] = {0, 0};
@@ -186,7 +186,7 @@ static bool is_llmc(const unsigned char *begin)
     return magic == 20240520 || magic == 20240801;
 }
 
-/* llm.c: magic, version, count, zeros; GPT-2 tokens as u16, Llama 3 tokens as u32. */
+/* Open an llm.c file: magic, version, count, zeros; GPT-2 tokens as u16, Llama 3 tokens as u32. */
 static int open_llmc(struct fm_tokens *t, const unsigned char *begin, struct fm_err *err)
 {
     bool wide = fm_little_endian(begin, 4) == 20240801;
@@ -219,7 +219,7 @@ static int open_raw(struct fm_tokens *t, enum fm_token_type raw, struct fm_err *
     return check_length(t, err);
 }
 
-/* Pairs of files: one is an index of the other. */
+/* Open a pair of files, one of which is the index of the other. */
 static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, struct fm_err *err)
 {
     int rc = fm_tokenindex_open(t, paired, err);
@@ -232,7 +232,7 @@ static int open_pair(struct fm_tokens *t, enum fm_token_type raw, bool *paired, 
     return check_length(t, err);
 }
 
-/* Printable text: users pass .jsonl and .txt files as tokens by mistake. */
+/* True for printable text: users pass .jsonl and .txt files as tokens by mistake. */
 static bool looks_like_text(const unsigned char *begin, size_t n)
 {
     size_t i = 0;

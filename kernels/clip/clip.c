@@ -89,7 +89,7 @@ int32_t fm_clip_available(int32_t device, struct fm_clip_error *error)
     return code == FM_CLIP_OK ? driver->available(error) : code;
 }
 
-/* One number of a descriptor against its limits. */
+/* Check one number of a descriptor against its limits. */
 static int32_t check(struct fm_clip_error *error, const char *what, int64_t value, int64_t least,
                      int64_t most)
 {
@@ -170,7 +170,7 @@ static int32_t check_sizes(const struct fm_clip_layer *l, struct fm_clip_error *
     return check_all(limits, sizeof limits / sizeof *limits, error);
 }
 
-/* The activation's two numbers, and the fields only the CPU supports. */
+/* Check alpha and limit, and the fields that only the CPU supports. */
 static int32_t check_activation(const struct fm_clip_layer *l, struct fm_clip_error *error)
 {
     bool clamped = l->activation == FM_CLIP_SWIGLU_CLAMPED;

@@ -65,7 +65,7 @@ extern "C" {
 /* Changes when callers built against an older header would no longer work. */
 #define FM_CLIP_ABI 1
 
-/* Results of functions, the statuses of the tools (fm(7)). */
+/* Results of functions; the values are those of the tools' exit statuses (fm(7)). */
 enum fm_clip_code {
     FM_CLIP_OK = 0,
     FM_CLIP_EUSAGE = 2,   /* an argument is invalid: the sentence says which */
@@ -92,9 +92,9 @@ enum fm_clip_activation {
  * support. */
 enum fm_clip_path {
     FM_CLIP_BEST = 0,
-    FM_CLIP_PORTABLE = 1, /* CPU: any; sums as below without fused multiply-add */
+    FM_CLIP_PORTABLE = 1, /* CPU: any; sums without fused multiply-add */
     FM_CLIP_AVX2 = 2,
-    FM_CLIP_AVX512 = 3, /* F32, and F16 and BF16 widened; the same bits as AVX2 */
+    FM_CLIP_AVX512 = 3, /* F32, and F16 and BF16 widened; bit-identical to AVX2 */
     FM_CLIP_AVX512_BF16 = 4,
     FM_CLIP_NAIVE = 16,  /* CUDA: expert by expert; waits for the device, not for graphs */
     FM_CLIP_BUCKET = 17, /* CUDA: grouped products by width; waits for the device, not for graphs */
@@ -105,7 +105,7 @@ enum fm_clip_path {
 /* Faults in the data of a call, which it corrects and continues; fm_clip_status reports them. */
 enum fm_clip_fault {
     FM_CLIP_FAULT_WIDTH = 1, /* a width outside [0, cap]: the nearest end was taken */
-    FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B) or no number: the nearest end, 0 for NaN */
+    FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B): the nearest end, 0 for NaN */
 };
 
 /* The smallest `size`: later fields default to 0. */
@@ -137,9 +137,9 @@ struct fm_clip_layer {
     int32_t threads;       /* 100: CPU: the most that a call may use, 0: all available; CUDA: 0 */
     int32_t path;          /* 104: enum fm_clip_path, 0 */
     int32_t reserved;      /* 108: 0 */
-    const void *gate_up_bias; /* 112: (2 channels), of the rows of gate_up; NULL: none */
+    const void *gate_up_bias; /* 112: (2 channels), one per row of gate_up; NULL: none */
     const void *down_bias;    /* 120: (E, H); NULL: none */
-    float alpha, limit;       /* 128: of FM_CLIP_SWIGLU_CLAMPED, above 0; else 0 */
+    float alpha, limit;       /* 128: for FM_CLIP_SWIGLU_CLAMPED, above 0; else 0 */
 };                            /* 136 bytes */
 
 /* One call.  Zero the struct, set `size`. */
@@ -157,8 +157,8 @@ struct fm_clip_call {
     void *out;                /* 64: (N, H), overwritten; may not overlap hidden */
     int64_t out_stride;       /* 72: in elements, at least H */
     void *workspace;          /* 80: workspace_bytes of scratch, FM_CLIP_ALIGN-aligned */
-    uint64_t workspace_bytes; /* 88: at least fm_clip_workspace_bytes(layer, 1, K); with less than
-                                     what N needs, rows go in chunks and the bits are the same */
+    uint64_t workspace_bytes; /* 88: at least fm_clip_workspace_bytes(layer, 1, K); with less than N
+                                 needs, rows are computed in chunks, with identical bits */
     void *stream;             /* 96: the cudaStream_t; NULL on the CPU (on CUDA: the default one) */
     const void *budget;       /* 104: one number to read in place of the layer's, or NULL */
     int32_t budget_type;      /* 112: its type, as in the layer; 0 where budget is NULL */
@@ -223,10 +223,10 @@ FM_CLIP_API int32_t fm_clip_status(struct fm_clip *clip, struct fm_clip_error *e
 FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
 
 /*
- * The definition, by plain loops in double, for tests: out (N, H) packed, unrounded; size (N, H),
- * if not NULL, the same sums of absolute values, the scale for measuring errors. Arguments as for
- * fm_clip_prepare and fm_clip_forward, all in host memory, and checked as there, N K below 2^31;
- * call->out and the workspace are not used.  FM_CLIP_EUSAGE, FM_CLIP_ENOMEM.
+ * The reference implementation, plain loops in double, for tests: out (N, H) packed, unrounded;
+ * size (N, H), if not NULL, the same sums of absolute values, the scale for measuring errors.
+ * Arguments as for fm_clip_prepare and fm_clip_forward, all in host memory, and checked as there, N
+ * K below 2^31; call->out and the workspace are not used.  FM_CLIP_EUSAGE, FM_CLIP_ENOMEM.
  */
 FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
                                       const struct fm_clip_call *call, struct fm_clip_error *error);
@@ -238,7 +238,7 @@ FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm
  * by fm_clip_shard_width.  g and tp are above 0, 0 <= rank < tp.
  */
 
-/* The number of the first k channels that rank has: its width for a width of k.  0 for invalid
+/* How many of the first k channels the rank has: its width for a width of k.  0 for invalid
  * arguments, such as k < 0. */
 FM_CLIP_API int32_t fm_clip_shard_width(int32_t k, int32_t g, int32_t tp, int32_t rank);
 

@@ -1,7 +1,8 @@
 /*
  * The AVX2 tile: 16 of a panel's lanes at a time, in two registers, against up to 6 rows.  12 sums,
  * two vectors of the panel and one element of a row fill the 16 registers.  Sums are made term by
- * term in the order that clip_tile.h requires, which gives the bits of the AVX-512 tile.
+ * term in the order that clip_tile.h requires, so the results are bit-identical to those of the
+ * AVX-512 tile.
  */
 #include "kernels/clip/clip_tile.h"
 

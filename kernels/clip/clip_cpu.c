@@ -107,7 +107,8 @@ static uint64_t workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max
 {
     struct pass p;
     struct space space = {0};
-    /* Rows of any tile fit if float rows do: the answer does not depend on the machine. */
+    /* Rows of any tile fit where float rows do, so the answer does not depend on the instruction
+     * set; if `threads` is 0, it depends on the number of CPUs. */
     carve(&p, &space, layer, fm_clip_tile_portable(), N_max, K, threads_of(layer));
     return space.used;
 }
@@ -149,7 +150,7 @@ static struct fm_clip_ahead look_ahead(const struct block *b, int lane, int term
                          : (struct fm_clip_ahead){at, b->ld, FM_CLIP_DEPTH - 1, 31};
 }
 
-/* All rows over one panel; they are divided evenly, so that no tile is thin. */
+/* Multiply all rows by one panel.  They are divided evenly, so that no tile has very few rows. */
 static void pass_rows(const struct block *b, const struct fm_clip_tile *tile, float *sums,
                       const void *panel, int lane, int term, int64_t size)
 {
@@ -167,7 +168,7 @@ static void pass_rows(const struct block *b, const struct fm_clip_tile *tile, fl
     }
 }
 
-/* sums (rows, TASK_LANES) of the block. */
+/* Compute sums (rows, TASK_LANES) of the block. */
 static void multiply(const struct block *b, const struct fm_clip_tile *tile,
                      const struct scratch *s, int type)
 {
@@ -195,7 +196,8 @@ static int pieces(int64_t n, int size)
     return (int)((n + size - 1) / size);
 }
 
-/* Number the tasks of a product whose groups have 2 width (or H) columns; their number. */
+/* Number the tasks of a product whose groups have 2 width (or H) columns; return how many there
+ * are. */
 static int number_tasks(struct pass *p, bool second)
 {
     int tasks = 0, H = p->clip->base.layer.H;
@@ -265,7 +267,7 @@ FM_CLONES(void, swiglu_clamped,
     }
 }
 
-/* n elements of an array of the layer's type, from element `first` on. */
+/* Convert n elements, from `first` on, of an array of the layer's type to float. */
 static void widen(float *to, const void *array, int64_t first, int n, const struct fm_clip_layer *l)
 {
     const char *from = (const char *)array + first * fm_clip_type_bytes(l->type);
@@ -278,7 +280,7 @@ FM_CLONES(void, add_bias, (float *restrict y, const float *restrict b, int n), (
         y[i] += b[i];
 }
 
-/* h (channels) from a row's sums. */
+/* Compute h (channels) from a row's sums. */
 static void inner(float *h, const float *gu, int channels, const struct fm_clip_layer *l)
 {
     if (l->activation == FM_CLIP_SILU)
@@ -354,7 +356,7 @@ FM_CLONES(void, add_scaled, (float *restrict y, const float *restrict z, float w
         y[i] += w * z[i];
 }
 
-/* Columns [first, first + n) of one token's row. */
+/* Compute columns [first, first + n) of one token's row. */
 static void combine(const struct pass *p, int32_t t, int first, int n, float *sum)
 {
     const struct fm_clip_call *c = p->call;

@@ -1,6 +1,7 @@
 /*
  * Few rows: while a server decodes, the cost of a token is reading the weights, so they are used in
- * place, without packing a panel.  Sums have the order of the panels, so the bits are the same.
+ * place, without packing a panel.  Terms are added in the same order as with panels, so the results
+ * are bit-identical.
  */
 #include "kernels/clip/clip_tile.h"
 
@@ -12,7 +13,7 @@
 enum {
     LANES = 16,     /* rows of weights at a time, in the first product */
     AHEAD = 8,      /* lines of a row that are prefetched before use */
-    ROWS_AHEAD = 12 /* rows, in the second product */
+    ROWS_AHEAD = 12 /* rows that are prefetched, in the second product */
 };
 
 INLINE __m512 load_line(const char *src, int64_t bytes)
@@ -54,7 +55,7 @@ INLINE void add_line(const int rows, const int type, __m512 *sum, const float *c
     }
 }
 
-/* The last one, of `n` terms.  Unrolled, it takes compilers half a minute. */
+/* Add the last line, of only `n` terms.  Unrolled, it takes compilers half a minute. */
 INLINE void add_rest(const int rows, const int type, __m512 *sum, const float *const *x, int term,
                      __m512 line[LANES], int n)
 {
@@ -150,7 +151,8 @@ INLINE void few_wide(const int rows, const int wide, const int type, float *c, i
     }
 }
 
-/* As many columns as there are registers for sums: long pieces of each row of weights. */
+/* Compute as many columns at a time as there are registers for sums, to read long pieces of each
+ * row of weights. */
 INLINE void few_columns_of(const int type, const int rows, float *c, int ldc, const float *const *x,
                            const char *src, int64_t ld, int lanes, int terms)
 {

@@ -51,7 +51,8 @@ static int32_t clamp_width(int32_t k, int32_t cap, int32_t *faults)
     return k < 0 ? 0 : cap;
 }
 
-/* Widths by slot, experts by slot (for now in `position`), slots per expert. */
+/* Set the width and the expert (for now in `position`) of each slot, and count the slots of each
+ * expert. */
 static int32_t find_widths(struct fm_clip_plan *p, const struct fm_clip_layer *l,
                            const int32_t *cap, const struct fm_clip_call *c, int64_t first,
                            int32_t n)

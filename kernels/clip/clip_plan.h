@@ -16,7 +16,7 @@ struct fm_clip_group {
     int32_t task0;       /* used by the loop that walks the groups */
 };
 
-/* Arrays are the caller's. */
+/* The caller owns the arrays. */
 struct fm_clip_plan {
     int32_t *count;              /* (E + 1) */
     int32_t *width;              /* (n K) by slot; 0: contributes nothing */

@@ -1,4 +1,4 @@
-/* The definition of a clipped forward: plain loops, sums in double. */
+/* Reference implementation of a clipped forward: plain loops, sums in double. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -31,7 +31,7 @@ void fm_clip_shard_copy(void *shard_gate_up, void *shard_down, const void *gate_
                         int32_t rank)
 {
     int32_t width = fm_clip_shard_width(cap, g, tp, rank);
-    for (int64_t c = 0; c < width; c += g) { /* block by block: rows of a block are neighbours */
+    for (int64_t c = 0; c < width; c += g) { /* block by block: rows of a block are contiguous */
         uint64_t to = (uint64_t)c * row_bytes;
         uint64_t from = (uint64_t)fm_clip_shard_channel((int32_t)c, g, tp, rank) * row_bytes;
         uint64_t size = (uint64_t)(width - c < g ? width - c : g) * row_bytes;

@@ -1,14 +1,13 @@
 /*
- * Private to kernels/clip: the innermost loops of a clipped product, one set per instruction
- * set.
+ * Private to kernels/clip: the innermost loops of a clipped product, one set per instruction set.
  *
- * A product is rows times columns: rows are tokens, columns ("lanes") are gate/up rows in the
- * first product and hidden elements in the second.  FM_CLIP_LANES columns of FM_CLIP_DEPTH terms
- * are packed into a panel, term after term, and all rows of the expert pass over it.
+ * A product is rows times columns: rows are tokens, columns ("lanes") are gate/up rows in the first
+ * product and hidden elements in the second.  FM_CLIP_LANES columns of FM_CLIP_DEPTH terms are
+ * packed into a panel, term after term, and all rows of the expert pass over it.
  *
  * Each sum is made the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH terms
  * in order with fused multiply-add from zero, and those blocks added in order.  So the bits of a
- * token do not depend on other tokens, and AVX2 gives the bits of AVX-512.
+ * token do not depend on other tokens, and AVX2 and AVX-512 give bit-identical results.
  */
 #ifndef FM_KERNELS_CLIP_TILE_H
 #define FM_KERNELS_CLIP_TILE_H
@@ -47,9 +46,10 @@ struct fm_clip_tile {
     void (*product)(float *c, int ldc, const void *const *x, int rows, const void *panel, int terms,
                     bool first, const struct fm_clip_ahead *ahead);
 
-    /* The same without a panel, all `terms` at once: c (rows, lanes up to a multiple of
-     * 16) set from weights as pack_rows or pack_columns takes them, lanes and terms of
-     * any number, with the same bits.  1 <= rows <= FM_CLIP_TILE_ROWS.  NULL: not available. */
+    /* A product without a panel, over all `terms` at once: c (rows, lanes rounded up to a multiple
+     * of 16) is set from weights in the layout of pack_rows or pack_columns, for any number of
+     * lanes and terms; bit-identical to `product`.  1 <= rows <= FM_CLIP_TILE_ROWS.  NULL: not
+     * available. */
     void (*few_rows)(float *c, int ldc, const void *const *x, int rows, const void *src, int64_t ld,
                      int lanes, int terms, int type);
     void (*few_columns)(float *c, int ldc, const void *const *x, int rows, const void *src,
@@ -86,7 +86,7 @@ const struct fm_clip_tile *fm_clip_tile_avx2(void);
 const struct fm_clip_tile *fm_clip_tile_avx512(void);
 const struct fm_clip_tile *fm_clip_tile_bf16(void);
 
-/* A floating type of clip.h as its name in lib/base/dtype.h. */
+/* Convert a floating type of clip.h to enum fm_dtype. */
 static inline enum fm_dtype fm_clip_dtype(int32_t type)
 {
     return type == FM_CLIP_F32 ? FM_F32 : type == FM_CLIP_F16 ? FM_F16 : FM_BF16;

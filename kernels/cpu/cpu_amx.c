@@ -87,7 +87,7 @@ TARGET static inline void transpose(uint16_t *to, const __m512i x[TILE])
     }
 }
 
-/* Copy the same rows to the columns of a piece. */
+/* Copy rows, selected as in copy_rows, to the columns of a piece. */
 TARGET static inline void turn_rows(uint16_t *to, const uint16_t *x, int64_t ld, int count,
                                     __mmask32 mask)
 {

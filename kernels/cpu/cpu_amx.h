@@ -43,8 +43,7 @@ struct fm_amx_operand {
  * over the first n terms.  Panels and pieces are padded with zeros. */
 void fm_amx_pack(uint16_t *block, struct fm_amx_operand of, bool right, int count, int n);
 
-/* The same for a right operand x[k ld + c] with any number of columns: rows are read contiguously.
- */
+/* Pack a right operand x[k ld + c] with any number of columns: rows are read contiguously. */
 void fm_amx_pack_columns(uint16_t *to, const uint16_t *x, int64_t ld, int count, int n);
 
 /* Turn pieces of a right operand into those of a left one: columns of the right operand are rows of

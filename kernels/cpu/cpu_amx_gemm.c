@@ -1,9 +1,8 @@
 /*
- * Products by matrix registers.  A task computes a block of columns of C.  It packs a stretch of
- * that part of B, which stays in the L2 cache, and processes the rows of A, 32 at a time, which
- * stay in the L1 cache for all columns.  The sums of one stretch are continued from C in the next
- * one, so every sum is made in float32 in the order of K, however the product is divided into
- * tasks.
+ * Products by matrix registers.  A task computes a tile of C. For each stretch of K it packs its
+ * columns of B, which stay in the L2 cache, and processes its rows of A, 32 at a time, which stay
+ * in the L1 cache for all columns.  The sums of one stretch are continued from C in the next one,
+ * so every sum is made in float32 in the order of K, however the product is divided into tasks.
  *
  * oneDNN (2.6) is as fast if it may choose B's layout and C is packed; with B in its given layout,
  * or C in wider rows, it reaches a third of that speed.
@@ -72,7 +71,7 @@ static void pack_panels(uint16_t *to, const struct product *p, bool right, int f
     }
 }
 
-/* Copy c (rows, cols), rows ldc floats apart, from d (rows of BLOCK floats), or the other way. */
+/* Copy (rows, cols) from rows ldfrom floats apart to rows ldto floats apart. */
 TARGET static void copy_block(float *to, int ldto, const float *from, int ldfrom, int rows,
                               int cols)
 {

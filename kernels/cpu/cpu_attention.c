@@ -76,8 +76,8 @@ struct attention {
     float *o, *dq, *dk, *dv;
     const float *d_o, *q, *k, *v, *sinks;
     int T, Q, G, C, D, window;
-    float scale;         /* of scores, in two factors: */
-    float before, after; /* applied before and after the product */
+    float scale;         /* of scores: before * after */
+    float before, after; /* factors applied before and after the product of q and k */
     int q_step, o_step, k_step, v_step;
     fm_product *product;
     enum fm_dtype operand; /* type of the products' operands */
@@ -145,13 +145,13 @@ static struct rows take_rows(const struct attention *a, const float *x, int ld, 
     return (struct rows){fm_written(to), width};
 }
 
-/* The rows from t on. */
+/* The operand that starts at row t. */
 static struct fm_in row_of(const struct rows *r, int t)
 {
     return fm_element(r->x, (size_t)t * (size_t)r->ld);
 }
 
-/* The same for n values of a tile, rounded to `to`. */
+/* n values of a tile as an operand: p itself, or rounded in `to`. */
 static struct fm_in take_tile(const struct attention *a, const float *p, size_t n, void *to)
 {
     if (a->operand == FM_F32)

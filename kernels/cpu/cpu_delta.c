@@ -9,7 +9,7 @@
  *
  * and the backward is that of these lines.  Differences of c are computed in double, because after
  * a strong decay c is large and float would lose the differences.  States are computed again as in
- * the definition (kernels/ops/delta.c), by segments of chunks instead of tokens.
+ * the reference implementation (kernels/ops/delta.c), by segments of chunks instead of tokens.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -177,7 +177,7 @@ static void enter_chunk(const struct chunk *y, const float *Z)
     solve(y);
 }
 
-/* Compute P, which states do not need. */
+/* Compute P, on which the states do not depend. */
 static void find_scores(const struct chunk *y)
 {
     int n = y->n, C = y->r->C;
@@ -398,7 +398,7 @@ static void chunk_back(const struct chunk *y, const float *Z, float *dZ)
 struct states {
     float *before, *inside, *dZ;
     int length;
-    size_t size; /* of one */
+    size_t size; /* of one state */
 };
 
 static struct states take_states(const struct rule *r)

@@ -113,7 +113,7 @@ static void scatter(struct fm_out y, float tile[TILE_H][TILE_I], const int32_t *
     }
 }
 
-/* The same for unconverted 16-bit numbers: a cache line of y has twice as many. */
+/* For unconverted 16-bit numbers, of which a cache line of y holds twice as many. */
 enum { SHORTS_H = 2 * TILE_H };
 
 #if defined(__SSE2__)

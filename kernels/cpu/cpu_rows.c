@@ -1,4 +1,4 @@
-/* Elementwise work is always cut here: into blocks whose size depends only on the shapes. */
+/* Cuts elementwise work into blocks whose size depends only on the shapes. */
 #include "kernels/cpu/cpu.h"
 #include "lib/base/pool.h"
 
@@ -25,7 +25,7 @@ void fm_cpu_rows(int64_t n, int64_t work,
     struct blocks b = {n, BLOCK_WORK / (work > 0 ? work : 1), run, args};
     if (b.rows < 1)
         b.rows = 1;
-    if (n / b.rows >= INT32_MAX) /* count of tasks is an int */
+    if (n / b.rows >= INT32_MAX) /* the number of tasks is an int */
         b.rows = n / INT32_MAX + 1;
     fm_pool_for((int)((n + b.rows - 1) / b.rows), run_block, &b);
 }

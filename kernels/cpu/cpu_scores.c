@@ -23,8 +23,8 @@ static const double scale_down = 0x1p-64;
 struct scores {
     double *s;
     int per;
-    const float *W, *a, *b; /* a (n, per I), b (n, H), for tiles; */
-    struct fm_in A, B;      /* the same, for products */
+    const float *W, *a, *b; /* operands of tiles: a (n, per I), b (n, H) */
+    struct fm_in A, B;      /* a and b as operands of products */
     int n, I, H;
     fm_product *product;
     const struct fm_cpu_tile *tile;

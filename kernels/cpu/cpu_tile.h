@@ -1,7 +1,7 @@
 /*
- * Private to kernels/: the inner loop of a product whose result is used at once and not stored, so
- * that it is never written to memory.  oneDNN cannot do this: its products end in an array, and
- * reading that together with the weights costs a fifth of the time.
+ * Private to kernels/: the inner loop of a product whose result is used at once and never written
+ * to memory.  oneDNN cannot do this: its products end in an array, and reading that together with
+ * the weights costs a fifth of the time.
  */
 #ifndef FM_KERNELS_CPU_TILE_H
 #define FM_KERNELS_CPU_TILE_H

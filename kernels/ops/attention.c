@@ -1,4 +1,4 @@
-/* Rotation, causal attention, keys of latent attention: the definitions. */
+/* Reference implementation of rotation, causal attention and the keys of latent attention. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

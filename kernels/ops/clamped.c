@@ -1,4 +1,4 @@
-/* Experts whose gate and up are biased and clamped: the definitions. */
+/* Reference implementation of experts whose gate and up are biased and clamped. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /*
- * Gated DeltaNet: short convolution, gates, the delta rule.  The definitions.
+ * Reference implementation of Gated DeltaNet: short convolution, gates, the delta rule.
  *
  * The rule is a recurrence, and its backward needs the states in reverse order.  They cannot be
  * computed from the last state without dividing by decay factors that may be almost zero.  So the

@@ -1,6 +1,6 @@
 /*
- * Operations on the rows of an expert: gather, activation, scores, and combination.  The
- * definitions.
+ * Reference implementation of the operations on an expert's rows: gather, activation, scores and
+ * combination.
  */
 #include "kernels/ops/ops.h"
 

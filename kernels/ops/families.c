@@ -1,4 +1,4 @@
-/* Operations that only some families of models need: the definitions. */
+/* Reference implementation of operations that only some families of models need. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The matrix product: the definition. */
+/* Reference implementation of the matrix product. */
 #include "kernels/ops/ops.h"
 
 #include "lib/base/pool.h"

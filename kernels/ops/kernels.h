@@ -1,14 +1,14 @@
 /*
- * This room, kernels/ops: the operations of a decoder as a contract, and their definitions in plain
- * loops, against which every faster table is tested.  It deals with arrays and sizes only, not with
- * files, models or layers.  In reading order: this header, kernels.def, norm.c (a forward and its
- * backward), gemm, attention, delta, route, scored, sparsemixer, expert, clamped, sums, vocab,
- * optim, families, memory, ref.c (the table of the definition), scan (a table for debugging).
+ * This room, kernels/ops: the operations of a decoder as a contract, and a reference implementation
+ * in plain loops, against which every faster table is tested.  It deals with arrays and sizes only,
+ * not with files, models or layers.  In reading order: this header, kernels.def, norm.c (a forward
+ * and its backward), gemm, attention, delta, route, scored, sparsemixer, expert, clamped, sums,
+ * vocab, optim, families, memory, ref.c (the reference table), scan (a table for debugging).
  *
  * The contract: the operations of a decoder layer as a table of functions (struct fm_ops).  `ref`
- * is the definition (plain loops, sums in double), `cpu` is fast (oneDNN products, all cores).  The
- * model is written once, against the table.  The operations themselves, with formulas and shapes,
- * are in kernels/ops/kernels.def.
+ * is the reference implementation (plain loops, sums in double), `cpu` is fast (oneDNN products,
+ * all cores).  The model is written once, against the table.  The operations themselves, with
+ * formulas and shapes, are in kernels/ops/kernels.def.
  *
  * Operations.  Arrays are row-major and packed unless a leading dimension (ld, in elements) is
  * given; float32 unless they carry their type (struct fm_in, struct fm_out).  Outputs come first,
@@ -99,7 +99,7 @@ struct fm_route_rule {
     int group_sum;          /* a group's score is the sum of its best experts, this many, 1 or 2 */
     bool renormalised; /* weights are divided by their sum + eps, or by `least` if that is larger */
     float eps, least;
-    float scale; /* of the weights */
+    float scale; /* factor of the weights */
 };
 
 struct fm_ops {
@@ -112,7 +112,7 @@ struct fm_ops {
 #undef FM_OP
 };
 
-/* The definitions: plain loops, double sums, in the caller's thread. */
+/* The reference implementation: plain loops, double sums, on the caller's thread. */
 const struct fm_ops *fm_ops_ref(void);
 
 /*

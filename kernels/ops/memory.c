@@ -1,5 +1,5 @@
 /*
- * Operations that copy numbers, or convert between types.  The definitions.
+ * Reference implementation of operations that copy numbers or convert between types.
  */
 #include "kernels/ops/ops.h"
 

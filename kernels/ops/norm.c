@@ -1,4 +1,4 @@
-/* RMSNorm, and LayerNorm if there is a bias: the definitions. */
+/* Reference implementation of RMSNorm and, if there is a bias, LayerNorm. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static double centre(const float *x, const float *b, int H)
     return sum / H;
 }
 
-/* rstd = 1 / sqrt(mean(x^2) + eps), y = w x rstd + b. */
+/* With c = x - centre(x): rstd = 1 / sqrt(mean(c^2) + eps), y = w c rstd + b. */
 void ref_norm(struct fm_out y, float *rstd, const float *x, const float *w, const float *b, int N,
               int H, float eps)
 {

@@ -1,4 +1,4 @@
-/* The optimiser, and arithmetic on whole arrays: the definitions. */
+/* Reference implementation of the optimiser and of arithmetic on whole arrays. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
-/* The table of the definitions: plain loops, sums in double; one function for every line of the
- * list. */
+/* The reference table: plain loops, sums in double; one function for every line of kernels.def. */
 #include "kernels/ops/ops.h"
 
 static const struct fm_ops ref = {

@@ -1,6 +1,6 @@
 /*
- * Routers that choose by softmax, and sorting of the choices: the rows of an expert are contiguous,
- * one expert after another.  The definitions.
+ * Reference implementation of routers that choose by softmax, and of sorting their choices, after
+ * which the rows of each expert are contiguous.
  */
 #include "kernels/ops/ops.h"
 

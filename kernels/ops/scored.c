@@ -1,8 +1,8 @@
 /*
- * Routers that choose by score: the definition.  Every expert has a score, the sigmoid of its logit
- * or its probability; a trained bias affects only the choice, not the weights, and whole groups of
- * experts can be left out.  DeepSeek-V3 introduced the rule; the variants of other models are
- * fields of struct fm_route_rule.
+ * Reference implementation of routers that choose by score.  Every expert has a score, the sigmoid
+ * of its logit or its probability; a trained bias affects only the choice, not the weights, and
+ * whole groups of experts can be left out.  DeepSeek-V3 introduced the rule; the variants of other
+ * models are fields of struct fm_route_rule.
  */
 #include "kernels/ops/ops.h"
 

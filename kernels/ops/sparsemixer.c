@@ -1,7 +1,8 @@
 /*
- * PhiMoE's router.  Two passes choose one expert each, the second among those that the first left.
- * A pass keeps the experts whose logits are close to its largest; the weight of the chosen expert
- * is its share of the softmax over those.  The two weights do not sum to 1.
+ * Reference implementation of PhiMoE's router.  Two passes choose one expert each, the second among
+ * those that the first left. A pass keeps the experts whose logits are close to its largest; the
+ * weight of the chosen expert is its share of the softmax over those.  The two weights do not sum
+ * to 1.
  */
 #include "kernels/ops/ops.h"
 

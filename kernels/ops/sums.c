@@ -1,7 +1,7 @@
 /*
- * Sums over an expert's rows for learning, and addition of the sums of micro-batches in an order
- * that the caller fixes, so that the result does not depend on the number of threads.  The
- * definitions.
+ * Reference implementation of sums over an expert's rows for learning, and of adding the sums of
+ * micro-batches in an order that the caller fixes, so that the result does not depend on the number
+ * of threads.
  */
 #include "kernels/ops/ops.h"
 

@@ -1,4 +1,4 @@
-/* Embedding, and the losses of a row of logits with their gradient: the definitions. */
+/* Reference implementation of embedding, and of the losses of a logit row with their gradient. */
 #include "kernels/ops/ops.h"
 
 #include <math.h>

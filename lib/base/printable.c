@@ -1,7 +1,7 @@
 /*
- * Strings from files end up on terminals, which obey control characters.  Control characters, marks
- * that reverse or hide text, and bytes that are not UTF-8 are written as escapes; the rest is
- * copied.
+ * Makes strings from files safe to print on a terminal, which would interpret control characters.
+ * Control characters, marks that reverse or hide text, and bytes that are not UTF-8 become '?' in
+ * text and \u escapes in JSON; the rest is copied.
  */
 #include "lib/base/printable.h"
 
@@ -13,7 +13,7 @@
 
 #define ESCAPE_BYTES 13 /* a surrogate pair of \uXXXX escapes and a NUL */
 
-/* The length of the character at s, whose number becomes *c; 0 if it is not UTF-8. */
+/* The length of the character at s, whose code point becomes *c; 0 if it is not UTF-8. */
 static int decode(const unsigned char *s, uint32_t *c)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -1,4 +1,5 @@
-/* Three digits, or two units of time, are precise enough. */
+/* Sizes and times for people have three digits or two units; sizes for options have five digits,
+ * rounded up. */
 #include "lib/base/units.h"
 
 #include <math.h>

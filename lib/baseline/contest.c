@@ -190,7 +190,7 @@ static size_t experts_of(const struct match *s)
     return (size_t)s->contest->config.M * (size_t)s->contest->config.E;
 }
 
-/* Channels removed in a layer by dropping k experts; and in all layers. */
+/* The number of channels that the cell's dropped experts have in one layer. */
 static uint64_t layer_channels(const struct match *s, int cell)
 {
     return (uint64_t)s->contest->table->dropped[cell] * (uint64_t)s->contest->config.I;
@@ -243,7 +243,7 @@ static int plan(const struct match *s, const struct fm_adapter *adapter, struct 
     return fm_estimate_fits(&estimate, s->contest->run, err);
 }
 
-/* Measure the masks that were added, in this order of channels (NULL: that of the file). */
+/* Measure the masks that were added, in the order of channels `order` (NULL: that of the file). */
 static int measure_row(struct match *s, struct fm_baseline_row *row, const int32_t *order,
                        const struct fm_adapter *adapter, struct fm_err *err)
 {

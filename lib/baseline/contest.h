@@ -9,7 +9,8 @@
 #include "lib/baseline/spent.h"
 #include "lib/stage/ranking.h"
 
-/* How a baseline cuts; not used by methods of fm-train and bundles. */
+/* How a baseline cuts.  A method of fm-train uses only kind, name and method; a bundle only kind
+ * and name. */
 struct fm_contest_rule {
     enum fm_contest_kind {
         FM_CONTEST_EXPERTS,

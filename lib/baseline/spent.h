@@ -14,7 +14,7 @@ struct fm_spent {
 void fm_spent_begin(struct fm_spent *spent);
 void fm_spent_end(struct fm_spent *spent);
 
-/* For a calibration that needs another one first: seconds are added, the larger peak is kept. */
+/* Add the cost of a calibration that this one needs: seconds are added, the larger peak is kept. */
 void fm_spent_add(struct fm_spent *to, const struct fm_spent *more);
 
 #endif

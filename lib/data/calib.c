@@ -43,7 +43,8 @@ struct reading {
     char kind[FM_INPUTS_MAX][FM_KIND_BYTES]; /* names of kinds, if there are several */
 };
 
-/* The option for the type of raw files does not apply to the other files of a mixture. */
+/* Open an input of tokens.  The option for the type of raw files does not apply to the other files
+ * of a mixture. */
 static int open_tokens(struct fm_tokens *t, const char *path, const struct reading *r,
                        struct fm_err *err)
 {
@@ -92,7 +93,7 @@ static uint64_t limit_of(const struct reading *r, const char **option)
     return asked || !r->eval ? asked : FM_EVAL_TOKENS;
 }
 
-/* Without a shuffle, no input can contribute more tokens than the total. */
+/* Open a text as tokens.  Without a shuffle, no input can contribute more tokens than the total. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
     const char *option;
@@ -248,7 +249,7 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
                     ended, n, all);
 }
 
-/* Number of sequences of the whole mixture, limited by --max-tokens or --max-eval-tokens. */
+/* Set the number of sequences of the mixture, limited by --max-tokens or --max-eval-tokens. */
 static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_err *err)
 {
     struct fm_mixture dry = r->mix;

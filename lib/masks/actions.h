@@ -47,10 +47,10 @@ uint32_t fm_actions_both(uint32_t a, uint32_t b);
 /* ceil((1 - removed / (M E I)) I) rounded up to multiple: uniform pruning at a budget. */
 uint32_t fm_actions_uniform(uint64_t removed, int M, int E, int I, uint32_t multiple);
 
-/* The width of the uniform export: the same, also rounded up to a multiple of
- * FM_UNIFORM_MULTIPLE, at most I.  Stock runtimes require rows of grouped products to be a
- * multiple of 16 bytes (otherwise torch's grouped_mm fails in the forward), and this layout must
- * load everywhere. */
+/* The width of the uniform export: fm_actions_uniform, also rounded up to a multiple of
+ * FM_UNIFORM_MULTIPLE, at most I.  Stock runtimes require rows of grouped products to be a multiple
+ * of 16 bytes (otherwise torch's grouped_mm fails in the forward), and this layout must load
+ * everywhere. */
 #define FM_UNIFORM_MULTIPLE 8
 uint32_t fm_actions_uniform_export(uint64_t removed, int M, int E, int I, uint32_t multiple);
 

@@ -18,7 +18,7 @@ struct fm_decimal {
 /* Parse "0.40", ".4", "1": digits with at most one point and nine decimals, in [0, 1]; FM_EUSAGE
  * names `what` ("--until"). */
 int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, struct fm_err *err);
-/* The same for the first `len` bytes of text. */
+/* Parse the first `len` bytes of text. */
 int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
                     struct fm_err *err);
 /* If text is a percentage of at least 2, "40" or "40%", the fraction that it means; else 0. */

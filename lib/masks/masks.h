@@ -111,9 +111,9 @@ void fm_masks_replace(struct fm_masks *f, int b, const uint32_t *widths);
 /* Append the full mask to an empty family. */
 int fm_masks_full(struct fm_masks *f, enum fm_method method, struct fm_err *err);
 
-/* The rule of exports: append widths if they remove at least `grown` more than the last mask or,
- * with `last`, if they remove more at all. f has at least the full mask. *added, if not NULL, is
- * set to whether they were appended. */
+/* Append widths if they remove at least `grown` more than the last mask or, with `last`, if they
+ * remove more at all. f has at least the full mask. *added, if not NULL, is set to whether they
+ * were appended. */
 int fm_masks_append_grown(struct fm_masks *f, const uint32_t *widths, enum fm_method method,
                           int step, uint64_t grown, bool last, bool *added, struct fm_err *err);
 

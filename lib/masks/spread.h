@@ -50,7 +50,7 @@ struct fm_spread {
     int64_t tokens;    /* 0: nothing was measured */
     int groups;        /* sequences or documents */
     double ce_half;    /* half of the 95 % interval of the mean cross-entropy; NaN for one group */
-    double kl_half;    /* the same for the mean divergence */
+    double kl_half;    /* half of the 95 % interval of the mean divergence */
     double top5;       /* mean share of the original's five most probable tokens among our five */
     double change;     /* mean */
     double change_rms; /* root of the mean square */

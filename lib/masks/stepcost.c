@@ -42,7 +42,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/rng.h"
 
-#define KEEP 0.5 /* of a running mean, at every sweep */
+#define KEEP 0.5 /* fraction of a running mean that is kept at every sweep */
 /* A range that was not measured costs at least this multiple of the range above it, because
  * channels are ranked. */
 #define DEEPER 1.2
@@ -130,7 +130,8 @@ void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint3
     }
 }
 
-/* Mean over the masks of the squares of range a; of -dL/dm over its two ends, if both are there. */
+/* Mean over the masks of the squares of range a; of -dL/dm over its two ends, if both were
+ * measured. */
 static bool estimate(const struct fm_stepcost *w, int x, int a, const uint32_t *around,
                      const double *sums, double *value, double *square)
 {

@@ -1,6 +1,6 @@
 /*
  * Modules that quantization_config lists as not quantised.  These tools recognise codes by their
- * tensors; a server uses the list, and would read listed codes as plain numbers.
+ * tensors; a server uses the list, and would read listed codes as unquantised weights.
  */
 #ifndef FM_IGNORED_H
 #define FM_IGNORED_H

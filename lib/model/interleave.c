@@ -1,5 +1,5 @@
 /*
- * The same rearrangement as in lib/model/loading.c, but of bytes: fm-pack stores, and an export
+ * Does the same rearrangement as lib/model/loading.c, but on bytes: fm-pack stores, and an export
  * restores, the checkpoint's own elements, so only the size of an element matters here.  Matrices
  * are transposed by tiles in vector registers, because packing spends most of its time there.
  * Elements of codes have other sizes; they are few or long, and are copied one by one.
@@ -116,7 +116,7 @@ static void turn4(word4 row[4])
 DEFINE_TRANSPOSE(transpose2, uint16_t, half8, 8, turn8)
 DEFINE_TRANSPOSE(transpose4, uint32_t, word4, 4, turn4)
 
-/* The same for elements of any size. */
+/* Transpose a matrix with elements of any size. */
 static void transpose_any(char *to, size_t to_row, const int32_t *place, const char *from,
                           size_t from_row, int rows, int columns, size_t element)
 {

@@ -438,7 +438,7 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
 }
 
 /* Add `size` bytes of a tensor, or of its scales if `second`, to the layer's sum.  Those of an
- * expert's `share` (not -1) are kept until those of the other experts are there. */
+ * expert's `share` (not -1) are kept until those of the other experts have been read. */
 static void note_bytes(struct conversion *v, const struct piece *x, bool second, int share,
                        const void *bytes, size_t size)
 {
@@ -526,7 +526,7 @@ static int find_apart(struct fm_tensor *found, const struct fm_file **file,
     return FM_OK;
 }
 
-/* The same for codes of a bundle or an export. */
+/* Read the factors of codes of a bundle or an export. */
 static int read_factors(const struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const char *end = packed_of(v)->scheme.storage->factor_end;

@@ -29,8 +29,8 @@ struct fm_model_tensor {
 struct fm_layer_tensors {
     struct fm_model_tensor *place;
     size_t places;
-    uint64_t bytes; /* buffered while the layer is read: for all tensors */
-    uint64_t piece; /* the same, at most for one task */
+    uint64_t bytes; /* buffered while the layer is read, for all tensors */
+    uint64_t piece; /* buffered at most for one task */
     bool fused;     /* some tensor holds all experts */
     bool checked;   /* every weight was checked to be finite */
 };

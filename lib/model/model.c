@@ -121,7 +121,7 @@ static int read_all_removed(struct fm_model *m, const cJSON *json, struct fm_err
     return FM_OK;
 }
 
-/* Experts that a checkpoint with stock names lacks. */
+/* Find the experts that a checkpoint with stock names lacks. */
 static int find_removed(struct fm_model *m, struct fm_err *err)
 {
     cJSON *json = NULL;
@@ -208,7 +208,7 @@ static const struct fm_packed *packed_of(const struct fm_model *m, int l)
     return fm_packed_at(&m->packed, fm_config_moe(&m->config, l));
 }
 
-/* Whether a weight of layer l is stored in that form. */
+/* Whether a weight of layer l is stored in the form that packed_of returns. */
 static bool is_packed(const struct fm_model *m, const struct fm_weight *w, int l)
 {
     return m->packed.storage && fm_weights_is_expert(w) && fm_config_moe(&m->config, l) >= 0 &&
@@ -436,7 +436,7 @@ static bool is_packed_scale(const struct fm_model *m, const char *name)
     return w && fm_weights_is_expert(w);
 }
 
-/* Whether it is the constant of a removed expert. */
+/* Whether a tensor is the constant of a removed expert. */
 static bool is_constant(const struct fm_model *m, const struct fm_tensor *t)
 {
     for (int i = 0; m->constant && i < m->config.M * m->config.E; i++)

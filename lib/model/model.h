@@ -45,8 +45,8 @@ struct fm_model;
  * bytes.  Errors name the file and the tensor.
  */
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
-/* The same for a checkpoint or ragged export whose directory is already open, so that everything
- * reported about it comes from one opening.  Borrows dir until close. */
+/* Open a checkpoint or ragged export whose directory is already open, so that everything reported
+ * about it comes from one opening.  Borrows dir until close. */
 int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
                       struct fm_err *err);
 void fm_model_close(struct fm_model *model); /* NULL is fine */
@@ -85,7 +85,7 @@ void fm_model_rank(struct fm_model *model, const int32_t *order);
  */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
-/* Those of the last fm_model_use. */
+/* The ops of the last fm_model_use. */
 const struct fm_ops *fm_model_ops(const struct fm_model *model);
 
 /* From now on as many layers stay in memory as fit into `memory` bytes; weights that are in memory
@@ -108,7 +108,7 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
  * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32.  A
  * bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as the bundle
  * will have them: all, or all but the experts', which are rounded after an adapter was merged into
- * them.  Plain weights are not changed.  Pointers to weights become invalid.
+ * them.  Unquantised weights are not changed.  Pointers to weights become invalid.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
@@ -118,7 +118,8 @@ void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
 bool fm_model_forms(struct fm_packed_layers *layers, const struct fm_model *model,
                     char why[FM_PACKED_WHY]);
 
-/* Whether it can if channels are removed in groups of that size; false for plain weights. */
+/* Whether a bundle can keep the codes if channels are removed in groups of that size; false for
+ * unquantised weights. */
 bool fm_model_can_keep(const struct fm_model *model, int group);
 
 /* Set whether the bundle will keep the codes; if so, FM_MODEL_ROUND_ALL rounds nothing.  The

@@ -32,7 +32,7 @@ static struct fm_packed_part *add_part(struct fm_packed *p, const struct fm_conf
     return part;
 }
 
-/* Add a part of plain numbers: all parts of a plain bundle, and biases. */
+/* Add an unquantised part: every part of an unquantised bundle, and biases. */
 static void add_plain(struct fm_packed *p, const struct fm_config *c, enum fm_weight_part of,
                       enum fm_dtype dtype)
 {
@@ -95,7 +95,7 @@ static void add_planes(struct fm_packed *p, const struct fm_config *c, enum fm_w
 
 /* ---- the forms of layers ---- */
 
-/* The form of a scheme, whose group divides I; of plain numbers, and of biases, `dtype`. */
+/* Make the form of a scheme whose group divides I; unquantised parts and biases have `dtype`. */
 static void make_form(struct fm_packed *p, const struct fm_config *c,
                       const struct fm_scheme *scheme, enum fm_dtype dtype, enum fm_dtype scales)
 {
@@ -138,7 +138,7 @@ static bool add_layer(struct fm_packed_layers *layers, const struct fm_packed *f
     return true;
 }
 
-/* The same form for all layers. */
+/* Use the same form for all layers. */
 static void add_all(struct fm_packed_layers *layers, const struct fm_config *c,
                     const struct fm_scheme *scheme, enum fm_dtype dtype, enum fm_dtype scales)
 {
@@ -268,7 +268,7 @@ int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *c, enu
     return FM_OK;
 }
 
-/* The scheme of the experts of a layer by config.json; *fused: if they are in one tensor. */
+/* The scheme of a layer's experts according to config.json; *fused: if they are in one tensor. */
 static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
 {
     char name[FM_WEIGHT_NAME_BYTES];
@@ -281,7 +281,7 @@ static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
     return fm_storage_of(c, name);
 }
 
-/* Read a layer's storage and the dtype of its scales; `storage` may be null, for plain numbers. */
+/* Read a layer's storage and the dtype of its scales; `storage` may be null: unquantised. */
 static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c,
                       enum fm_dtype dtype, const cJSON *storage, const cJSON *scales,
                       struct fm_err *err)
@@ -314,7 +314,7 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
     return FM_OK;
 }
 
-/* The keys are texts, or lists of one for each layer with experts. */
+/* Each key is a text, or a list with a text for each layer with experts. */
 static int read_codes(struct fm_packed_layers *layers, const struct fm_config *c,
                       enum fm_dtype dtype, const cJSON *model, struct fm_err *err)
 {

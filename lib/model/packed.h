@@ -1,8 +1,8 @@
 /*
  * How a bundle stores the experts of a layer: which tensors, and the share of each channel in them.
  *
- * Plain numbers have one tensor for each part of the online layout (lib/block/experts.h).  Codes
- * are stored as in the checkpoint, so each part has one tensor for each plane of the storage
+ * Unquantised experts have one tensor for each part of the online layout (lib/block/experts.h).
+ * Codes are stored as in the checkpoint, so each part has one tensor for each plane of the storage
  * (lib/block/storage.h), and channels come in groups that no block of a plane crosses:
  *
  *     gate_up        (E, r I, bytes of a row of codes)          r rows of a channel, interleaved
@@ -14,8 +14,8 @@
  * dimension, such as one scale for each row of down, is stored among the tensors outside the
  * experts.
  *
- * All experts of a layer are stored alike; layers can differ.  Many quantised checkpoints have
- * plain numbers in their first or last layers, or two formats.  Widths are then whole groups of all
+ * All experts of a layer are stored alike; layers can differ.  Many quantised checkpoints leave
+ * their first or last layers unquantised, or use two formats.  Widths are then whole groups of all
  * layers.
  *
  * The item that is copied when channels are reordered: in gate_up, a row of elements; in down, the
@@ -46,7 +46,7 @@ enum fm_weights_as {
 /* A tensor of a layer. */
 struct fm_packed_part {
     enum fm_weight_part of; /* FM_PART_GATE_UP, FM_PART_DOWN_T or FM_PART_BIAS */
-    int plane;              /* of the storage; -1: plain numbers */
+    int plane;              /* of the storage; -1: unquantised */
     char name[24];          /* "gate_up", "down_scale" */
     enum fm_dtype dtype;
     int dims;
@@ -64,9 +64,9 @@ struct fm_packed_part {
 
 /* The form of a layer. */
 struct fm_packed {
-    struct fm_scheme scheme; /* storage NULL: plain numbers */
-    enum fm_dtype scales;    /* if it is not NULL: dtype of the scales in the checkpoint */
-    int group;               /* channels stored together; 1 for plain numbers */
+    struct fm_scheme scheme; /* storage NULL: unquantised */
+    enum fm_dtype scales;    /* dtype of the scales in the checkpoint, if quantised */
+    int group;               /* channels stored together; 1 if unquantised */
     int parts;
     struct fm_packed_part part[FM_PACKED_PARTS_MAX];
 };
@@ -75,7 +75,7 @@ struct fm_packed {
 
 /* The forms of all layers with experts. */
 struct fm_packed_layers {
-    const struct fm_storage *storage; /* of the first layer that is codes; NULL: no layer is */
+    const struct fm_storage *storage; /* of the first quantised layer; NULL: there is none */
     int group;                        /* common multiple of their groups */
     int forms;
     struct fm_packed form[FM_PACKED_FORMS_MAX];
@@ -89,11 +89,11 @@ static inline const struct fm_packed *fm_packed_at(const struct fm_packed_layers
     return &layers->form[layers->of[m]];
 }
 
-/* Layers of plain numbers of that dtype. */
+/* Set unquantised layers of that dtype. */
 void fm_packed_plain(struct fm_packed_layers *layers, const struct fm_config *config,
                      enum fm_dtype dtype);
 
-/* The same for codes of the config's storage, whose group divides I, with scales of that dtype;
+/* Set layers of codes in the config's storage, whose group divides I, with scales of that dtype;
  * biases are of `dtype`. */
 void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *config,
                      enum fm_dtype dtype, enum fm_dtype scales);
@@ -102,7 +102,7 @@ void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *co
  * Find the forms in which a bundle can keep the experts of a checkpoint: call fm_packed_begin, then
  * fm_packed_see for each tensor of an expert that is not a bias, in order of layers, and at the end
  * fm_packed_any.  False, with the reason in `why`, if one of them cannot be kept, or no expert is
- * codes.
+ * stored as codes.
  */
 #define FM_PACKED_WHY 192
 void fm_packed_begin(struct fm_packed_layers *layers);
@@ -114,11 +114,11 @@ bool fm_packed_any(const struct fm_packed_layers *layers, const struct fm_config
 /* Whether two layers of a model have the same form. */
 bool fm_packed_equal(const struct fm_packed *a, const struct fm_packed *b);
 
-/* Whether the bundle's experts, at least of one layer, are codes. */
+/* Whether at least one layer of the bundle has its experts stored as codes. */
 bool fm_packed_in(const struct fm_bundle *bundle);
 
 /* The forms of an open bundle, from its manifest; FM_EFORMAT if it contradicts config.json or the
- * ranking's channel group.  A stage stream has plain numbers. */
+ * ranking's channel group.  A stage stream counts as unquantised. */
 int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *bundle,
                    const struct fm_config *config, struct fm_err *err);
 
@@ -132,7 +132,7 @@ int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *config
 struct fm_packed_part fm_packed_flat(const struct fm_packed *packed,
                                      const struct fm_packed_part *part, uint64_t channels);
 
-/* Write the forms to the manifest's "model"; nothing for plain numbers. */
+/* Write the forms to the manifest's "model"; nothing if all are unquantised. */
 void fm_packed_json(cJSON *model, const struct fm_packed_layers *layers);
 
 /* FM_EFORMAT unless a tensor has the type and shape of a part. */

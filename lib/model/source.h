@@ -44,7 +44,7 @@ struct fm_tensors {
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
 void fm_source_close(struct fm_tensors *t);
 
-/* The same for an open directory in Hugging Face format, which must stay open until close. */
+/* Open the model in an open directory in Hugging Face format, which must stay open until close. */
 int fm_source_borrow(struct fm_tensors *t, const struct fm_hfdir *dir, struct fm_err *err);
 
 /* The tensor of that name and the file that has it, or NULL. */

@@ -192,7 +192,7 @@ static int check_number(const struct fm_tensor *t, struct fm_err *err)
                    t->name, has);
 }
 
-/* FM_EFORMAT unless the tensors with one value per matrix are there. */
+/* FM_EFORMAT unless the tensors with one value per matrix exist. */
 static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_storage *storage = fm_storage_of(c, s->tensor->name).storage;

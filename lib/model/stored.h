@@ -1,5 +1,5 @@
 /*
- * A weight as it is stored on disk: one tensor of plain numbers or, in a checkpoint with a storage
+ * A weight as it is stored on disk: one unquantised tensor or, in a checkpoint with a storage
  * (lib/block/storage.h), a tensor of codes and the tensor of their scales.  Here the two are
  * matched and checked, and the size of the written form is computed.  The storage defines the value
  * of a code, the family which tensors a layer needs.
@@ -17,7 +17,7 @@
 #include "lib/family/family.h"
 
 struct fm_stored {
-    const struct fm_tensor *tensor, *scale; /* scale is NULL if the tensor holds plain numbers */
+    const struct fm_tensor *tensor, *scale; /* scale is NULL if the tensor is unquantised */
     const struct fm_file *file, *scale_file;
     const struct fm_tensor *factor, *shape; /* tensors that belong to codes, or NULL */
     const struct fm_file *factor_file, *shape_file;
@@ -49,7 +49,7 @@ bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
                      const char *weight);
 
 /* FM_EFORMAT if `name`, of codes or of what belongs to them, stands for a weight that also exists
- * as plain numbers: `plain`, or NULL. */
+ * unquantised: `plain`, or NULL. */
 int fm_stored_twice(const struct fm_config *config, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err);
 
@@ -102,8 +102,8 @@ void fm_stored_add(uint64_t *stored, uint64_t *written, const struct fm_config *
 int fm_stored_finite(const struct fm_stored *s, const struct fm_config *config, const void *raw,
                      size_t first, size_t n, struct fm_err *err);
 
-/* Convert n values from the bytes of a tensor, codes with their scales or plain numbers (scales
- * NULL), to a weight dtype: rounded once. */
+/* Convert n values from the bytes of a tensor, codes with their scales or unquantised values
+ * (scales NULL), to a weight dtype: rounded once. */
 void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dtype raw_dtype,
                      const struct fm_scales *scales, size_t n);
 

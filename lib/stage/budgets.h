@@ -46,9 +46,9 @@ int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actio
 void fm_budgets_add_kinds(cJSON *quality, const struct fm_kinds *kinds, const double *kind);
 
 /*
- * Read them from a stream and check the digest.  FM_EFORMAT, naming budget, layer and expert, if a
- * width is not in the action set, the widths of a budget do not add up to its "removed", budgets do
- * not strictly increase, or a summary does not match its mask.
+ * Read a family from a stream and check its digest.  FM_EFORMAT, naming budget, layer and expert,
+ * if a width is not in the action set, the widths of a budget do not add up to its "removed",
+ * budgets do not strictly increase, or a summary does not match its mask.
  */
 int fm_budgets_open(struct fm_budgets *f, const struct fm_bundle *b, struct fm_err *err);
 
@@ -59,7 +59,8 @@ struct fm_budgets_notes {
     void *self;
     int count; /* number of calls */
 };
-/* As above; if notes->count is not 0 afterwards, the notes have the reasons and err is empty. */
+/* Like fm_budgets_open; if notes->count is not 0 afterwards, the notes have the reasons and err is
+ * empty. */
 int fm_budgets_examine(struct fm_budgets *f, const struct fm_bundle *b,
                        struct fm_budgets_notes *notes, struct fm_err *err);
 void fm_budgets_release(struct fm_budgets *f); /* zeroed struct is fine */

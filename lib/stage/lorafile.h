@@ -23,12 +23,12 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
 /* The value for routers in metadata and manifest. */
 #define FM_LORAFILE_ROUTER "router"
 
-/* Read it from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT names a
- * tensor with an impossible shape or value (not finite, or wider than the model). */
+/* Read an adapter from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT
+ * names a tensor with an impossible shape or value (not finite, or wider than the model). */
 int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_err *err);
 
 /*
- * FM_EFORMAT unless the manifest's "adapter" matches this one: for experts rank, alpha, and the
+ * FM_EFORMAT unless the manifest's "adapter" matches this adapter: for experts rank, alpha, and the
  * widths of the named mask (strategy single) or of the full mask (cross); for routers that it is of
  * routers.  The family is that of the stream.
  */

@@ -20,7 +20,7 @@
 struct fm_nonexpert {
     uint64_t elements[FM_DTYPES];          /* elements of the model's tensors, by their dtype in
                                               bundles */
-    uint64_t unread_tensors, unread_bytes; /* elements of the tensors that the model does not use */
+    uint64_t unread_tensors, unread_bytes; /* tensors that the model does not use */
 };
 
 /*
@@ -31,23 +31,23 @@ struct fm_nonexpert {
 int fm_nonexpert_add(struct fm_nonexpert *nonexpert, const struct fm_config *config,
                      const struct fm_tensor *tensor, struct fm_err *err);
 
-/* The same for a tensor of the checkpoint, or of a bundle of codes: codes count as their values;
- * scales and other parts of codes, and tensors of experts, do not count. */
+/* Count a tensor of the checkpoint, or of a bundle of codes: codes count as their values; scales
+ * and other parts of codes, and tensors of experts, do not count. */
 int fm_nonexpert_add_stored(struct fm_nonexpert *nonexpert, const struct fm_config *config,
                             const struct fm_tensor *tensor, struct fm_err *err);
 
 /* Write "others" of a manifest's model: the counts for dtypes other than `dtype`, that of the
  * experts. */
 void fm_nonexpert_json(cJSON *model, const struct fm_nonexpert *nonexpert, enum fm_dtype dtype);
-/* Read it back: the elements that it does not list have `dtype`, and the model has `elements` in
- * total.  The key may be absent. */
+/* Read "others" back: the elements that it does not list have `dtype`, and the model has `elements`
+ * in total.  The key may be absent. */
 int fm_nonexpert_read(struct fm_nonexpert *nonexpert, const cJSON *model, enum fm_dtype dtype,
                       uint64_t elements, struct fm_err *err);
 
 /* Elements of the model's tensors outside the experts, by its config. */
 uint64_t fm_nonexpert_elements(const struct fm_config *config);
 
-/* Bytes of all of them. */
+/* Bytes of all counted tensors. */
 uint64_t fm_nonexpert_bytes(const struct fm_nonexpert *nonexpert);
 
 bool fm_nonexpert_equal(const struct fm_nonexpert *a, const struct fm_nonexpert *b);

@@ -52,9 +52,9 @@ int fm_ranking_pack(const struct fm_ranking *r, const int16_t *moe, void **data,
                     struct fm_err *err);
 
 /*
- * Read it from a stream and check its digest.  FM_EFORMAT, naming layer and expert, if shapes are
- * not the manifest's, a score is negative or not finite, tokens are negative, an order is not a
- * permutation or does not follow from the scores in groups of fm_ranking_group (it is the
+ * Read a ranking from a stream and check its digest.  FM_EFORMAT, naming layer and expert, if
+ * shapes are not the manifest's, a score is negative or not finite, tokens are negative, an order
+ * is not a permutation or does not follow from the scores in groups of fm_ranking_group (it is the
  * checkpoint's order if fm-rank's history has "order": "original"), or a mean is not finite.  There
  * are means if that history has "means": true.
  */

@@ -73,7 +73,7 @@ bool fm_segments_bytes(size_t *bytes, const struct fm_segment_tensor *tensor);
 
 /* Find a tensor by original name, or NULL. */
 struct fm_segment_tensor *fm_segments_find(const struct fm_segments *seg, const char *name);
-/* The same if its type and shape are those of `t`, or NULL. */
+/* Find a tensor with the name, type and shape of `t`, or NULL. */
 struct fm_segment_tensor *fm_segments_match(const struct fm_segments *seg,
                                             const struct fm_tensor *t);
 

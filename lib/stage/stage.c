@@ -164,7 +164,8 @@ static void copy_key(cJSON *to, const cJSON *from, const char *key)
         fm_json_add(to, key, cJSON_Duplicate(item, true));
 }
 
-/* Drop what later stages made from the part that this stage replaces. */
+/* Name a member of the input that a later stage made; it is dropped, because this stage replaces
+ * what it was made from. */
 static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage stage,
                          const struct fm_bundle *in)
 {

@@ -114,7 +114,8 @@ const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool);
 
 /*
  * The held-out cross-entropy of the checkpoint: that of the mask that removes nothing or, if its
- * figures are with an adapter, the one that fm-recover measured without.  False: not recorded.
+ * figures are with an adapter, the one that fm-recover measured without the adapter.  False: not
+ * recorded.
  */
 #define FM_STAGE_ORIGINAL_CE "original_ce" /* in "result" of fm-recover's history entry */
 bool fm_stage_original_ce(double *ce, const struct fm_bundle *b, const struct fm_mask *first);
@@ -146,7 +147,7 @@ int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
                            const struct fm_bundle *in, const struct fm_hfdir *dir,
                            const struct fm_stage_member *member, size_t members,
                            struct fm_err *err);
-/* Append one; its name is copied.  For fm-pack, whose weights have no bytes yet. */
+/* Append a member; its name is copied.  For fm-pack, whose weights have no bytes yet. */
 int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err);
 void fm_stage_parts_release(struct fm_stage_parts *p); /* zeroed struct is fine */
 

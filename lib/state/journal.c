@@ -207,7 +207,7 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
     return FM_OK;
 }
 
-/* Lengths of the arrays; there are no more than we ever write. */
+/* List the lengths of the arrays; there are no more than we ever write. */
 static void list_counts(struct fm_journal *j)
 {
     for (size_t i = 0; i < j->st.count && i < FM_JOURNAL_ITEMS_MAX; i++) {

@@ -12,7 +12,7 @@
 #include "lib/base/err.h"
 
 struct fm_store {
-    size_t record;   /* bytes of one, a multiple of FM_ALIGN */
+    size_t record;   /* bytes of a record, a multiple of FM_ALIGN */
     size_t count;    /* records */
     size_t resident; /* records [0, resident) are in memory */
     const struct fm_ops *ops;
@@ -35,8 +35,8 @@ void *fm_store_place(const struct fm_store *s, size_t i, void *spare);
 int fm_store_get(const struct fm_store *s, size_t i, size_t offset, size_t size, void **data,
                  void *spare, struct fm_err *err);
 
-/* Store those bytes of record i, which are complete at `data`, in place or not.  Threads may use
- * different records, and different parts of one, at the same time. */
+/* Store bytes [offset, offset + size) of record i, which are complete at `data`, in place or not.
+ * Threads may use different records, and different parts of one, at the same time. */
 int fm_store_put(const struct fm_store *s, size_t i, size_t offset, size_t size, const void *data,
                  struct fm_err *err);
 

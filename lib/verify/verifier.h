@@ -41,7 +41,7 @@ struct fm_verifier {
      * owned. */
     uint32_t *served;
     bool all_resident; /* the export has every channel, and `served` is the member it starts with */
-    bool rest_decoded; /* experts are codes; all other codes are decoded and rounded */
+    bool rest_decoded; /* experts are stored as codes; all other codes are decoded and rounded */
 };
 
 /* The code of a finding described by `err`: the machine's error if it is one, else `otherwise`. */

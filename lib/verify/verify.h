@@ -48,7 +48,7 @@ struct fm_verify_options {
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */
     void (*finding)(void *self, const char *item, const char *what);
-    /* The same for a file of a directory without its bundle; may be NULL. */
+    /* One note about a file of a directory without its bundle; may be NULL. */
     void (*note)(void *self, enum fm_verify_note note, const char *name);
     void *self;
 };

@@ -1,4 +1,4 @@
-/* A bundle or a stage stream: first every digest, then the meaning of the members. */
+/* Checks a bundle or a stage stream: first every digest, then the meaning of the members. */
 #include "lib/verify/verify_contents.h"
 
 #include <stdio.h>

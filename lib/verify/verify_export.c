@@ -1,7 +1,7 @@
 /*
- * An exported directory against its bundle, or the first members of it.  The export is planned
- * again from the bundle (lib/export/plan.h), which gives names, sizes and texts; the bytes of its
- * weights are then compared with the golden segment checksums.
+ * Checks an exported directory against its bundle, or the first members of it.  The export is
+ * planned again from the bundle (lib/export/plan.h), which gives names, sizes and texts; the bytes
+ * of its weights are then compared with the golden segment checksums.
  */
 #include "lib/verify/verify_parts.h"
 
@@ -374,8 +374,7 @@ static int open_shard(struct fm_verify_job *j, size_t i, struct fm_err *err)
     return FM_OK;
 }
 
-/* Check that every planned tensor is in its file with its dtype and shape, and that there are no
- * others. */
+/* Check that planned tensor i is in its file with the planned dtype and shape. */
 static void check_tensor(struct fm_verify_job *j, size_t i)
 {
     const struct fm_planned_tensor *t = &j->plan.tensor[i];

@@ -1,8 +1,8 @@
 /*
- * An exported directory without its bundle: every file in the table of fm-export.json has its size
- * and digest, and config.json, the index and the headers of the weight files form a model.  This
- * detects changes made after an export was written.  Whether the export was correct when it was
- * written can only be checked against its bundle.
+ * Checks an exported directory without its bundle: every file in the table of fm-export.json has
+ * its size and digest, and config.json, the index and the headers of the weight files form a
+ * model.  This detects changes made after an export was written.  Whether the export was correct
+ * when it was written can only be checked against its bundle.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -211,7 +211,7 @@ static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
     return check_inside(p, n, k, rows + bytes_of(p, (uint32_t)seg->bound[n]), err);
 }
 
-/* The bytes of a block in its file; *bytes is scratch. */
+/* Read the bytes of a block from its file; *bytes is scratch. */
 static int read_block(const struct fm_verify_job *j, const struct fm_planned_block *b, char **bytes,
                       size_t *size, struct fm_err *err)
 {

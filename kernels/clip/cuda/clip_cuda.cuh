@@ -56,9 +56,9 @@ __device__ __forceinline__ float gated(float g, float u)
     return g / (1.0f + expf(-g)) * u;
 }
 
-/* The same with fast exponential and division (errors of a few units in the last place of
- * float32): for results that are rounded to 16 bits.  Below -87 the quotient is 0; the exact one
- * is under 1e-36. */
+/* silu(g) u with fast exponential and division (errors of a few units in the last place of
+ * float32): for results that are rounded to 16 bits.  Below -87 the quotient is 0; the exact one is
+ * under 1e-36. */
 __device__ __forceinline__ float gated_fast(float g, float u)
 {
     return __fdividef(g, 1.0f + __expf(-g)) * u;
@@ -82,7 +82,7 @@ __device__ __forceinline__ uint2 quad_channels(const float v[4], uint32_t lane)
     return high ? make_uint2(got, own) : make_uint2(own, got);
 }
 
-/* Items of a product. */
+/* The number of work items of a product. */
 __device__ __forceinline__ int32_t items_of(const struct fm_cuda_job &job, int product)
 {
     return fm_cuda_items(job.totals->tiles[product - 1], job.totals->halved[product - 1]);

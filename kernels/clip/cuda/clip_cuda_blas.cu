@@ -181,7 +181,7 @@ struct grouped {
     std::vector<float> alpha, beta;
 };
 
-/* The space of n pointers in their buffer: rounded up, so that the next array is aligned. */
+/* The space for n pointers in their buffer: rounded up, so that the next array is aligned. */
 static size_t pointers_of(size_t n)
 {
     return (n + ELEMENTS - 1) / ELEMENTS * ELEMENTS;

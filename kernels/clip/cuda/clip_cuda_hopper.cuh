@@ -110,7 +110,7 @@ static __device__ bool give_turn(const fm_cuda_job &job, uint32_t ring, uint32_t
     return true;
 }
 
-/* The same tile, for a consumer. */
+/* A consumer's next tile, whose number the producer passed on. */
 template <int PRODUCT>
 static __device__ bool take_turn(const fm_cuda_job &job, uint32_t ring, uint32_t turn,
                                  struct fm_cuda_tile *tile, struct fm_cuda_group *g)
@@ -180,9 +180,9 @@ static __device__ __forceinline__ void clear_tail(uint32_t weights, int32_t ther
     named_barrier(1, HOPPER_CONSUMERS);
 }
 
-/* The sum of one tile into d.  A and B start at `a` and `b` in a stage and advance by `a_next`
- * and `b_next` bytes every 16 elements; a consumer without work only advances. it: the step of
- * the ring, advanced past the tile. */
+/* Compute the sum of one tile in d.  A and B start at `a` and `b` in a stage and advance by
+ * `a_next` and `b_next` bytes every 16 elements; a consumer without work only advances. it: the
+ * step of the ring, advanced past the tile. */
 template <typename T, int PRODUCT, int N, bool SWAP>
 static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring, uint32_t *it,
                                                 const fm_cuda_tile &tile, const struct work &w,

@@ -93,11 +93,11 @@ FM_HD uint32_t fm_map_b_across_k(uint32_t lane)
 }
 
 /*
- * A quad (4 lanes) holds, for four neighbouring groups of 8 columns, one channel a lane and group:
- * lane i has channel 4 c + i of group c.  Two exchanges give lane i the channels 4 i .. 4 i + 3:
- * first with lane ^ 1, for each pair of groups p: keep group 2 p + (i & 1), give the other;
- * then with lane ^ 2: keep pair i >> 1, give the other.  What was received goes after one's own
- * where the lane's bit is 0, before it where it is 1.
+ * A quad (4 lanes) holds, for four neighbouring groups of 8 columns, one channel per lane and
+ * group: lane i has channel 4 c + i of group c.  Two exchanges give lane i four consecutive
+ * channels from 4 i on: first with lane ^ 1, for each pair of groups p: keep group 2 p + (i & 1),
+ * give the other; then with lane ^ 2: keep pair i >> 1, give the other.  What was received goes
+ * after one's own where the lane's bit is 0, before it where it is 1.
  */
 FM_HD uint32_t fm_map_quad_keep(uint32_t lane, uint32_t round)
 {

@@ -115,7 +115,7 @@ static __device__ __forceinline__ void multiply_step(float d[2][8][4], uint32_t 
     }
 }
 
-/* h of a warp's accumulators: 16 channels at a time, four neighbours in one store. */
+/* Store h from a warp's accumulators: 16 channels at a time, four neighbours in one store. */
 template <typename T>
 static __device__ __forceinline__ void store_h(const fm_cuda_job &job, const fm_cuda_tile &tile,
                                                const fm_cuda_group &g, float d[2][8][4],

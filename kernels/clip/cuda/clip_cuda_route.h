@@ -253,7 +253,7 @@ FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *fi
     *end = fm_cuda_min(*first + each, job->slots);
 }
 
-/* The same as fm_cuda_count with `keep`, of one part by one warp, and the part's own counts. */
+/* Like fm_cuda_count with `keep`, for one part, by one warp; also stores the part's own counts. */
 FM_HD void fm_cuda_count_part(const struct fm_cuda_job *job, int32_t part, struct fm_cuda_team team)
 {
     int32_t all = job->budgets ? 0 : fm_cuda_budget(job), first, end;
