@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judge layers for multi-token prediction by transformers, which drafts tokens with them.
+"""Check layers for multi-token prediction with transformers, which drafts tokens with them.
 
 A checkpoint gets such a layer: a slightly changed copy of its last layer, with the tensors that join
 two tokens.  A family of it is made and exported.  With --keep-extra transformers must find every tensor

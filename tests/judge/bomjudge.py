@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Judge bills of materials by the published schema of CycloneDX 1.6.  Part of `make judge`.
+"""Check bills of materials against the published schema of CycloneDX 1.6.  Part of `make judge`.
 
     judge.sh --publish      this and signjudge.py, in their own environment
 
-Bills of a bundle and of exports, with and without a parent in a Hugging Face cache, are validated by
+The bills of a bundle and of exports, with and without a parent in a Hugging Face cache, are validated by
 cyclonedx-python-lib (which carries the schema) and read by it as objects; digests are compared with
 hashlib's, and a bill that is broken on purpose must fail.  Prints one line per judgement; the status is
 1 if one fails.

@@ -58,8 +58,8 @@ def run_cell(cell, ids, open_model):
 
 
 def run_apart(*arguments):
-    """Run a cell in a forked process, which has everything imported; True if it succeeded.  It is tried
-    once more if it crashed, as a process may that was forked while threads load libraries."""
+    """Run a cell in a forked process, which has everything imported; True if it succeeded.  If it
+    crashed, it is run once more: forking while other threads load libraries can cause that."""
     for _ in range(2):
         child = os.fork()
         if child == 0:

@@ -3,10 +3,10 @@
 
     clients.py PYTHON_OF_VLLM PYTHON_OF_SGLANG [FAMILY...]   (tests/judge/clients.sh gives the first two)
 
-Small models of all families; fm-rank, fm-train, fm-pack make a family of each, and fm-pack
---export every layout at one budget.  Each client loads each directory (tests/judge/client_*.py) and
-gives the log-probability of every next token; the mean, the loss, is printed next to the one that our
-engine computes from the same directory.  The exit status is 1 if a cell that is not in KNOWN differs or
+A small model of each family is made, ranked, trained and packed, and exported in every layout at one
+budget.  Each client loads each directory (tests/judge/client_*.py) and gives the log-probability of
+every next token.  Their mean, the loss, is printed beside the loss that our engine computes from the
+same directory.  The exit status is 1 if a cell that is not in KNOWN differs or
 fails.
 """
 
@@ -32,9 +32,9 @@ from judge import tool
 
 HERE = Path(__file__).resolve().parent
 BUDGET = 0.4
-TOLERANCE = 1e-3  # of the loss; the losses of neighbouring members differ by more
+TOLERANCE = 1e-3  # for losses; those of neighbouring members differ by more
 TIMEOUT = 600  # seconds for one cell: a server may hang
-ROUND = 32  # vLLM's fused experts take multiples of this on a CPU; real channels fill it up
+ROUND = 32  # vLLM's fused experts take multiples of this on a CPU; the widths are rounded up with real channels
 T = 64
 
 # Sizes that every server accepts.  Weights are random but large, so that the loss depends on the mask.
@@ -97,7 +97,7 @@ GATED_DELTANET = {  # every other layer, beside a shared expert
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
 }
-GRANITE = {  # with factors as of the published ones
+GRANITE = {  # with multipliers like those of the published models
     "attention_bias": False,
     "attention_multiplier": 0.03125,
     "embedding_multiplier": 12.0,
@@ -105,7 +105,7 @@ GRANITE = {  # with factors as of the published ones
     "logits_scaling": 6.0,
 }
 FAMILIES = {
-    "phimoe": {  # as the published one: scaled positions, and a window that never closes
+    "phimoe": {  # like the published model: scaled positions, and a window longer than any text
         "num_experts_per_tok": 2,
         "attention_bias": True,
         "lm_head_bias": True,
@@ -161,7 +161,7 @@ FAMILIES = {
         "head_dim": 32,
         "first_k_dense_replace": 1,  # the next, too: vLLM needs it, and transformers does not know it
         "expert_hidden_dim": 192,
-        "route_norm": True,  # this and the next: servers' own code reads them from published ones
+        "route_norm": True,  # servers' own code reads this and the next from published configs
         "qk_norm": True,
     },
     "exaone_moe": {
@@ -173,7 +173,7 @@ FAMILIES = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
     },
-    "afmoe": {  # with the keys of the published ones that vLLM's own code reads
+    "afmoe": {  # with keys of the published models that vLLM's own code reads
         "intermediate_size": 160,
         "num_shared_experts": 1,
         "head_dim": 32,
@@ -217,7 +217,7 @@ FAMILIES = {
         "swa_num_key_value_heads": 4,
         "routed_scaling_factor": None,
     },
-    "minimax_m2": {  # with the keys of the published one that servers' own code reads
+    "minimax_m2": {  # with keys of the published model that servers' own code reads
         "head_dim": 32,
         "rotary_dim": 16,
         "scoring_func": "sigmoid",
@@ -289,7 +289,7 @@ FAMILIES = {
         "num_dense_layers": 1,
         "use_expert_bias": True,
     },
-    "gpt_oss": {  # a window that closes, before a full layer and after it
+    "gpt_oss": {  # layers before and after the full one have a window shorter than the texts
         "head_dim": 32,
         "sliding_window": 16,
         "rope_parameters": {
@@ -305,7 +305,7 @@ FAMILIES = {
     "qwen3_next": GATED_DELTANET | {"intermediate_size": 160},
     "qwen3_5_moe_text": GATED_DELTANET,
 }
-# fm-pack has no fused layout of them, nor formats but MXFP4.
+# Families for which fm-pack has no fused layout, and no format except MXFP4.
 UNFUSED = ("gpt_oss", "granitemoe", "granitemoeshared", "minimax_m3_vl_text")
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
 
@@ -320,7 +320,7 @@ EXPORTS = {
     "layer fused": ("--layout", "layer", "--pad-multiple", ROUND, "--for", "vllm"),
     "elastic": ("--layout", "elastic"),
 }
-ROUNDED = ("ragged nvfp4", "elastic w4a16:32")  # codes, which the modelling file decodes
+ROUNDED = ("ragged nvfp4", "elastic w4a16:32")  # stored as codes, which the modelling file decodes
 CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
 ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
 STOCK = ("original", "uniform", "padded")
@@ -382,7 +382,7 @@ class Family:
     paths: dict = field(default_factory=dict)  # row -> directory
     ours: dict = field(default_factory=dict)  # row -> one array per budget
     cells: dict = field(default_factory=dict)  # (row, client) -> arrays, or a text
-    channels: int = 0  # of all experts that the load cap leaves
+    channels: int = 0  # the sum over all experts, under the load cap
 
 
 # --- our side -----------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def make_model(name, folder):
         if key.endswith("bias"):
             choice = key.endswith(("correction_bias", "expert_bias"))
             torch.nn.init.normal_(value, std=0.02 if choice else 0.3)
-        if key.endswith("router.gate.weight"):  # zero, as transformers makes Trinity's
+        if key.endswith("router.gate.weight"):  # transformers initialises Trinity's to zero
             torch.nn.init.normal_(value, std=SIZES["initializer_range"])
     model.to(torch.bfloat16).save_pretrained(folder)
     if name == "axk1":  # as published: a norm after the dense MLP, which vLLM reads and nothing applies
@@ -410,12 +410,12 @@ def make_model(name, folder):
 
 
 def open_family(name, folder):
-    """The model, tokens to rank and measure with, and those that the clients get."""
+    """Return the model, the tokens for ranking and measuring, and the tokens for the clients."""
     if name == "mixtral":
         source, model = HERE.parents[1] / "golden/tiny-mixtral", folder / "model"
         model.mkdir()
         for file in ("config.json", "generation_config.json", "model.safetensors"):
-            shutil.copy(source / file, model)  # vLLM takes golden.safetensors for weights, too
+            shutil.copy(source / file, model)  # not all files: vLLM would load golden.safetensors, too
         ids = np.load(source / "heldout.npy").reshape(-1, T)[:8]
         return Family(name, model, ids.tolist()), source / "calib.npy"
     make_model(name, folder / "model")
@@ -472,7 +472,7 @@ def measure_ours(family, folder):
 
 
 def cells_for(family, client):
-    """What one client has to load."""
+    """The cells of one client's job."""
     rows = os.environ.get("FM_CLIENTS_ROWS", ",".join(ROWS)).split(",")
     for row in ROWS:
         if row not in rows or not asked(family.name, row, client):
@@ -654,7 +654,7 @@ def main(vllm, sglang, names):
             if os.environ.get("FM_CLIENTS_LOGS"):
                 kept = Path(os.environ["FM_CLIENTS_LOGS"]) / name
                 shutil.copytree(folder, kept, dirs_exist_ok=True)
-            Table().show(families[-1:], versions)  # a long run shows what it has
+            Table().show(families[-1:], versions)  # a long run shows its results so far
     print()
     table.show(families, versions)
     return table.wrong != 0

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLI, GOLDEN = ROOT / "tests/cli", ROOT / "golden"
 
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
-# The type in which transformers 5.23 has the experts of each on a CPU; None: wrong values, or not loaded.
+# For each format, the type of the experts as transformers 5.23 loads them on a CPU; None: wrong, or not loaded.
 HELD = {
     "fp8-channel": torch.float32, "fp8-block": None, "w4a16": torch.bfloat16, "nvfp4": None,
     "nvfp4-modelopt": None, "mxfp4": torch.bfloat16, "mxfp8": None, "mixed": None, "modelopt-mixed": None, "deepseek": torch.float32,

@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
-"""Judge each family by transformers, on its model in golden/odd-*.  Run by `make judge`.
+"""Check each family with transformers, on its model in golden/odd-*.  Run by `make judge`.
 
-Scores against autograd; then a family from 0 to 0.80, and at five budgets, in every layout that
-transformers loads, the log-probability of each next token against the engine's; then, at every
-budget inside a load cap, an elastic export with the cap, and a whole one cut while it is loaded.
+For each model:
+- Its scores must agree with autograd.
+- A bundle with budgets from 0 to 0.80 is made.  At five of them, every layout that transformers loads
+  must give each next token the log-probability that the engine computes.
+- Two elastic models with a load cap, one exported with it and one cut while it is loaded, must compute
+  the same as the whole export, at every budget inside the cap.
+
 Prints one line per judgement; the exit status is 1 if one fails.  Models may be named as arguments.
 """
 
@@ -44,13 +48,13 @@ ROWS = (
     "odd-fp8",
 )  # fmt: skip
 # Bytes of tensors that the published models have and transformers' classes leave out.
-IGNORED = {"odd-axk1": 36 * 2}  # the norm after the experts of a layer without experts
+IGNORED = {"odd-axk1": 36 * 2}  # the norm after the MLP of its dense layer, which nothing applies
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
-STOCK = ("padded", "uniform")  # their code is transformers' own
+STOCK = ("padded", "uniform")  # transformers loads these with its own classes
 CAP = 0.3
-OTHER_WIDTHS = ("uniform", "layer")  # than the mask's
-# torch's grouped_mm, the default, wants rows of whole 16 bytes: no width here is round.
+OTHER_WIDTHS = ("uniform", "layer")  # layouts whose widths differ from the mask's
+# torch's grouped_mm, the default, requires rows of a multiple of 16 bytes, which no width here gives.
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
@@ -68,7 +72,7 @@ class Row:
         config = json.loads((self.model / "config.json").read_text())
         self.dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
         self.own = {x: self.item_of(x) for x in ("A_log", "linear_attn.norm.weight")}
-        biases = "correction_bias", "expert_bias"  # on disk one or the other, and in classes
+        biases = "correction_bias", "expert_bias"  # two spellings, used on disk and in classes
         self.own |= {x: self.item_of(biases) for x in biases}
 
     def ours(self, path):
@@ -82,7 +86,7 @@ class Row:
         return their_logprobs(model, self.ids)
 
     def item_of(self, ending):
-        """Bytes of a number of the checkpoint's tensors whose names end so, or so."""
+        """Bytes per element of the first tensor whose name has this ending, or one of these."""
         for path in self.model.glob("model*.safetensors"):
             with safe_open(path, "pt") as file:
                 for name in file.keys():
@@ -91,7 +95,7 @@ class Row:
         return self.dtype.itemsize
 
     def held(self, model):
-        """Bytes of what a loaded model keeps, in the types that the files have."""
+        """Bytes of the tensors that a loaded model keeps, counted in the types that the files have."""
         sizes = lambda name: (size for end, size in self.own.items() if name.endswith(end))
         item = lambda name: next(sizes(name), self.dtype.itemsize)
         kept = {x.data_ptr(): x.numel() * item(n) for n, x in model.state_dict().items()}
@@ -99,9 +103,9 @@ class Row:
 
 
 def make_family(row):
-    """Ranking and bundle, by the short way."""
+    """Make the ranking and the bundle, with masks by saliency and without recovery."""
     stage = ["--model", row.model, "--tokens", row.tokens, "--seq-len", row.T, "--precision", "f32", "--quiet"]
-    stage += ["--eval-tokens", row.tokens]  # ranked on all of them
+    stage += ["--eval-tokens", row.tokens]  # given, so that none is held out from the ranking
     masks = ["--method", "saliency", "--until", "0.81"]
     rank, train, family = (row.folder / f"{name}.fm" for name in ("rank", "train", "family"))
     tool("fm-rank", *stage, "-o", rank)
@@ -112,8 +116,9 @@ def make_family(row):
 
 
 def judge_budget(judge, row, family, here, beside):
-    """Every layout at one budget, of the bytes that the list says, and the budget beside it, which
-    must not pass for it."""
+    """Compare every layout at one budget with the engine, and its size with fm-pack --list.
+
+    The member at the budget `beside` must differ clearly: a wrong member would be noticed."""
     budget = here["budget"]
     native = row.ours(export(family, budget, "native", row.folder))
     for layout in LAYOUTS:
@@ -127,15 +132,17 @@ def judge_budget(judge, row, family, here, beside):
 
 
 def neighbour(rows, here):
-    """The next member that is another function: odd-mixtral has an expert that no token reaches,
-    and the first members drop only its channels."""
+    """The next member with another loss.  odd-mixtral has an expert that no token reaches, and its
+    first members drop only channels of that expert."""
     loss = lambda row: row["quality"]["ce"]
     return next(x for x in rows if x["index"] > here["index"] and loss(x) != loss(here))
 
 
 def load_capped(judge, row, family, first):
-    """Elastic whole; exported with a load cap from the member `first` on; and the whole one, cut
-    while it is loaded.  Both of these hold the bytes that the list says, and refuse the rest."""
+    """Load three elastic models: the whole export, an export with a load cap that keeps the members
+    from `first` on, and the whole export cut to that cap while it is loaded.
+
+    The capped ones must hold as many bytes as fm-pack --list says, and refuse other members."""
     cap = repr(first["budget"])
     whole, capped = export(family, first["budget"], "elastic", row.folder), row.folder / "capped"
     tool("fm-pack", "--quiet", "--export", capped, "--layout", "elastic", "--load-cap", cap, family)
@@ -161,7 +168,7 @@ def refuses(model, budget):
 
 
 def refuses_whole(model):
-    """What a server writes when it switches, here to budget 0."""
+    """Whether load_weights, by which servers switch, refuses budget 0 and then accepts -1."""
     experts = next(m for m in model.modules() if type(m).__name__ == "FmExperts")
     try:
         experts.load_weights([("budget", torch.zeros(1))])
@@ -171,7 +178,7 @@ def refuses_whole(model):
 
 
 def judge_cap(judge, row, family, rows):
-    """Every budget that is kept computes what it does where all is loaded."""
+    """At every budget inside the cap, both capped models must compute what the whole one does."""
     kept = rows[nearest(rows, CAP)[0]["index"] :]
     models = load_capped(judge, row, family, kept[0])
     found = [[], [], []]
@@ -187,7 +194,7 @@ def judge_cap(judge, row, family, rows):
 
 
 def attend_nothing(*_, **__):
-    """SGLang's attention, as far as a modelling file sees it when it is loaded."""
+    """A stand-in for SGLang's attention, which the modelling file looks up when it is loaded."""
 
 
 def loads_in_sglang(path):
@@ -201,8 +208,8 @@ def loads_in_sglang(path):
 
 
 def judge_sglang(judge, path):
-    """Its Transformers backend has no sinks, which is refused unless they are added (fm_sglang
-    does)."""
+    """SGLang's Transformers backend does not support sinks.  The modelling file of a family with
+    sinks must refuse to load there, unless they are added, as fm_sglang does."""
     kind = json.loads((path / "config.json").read_text())["model_type"]
     sinks = any(name in kind for name in ("gpt_oss", "mimo_v2_flash"))
     ALL_ATTENTION_FUNCTIONS["sglang"] = attend_nothing

@@ -1,12 +1,13 @@
-"""`make judge`: test the Python code for GPUs without a GPU.
+"""Test the Python code for GPUs without a GPU.  Run by `make judge`.
 
-The modelling file of exports runs on tensors that are numbers on a strict double of the CUDA runtime
-(tests/gpu/double.h), to which libfm_clip is linked: its first call in a capture is refused by a
-sentence and leaves the capture whole, since it allocates; after one call outside, a capture takes it,
-and replays at other budgets give the bits of calls there.  And tests/gpu/gpu_check.py, which skips what
-the library refuses, knows what it may not refuse.
+    gpujudge.py LIBFM_CLIP_DOUBLE.SO      libfm_clip, linked to a fake CUDA runtime (tests/gpu/double.h)
 
-    gpujudge.py LIBFM_CLIP_DOUBLE.SO
+The modelling file of exports runs on tensors in the fake device's memory.  Its first call of the library
+allocates, so in a graph capture this call must be refused with a message, and the capture must stay valid.
+After one call outside of captures, a call can be captured, and replays at other budgets must give the same
+bits as direct calls.
+
+Then must_serve of tests/gpu/gpu_check.py is checked: it knows which paths the library may not refuse.
 """
 
 import ctypes
@@ -19,10 +20,10 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 TO_DEVICE, TO_HOST = 1, 2
-POOL = 64 << 20  # taken before any capture, as PyTorch's allocator has its own
-GLOBAL = 0  # the mode of torch.cuda.graph: nothing unsafe anywhere
+POOL = 64 << 20  # bytes allocated before any capture, in place of the pool of PyTorch's allocator
+GLOBAL = 0  # the mode of torch.cuda.graph: no thread may make a call that is unsafe in a capture
 
-double = None  # the library, whose doubles are reached through it
+double = None  # the library; the fake runtime's functions are called through it
 failures = 0
 
 
@@ -50,7 +51,7 @@ class Pool:
 
 
 class OnDouble:
-    """A tensor on the double: what the modelling file asks of one, and its numbers on demand."""
+    """A tensor in the fake device's memory, with the attributes that the modelling file uses."""
 
     is_cuda, device = True, SimpleNamespace(type="cuda", index=0)
 
@@ -94,7 +95,7 @@ class OnDouble:
 class Stream:
     def __init__(self):
         self.handle = ctypes.c_void_p()
-        must(double.cudaStreamCreateWithFlags(ctypes.byref(self.handle), 1))  # apart, as PyTorch's are
+        must(double.cudaStreamCreateWithFlags(ctypes.byref(self.handle), 1))  # non-blocking, as PyTorch's are
         self.cuda_stream = self.handle.value
 
     def is_capturing(self):
@@ -106,7 +107,7 @@ class Stream:
         must(double.cudaStreamBeginCapture(self.handle, GLOBAL))
 
     def end(self):
-        """A graph that can be launched; None where something broke the capture."""
+        """End the capture; returns a graph that can be launched, or None if the capture was broken."""
         graph, run = ctypes.c_void_p(), ctypes.c_void_p()
         if double.cudaStreamEndCapture(self.handle, ctypes.byref(graph)):
             return None
@@ -115,7 +116,7 @@ class Stream:
 
 
 class TorchOnDouble:
-    """torch, but for what the modelling file asks it about CUDA."""
+    """torch, but the current stream and new tensors are those of the fake device."""
 
     def __init__(self, stream):
         self.cuda = SimpleNamespace(
@@ -133,7 +134,7 @@ class TorchOnDouble:
 
 
 class PlainOperator:
-    """In place of torch's operators, which take only torch's tensors: the function itself."""
+    """Replaces a torch operator, which accepts only torch's tensors, by its plain function."""
 
     def __init__(self, function):
         self.function = function
@@ -168,7 +169,7 @@ def make_case(dtype, H=136, N=70, K=2):
 
 
 def near(out, case, budget):
-    """Whether the numbers are those of the loop in float64, and how far off."""
+    """Compare with the loop over experts in float64: whether it agrees, and the error as text."""
     wide = [t.double() if t.is_floating_point() else t for t in case[:8]]
     want = modeling.each_expert(*wide, torch.tensor([budget]))
     rms = ((out.double() - want).pow(2).mean() / want.pow(2).mean()).sqrt().item()
@@ -201,7 +202,7 @@ def captures(dtype, stream):
 
 
 def judge_skips():
-    """What the comparison with PyTorch must count as a failure where the library refuses it."""
+    """Check must_serve: gpu_check.py may skip a path that the library refuses only if it returns False."""
     sys.path.insert(0, str(ROOT / "tests" / "gpu"))
     import gpu_check
 
@@ -220,7 +221,7 @@ def main():
     judge_skips()
     print(f"the modelling file on a double of CUDA: {failures} failures")
     sys.stdout.flush()
-    os._exit(failures != 0)  # the doubles would blame us for the layers that the file keeps
+    os._exit(failures != 0)  # skips the fake's check for leaks: the modelling file keeps its layers
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judge the suite by independent programs, on golden/tiny-mixtral.  Run by `make judge` (tests/judge/judge.sh).
+"""Check the suite with independent programs, on golden/tiny-mixtral.  Run by `make judge` (tests/judge/judge.sh).
 
 The tools make a family and exports of it; then transformers, safetensors, tokenizers, tar, xxhsum
 and zstd read them, and their results are compared with ours.  Prints one line per judgement; the
@@ -28,8 +28,8 @@ MODEL = Path(__file__).resolve().parents[2] / "golden/tiny-mixtral"
 CALIB, HELDOUT, T = MODEL / "calib.npy", MODEL / "heldout.npy", 128
 BUDGET = 0.40
 TOLERANCE = 1e-4  # relative to the largest value
-# transformers' default experts on a CPU (torch's grouped_mm) want rows of whole 16 bytes in every
-# dtype: a uniform width of, say, 154 loads and then stops with "strides should be multiple of 16".
+# transformers' default experts on a CPU (torch's grouped_mm) require rows of a multiple of 16 bytes in
+# every dtype: a uniform width of, say, 154 loads and then stops with "strides should be multiple of 16".
 ALIGNED = 8
 TENFOLD = 10  # a wrong model must miss the tolerance by that much
 
@@ -46,12 +46,12 @@ class Judge:
         print(f"{'ok  ' if good else 'FAIL'} {text}", flush=True)
 
     def close(self, what, got, want):
-        """Equal within the tolerance."""
+        """The values must be equal within the tolerance."""
         miss = distance(got, want)
         self.say(miss <= TOLERANCE, f"{what}: {miss:.1e} relative")
 
     def apart(self, what, got, want):
-        """The same check must fail by far: it would see a wrong model."""
+        """The values must differ by far more than the tolerance: a wrong model would be noticed."""
         miss = distance(got, want)
         self.say(miss >= TENFOLD * TOLERANCE, f"{what}: {miss:.1e} relative, as it must")
 
@@ -64,7 +64,7 @@ class Judge:
             self.say(False, f"{what} stopped: {type(error).__name__}: {error}")
 
     def runs(self, what, *command, cwd=None):
-        """The command ends with 0; returns what it printed."""
+        """Check that the command succeeds; returns what it printed."""
         done = subprocess.run(command, check=False, cwd=cwd, capture_output=True, text=True)
         self.say(done.returncode == 0, what)
         if done.returncode != 0:
@@ -73,7 +73,7 @@ class Judge:
 
 
 def distance(got, want):
-    """Largest difference over the largest value; infinite where shapes differ or NaN is there."""
+    """Largest difference divided by the largest value; infinite if shapes differ or there is a NaN."""
     got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     if got.shape != want.shape or not np.isfinite(got).all():
         return float("inf")
@@ -84,7 +84,7 @@ def distance(got, want):
 
 
 def tool(*command):
-    """Run one of ours to its end; its standard output as bytes."""
+    """Run one of our tools; returns its standard output as bytes."""
     done = subprocess.run([str(x) for x in command], check=False, capture_output=True)
     if done.returncode != 0:
         raise SystemExit(f"judge: {' '.join(map(str, command))}: {done.stderr.decode()}")
@@ -92,7 +92,7 @@ def tool(*command):
 
 
 def make_family(folder):
-    """A small family by the short way: quick masks, a few steps of recovery, everything packed."""
+    """Make a small family quickly: fast masks, a few steps of recovery, everything packed."""
     given = os.environ.get("FM_JUDGE_FAMILY")
     if given:
         return Path(given).resolve()
@@ -108,14 +108,14 @@ def make_family(folder):
 
 
 def export(family, budget, layout, folder):
-    """One member of the family as a directory."""
+    """Export one member of the family; returns the directory."""
     out = folder / f"{layout}-{budget:.4f}"
     tool("fm-pack", "--quiet", "--export", out, "--budget", budget, "--layout", layout, family)
     return out
 
 
 def our_logprobs(path, ids=HELDOUT, length=T):
-    """(S, T - 1) of the held-out sequences by the engine (tests/judge/logprobs.c)."""
+    """The engine's log-probabilities of the held-out sequences, (S, T - 1) (tests/judge/logprobs.c)."""
     return np.frombuffer(tool("logprobs", path, ids, length), np.float32).reshape(-1, length - 1)
 
 
@@ -127,7 +127,7 @@ def tokens(path, length=T):
 
 
 def stock_model(judge, path, **options):
-    """from_pretrained with nothing missing and nothing left over."""
+    """Load a directory with from_pretrained; no tensor may be missing or unused."""
     model, info = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, output_loading_info=True, **options
     )
@@ -147,7 +147,7 @@ def their_logprobs(model, ids=None):
 
 
 def judge_container(judge, family, folder):
-    """GNU tar, xxhsum and zstd read the bundle, which is left unpacked in the folder."""
+    """Read the bundle with GNU tar, xxhsum and zstd; it stays unpacked in the folder."""
     out = folder / "unpacked"
     out.mkdir()
     listed = judge.runs("tar lists the bundle", "tar", "tvf", family).splitlines()
@@ -166,7 +166,7 @@ def judge_container(judge, family, folder):
 
 
 def judge_masks(judge, out, manifest):
-    """The mask set as the zstd program unpacks it: every sum is its budget's."""
+    """Unpack the masks with the zstd program; the sum of each must be that of its budget."""
     raw = subprocess.run(["zstd", "-dcq", out / "masks.zst"], check=True, capture_output=True)
     m, rows = manifest["model"], manifest["budgets"]
     widths = np.frombuffer(raw.stdout, "<u4").reshape(-1, m["layers"], m["experts"])
@@ -177,7 +177,7 @@ def judge_masks(judge, out, manifest):
 
 
 def judge_safetensors(judge, folder):
-    """The reference library opens every safetensors file and reads every tensor of it."""
+    """Read every tensor of every safetensors file with the reference library."""
     files = sorted(folder.rglob("*.safetensors"))
     count = 0
     for file in files:
@@ -187,7 +187,7 @@ def judge_safetensors(judge, folder):
 
 
 def judge_ranking(judge, file, path, ids):
-    """Scores and order against autograd over the calibration sequences, one by one."""
+    """Compare scores and order with autograd over the calibration sequences, one at a time."""
     ours, model = load_file(file), fp8.load(path)
     want, _ = oracle.scores(model, ids.split(1))
     counts = oracle.tokens_per_expert(model, ids)
@@ -205,7 +205,7 @@ def judge_ranking(judge, file, path, ids):
 
 
 def judge_model(judge, what, path, ours, **options):
-    """Per-token log-probabilities and mean loss of one directory: transformers and the engine."""
+    """Compare transformers' log-probabilities and mean loss of one directory with the engine's."""
     theirs = their_logprobs(stock_model(judge, path, **options))
     judge.close(f"log-probabilities, {what}", ours, theirs)
     judge.close(f"held-out loss, {what} ({-theirs.mean():.6f})", ours.mean(), theirs.mean())
@@ -213,13 +213,13 @@ def judge_model(judge, what, path, ours, **options):
 
 
 def stock_experts(path):
-    """Options for from_pretrained: none, but where the width is one that grouped_mm refuses."""
+    """Options for from_pretrained: none, except for a width that grouped_mm refuses."""
     width = json.loads((path / "config.json").read_text())["intermediate_size"]
     return {} if width % ALIGNED == 0 else {"experts_implementation": "eager"}
 
 
 def judge_tokenizer(judge, path, **options):
-    """The carried tokenizer is the checkpoint's, as two libraries load it."""
+    """Check with two libraries that the exported tokenizer is the checkpoint's."""
     text = "The zoukus 12+30=42; def f(x): ünïcode"
     want = Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode(text).ids
     for name, ids in (
@@ -230,14 +230,14 @@ def judge_tokenizer(judge, path, **options):
 
 
 def nearest(rows, budget):
-    """The family's row nearest to a budget, and one of its neighbours."""
+    """The row of fm-pack --list nearest to a budget, and one of its neighbours."""
     at = min(range(len(rows)), key=lambda i: abs(rows[i]["budget"] - budget))
     return rows[at], rows[at + 1 if at + 1 < len(rows) else at - 1]
 
 
 def make_members(family, folder):
-    """Directories of every layout at one budget, of the full model and of a neighbour; and the
-    rows of fm-pack --list for the budget and the neighbour."""
+    """Export every layout at one budget, the full model and a neighbour.  Returns the directories,
+    and the rows of fm-pack --list for the budget and the neighbour."""
     rows = json.loads(tool("fm-pack", "--list", "--json", family))["budgets"]
     row, neighbour = nearest(rows, BUDGET)
     layouts = ("native", "ragged", "uniform", "padded")
@@ -248,8 +248,8 @@ def make_members(family, folder):
 
 
 def judge_functions(judge, family, members, row, neighbour):
-    """What the directories compute: transformers against the engine, which reads the bundle for
-    the full model and the native export for the member."""
+    """Compare what transformers computes from the directories with the engine, which reads the bundle
+    for the full model and the native export for the member."""
     judge_model(judge, "the original", MODEL, our_logprobs(MODEL))
     judge_model(judge, "the packed full model", members["full"], our_logprobs(family))
     ours, uniform = our_logprobs(members["native"]), members["uniform"]
@@ -263,14 +263,14 @@ def judge_functions(judge, family, members, row, neighbour):
 
 
 def judge_tokenizers(judge, members):
-    """The carried tokenizers load."""
+    """Check that the exported tokenizers load."""
     judge_tokenizer(judge, members["padded"])
     judge_tokenizer(judge, members["uniform"])
     judge_tokenizer(judge, members["ragged"], trust_remote_code=True)
 
 
 def main():
-    torch.set_num_threads(1)  # two that wait for each other are slower on a busy machine
+    torch.set_num_threads(1)  # threads that wait for each other are slower on a busy machine
     judge = Judge()
     with tempfile.TemporaryDirectory(prefix="fm-judge-") as name:
         folder = Path(name)

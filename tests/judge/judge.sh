@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Check what the suite computes and writes by independent programs: transformers, safetensors and
+# Check with independent programs what the suite computes and writes: transformers, safetensors and
 # tokenizers in a virtual environment of pinned versions, made once in the user's cache directory
 # (torch takes some GB, and minutes the first time), and tar, xxhsum, zstd.
 #
 #   BUILD=build tests/judge/judge.sh            run tests/judge/*judge.py with the tools in $BUILD/bin
-#   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: make all golden files again, or only these
+#   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: make all golden files again, or those named
 #   tests/judge/judge.sh --venv                 only make the environment
 #   BUILD=build tests/judge/judge.sh --publish  signatures and bills of materials only, in a small environment
 #
@@ -43,7 +43,7 @@ need() { # need VENV PIN...: make the environment unless it exists with these ve
     "$1/bin/pip" install --quiet --disable-pip-version-check "${@:2}"
 }
 
-judge_publish() { # signatures and bills of materials, by independent programs that read them
+judge_publish() { # check signatures and bills of materials with independent programs
     # shellcheck disable=SC2086 # a list of words
     need "$cache/publish" $publish_pins
     local failed=0

@@ -2,7 +2,7 @@
 """Check the figures of fm-bench quality for tokens by transformers and numpy.  Run by `make judge`.
 
 transformers computes the logits of golden/tiny-mixtral and of a uniform export of it at half its width for
-the held-out sequences, in float32; numpy computes every figure from them in double.  Figures by convention
+the held-out sequences, in float32; numpy computes every figure from them in float64.  Figures by convention
 llama.cpp are also compared with the formulas of llama-perplexity, in float32 and with its percentiles, as in
 tools/perplexity/perplexity.cpp of llama.cpp 050fc7f3; the program itself is not run.  The file that
 --kl-base-out writes is read as its kl_divergence() reads it, and a file written here is given to --kl-base.
@@ -56,7 +56,7 @@ def half(values):
 
 
 def figures(ours, theirs, target):
-    """All figures, in double, from log-probabilities (sequences, positions, V)."""
+    """All figures, in float64, from log-probabilities (sequences, positions, V)."""
     pick = lambda x: np.take_along_axis(x, target[..., None], -1)[..., 0]
     five = lambda x: np.argsort(-x, axis=-1, kind="stable")[..., :5]
     shared = (five(ours)[..., :, None] == five(theirs)[..., None, :]).sum((-1, -2))
@@ -73,8 +73,7 @@ def figures(ours, theirs, target):
 
 
 def encode(base):
-    """Scale, lowest log-probability and 16-bit codes of one row of logits, as llama.cpp's log_softmax makes
-    them."""
+    """Scale, lowest log-probability and 16-bit codes of one row of logits, as llama.cpp's log_softmax does."""
     f = np.float32
     most = base.max()
     least = max(base.min(), most - f(16))

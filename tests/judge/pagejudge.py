@@ -29,7 +29,7 @@ class Browser:
         commands, self.to = os.pipe()
         self.back, answers = os.pipe()
 
-        def place():  # away from each other's numbers first
+        def place():  # move both to other numbers first, so that neither overwrites the other
             a, b = os.dup(commands), os.dup(answers)
             os.dup2(a, 3)
             os.dup2(b, 4)
@@ -65,7 +65,7 @@ class Browser:
             self.events.append(answer)
 
     def open(self, path):
-        """A new page: what happened in the one before is forgotten."""
+        """Open a page, and forget what happened on the one before."""
         self.session = None
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -93,7 +93,7 @@ class Browser:
         return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
     def complaints(self):
-        """Exceptions, refusals by the policy, dialogues, and what was fetched beside the page."""
+        """Exceptions, violations of the security policy, dialogues, and requests other than the page."""
         out = []
         for e in self.events:
             params = e.get("params", {})
@@ -122,7 +122,7 @@ class Browser:
 
 
 def units(n):
-    """As the page writes bytes."""
+    """A number of bytes as the page writes it."""
     for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
         if n < 999.95 or unit == "PB":
             return f"{n:.0f} {unit}" if unit == "B" or n >= 99.95 else f"{n:.1f} {unit}"
@@ -134,7 +134,7 @@ def tool(*words):
 
 
 def make_family():
-    """family.fm, its figures and its page, in this folder."""
+    """Make family.fm, its figures and its page in the current folder."""
     tokens = ("--model", MODEL, "--tokens", MODEL / "calib.npy", "--seq-len", "128", "--max-tokens", "6144", "--precision", "f32")
     held = ("--eval-tokens", MODEL / "heldout.npy")
     tool("fm-rank", "-q", *tokens, *held, "-o", "ranked")
@@ -150,7 +150,7 @@ def make_family():
 
 
 def forms_of(row):
-    """Layouts, and formats of uniform exports."""
+    """The layouts of a row, and the formats of uniform exports."""
     return row["layouts"] | {f"uniform {name}": form for name, form in row["formats"].items()}
 
 
@@ -160,7 +160,7 @@ def change(ratio):
 
 
 def sees_member(b, row, full, forms, model):
-    """Everything that the chosen member changes."""
+    """Check everything that changes with the chosen member."""
     q = row["quality"]
     said = f"{100 * row['budget']:.1f} % of channels removed, {units(row['bytes'])}, CE "
     said += ("about " if q["interpolated"] else "") + f"{q['ce']:.4f} ({change(q['ce'] / full['quality']['ce'])})"
@@ -221,7 +221,8 @@ def works_by_keyboard(b, listed):
 
 
 def opens_well(b, listed):
-    """Where, and why, before anything is touched; the held-out tokens; a meaning for every line."""
+    """Check the page as it opens: the chosen member and why it was chosen, the held-out tokens, and an
+    explanation of every line."""
     rows = listed["budgets"]
     full = rows[0]["quality"]["ce"]
     close = [r for r in rows if not r["quality"]["interpolated"]
@@ -237,7 +238,7 @@ def opens_well(b, listed):
 
 
 def is_reached_by_tab(b):
-    """Every control, in the order of the page, and none is a trap."""
+    """Check that Tab reaches and leaves every control, in the order of the page."""
     wanted = b.run("[...document.querySelectorAll('input, select, button, summary, [tabindex=\"0\"]')]"
                    ".filter((e) => e.checkVisibility()).length")
     b.run("document.activeElement.blur(); scrollTo(0, 0)")
@@ -246,12 +247,12 @@ def is_reached_by_tab(b):
         b.key("Tab")
         seen.add(b.run("(() => { const all = [...document.querySelectorAll('*')]; "
                        "return all.indexOf(document.activeElement); })()"))
-    radios = 1  # of a group of two, one is a stop
+    radios = 1  # Tab stops at one button of the group of two
     assert len(seen - {0, 1}) >= wanted - radios - 1, (len(seen), wanted)
 
 
 def has_names(b):
-    """Every element at which a screen reader stops has a name and a role."""
+    """Check that every element at which a screen reader stops has a name and a role."""
     stops = {"slider", "checkbox", "radio", "button", "combobox", "spinbutton", "image", "img", "application",
              "group", "textbox", "DisclosureTriangle", "form", "region"}
     nodes = b.ask("Accessibility.getFullAXTree")["nodes"]
@@ -267,7 +268,7 @@ def has_names(b):
 
 
 def figures_are_those(b, listed, quality):
-    """The table after each set of charts."""
+    """Check the table after each set of charts."""
     assert "uniform nvfp4: not in transformers" in b.text("#programs-note"), b.text("#programs-note")
     tables = b.run("[...document.querySelectorAll('#sets details table')].map((t) => "
                    "[...t.tBodies[0].rows].map((tr) => [...tr.cells].map((c) => c.textContent)))")
@@ -292,7 +293,8 @@ def figures_are_those(b, listed, quality):
 
 
 def resists(b):
-    """A hostile bundle: no script of it runs, and the content security policy refuses injected ones."""
+    """Open the page of a hostile bundle: none of its scripts may run, and the content security policy must
+    refuse injected ones."""
     code = f"b.manifest['history'][0]['options'][{LIAR!r}] = {LIAR!r}"
     subprocess.run([sys.executable, ROOT / "tests/cli/forge.py", "family.fm", "<img src=x onerror=alert(1)>.fm", code],
                    check=True)

@@ -30,8 +30,8 @@ packed.H, packed.I, packed.E, packed.HEADS, packed.HEAD = 128, 256, 2, 4, 32
 packed.CT["fp8-block"][1]["block_structure"] = [128, 128]
 packed.CT["w4a16:32"] = packed.CT["w4a16"]
 packed.CT["w4a16:128"] = (*packed.CT["w4a16"][:1], packed.CT["w4a16"][1] | {"group_size": 128}, *packed.CT["w4a16"][2:])
-# The name for --weights, the packages' name, and the type in which transformers 5.23 has the experts on a CPU
-# (True: that of the scales; None: wrong values, or not loaded).
+# The name for --weights, the packages' name, and the type of the experts as transformers 5.23 loads them on a
+# CPU (True: that of the scales; None: wrong values, or not loaded).
 FORMATS = [("fp8", "fp8-channel", torch.float32), ("w4a16", "w4a16:128", True),
            ("w4a16:32", "w4a16:32", True), ("nvfp4:ct", "nvfp4", None), ("mxfp4", "mxfp4", torch.bfloat16),
            ("mxfp8", "mxfp8", None), ("nvfp4", "nvfp4-modelopt", None), ("fp8-block", "fp8-block", torch.float32)]  # fmt: skip

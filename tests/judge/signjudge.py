@@ -2,8 +2,8 @@
 """Check signatures against the model-signing package of PyPI.  Run by `make judge`, and by
 judge.sh --publish.
 
-fm-verify and the package each sign an export and a bundle of golden/odd-mixtral with keys of openssl(1)
-on three curves; the other must verify the signature.  Then each must refuse files that were changed
+fm-verify and the package each sign an export and a bundle of golden/odd-mixtral with keys that
+openssl(1) makes on three curves; the other must verify the signature.  Then each must refuse files that were changed
 after the other signed them.  Prints a line for every judgement; the status is 1 if one fails.
 """
 
@@ -55,7 +55,7 @@ def make(folder):
     tool("fm-pack", "-q", "--export", folder / "out40", "--budget", "0.4", folder / "family.fm")
     (folder / "out40/sub").mkdir()
     (folder / "out40/sub/a").write_text("a")
-    (folder / "out40/sub-b").write_text("b")  # the two orders of names differ here
+    (folder / "out40/sub-b").write_text("b")  # sorted by bytes it is before sub/a, sorted by parts of the path after it
     for curve in CURVES:
         tool("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", f"ec_paramgen_curve:{curve}",
              "-out", folder / f"{curve}.pem")  # fmt: skip
@@ -128,7 +128,8 @@ def changed(folder):
 
 
 def downloads(folder):
-    """Files that the hub and its client add to a download, and the links of the client's cache."""
+    """Check a download with the files that the hub and its client add, and a snapshot of links in the
+    client's cache."""
     pub, target = folder / "P-256.pub", folder / "download"
     shutil.copytree(folder / "out40", target)
     signature_of(target).unlink(missing_ok=True)
