@@ -2,9 +2,9 @@
  * Fuzz entry points: each tests/fuzz/fuzz_*.c defines LLVMFuzzerTestOneInput and ends with
  * FUZZ_MAIN.  A format with checksums, lengths or a grammar also defines LLVMFuzzerCustomMutator,
  * which changes the contents and then corrects checksums and lengths.  With -DFM_FUZZ (clang
- * -fsanitize=fuzzer,address,undefined) the fuzzer brings its main; without, main runs the entry on
- * every file given (of directories, on all in them) and on RUNS mutations of each (the target's;
- * or bytes set, flipped, cut, repeated; always the same):
+ * -fsanitize=fuzzer,address,undefined) libFuzzer has the main function.  Without it, main runs the
+ * entry on every file given, or on all files of a directory, and on RUNS mutations of each: by the
+ * target's mutator, or else bytes are set, flipped, cut or repeated.  They are always the same:
  *     build/tests/fuzz/fuzz_bundle [-n RUNS] FILE...
  * Status 0 when all inputs have been run, 1 if there was none.
  */
@@ -26,14 +26,14 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A mutation of the format: changes data (capacity bytes) and returns the new size. */
+/* The target's own mutator: changes data (capacity bytes) and returns the new size. */
 #ifdef FM_FUZZ
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed);
 #else
 __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity,
                                                      unsigned seed);
 #endif
-/* A mutation of bytes that mean nothing: libFuzzer's, or the one below. */
+/* A mutation of bytes without regard to the format: libFuzzer's, or the one below. */
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity);
 
 static inline void must(int ok)
@@ -44,9 +44,9 @@ static inline void must(int ok)
 
 #ifdef FM_FUZZ
 /*
- * The input as a file that only this process has: opening and reading it costs no system call,
- * which would take half of the time of a small input.  These replace the C library's; another call
- * with its descriptor fails, as that is no descriptor of the kernel.
+ * The input as a file that only this process has.  These functions replace the C library's, so
+ * that opening and reading it needs no system calls, which would take half of the time of a small
+ * input.  Any other call with its descriptor fails, because the kernel does not know it.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -118,7 +118,7 @@ static inline const char *fuzz_file(const uint8_t *data, size_t size)
     return FUZZ_FILE;
 }
 #else
-/* The input as a file that can be opened by name; the same file each time. */
+/* Write the input to a file that can be opened by name, the same file each time. */
 static inline const char *fuzz_file(const uint8_t *data, size_t size)
 {
     static int fd = -1;
@@ -132,7 +132,7 @@ static inline const char *fuzz_file(const uint8_t *data, size_t size)
 }
 #endif
 
-/* A new directory, in memory if there is such a file system. */
+/* Make a directory, on a file system in memory if there is one. */
 static inline const char *fuzz_directory(void)
 {
     static char shm[] = "/dev/shm/fm-fuzz-XXXXXX", tmp[] = "/tmp/fm-fuzz-XXXXXX";
@@ -143,7 +143,7 @@ static inline const char *fuzz_directory(void)
     return dir;
 }
 
-/* The next of the numbers that a seed gives, below n. */
+/* The next random number below n from the seed. */
 static inline uint32_t fuzz_draw(unsigned *seed, uint32_t n)
 {
     *seed = *seed * 1664525u + 1013904223u;
@@ -172,7 +172,7 @@ struct fuzz_token {
     size_t at, size;
 };
 
-/* Past the string that begins at `at`. */
+/* The place after the string that begins at `at`. */
 static inline size_t fuzz_json_string(const uint8_t *text, size_t size, size_t at)
 {
     for (at++; at < size && text[at] != '"'; at++)
@@ -180,13 +180,13 @@ static inline size_t fuzz_json_string(const uint8_t *text, size_t size, size_t a
     return at < size ? at + 1 : size;
 }
 
-/* Strings (with their quotes), numbers and words. */
+/* The place after the token at `at`: a string with its quotes, a number or a word. */
 static inline size_t fuzz_json_tokens(struct fuzz_token *token, const uint8_t *text, size_t size)
 {
     size_t n = 0;
     for (size_t at = 0; at < size && n < FUZZ_TOKENS_MAX;) {
         size_t from = at;
-        if (strchr(FUZZ_JSON_MARKS, text[at])) { /* or NUL */
+        if (strchr(FUZZ_JSON_MARKS, text[at])) { /* matches NUL, too */
             at++;
             continue;
         }
@@ -217,8 +217,8 @@ static inline size_t fuzz_json_end(const uint8_t *text, size_t size, size_t at)
     return at;
 }
 
-/* Change one token or member of a JSON text, or of lines of such: put an odd value or another token
- * in its place, mutate its bytes, remove it, repeat it, or copy it elsewhere. */
+/* Change one token or member of a JSON text, or of lines of JSON: replace it by an odd value or
+ * another token, mutate its bytes, remove it, repeat it, or copy it elsewhere. */
 static inline size_t fuzz_json(uint8_t *text, size_t size, size_t capacity, unsigned seed)
 {
     static const char *const odd[] = {"null",
@@ -274,13 +274,13 @@ static inline size_t fuzz_json(uint8_t *text, size_t size, size_t capacity, unsi
     case 2:
         return fuzz_splice(text, size, capacity, t.at, whole + (end < size && text[end] == ','), "",
                            0);
-    case 3: /* once more */
+    case 3: /* repeat it */
         if (whole >= sizeof copy)
             return size;
         copy[0] = ',';
         memcpy(copy + 1, text + t.at, whole);
         return fuzz_splice(text, size, capacity, end, 0, copy, whole + 1);
-    case 4: /* elsewhere */
+    case 4: /* copy it elsewhere */
         if (whole >= sizeof copy)
             return size;
         memcpy(copy, text + t.at, whole);
@@ -340,7 +340,7 @@ static inline size_t fuzz_safetensors_end(const uint8_t *header, size_t size, si
     return most;
 }
 
-/* Change the header, or the data; make its length right, and mostly that of the data. */
+/* Change the header or the data, correct the header's length, and mostly that of the data. */
 static inline size_t fuzz_safetensors(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     uint64_t n = size < 8 ? 0 : fuzz_little(data, 8);
@@ -411,7 +411,7 @@ size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity)
     return fuzz_mutate(data, size, capacity, fuzz_run);
 }
 
-/* In memory of exactly its size, so that a sanitizer sees one byte too far. */
+/* Run an input in memory of exactly its size, so that a sanitizer detects any overrun. */
 static inline void fuzz_exactly(const uint8_t *bytes, size_t size)
 {
     uint8_t *exact = malloc(size ? size : 1);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run every reader under libFuzzer: each target of tests/fuzz for FUZZ_SECONDS, starting from
+# Run each target of tests/fuzz under libFuzzer for FUZZ_SECONDS, starting from
 # golden/fuzz, all hostile files in golden/bad, and the inputs that earlier runs kept in
 # build/fuzz/corpus.  Prints the number of inputs of each.  Status 1 if one crashed or hung; its input is
 # kept in build/fuzz/NAME.
@@ -18,7 +18,7 @@ all=build/fuzz
 BUILD=$all/${san:-plain}
 BUILD=${BUILD//,/-}
 mkdir -p "$all/count"
-# Memory stays with the process: asking the kernel for it takes longer than most readers.
+# Keep freed memory in the process: getting it from the kernel takes longer than most readers.
 if [ ! "$san" ]; then export MALLOC_MMAP_THRESHOLD_=1000000000 MALLOC_TRIM_THRESHOLD_=2000000000; fi
 
 # The maximum input length in bytes; longer inputs cover nothing new.
@@ -34,7 +34,7 @@ length() {
     esac
 }
 
-# count/NAME has a line for each run: the build, inputs, seconds, edges met, edges.
+# count/NAME has a line for each run: the build, inputs, seconds, edges covered, all edges.
 table() {
     local name file
     echo "| reader | inputs | of them with sanitizers | coverage |"
@@ -63,14 +63,14 @@ command -v "$CLANG" >/dev/null || {
 
 plain=
 if [ ! "$san" ]; then plain=" -fno-sanitize-coverage=trace-cmp"; fi
-# -w: gcc's warnings are the ones that count.
+# -w: warnings are checked in the build by gcc.
 make -s BUILD="$BUILD" CUDA=0 CC="$CLANG" SAN="fuzzer-no-link${san:+,$san}" WARN=-w \
     CPPFLAGS="-DFM_FUZZ$plain" LDFLAGS=-fsanitize=fuzzer "${@/#/$BUILD/tests/fuzz/}" || exit 1
 
 status=0
 for name; do
     corpus=$all/corpus/$name
-    mkdir -p "$corpus" "$all/$name" # what it finds goes to the first folder
+    mkdir -p "$corpus" "$all/$name" # libFuzzer writes new inputs to the first folder
     if [ -e "golden/fuzz/$name.tar.gz" ]; then tar -C "$corpus" -xzf "golden/fuzz/$name.tar.gz"; fi
     found=$all/$name.log
     if "$BUILD/tests/fuzz/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -reload=0 \

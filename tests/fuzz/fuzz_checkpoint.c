@@ -1,8 +1,8 @@
 /*
- * An untrusted checkpoint directory: config.json, and a safetensors file or an index with one
- * shard, as the tools open it (names and shapes of the family, codes and scales, GPTQ, exports).
- * The input is config.json, the header of the safetensors file and its data, each after a NUL; the
- * length before the header is right, and the file is as long as the header says.
+ * Fuzz the opening of a checkpoint directory: config.json, and a safetensors file or an index with
+ * one shard, as the tools open it (names and shapes of the family, codes and scales, GPTQ,
+ * exports). The input is config.json, the header of the safetensors file and its data, each after a
+ * NUL; the length before the header is right, and the file is as long as the header says.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -11,7 +11,7 @@
 #include "lib/model/model.h"
 #include "lib/model/source.h"
 
-#define FILE_BYTES_MAX ((size_t)1 << 40) /* of holes: takes no memory */
+#define FILE_BYTES_MAX ((size_t)1 << 40) /* the rest is a hole, which takes no memory */
 
 static const char *dir;
 static const char *const names[] = {"config.json", "model.safetensors"};

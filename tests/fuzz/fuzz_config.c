@@ -1,5 +1,5 @@
-/* Any bytes as config.json: the family, its sizes and quantization_config; what is read keeps the
- * limits of lib/block/keys.h. */
+/* Fuzz the reader of config.json: the family, its sizes and quantization_config.  Values that are
+ * read must be within the limits of lib/block/keys.h. */
 #include "tests/fuzz/fuzz.h"
 
 #include "lib/block/storage.h"

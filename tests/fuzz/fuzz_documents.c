@@ -1,13 +1,13 @@
 /*
- * Any bytes as a text file of every kind, and as what a tokenizer command prints: documents do not
- * overlap, their texts are no longer than they are, ids come out as they went in.
+ * Fuzz the readers of text files, for every kind, and of a tokenizer command's output.  Documents
+ * must not overlap, a text must not be longer than its document, and ids must be read unchanged.
  */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/documents.h"
 #include "formats/text/idlines.h"
 
-/* rows: as if the name ended in .jsonl. */
+/* rows: read the file as if its name ended in .jsonl. */
 static void read_documents(const uint8_t *data, size_t size, bool rows, bool blocks)
 {
     struct fm_documents d;

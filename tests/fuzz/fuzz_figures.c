@@ -1,4 +1,5 @@
-/* Any bytes as figures for a page: what our tools wrote with --json, of another family or not. */
+/* Fuzz the reader of figures for a page, which our tools write with --json; they may be those of
+ * another family. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/json/json.h"

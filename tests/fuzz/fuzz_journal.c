@@ -1,4 +1,4 @@
-/* Any bytes as the state file of a run, read as the tools read one. */
+/* Fuzz the reader of a run's state file. */
 #include "tests/fuzz/fuzz.h"
 
 #include "lib/state/journal.h"

@@ -1,4 +1,4 @@
-/* Any bytes as JSON: the scanner, the tree, and the tree printed and read again; and as the index
+/* Fuzz the readers of JSON: the scanner; the tree, which is printed and read again; and the index
  * of a checkpoint. */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,7 +1,7 @@
 /*
- * Any bytes as a private and as a public key.  Without a passphrase: an encrypted key says itself
- * how long it takes to open.  What is read has one of the three curves, and a private key signs
- * what the public key that belongs to it verifies.
+ * Fuzz the readers of private and public keys.  No passphrase is given, because the file of an
+ * encrypted key sets how long decryption takes.  A key that is read must have one of the three
+ * curves and a hint, and a public key must reject a false signature.
  */
 #include "tests/fuzz/fuzz.h"
 
@@ -44,8 +44,7 @@ static void read_public(const char *path)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    /* Without the beginning of a key libcrypto only skips lines, slowly: a few of these are enough.
-     */
+    /* Without the first line of a key libcrypto only skips lines, slowly: run few such inputs. */
     if (size % 64 && !memmem(data, size, "-----BEGIN", 10))
         return 0;
     const char *path = fuzz_file(data, size);
@@ -54,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Other bytes of the key within its lines of base64, which are correct again. */
+/* Mutate the key's bytes, and encode them in base64 again. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     uint8_t raw[2048], text[4096];

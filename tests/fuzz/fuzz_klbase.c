@@ -1,4 +1,4 @@
-/* Any bytes as a base-logits file: tokens that are read are in the vocabulary, values finite. */
+/* Fuzz the reader of base-logits files: tokens must be in the vocabulary, and values finite. */
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* A small shape, whose file is as long as it says. */
+/* Write the header of a small shape, and make the file as long as the shape requires. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     if (size < 20 || fuzz_draw(&seed, 4) == 0)

@@ -1,7 +1,7 @@
 /*
  * Fuzz the mask decoder.  The first two bytes are the count, the rest the frame.
  *   clang -DFM_FUZZ -fsanitize=fuzzer,address,undefined -I. ... tests/fuzz/fuzz_maskset.c
- * Without FM_FUZZ a program that replays files given as arguments.
+ * Without FM_FUZZ it is a program that replays the files given as arguments.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2)
         return 0;
     size_t count = (size_t)data[0] << 8 | data[1];
-    uint32_t *widths = malloc(count * sizeof *widths + 1); /* exactly: one too far is seen */
+    uint32_t *widths =
+        malloc(count * sizeof *widths + 1); /* the exact size: an overrun is detected */
     struct fm_err err = {0};
     int code = fm_maskset_unpack(widths, count, data + 2, size - 2, &err);
     if (code != FM_OK && (code != err.code || !err.text[0]))
@@ -24,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Other widths, compressed again: the frame's checksum is right. */
+/* Mutate the widths, and compress them again, so that the frame's checksum is right. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     static ZSTD_CCtx *ctx;

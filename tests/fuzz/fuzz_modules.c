@@ -1,5 +1,5 @@
-/* Any bytes as an entry of a list of modules in quantization_config, up to a line feed, and the
- * names after it as modules. */
+/* Fuzz the matching of modules.  The first line is an entry of a list of modules in
+ * quantization_config, the others are names of modules. */
 #include "tests/fuzz/fuzz.h"
 
 #include "lib/block/modules.h"

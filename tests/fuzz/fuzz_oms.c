@@ -1,4 +1,5 @@
-/* Any bytes as a signature, and as the statement of one: what is read keeps its word. */
+/* Fuzz the readers of a signature's envelope and of its statement.  Sizes must be consistent; names
+ * of files must be valid and in increasing order. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/sign/oms.h"

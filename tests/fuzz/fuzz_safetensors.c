@@ -1,4 +1,4 @@
-/* Any bytes as a safetensors file; what is accepted must keep the promises of its header. */
+/* Fuzz the reader of safetensors files: an accepted file must be consistent with its header. */
 #include "tests/fuzz/fuzz.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ static void keeps_its_promises(const struct fm_safetensors *st, uint64_t size)
         must(fm_safetensors_metadata(st, m[0]) == m[1]);
 }
 
-/* The tensors that were read can be planned, and the plan has the same tensors. */
+/* Plan a file with the tensors that were read; the plan must have the same tensors. */
 static void can_be_written_again(const struct fm_safetensors *st)
 {
     struct fm_tensor *copy = malloc((st->count + 1) * sizeof *copy);

@@ -1,6 +1,6 @@
 /*
- * Any bytes as segments.safetensors, the golden checksums by which exports are verified: what is
- * accepted has a digest for every segment, and can be written again.
+ * Fuzz the reader of segments.safetensors, the checksums by which exports are verified: an accepted
+ * file has a digest for every segment, and can be written again.
  */
 #include "tests/fuzz/fuzz.h"
 

@@ -1,5 +1,5 @@
 /*
- * Any bytes as the small texts that the tools read back: a model card with front matter, an
+ * Fuzz the readers of small texts that the tools wrote: a model card with front matter, an
  * fm-export.json with its table of files, a JSON text whose keys are replaced or removed, and a
  * report or plot that may be replaced.
  */
@@ -54,7 +54,7 @@ static bool stays(void *self, const char *key, int depth)
     return depth > 2 || strlen(key) % 3 != 0;
 }
 
-/* An edited text is still JSON. */
+/* An edited text must still be JSON. */
 static void edit(const uint8_t *data, size_t size)
 {
     static const struct fm_jsonedit change[] = {{"a", "[1]"}, {"files", NULL}, {"new", "\"x\""}};

@@ -1,4 +1,4 @@
-/* Any bytes as the index of a pair, Megatron's and datatrove's, with 8 bytes of tokens. */
+/* Fuzz the readers of token indexes, Megatron's and datatrove's, beside 8 bytes of tokens. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokens.h"
@@ -67,8 +67,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* An index that agrees with its 8 bytes of tokens, Megatron's or datatrove's; and mostly a few of
- * its bytes changed. */
+/* Make an index of Megatron or datatrove that agrees with the 8 bytes of tokens, and mostly change
+ * a few of its bytes. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     static const struct {

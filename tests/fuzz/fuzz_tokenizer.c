@@ -1,4 +1,4 @@
-/* Any bytes as a tokenizer.json, and some bytes through what it opens; and any bytes as a text. */
+/* Fuzz the reader of tokenizer.json, encoding some bytes with it; and the encoding of a text. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokenizerparts.h"
