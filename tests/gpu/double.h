@@ -1,28 +1,34 @@
 /*
- * Strict doubles of the CUDA driver, the runtime and cuBLAS, on the host.  The objects that nvcc
- * made, the library's and the check's alike, are linked against them in place of libcudart, so that
- * all host code runs without a GPU.  Kernels are looked up by name and run unchanged in the
- * emulator of tests/unit/cuda_emulator.h, except for the products, which are plain loops in double
- * that round h and out once (the ideal implementation, against which the check's own bounds are
- * checked).
+ * Strict fakes (test doubles) of the CUDA driver, the CUDA runtime and cuBLAS, on the host.  The
+ * objects that nvcc made, of the library and of gpu_check, are linked to them instead of libcudart,
+ * so that all host code runs without a GPU.  Kernels are looked up by name and run unchanged in the
+ * emulator of tests/unit/cuda_emulator.h.  Only the matrix products are replaced, by plain loops in
+ * float64 that round h and out once: they are the ideal implementation, by which the error bounds
+ * of gpu_check are tested.
  *
- * Strict: what CUDA's documents leave undefined, and what a real driver refuses only sometimes, is
- * always refused here or ends the program with a message.
- *   memory   the host cannot read device memory, and nothing can after it is freed; addresses are
- *            never used again; an allocation ends at the end of a page
- *   streams  work runs as late as its stream allows, when the host waits for it; so do copies and
- *            memsets that are asynchronous; only non-blocking streams do not wait for the default
- * one capture  calls that a capture forbids fail and break it handles  unknown, twice destroyed or
- * never destroyed ones are reported maps     every rule of cuTensorMapEncodeTiled, including the
- * alignment of the map itself code     a kernel runs only if its object has code for the device, or
- * PTX that compiles to it
+ * Strict: behaviour that CUDA's documents leave undefined, or that a real driver refuses only
+ * sometimes, is always refused here, or ends the program with a message.
  *
- * FM_DOUBLE holds words: cc=8.0 (compute capability, 9.0), processors=N (3), memory=BYTES (2 GiB),
- * none (no driver), nocublas, notensormap, emulated (the products run as they are, too).
+ * - memory: The host cannot access device memory, and nothing can after it is freed.  Addresses are
+ *   not used again.  An allocation ends at the end of a page.
  *
- * double_memory.cc: memory; double_stream.cc: streams, events, captures, graphs; double_launch.cc:
- * kernels and the device; double_kernels.cc: what kernels do; double_cublas.cc: a library of its
- * own, libcublas.so.13.
+ * - streams: Work, and asynchronous copies and memsets, run as late as the stream allows: when the
+ *   host waits for them.  Streams wait for the default one unless they are non-blocking.
+ *
+ * - captures: A call that is forbidden in a capture fails and breaks the capture.
+ *
+ * - handles: Unknown handles, and those destroyed twice or never, are reported.
+ *
+ * - maps: Every rule of cuTensorMapEncodeTiled is checked, also the alignment of the map itself.
+ *
+ * - code: A kernel runs only if its object has code for the device, or PTX that compiles to it.
+ *
+ * FM_DOUBLE has words: cc=8.0 (compute capability; default: 9.0), processors=N (3), memory=BYTES
+ * (2 GiB), none (no driver), nocublas, notensormap, emulated (products also run in the emulator).
+ *
+ * double_memory.cc has memory; double_stream.cc streams, events, captures and graphs;
+ * double_launch.cc launches and the device; double_kernels.cc the table of kernels.
+ * double_cublas.cc is a separate library, libcublas.so.13.
  */
 #ifndef TESTS_GPU_DOUBLE_H
 #define TESTS_GPU_DOUBLE_H
@@ -53,7 +59,7 @@ const char *double_word(const char *name);
 
 /* Put work on a stream, or into the graph that it captures; a cudaError_t. */
 int double_enqueue(void *stream, const char *what, double_work work);
-/* Run all that a wait for a stream waits for (NULL: for the device). */
+/* Run all work for which a wait for a stream waits (NULL: a wait for the device). */
 void double_drain(void *stream);
 /* Called by functions that wait or allocate: 0, or the error if a capture forbids it (which breaks
  * the capture). */
@@ -73,16 +79,16 @@ size_t double_dirty_at_clock(void);
 int double_error(int code);
 /* Make the n-th call from now of any function that can fail return an error; 0: no call fails. */
 void double_fail_after(int calls);
-/* Whether this call is the one to fail. */
+/* Whether this call is the one that must fail. */
 bool double_fails(const char *function);
-/* Calls of functions that can fail, so far. */
+/* The number of calls so far of functions that can fail. */
 int double_calls(void);
 
 /* --- double_kernels.cc: how the emulator runs each kernel */
 
 struct double_kernel {
     const char *name;     /* as c++filt writes it, without "void " and parameters */
-    int threads_max;      /* of its launch bounds */
+    int threads_max;      /* the limit of its launch bounds */
     size_t shared_static; /* bytes */
     /* Copy the arguments and return the work of the launch. */
     double_work (*bind)(const unsigned grid[3], unsigned threads, size_t shared, void **arguments);

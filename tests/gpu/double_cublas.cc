@@ -1,5 +1,5 @@
 /*
- * The strict double of cuBLAS: the functions that the project loads, in a separate library with
+ * The strict fake of cuBLAS: the functions that the project loads, in a separate library with
  * cuBLAS's file name.  Products are exact sums, rounded once.  Column-major, as cuBLAS is.
  *
  * Grouped products of 16-bit numbers require an alignment of 8 elements (the only kernels that
@@ -83,7 +83,7 @@ static void demand(const matrix &m, const char *which)
                    m.columns, m.ld);
 }
 
-/* c = alpha op(a) b + beta c; b and c as they are. */
+/* c = alpha op(a) b + beta c; b and c are not transposed. */
 static void multiply(matrix c, matrix a, bool turned, matrix b, double alpha, double beta)
 {
     size_t k = (size_t)b.rows;
@@ -92,7 +92,7 @@ static void multiply(matrix c, matrix a, bool turned, matrix b, double alpha, do
     demand(b, "B");
     demand(c, "C");
     if ((double)c.rows * c.columns * (double)k > 1e9)
-        return; /* a measurement, its result is not read */
+        return; /* only timed: its result is not read */
     for (size_t j = 0; j < (size_t)c.columns; j++) {
         for (size_t l = 0; l < k; l++)
             right[l] = number(b.p, b.type, l + j * (size_t)b.ld);
@@ -134,7 +134,7 @@ cublasStatus_t cublasDestroy_v2(cublasHandle_t handle)
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream)
 {
     handle->stream = stream;
-    handle->workspace = false; /* as cuBLAS's documents say */
+    handle->workspace = false; /* as documented by cuBLAS */
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -165,7 +165,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t transa,
     if (!lawful(a) || !lawful(b) || !lawful(c))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (captures(handle) && !handle->workspace) {
-        double_unsafe(); /* it would allocate one */
+        double_unsafe(); /* cuBLAS would allocate a workspace */
         return CUBLAS_STATUS_INTERNAL_ERROR;
     }
     int code = double_enqueue(handle->stream, "a product of cuBLAS",

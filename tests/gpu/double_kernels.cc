@@ -1,7 +1,7 @@
 /*
- * The kernels of the strict doubles: they run unchanged, thread by thread, in the emulator, except
- * for the two products, which by default are the ideal implementation: exact sums, h and y rounded
- * once.
+ * The kernels on the fake device.  They run unchanged, thread by thread, in the emulator, except
+ * for the two products, which by default are the ideal implementation: exact sums, and h and y are
+ * rounded once.
  */
 #include "tests/gpu/double.h"
 #include "tests/unit/cuda_emulator_ptx.h"
@@ -176,7 +176,7 @@ static double_work bind_product(const unsigned grid[3], unsigned threads, size_t
     };
 }
 
-/* fill_bits, only of the part that is read. */
+/* fill_bits, which fills only the part that is read. */
 static double_work bind_fill(const unsigned grid[3], unsigned threads, size_t shared,
                              void **arguments)
 {
@@ -285,8 +285,8 @@ static const double_kernel all[] = {
     KERNEL(1024, APART, define_out),
 };
 
-/* A name in the form that the table and the demangler share: the latter spells uint4 and uint32_t
- * differently. */
+/* Normalise a name for comparison: the demangler spells uint4 and uint32_t differently from the
+ * table. */
 static std::string usual(std::string name)
 {
     static const char *const pairs[][2] = {{"unsigned int", "uint32_t"},

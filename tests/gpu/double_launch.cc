@@ -1,6 +1,6 @@
 /*
- * The device and its kernels in the strict doubles: what nvcc's objects register when they are
- * loaded, launches by name, attributes, the driver's tensor maps, and errors.
+ * The fake device and its kernels: the code that nvcc's objects register when they are loaded,
+ * launches by name, attributes, the driver's tensor maps, and errors.
  */
 #include "tests/gpu/double.h"
 
@@ -90,7 +90,7 @@ static void at_exit(int status, void *)
 /* One piece of device code in an object. */
 struct code {
     bool ptx;
-    bool alone; /* for this capability and no other: sm_90a */
+    bool alone; /* only for this capability, such as sm_90a */
     int capability;
 };
 
@@ -101,7 +101,7 @@ struct registered {
     std::vector<code> codes;
 };
 
-/* Parse what nvcc puts before the code: a wrapper, a header, and a header for each piece. */
+/* Parse the headers that nvcc puts before the code: a wrapper, a header, and one for each piece. */
 static std::vector<code> codes_of(void **handle)
 {
     struct wrapper {
@@ -196,7 +196,7 @@ static registered *find(const void *function)
     return &at->second;
 }
 
-/* Whether there is code of a kernel for the device. */
+/* Whether a kernel has code for the device. */
 static bool has_code(const registered &r)
 {
     int here = capability();
@@ -364,8 +364,8 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
     return cudaSuccess;
 }
 
-/* --- the driver's tensor maps, by the rules that cuda.h states above the function; what the
- * emulator's copy engine needs of a map is in emu_map (tests/unit/cuda_emulator.h) */
+/* --- the driver's tensor maps, by the rules that cuda.h states above the function; the fields
+ * that the emulator's copy engine needs are in emu_map (tests/unit/cuda_emulator.h) */
 
 struct map_contents {
     const void *base;

@@ -1,4 +1,4 @@
-/* Device memory of the strict doubles: pages that only running work can access. */
+/* Fake device memory: pages that only running work can access. */
 #include "tests/gpu/double.h"
 
 #include <cuda_runtime.h>
@@ -14,10 +14,11 @@
 #include <vector>
 
 static const size_t arena_bytes = (size_t)256 << 30, page = 4096, grain = 256;
-static const size_t touched_max = (size_t)1 << 20; /* of a memset: longer ones are for a cache */
+static const size_t touched_max =
+    (size_t)1 << 20; /* bytes of a memset that are written: longer ones only empty the cache */
 
 struct span {
-    uintptr_t first; /* of its pages */
+    uintptr_t first; /* the first address of its pages */
     size_t mapped, bytes;
 };
 
@@ -120,7 +121,7 @@ int double_live_allocations(void)
     return (int)live.size();
 }
 
-/* Whether any byte of it is device memory, allocated or freed. */
+/* Whether any byte of a range is device memory, allocated or freed. */
 static bool touches_device(const void *p, size_t bytes)
 {
     return arena && (uintptr_t)p < arena + arena_bytes && (uintptr_t)p + bytes > arena;
@@ -196,7 +197,7 @@ static void copy_now(void *to, const void *from, size_t bytes)
         double_wrote(bytes);
 }
 
-/* To the device: the host memory is read at once, and written to the device in the order of the
+/* A copy to the device reads host memory at once, and writes it to the device in the order of the
  * default stream. */
 extern "C" cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {

@@ -1,5 +1,5 @@
 /*
- * Streams, events, captures and graphs of the strict doubles.  Work is deferred until the host
+ * Fake streams, events, captures and graphs.  Work is deferred until the host
  * waits for it, so that memory that is freed or overwritten too early is detected.
  */
 #include "tests/gpu/double.h"
@@ -24,7 +24,7 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
     std::deque<piece> queue;
-    CUgraph_st *into; /* what is captured, or NULL */
+    CUgraph_st *into; /* the graph that is being captured, or NULL */
     bool broken;
     bool apart; /* non-blocking: it and the default stream do not wait for each other */
 };
@@ -55,7 +55,8 @@ void double_wrote(size_t bytes)
 
 void double_read(size_t bytes)
 {
-    now += (double)(bytes + std::min(dirty, bytes)) / bandwidth; /* what it evicts is written */
+    now += (double)(bytes + std::min(dirty, bytes)) /
+           bandwidth; /* dirty bytes that it evicts are written */
     dirty -= std::min(dirty, bytes);
 }
 
@@ -211,7 +212,7 @@ static CUevent_st *known(cudaEvent_t event)
 
 extern "C" cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    double_drain(nullptr); /* work may still record it */
+    double_drain(nullptr); /* pending work may still record it */
     events.erase(known(event));
     delete event;
     return cudaSuccess;

@@ -1,7 +1,8 @@
 /*
- * Tests the library's host side on the strict doubles: what is refused and how; and with every call
- * of the runtime, the driver and cuBLAS failing in turn, that an error is returned, nothing leaks,
- * and the next call works.  Before that, it tests that the doubles themselves are strict.
+ * Test the library's host side on the strict fakes of CUDA (double.h): which calls are refused and
+ * with which message.  Then each call of the runtime, the driver and cuBLAS fails in turn: an error
+ * must be returned, nothing may leak, and the next call must work.  Before that, it is tested that
+ * the fakes themselves are strict.
  */
 #include "tests/gpu/double.h"
 
@@ -27,7 +28,7 @@ static void report(bool good, const std::string &what, const char *detail = "")
     printf("%s %s%s%s\n", good ? "ok  " : "FAIL", what.c_str(), detail[0] ? ": " : "", detail);
 }
 
-/* --- the doubles */
+/* --- the fakes */
 
 /* Check in a child process that `wrong` ends the program by double_die. */
 template <typename F> static void dies(const char *what, F wrong)
@@ -182,9 +183,9 @@ static void maps_want_alignment()
     report(lawful && !shifted, "a map on 16 bytes is refused");
     std::vector<void *> between;
     std::vector<struct fm_clip *>
-        held; /* freed ones would be allocated at the same addresses again */
+        held; /* kept: after a free, malloc would return the same addresses again */
     bool good = true;
-    for (size_t i = 0; i < 24; i++) { /* malloc moves on by 16 */
+    for (size_t i = 0; i < 24; i++) { /* addresses differ by 16 */
         struct fm_clip *clip = nullptr;
         between.push_back(malloc(24 + 16 * (i % 9)));
         in.layer.path = FM_CLIP_HOPPER;
@@ -199,8 +200,7 @@ static void maps_want_alignment()
 }
 
 /* The result for a layer with a given FM_DOUBLE: fm_clip_name of the best path, or the refusal.
- * Each is computed in a separate process, since the library keeps what it found out about the
- * driver. */
+ * Each is computed in a separate process, since the library looks at the driver only once. */
 struct chosen {
     char name[200];
 };

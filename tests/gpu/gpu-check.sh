@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, in one command of ten minutes: `make gpu-check`, or this script by
+# Run all checks that need a GPU within ten minutes: `make gpu-check`, or this script by
 # itself from a copy of the sources.  It needs nvcc, gcc and make.  cuBLAS for the baselines, PyTorch
 # to compare errors and speed, compute-sanitizer and ncu are used if they are installed; if not, the
 # summary says so.
 #
 #   tests/gpu/gpu-check.sh [PART...]      all parts, in this order, or those named:
 #
-#   host       needs no GPU: the same program on strict doubles of driver, runtime and cuBLAS
+#   host       needs no GPU: the same program on strict fakes of driver, runtime and cuBLAS
 #   probes     copies, products, tails and maps one by one (seconds)
 #   small      tiny and small cases of the fused paths
 #   replays    2,000 graph replays over random ids and widths, two streams on one layer
@@ -29,7 +29,7 @@
 # Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and others go to
 # $OUT/cache.
 #
-# FM_GPU_DOUBLE=1: every part that a host can run, on the doubles (what `make check` does).
+# FM_GPU_DOUBLE=1: run every part that needs no GPU on the fakes (as `make check` does).
 #
 # Status 0; 1 if something is wrong; 77 if there is no GPU: then only `host` has run, and the rest is
 # untested.
@@ -86,9 +86,9 @@ now() { # milliseconds
 }
 
 seconds_max=${FM_GPU_SECONDS:-590}
-[ -z "$double" ] || seconds_max=${FM_GPU_SECONDS:-6000} # a host is slow, and does other things
+[ -z "$double" ] || seconds_max=${FM_GPU_SECONDS:-6000} # a CPU is slow, and runs other programs, too
 began_all=$(now) ahead=0
-declare -A limit # milliseconds of each run; ahead: of those that are still to come
+declare -A limit # limits of the runs in milliseconds; ahead: the sum of those to come
 while read -r name part seconds; do
     limit[$name]=$((seconds * seconds_max * 1000 / 600))
     [ "$part" != - ] && ! wants "$part" || ahead=$((ahead + limit[$name]))
@@ -96,13 +96,13 @@ done <<<"$plan"
 # the parts that run only if named may take longer than the total
 [ -n "${FM_GPU_SECONDS:-}" ] || [ $ahead -le $((seconds_max * 1000)) ] || seconds_max=$((ahead / 1000))
 
-# room NAME: set $room to the milliseconds that a run may take: its limit, and what others left over.
+# room NAME: set $room to the milliseconds that a run may take: its limit, and time that others left over.
 room() {
     ahead=$((ahead - limit[$1]))
     room=$((seconds_max * 1000 - ($(now) - began_all) - ahead))
     [ $room -le $((2 * limit[$1])) ] || room=$((2 * limit[$1]))
 }
-seconds() { # of milliseconds
+seconds() { # seconds MILLISECONDS
     printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000))
 }
 
@@ -166,7 +166,7 @@ if ! command -v "${NVCC:-nvcc}" >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ];
     exit 77
 fi
 if [ -z "$double" ]; then
-    # gpu-more beside it: what another compiler may not build, and the check is worth having without
+    # gpu-more may not build with other compilers; the check is useful without it
     # shellcheck disable=SC2016 # $0 is the inner shell's
     run build sh -c 'make -k --no-print-directory -j"$0" gpu-build gpu-more; make -s gpu-build' "$(nproc)" || {
         echo "gpu-check: the build failed or took too long; to give it time: make -j gpu-build gpu-more"
@@ -178,7 +178,7 @@ if [ -z "$double" ]; then
     done
 fi
 
-# --- what needs no GPU
+# --- parts that need no GPU
 
 if wants host && [ -z "$double" ] && [ -x "$BUILD/tests/gpu/gpu_check_double" ]; then
     run host "$BUILD/tests/gpu/gpu_check_double" host

@@ -1,4 +1,4 @@
-"""Times of other implementations at the shapes of gpu_check's quick benchmark: PyTorch's grouped
+"""Measure other implementations at the shapes of gpu_check's quick benchmark: PyTorch's grouped
 product, and the Triton kernel for fused experts of vLLM or SGLang if one is installed.  They support
 only the full width.
 
@@ -21,7 +21,7 @@ TOKENS = (16, 64, 256, 4096)
 
 
 def seconds_of(work, rounds=9):
-    """The median of runs from a cold cache, as captured graphs where that works."""
+    """The median time of runs with a cold cache, as captured graphs if capturing works."""
     work()
     torch.cuda.synchronize()
     run = work
@@ -93,7 +93,7 @@ def main():
         for name, kernel in kernels.items():
             try:
                 seconds = seconds_of(lambda: kernel(x, ids, weights, w1, w2))
-            except Exception as error:  # a baseline that does not run is not our failure
+            except Exception as error:  # a baseline that does not run is no failure of the library
                 print(f"{name}, {N} tokens: does not run: {str(error)[:100]}")
                 continue
             rows.append({"kernel": name, "tokens": N, "seconds": seconds})

@@ -1,6 +1,6 @@
 /*
- * Times of the clipped FFN on a GPU next to the machine's own limits, measured in the same run:
- * read bandwidth by a kernel that only reads, peak by cuBLAS on random numbers.  Between two runs
+ * Measure the clipped FFN on a GPU, and in the same run the machine's limits: the read bandwidth of
+ * a kernel that only reads, and cuBLAS's peak on random numbers.  Between two runs
  * the L2 cache is emptied.  Fused paths run as captured graphs, as in a server; the baselines need
  * the host and run without a graph.
  */
@@ -189,7 +189,7 @@ static std::vector<measured> measure(const shape &m, const plan &todo, const lim
                 } else {
                     printf("  %s does not run: %s\n", kernel.name, why.c_str());
                 }
-                fflush(stdout); /* what was measured stays, should the next one hang */
+                fflush(stdout); /* in case the next one hangs */
             }
     }
     return rows;
@@ -224,8 +224,8 @@ static void show(const std::vector<measured> &rows, FILE *json)
     }
 }
 
-/* The targets for the best path: up to 256 tokens 0.9 of the measured read bandwidth, at 4096
- * tokens 0.76 of cuBLAS. */
+/* The targets for the best path: 0.9 of the measured read bandwidth up to 256 tokens, and 0.76 of
+ * cuBLAS's speed at 4096 tokens. */
 static void show_goals(const std::vector<measured> &rows, const limits &lim)
 {
     for (const measured &r : rows) {

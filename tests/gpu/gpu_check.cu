@@ -1,6 +1,6 @@
 /*
- * The check of libfm_clip on a GPU: every implementation against the definition in double
- * (gpu_define.cu), which in turn is held against fm_clip_reference on the host.
+ * Check libfm_clip on a GPU: every implementation is compared with the definition in float64
+ * (gpu_define.cu), which in turn is compared with fm_clip_reference on the host.
  *
  *   gpu_check host            needs no GPU: the CPU path against the definition
  *   gpu_check there           only checks whether there is a GPU
@@ -12,7 +12,7 @@
  *   gpu_check baselines       the same small cases on the bench's baselines
  *   gpu_check real            sizes of real models; some tokens are checked
  *   gpu_check bench FILE all|quick|tiny
- *                             times and limits to FILE as JSON, and a table
+ *                             write times and limits to FILE as JSON, and print a table
  *   gpu_check profile         a few runs of two shapes, for a profiler
  *
  * Status 0, 1 (something is wrong), or 77: no GPU.
@@ -80,7 +80,7 @@ prepared::~prepared()
     fm_clip_release(clip);
 }
 
-/* Whether all from byte `from` on is still 0xff. */
+/* Whether all bytes from `from` on are still 0xff. */
 static bool untouched(const device_array<uint8_t> &array, size_t from)
 {
     std::vector<uint8_t> tail(array.n - from);
@@ -129,7 +129,7 @@ void check(const char *what, const path_name &path, test_layer &l, test_call &c,
     if (faults != 0)
         report(false, name + ": faults", p.error.text);
     if (is_baseline(path.path))
-        return; /* atomic sums: no promise of bits, and no budgets in chunks */
+        return; /* atomic sums: bits may differ, and there are no budgets in chunks */
     std::vector<uint8_t> first = c.out.read();
     if (!forward(p, l, c, c.N) || c.out.read() != first)
         report(false, name, "the same call gave other bits");
@@ -217,7 +217,7 @@ static void nan_stays_in_its_row(const path_name &path, int type, int H)
            same ? nan ? "" : "numbers in the row itself" : "other rows changed");
 }
 
-/* Each expert loaded only to the width in use: the same bits. */
+/* If each expert is loaded only up to the width in use, the bits are the same. */
 static void freed_tails(const path_name &path, int type, int H)
 {
     test_layer whole = odd_layer(type, H);
@@ -310,7 +310,7 @@ static void faults_are_told(const path_name &path, int type, int H)
            std::string(path.name) + ", faults are reported once", detail.c_str());
 }
 
-/* The definition used here against the library's own, on the host. */
+/* Compare the definition used here with the library's own, on the host. */
 static void definitions_agree()
 {
     test_layer l = odd_layer(FM_CLIP_BF16, 72);
@@ -423,7 +423,7 @@ static void real_sizes()
 
 /* --- without a GPU */
 
-/* The CPU path of the same library against the definition, which also tests the checker itself. */
+/* Compare the library's CPU path with the definition, which also tests this program itself. */
 static void host_part()
 {
     const int H = 41, E = 4, N = 13, K = 2;

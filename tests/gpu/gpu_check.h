@@ -1,6 +1,6 @@
 /*
- * What the check and the bench of the GPU paths share: a layer with random weights on the device,
- * calls on it, and the definition in double for tokens of a call.
+ * Code shared by the check and the benchmark of the GPU paths: a layer with random weights on the
+ * device, calls on it, and the definition in float64 for tokens of a call.
  */
 #ifndef TESTS_GPU_CHECK_H
 #define TESTS_GPU_CHECK_H
@@ -123,7 +123,7 @@ struct test_layer {
         d_widths = device_array<int32_t>(widths);
         d_budget = device_array<int32_t>(std::vector<int32_t>{0});
     }
-    /* Everything that no expert uses up to used[e] becomes NaN. */
+    /* Set all channels to NaN except the first used[e] of each expert. */
     void spoil(const std::vector<int32_t> &used)
     {
         size_t row = (size_t)H * (size_t)type_bytes(type);
@@ -177,7 +177,7 @@ struct test_call {
     device_array<int64_t> d_ids64; /* used where not empty */
     device_array<float> d_weights;
 
-    /* Distinct experts per token, the first `popular` of the tokens always with expert e0. */
+    /* Draw distinct experts per token; the first `popular` of the tokens always have expert e0. */
     test_call(const test_layer &l, int N_, int K_, double popular) : N(N_), K(K_)
     {
         for (int t = 0; t < N; t++) {
@@ -231,7 +231,8 @@ struct test_call {
     }
 };
 
-/* The exact results of the listed tokens (tokens, H), and the same sums of absolute values. */
+/* The exact results of the listed tokens (tokens, H), and the sums of their terms' absolute values.
+ */
 struct definition {
     std::vector<int> tokens;
     std::vector<double> out, size;
@@ -242,19 +243,19 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
                   int32_t budget);
 
 /*
- * Largest error over what its roundings allow: h is rounded once (u times the sum of absolute
- * terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11 for f16; the
- * errors of float32 sums and of the fast exponential are far smaller.  For float32 u is 1e-6: sums
- * have some hundred terms, and the bound does not account for cancellation in the gate and up
- * products.  The baselines also round gate and up products and each expert's result.  The relative
- * root mean square is checked as well and may be at most u.  The ideal implementation of
- * double_kernels.cc, exact sums rounded these two times, is within both bounds and uses more than
- * half of them.
+ * The largest error divided by the error that rounding allows: h is rounded once (u times the sum
+ * of absolute terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11
+ * for f16; the errors of float32 sums and of the fast exponential are far smaller.  For float32 u
+ * is 1e-6: sums have some hundred terms, and the bound does not account for cancellation in the
+ * gate and up products.  The baselines also round gate and up products and each expert's result.
+ * The relative root mean square is checked as well and may be at most u.  The ideal implementation
+ * of double_kernels.cc, exact sums rounded these two times, is within both bounds and uses more
+ * than half of them.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
 
-/* One of the implementations, by path; all five. */
+/* The five implementations by path. */
 struct path_name {
     int path;
     const char *name;
@@ -286,11 +287,11 @@ class prepared
 /* Five experts of odd widths with gaps of NaN: three budgets. */
 test_layer odd_layer(int type, int H);
 
-/* Enqueue and wait, with a workspace for so many tokens; false, and a failed check, if it was
- * refused or wrote past the workspace or out. */
+/* Enqueue and wait, with a workspace for that many tokens.  If the call is refused, or writes past
+ * the workspace or out, a failed check is counted and the result is false. */
 bool forward(prepared &p, const test_layer &l, test_call &c, int tokens_of_workspace);
 
-/* One case on one path, `sample` tokens of it against the definition. */
+/* Run one case on one path, and compare `sample` of its tokens with the definition. */
 void check(const char *what, const path_name &path, test_layer &l, test_call &c, int32_t budget,
            int sample);
 

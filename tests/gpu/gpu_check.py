@@ -50,7 +50,7 @@ assert ctypes.sizeof(Layer) == 112 and ctypes.sizeof(Call) == 120
 
 
 def ffn(x, gate_up, down, dtype):
-    """One expert on its rows: gate/up rows interleaved, down (k, H)."""
+    """Apply one expert to its rows: gate and up rows are interleaved, down is (k, H)."""
     gu = x.to(dtype) @ gate_up.to(dtype).T
     return (torch.nn.functional.silu(gu[:, 0::2]) * gu[:, 1::2]) @ down.to(dtype)
 
@@ -70,7 +70,7 @@ def loop(case, dtype):
 
 
 def clipped(lib, case, path):
-    """The library on the same inputs; None where it refuses the path."""
+    """The library's result for the same inputs; None if it refuses the path."""
     x = case["x"]
     E, H = len(case["widths"]), x.shape[1]
     on = lambda values, dtype: torch.tensor(values, dtype=dtype, device=x.device)
@@ -115,7 +115,7 @@ def make_case(H, E, K, N, widths, caps, dtype, seed):
 
 
 def must_serve(path, capability):
-    """Whether a path must support the shapes here on such a device: if so, a refusal is a failure."""
+    """Whether a path must support the shapes here on such a device: then a refusal is a failure."""
     return path != "hopper" or tuple(capability) == (9, 0)
 
 

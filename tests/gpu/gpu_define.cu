@@ -1,6 +1,6 @@
 /*
- * The definition of a clipped FFN in double, by plain kernels on the device that holds the weights,
- * and the largest difference that rounding may cause in an implementation.
+ * The definition of a clipped FFN in float64, by plain kernels on the device that holds the
+ * weights, and the largest difference that rounding may cause in an implementation.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -46,7 +46,7 @@ std::string compare(const test_layer &l, const test_call &c, const definition &d
             double off = fabs(got - d.out[at]);
             double most = u * (1.1 * d.size[at] + fabs(d.out[at])) + 1e-7 * d.size[at] +
                           (l.type == FM_CLIP_F16 ? 1e-6 : 1e-30);
-            worst = off / most <= worst ? worst : off / most; /* NaN stays */
+            worst = off / most <= worst ? worst : off / most; /* keeps NaN */
             off2 += off * off;
             sum2 += d.out[at] * d.out[at];
         }

@@ -1,6 +1,6 @@
 /*
- * The extreme arguments of a call; and repeated calls: graph replays over random ids and widths,
- * next to calls on another stream with another workspace, compared bit by bit.
+ * Check extreme arguments of a call, and repeated calls: graph replays over random ids and widths,
+ * while another stream runs calls with another workspace, are compared bit by bit.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -136,7 +136,7 @@ void check_replays(int replays)
         if (is_baseline(path.path))
             continue;
         test_layer l = odd_layer(FM_CLIP_BF16, path.path == FM_CLIP_PORTABLE ? 41 : 136);
-        test_call c(l, 75, 2, 0.5); /* experts of few rows and of many */
+        test_call c(l, 75, 2, 0.5); /* experts with few rows and with many */
         prepared p(l, path.path, "replays");
         replayed r;
         if (p.code != FM_CLIP_OK)

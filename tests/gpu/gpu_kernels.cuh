@@ -1,4 +1,4 @@
-/* The kernels of the check itself: random numbers, and the definition in double. */
+/* The kernels of the check itself: random numbers, and the definition in float64. */
 #ifndef TESTS_GPU_KERNELS_CUH
 #define TESTS_GPU_KERNELS_CUH
 

@@ -1,5 +1,6 @@
-"""The modelling file of exports on CUDA tensors: experts by libfm_clip eager, captured, replayed at
-another budget, refused in a capture that comes first, and by PyTorch where the library refuses.
+"""Test the modelling file of exports on CUDA tensors.  Experts are computed by libfm_clip eagerly, captured,
+and replayed at another budget; a first call in a capture is refused; and PyTorch computes the experts if the
+library refuses.
 
     python3 tests/gpu/gpu_model.py LIBFM_CLIP.SO
 

@@ -1,7 +1,7 @@
 /*
- * Probes of a few seconds, before anything large runs: does the copy engine copy a box, is one
- * product correct for each width and each layout of the operands, are tails cleared, and can maps
- * be made wherever malloc puts a layer.
+ * Probes of a few seconds, which run before anything large: whether the copy engine copies a box,
+ * one product is correct for each width and each layout of the operands, tails are cleared, and
+ * maps can be made wherever malloc puts a layer.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -53,7 +53,7 @@ static void probe_one_box(int c0, int c1)
     report(wrong == 0, what, wrong ? (std::to_string(wrong) + " numbers are wrong").c_str() : "");
 }
 
-/* Rows of A (64), of B (N), of 64 numbers each; `across`: stored the other way round. */
+/* A (64 rows) and B (N rows), 64 numbers each; `across`: stored transposed. */
 struct operand {
     std::vector<uint16_t> numbers;
     device_array<uint16_t> memory;
@@ -115,7 +115,8 @@ static void probe_heap(int path)
 {
     test_layer l(FM_CLIP_BF16, 128, 128, 2, {128, 128}, {128, 128}, 0);
     std::vector<void *> between;
-    std::vector<std::unique_ptr<prepared>> held; /* freed ones would give their places again */
+    std::vector<std::unique_ptr<prepared>>
+        held; /* kept: after a free, malloc would return the same addresses again */
     bool good = true;
     for (size_t i = 0; i < 32; i++) {
         between.push_back(malloc(16 + 16 * (i % 11)));
@@ -127,7 +128,7 @@ static void probe_heap(int path)
     report(good, "prepare on a shifted heap", good ? "" : "see above");
 }
 
-/* A width of one channel, and one short of a step, the rest NaN. */
+/* Widths of one channel and of one less than a step; all other channels are NaN. */
 static void probe_tails(const path_name &path)
 {
     for (int width : {1, 63}) {

@@ -51,8 +51,8 @@ static __global__ void __launch_bounds__(PROBE_THREADS)
 #endif
 }
 
-/* d (64, N) = A (64, 64) B (64, N).  A_ACROSS, B_ACROSS: the map's rows lie across the sum, they
- * are its elements, not rows of A or columns of B. */
+/* d (64, N) = A (64, 64) B (64, N).  A_ACROSS, B_ACROSS: the rows of the map are columns of A or
+ * rows of B, one for each term of the sums, instead of rows of A or columns of B. */
 template <typename T, int N, int A_ACROSS, int B_ACROSS>
 static __global__ void __launch_bounds__(PROBE_THREADS)
     probe_product(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,

@@ -15,7 +15,7 @@ NAME is
 
 Cases are numbered: `--from N --cases 1` repeats one.  They are sorted by digests of their titles, so
 that a run stopped by --seconds has covered some of each kind, and a new case does not move the others
-far; the run prints the number to continue with, also after SIGTERM.  A line is printed for each case that
+far.  At its end, also after SIGTERM, the run prints the number to continue with.  A line is printed for each case that
 did not behave as documented (fm(7), EXIT STATUS, FILES), and the status is then 1.  A tool that has not
 ended after --limit seconds (default: 60) is taken to hang.  BUILD names the build (default: build).
 """
@@ -39,7 +39,7 @@ GOLDEN = ROOT / "golden"
 BUILD = ROOT / os.environ.get("BUILD", "build")
 FAULTS = BUILD / "tests/unit/faults.so"
 MODEL = str(GOLDEN / "odd-mixtral")
-LIMIT = 60  # seconds of a run that ends by itself; --limit
+LIMIT = 60  # seconds until a tool is taken to hang; --limit
 STOP = threading.Event()  # set by SIGTERM: no further cases are started
 FITTING = (66, 71, 73, 74, 77)  # exit statuses allowed after a fault of the machine (lib/base/err.h)
 
@@ -125,7 +125,7 @@ class Place:
         argv = [course.argv[0], *extra, *course.argv[1:]]
         if "quality" in argv:
             argv = [argv[0], "quality", *extra, *course.argv[2:]]
-        if limit is not None:  # of bash's ulimit
+        if limit is not None:  # options of bash's ulimit
             argv = ["bash", "-c", f'ulimit {limit}; exec "$@"', "-", *argv]
         stdin = subprocess.PIPE if course.pipe else subprocess.DEVNULL
         with open(self.folder / "stdout", "wb") as out, open(self.folder / "stderr", "wb") as err:
@@ -182,7 +182,7 @@ class Place:
                 remove(p)
 
     def again(self, course):
-        """The same command after a case: what is wrong with it, or ''."""
+        """Run the same command after a case; returns what is wrong with its result, or ''."""
         there = self.out.exists()
         if there and self.result(course) != course.want:
             return "half an output"
@@ -197,7 +197,7 @@ class Place:
 
 
 class Sweep:
-    """A list of cases (`plan` makes it), or endless ones (`cases` is None)."""
+    """A sweep has a list of cases, made by `plan`, or an endless series (`cases` is None)."""
 
     cases = None
 
@@ -210,7 +210,7 @@ class Sweep:
         return sorted(cases, key=lambda c: digest(" ".join(x.title if isinstance(x, Course) else str(x) for x in c)))
 
     def measure(self, course, place):
-        """A run without a fault: its result, the calls it makes, its time."""
+        """Run without a fault, and keep the result, the calls that were made and the time."""
         status = place.run(course, fault="none:0:fail")
         course.counts = place.told()[1]
         course.want = place.result(course)
@@ -270,7 +270,7 @@ class Faults(Sweep):
 
 
 class Kill(Sweep):
-    """Even numbers: before a call.  Odd ones: at a time."""
+    """Cases with even numbers kill before a call of the tool, those with odd numbers at a random time."""
 
     def plan(self, place):
         self.courses = [c for c in COURSES if c.makes]
@@ -395,7 +395,7 @@ def digest(text):
 
 
 def safetensors_parts(data, name, begin=0):
-    """(class, first byte, end) of a safetensors file or member, which begins there."""
+    """Yield (class, first byte, end) for each part of a safetensors file, or of a member at `begin`."""
     size = int.from_bytes(data[begin : begin + 8], "little")
     table = json.loads(data[begin + 8 : begin + 8 + size])
     yield f"{name} header", begin, begin + 8 + size
@@ -418,7 +418,7 @@ TAR_FIELDS = (("name", 0, 100), ("mode, ids", 100, 124), ("size", 124, 136), ("t
 
 
 def tar_parts(data):
-    """The same of a bundle, a part of one or a stream."""
+    """Yield (class, first byte, end) for each part of a bundle, of a part of one, or of a stream."""
     at = 0
     while any(data[at : at + 512]):
         yield from ((f"tar header: {field}", at + a, at + b) for field, a, b in TAR_FIELDS)
@@ -438,14 +438,14 @@ def tar_parts(data):
 
 
 class Flips(Sweep):
-    """fm-verify finds the bit, and the next tool also finds it or gives the same result as without it.
+    """fm-verify must find the bit, and the next tool must find it, too, or give the right result.
 
-    No program that loads an export checks digests, so for exports the second check is --against.  `table`
-    has for each class the cases, those that fm-verify found without --against, those that the next tool
-    refused, and those that changed nothing of its result.
+    Programs that load an export do not check digests, so for exports the second check is --against.  `table`
+    counts for each class the cases, those that fm-verify found without --against, those that the next tool
+    refused, and those in which its result was right.
     """
 
-    EACH = 24  # bits of each class of each file; all of them if there are fewer
+    EACH = 24  # bits per class and file; all bits if there are fewer
     FOUND = (1, 65, 78)
     LAYOUTS = ("uniform", "ragged", "padded", "elastic", "layer", "native")
     CODES = str(GOLDEN / "packed/nvfp4")
@@ -556,7 +556,7 @@ class Flips(Sweep):
         if status not in (0, *self.FOUND):
             return f"{course.title}: status {status}: {place.sentence()}"
         self.count(name, kind, checked, status)
-        if "--against" in course.argv:  # one of the two
+        if "--against" in course.argv:  # either of the two checks may find it
             return "" if checked or status else "not found, with or without --against"
         if not checked:
             return "fm-verify: not found"
@@ -584,7 +584,7 @@ class Configs(Sweep):
                                  for path in self.paths(config) for kind in self.KINDS])
 
     def paths(self, value):
-        """All keys of objects, and the first element of each list."""
+        """Yield the path to each key of an object, and to the first element of each list."""
         if isinstance(value, list):
             value = dict(enumerate(value[:1]))
         for key, inner in value.items() if isinstance(value, dict) else ():
@@ -592,7 +592,7 @@ class Configs(Sweep):
             yield from ((key, *path) for path in self.paths(inner))
 
     def text(self, value, path, kind):
-        """The JSON text of a value in which the one at the path is wrong; path None: none is."""
+        """Print a value as JSON, with a fault of this kind at the path; path None: without a fault."""
         if not path or not isinstance(value, (dict, list)):
             return json.dumps(value)
         items = value.items() if isinstance(value, dict) else enumerate(value)
