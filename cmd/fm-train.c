@@ -35,8 +35,8 @@ static cJSON *describe_json(const void *report)
 /* Modes: the method, and a variant if --actions is given. */
 enum { WITH_ACTIONS = 1 << FM_METHODS }; /* only for uniform */
 
-/* FM_EUSAGE for an option that only `learned` has if no method was given: an option never
- * selects the method. */
+/* FM_EUSAGE if an option of `learned` was given and no method was: an option never selects the
+ * method. */
 static int check_default(const struct fm_cli *cli, int learning, struct fm_err *err)
 {
     for (int i = 0; i < cli->givens; i++) {
@@ -89,7 +89,7 @@ static int work(const struct fm_cli *cli, const struct fm_train_options *options
     return fm_show_tool(cli, &tool, err);
 }
 
-/* --strict. */
+/* --strict: FM_EDIFF if the family ends before --until. */
 static int check_reached(const struct fm_cli *cli, const struct fm_train_options *options,
                          const struct fm_train_report *report, struct fm_err *err)
 {

@@ -559,8 +559,8 @@ static const char *exported_to(const struct table *t)
     return NULL;
 }
 
-/* Find the output, and whether --if-changed may replace it: a file that the tool made, or a
- * directory that --force may replace. */
+/* Apply --if-changed, which may replace a file that the tool made, or a directory that --force may
+ * replace. */
 static void find_output(struct fm_cli *cli, const struct table *t)
 {
     struct fm_run_options *run = &cli->run;

@@ -62,7 +62,7 @@ static bool character_ok(char c)
            c == '_' || c == '-';
 }
 
-/* One component of a path, up to '/' or the end. */
+/* True for a valid component of a path. */
 static bool component_ok(const char *part, size_t len)
 {
     if (len == 0 || (len == 1 && part[0] == '.') || (len == 2 && memcmp(part, "..", 2) == 0))
@@ -95,7 +95,8 @@ static bool all_zero(const char *bytes, size_t size)
     return true;
 }
 
-/* Octal digits from the first byte on, then spaces or NULs; `full` allows digits to the end. */
+/* Parse octal digits from the first byte on, then spaces or NULs; `full`: digits may fill the
+ * field. */
 static bool parse_octal(uint64_t *value, const char *field, size_t width, bool full)
 {
     size_t i = 0;
@@ -110,8 +111,8 @@ static bool parse_octal(uint64_t *value, const char *field, size_t width, bool f
     return true;
 }
 
-/* Sum of all bytes, counting those of the checksum itself as spaces; stored as six digits, NUL,
- * space. */
+/* True if the checksum is right: the sum of all bytes, counting those of the checksum itself as
+ * spaces; stored as six digits, NUL, space. */
 static bool checksum_ok(const struct ustar *h)
 {
     const unsigned char *bytes = (const unsigned char *)h;
@@ -158,7 +159,7 @@ static int check_name(char name[NAME_BYTES + 1], const struct ustar *h, struct f
     return check_empty(h->prefix, sizeof h->prefix, "the name's prefix", err);
 }
 
-/* Fields that are the same in every accepted header. */
+/* Check the fields that are the same in every accepted header. */
 static int check_fixed(const struct ustar *h, struct fm_err *err)
 {
     if (check_number(h->mode, sizeof h->mode, "the mode", 0644, err) ||
@@ -221,8 +222,8 @@ static int parse_header(const struct ustar *h, char name[NAME_BYTES + 1], uint64
     return FM_OK;
 }
 
-/* "LEN size=N\n": LEN counts the whole record, and N has no leading zeros, so there is one valid
- * record for each N, which can be generated and compared. */
+/* Parse "LEN size=N\n": LEN counts the whole record, and N has no leading zeros, so there is one
+ * valid record for each N, which can be generated and compared. */
 static int parse_pax(const char *body, size_t len, uint64_t *size, struct fm_err *err)
 {
     size_t digits = strspn(body, "0123456789");
@@ -266,7 +267,7 @@ static int read_pax(struct walk *w, uint64_t bytes, uint64_t *size, struct fm_er
     return parse_pax(block, bytes, size, err);
 }
 
-/* The header at w->at, with its pax header if it has one; w->at moves to the data. */
+/* Read the header at w->at, with its pax header if it has one; w->at moves to the data. */
 static int read_header(struct walk *w, const struct ustar *first, char name[NAME_BYTES + 1],
                        uint64_t *size, struct fm_err *err)
 {

@@ -52,7 +52,7 @@ bool fm_archive_name_ok(const char *name);
 int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
                       uint64_t size, struct fm_err *err);
 
-/* Bytes of that header; and of data with its padding. */
+/* Bytes of the header of a member of `size` bytes; and of data with its padding. */
 uint64_t fm_archive_header_bytes(uint64_t size);
 uint64_t fm_archive_padded(uint64_t size);
 

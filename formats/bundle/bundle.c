@@ -481,7 +481,7 @@ static int read_text(const struct fm_bundle *b, const struct fm_member *m, uint6
     return rc;
 }
 
-/* One line: digest, two spaces, the name, newline. */
+/* Read one line: digest, two spaces, the name, newline. */
 static int read_sum(struct fm_member *m, const char **at, const char *end, struct fm_err *err)
 {
     struct fm_digest digest;
@@ -604,7 +604,7 @@ bool fm_bundle_sane(const struct fm_bundle *b)
            strcmp(b->member[0].name, FM_MEMBER_MANIFEST) == 0;
 }
 
-/* Takes ownership of b->file. */
+/* Check the structure of a bundle; takes ownership of b->file. */
 static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
 {
     char *text = NULL;
@@ -622,7 +622,8 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
     return rc;
 }
 
-/* The error for a directory: users pass the checkpoint, or an export, by mistake. */
+/* Open the input, with a special error for a directory: users pass the checkpoint, or an export, by
+ * mistake. */
 static int open_input(struct fm_bundle *b, const char *path, struct fm_err *err)
 {
     struct stat st;

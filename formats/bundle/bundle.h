@@ -4,25 +4,25 @@
  * archive (the tar subset), place.h (the order of members), partname (names of files), bundle.c
  * (reading), bundlewriter.c, maskset (the compressed widths).
  *
- * The bundle: one tar stream that every stage reads and writes.  Byte layout and
- * manifest in fm-bundle(5).
+ * The bundle: one tar stream that every stage reads and writes.  Byte layout and manifest in
+ * fm-bundle(5).
  *
  * Members, in order: manifest.json, build.json, the carried files under carried/,
- * ranking.safetensors, masks.zst, adapter.safetensors, segments.safetensors,
- * weights/..., CHECKSUMS.  A stage stream has the members that were made so far; only
- * fm-pack's output has segments and weights.  Members whose name starts with
- * ".pad/" are zeros that put the next member's data at a multiple of 4096.
+ * ranking.safetensors, masks.zst, adapter.safetensors, segments.safetensors, weights/...,
+ * CHECKSUMS.  A stage stream has the members that were made so far; only fm-pack's output has
+ * segments and weights.  Members whose name starts with ".pad/" are zeros that put the next
+ * member's data at a multiple of 4096.
  *
- * manifest.json is first and lists every member with its size, absolute offset
- * and, except for weights, pads, itself and CHECKSUMS, its digest; CHECKSUMS is last and
- * has the digest of every member before it except pads.  So a stream that ends early is
- * always detected.
+ * manifest.json is first and lists every member with its size, absolute offset and, except for
+ * weights, pads, itself and CHECKSUMS, its digest; CHECKSUMS is last and has the digest of every
+ * member before it except pads.  So a stream that ends early is always detected.
  *
- * In parts it is several files, each a tar archive, cut between members under weights/: the first
- * ends with CHECKSUMS, which has the digests of its own members, the k-th with CHECKSUMS-0000k,
- * which has those of its own.  The manifest has the digest of each of these and the size of each
- * part, so that a part of another bundle is detected.  Offsets count from the beginning of the
- * first part, as if the files were concatenated, and a concatenation of all parts can be read, too.
+ * A bundle in parts is several files, each a tar archive, cut between members under weights/: the
+ * first ends with CHECKSUMS, which has the digests of its own members, the k-th with
+ * CHECKSUMS-0000k, which has those of its own.  The manifest has the digest of each of these and
+ * the size of each part, so that a part of another bundle is detected.  Offsets count from the
+ * beginning of the first part, as if the files were concatenated, and a concatenation of all parts
+ * can be read, too.
  */
 #ifndef FM_BUNDLE_H
 #define FM_BUNDLE_H
@@ -95,7 +95,7 @@ int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
  * first part is opened.
  */
 int fm_bundle_open_prefix(struct fm_bundle *b, const char *path, struct fm_err *err);
-/* Either of the above for an open file, which the caller keeps. */
+/* fm_bundle_open or fm_bundle_open_prefix for an open file, which the caller keeps. */
 int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool prefix,
                         struct fm_err *err);
 /* Append to the members of a prefix those that the manifest lists after them, at the offsets it
@@ -138,10 +138,10 @@ struct fm_bundle_writer;
 int fm_bundle_begin(struct fm_bundle_writer **w, const char *path, bool force, cJSON *manifest,
                     const struct fm_part *part, size_t parts, struct fm_err *err);
 /*
- * The same in parts: files of at most file_bytes with the names of partname.h, cut before members
- * under weights/; a single file called `path` if everything fits into one.  fm_bundle_finish
- * renames all of them, the first one last.  FM_EUSAGE if a member does not fit, FM_ECREATE if one
- * of the files exists and not `force`.  Not for a pipe (assert).
+ * Begin to write a bundle in parts: files of at most file_bytes with the names of partname.h, cut
+ * before members under weights/; a single file called `path` if everything fits into one.
+ * fm_bundle_finish renames all of them, the first one last.  FM_EUSAGE if a member does not fit,
+ * FM_ECREATE if one of the files exists and not `force`.  Not for a pipe (assert).
  */
 int fm_bundle_begin_parts(struct fm_bundle_writer **w, const char *path, uint64_t file_bytes,
                           bool force, cJSON *manifest, const struct fm_part *part, size_t parts,

@@ -141,8 +141,8 @@ static int add_slot(struct fm_bundle_writer *w, const char *name, uint64_t size,
     return FM_OK;
 }
 
-/* The bytes of a part, or the bundle it is copied from, if known before the first byte is
- * written. */
+/* Bind a slot to the bytes of its part, or to the bundle they are copied from, if known before the
+ * first byte is written. */
 static int bind_part(struct slot *s, const struct fm_part *part, struct fm_err *err)
 {
     s->data = part->size == 0 && !part->from ? "" : part->data;
@@ -177,7 +177,7 @@ static uint64_t checksums_size(const struct fm_bundle_writer *w, size_t file)
     return size;
 }
 
-/* The checksums of the last file, which ends with them. */
+/* End the last file with its checksums. */
 static int end_file(struct fm_bundle_writer *w, struct fm_err *err)
 {
     char name[32] = FM_MEMBER_CHECKSUMS;
@@ -272,7 +272,7 @@ static int add_parts(struct fm_bundle_writer *w, const struct fm_part *part, siz
     return end_file(w, err);
 }
 
-/* Offsets of all slots for a manifest of this size. */
+/* Set the offsets of all slots for a manifest of this size. */
 static void place_slots(struct fm_bundle_writer *w, uint64_t manifest_size)
 {
     uint64_t at = 0, begin = 0;
@@ -504,7 +504,7 @@ static int begin_files(struct fm_bundle_writer *w, struct fm_err *err)
     return FM_OK;
 }
 
-/* Outputs of all parts, in a directory that has no name yet. */
+/* Open the outputs of all parts, in a directory that has no name yet. */
 static int open_parts(struct fm_bundle_writer *w, const char *path, bool force, struct fm_err *err)
 {
     char *name[FM_PARTS_MAX];

@@ -58,7 +58,7 @@ int fm_oms_check_name(const char *name, struct fm_err *err)
     }
 }
 
-/* SHA-256 of the digests in their order. */
+/* Compute SHA-256 of the digests in their order. */
 static int compute_root(char hex[FM_SHA256_HEX], const struct fm_oms *m, struct fm_err *err)
 {
     struct fm_sha256 root;
@@ -88,7 +88,7 @@ static int encode_pae(char **pae, size_t *size, const void *payload, size_t payl
     return FM_OK;
 }
 
-/* malloced; NULL: FM_ENOMEM. */
+/* Encode bytes as base64, malloced; NULL: FM_ENOMEM. */
 static char *encode_base64(const void *bytes, size_t size, struct fm_err *err)
 {
     char *text = malloc((size + 2) / 3 * 4 + 1);
@@ -101,7 +101,7 @@ static char *encode_base64(const void *bytes, size_t size, struct fm_err *err)
 
 /* ---- writing ---- */
 
-/* The statement, malloced. */
+/* Print the statement, malloced. */
 static int print_statement(char **text, const struct fm_oms *m, const char *const *ignored,
                            size_t count, struct fm_err *err)
 {
@@ -135,7 +135,7 @@ static int print_statement(char **text, const struct fm_oms *m, const char *cons
     return *text ? FM_OK : fm_fail(err, FM_ENOMEM, "no memory for a signature");
 }
 
-/* The bundle, malloced. */
+/* Print the bundle, malloced. */
 static int print_bundle(char **text, const char *payload, const char *signature,
                         const struct fm_key *key, struct fm_err *err)
 {
@@ -210,8 +210,8 @@ static int decode_base64(unsigned char **bytes, size_t *size, const char *text, 
     return same ? FM_OK : fail_base64(what, err);
 }
 
-/* The object at `key` of `from` (NULL key: `from` itself), whose members must all be in `may`, a
- * list that ends with NULL; NULL: any members. */
+/* Get the object at `key` of `from` (NULL key: `from` itself), whose members must all be in `may`,
+ * a list that ends with NULL; NULL: any members. */
 static int get_object(const cJSON **object, const cJSON *from, const char *key,
                       const char *const *may, struct fm_err *err)
 {
@@ -235,7 +235,7 @@ static int get_object(const cJSON **object, const cJSON *from, const char *key,
     return FM_OK;
 }
 
-/* The only element of the array at `key`, an object. */
+/* Get the only element of the array at `key`, an object. */
 static int get_single(const cJSON **object, const cJSON *from, const char *key,
                       const char *const *may, struct fm_err *err)
 {

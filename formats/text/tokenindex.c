@@ -173,7 +173,7 @@ static int check_documents(struct megatron *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* Mode 0 is text. */
+/* Check that the mode of every sequence is 0, which is text. */
 static int check_modes(struct megatron *m, struct fm_err *err)
 {
     uint64_t at = IDX_HEADER + 12 * m->sequences + 8 * m->documents;

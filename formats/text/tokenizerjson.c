@@ -21,7 +21,7 @@ int fm_tokenizer_refuse(struct fm_err *err, const char *what, const char *name)
     return fm_advise(err, FM_ADVISE_OTHER_TOKENIZER);
 }
 
-/* The component's "type"; its keys are among `keys` ("type|string|..."). */
+/* The component's "type", or "". */
 static const char *type_of(const cJSON *component)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(component, "type");

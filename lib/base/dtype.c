@@ -214,7 +214,8 @@ void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
 
 #define FINITE_BLOCK 4096 /* elements between tests of the accumulated flag */
 
-/* The same search for E4M3: NaN is the largest code without its sign, and there is no Inf. */
+/* Index of the first NaN among n E4M3 codes, or n: NaN is the largest code without its sign, and
+ * there is no Inf. */
 static size_t e4m3_nan(const uint8_t *b, size_t n)
 {
     for (size_t at = 0; at < n; at += FINITE_BLOCK) {

@@ -31,7 +31,8 @@ static int read_limit(void)
     return i;
 }
 
-/* Read together with the level, so that a later change of the environment affects neither. */
+/* The limit, read together with the level, so that a later change of the environment affects
+ * neither. */
 static int limit(void)
 {
     static atomic_int known; /* limit + 1 */

@@ -12,7 +12,8 @@
 
 #include <stdbool.h>
 
-/* Each includes those before it.  On a machine that is not an x86-64 the level is FM_ISA_BASE. */
+/* Each level includes those before it.  On a machine that is not an x86-64 the level is
+ * FM_ISA_BASE. */
 enum fm_isa {
     FM_ISA_BASE,   /* the baseline of the architecture: SSE2 on x86-64 */
     FM_ISA_AVX2,   /* AVX2, FMA, F16C */

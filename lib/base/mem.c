@@ -35,7 +35,7 @@ void *fm_alloc_large(size_t bytes, const char *what, struct fm_err *err)
     size_t align = bytes < LARGE_PAGE ? FM_ALIGN : LARGE_PAGE, padded = 0;
     void *block = NULL;
     if (fm_add(&padded, bytes, align)) {
-        padded -= padded % align; /* rounded up in the same way */
+        padded -= padded % align; /* rounded up to a multiple of `align`, not 0 */
         block = aligned_alloc(align, padded);
     }
     if (!block) {

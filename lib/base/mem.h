@@ -15,7 +15,7 @@
 
 /* Overhead of a process, for memory estimates: the program, its libraries, small blocks. */
 #define FM_PROCESS_BYTES ((uint64_t)16 << 20)
-/* The same for products that oneDNN compiles for every shape, and for what these round. */
+/* Overhead of products that oneDNN compiles for every shape, and of what these round. */
 #define FM_COMPILED_BYTES ((uint64_t)96 << 20)
 
 /* *out = a * b or a + b; false on overflow, with *out unchanged. */
@@ -60,7 +60,8 @@ char *fm_strdup(const char *text, struct fm_err *err);
  */
 #define FM_GROW(array, capacity, n, what, err)                                                     \
     fm_grow(&(array), &(capacity), (n), sizeof *(array), (what), (err))
-/* The same for elements of `size` bytes; `array` is the address of the pointer to them. */
+/* The function of FM_GROW, for elements of `size` bytes; `array` is the address of the pointer to
+ * them. */
 int fm_grow(void *array, size_t *capacity, size_t n, size_t size, const char *what,
             struct fm_err *err);
 

@@ -299,7 +299,7 @@ static void make_chunk(struct scratch *s, size_t c, size_t size)
     s->bytes[c] = size;
 }
 
-/* One chunk of `size` bytes in place of all. */
+/* Replace all chunks by one of `size` bytes. */
 static void join_chunks(struct scratch *s, size_t size)
 {
     for (size_t c = 0; c < CHUNKS; c++) {
@@ -337,7 +337,7 @@ void *fm_scratch(size_t bytes)
     if (!fm_add(&want, bytes, FM_ALIGN - 1))
         out_of_memory(bytes);
     want -= want % FM_ALIGN;
-    /* An eighth to spare: pages that are not touched take no memory. */
+    /* Add an eighth: pages that are not touched take no memory. */
     size_t room = s->peak + s->peak / 8;
     if (s->chunk == 0 && s->used == 0 && s->bytes[1] > 0)
         join_chunks(s, room / CHUNK_BYTES_MIN * CHUNK_BYTES_MIN + CHUNK_BYTES_MIN);

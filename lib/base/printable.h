@@ -1,15 +1,15 @@
 /*
- * Text from outside (most often names in files) that is printed on a terminal.  A terminal obeys
- * control characters, and some other characters hide or reorder the text around them.  These are
- * replaced: C0 and C1 controls, DEL, bidirectional marks and overrides, line and paragraph
- * separators, zero-width characters, and bytes that are not UTF-8.
+ * Text from outside (most often names in files) that is printed on a terminal.  A terminal
+ * interprets control characters, and some other characters hide or reorder the text around them.
+ * These are replaced: C0 and C1 controls, DEL, bidirectional marks and overrides, line and
+ * paragraph separators, zero-width characters, and bytes that are not UTF-8.
  */
 #ifndef FM_BASE_PRINTABLE_H
 #define FM_BASE_PRINTABLE_H
 
 #include <stdbool.h>
 
-/* Replace every such byte by '?', in place.  Line feeds are kept if `lines` is true. */
+/* Replace every byte of such characters by '?', in place; keep line feeds if `lines` is true. */
 void fm_printable(char *text, bool lines);
 
 /* A copy of a JSON text, in which such characters occur only inside strings: each becomes

@@ -20,15 +20,16 @@ struct fm_process {
  * killed, because they may hold the pipes open. */
 bool fm_process_over(const struct fm_process *p);
 
-/* Wait for its end, at most that many seconds or until *stop (may be NULL) is set.  True if it
+/* Wait for the program's end, at most `seconds` or until *stop (may be NULL) is set.  True if it
  * has ended (pid is 0). */
 bool fm_process_wait(struct fm_process *p, double seconds, const atomic_int *stop);
 
-/* Send SIGTERM, and SIGKILL a second later if it still runs; fm_process_kill sends it at once. */
+/* Send SIGTERM and, if the program still runs a second later, SIGKILL; fm_process_kill sends
+ * SIGKILL at once. */
 void fm_process_end(struct fm_process *p);
 void fm_process_kill(struct fm_process *p);
 
-/* Its exit status, or 128 plus the signal that ended it, as in a shell. */
+/* The program's exit status, or 128 plus the signal that ended it, as in a shell. */
 int fm_process_status(const struct fm_process *p);
 
 #endif

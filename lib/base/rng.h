@@ -48,7 +48,7 @@ static inline double fm_rng_uniform(uint64_t seed, uint32_t stream, uint64_t cou
     return fm_rng_unit(w[0], w[1]);
 }
 
-/* Standard normal, Box-Muller. */
+/* A standard normal number, by Box-Muller. */
 static inline double fm_rng_normal(uint64_t seed, uint32_t stream, uint64_t counter)
 {
     uint32_t w[4];
@@ -57,7 +57,7 @@ static inline double fm_rng_normal(uint64_t seed, uint32_t stream, uint64_t coun
     return sqrt(-2.0 * log(u)) * cos(6.283185307179586476925286766559 * v);
 }
 
-/* Gumbel(0, 1). */
+/* A number from Gumbel(0, 1). */
 static inline double fm_rng_gumbel(uint64_t seed, uint32_t stream, uint64_t counter)
 {
     return -log(-log(fm_rng_uniform(seed, stream, counter)));

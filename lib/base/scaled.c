@@ -31,7 +31,7 @@ float fm_code_scale_max(enum fm_codes code)
     return codes_of[code].scale_max;
 }
 
-/* Codes [at, at + n) of an array. */
+/* Widen codes [at, at + n) of an array to float. */
 static void widen(float *dst, const uint8_t *codes, enum fm_codes code, size_t at, size_t n)
 {
     const float *value = codes_of[code].value;
@@ -112,14 +112,14 @@ FM_INLINE uint32_t small_float(uint32_t magnitude, uint32_t largest, int fractio
     return (tiny & below) | (normal & ~below);
 }
 
-/* Negative numbers that round to 0 give -0, and so does -0. */
+/* E4M3: -0, and negative numbers that round to 0, give -0. */
 FM_INLINE uint8_t e4m3_of(float x)
 {
     uint32_t u = bits_of(x);
     return (uint8_t)((u >> 24 & 0x80) | small_float(u & 0x7fffffff, 0x43e00000, 3, -6));
 }
 
-/* The same, but -0 is 0. */
+/* E2M1: negative numbers that round to 0 give -0, but -0 gives 0. */
 FM_INLINE uint8_t e2m1_of(float x)
 {
     uint32_t u = bits_of(x), a = u & 0x7fffffff;
@@ -168,7 +168,7 @@ ENCODER(e4m3)
 ENCODER(e2m1)
 ENCODER(int4)
 
-/* Two codes of four bits, each in a byte, into one. */
+/* Pack pairs of four-bit codes, each in a byte, into one byte. */
 FM_CLONES(void, pack_pairs, (uint8_t *restrict packed, const uint8_t *restrict code, size_t pairs),
           (packed, code, pairs))
 {

@@ -7,8 +7,8 @@
  *     }
  *
  * compiles the body for AVX-512, AVX2 and the baseline, and each call of scale() runs the version
- * for the level that fm_isa() returns (isa.h).  All three give the same bits: the compiler neither
- * contracts a * b + c into one operation nor changes the order of sums
+ * for the level that fm_isa() returns (isa.h).  All three give bit-identical results: the compiler
+ * neither contracts a * b + c into one operation nor changes the order of sums
  * (tests/unit/test_kernels_cpu.c). fm_expf is e^x for such loops, because libm's is not inlined.
  */
 #ifndef FM_VECTOR_H

@@ -64,7 +64,7 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* False if the name is too long. */
+/* Find the file that a name refers to; false if the name is too long. */
 static bool locate(struct spot *s, const char *path, size_t length, const char *suffix)
 {
     char home[PATH_MAX + 2];
@@ -88,7 +88,7 @@ static bool locate_write(struct spot *s, const struct fm_guard_write *w)
     return locate(s, w->path, strlen(w->path), w->kind == FM_GUARD_LOCK ? FM_LOCK_SUFFIX : "");
 }
 
-/* A standard stream, if it is a regular file. */
+/* Locate a standard stream; false if it is not a regular file. */
 static bool locate_stream(struct spot *s, int fd)
 {
     *s = (struct spot){.there = false};

@@ -82,7 +82,7 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 
 /*
- * Write a report or plot, completely or not at all, by the last of the rules.  On failure the
+ * Write a report or plot, completely or not at all, following the last rule above.  On failure the
  * tool's earlier file is removed, so that it is not mistaken for the result of this run.
  */
 int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,

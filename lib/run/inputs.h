@@ -22,7 +22,7 @@ struct fm_inputs {
     const char *model;                      /* --model DIR */
     const char *stream;                     /* stage stream, "-": standard input, NULL: none */
     const char *tokens;                     /* --tokens FILE[:WEIGHT] */
-    const char *also_tokens[FM_INPUTS_MAX]; /* additional ones, NULL after the last */
+    const char *also_tokens[FM_INPUTS_MAX]; /* additional files, NULL after the last */
     const char *texts[FM_INPUTS_MAX];       /* --text FILE[:WEIGHT], in the same form, after all
                                                tokens */
     const char *text_field;                 /* field with the text in JSONL rows; NULL: "text" */

@@ -1,4 +1,4 @@
-/* The table of operations for the options, and the amount of memory that a run may use. */
+/* Chooses the table of operations by the options, and the amount of memory that a run may use. */
 #include "lib/run/machine.h"
 
 #include <string.h>

@@ -82,7 +82,7 @@ int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *confi
 /* Read the carried config.json and check that it fits the manifest's model; fm_config_release
  * *config. */
 int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err);
-/* Check that its digest is also that of the manifest's model. */
+/* Check that the digest of the carried config.json is that in the manifest's model. */
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);
 /* FM_ECONFIG, naming both digests, if `dir` is not the checkpoint that the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
