@@ -27,7 +27,7 @@ struct fm_deltanet {
 
 extern const struct fm_attention fm_deltanet;
 
-/* Whether layer l is a DeltaNet layer; false if the model has another attention block. */
+/* Whether layer l is a DeltaNet layer; false if the model has a different attention block. */
 static inline bool fm_deltanet_layer(const struct fm_config *config, int l)
 {
     return config->attention == &fm_deltanet && config->deltanet->linear[l / 64] >> l % 64 & 1;
@@ -40,8 +40,8 @@ enum {
     FM_DELTANET_APART = FM_OWN << 11
 };
 
-/* Letters in shapes.  Layers with full attention: those of gqa, and p = 2 Q C.  DeltaNet layers: x
- * = 2 G C + 2 Q D, c = 2 G C + Q D, v = Q D, y = 2 Q, h = Q, d = D, w = W. */
+/* Letters in shapes.  In layers with full attention: those of gqa, and p = 2 Q C.  In DeltaNet
+ * layers: x = 2 G C + 2 Q D, c = 2 G C + Q D, v = Q D, y = 2 Q, h = Q, d = D, w = W. */
 /* clang-format off */
 #define FM_DELTANET_WEIGHT(n, part, f, shape, when)                                                \
     {FM_SAME(n), part,                                                                             \

@@ -24,8 +24,7 @@ static char *translate_escape(char *posix, char c, bool bracket)
         return stpcpy(posix, "A-Za-z0-9_");
     if (letter ? bracket || !strchr("wWsSbB", c) : bracket && strchr("]^-[", c))
         return NULL;
-    if (!bracket &&
-        !strchr("<>`'", c)) /* with a backslash these have a different meaning in GNU's library */
+    if (!bracket && !strchr("<>`'", c)) /* GNU's library reads \ before these differently */
         *posix++ = '\\';
     *posix++ = c;
     return posix;

@@ -20,9 +20,8 @@ struct fm_rope_options {
     const char *layer_type; /* rope_parameters has an object for each type of layer: the name of
                                this type; NULL: it has the rotation of all layers */
     double partial_object;  /* default partial_rotary_factor of that object */
-    const char
-        *theta_key; /* with layer_type: a key of the model that other programs read instead; its
-                       value must be the same, and so must partial_rotary_factor; NULL: none */
+    const char *theta_key;  /* with layer_type: a key that other programs read instead; it must
+                               have the same value, as must partial_rotary_factor; NULL: none */
 };
 
 struct fm_rope {

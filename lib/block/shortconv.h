@@ -21,7 +21,7 @@ struct fm_shortconv {
 
 extern const struct fm_attention fm_shortconv;
 
-/* Whether layer l has a convolution; false if the model has another attention block. */
+/* Whether layer l has a convolution; false if the model has a different attention block. */
 static inline bool fm_shortconv_layer(const struct fm_config *config, int l)
 {
     return config->attention == &fm_shortconv && config->shortconv->conv[l / 64] >> l % 64 & 1;

@@ -52,10 +52,9 @@ struct fm_model_family {
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */
-    const char
-        *tied_key;       /* a key that is preferred to tie_word_embeddings if present; NULL: none */
-    double eps;          /* default of the epsilon of norms */
-    const char *eps_key; /* its key; NULL: rms_norm_eps */
+    const char *tied_key;  /* key preferred to tie_word_embeddings if present; NULL: none */
+    double eps;            /* default of the epsilon of norms */
+    const char *eps_key;   /* its key; NULL: rms_norm_eps */
     int positions;
     const struct fm_keys_only *only; /* keys of config.json that must have one value; NULL: none */
     const char *needed; /* keys that config.json must have ("one two"), because transformers would

@@ -187,7 +187,7 @@ static int compare_stored(const void *a, const void *b)
                   ((const struct fm_stored *)b)->tensor->name);
 }
 
-/* Whether the tensor has experts' scales with channels, and so is part of the tensors of a layer.
+/* Whether the tensor holds scales of experts' channels and so belongs to a layer's tensors.
  */
 static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
 {
@@ -370,8 +370,8 @@ static uint64_t count_merged(const struct fm_packing *p)
     return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
 }
 
-/* Largest share of an expert in one tensor of codes, and the scales of a tensor as they are stored
- * and as floats. */
+/* The largest share of an expert in one tensor of codes, and the scales of a tensor, as stored and
+ * as floats, in bytes. */
 static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t *scales)
 {
     const struct fm_checkpoint *cp = &p->cp;

@@ -4,10 +4,10 @@
  *
  *     float-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale: (N, 1) of strategy channel,
  *                          one for each block of strategy block, or one number of strategy tensor
- *     pack-quantized       X.weight_packed I32 (N, K / 8), eight integers of four bits a word, the
+ *     pack-quantized       X.weight_packed I32 (N, K / 8), eight 4-bit integers per word, the
  *                          first in its low bits, 8 added; X.weight_scale (N, K / group), and
  *                          X.weight_shape
- *     nvfp4-pack-quantized X.weight_packed U8 (N, K / 2), two codes E2M1 a byte; X.weight_scale
+ *     nvfp4-pack-quantized X.weight_packed U8 (N, K / 2), two E2M1 codes per byte; X.weight_scale
  *                          F8_E4M3 (N, K / 16), divided by X.weight_global_scale
  *     mxfp4-pack-quantized the same with groups of 32 and powers of two in U8
  *     mxfp8-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale U8 (N, K / 32)

@@ -1,12 +1,12 @@
 /*
  * Formats of NVIDIA's ModelOpt, by `quant_algo`; a value is its code times its scale:
  *
- *     NVFP4, W4A16_NVFP4  X.weight U8 (N, K / 2), two codes E2M1 a byte, the first in its low half;
+ *     NVFP4, W4A16_NVFP4  X.weight U8 (N, K / 2), two E2M1 codes per byte, low half first;
  *                         X.weight_scale F8_E4M3 (N, K / 16), multiplied by X.weight_scale_2
  *     FP8                 X.weight F8_E4M3 (N, K); X.weight_scale, one number
  *     MXFP8               X.weight F8_E4M3 (N, K); X.weight_scale U8 (N, K / 32), powers of two
  *     MIXED_PRECISION     one of these for each module that `quantized_layers` lists; all other
- *                         modules are plain numbers
+ *                         modules are not quantised
  *
  * `X.input_scale` is for servers.  Other algorithms are refused by name, in `quantized_layers`
  * where the module is one that is read.
