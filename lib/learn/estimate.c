@@ -61,8 +61,8 @@ static double expert_flops(const struct fm_config *c)
 
 /*
  * The forward of a lane costs one pass.  The backward computes the activation gradients, with
- * experts at full width: another pass; scores also need the weight gradients.  With `again` it also
- * recomputes the forward.
+ * experts at full width: a second pass; scores also need the weight gradients.  With `again` it
+ * also recomputes the forward.
  */
 static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool again)
 {
@@ -105,8 +105,9 @@ static void add_kind(struct fm_estimate *estimate, double flops,
         leaves ? leaves : fm_sweep_leaves(sequences / micro, micro * sweep->T, 0);
 }
 
-/* How often all sweeps read a layer; first: no earlier sweep has.  Layers that stay are read once,
- * and where a sweep turns, the layer in the slot of the others is still there. */
+/* How often all sweeps read a layer; `first`: no earlier sweep has read one.  Layers that stay are
+ * read once.  Where a sweep turns, the layer in the slot that the others share is still in
+ * memory. */
 static double layers_read(const struct fm_model *model, const struct fm_estimate_sweep *sweep,
                           bool first)
 {
@@ -168,7 +169,7 @@ void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char 
     to->flops = flops;
 }
 
-/* Have each model keep as many layers as fit into what it takes now without `excess`. */
+/* Limit each model to as many layers as fit into the memory that it takes now, minus `excess`. */
 static void limit(struct fm_model *const *model, uint64_t excess)
 {
     for (; *model; model++) {
@@ -189,8 +190,8 @@ void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model
         limit(model, UINT64_MAX);
         make(estimate, self, memory);
     }
-    /* What a run takes never shrinks with its limit, so this ends at the smallest limit that it
-     * stays within. */
+    /* A run never takes less memory under a larger limit, so this ends at the smallest limit that
+     * it stays within. */
     struct fm_estimate more = *estimate;
     uint64_t least = memory;
     while (more.memory > least) {

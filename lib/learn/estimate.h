@@ -21,7 +21,7 @@ struct fm_estimate_file {
 #define FM_ESTIMATE_CODES 256 /* size of `codes` in struct fm_estimate */
 #define FM_ESTIMATE_KINDS 4   /* for fm-train: steps of the method, two of --refine, measuring */
 
-/* A run with other options, and the FLOPs of its matrix products. */
+/* A run with different options, and the FLOPs of its matrix products. */
 #define FM_ESTIMATE_CHANGES 4
 struct fm_estimate_change {
     char options[48]; /* "--steps 250" */
@@ -48,16 +48,17 @@ struct fm_estimate {
     uint64_t memory;                /* largest number of resident bytes */
     uint64_t least;                 /* the smallest limit of memory that this run stays within; 0:
                                        that of the estimate */
-    uint64_t spill;                 /* bytes of temporary files beyond --memory */
+    uint64_t spill;                 /* bytes in temporary files, as they exceed --memory */
     uint64_t read;                  /* bytes of weights read */
-    char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for plain weights */
-    char storage[FM_STORAGE_NAMES]; /* "fp8": of the checkpoint's weights; "": plain numbers */
-    uint64_t stored, written; /* bytes of all its tensors: as stored, and in bundles and exports */
-    uint64_t sweeps;          /* passes over the model */
-    uint64_t tokens;          /* token positions computed, over all lanes */
-    int longest;              /* longest sequence that is computed exactly as by the model */
-    const char *exact;        /* the reason for that limit; NULL: the model has no more positions */
-    uint64_t held, used;      /* tokens in the calibration files, and tokens used; 0: unknown */
+    char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for unquantised
+                                       weights */
+    char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */
+    uint64_t stored, written;       /* bytes of its tensors: as stored; in bundles and exports */
+    uint64_t sweeps;                /* passes over the model */
+    uint64_t tokens;                /* token positions computed, over all lanes */
+    int longest;                    /* longest sequence for which results are exactly the model's */
+    const char *exact;   /* the reason for that limit; NULL: the model has no more positions */
+    uint64_t held, used; /* tokens in the calibration files, and tokens used; 0: unknown */
     int evaluated, evaluated_len; /* sequences that quality is measured on, and their tokens */
     const char *precision;        /* of products: "f32", "bf16" */
     const char *method;           /* method that makes masks; NULL: no masks are made */
@@ -127,8 +128,8 @@ void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model
 int fm_estimate_fits(const struct fm_estimate *estimate, const struct fm_run_options *run,
                      struct fm_err *err);
 
-/* Before the run: the check above, and of space for the output (FM_ECREATE), including `copied`
- * bytes of its input, and for spilled data (FM_EIO). */
+/* The checks before a run: fm_estimate_fits, then space for the output (FM_ECREATE), including
+ * `copied` bytes of its input, and for spilled data (FM_EIO). */
 int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_options *run,
                       uint64_t copied, struct fm_err *err);
 

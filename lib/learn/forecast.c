@@ -4,7 +4,7 @@
  * stored as the engine's are, it has the rows and widths of an expert, because packing them takes
  * part of the time.  On a shared machine slices have different rates; the slowest and the fastest
  * give the bounds of the forecast.  Changes that could halve the time are tried in the estimate's
- * order: first another precision for the same work, then less work.
+ * order: first a different precision for the same work, then less work.
  */
 #include "lib/learn/forecast.h"
 
@@ -126,7 +126,7 @@ static void try_changes(struct fm_forecast *f, const struct fm_estimate *estimat
     }
 }
 
-/* The share of the work of the busiest of `ranks` ranks. */
+/* The share of the work that the busiest of `ranks` ranks has. */
 static double share_of(const struct fm_estimate *estimate, int ranks)
 {
     double part = 0;

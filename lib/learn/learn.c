@@ -88,7 +88,7 @@ static size_t experts_of(const struct fm_learn *n)
     return (size_t)n->logits.X * (size_t)n->size;
 }
 
-/* Draw subnet s: its widths (L, E), equal for experts that share a width. */
+/* Draw subnet s: its widths (M, E), equal for experts that share a width. */
 static void sample(struct fm_learn *n, int s)
 {
     int samples = n->options->samples;

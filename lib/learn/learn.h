@@ -47,8 +47,8 @@ void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
  */
 int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, struct fm_err *err);
 
-/* Channels that the hardened logits remove: the progress of learning, whatever fills the family
- * after its last mask. */
+/* Number of channels that the hardened logits remove: the progress of learning.  Masks that fill
+ * the family after its last one do not count. */
 uint64_t fm_learn_removed(const struct fm_learn *learn, const struct fm_masks *masks);
 
 #endif

@@ -19,8 +19,8 @@ static void add_gradient(const struct fm_ops *ops, float *dA, float *dB, const f
     fm_scratch_release(mark);
 }
 
-/* The same for down: y = h (W + s (B A))^T, A (r, k), B (H, r); only kk channels of h (n, full) are
- * read. */
+/* The gradients for down: y = h (W + s (B A))^T with A (r, k) and B (H, r); only kk channels of h
+ * (n, full) are read. */
 static void add_gradient_down(const struct fm_ops *ops, float *dA, float *dB, const float *A,
                               const float *B, const struct fm_expert_view *v, int kk, int k, int H,
                               int r, float s)

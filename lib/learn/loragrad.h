@@ -13,8 +13,8 @@
 void fm_loragrad_add(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
                      const struct fm_expert_view *view);
 
-/* The same of a router, from its view: gradient has a layer's floats, (E, H) and, if a->biased,
- * (E). */
+/* As fm_loragrad_add, for a router and its view; `gradient` has a layer's floats, (E, H) and, if
+ * a->biased, (E). */
 void fm_loragrad_add_router(const struct fm_adapter *a, const struct fm_ops *ops, float *gradient,
                             const struct fm_router_view *view);
 

@@ -50,8 +50,8 @@ struct fm_train_options {
                     `until` */
     double lambda_last;   /* end of the linear schedule */
     int walk_sequences;   /* sequences per budget of walk: 32 */
-    int around_sequences; /* minimum sequences per sweep of exchange, or round of --refine: 8, */
-    int around_tokens;    /* or as many as have 2560 tokens */
+    int around_sequences; /* minimum sequences per sweep of exchange, or per round of --refine: 8 */
+    int around_tokens;    /* minimum tokens of such a sweep or round: 2560 */
     int refine_sequences; /* sequences on which --refine measures losses: 64 */
 };
 

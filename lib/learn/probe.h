@@ -16,7 +16,7 @@ struct fm_probe {
     float ce; /* weight of the cross-entropy */
 };
 
-/* Sum sequence after sequence at widths (masks, M, E) into grad->total; the caller releases grad,
+/* Add the sums of each sequence at widths (masks, M, E) to grad->total; the caller releases grad,
  * also after an error. */
 int fm_probe_gradients(const struct fm_probe *probe, const struct fm_actions *actions,
                        enum fm_mask_sums sums, const uint32_t *widths, int masks,

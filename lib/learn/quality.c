@@ -61,7 +61,7 @@ void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held)
         snprintf(kinds->name[kinds->count++], sizeof kinds->name[0], "%s", held->input[s].kind);
 }
 
-/* The largest number of sequences that divides that of every kind. */
+/* The greatest common divisor of the numbers of sequences of all kinds. */
 static int common_count(const struct fm_calib *held)
 {
     uint64_t a = (uint64_t)held->count;
@@ -81,7 +81,7 @@ struct held_out {
     int S, T, batches, sequences;
     size_t *sequence; /* (sequences + 1) */
     size_t *first;    /* (batches + 1) */
-    size_t *group;    /* (groups + 1): the same for the groups that confidence intervals treat as
+    size_t *group;    /* (groups + 1): offsets of the groups that confidence intervals treat as
                          independent */
     int groups;
 };
@@ -184,7 +184,7 @@ struct values {
     struct fm_err failed;   /* the first failure of a file */
     int V, near;            /* number of most probable tokens that are compared */
     struct fm_token *token; /* of batch b: first[b] slots, then (slots, tokens of b) */
-    int32_t *top;           /* (tokens, FM_SPREAD_NEAR) most probable ones of slot 0 */
+    int32_t *top;           /* (tokens, FM_SPREAD_NEAR): most probable tokens of slot 0 */
     struct fm_token *one;   /* (tokens) of one slot */
     float *sorted;          /* (tokens) */
 };
@@ -355,8 +355,8 @@ static void sum_base(const struct fm_quality_detail *detail, const struct values
     *detail->base = (struct fm_quality){.ce = ce / (double)n, .positions = (int64_t)n};
 }
 
-/* What is measured: a model and its memory in bytes; and for the lanes widths (masks, M, E) or
- * NULL, closed experts (masks, M, E) or NULL, and an adapter or NULL. */
+/* The subject of a measurement: a model and its memory in bytes; and for the lanes widths (masks,
+ * M, E) or NULL, closed experts (masks, M, E) or NULL, and an adapter or NULL. */
 struct subnets {
     struct fm_model *model;
     const struct fm_ops *ops;
@@ -426,7 +426,7 @@ static void watch_layers(void *self, int done, int total)
                   (uint64_t)w->groups * (uint64_t)total, "layers");
 }
 
-/* A sweep of `lanes` lanes over all held-out sequences. */
+/* Make a sweep of `lanes` lanes over all held-out sequences. */
 static int new_sweep(struct fm_sweep **sweep, struct values *values, const struct subnets *subnets,
                      const struct held_out *h, int lanes, struct watch *watch, struct fm_err *err)
 {
@@ -482,7 +482,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     struct fm_spread *spread = h->detail ? h->detail->spread : NULL;
     int rc = fm_comm_least(watch->run->machine.comm, &group, err);
     watch->groups = before + (masks + group - 1) / group;
-    /* As weights are in bundles and exports; an adapter is merged before experts are rounded. */
+    /* Round weights as in bundles and exports; an adapter is merged before experts are rounded. */
     bool merged = subnets->adapter && !subnets->adapter->router;
     fm_model_round(subnets->model, merged ? FM_MODEL_ROUND_REST : FM_MODEL_ROUND_ALL);
     if (!rc)
@@ -576,7 +576,7 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
     return measure(quality, &subnets, masks, held, NULL, NULL, run, err);
 }
 
-/* ---- what a measurement takes ---- */
+/* ---- memory and cost of a measurement ---- */
 
 static size_t count_tokens(const struct fm_quality_subject *s)
 {
@@ -588,13 +588,13 @@ static size_t count_tokens(const struct fm_quality_subject *s)
     return n;
 }
 
-/* Bytes beyond the sweep's boundaries that a sweep of `lanes` lanes has for its tokens. */
+/* Bytes that a sweep of `lanes` lanes needs for its tokens in addition to its boundaries. */
 static uint64_t values_bytes(const struct fm_quality_subject *s, int lanes)
 {
     return s->detail ? fm_quality_detail_bytes(count_tokens(s), lanes) : 0;
 }
 
-/* A sweep over one of the models, added to *estimate; returns its memory. */
+/* Add a sweep over one of the models to *estimate; return its memory. */
 static uint64_t add_sweep(struct fm_estimate *estimate, const struct fm_quality_subject *s,
                           const struct fm_model *model, struct fm_estimate_sweep sweep,
                           uint64_t memory)

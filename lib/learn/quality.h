@@ -25,13 +25,13 @@ struct fm_window {
 /* The tokens of a sequence that are measured, and the values kept for each token in addition to the
  * means. */
 struct fm_quality_detail {
-    int from;      /* position of a sequence from which on next tokens are measured */
+    int from;      /* position in each sequence from which on next tokens are measured */
     bool fronted;  /* the first id of every sequence is replaced by `front` */
     int32_t front; /* an id that replaces the first one */
     const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
     struct fm_spread
         *spread; /* (masks), to be filled; compared with the full model or the original */
-    /* NULL, or a file of the same sequences' first ones, to which every row of the original is
+    /* NULL, or a file of the first of these sequences, to which every row of the original is
      * written (fm_quality_compare with an original); the caller ends it. */
     struct fm_klbase_writer *kl_out;
     /* NULL, or a file of the same sequences: its probabilities are the reference, instead of those
@@ -42,7 +42,7 @@ struct fm_quality_detail {
 };
 
 /* Bytes for the values of `tokens` tokens while `masks` masks are measured in addition to the model
- * that they are compared with: 16 per token and mask, 56 per token.  A sweep has at most
+ * that they are compared with: 16 per token and mask, plus 56 per token.  A sweep has at most
  * fm_quality_group masks. */
 uint64_t fm_quality_detail_bytes(uint64_t tokens, int masks);
 
@@ -60,15 +60,15 @@ int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const
                        const struct fm_run_options *run, struct fm_err *err);
 
 /*
- * The same, without an adapter, for subnets with closed experts, which get no tokens: closed
- * (masks, M, E) holds 0, or FM_PASS_CLOSED for those (lib/block/pass.h).
+ * As fm_quality_measure, without an adapter, for subnets with closed experts, which get no tokens:
+ * closed (masks, M, E) holds 0, or FM_PASS_CLOSED for those (lib/block/pass.h).
  */
 int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model,
                               const struct fm_ops *ops, const struct fm_calib *held,
                               const uint32_t *widths, const float *closed, int masks,
                               const struct fm_run_options *run, struct fm_err *err);
 
-/* Another model for comparisons, with the same vocabulary size. */
+/* A different model to compare with; it has the same vocabulary size. */
 struct fm_quality_original {
     struct fm_model *model;
     const struct fm_ops *ops;
@@ -88,7 +88,7 @@ int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const
 
 /* A measurement by the functions above. */
 struct fm_quality_subject {
-    struct fm_model *model, *original; /* NULL: the model itself is compared with */
+    struct fm_model *model, *original; /* original NULL: masks are compared with the model */
     const struct fm_calib *held;
     const struct fm_quality_detail *detail; /* or NULL */
     const struct fm_adapter *adapter;       /* or NULL */

@@ -410,7 +410,7 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     return rc;
 }
 
-/* Scores and means of the ranking from the sums of both. */
+/* Compute scores and means of the ranking from the sums of both. */
 static void split_sums(struct scorer *s)
 {
     struct fm_ranking *r = s->ranking;
@@ -504,7 +504,8 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     return FM_OK;
 }
 
-/* The group that was asked for; else the smallest that keeps the checkpoint's codes, or 1. */
+/* Choose the group that was asked for; else the smallest that keeps the checkpoint's codes, or
+ * 1. */
 static int choose_group(int *group, int asked, const struct fm_model *m, struct fm_err *err)
 {
     const struct fm_config *c = fm_model_config(m);
@@ -519,7 +520,7 @@ static int choose_group(int *group, int asked, const struct fm_model *m, struct 
                    asked, c->I);
 }
 
-/* Describe what that group means for the codes of the checkpoint; "" for plain weights. */
+/* Describe what that group means for the codes of the checkpoint; "" if it is not quantised. */
 static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_model *m)
 {
     const struct fm_config *c = fm_model_config(m);
@@ -540,8 +541,8 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_m
                  fm_dtype_name(c->storage->written), group, layers.group);
 }
 
-/* Bytes of the output, whose manifest has numbers that are not known yet: an upper bound, as they
- * are as long as they can be. */
+/* Bytes of the output, whose manifest has numbers that are not known yet: an upper bound, because
+ * each number counts with its maximum length. */
 static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order order, int batches,
                            struct fm_err *err)
 {
@@ -617,8 +618,8 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
  * warning.
  */
 
-/* Count experts whose scores rest on few tokens: at most a tenth of an even share of the layer's
- * tokens. */
+/* Count experts whose scores are based on few tokens: at most a tenth of an even share of the
+ * layer's tokens. */
 static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
                           const struct fm_task *task)
 {
@@ -679,7 +680,8 @@ static int finish(struct scorer *s, enum fm_rank_order order, int batch,
     return rc ? rc : write_stream(s, order, batch, report, err);
 }
 
-/* Memory for means of H numbers and the sums of these and of scores; of scores only if H is 0. */
+/* Allocate memory for means of H numbers and the sums of these and of scores; of scores only if H
+ * is 0. */
 static int take_means(struct scorer *s, int H, struct fm_err *err)
 {
     s->sums = s->ranking->scores;

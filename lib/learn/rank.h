@@ -47,7 +47,7 @@ struct fm_rank_report {
     int sequences, batches;     /* number used: whole batches */
     int dropped;                /* sequences at the end that do not fill a batch */
     int held_out; /* sequences at the end, held out for measuring (lib/learn/quality.h) */
-    double ce;    /* mean loss of the full model on them */
+    double ce;    /* mean loss of the full model over the batches */
     struct fm_coverage coverage; /* tokens per expert */
     int resumed;                 /* batches read from the state file */
     double seconds;

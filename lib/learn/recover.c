@@ -1,7 +1,7 @@
 /*
  * fm-recover: train steps, then measure every mask again on merged and rounded weights.  If the
- * stream's figures are of other held-out tokens, first measure the masks without the adapter, so
- * that both sets of figures are of the same tokens.  The run can stop between any two steps or
+ * stream's figures are for different held-out tokens, first measure the masks without the adapter,
+ * so that both sets of figures are for the same tokens.  The run can stop between any two steps or
  * groups of masks and resume from the state file.
  */
 #include "lib/learn/recover.h"
@@ -236,7 +236,7 @@ static void take_measured(struct recovery *r)
         get_quality(r->before + (size_t)b * QUALITIES, &masks->mask[b].quality);
 }
 
-/* Numbers of the adapter: those of experts at the width that their mask has on average. */
+/* Number of values in the adapter; that of experts is computed from the mean width of the mask. */
 static double adapter_floats(const struct fm_recover_options *o, const struct fm_config *c,
                              double kept)
 {
@@ -256,9 +256,9 @@ static int lanes_of(const struct fm_recover_options *o)
 }
 
 /*
- * What a run takes of task->memory beside its sweeps: always the adapter, and the gradients of a
- * layer in every slot; moments and gradients of all layers, which may be in a file (*stores), take
- * at most half of what is left.
+ * The part of task->memory that a run takes in addition to its sweeps: always the adapter, and the
+ * gradients of a layer in every slot; moments and gradients of all layers, which may be in a file
+ * (*stores), take at most half of what is left.
  */
 static uint64_t memory_beside(uint64_t *stores, const struct fm_recover_options *o,
                               const struct fm_task *task, const struct fm_decimal *budget)
@@ -499,8 +499,8 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* How many masks of the stream have figures: these are measured again.  Without a stream, as many
- * as a family with the default steps has. */
+/* The number of masks of the stream that have figures, and so are measured again.  Without a
+ * stream, as many as a family with the default steps has. */
 static uint64_t count_measured(const struct fm_bundle *in)
 {
     const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(in->manifest, "budgets"), *budget;

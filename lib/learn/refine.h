@@ -19,7 +19,7 @@
 #define FM_REFINE_IDLE 2
 
 struct fm_refine {
-    struct fm_task *task; /* borrowed, as all that follows */
+    struct fm_task *task; /* borrowed, like all fields below */
     struct fm_stepcost *stepcost;
     int size;      /* experts in a group */
     int around;    /* sequences for proposals */

@@ -399,7 +399,7 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                    struct fm_err *err)
 {
     char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
-    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = ""; /* each kind has as many sequences */
+    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = ""; /* equal numbers of sequences */
     const struct fm_corpus *encoded = encoded_text(task);
     if (encoded)
         snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);

@@ -3,7 +3,7 @@
  * (recover).  Each is a visitor of the sweep of lib/engine and a loop around it that can be saved
  * and resumed.  The computation of layers and the format of members are elsewhere.  In reading
  * order: this header, criterion, rank; maskgrad, learn, probe, walk, refine, quality, train;
- * loragrad, tune, recover; estimate and forecast (what a run will cost).
+ * loragrad, tune, recover; estimate and forecast (the cost of a run).
  *
  * Shared by rank, train and recover: opening all inputs of a run and checking them against each
  * other; drawing sequences; and the options that every history entry records.
@@ -47,9 +47,9 @@ struct fm_task {
 
 /*
  * Open run->inputs.model, tokens with those to measure on (fm_quality_open) and, if `needs` names
- * the member that the tool requires, the stream run->inputs.stream with its ranking.  Warns if that
- * may have been made from the tokens held out here.  The output is checked before any long work.
- * FM_ELOCKED if another run has the state file.
+ * the member that the tool requires, the stream run->inputs.stream with its ranking.  Warns if the
+ * ranking may have been made from the tokens held out here.  The output is checked before any long
+ * work.  FM_ELOCKED if another run has the state file.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);
@@ -59,7 +59,8 @@ void fm_task_forget(const struct fm_task *task, const char *tool);
 
 void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 
-/* The part that needs no stream and no output: model, and tokens (also held-out ones if `hold`). */
+/* Open only what needs neither stream nor output: model and tokens (also held-out ones if
+ * `hold`). */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
 
@@ -88,7 +89,7 @@ void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
 
 /*
  * Copy sequences [at, at + n) of an endless stream to ids (n, T): all of calib in a seeded
- * permutation, then again in another.
+ * permutation, then in a different one, and so on.
  */
 int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err);
 
@@ -96,8 +97,9 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
 cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch);
 
 /*
- * Called between two steps, by all ranks: FM_ESAVED if one of them was asked to stop; and whether
- * to save now, which rank 0's clock decides; never without a state file.
+ * Called between two steps, by all ranks: fm_task_stopped returns FM_ESAVED if one of them was
+ * asked to stop.  fm_task_due sets *due to whether to save now, as rank 0's clock decides; false
+ * without a state file.
  */
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
 int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
@@ -115,7 +117,7 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *family, c
                     int count, const struct fm_adapter *adapter, fm_task_took *took, void *self,
                     struct fm_err *err);
 
-/* FM_ECONFIG if a rank computed with other weights than rank 0. */
+/* FM_ECONFIG if the weights of a rank differ from those of rank 0. */
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err);
 
 /* Digest of everything that affects every tool's result, and of a text of the tool.  FM_ECONFIG if

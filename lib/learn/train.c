@@ -101,7 +101,7 @@ struct method {
 
 static const struct method methods[FM_METHODS];
 
-/* Whether gaps between its masks are filled, and --refine and --nested apply. */
+/* Whether gaps between the method's masks are filled, and --refine and --nested apply. */
 static bool is_shaped(const struct fm_trainer *t)
 {
     return t->method->has & FM_TRAIN_WIDTHS;
@@ -486,7 +486,7 @@ static int read_state(struct fm_trainer *t, const struct fm_journal *j, struct f
 }
 
 /* Read run->outputs.state, if there is one, into a trainer that is ready to begin.  FM_ECONFIG if
- * it belongs to another run. */
+ * it belongs to a different run. */
 static int resume(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_journal j;
@@ -707,7 +707,7 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
     return rc;
 }
 
-/* Fill gaps again, and make the family nested; once. */
+/* Fill gaps again, and make the family nested; called once. */
 static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     int rc = t->options->refine > 0 ? fill_family(t, f, err) : FM_OK;
@@ -1335,11 +1335,11 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
     return rc;
 }
 
-/* Where the masks end: at `until`, or where all experts are as narrow as the actions allow; and how
- * far beyond the end --budget may be (lib/masks/choose.h).  With one width for the model the first
- * action that removes `until` is the end.  Other granularities can end one step of a group after
- * `until`; the mask before is at most a step of the budget and one of a group before the end.
- * The logits of `learned` can skip actions. */
+/* The budget at which the masks end: `until`, or the one at which all experts are as narrow as the
+ * actions allow; and how far beyond the end --budget may be (lib/masks/choose.h).  With one width
+ * for the model the first action that removes `until` is the end.  Other granularities can end one
+ * step of a group after `until`; the mask before is at most a step of the budget and one of a group
+ * before the end.  The logits of `learned` can skip actions. */
 static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
                           struct fm_train_options *o, struct fm_err *err)
 {

@@ -19,7 +19,7 @@ struct fm_tune {
     struct fm_task *task; /* borrowed, as options and family */
     const struct fm_recover_options *options;
     const struct fm_masks *masks;
-    int mask;        /* the one to recover */
+    int mask;        /* index of the mask to recover */
     int batch;       /* sequences in a step */
     uint64_t memory; /* bytes for moments and gradients of all layers */
     /* State. */

@@ -20,8 +20,8 @@
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
 
-/* A step up must gain more than the step down costs that it is exchanged for; and at most this part
- * of the experts is exchanged at once, because the cost of steps is valid only near the current
+/* A step up must gain more than the step down costs for which it is exchanged.  At most 1 / PART of
+ * the experts are exchanged at once, because the cost of steps is valid only near the current
  * mask. */
 #define MARGIN 1
 #define PART 4

@@ -17,7 +17,7 @@
 #include "lib/masks/stepcost.h"
 
 struct fm_walk {
-    struct fm_task *task; /* borrowed, as all that follows */
+    struct fm_task *task; /* borrowed, like all fields below */
     const struct fm_actions *actions;
     const struct fm_decimal *step, *until;
     int sequences; /* sequences per sweep */

@@ -6,7 +6,7 @@
  * (masks as text), pageresults (measurements), pagetext (HTML and its escaping), and page.html,
  * page.css, page.js, charts.js and maps.js, which are compiled into the tools.
  *
- * The same bundle and figures give the same bytes, whatever their directories.
+ * The same bundle and figures give the same bytes, wherever the files are.
  */
 #ifndef FM_PAGE_H
 #define FM_PAGE_H
@@ -42,7 +42,7 @@ struct fm_page {
  */
 int fm_page_make(struct fm_page *page, const char *path, const struct fm_page_options *options,
                  struct fm_err *err);
-/* Write it to a file, completely or not at all; "-" is standard output. */
+/* Write the page to a file, completely or not at all; "-" is standard output. */
 int fm_page_write(const struct fm_page *page, const char *path, bool force, struct fm_err *err);
 void fm_page_release(struct fm_page *page);
 

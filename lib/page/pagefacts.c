@@ -69,7 +69,7 @@ static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t contex
     }
 }
 
-/* The loss of the checkpoint itself.  A member with a merged adapter has another loss. */
+/* The loss of the checkpoint itself.  A member with a merged adapter has a different loss. */
 static void add_original(cJSON *data, const struct fm_pagefacts *f)
 {
     double ce;

@@ -1,7 +1,7 @@
 /*
  * Figures from files.  The files are untrusted: every number is checked against its possible range,
- * and a budget must remove a whole number of channels of this family, which figures of a model of
- * another shape almost never do.  Strings are copied unchanged, because pagetext.h escapes every
+ * and a budget must remove a whole number of channels of this family, which figures of a model of a
+ * different shape almost never do.  Strings are copied unchanged, because pagetext.h escapes every
  * string of the page.
  */
 #include "lib/page/pageresults.h"
@@ -109,8 +109,8 @@ static int half_of(const struct reading *r, const cJSON *o, const char *key, dou
                : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is not an interval", key);
 }
 
-/* Append to a point, after its agreement, the half widths of the two intervals; -1 marks a missing
- * one.  If both are missing, nothing is appended. */
+/* Append to a point, after its agreement, null and half the widths of the intervals of ce and kl;
+ * -1 if kl has no interval.  Nothing is appended if ce has none. */
 static int add_halves(const struct reading *r, cJSON *point, const cJSON *quality)
 {
     double ce, kl;
@@ -125,8 +125,8 @@ static int add_halves(const struct reading *r, cJSON *point, const cJSON *qualit
     return FM_OK;
 }
 
-/* Add one measured quality as a point; its budget is inside it or a sibling.  A null or a loss that
- * is not finite adds nothing. */
+/* Add one measured quality as a point; its budget is in `quality` or in `beside`.  A null or a loss
+ * that is not finite adds nothing. */
 static int add_point(const struct reading *r, const char *name, const char *role,
                      const cJSON *quality, const cJSON *beside)
 {

@@ -17,13 +17,14 @@
  * number of predicted tokens third if it names a "convention". full is the loss of the full model
  * if that is not a point.  A series has a name, a role ("family", "control", "baseline", "before",
  * "after"), seconds and peak_bytes of its calibration if known, and points [budget, bytes,
- * cross-entropy, divergence, agreement].  The last two are null if only losses were measured, and
- * are followed by half the 95 % intervals of cross-entropy and divergence if the file has these.  A
- * directory's series is named after its layout, and its bytes are those of the form.
+ * cross-entropy, divergence, agreement].  The last two are null if only losses were measured.  If
+ * the file has a 95 % interval of the cross-entropy, three values follow: null, and half the widths
+ * of the intervals of cross-entropy and divergence (-1 if the divergence has none).  A directory's
+ * series is named after its layout, and its bytes are those of the form.
  *
  * Accepted: reports of fm-bench quality and baselines, fm-train and fm-recover.  FM_ECONFIG for a
- * report of another tool, and for figures of a family of another shape; FM_EFORMAT for a malformed
- * file.
+ * report of any other tool, and for figures of a family of a different shape; FM_EFORMAT for a
+ * malformed file.
  */
 int fm_pageresults_add(cJSON *array, const char *path, const struct fm_pagefacts *facts,
                        struct fm_err *err);
