@@ -126,7 +126,7 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
     return FM_OK;
 }
 
-/* Run all of them in turn, so that a slow minute of the machine affects all of them. */
+/* Time each of them once, in turn, so that a slow minute of the machine affects all alike. */
 static int time_round(struct fm_bench_io *r, const struct place *p,
                       const struct fm_run_options *run, struct fm_err *err)
 {

@@ -26,7 +26,7 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind)
     return kind < FM_BENCH_KINDS ? name[kind] : NULL;
 }
 
-/* What is measured: the stream, and the model in the channel order of its masks. */
+/* The subject of the measurement: the stream, and the model in the channel order of its masks. */
 struct subject {
     struct fm_bundle bundle;
     struct fm_hfdir dir; /* the checkpoint's model, if the masks are from a stage stream */

@@ -53,7 +53,7 @@ struct fm_bench_text {
  * Open the tokens that run->inputs gives for a model: its evaluation tokens or text, else the last
  * sequences of its calibration data (fm_quality_open); or the tokens of how->kl_base.  Close in any
  * case.  FM_EUSAGE if run->inputs.seq_len leaves nothing to predict, or if the model has fewer
- * positions than the windows of how->kl_base; FM_ECONFIG if that file is of another vocabulary.
+ * positions than the windows of how->kl_base; FM_ECONFIG if that file has a different vocabulary.
  */
 int fm_bench_text_open(struct fm_bench_text *text, const struct fm_bench_how *how,
                        const struct fm_run_options *run, const struct fm_config *config,

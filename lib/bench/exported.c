@@ -77,7 +77,7 @@ static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, 
     return FM_OK;
 }
 
-/* Read what fm-export.json says about it. */
+/* Read what fm-export.json says about the export. */
 static int read_claim(struct fm_record *r, const char *directory, struct fm_err *err)
 {
     cJSON *json = NULL;
@@ -270,7 +270,7 @@ static int open_subject(struct subject *s, struct fm_record *r, const struct fm_
     return fm_bench_text_open(&s->text, how, &own, fm_model_config(s->model), err);
 }
 
-/* The tables of operations of both models. */
+/* Find the tables of operations of both models. */
 static int find_ops(const struct fm_ops **ops, const struct fm_ops **original,
                     const struct subject *s, const struct fm_run_options *run, struct fm_err *err)
 {

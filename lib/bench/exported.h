@@ -1,7 +1,8 @@
 /*
  * The quality of an exported directory of any layout, read by the engine like any checkpoint.  If
- * the original is available, its loss, the divergence from it, and how often the most probable
- * token is the same. lib/export/record.h says what is measured, and writes it into the directory.
+ * the original is available, this includes its loss, the divergence from it, and how often the most
+ * probable tokens agree. lib/export/record.h says what is measured, and writes it into the
+ * directory.
  */
 #ifndef FM_EXPORTED_H
 #define FM_EXPORTED_H
@@ -21,9 +22,9 @@ bool fm_bench_is_export(const char *path);
  * is opened but nothing is measured.  how->kl_base replaces the original: FM_EUSAGE if both are
  * given. how->kl_base_out is written from the original: FM_EUSAGE without one.  For a layout that
  * contains all members, measure those nearest to `budgets`, as fm_bench_quality does, and the
- * default member; FM_EUSAGE if budgets are given for another layout.  FM_ECONFIG if the original
- * has another vocabulary, because then the losses are not comparable.  Release the result in any
- * case.
+ * default member; FM_EUSAGE if budgets are given for any other layout.  FM_ECONFIG if the original
+ * has a different vocabulary, because then the losses are not comparable.  Release the result in
+ * any case.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
                       const struct fm_bench_how *how, struct fm_estimate *estimate,

@@ -199,7 +199,7 @@ static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
     return FM_OK;
 }
 
-/* The machine's limits, and which kernels run. */
+/* Measure the machine's limits, and find which kernels run. */
 static void survey(struct fm_kernelbench *b, struct fm_kernelcase *c,
                    const struct fm_kernelbench_options *o)
 {

@@ -36,9 +36,9 @@ struct fm_kernelbench {
     char dnnl[64], cpu[96];         /* version, name of the processor */
     double bandwidth, peak;         /* bytes/s read, FLOP/s of oneDNN's product, all threads */
     char torch[64];                 /* PyTorch's version; "" if it has no rows */
-    char torch_missing[1024];       /* why rows of it are missing; "" if none are */
-    char gpu[256];                  /* its name; "" if it has no rows */
-    double gpu_bandwidth, gpu_peak; /* the same of the GPU; the product is cuBLAS's */
+    char torch_missing[1024];       /* why rows of PyTorch are missing; "" if none are */
+    char gpu[256];                  /* name of the GPU; "" if it has no rows */
+    double gpu_bandwidth, gpu_peak; /* bandwidth and peak of the GPU; the product is cuBLAS's */
     uint64_t bytes;                 /* size of the weights */
     int rows;
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */

@@ -4,9 +4,9 @@
  * engine there is formats/runtime/torch_loops.py, which processes a whole checkpoint.  Private to
  * lib/bench.
  *
- * It receives the layer's numbers over a socket and keeps a copy of them, which doubles the memory
- * for the weights. fm_pytorch_why gives the reason of the first failure in one sentence; no request
- * follows it.
+ * The process receives the layer's numbers over a socket and keeps a copy of them, which doubles
+ * the memory for the weights. fm_pytorch_why gives the reason for the first failure in one
+ * sentence; no request follows it.
  */
 #ifndef FM_PYTORCH_H
 #define FM_PYTORCH_H
@@ -38,10 +38,10 @@ const char *fm_pytorch_version(const struct fm_pytorch *p);
 double fm_pytorch_loop(struct fm_kernelcase *c, int tokens);
 double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
 
-/* The reason of its first failure, or "". */
+/* The reason for the first failure, or "". */
 const char *fm_pytorch_why(const struct fm_pytorch *p);
 
-/* What an autograd loop over transformers' model of a checkpoint does. */
+/* The speed of an autograd loop over transformers' model of a checkpoint. */
 struct fm_pytorch_row {
     const char *what, *precision; /* "rank" or "train"; "bf16" or "f32" */
     char experts[32];             /* transformers' name of its fastest expert implementation */

@@ -278,8 +278,8 @@ static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- use ---- */
 
-/* Why one width for several experts is bad for the family, and which layout keeps the learned
- * widths. */
+/* Explain why one width for several experts is bad for the family, and which layout keeps the
+ * learned widths. */
 static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
 {
     const struct fm_layout *layout = p->options.layout;
@@ -294,7 +294,7 @@ static void say_unequal(struct fm_text *t, const struct fm_exportplan *p)
         fm_text_printf(t, "This directory keeps the learned widths, as recommended.\n");
 }
 
-/* Why not to serve a directory with stock names if the output head has a bias. */
+/* Explain why not to serve a directory with stock names if the output head has a bias. */
 static void say_headless(struct fm_text *t)
 {
     fm_text_printf(

@@ -19,7 +19,7 @@
 #include "lib/masks/choose.h"
 #include "lib/stage/stage.h"
 
-/* ---- which member ---- */
+/* ---- choice of the member ---- */
 
 static int choose_budget(const struct fm_exportplan *p, const struct fm_run_options *run,
                          int *index, struct fm_err *err)
@@ -98,7 +98,7 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
     return choose_budget(p, run, index, err);
 }
 
-/* ---- what it will be ---- */
+/* ---- the plan ---- */
 
 /* Set the cost of rounding up (nothing if every expert is stored at full width) and what a load
  * cap saves. */
@@ -156,7 +156,7 @@ static int plan(struct fm_exportplan *p, const struct fm_run_options *run,
     return check_space(r, run->outputs.path, err);
 }
 
-/* ---- whether it is there ---- */
+/* ---- is it up to date? ---- */
 
 /* Compare the part of a card that the owner may not edit. */
 static bool same_card(const char *card, const char *want)
@@ -203,7 +203,7 @@ static int compare_texts(bool *same, const struct fm_exportplan *p, const char *
     return rc;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole export ---- */
 
 /* If `same` is not NULL, set it to whether the directory has these texts, and print nothing. */
 static int export(const struct fm_run_options *run, const struct fm_export_options *options,

@@ -36,7 +36,7 @@
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),
  * "index", "removed", "budget", "weights" (--weights, of codes), "base_model" and "load_cap": [R,
  * R2] (where they were given), "allow_code", "keep_extra" and "drop_experts": true and
- * "keep_config": [keys] (where there are), "substitute": "zero" or "mean" with "drop_experts",
+ * "keep_config": [keys] (where there are any), "substitute": "zero" or "mean" with "drop_experts",
  * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
  * ..], "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's ranking,
  * "files": every other file of the directory with its size and digest (filetable.h)}.  No paths, no
@@ -53,7 +53,7 @@
 #include "lib/family/extra.h"
 #include "lib/run/run.h"
 
-/* What fm_export did or, with --dry-run, would do. */
+/* Report of fm_export; with --dry-run, of what it would write. */
 struct fm_export_report {
     const struct fm_layout *layout;
     int index;                              /* index of the budget in the family */
@@ -64,13 +64,13 @@ struct fm_export_report {
                                                out */
     uint64_t channels_layout, bytes_layout; /* kept beyond the mask, because the layout has one
                                                width for many experts */
-    uint64_t channels_pad, bytes_pad;       /* the same, because of pad_multiple */
+    uint64_t channels_pad, bytes_pad;       /* kept beyond the mask, because of pad_multiple */
     int members;                            /* for layouts that hold the family: number of its
                                                budgets in the export */
-    uint64_t channels_freed, bytes_freed;   /* for these: channels of the model that none of these
-                                               budgets keeps */
+    uint64_t channels_freed, bytes_freed; /* for layouts that hold the family: channels of the model
+                                             that none of its budgets in the export keeps */
     bool removes_nothing;   /* every channel is in the files, although the mask removes some */
-    uint64_t bytes_source;  /* of the checkpoint's weight files */
+    uint64_t bytes_source;  /* bytes of the checkpoint's weight files */
     bool larger;            /* the export's weight files are more than 2 % larger */
     double break_even;      /* budget from which weight files are smaller than the checkpoint's;
                                more than 1: none */
@@ -78,7 +78,7 @@ struct fm_export_report {
     uint64_t bytes_out;     /* all files, or the stream */
     uint64_t bytes_memory;  /* the plan, and buffers at the peak */
     uint64_t bytes_free;    /* on the output's file system; 0: standard output */
-    char storage[FM_STORAGE_NAMES]; /* storages of a bundle of codes, "fp8"; "": plain numbers */
+    char storage[FM_STORAGE_NAMES]; /* storages of a bundle of codes, "fp8"; "": unquantised */
     bool codes;                     /* the export holds these codes, not their values */
     struct fm_extra extra;          /* tensors outside the decoder layers that the bundle has */
     int files;

@@ -5,8 +5,8 @@
  * files, is written last: the digests of a stream are computed as it is written.  A directory's
  * pieces are written in the order of the bundle, so that it is read from beginning to end, and a
  * digest takes the bytes in the order of the file: it is computed from one read of what was just
- * written, mostly in the page cache.  So it is also the digest of what the file has, not of what it
- * was to have.
+ * written, mostly in the page cache.  It is therefore a digest of the bytes in the file, not of
+ * those that were meant to be written.
  */
 #include "lib/export/exportwriter.h"
 

@@ -308,7 +308,7 @@ static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
     return NULL;
 }
 
-/* Read all bytes of such a tensor. */
+/* Read all bytes of a tensor that belongs to no channel. */
 static int read_whole(const struct fm_exportplan *p, const struct fm_opened_tensor *t, void *dst,
                       struct fm_err *err)
 {
@@ -401,8 +401,8 @@ static struct items items_of(const struct fm_exportplan *p, const struct fm_plan
                           packed->group};
 }
 
-/* Write the same channels of a part of the block's expert in the form of the block: codes,
- * scales, or numbers. */
+/* Write channels [first, first + count) of a part of the block's expert in the form of the block:
+ * codes, scales, or numbers. */
 static int read_channels(const struct fm_exportplan *p, const struct fm_planned_block *b,
                          enum fm_weight_part of, uint64_t first, uint64_t count, void *dst,
                          struct fm_err *err)
@@ -458,7 +458,7 @@ static int fill_columns(const struct fm_exportplan *p, const struct fm_planned_b
 static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                        struct fm_err *err);
 
-/* Bytes [from, from + size) of a block. */
+/* Write bytes [from, from + size) of a block. */
 static int fill_block(const struct fm_exportplan *p, const struct fm_planned_block *b,
                       uint64_t from, uint64_t size, char *dst, struct fm_err *err)
 {
@@ -550,7 +550,7 @@ static int read_decoded(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* All bytes of a tensor of the bundle, or of its decoded values. */
+/* Read all bytes of a tensor of the bundle, or of its decoded values. */
 static int read_own(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,
                     size_t size, struct fm_err *err)
 {
@@ -634,7 +634,7 @@ static int read_matrix(struct fm_quantise_matrix *w, struct fm_quantise_matrix *
     return FM_OK;
 }
 
-/* Codes, scales or the factor of the matrix of a block. */
+/* Write codes, scales or the factor of the matrix of a block. */
 static int round_matrix(char *dst, const struct fm_exportplan *p, const struct fm_planned_block *b,
                         enum fm_fill fill, const struct fm_quantise_matrix *w,
                         const struct fm_quantise_matrix *all, struct fm_err *err)
@@ -660,7 +660,7 @@ static int round_matrix(char *dst, const struct fm_exportplan *p, const struct f
                    p->from->bundle.file.path, p->from->config.moe[b->m], b->e, q->name);
 }
 
-/* The part of the tensor that belongs to one expert. */
+/* Write the part of the tensor that belongs to one expert. */
 static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
                         char *dst, struct fm_err *err)
 {
@@ -674,8 +674,8 @@ static int fill_rounded(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* A block of codes or scales in the form of a bundle of codes: interleaved rows of gate and up,
- * or for each row of down a group's columns. */
+/* Write a block of codes or scales in the form of a bundle of codes: interleaved rows of gate and
+ * up, or for each row of down a group's columns. */
 static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_block *b, char *dst,
                        struct fm_err *err)
 {
@@ -703,7 +703,7 @@ static int fill_planes(const struct fm_exportplan *p, const struct fm_planned_bl
     return rc;
 }
 
-/* The part of one expert's matrices that belongs to no channel. */
+/* Write the part of one expert's matrices that belongs to no channel. */
 static int fill_apart(const struct fm_exportplan *p, const struct fm_planned_tensor *t, int e,
                       char *dst, size_t size, struct fm_err *err)
 {
@@ -737,7 +737,7 @@ static int fill_experts(const struct fm_exportplan *p, const struct fm_planned_t
     return rc;
 }
 
-/* The mean output of a removed expert, rounded to the type of the weights; or 0. */
+/* Write the mean output of a removed expert, rounded to the type of the weights; or 0. */
 static int fill_constant(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                          uint64_t from, uint64_t size, void *dst, struct fm_err *err)
 {

@@ -52,8 +52,8 @@ struct fm_fill_held {
         bool full;
         int m, e;
     } part[FM_PACKED_PARTS_MAX];
-    struct fm_fill_held *before; /* the outer one of this thread, if this task runs while the thread
-                                    waits inside another */
+    struct fm_fill_held *before; /* the outer struct of this thread, if this task runs while the
+                                    thread waits inside another */
 };
 /* True if the tensor shares bytes of the bundle with others. */
 bool fm_fill_shares(const struct fm_exportplan *p, const struct fm_planned_tensor *t);
@@ -72,7 +72,7 @@ int64_t fm_fill_expert(const struct fm_exportplan *p, const struct fm_planned_te
                        uint64_t at);
 
 /* Bytes of a tensor that one task fills: enough to amortise a system call and a seek, and few
- * enough for the L2 cache. */
+ * enough that each thread needs little memory. */
 #define FM_FILL_PIECE ((uint64_t)4 << 20)
 
 #endif

@@ -14,7 +14,7 @@
 /*
  * Append the value of `key` in `card` to text (capacity bytes, a string) as front matter: "key:
  * word\n" or "key:\n- word\n- word\n".  Returns false and leaves the text unchanged if the card has
- * no such key, its value has another form, or it does not fit.
+ * no such key, its value has a different form, or it does not fit.
  */
 bool fm_frontmatter_repeat(char *text, size_t capacity, const char *card, const char *key);
 

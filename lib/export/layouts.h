@@ -35,7 +35,7 @@ struct fm_layout {
     const char *listed;              /* the name of that form in lists */
     const struct fm_layout *dropped; /* the form for --drop-experts, or NULL */
 
-    /* ---- which widths ---- */
+    /* ---- widths ---- */
 
     bool all_members;   /* it holds all members, or those that --load-cap keeps: --budget selects
                            the default one, and --fit does not apply */
@@ -53,7 +53,7 @@ struct fm_layout {
     void (*level)(struct fm_exportplan *p);
     const char *leveled; /* the reason: "one width per layer" */
 
-    /* ---- which tensors, in which files ---- */
+    /* ---- tensors and files ---- */
 
     enum fm_naming names;
     /* Plan the tensors of the experts of the m-th layer of experts. */
@@ -64,7 +64,7 @@ struct fm_layout {
     /* Put all tensors into files. */
     int (*files)(struct fm_exportplan *p, struct fm_err *err);
 
-    /* ---- what the texts say ---- */
+    /* ---- texts ---- */
 
     bool code; /* it includes modeling_fm.py, so loading requires trust */
     /* Edit the checkpoint's config.json; NULL: leave it unchanged. */

@@ -40,7 +40,7 @@ struct fm_list_form {
 
 /* A uniform export whose experts are rounded to a format of fm_quantisers. */
 struct fm_list_format {
-    uint64_t tensors;    /* as above; 0: not possible for the model */
+    uint64_t tensors;    /* bytes of all tensors; 0: not possible for the model */
     uint32_t width;      /* of every expert */
     uint64_t tp_degrees; /* of tensor parallelism: lib/export/runtimes.h */
 };
@@ -48,21 +48,21 @@ struct fm_list_format {
 struct fm_list_row {
     int index;
     double budget;    /* fraction of routed-expert channels removed */
-    uint64_t removed; /* the same as a number of channels */
+    uint64_t removed; /* number of routed-expert channels removed */
     char method[32];  /* the method that chose the mask */
     uint32_t width_min, width_max;
     double width_mean;
     uint64_t bytes; /* weights of a ragged or native export */
     uint64_t params, params_active;
-    bool known;        /* the fields of quality are set, */
+    bool known;        /* the fields of quality are set */
     bool interpolated; /* interpolated between the nearest rows that were measured */
     double ce, kl, agree;
     double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, in the order of the list's
                                   kinds */
-    int worst;                 /* the kind with the largest loss relative to the first row, */
-    double lost;               /* and that increase; -1: no kinds, or no figures in one of the
-                                  rows */
-    bool recovered;            /* measured on the recovered weights */
+    int worst;                 /* the kind whose loss grows most, relative to the first row */
+    double lost; /* relative increase of that kind's loss; -1: no kinds, or no figures in one of the
+                    rows */
+    bool recovered;                                  /* measured on the recovered weights */
     struct fm_list_form form[FM_LIST_FORMS_MAX];     /* in the order of list's `kind` */
     struct fm_list_format format[FM_QUANTISERS_MAX]; /* in the order of fm_quantisers; only for a
                                                         bundle */
@@ -76,9 +76,8 @@ struct fm_list {
     int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
     uint64_t params;
     struct fm_extra extra;          /* tensors outside the decoder layers */
-    char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint's weights; "": plain
-                                       numbers */
-    uint64_t bytes_stored;          /* of all shards of the checkpoint */
+    char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */
+    uint64_t bytes_stored;          /* bytes of all shards of the checkpoint */
     uint64_t bytes_plain;           /* of the same parameters in the bundle's dtype */
     char granularity[16];  /* of fm-train: "expert", "layer", "model"; "" if not recorded */
     double adapter_budget; /* budget at which the adapter was trained, -1: no adapter */
@@ -97,8 +96,8 @@ struct fm_list {
 /* Fill *list from a bundle or stage stream, "-" for standard input; with `forms` also the sizes
  * in every form, which plans every export.  Release in any case. */
 int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err);
-/* The same for o->bundle, which is open; the other fields of *o are filled here if there are
- * members. */
+/* As fm_list_read, for o->bundle, which is open; the other fields of *o are filled here if there
+ * are members. */
 int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct fm_err *err);
 void fm_list_release(struct fm_list *list);
 

@@ -30,7 +30,7 @@ struct fm_opened {
     struct fm_config config;
     enum fm_dtype dtype;            /* of expert weights */
     struct fm_packed_layers packed; /* the tensors of each layer in the bundle */
-    char stored[FM_STORAGE_NAMES];  /* names of the storages of codes; "" for plain numbers */
+    char stored[FM_STORAGE_NAMES];  /* names of the storages of codes; "": unquantised */
     struct fm_budgets budgets;      /* the members */
     char license[512]; /* of the checkpoint's own card, as lines of front matter; "" if it has
                           none */
@@ -51,7 +51,7 @@ enum fm_opened_needs {
 /* Open a bundle or, if no weights are needed, the beginning of one; "-" is standard input.
  * FM_EFORMAT if it is broken.  Release in any case. */
 int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct fm_err *err);
-/* The same if o->bundle is already open, and all other fields are zero. */
+/* As fm_opened_open, if o->bundle is already open, and all other fields are zero. */
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err);
 void fm_opened_release(struct fm_opened *o); /* zeroed struct is fine */
 

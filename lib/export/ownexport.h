@@ -19,8 +19,9 @@ struct fm_ownexport {
 int fm_ownexport_open(struct fm_ownexport *r, const char *path, struct fm_err *err);
 void fm_ownexport_close(struct fm_ownexport *r); /* zeroed struct is fine */
 
-/* What prevents an export into `path`, before any work: an existing directory without `force`,
- * or with `force` files that do not belong to an export.  FM_ECREATE, FM_ENOMEM, FM_EIO. */
+/* Check, before any work, whether an export into `path` is possible.  FM_ECREATE for an existing
+ * directory without `force`, or with `force` if it has files that do not belong to an export;
+ * FM_ENOMEM, FM_EIO. */
 int fm_ownexport_check(const char *path, bool force, struct fm_err *err);
 
 #endif

@@ -93,7 +93,7 @@ bool fm_exportplan_keeps(const struct fm_export_options *o, double budget)
 
 /* ---- for these options ---- */
 
-/* First and last of the members inside a load cap. */
+/* Set the first and the last of the members inside a load cap. */
 static int keep_members(struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_export_options *o = &p->options;
@@ -540,8 +540,8 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, e
     return fm_exportplan_add_tensor(p, &t, err);
 }
 
-/* The same for codes: a tensor for each plane.  If the other tensors have no codes, scales and
- * factors are omitted. */
+/* Add one part of every expert as codes: a tensor for each plane.  If the other tensors have no
+ * codes, scales and factors are omitted. */
 static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
 {
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
@@ -635,7 +635,7 @@ static int add_stock(struct fm_exportplan *p, int m, const struct fm_weight *w, 
     return rc;
 }
 
-/* The same for codes: a tensor for each plane that has channels. */
+/* As add_stock, for codes: a tensor for each plane that has channels. */
 static int add_codes(struct fm_exportplan *p, int m, const struct fm_weight *w, int first, int n,
                      struct fm_err *err)
 {

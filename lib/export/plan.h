@@ -11,8 +11,8 @@
  *     ...
  *     fm_exportplan_release(&p);
  *
- * One plan is for one set of options.  Another member changes its widths and texts; tensors and
- * weight files are reused as long as they hold the same number of channels.
+ * A plan is for one set of options.  Planning a different member changes its widths and texts;
+ * tensors and weight files are reused as long as they hold the same number of channels.
  */
 #ifndef FM_EXPORTPLAN_H
 #define FM_EXPORTPLAN_H
@@ -35,11 +35,11 @@ enum fm_fill {
     FM_FILL_DECODED, /* the values of a tensor of codes, rounded once */
     FM_FILL_EXPERTS, /* blocks, one after another */
     FM_FILL_CODES,   /* an expert's matrices in a rounded format, one after another: the codes */
-    FM_FILL_SCALES,  /* the same: the scales; or, if codes are kept, the scales that belong to no
-                        channel */
-    FM_FILL_FACTOR,  /* the same: the factors of scales */
-    FM_FILL_SHAPE,   /* two numbers, rows and columns of an expert's matrix */
-    FM_FILL_NUMBER,  /* one number */
+    FM_FILL_SCALES, /* the scales of such matrices; or, if codes are kept, the scales that belong to
+                       no channel */
+    FM_FILL_FACTOR, /* the factors of the scales of such matrices */
+    FM_FILL_SHAPE,  /* two numbers, rows and columns of an expert's matrix */
+    FM_FILL_NUMBER, /* one number */
     FM_FILL_CONSTANT /* the output of a removed expert, H numbers */
 };
 
@@ -55,7 +55,7 @@ struct fm_planned_block {
     uint64_t at;   /* in bytes of that tensor */
     int m, e;      /* index of the layer in config.moe; expert */
     enum fm_weight_part part;
-    int plane; /* of the codes; -1: plain numbers */
+    int plane; /* plane of the codes; -1: unquantised */
 };
 
 struct fm_planned_tensor {
@@ -64,16 +64,16 @@ struct fm_planned_tensor {
     int m;                                 /* index of the layer in config.moe; -1: none */
     const struct fm_opened_tensor *from;   /* for COPY, WIDENED, DECODED */
     const struct fm_opened_tensor *scale;  /* for DECODED, WIDENED: of codes, else NULL */
-    const struct fm_opened_tensor *factor; /* the same, if there is one */
+    const struct fm_opened_tensor *factor; /* for DECODED, WIDENED: factor of the scales, or NULL */
     int64_t rows, columns;                 /* for SHAPE */
     float number;                          /* for NUMBER */
     enum fm_weight_part part;              /* for CODES, SCALES, FACTOR: the matrix */
-    int e, experts;       /* for these: the first expert, and the number of experts */
-    int wider;            /* for WIDENED: the dimension that grows */
-    uint64_t by;          /* and by how much */
-    size_t again;         /* bytes of the last scale, which the padding repeats; 0: it repeats
-                             `blank` */
-    int blank;            /* the byte of the padding */
+    int e, experts; /* for CODES, SCALES, FACTOR: the first expert, and the number of experts */
+    int wider;      /* for WIDENED: the dimension that grows */
+    uint64_t by;    /* for WIDENED: by how much that dimension grows */
+    size_t again;   /* bytes of the last scale, which the padding repeats; 0: it repeats
+                       `blank` */
+    int blank;      /* the byte of the padding */
     size_t block, blocks; /* for EXPERTS: the first block, and their number */
     size_t file;
 };
@@ -102,7 +102,7 @@ struct fm_planned_widths {
 /* What an export left out or kept of the author's files (lib/export/trust.h). */
 enum fm_code_fate {
     FM_CODE_LEFT,   /* left out: code, or a key that makes a program load code or another model */
-    FM_CODE_KEPT,   /* the same, kept because of options.allow_code */
+    FM_CODE_KEPT,   /* code or such a key, kept because of options.allow_code */
     FM_CODE_UNKNOWN /* a key of config.json that neither family nor layout defines, left out */
 };
 
@@ -131,7 +131,7 @@ struct fm_exportplan {
     size_t blocks, block_room;
     struct fm_planned_file *file; /* weight files and their index, then texts */
     size_t files, file_room;
-    size_t weight_files;   /* number of these made for `planned_for`; 0: not planned yet */
+    size_t weight_files;   /* number of weight files made for `planned_for`; 0: not planned yet */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
     bool codes;                     /* experts keep the codes and scales of the bundle */
@@ -149,8 +149,8 @@ struct fm_exportplan {
 /* FM_EUSAGE for options that exclude each other. */
 int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *err);
 
-/* The same for an opened family: FM_EUSAGE, FM_ECONFIG if the layout does not support keep_extra,
- * or requires it. */
+/* As fm_exportplan_check, for an opened family: FM_EUSAGE, FM_ECONFIG if the layout does not
+ * support keep_extra, or requires it. */
 int fm_exportplan_check_parts(const struct fm_export_options *options, const struct fm_opened *from,
                               struct fm_err *err);
 

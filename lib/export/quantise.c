@@ -170,7 +170,7 @@ enum fm_dtype fm_quantiser_scales(const struct fm_quantiser *q, enum fm_dtype we
     return q->rule == FM_SCALE_ROUNDED ? weights : q->scales;
 }
 
-/* ---- a model that has it ---- */
+/* ---- a model in the format ---- */
 
 const char *fm_quantiser_text(const struct fm_quantiser *q, const struct fm_config *c,
                               const char **list)

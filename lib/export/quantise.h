@@ -55,8 +55,8 @@ enum fm_quantise_rule {
 struct fm_quantiser {
     const char *name;   /* the name in --weights: "w4a16:32" */
     const char *config; /* the text that fm_quantiser_text returns */
-    const char *list;   /* and its key of the list of modules */
-    const char *fused;  /* the same for experts in one tensor; NULL: not supported */
+    const char *list;   /* key of the list of modules that are not quantised */
+    const char *fused;  /* as `config`, for experts in one tensor; NULL: not supported */
     const char *fused_list;
     enum fm_quantise_rule rule;
     float top;                     /* code of the largest magnitude; MX: the exponent's offset */
@@ -97,7 +97,7 @@ struct fm_quantise_matrix {
     size_t rows, columns;
 };
 
-/* Its largest magnitude; NaN or Inf if it contains one. */
+/* The largest magnitude in a matrix; NaN or Inf if it contains one. */
 float fm_quantise_most(const struct fm_quantise_matrix *w);
 /* The factor of a matrix of that dtype with this largest magnitude; 1 for a format without factors.
  */

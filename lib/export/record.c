@@ -47,7 +47,7 @@ static bool has_index(const char *front)
            fm_card_line(front, "'model-index':");
 }
 
-/* ---- what is said ---- */
+/* ---- the texts ---- */
 
 static void say_metric(struct fm_text *t, const char *type, double value, const char *name)
 {

@@ -31,12 +31,12 @@ struct fm_record {
     char weights[16];           /* from fm-export.json: "keep", "bf16", a format; "" if not set */
     uint64_t bytes;             /* bytes of the weight files */
     int sequences, T;           /* held out */
-    struct fm_kinds kinds;      /* of that text, for each quality */
-    char digest[FM_DIGEST_HEX]; /* of their ids */
+    struct fm_kinds kinds;      /* kinds of the held-out text, for each quality */
+    char digest[FM_DIGEST_HEX]; /* digest of the ids of the held-out tokens */
     const char *precision;      /* of the computation: "f32" */
     bool whole;                 /* the layout has all members */
     bool compared;              /* the figures compare with an original */
-    bool base_file;             /* or with a base-logits file instead */
+    bool base_file;             /* the figures compare with a base-logits file */
     int members, start;         /* the measured members, in order of budget; one if the layout has
                                    one member */
     struct fm_record_member *member;

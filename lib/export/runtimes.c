@@ -17,7 +17,7 @@
 /* ---- families ---- */
 
 /* What other programs do with a family.  Defaults for a family without a row: servers find it by
- * class_name; llama.cpp has another router or was not compared; cards have no note. */
+ * class_name; llama.cpp has a different router or was not compared; cards have no note. */
 struct family {
     const struct fm_model_family *family;
     const char *architecture;            /* fm_runtimes_architecture */
@@ -57,7 +57,7 @@ const char *fm_runtimes_unequal(const struct fm_model_family *family)
 
 /* ---- attention ---- */
 
-/* What a server keeps of one sequence between two steps, in one layer. */
+/* The cache of one sequence in one layer of a server. */
 struct kept {
     uint64_t token;                   /* numbers per token, in the cache's type */
     int window;                       /* number of last tokens that are kept; 0: all */
@@ -144,8 +144,8 @@ static bool deltanet_divides(const struct fm_config *c, int d, bool copies)
     return c->deltanet->G % d == 0 && gqa_divides(c, d, copies);
 }
 
-/* How vLLM and SGLang cache it and split it over devices.  Attention without a row caches keys
- * and values, and devices take whole query heads and whole key heads. */
+/* How vLLM and SGLang cache attention and split it over devices.  Attention without a row caches
+ * keys and values, and devices take whole query heads and whole key heads. */
 struct attention {
     const struct fm_attention *block;
     struct kept (*kept)(const struct fm_config *config, int l);

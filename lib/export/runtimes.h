@@ -17,14 +17,14 @@
  *
  * llama.cpp: its converter reads only some keys of config.json, and its graphs hard-code the rest,
  * so a model with other settings would run as a different model, or not be converted.  In the
- * llama.cpp of llama-cpp-python 0.3.36: PhiMoE has another norm and another router.  Routers that
- * choose by score (block "scored"), latent attention (block "mla", whose norms of latents use
- * rms_norm_eps) and Gated DeltaNet (block "deltanet") are supported but were not compared with
- * ours.  Qwen with dense layers has no tensors for them: "Can not map tensor". norm_topk_prob is
- * true for Mixtral and Qwen3-MoE, false for Qwen2-MoE and OLMoE, whatever config.json says.
- * clip_qkv (OLMoE) and sliding_window (Mixtral) are not converted.  OLMoE's rms_norm_eps is 1e-5,
- * and its norm of keys has the width of the hidden state, so that it needs as many key heads as
- * query heads.
+ * llama.cpp of llama-cpp-python 0.3.36: PhiMoE has a different norm and a different router.
+ * Routers that choose by score (block "scored"), latent attention (block "mla", whose norms of
+ * latents use rms_norm_eps) and Gated DeltaNet (block "deltanet") are supported but were not
+ * compared with ours.  Qwen with dense layers has no tensors for them: "Can not map tensor".
+ * norm_topk_prob is true for Mixtral and Qwen3-MoE, false for Qwen2-MoE and OLMoE, whatever
+ * config.json says. clip_qkv (OLMoE) and sliding_window (Mixtral) are not converted.  OLMoE's
+ * rms_norm_eps is 1e-5, and its norm of keys has the width of the hidden state, so that it needs as
+ * many key heads as query heads.
  */
 #ifndef FM_RUNTIMES_H
 #define FM_RUNTIMES_H
@@ -84,11 +84,11 @@ const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 
 /* True if SGLang needs the suite's package fm_sglang for the export: for the experts of that
  * layout, for a bias of the head, or with our modelling file for attention with sinks, windows or
- * other query heads in some layers. */
+ * different numbers of query heads in layers. */
 bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout *layout);
 
 /* The architecture name that servers use for the family, if transformers 5 saves class_name
- * ForCausalLM and they do not know that; else NULL. */
+ * ForCausalLM and servers do not accept that; else NULL. */
 const char *fm_runtimes_architecture(const struct fm_model_family *family);
 
 /* The reason to prefer individual widths for its experts, for model cards; NULL: no particular

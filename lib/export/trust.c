@@ -254,7 +254,7 @@ int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct 
     return add_as_it_is(p, name, m, err);
 }
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
 bool fm_trust_names(const struct fm_exportplan *p, enum fm_code_fate fate, size_t *next,
                     char text[FM_CODE_NAMES_BYTES])

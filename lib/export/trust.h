@@ -1,7 +1,7 @@
 /*
  * Restricts the code that an export can run, by default to the suite's modeling_fm.py, in every
  * layout.  If a JSON file next to the weights says so, transformers, vLLM, SGLang and ModelScope
- * run the Python files of a directory or of another repository, or load another model than the
+ * run the Python files of a directory or of another repository, or load a model other than the
  * directory's, in some cases without trust_remote_code.  So an export leaves out the following,
  * unless --allow-code is given:
  *

@@ -22,7 +22,7 @@ static void level_model(struct fm_exportplan *p)
         p->widths.kept[i] = k;
 }
 
-/* The same for the experts that have channels. */
+/* Give all experts that have channels the same width. */
 static void level_kept(struct fm_exportplan *p)
 {
     size_t n = fm_opened_experts(p->from);
