@@ -193,7 +193,7 @@ static struct {
     bool list, bom, drop;
     const char *directory, *cap;
     char layouts[256]; /* names of layouts, for --layout */
-    char weights[256]; /* the same for --weights */
+    char weights[256]; /* names of weight formats, for --weights */
     int layout, mask, server, pad, weight, substitute;
     struct fm_pack_options packing;
     struct fm_export_options options;

@@ -64,7 +64,7 @@ static const char *heading_of(int group)
                                                                    : "Every tool";
 }
 
-/* Inputs: the first rows under "Model and tokens". */
+/* Add the inputs: the first rows under "Model and tokens". */
 static int add_inputs(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -114,7 +114,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
-/* How tokens become sequences, and how many of them are used. */
+/* Add the options for how tokens become sequences, and how many of them are used. */
 static int add_sequences(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -162,7 +162,7 @@ static const char *json_help(const struct fm_cli *cli)
                : "print the result as JSON";
 }
 
-/* The device and resources to compute with. */
+/* Add the device and resources to compute with. */
 static int add_machine(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -194,7 +194,7 @@ static int add_machine(struct shared *rows, struct fm_cli *cli)
     return FM_CLI_COUNT(list);
 }
 
-/* The output, and options of every tool. */
+/* Add the output, and the options of every tool. */
 static int add_others(struct shared *rows, struct fm_cli *cli)
 {
     struct fm_run_options *run = &cli->run;
@@ -291,7 +291,7 @@ static const struct fm_cli_option *find_row(const struct table *t, const char *n
     return NULL;
 }
 
-/* The most common options, in the order that the tool gives, on a screen of 80 by 24. */
+/* Print the most common options, in the order that the tool gives, on a screen of 80 by 24. */
 static void print_brief(const struct fm_cli *cli, const struct table *t)
 {
     printf("usage: %s %s\n\n%s\n\n", cli->tool, cli->synopsis, cli->about);

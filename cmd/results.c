@@ -14,7 +14,7 @@
 #include "lib/run/report.h"
 #include "lib/stage/budgets.h"
 
-/* A table of losses by kind of held-out text. */
+/* Print the head of a table of losses by kind of held-out text. */
 static void kinds_head(FILE *out, const struct fm_kinds *kinds, const char *first, int width)
 {
     if (kinds->count)

@@ -20,7 +20,7 @@
  * A bundle in parts is several files, each a tar archive, cut between members under weights/: the
  * first ends with CHECKSUMS, which has the digests of its own members, the k-th with
  * CHECKSUMS-0000k, which has those of its own.  The manifest has the digest of each of these and
- * the size of each part, so that a part of another bundle is detected.  Offsets count from the
+ * the size of each part, so that a part of a different bundle is detected.  Offsets count from the
  * beginning of the first part, as if the files were concatenated, and a concatenation of all parts
  * can be read, too.
  */
@@ -86,7 +86,8 @@ struct fm_bundle {
  * name, order, size and offset, pads are small and zero, and the end is complete.  Digests are
  * checked when a member is read; weights are not read.  "-" is standard input.  FM_EFORMAT names
  * the fault and its place.  For a bundle in parts `path` is the first part; the others are found by
- * its name, and FM_EFORMAT names a part that is missing, cut off, misnamed, or of another bundle.
+ * its name, and FM_EFORMAT names a part that is missing, cut off, misnamed, or from a different
+ * bundle.
  */
 int fm_bundle_open(struct fm_bundle *b, const char *path, struct fm_err *err);
 /*

@@ -34,7 +34,7 @@ void fm_temporary_leave(void);
  * another process removed it before the lock; it must be created again.
  */
 bool fm_temporary_own(int fd);
-/* Remove the entry from the table; the file stays.  Does nothing if slot is below 0. */
+/* Remove the entry from the table; the file is kept.  Does nothing if slot is below 0. */
 void fm_temporary_forget(int slot);
 /* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. `slot`
  * is that of a directory, which holds the descriptor that this needs. */

@@ -70,9 +70,9 @@ int fm_oms_write(char **text, const struct fm_oms *m, const char *const *ignored
 
 /*
  * The statement of a signature, after verifying it with the public key.  FM_EDIFF if it was made
- * with another key or does not match its payload; FM_EFORMAT if the text is malformed; FM_ECONFIG
- * for a kind of model signature that is not supported (another method, a certificate).  Call
- * fm_oms_release in every case.
+ * with a different key or does not match its payload; FM_EFORMAT if the text is malformed;
+ * FM_ECONFIG for a kind of model signature that is not supported (a different method, a
+ * certificate). Call fm_oms_release in every case.
  */
 int fm_oms_read(struct fm_oms *m, const char *text, size_t size, const struct fm_key *key,
                 struct fm_err *err);

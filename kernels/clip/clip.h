@@ -1,7 +1,7 @@
 /*
- * libfm_clip: the expert FFN of one mixture-of-experts layer, clipped to any member of its
- * family.  The ranked weights stay in place; a budget selects a row of widths, and a server
- * switches budgets by writing one number.
+ * libfm_clip: the expert FFN of one mixture-of-experts layer, clipped to any member of its family.
+ * The ranked weights stay in place; a budget selects a row of widths, and a server switches budgets
+ * by writing one number.
  *
  *     out[t] = round( sum over slots j, in order, of weights[t,j] * z[t,j] ),      sums in float32
  *     z[t,j] = sum over c < k of silu(gate_c . x) (up_c . x) down_c
@@ -14,18 +14,19 @@
  *
  * A slot whose id is -1 or outside [e0, e0 + E) contributes nothing: use this for expert
  * parallelism and for padded rows.  A slot of width 0 contributes only the bias of its down.  (If
- * the channels of an expert are distributed over ranks, only one rank is given the bias.)
- * Duplicate ids add.  The caller computes shared experts, the router and the sum over ranks.
+ * the channels of an expert are distributed over ranks, only one rank is given the bias.) Duplicate
+ * ids add.  The caller computes shared experts, the router and the sum over ranks.
  *
  * The bits of a row of `out` depend only on that row's hidden, ids, weights and widths: not on N,
- * on other rows, on the workspace or on the number of threads; the same call gives the same bits.
- * (On CUDA also on which experts have more than 64 rows in the whole call: their sums are computed
- * in one piece, those of others in pieces of up to 2048 channels.)  A NaN affects only its own row.
+ * on other rows, on the workspace or on the number of threads; repeating a call gives identical
+ * results. (On CUDA also on which experts have more than 64 rows in the whole call: their sums are
+ * computed in one piece, those of others in pieces of up to 2048 channels.)  A NaN affects only its
+ * own row.
  *
  * Weights are flat, so ragged and elastic exports have the same form.  Channel c of local expert e
- * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up`
- * (2 channels, H): gate, up.  cap[e] channels are resident; nothing at or past cap[e] is read, so
- * a caller may load each expert to the widest width its budgets use and free the tail.  (Hopper's
+ * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up` (2
+ * channels, H): gate, up.  cap[e] channels are resident; nothing at or past cap[e] is read, so a
+ * caller may load each expert to the widest width its budgets use and free the tail.  (Hopper's
  * copy engine may fetch up to 63 rows past a width, never past `channels`; they are not used, but
  * the memory between experts must be mapped.)
  *
@@ -35,8 +36,8 @@
  * captured in a graph; widths and budget are read when the work runs, so a replayed graph uses
  * their current values.  On the CPU a call returns when `out` is written and does not allocate.
  *
- * Threads: one layer may be called from several threads at once with different workspaces.
- * A process that forks must prepare again in the child to have threads there; calls before that run
+ * Threads: one layer may be called from several threads at once with different workspaces. A
+ * process that forks must prepare again in the child to have threads there; calls before that run
  * on the calling thread.
  *
  * Structs have no implicit padding and the same layout on every 64-bit machine (offsets are written

@@ -261,7 +261,7 @@ FM_CLONES(void, swiglu_clamped,
 {
     for (int j = 0; j < channels; j++) {
         float g = gu[2 * j], u = gu[2 * j + 1];
-        g = g > limit ? limit : g; /* NaN stays */
+        g = g > limit ? limit : g; /* NaN is kept */
         u = u > limit ? limit : u < -limit ? -limit : u;
         h[j] = g / (1 + fm_expf(-alpha * g)) * (u + 1);
     }

@@ -1,7 +1,7 @@
 /*
- * Wrappers generated from the list of operations.  A C function cannot tell through which table it
- * was called, so each scanned table needs its own set of wrappers.  There are as many sets as
- * tables in a process: the reference table, and the fast table in either precision.
+ * Wrappers generated from the list of operations.  A C function cannot determine through which
+ * table it was called, so each scanned table needs its own set of wrappers.  There are as many sets
+ * as tables in a process: the reference table, and the fast table in either precision.
  */
 #include "kernels/ops/scan.h"
 

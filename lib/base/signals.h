@@ -25,8 +25,8 @@
 
 /*
  * From now on SIGINT, SIGTERM, SIGUSR1 and SIGHUP (unless it is ignored, as by nohup(1)) ask the
- * process to stop.  A second one calls `abandon`, on another thread than the caller's, and ends the
- * process, unless one of the two is SIGUSR1, the warning of a batch system.  Call it once per
+ * process to stop.  A second one calls `abandon`, on a different thread from the caller's, and ends
+ * the process, unless one of the two is SIGUSR1, the warning of a batch system.  Call it once per
  * process, before any other thread exists.  FM_ENOMEM.
  */
 int fm_signals_install(void (*abandon)(void), struct fm_err *err);

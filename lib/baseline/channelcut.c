@@ -1,5 +1,5 @@
-/* The channels that are compared are sorted once, and those that stay are counted for each expert.
- */
+/* The channels that are compared are sorted once, and those that are kept are counted for each
+ * expert. */
 #include "lib/baseline/channelcut.h"
 
 #include <stdlib.h>
@@ -48,8 +48,8 @@ int fm_channelcut_widths(uint32_t *widths, const struct fm_ranking *r, enum fm_c
     return FM_OK;
 }
 
-/* The expert that gets the next multiple: the one with the largest remainder, among those that stay
- * and have room. */
+/* The expert that gets the next multiple: the one with the largest remainder, among kept experts
+ * that have room. */
 static int next_due(const uint32_t *width, const int64_t *due, const bool *stays, int E, uint32_t I,
                     uint32_t multiple)
 {

@@ -182,7 +182,7 @@ static void close_files(struct fm_calib_files *f)
     free(f);
 }
 
-/* Tokens per sequence: the option, or the default. */
+/* Choose the tokens per sequence: the option, or the default. */
 static int choose_T(int *T, const struct reading *r, struct fm_err *err)
 {
     const struct fm_run_options *run = r->run;
@@ -210,7 +210,7 @@ static int choose_T(int *T, const struct reading *r, struct fm_err *err)
     return FM_OK;
 }
 
-/* Whole sequences of T tokens in the file. */
+/* Count the whole sequences of T tokens in the file. */
 static int count_sequences(uint64_t *count, const struct fm_tokens *t, int T, struct fm_err *err)
 {
     bool rows = t->rows > 0;

@@ -42,7 +42,8 @@ struct talk {
 
 /* --- the process --- */
 
-/* The process group makes it possible to end the processes that the shell starts. */
+/* Run the command in its own process group, so that the processes that the shell starts can be
+ * ended. */
 static _Noreturn void exec_shell(const char *command, int in, int out)
 {
     setpgid(0, 0);

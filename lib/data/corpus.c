@@ -295,7 +295,7 @@ static int run_command(struct encoding *e, struct fm_err *err)
 
 /* --- all of it --- */
 
-/* The tokenizer.json of the bundle is that of its checkpoint. */
+/* Open the tokenizer.json of a bundle, which is that of its checkpoint. */
 static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err *err)
 {
     struct fm_bundle b;

@@ -298,8 +298,8 @@ static double slope_between(const struct fm_actions *actions, const double *lost
     return (lost[a] - lost[b]) / (double)(actions->width[b] - actions->width[a]);
 }
 
-/* Hull of the points (width, -lost), concave seen from above: from wide to narrow, the loss per
- * channel must grow.  Returns the segments of this group, widest first. */
+/* Build the hull of the points (width, -lost), concave seen from above: from wide to narrow, the
+ * loss per channel must grow.  Returns the segments of this group, widest first. */
 static int build_hull(struct segment *segment, const struct fm_actions *actions, const double *lost,
                       size_t group)
 {

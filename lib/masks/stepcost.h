@@ -15,8 +15,8 @@
  * Other texts are routed to other experts.  So the cost of an expert is weighted as if half of the
  * tokens were distributed evenly over the experts (fm_stepcost_temper).
  *
- * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at a, and
- * nothing at 0.
+ * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at index a; index
+ * 0 is unused.
  */
 #ifndef FM_STEPCOST_H
 #define FM_STEPCOST_H

@@ -76,7 +76,7 @@ static int find_constant(struct fm_model *m, int moe, int e, struct fm_err *err)
                    m->path, name, c->H);
 }
 
-/* The removed experts of a layer, from a list of their numbers; one of them stays. */
+/* Read the removed experts of a layer from a list of their numbers; one expert must remain. */
 static int read_removed(struct fm_model *m, int moe, const cJSON *list, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;
@@ -98,7 +98,7 @@ static int read_removed(struct fm_model *m, int moe, const cJSON *list, struct f
     return FM_OK;
 }
 
-/* {"3": [0, 17]}: layers and their removed experts. */
+/* Read {"3": [0, 17]}: layers and their removed experts. */
 static int read_all_removed(struct fm_model *m, const cJSON *json, struct fm_err *err)
 {
     const struct fm_config *c = &m->config;

@@ -12,7 +12,7 @@
  * products of the table in use would round them to bfloat16, they are bfloat16 in memory:
  * projections and the LM head always, the matrices of experts and MLPs and the embedding if they
  * are bfloat16 on disk.  One layer is resident at a time while the next one is prefetched; if all
- * layers fit into --memory, all stay.
+ * layers fit into --memory, all are kept.
  *
  * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
@@ -80,9 +80,9 @@ const uint32_t *fm_model_caps(const struct fm_model *model);
  * the file's order.  Only for stock checkpoints: all others are already ranked. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
-/* From now on `ops` convert the weights, to the type that its products take; weights in memory that
- * have another type are read again, and the number of layers that stay is recomputed.  Borrows ops.
- */
+/* From now on `ops` convert the weights, to the type that its products take; weights in memory of a
+ * different type are read again, and the number of layers that are kept is recomputed.  Borrows
+ * ops. */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
 /* The ops of the last fm_model_use. */
@@ -143,7 +143,7 @@ int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, cons
                      struct fm_err *err);
 
 /* Bytes of one resident layer; and bytes that the model holds after a sweep: the nonlayer, the
- * layers that stay, the slot for the others and the buffers for reading it. */
+ * layers that are kept, the slot for the others and the buffers for reading it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
 uint64_t fm_model_resident_bytes(const struct fm_model *model);
 /* Number of layers that stay in memory once they are read. */

@@ -35,8 +35,8 @@ void fm_stored_complete(struct fm_stored *s, const struct fm_config *config, fm_
 bool fm_stored_scale(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                      const struct fm_tensor *tensor);
 
-/* Whether a tensor of this name belongs to one of codes.  If so, `codes` is set to the name of that
- * one. */
+/* Whether a tensor of this name belongs to a tensor of codes.  If so, `codes` is set to the name of
+ * that tensor. */
 bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                        const char *name);
 

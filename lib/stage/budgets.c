@@ -308,7 +308,7 @@ static uint64_t expert_bytes(const struct reading *r)
     return (uint64_t)r->model->M * (uint64_t)r->model->E * (uint64_t)r->model->I * channel_bytes(r);
 }
 
-/* Parameters and bytes follow from the widths. */
+/* Check parameters and bytes, which follow from the widths. */
 static int check_sizes(struct reading *r, const struct fm_mask *mask, const struct fm_budget *s,
                        const uint32_t *widths, struct fm_err *err)
 {
@@ -333,7 +333,7 @@ static int check_sizes(struct reading *r, const struct fm_mask *mask, const stru
     return FM_OK;
 }
 
-/* The step of a mask is at most the longest possible training. */
+/* Check that the step of a mask is at most that of the longest possible training. */
 static int check_step(const struct reading *r, const struct fm_mask *mask, struct fm_err *err)
 {
     bool listed = mask->method == FM_METHOD_WALK || mask->method == FM_METHOD_SALIENCY;
@@ -488,8 +488,8 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
 }
 
-/* Bytes of all tensors: from the checksums or, before packing, from shapes and the dtypes in the
- * manifest. */
+/* Count the bytes of all tensors: from the checksums or, before packing, from shapes and the dtypes
+ * in the manifest. */
 static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_err *err)
 {
     struct fm_segments seg = {0};

@@ -108,7 +108,7 @@ static int read_number(double *value, const struct fm_stmember *m, const char *k
     return FM_OK;
 }
 
-/* Widths from the rows of gate_B. */
+/* Read the widths from the rows of gate_B. */
 static int read_widths(uint32_t *widths, const struct fm_stmember *m,
                        const struct fm_stage_model *model, struct fm_err *err)
 {
@@ -243,7 +243,8 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
     return rc;
 }
 
-/* Strategy single adapts the channels of the named mask, cross those of the full mask. */
+/* Check the widths: strategy single adapts the channels of the named mask, cross those of the full
+ * mask. */
 static int check_widths(const struct fm_adapter *a, const int16_t *moe, const struct fm_masks *f,
                         const char *strategy, int64_t index, struct fm_err *err)
 {

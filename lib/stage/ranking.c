@@ -175,7 +175,7 @@ struct layer_tensors {
     const void *scores, *order, *tokens, *means; /* means may be NULL */
 };
 
-/* H: hidden size if there are means, else 0. */
+/* Find the tensors of a layer.  H: hidden size if there are means, else 0. */
 static int find_layer(struct layer_tensors *t, const struct fm_stmember *m, int l, int E, int I,
                       int H, struct fm_err *err)
 {
@@ -223,7 +223,7 @@ static int check_means(const float *means, int H, struct fm_err *err)
     return FM_OK;
 }
 
-/* `seen` (I) is scratch. */
+/* Check that an order is a permutation; `seen` (I) is scratch. */
 static int check_permutation(const int32_t *order, int I, char *seen, struct fm_err *err)
 {
     assert(I > 0);
@@ -238,7 +238,7 @@ static int check_permutation(const int32_t *order, int I, char *seen, struct fm_
     return FM_OK;
 }
 
-/* `sums` (I) is scratch. */
+/* Check that an order follows from the scores; `sums` (I) is scratch. */
 static int check_order(const double *scores, const int32_t *order, int I, int group, double *sums,
                        struct fm_err *err)
 {

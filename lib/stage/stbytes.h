@@ -46,7 +46,7 @@ int fm_stmember_open(struct fm_stmember *s, const struct fm_bundle *b, const cha
                      const char *kind, struct fm_err *err);
 void fm_stmember_close(struct fm_stmember *s); /* zeroed struct is fine */
 
-/* The data of a tensor; NULL with FM_EFORMAT if it is missing or has another dtype or shape. */
+/* The data of a tensor; NULL with FM_EFORMAT if it is missing or has a different dtype or shape. */
 const void *fm_stmember_get(const struct fm_stmember *s, enum fm_dtype dtype, int dims,
                             const uint64_t *shape, struct fm_err *err, const char *fmt, ...)
     FM_PRINTF(6, 7);

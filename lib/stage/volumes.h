@@ -19,7 +19,7 @@ struct fm_volumes {
     uint64_t *at;                   /* (M, FM_PACKED_PARTS_MAX) absolute offset of each part */
     struct fm_safetensors rest;     /* tensors outside the experts; offsets are absolute in the
                                        bundle */
-    struct fm_safetensors extra;    /* the same for extra tensors; may be empty */
+    struct fm_safetensors extra;    /* extra tensors, with absolute offsets; may be empty */
 };
 
 /* FM_EFORMAT if a member is missing or does not match config.json and the manifest. */

@@ -60,7 +60,7 @@ struct fm_journal {
 
 /*
  * All ranks make these calls, with the same result.  *found is false, with FM_OK, if there is no
- * file, or path is NULL.  FM_ECONFIG if it belongs to another tool or to other parameters;
+ * file, or path is NULL.  FM_ECONFIG if it belongs to a different tool or different parameters;
  * FM_EFORMAT if it is not a state file.
  */
 int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path, const char *tool,

@@ -86,7 +86,7 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     return fm_exportplan_check(o, err);
 }
 
-/* A rounded export computes another function; its difference is not a fault. */
+/* A rounded export computes a different function; its difference is not a fault. */
 static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
 {
     if (j->v->options->function && j->options.means)

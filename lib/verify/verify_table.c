@@ -119,7 +119,8 @@ static void meet_other(void *self, const char *name)
 
 /* ---- the files as a model ---- */
 
-/* A form for vLLM is only checked as files, because the suite cannot read its experts. */
+/* Open the files as a model.  A form for vLLM is only checked as files, because the suite cannot
+ * read its experts. */
 static int open_model(const struct job *j, struct fm_err *err)
 {
     const struct fm_layout *form = j->claim.layout;

@@ -1,7 +1,7 @@
 /*
  * Compares the bytes of an export's tensors with the golden segment checksums of its bundle.  A
  * task checks one block of the plan, which is one expert in one tensor.  A prefix of the bundle's
- * bytes is hashed in place, segment by segment; another form is first converted back to the
+ * bytes is hashed in place, segment by segment; any other form is first converted back to the
  * bundle's order in memory, gate and up rows together.
  */
 #include "lib/verify/verify_parts.h"

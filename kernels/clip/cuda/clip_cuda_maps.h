@@ -69,9 +69,9 @@ FM_HD uint32_t fm_map_a_k(uint32_t lane)
     return lane / 16 * 8;
 }
 
-/* The same for two neighbouring 16 x 8 B fragments (registers 0,1 and 2,3): column of the product
- * and element of the sum.  Along the sum the stored row is the column; across (ldmatrix .trans) it
- * is the element. */
+/* The row address that `lane` supplies for two neighbouring 16 x 8 B fragments (registers 0,1 and
+ * 2,3), as column of the product and element of the sum.  Along the sum the stored row is the
+ * column; across (ldmatrix .trans) it is the element. */
 FM_HD uint32_t fm_map_b_along_column(uint32_t lane)
 {
     return lane / 16 * 8 + lane % 8;
