@@ -16,7 +16,7 @@ const char *fm_convention_name(enum fm_convention convention)
     return convention < FM_CONVENTIONS ? name[convention] : NULL;
 }
 
-/* Windows of which the tokens after the middle one are predicted. */
+/* Open windows of which only the tokens after the middle one are predicted. */
 static int halve_windows(struct fm_bench_text *t, const struct fm_run_options *run,
                          const struct fm_config *config, struct fm_err *err)
 {
@@ -29,7 +29,7 @@ static int halve_windows(struct fm_bench_text *t, const struct fm_run_options *r
     return fm_corpus_front(&t->detail.fronted, &t->detail.front, run, config->V, err);
 }
 
-/* The tokens of a base-logits file. */
+/* Open the tokens of a base-logits file. */
 static int open_base(struct fm_bench_text *t, const struct fm_bench_how *how,
                      const struct fm_config *config, struct fm_err *err)
 {
@@ -115,7 +115,7 @@ static int cut_pages(struct fm_bench_text *t, const struct fm_corpus_pages *p,
     return FM_OK;
 }
 
-/* Documents in windows. */
+/* Open documents, cut into windows. */
 static int open_pages(struct fm_bench_text *t, const struct fm_run_options *run,
                       const struct fm_config *config, struct fm_err *err)
 {

@@ -73,7 +73,7 @@ static void draw_mask(struct fm_kernelcase *c, int b, double share)
     c->share[b] = removed_share(c, b);
 }
 
-/* "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
+/* Parse "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
 static int parse_budgets(double *budget, int *count, const char *text, struct fm_err *err)
 {
     *count = 1;
@@ -109,7 +109,7 @@ static int alloc_tables(struct fm_kernelcase *c, struct fm_err *err)
     return FM_OK;
 }
 
-/* The mask nearest to a budget, of the family's middle layer of experts. */
+/* Copy the mask nearest to a budget, from the family's middle layer of experts. */
 static void copy_mask(struct fm_kernelcase *c, const struct fm_masks *f, int b, double budget)
 {
     int best = 0;
@@ -122,7 +122,7 @@ static void copy_mask(struct fm_kernelcase *c, const struct fm_masks *f, int b, 
     c->share[b] = removed_share(c, b);
 }
 
-/* Widths of the family, or random ones if it is NULL. */
+/* Set the widths of the family, or random ones if it is NULL. */
 static int set_masks(struct fm_kernelcase *c, const struct fm_masks *f, const char *budgets,
                      struct fm_err *err)
 {

@@ -59,7 +59,7 @@ static void run_product(void *arg, int i)
     fm_scratch_release(mark);
 }
 
-/* Both products in tasks of this number of columns. */
+/* Time both products, in tasks of `cols` columns. */
 static double time_products(struct fm_kernelcase *c, const int *rows, int cols)
 {
     struct products p = {.c = c, .rows = rows, .cols = cols};
@@ -72,7 +72,7 @@ static double time_products(struct fm_kernelcase *c, const int *rows, int cols)
     return p.refused ? 0 : seconds;
 }
 
-/* The best block width depends on the rows: the fastest of four, each tried twice. */
+/* Find the block width that is fastest for these rows: one of four, each tried twice. */
 static int find_cut(struct fm_kernelcase *c, const int *rows)
 {
     static const int widths[] = {128, 256, 512, 1024};

@@ -55,7 +55,7 @@ struct fm_pytorch {
 
 /* --- the process --- */
 
-/* The error if the process closed the socket. */
+/* Return the error for a process that closed the socket. */
 static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
 {
     if (!fm_process_wait(&p->child, GRACE, NULL))
@@ -68,7 +68,8 @@ static int fail_gone(struct fm_pytorch *p, struct fm_err *err)
                    WEXITSTATUS(status));
 }
 
-/* Its standard input is the socket; its standard output and error are discarded. */
+/* Start the process.  Its standard input is the socket; its standard output and error are
+ * discarded. */
 static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 {
     char option[] = "-c";

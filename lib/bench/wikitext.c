@@ -83,7 +83,7 @@ static char *replace_digit(const struct change *c)
     return to;
 }
 
-/* Length of the white space before `at`, not before `from`. */
+/* The end of the text [from, at) without its trailing white space. */
 static const char *trim_end(const char *from, const char *at)
 {
     while (at > from) {

@@ -37,7 +37,7 @@ struct fm_gqa_options {
                                 must agree with layer_types or its default; NULL: none */
     const char *heads_key;   /* key of the number of query heads of each layer; NULL: none */
     int window_groups; /* layers with a window have num_key_value_heads times this many key heads;
-                          0: the same number as others */
+                          0: as many as other layers */
     const char *value_key; /* key of the width of values; NULL: as wide as keys */
     const char *scale_key; /* key of a factor of values; NULL: none */
     double scale;          /* the factor if config.json has no such key; null means 1 */

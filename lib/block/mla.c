@@ -252,7 +252,7 @@ struct inner {
     float *q, *k;        /* (N, Q C): inputs of the attention operation */
     float *v, *o;        /* (N, Q D) */
     float *q_a, *q_rstd; /* (N, q_rank), (N): the queries' latent before its norm */
-    float *c, *c_rstd;   /* (N, c_rank), (N): the same for keys and values */
+    float *c, *c_rstd;   /* (N, c_rank), (N): latent of keys and values before its norm */
 };
 
 /* Divide the memory of an arena; a counting arena only adds up its size. */

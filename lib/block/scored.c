@@ -118,7 +118,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     return rc ? rc : read_weighing(&s->rule, o, keys, err);
 }
 
-/* The same pass with float32 products. */
+/* A copy of the pass whose products are float32. */
 static struct fm_pass exact(const struct fm_pass *p)
 {
     struct fm_pass same = *p;

@@ -243,7 +243,7 @@ static void say_numbers(struct fm_text *t, const struct fm_exportplan *p)
     say_quality(t, p);
 }
 
-/* A line for every budget. */
+/* Add a line for every budget. */
 static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 {
     fm_text_printf(t, "| bytes of the weight files | %" PRIu64 " |\n|---|---|\n",
@@ -451,7 +451,7 @@ static void say_runtimes(struct fm_text *t, const struct fm_exportplan *p)
 
 /* ---- provenance ---- */
 
-/* A source of calibration data, as recorded by the tool that read it. */
+/* Describe a source of calibration data, as recorded by the tool that read it. */
 static void say_source(struct fm_text *t, const char *tool, const cJSON *source)
 {
     const cJSON *format = cJSON_GetObjectItemCaseSensitive(source, "format");
@@ -523,7 +523,7 @@ static void say_command(struct fm_text *t, const struct fm_exportplan *p)
                       "suite).\n");
 }
 
-/* The author's code that was kept. */
+/* List the author's code that was kept. */
 static void say_code(struct fm_text *t, const struct fm_exportplan *p)
 {
     char names[FM_CODE_NAMES_BYTES];

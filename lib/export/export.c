@@ -80,7 +80,7 @@ static int choose_mask(const struct fm_exportplan *p, int *index, struct fm_err 
     return FM_OK;
 }
 
-/* The member selected by the options. */
+/* Choose the member by the options. */
 static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int *index,
                   struct fm_err *err)
 {

@@ -236,7 +236,7 @@ static void fill_granularity(struct fm_list *list, const struct fm_bundle *bundl
             snprintf(list->granularity, sizeof list->granularity, "%s", text);
 }
 
-/* How the checkpoint stores its weights, and the bytes of its files. */
+/* Set how the checkpoint stores its weights, and the bytes of its files. */
 static int fill_storage(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
 {
     struct fm_config config;

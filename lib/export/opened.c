@@ -18,7 +18,7 @@
 
 /* ---- origin of the model ---- */
 
-/* The license of the checkpoint's card, as lines of front matter. */
+/* Read the license of the checkpoint's card, as lines of front matter. */
 static int read_license(struct fm_opened *o, struct fm_err *err)
 {
     static const char *const keys[] = {"license", "license_name", "license_link"};

@@ -172,7 +172,7 @@ static void say_section(struct fm_text *t, const struct fm_record *r)
 
 /* ---- the files ---- */
 
-/* The front matter, which ends at `front`, with these figures instead of older ones of ours. */
+/* Write the front matter, which ends at `front`, with these figures in place of recorded ones. */
 static void edit_front(struct fm_text *t, const char *card, const char *front,
                        const struct fm_record *r, bool *kept)
 {
@@ -192,8 +192,8 @@ static void edit_front(struct fm_text *t, const char *card, const char *front,
 }
 
 /*
- * `card` with these figures instead of older ones of ours: in place of the older section, else
- * before the part on how to run the export. *kept: the owner has a model-index.
+ * Write `card` with these figures: in place of the section that was recorded earlier, else before
+ * the part on how to run the export. *kept: the owner has a model-index.
  */
 static void edit_card(struct fm_text *t, const char *card, const struct fm_record *r, bool *kept)
 {

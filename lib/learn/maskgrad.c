@@ -15,7 +15,7 @@ static size_t layer_size(const struct fm_maskgrad *g)
     return (size_t)g->E * (size_t)g->parts * (size_t)g->actions->count;
 }
 
-/* Values of one student's sums. */
+/* Number of values in one student's sums. */
 static size_t total_size(const struct fm_maskgrad *g)
 {
     return (size_t)g->M * layer_size(g);

@@ -155,7 +155,7 @@ static void average(struct fm_quality *q, const struct fm_measure *measure, int 
     *q = (struct fm_quality){sum.ce / n, sum.kl / n, (double)sum.agree / n, sum.n, recovered, {0}};
 }
 
-/* The loss of each kind; its batches are consecutive. */
+/* Average the loss of each kind; the batches of a kind are consecutive. */
 static void average_kinds(struct fm_quality *q, const struct fm_measure *measure,
                           const struct held_out *h, int lanes, int lane)
 {
@@ -368,7 +368,7 @@ struct subnets {
     const struct fm_sweep *teacher; /* of another model, or NULL */
 };
 
-/* One sweep over the masks from `first` on; fills spread (masks) if `values` are collected. */
+/* Run one sweep over the masks from `first` on; fills spread (masks) if `values` are collected. */
 static int measure_group(struct fm_quality *quality, struct fm_spread *spread,
                          struct fm_sweep *sweep, const struct held_out *h, struct values *values,
                          const struct subnets *subnets, int first, size_t experts, int masks,

@@ -624,7 +624,7 @@ static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *
     return rc;
 }
 
-/* The family that the method made, filled. */
+/* Fill the gaps of the family that the method made, and append its masks to *result. */
 static int take_family(struct fm_trainer *t, struct fm_masks *result, struct fm_err *err)
 {
     struct fm_masks *made = &t->masks[FM_TRAIN_MADE];

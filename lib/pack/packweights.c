@@ -401,7 +401,7 @@ struct other {
     const struct fm_tensor *t; /* in the bundle */
     const struct fm_stored *place;
     struct fm_scales scales;
-    char *raw, *written; /* a piece: the same buffer if values are not converted */
+    char *raw, *written; /* a piece; one buffer if values are not converted */
     struct fm_hasher *hasher;
     struct fm_digest pieces; /* sum of the pieces' digests */
 };

@@ -62,7 +62,7 @@ static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 
 /* ---- texts ---- */
 
-/* The widths of every budget, as rounded in this export. */
+/* Write the widths of every budget, as rounded in this export. */
 static void say_family(struct fm_text *t, const struct fm_exportplan *p)
 {
     size_t n = (size_t)p->from->config.M * (size_t)p->from->config.E;

@@ -28,7 +28,7 @@ static void level_layers(struct fm_exportplan *p)
     }
 }
 
-/* A width per decoder layer, 0 for layers without experts. */
+/* Set a width for each decoder layer, 0 for layers without experts. */
 static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     struct fm_text t = {0};

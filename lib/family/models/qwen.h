@@ -13,7 +13,7 @@
 /* Read decoder_sparse_step and mlp_only_layers, and intermediate_size if some layers are dense. */
 int fm_qwen_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
-/* The same, and a weighted shared expert: shared_expert_intermediate_size. */
+/* As fm_qwen_layers; reads shared_expert_intermediate_size of a weighted shared expert, too. */
 int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
 /* For .keys of struct fm_model_family. */
