@@ -9,8 +9,8 @@
 
 #define FM_FATAL_CLEANERS_MAX 4
 
-/* Register a function that runs before the process ends this way.  It may be called on any
- * thread and in a signal handler while other threads are running, so it must be
+/* Register a function that runs before the process ends for lack of memory.  It may be called on
+ * any thread and in a signal handler while other threads are running, so it must be
  * async-signal-safe and take no locks.  Registering a function again has no effect; at most
  * FM_FATAL_CLEANERS_MAX. */
 void fm_fatal_clean_with(void (*clean)(void));

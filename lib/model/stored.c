@@ -220,8 +220,7 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
                    (unsigned long long)columns);
 }
 
-/* FM_ECONFIG if a tensor has the name of codes, which is no weight's name, and a different dtype.
- */
+/* FM_ECONFIG if a tensor has the name of codes, which is no weight's name, but not their dtype. */
 static int check_codes_dtype(const struct fm_storage *s, const struct fm_tensor *t,
                              struct fm_err *err)
 {

@@ -135,8 +135,8 @@ static bool is_below(const struct spot *s, const struct spot *directory)
 }
 
 /* Find out whether an entry of the directory refers to the file, such as a link in a checkpoint
- * cache or a second name of a shard.  For a directory that cannot be opened the answer is no:
- * the code that reads it fails. */
+ * cache or a hard link to a shard.  For a directory that cannot be opened the answer is no: the
+ * code that reads it fails. */
 static int find_linked(bool *linked, const struct spot *s, const struct spot *directory,
                        struct fm_err *err)
 {

@@ -10,7 +10,7 @@ widths of any member of its family (fm-clip(3)).
     out = layer(hidden, ids, weights)
 
 Tensors are not copied; every call reads them.  An argument of a wrong type, shape or device raises a
-TypeError or a ValueError that names it.  An error of the library itself raises Error, which has the
+TypeError or a ValueError that names it.  An error of the library itself raises Error with the
 library's code.  Gradients are not supported.
 
 `experts` is also an operator of PyTorch, torch.ops.fm_clip.experts, with a fake implementation, so it
@@ -94,7 +94,7 @@ def _load() -> ctypes.CDLL:
 
 
 _library = _load()
-_rooms = threading.local()  # the workspace of a thread that computes on the CPU
+_rooms = threading.local()  # the workspace of each thread that computes on the CPU
 
 
 def version() -> str:
@@ -118,7 +118,7 @@ def _check(code: int, said: _Sentence) -> None:
 
 
 class _Want(NamedTuple):
-    """The requirements of an argument; None in `shape` is any length."""
+    """The requirements of an argument; None in `shape` matches any length."""
 
     name: str
     tensor: Optional[Tensor]
@@ -246,8 +246,8 @@ class Layer:
         return out
 
     def faults(self) -> list:
-        """The kinds of invalid widths and budgets that calls have met since this was last asked, as
-        sentences.  On CUDA this waits for the device."""
+        """Return, as sentences, the kinds of invalid widths and budgets in calls since the last call of
+        faults().  On CUDA this waits for the device."""
         said = _Sentence()
         bits = _library.fm_clip_status(self._open(), ctypes.byref(said))
         if bits < 0:
@@ -288,8 +288,8 @@ def experts(
     hidden: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor, row0: Tensor, cap: Tensor,
     widths: Tensor, budget: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Layer(gate_up, down, row0, cap, widths, budget)(hidden, ids, weights), with PyTorch's number of
-    threads.  Prepared layers are kept.  The first call of a layer allocates, so make it before capturing
+    """Layer(gate_up, down, row0, cap, widths, budget)(hidden, ids, weights), computed with PyTorch's
+    number of threads.  Prepared layers are kept.  The first call of a layer allocates, so make it before capturing
     a graph."""
     tensors = gate_up, down, row0, cap, widths, budget
     threads = 0 if down.is_cuda else torch.get_num_threads()

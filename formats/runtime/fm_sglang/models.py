@@ -25,7 +25,7 @@ update_config.update_intermediate_size = round_up_widths
 
 
 def attend(module, query, key, value, attention_mask=None, s_aux=None, **more):
-    """Attention with sinks, which the backend's own attention ignores.  Each device uses those of its heads."""
+    """Attention with sinks, which the backend's own attention ignores.  Each device uses the sinks of its heads."""
     if s_aux is None:
         return backend.sglang_flash_attention_forward(module, query, key, value, attention_mask, **more)
     here = more["attention_instances"][module.layer_idx]
