@@ -1,27 +1,25 @@
 #!/usr/bin/env python3
-"""Latency and tokens per second of an elastic export with libfm_clip and without, in transformers and
-in vLLM's CPU build, eager and compiled, at several budgets that are switched while the model is
-loaded.  `make judge-clip`.
+"""Measure latency and tokens per second of an elastic export with and without libfm_clip, in transformers
+and in vLLM's CPU build, eager and compiled, at several budgets.  Run by `make judge-clip`.
 
     clipspeed.py PYTHON_OF_VLLM [RUNTIME...]    (tests/judge/clients.sh --clip gives the first)
 
-A request is SEQUENCES prompts of LENGTH tokens at once, after each of which TOKENS are generated.
-`first` is the time until every prompt has its first token, `next` the mean time between the tokens
-after it (each step makes one for every prompt), and `tok/s` the generated tokens by the time of the
-whole request.
+A request has SEQUENCES prompts of LENGTH tokens, and TOKENS are generated after each prompt.  `first` is the
+time until every prompt has its first token, `next` the mean time between later tokens (each step makes one
+for every prompt), and `tok/s` the number of generated tokens divided by the time of the whole request.
 
-A random model is made (FM_CLIP_SHAPE, default H 1024, I 3584, 8 experts of which 2, 4 layers; 1.4 GB
-in float32, three times that on disk while it is made).  For each runtime and mode two processes
-(tests/measure/clipworker.py) load its elastic export: one finds the library, one does not.  In each
-round they take every budget in turn, one right after the other.  Times are medians of the rounds; a
-ratio, above 1 where the library is the faster, is the median of the rounds' ratios.  Every budget runs
-once before the first round, and the losses of the two are compared.  The exit status is 1 where they
-differ by more than TOLERANCE, or where a process failed.
+A random model is made (FM_CLIP_SHAPE; default: H 1024, I 3584, 8 experts of which 2 are chosen, 4 layers;
+1.4 GB in float32, and three times that on disk while it is made).  For each runtime and mode two processes
+(tests/measure/clipworker.py) load its elastic export: one finds the library, the other does not.  In each
+round both measure every budget, one right after the other.  Times are medians over the rounds; a ratio is
+the median of the rounds' ratios, and above 1 if the library is faster.  Before the first round every budget
+runs once, and the losses of both processes are compared.  The exit status is 1 if they differ by more than
+TOLERANCE, or if a process failed.
 
-FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6), FM_CLIP_MODES (eager,compiled),
-FM_JUDGE_COMPILE (inductor) for torch.compile in transformers.  FM_CLIP_EXPORT: an existing export, to
-take in place of that model's; a ragged one has one budget.  FM_CLIP_WHEEL: the wheel fm-runtime, where
-the modelling file then finds the library by itself, as pip installed it.
+FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6) and FM_CLIP_MODES (eager,compiled) select what is
+measured; FM_JUDGE_COMPILE (inductor) is the backend of torch.compile in transformers.  FM_CLIP_EXPORT is an
+existing export to load instead; a ragged one has one budget.  FM_CLIP_WHEEL is the wheel fm-runtime, which
+is then installed with pip, so that the modelling file finds the library there.
 """
 
 import contextlib
@@ -43,7 +41,7 @@ BUDGETS = [float(x) for x in os.environ.get("FM_CLIP_BUDGETS", "0,0.2,0.4,0.6").
 MODES = os.environ.get("FM_CLIP_MODES", "eager,compiled").split(",")
 EXPORT, WHEEL = os.environ.get("FM_CLIP_EXPORT"), os.environ.get("FM_CLIP_WHEEL")
 ROUNDS = int(os.environ.get("FM_CLIP_ROUNDS", "5"))
-TOLERANCE = 1e-4  # of the loss; neighbouring budgets are further apart
+TOLERANCE = 1e-4  # for losses; those of neighbouring budgets differ by more
 SEQUENCES, LENGTH, TOKENS = 4, 128, 16
 COLUMNS = ("runtime", "mode", "budget", "loss", "loss off", "first ms", "own", "ratio",
            "next ms", "own", "ratio", "tok/s", "own", "ratio")
@@ -118,7 +116,8 @@ def installed(python, scratch):
 
 
 def measure(pair, ids, budgets):
-    """budget -> the losses of both; budget -> of each round, of both, (first, next, whole) seconds."""
+    """Return the losses of both processes by budget, and by budget the seconds (first, next, whole) of each
+    round and process."""
     losses = {budget: [w.ask(budget=budget, ids=ids, tokens=0) for w in pair] for budget in budgets}
     cases = {budget: [] for budget in budgets}
     for turn in range(-1, ROUNDS):
@@ -151,7 +150,7 @@ def show(rows):
 
 
 def compare(python, runtime, mode, folder, scratch, ids, budgets):
-    """The rows of one runtime and mode, and whether all results are right."""
+    """Return the rows of one runtime and mode, and whether all results are right."""
     library = installed(python, scratch)
     with contextlib.ExitStack() as stack:
         pair = []

@@ -1,9 +1,9 @@
-"""One export loaded by one runtime, to be timed.  Run by tests/measure/clipspeed.py, twice at once in
-the runtime's environment: with libfm_clip and without it.
+"""Load one export in one runtime, and time it.  tests/measure/clipspeed.py runs two such processes in the
+runtime's environment, one with libfm_clip and one without.
 
     python clipworker.py RUNTIME MODE DIRECTORY    transformers | vllm, eager | compiled
 
-Each line of standard input is a job in JSON: {"budget"} to switch to, null where there is only one;
+Each line of standard input is a job in JSON: {"budget"} to switch to, null if there is only one;
 {"ids"}, prompts of equal length; and {"tokens"}: 0 asks for the loss of the prompts, N for the seconds
 of generating N tokens after each of them, all prompts at once: [until every prompt has its first
 token, until all have the last].  The answer is "FM-CELL " and JSON, {"value"}.
@@ -124,7 +124,7 @@ def main():
         raise
     finally:
         sys.stderr.flush()
-        os._exit(0)  # servers leave threads behind that would keep this process
+        os._exit(0)  # servers leave threads behind that would keep this process running
 
 
 if __name__ == "__main__":

@@ -4,16 +4,16 @@
 usage: BUILD=build tests/measure/fullsize.py SHAPE... --plan-only [options]
        BUILD=build tests/measure/fullsize.py SHAPE... [options]
 
-With --plan-only a checkpoint is config.json and headers over holes: sizes and names are those of the
-release, no weight is there.  Dry runs of fm-rank, fm-train and fm-recover are printed, each with the
-time and the memory that the dry run itself took.  Needs a file system with sparse files.
+With --plan-only a checkpoint consists of config.json and headers, with holes for weights: names and sizes are
+those of the release.  The dry runs of fm-rank, fm-train and fm-recover are printed, each with the time and
+memory that it took.  Needs a file system with sparse files.
 
-Without it the checkpoint is written, of --layers layers, and goes through --stages under --memory.  A
-stage gets a SIGTERM once --stop of its time is over, as the forecast has it (of 2 seconds where there is
-none), and runs again from its state where it keeps one.  A table has the forecast beside what was measured: time without the
-interrupted part, peak memory, bytes read and written, bytes of temporary files (written beyond what is
-there at the end), and the seconds from SIGTERM to the end.  --narrow N divides the widths and keeps
-every name.  DIR (build/fullsize) is removed at the end unless --keep.  Needs Python alone."""
+Without it, a checkpoint of --layers layers is written and goes through --stages under --memory.  A stage gets a
+SIGTERM after the share --stop of its forecast time (of 2 seconds without a forecast), and runs again, from its
+state if it keeps one.  A table compares the forecast with what was measured: time without the interrupted part,
+peak memory, bytes read and written, bytes of temporary files (written bytes that do not exist at the end), and
+seconds from SIGTERM to the end.  --narrow N divides the widths and keeps every name.  DIR (build/fullsize) is
+removed at the end unless --keep is given.  Needs only Python."""
 
 import argparse
 import json
@@ -27,10 +27,10 @@ import subprocess
 import sys
 import time
 
-DRAWN = 1 << 20  # random values of each kind; a tensor is a part of them, from a different offset each time
+DRAWN = 1 << 20  # random values of each kind; each tensor takes them from a different offset
 SIZE = {"BF16": 2, "F32": 4, "F8_E4M3": 1, "U8": 1, "I32": 4, "I64": 8}
-BLOCK = 128  # of FP8
-GROUP = 32  # of INT4 and MXFP4
+BLOCK = 128  # rows and columns of a block in FP8
+GROUP = 32  # channels of a group in INT4 and MXFP4
 LEAST = 2  # assumed seconds of a stage without a longer forecast
 
 DEEPSEEK_V3 = {
@@ -278,7 +278,7 @@ class Weights:
 
 
 def make(model, c, holes):
-    """The bytes of its tensors, and how many there are."""
+    """Write a checkpoint; returns the bytes of its tensors and their number."""
     os.makedirs(model)
     weights, names, total = None if holes else Weights(11), {}, 0
     shards = list(tensors(c))
@@ -391,7 +391,7 @@ def plan(o, name, c, path, total, names):
         say += ["--batch", str(o.batch)] if o.batch and program != "fm-rank" else []
         command = [*ranks, tool(program), "--dry-run", "--model", path, "--tokens", tokens, "--token-dtype", "u16", *say, *more]
         run = Run(command)
-        if "; use --memory " in run.said:  # the layers of some releases are larger than what is given
+        if "; use --memory " in run.said:  # the layers of some releases need more than the given memory
             least = run.said.split("; use --memory ")[1].split()[0]
             command, say = ([least if x == o.memory else x for x in words] for words in (command, say))
             run = Run(command)
@@ -447,7 +447,7 @@ def pipeline(o, c, path):
     kept = "quantization_config" in c
     weights = {form: ["--weights", form] for form in o.weights.split(",")} if kept else {"": []}
     if o.narrow > 1 and c.get("quantization_config") == FP8:
-        weights.pop("keep", None)  # no two blocks are left of an expert
+        weights.pop("keep", None)  # an expert has fewer than two blocks
     stages = [Stage("rank", [tool("fm-rank"), *data, "--state", at("rank.state"), "-o", at("ranking")], at("ranking")),
               Stage("train", [tool("fm-train"), *data, *method, "--state", at("train.state"), "-o", at("masks"),
                               at("ranking")], at("masks")),
@@ -460,7 +460,7 @@ def pipeline(o, c, path):
                                              at("adapter" if recovered else "masks")], bundle))  # fmt: skip
         stages.append(Stage("list" + label, [tool("fm-pack"), "--list", bundle], dry=False))
         copy = f"cp --reflink=never {bundle} {at('copy')} && sync {at('copy')} && rm {at('copy')}"
-        stages.append(Stage("copy" + label, ["sh", "-c", copy], dry=False))  # of as many bytes, to compare with
+        stages.append(Stage("copy" + label, ["sh", "-c", copy], dry=False))  # copies as many bytes, for comparison
         stages.append(Stage("report" + label, [tool("fm-bench"), "report", "--force", "-o", at("report.html"), bundle], at("report.html"), False))
         stages.append(Stage("quality" + label, [tool("fm-bench"), "quality", "--eval-tokens", *data[3:], "--budgets", o.budget, bundle]))
         stages.append(Stage("verify" + label, [tool("fm-verify"), "--quiet", bundle], dry=False))
@@ -481,7 +481,7 @@ def pipeline(o, c, path):
 
 
 def narrow(c, by):
-    """Every name is there, and one width in `by`; what goes by blocks and groups keeps whole ones."""
+    """Divide the widths by `by`; those in blocks or groups stay multiples of these."""
     least = {"hidden_size": 2 * GROUP, "moe_intermediate_size": 2 * GROUP, "intermediate_size": 2 * GROUP,
              "shared_expert_intermediate_size": 16, "vocab_size": 256, "num_attention_heads": 2,
              "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "head_dim": 16,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mpi-delay.sh [MICROSECONDS]: run fm-rank, fm-train and fm-recover on two ranks with every message
-# delayed by so much (default: 1000), using lib/comm/wire_mpi.c compiled with a delay.  Prints the
+# delayed by that many microseconds (default: 1000), using lib/comm/wire_mpi.c compiled with a delay.  Prints the
 # seconds, the share of them spent waiting, and whether the bytes equal those of one process.  With NETWORK=1
 # the ranks are in two network namespaces of this machine instead, joined by a link of RATE
 # (mpi-network.sh), and messages are not delayed.  The default model is small, with leaves of
@@ -46,7 +46,7 @@ print(f"{sys.argv[1]} on {hosts}: one process {one['seconds']:.2f} s, two ranks 
 END
     grep sent log || true
 }
-rows=$((2048 / ${SEQ_LEN:-64})) # of one leaf
+rows=$((2048 / ${SEQ_LEN:-64})) # rows of one leaf
 try fm-rank --batch $rows
 try fm-train --method learned --batch $((4 * rows)) --steps "${STEPS:-8}" --budget-step 0.2 --until 0.2 "$PWD/fm-rank.one"
 try fm-recover --batch $((4 * rows)) --lora-rank 16 --steps "${STEPS:-8}" --budget 0 "$PWD/fm-train.one"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Bytes of quantised checkpoints, of their bundles and of exports in every layout at half the channels.
+"""Measure the sizes of quantised checkpoints, their bundles, and exports in every layout at half the channels.
 
 usage: BUILD=build tests/measure/packed.py DIR
 
-For each format of golden/make/packed.py, which needs compressed-tensors, nvidia-modelopt and torch: two
-layers of 16 experts of 768 channels, width 1024, blocks of 128 x 128 and groups of 32; and the FP8 blocks
-under DeepSeek's names.  `least` of a bundle is the checkpoint and the ranking with its masks, of a uniform
-export the retained channels' share of the experts and everything else."""
+Models in each format of golden/make/packed.py (which needs compressed-tensors, nvidia-modelopt and torch) have
+two layers of 16 experts with 768 channels, width 1024, blocks of 128 x 128 and groups of 32; FP8 blocks are also
+measured under DeepSeek's names.  `least` is the smallest possible size: for a bundle, that of the checkpoint and
+the ranking with its masks; for a uniform export, the retained channels' share of the experts and all else."""
 
 import json
 import os
@@ -78,6 +78,6 @@ def measure(name, at):
 print(f"{'format':15} {'source':>8} {'bundle':>8} {'least':>6} {'width':>6} {'uniform':>8} {'least':>6}", end="")
 print(*(f" {layout:>8}" for layout in LAYOUTS), sep="")
 for name in [*packed.CT, "nvfp4-modelopt", "fp8 (DeepSeek)"]:
-    if name == "fp8-static":  # whose codes bundles do not keep
+    if name == "fp8-static":  # bundles do not keep its codes
         continue
     measure(name, Path(sys.argv[1]))

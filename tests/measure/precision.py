@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measure what --precision bf16 costs: the rank correlation with f32 per expert, the share of channels that
-are on the other side of the cut at budgets of 20, 40 and 60 %, and the held-out losses, in float32, of
+"""Measure what --precision bf16 costs: the rank correlation with f32 per expert, the share of channels on
+the other side of the cut at budgets of 20, 40 and 60 %, and the held-out losses, in float32, of
 families made with each precision.
 
     precision.py [-s SEED,SEED,...] [-n TOKENS] [-l LENGTH] [-t STEPS] [-d DIR] MODEL CALIBRATION [HELD-OUT]

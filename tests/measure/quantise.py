@@ -3,9 +3,9 @@
 
 usage: BUILD=build tests/measure/quantise.py DIR [LAYERS]
 
-Needs NumPy.  A Qwen3-MoE of BF16 weights, layers of 128 experts of 768 channels, width 2048: four layers
-are 4.9 GB.  It is ranked on a few tokens, packed and exported at budget 0.25.  `ratio` is the time of cp
-divided by that of the export, each the least of three, with files in the page cache and synced to disk."""
+Needs NumPy.  A Qwen3-MoE with BF16 weights is made: width 2048, layers of 128 experts with 768 channels;
+four layers are 4.9 GB.  It is ranked on a few tokens, packed and exported at budget 0.25.  `ratio` is the time of cp
+divided by that of the export, each the shortest of three, with files in the page cache and synced to disk."""
 
 import json
 import os

@@ -1,6 +1,6 @@
-"""Measure how much of a remote bundle an export of one member fetches.  The bundle's folder is served over
-plain HTTP with range requests, mounted with rclone(1), and exported from; the server counts the bytes that
-it sends.  Needs rclone, fusermount3 and /dev/fuse; status 77 without them.
+"""Measure how much of a remote bundle the export of one member fetches.  The bundle's folder is served over
+HTTP with range requests and mounted with rclone(1); a member is exported from there, and the server counts the
+bytes that it sends.  Needs rclone, fusermount3 and /dev/fuse; status 77 without them.
 
     PATH=build/bin:$PATH python3 -B tests/measure/remote.py family.fm [--budget R] [--layout NAME]
 """
@@ -75,7 +75,7 @@ class Counted(http.server.BaseHTTPRequestHandler):
 
 
 def measure(bundle, mounted, options, budget, layout):
-    """Bytes, requests and seconds of one export from a fresh mount."""
+    """Return bytes, requests and seconds of one export from a fresh mount."""
     mount = tempfile.mkdtemp(dir=mounted)
     out, cache = os.path.join(mounted, "out"), os.path.join(mounted, "cache")
     url = f"http://127.0.0.1:{Counted.port}"

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""The paper's ablations on small trained models, over three seeds, with what the paper claims beside them.
+"""Repeat the ablations of the FlexMoE paper (arXiv 2606.27866) on small trained models, over three seeds.
 
     study.py [-d DIR] [-m MODEL,...] [-s SEED,...] [-T THREADS] [-o FILE] [-t]
 
-after make and `tests/judge/judge.sh --golden trained`.  Cells are run one after the other, those of the
-first claims first; each leaves its stream and its report in DIR (build/study), and what is there is not
-run again, so that the study goes on where it was stopped: remove DIR after a change of what it measures.
-Then FILE (tests/measure/study.md) is written, from what is there.  -t: write FILE, run nothing.
+Run make and `tests/judge/judge.sh --golden trained` first.  Cells are run one at a time, those of the first
+claims first.  Each writes its stream and its report to DIR (build/study), and existing ones are not run again,
+so an interrupted study can be resumed; remove DIR after changing what it measures.  Then FILE
+(tests/measure/study.md) is written, with the paper's claims beside the results of all cells that were run.
+-t: only write FILE.
 
-The seed draws the order of the calibration data, the noise of training, the start of the adapter, the
-shuffled masks and the shuffled order of channels; model and texts stay.
+The seed determines the order of the calibration data, the noise of training, the initial adapter, the shuffled
+masks and the shuffled order of channels; models and texts are the same for all seeds.
 """
 
 import getopt
@@ -34,7 +35,7 @@ MODELS = {  # the fastest first
 STRATEGIES_ON = "choose-qwen2"
 MASKS = ("--steps", "200", "--until", "0.65", "--budget-step", "0.05")
 ADAPTER = ("--steps", "100")
-FEW = 4 * 128  # tokens of the ranking by few samples
+FEW = 4 * 128  # calibration tokens of the ranking by few samples
 COMMON = ("--seq-len", "128", "--shuffle", "--precision", "f32")
 
 
@@ -46,7 +47,7 @@ class Cell:
     tool: str
     options: tuple = ()
     source: str = ""  # the cell whose stream it reads
-    shuffled: bool = False  # of the checkpoint with channels in random order
+    shuffled: bool = False  # use the checkpoint with channels in random order
 
 
 def recover(budget, strategy="single"):
@@ -106,7 +107,7 @@ def expert_tensors(header):
 
 
 def permute(data, start, entry, order, columns):
-    """The rows of a 16-bit tensor, or its columns, in another order, in place."""
+    """Reorder the rows or columns of a 16-bit tensor in place."""
     first, last = (start + at for at in entry["data_offsets"])
     raw, (rows, width) = bytes(data[first:last]), entry["shape"]
     take = lambda i, n: raw[i * n : (i + 1) * n]
@@ -118,7 +119,7 @@ def permute(data, start, entry, order, columns):
 
 
 def shuffle_channels(model, to, seed):
-    """Write a checkpoint of the same function, with each expert's channels in an order drawn from the seed."""
+    """Write a checkpoint that computes the same, with each expert's channels in an order drawn from the seed."""
     data = bytearray((model / "model.safetensors").read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])

@@ -1,4 +1,4 @@
-"""The tables that study.py writes: its cells, the paper's claim about them, and whether it held here."""
+"""Write the tables of study.py: the cells, the paper's claims about them, and whether they hold here."""
 
 import shlex
 
@@ -44,7 +44,7 @@ def spread(values):
 
 
 class Figures:
-    """Losses of the seeds that were run, by model, cell and budget."""
+    """Losses by model, cell and budget, of the seeds that were run."""
 
     def __init__(self, study, seeds):
         self.study, self.seeds = study, seeds
@@ -71,7 +71,8 @@ class Figures:
         return f"{sum(x) / len(x):.4f} {spread(x)}{part}"
 
     def compare(self, model, better, worse, budget):
-        """Of the seeds that have both: in how many the first is below the second, and by how much."""
+        """Compare two cells over the seeds that have both: in how many seeds the first loss is lower, and by how
+    much."""
         a, b = self.of(model, better, budget), self.of(model, worse, budget)
         both = [b[seed] - a[seed] for seed in a if seed in b]
         if not both:
@@ -175,7 +176,7 @@ underperforms both per-budget fine-tuning and our single-point fine-tuning over 
 
 
 def mean_row(figures, model, name):
-    """Mean over the budgets, then over the seeds that have all of them."""
+    """The mean over the budgets, then over the seeds that have all budgets."""
     by_seed = [figures.of(model, name, b) for b in BUDGETS]
     seeds = [s for s in by_seed[0] if all(s in x for x in by_seed)]
     means = [sum(x[s] for x in by_seed) / len(BUDGETS) for s in seeds]
@@ -206,7 +207,7 @@ def strategies(figures, model):
 
 
 def commands(study, model, seed, cells):
-    """Every command once, for one model and one seed."""
+    """Every command, once each, for one model and one seed."""
     seen = {}
     for m, cell, s in cells:
         if (m, s) == (model, seed):
