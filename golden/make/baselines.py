@@ -1,9 +1,9 @@
-"""What the rules of other pruners give, by a few lines of PyTorch each: golden/baselines/.
+"""Make golden/baselines/: the results of other pruners' rules, each in a few lines of PyTorch.
 
-A rule looks at what every expert computes for the tokens that the router sends to it, or at the
-gradients of its weights.  Removing experts is done to the checkpoint itself, on disk: fewer expert
-tensors, fewer rows of the router, a smaller number in config.json; what transformers then makes of
-it is what a router with closed experts must give.
+A rule uses the values that every expert computes for its tokens, or the gradients of its weights.
+Experts are removed from the checkpoint itself, on disk: it has fewer expert tensors, fewer rows of
+the router, and a smaller number in config.json.  A model whose router never chooses the removed
+experts must compute what transformers computes from that checkpoint.
 """
 
 import json
@@ -32,7 +32,7 @@ STACKED = re.compile(r"\.mlp\.experts\.(gate_up_proj|down_proj)(_bias)?$")  # ex
 
 
 def apply_expert(experts, x, e):
-    """The input of down, and its output."""
+    """Apply one expert; returns the input of down and its output."""
     if oracle.is_biased(experts):
         h = experts._apply_gate(x @ experts.gate_up_proj[e] + experts.gate_up_proj_bias[e])
         return h, h @ experts.down_proj[e] + experts.down_proj_bias[e]

@@ -9,12 +9,12 @@ import fp8
 import oracle
 from plain import Plain, spell, unfuse
 
-# Of a tensor's largest value: float32 autograd against double leaves up to 1.3e-5 here, and tests
-# allow 1e-4.
+# Relative to a tensor's largest value: float32 autograd differs from float64 by up to 1.3e-5 here;
+# tests allow 1e-4.
 TOLERANCE = 3e-5
 
 
-# Granite's names, and those that other families have for the same.
+# Granite's names, and the other families' names for the same tensors.
 GRANITE = (
     (".block_sparse_moe.input_linear.weight", ".mlp.experts.gate_up_proj"),
     (".block_sparse_moe.output_linear.weight", ".mlp.experts.down_proj"),
@@ -25,8 +25,8 @@ GRANITE = (
 
 
 def text_part(tensors):
-    """Of a multimodal checkpoint the text class's tensors, under its names, experts one by one; also of
-    MiniMax-M3's text class and of Granite, which fuse gate and up of every MLP."""
+    """Select the text class's tensors of a multimodal checkpoint, under its names, with separate experts.
+    MiniMax-M3's text class and Granite are split, too: they fuse gate and up of every MLP."""
     marks = "model.language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear."
     if not any(mark in name for name in tensors for mark in marks):
         return tensors
@@ -49,7 +49,7 @@ def text_part(tensors):
 
 
 def read_weights(folder):
-    """The tensors of all shards in double, with plain.py's names."""
+    """The tensors of all shards in float64, with plain.py's names."""
     return {spell(n): t.double() for n, t in unfuse(text_part(fp8.read(folder))).items()}
 
 
@@ -58,7 +58,7 @@ def expert_name(l, e, w):
 
 
 def moe_layers(weights):
-    """The decoder layers of the M mixtures."""
+    """Numbers of the decoder layers that are mixtures of experts."""
     routers = [n.split(".") for n in weights if n.endswith(".mlp.gate.weight")]
     return sorted(int(parts[2]) for parts in routers)
 
@@ -166,7 +166,7 @@ def check_subnet(report, cfg, weights, g):
 
 
 def check_lora(report, cfg, weights, g):
-    """Compare adapter gradients, computed through merged double weights."""
+    """Compare adapter gradients, computed through merged float64 weights."""
     ids, widths = g["grad.ids"].long(), g["lora.widths"]
     with torch.no_grad():
         teacher = Plain(cfg, weights).logits(ids)

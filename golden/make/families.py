@@ -1,4 +1,4 @@
-"""The other families' rows of odd.py's table; each model has what is particular to its family."""
+"""The other families' rows of odd.py's table; each model has the features particular to its family."""
 
 import torch
 
@@ -41,7 +41,7 @@ def feed_forward(p, H, I, names=("gate_proj", "up_proj", "down_proj"), down=0.25
 
 
 def experts(c, p, E, I, down):
-    """Router and experts as Qwen and OLMoE name them."""
+    """Router and experts under Qwen's and OLMoE's names."""
     table = {p + "mlp.gate.weight": ((E, c["hidden_size"]), 0.3)}
     for e in range(E):
         table |= feed_forward(f"{p}mlp.experts.{e}.", c["hidden_size"], I, down=down)
@@ -106,7 +106,7 @@ def phimoe_shapes(c):
 
 
 def biases(c, p, std=0.5):
-    """Of q, k and v."""
+    """The biases of q, k and v."""
     heads = {"q": "num_attention_heads", "k": "num_key_value_heads", "v": "num_key_value_heads"}
     return {p + f"self_attn.{x}_proj.bias": ((c[n] * head_dim(c),), std) for x, n in heads.items()}
 
@@ -133,7 +133,7 @@ def dots1_shapes(c):
 
 
 def solar_shapes(c):
-    """GLM-4.5's without norms of q and k, every layer with experts."""
+    """GLM-4.5's tensors without norms of q and k; every layer has experts."""
     table = glm4_shapes(c | {"first_k_dense_replace": 0})
     return {n: t for n, t in table.items() if not n.endswith(("q_norm.weight", "k_norm.weight"))}
 
@@ -228,7 +228,7 @@ def deepseek_shapes(c):
 
 
 def indexed_shapes(c):
-    """With a sparse indexer, of whose queries, keys and weights no loss has a gradient."""
+    """Layers with a sparse indexer, whose tensors get no gradient."""
     table, n, C = deepseek_shapes(c), c["index_n_heads"], c["index_head_dim"]
     for l, p in layers(c):
         if l > 1 and "index_topk_freq" in c and (l - 1) % c["index_topk_freq"]:
@@ -282,7 +282,7 @@ LAGUNA_NAMES = (
 
 
 def laguna_shapes(c):
-    """Each layer with its own number of query heads, and a gate for each of them."""
+    """Each layer has its own number of query heads, and a gate for each head."""
     sizes = {"n_routed_experts": c["num_experts"], "n_shared_experts": 1}
     sizes["first_k_dense_replace"] = c["mlp_layer_types"].index("sparse")
     table, H = dots1_shapes(c | sizes), c["hidden_size"]
@@ -302,7 +302,7 @@ def laguna_shapes(c):
 
 
 def mimo_shapes(c):
-    """Twice the key heads and sinks in layers with a window; values narrower than keys."""
+    """Layers with a window have sinks and twice the key heads; values are narrower than keys."""
     sizes = {"first_k_dense_replace": c["moe_layer_freq"].index(1), "n_shared_experts": 1}
     table, H, Q, D = glm4_shapes(c | sizes), c["hidden_size"], c["num_attention_heads"], c["v_head_dim"]
     table = {n: t for n, t in table.items() if "_norm.w" not in n and ".shared_experts." not in n}
@@ -319,8 +319,8 @@ def mimo_shapes(c):
 
 
 def minimax_m3_shapes(c):
-    """As transformers' text class saves it: gate and up of every MLP fused; a sparse indexer, of whose
-    tensors no loss has a gradient."""
+    """Tensors as transformers' text class saves them: gate and up of every MLP are fused; a sparse indexer
+    gets no gradient."""
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
     both = lambda p, wide: {
         p + "gate_up_proj.weight": ((2 * wide, H), 0.25), p + "down_proj.weight": ((H, wide), 0.1)
@@ -352,7 +352,7 @@ LFM_NAMES = (
 
 
 def lfm_shapes(c):
-    """Tied; short convolutions in most layers, attention with norms of q and k in the others."""
+    """Tied embeddings; short convolutions in most layers, attention with norms of q and k in the others."""
     table, H, E = ends(c), c["hidden_size"], c["num_experts"]
     del table["lm_head.weight"]
     for l, p in layers(c):
@@ -377,7 +377,7 @@ def lfm_shapes(c):
 
 
 def granite_shapes(c):
-    """Tied; gate and up fused in experts and in the shared expert."""
+    """Tied embeddings; gate and up are fused in the experts and in the shared expert."""
     table, H, E, I = ends(c), c["hidden_size"], c["num_local_experts"], c["intermediate_size"]
     del table["lm_head.weight"]
     wide = c.get("shared_intermediate_size")
@@ -413,7 +413,7 @@ def gpt_oss_shapes(c):
 
 
 def deltanet(c, p):
-    """A layer of Gated DeltaNet; q, k, v, z in one tensor, key head by key head, and b, a in another."""
+    """A layer of Gated DeltaNet: q, k, v, z are in one tensor, ordered by key head, and b, a in another."""
     H, G, Q = c["hidden_size"], c["linear_num_key_heads"], c["linear_num_value_heads"]
     k, v = G * c["linear_key_head_dim"], Q * c["linear_value_head_dim"]
     a = p + "linear_attn."
@@ -452,7 +452,7 @@ def qwen3_next_shapes(c):
 
 
 def qwen35_shapes(c):
-    """As the hub has it: experts fused, the text part under a prefix, parts that no text meets."""
+    """Tensors as on the hub: experts are fused, the text part has a prefix, and there are parts not used for text."""
     table, H, I, E = {}, c["hidden_size"], c["moe_intermediate_size"], c["num_experts"]
     for l, p in layers(c):
         if c["layer_types"][l] == "linear_attention":
@@ -484,7 +484,7 @@ def qwen35_shapes(c):
 
 
 def around_zero(tensors):
-    """Norms multiply by 1 + w but inside of DeltaNets, where they, and the decay, are float32."""
+    """Norms multiply by 1 + w, except inside DeltaNets, where norms and the decay are float32."""
     for name, tensor in tensors.items():
         if name.endswith(("linear_attn.norm.weight", "A_log")):
             tensors[name] = tensor.float()
@@ -493,7 +493,7 @@ def around_zero(tensors):
 
 
 def keep_biases(tensors):
-    """Biases of the choice are float32 on the hub whatever the weights are."""
+    """The biases by which experts are chosen are float32 on the hub, whatever the type of the weights."""
     for name in tensors:
         if name.endswith(("e_score_correction_bias", "expert_bias")):
             tensors[name] = tensors[name].float()
@@ -579,7 +579,7 @@ QWEN2 = Odd(
     own={
         "architectures": ["Qwen2MoeForCausalLM"],
         "bos_token_id": 1,
-        "decoder_sparse_step": 2,  # layers 1 3 5, and mlp_only_layers takes out 3
+        "decoder_sparse_step": 2,  # layers 1, 3 and 5; mlp_only_layers removes 3
         "eos_token_id": 2,
         "hidden_size": 40,
         "intermediate_size": 51,
@@ -596,7 +596,7 @@ QWEN2 = Odd(
         "rms_norm_eps": 1e-06,
         "rope_theta": 1000000.0,
         "shared_expert_intermediate_size": 34,
-        "sliding_window": 5,  # which use_sliding_window turns off
+        "sliding_window": 5,  # disabled by use_sliding_window
         "torch_dtype": "bfloat16",
         "transformers_version": "4.40.0",
         "use_sliding_window": False,
@@ -618,7 +618,7 @@ PHIMOE = Odd(
         "dtype": "float16",
         "eos_token_id": 2,
         "hidden_size": 56,
-        "input_jitter_noise": 0.01,  # of training, not of evaluation
+        "input_jitter_noise": 0.01,  # used in training, not in evaluation
         "intermediate_size": 33,
         "lm_head_bias": True,
         "max_position_embeddings": 128,
@@ -868,7 +868,7 @@ ERNIE = Odd(
         "moe_layer_end_index": 4,
         "moe_layer_interval": 2,  # layers 1 and 3
         "moe_layer_start_index": 1,
-        "moe_norm_min": 0.6,  # which some sums exceed and some do not
+        "moe_norm_min": 0.6,  # some sums are larger, some smaller
         "moe_num_experts": 10,
         "moe_num_shared_experts": 2,
         "moe_use_aux_free": True,
@@ -902,7 +902,7 @@ DSV2 = Odd(
         "first_k_dense_replace": 1,
         "hidden_size": 44,
         "intermediate_size": 53,
-        "kv_lora_rank": 12,  # transformers stops where this plus qk_rope_head_dim is odd
+        "kv_lora_rank": 12,  # transformers fails if this plus qk_rope_head_dim is odd
         "model_type": "deepseek_v2",
         "moe_intermediate_size": 21,
         "moe_layer_freq": 1,
@@ -1028,7 +1028,7 @@ MOONLIGHT = Odd(
         "q_lora_rank": None,
         "qk_nope_head_dim": 9,
         "qk_rope_head_dim": 4,
-        "rms_norm_eps": 1e-05,  # which the latents' norms do not take
+        "rms_norm_eps": 1e-05,  # not used by the latents' norms
         "rope_scaling": None,
         "rope_theta": 50000.0,
         "routed_scaling_factor": 2.446,
@@ -1440,7 +1440,7 @@ LFM2 = Odd(
         "pad_token_id": 0,
         "rope_theta": 1000.0,
         "routed_scaling_factor": 1.5,
-        "tie_embedding": True,  # which decides, not tie_word_embeddings
+        "tie_embedding": True,  # this key decides, not tie_word_embeddings
         "transformers_version": "4.57.0",
         "use_expert_bias": True,
         "vocab_size": 94,
@@ -1536,7 +1536,7 @@ GPTOSS = Odd(
             "truncate": False,
         },
         "sliding_window": 6,
-        "swiglu_limit": 2.5,  # so low that gates and ups meet it
+        "swiglu_limit": 2.5,  # so low that gates and ups reach it
         "transformers_version": "5.23.0",
         "vocab_size": 97,
     },

@@ -1,8 +1,8 @@
-"""FP8 in blocks of 128 x 128: a model stored so, and what its numbers are.
+"""Models stored as FP8 in blocks of 128 x 128, and the decoding of their values.
 
 The definition: value = code * scale of its block, in float32, blocks counted from the first row and
-column and cut at the far edges.  transformers 5.23 takes the block for rows / scale rows, which is
-wrong or refused where a block is cut, so what is to be loaded is dequantised here first.
+column and cut at the far edges.  transformers 5.23 computes the block's height as rows / scale rows,
+which is wrong or refused if a block is cut.  So models are dequantised here before it loads them.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The numbers stored beside a model: each function makes one named group for golden.safetensors.
 
-`ids` is always one batch of sequences (S, T).  The groups "subnet" and "lora" are of the model in
+`ids` is always one batch of sequences (S, T).  The groups "subnet" and "lora" belong to the model in
 ranked order, so the caller ranks it first.  golden/README says what every tensor is.
 """
 
@@ -11,7 +11,7 @@ import torch
 import oracle
 
 
-BUDGETS, STEP = (0.0, 0.2, 0.4, 0.6, 0.8), 0.01  # of members; their neighbours are one step away
+BUDGETS, STEP = (0.0, 0.2, 0.4, 0.6, 0.8), 0.01  # budgets of members; a neighbour is one step away
 TOLERANCE, TENFOLD = 1e-4, 10  # relative to the largest value; neighbours differ by ten times as much
 
 
@@ -27,7 +27,7 @@ class Recipe:
     beta: float = 0.02
     lora_rank: int = 3
     lora_alpha: float = 6.0
-    lora_std: float = 0.2  # of the adapter's start values; B is not zero, or gradients would vanish
+    lora_std: float = 0.2  # of the adapter's initial values; B is not zero, or gradients would vanish
     lr: float = 1e-2
     betas: tuple = (0.9, 0.95)
     eps: float = 1e-8

@@ -1,8 +1,8 @@
-"""Another grammar: other words, other facts, other syntax than grammar.py.
+"""A second grammar, whose words, facts and syntax differ from grammar.py's.
 
-What is chosen on models of the one is confirmed on models of the other.  The lexicon is
-grammar.py's with another seed, so no word means the same; of the four domains none has a form
-of grammar.py's five.
+Choices made on models of one grammar are confirmed on models of the other.  The lexicon is that of
+grammar.py with another seed, so no word has the same meaning, and none of the four domains has a
+form of grammar.py's five.
 """
 
 import grammar

@@ -11,7 +11,7 @@ Commands; without arguments, all except `trained` and `real` are run in this ord
     make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained
     make.py real       the models of realtext.py, into build/trained
     make.py check      compare all goldens with plain.py
-    make.py digests    renew the list of digests at the end of golden/README
+    make.py digests    write the list of digests at the end of golden/README again
 """
 
 import subprocess
@@ -77,7 +77,7 @@ def check_all():
 
 
 def renew_digests():
-    """Write README's last section: xxhsum's line for each file in the model folders."""
+    """Write README's last section again: xxhsum's line for each file in the model folders."""
     folders = [*MODELS, "baselines"]
     files = sorted(str(p.relative_to(HERE)) for d in folders for p in (HERE / d).iterdir())
     digests = subprocess.run(

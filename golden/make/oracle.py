@@ -1,11 +1,11 @@
 """The scores, mask gradients and adapters of fm-method(7), computed with transformers and autograd.
 
 Nothing here depends on how the suite computes: the model is transformers' own in float32 with eager
-attention, and every derivative comes from autograd.  Subnets and adapters need a hook in the
-middle of an expert, so `open_experts` swaps the loop of MixtralExperts, which all families share,
-for the same loop with two places to reach into: the weights that are used and a mask on the
-hidden activation.  GptOssExperts store gate_up interleaved and transposed, with biases, and have an
-activation of their own: `is_biased` identifies them, and the code branches on it.
+attention, and every derivative comes from autograd.  Subnets and adapters change the middle of an
+expert.  So `open_experts` replaces the loop of MixtralExperts, which all families share, by the same
+loop with two hooks: one for the weights that are used, one for a mask on the hidden activation.
+GptOssExperts store gate_up interleaved and transposed, have biases, and use another activation:
+`is_biased` identifies them, and the code branches on it.
 
 Letters as in kernels/ops/kernels.h: L layers, M of them mixtures of experts, E experts, K chosen,
 H hidden, I channels, A actions, S sequences, T positions, V vocabulary.
@@ -38,7 +38,7 @@ def save(path, tensors):
 
 
 def mlp_of(layer):
-    """What follows the second norm of a layer, under the name that the family has for it."""
+    """The module after the second norm of a layer, which has different names in the families."""
     return next(getattr(layer, name) for name in ("mlp", "block_sparse_moe", "feed_forward") if hasattr(layer, name))
 
 
@@ -57,7 +57,7 @@ def experts_of(model):
 
 
 def shape_of(model):
-    """M, E, I."""
+    """Return M, E, I."""
     experts = experts_of(model)
     return len(experts), experts[0].num_experts, channels_of(experts[0])
 
@@ -74,7 +74,7 @@ def channels_of(experts):
 
 
 def logits_of(model, ids):
-    """(S, T, V)."""
+    """The logits (S, T, V)."""
     return model(ids, use_cache=False).logits
 
 
@@ -101,7 +101,7 @@ def log_probs(logits, ids):
 
 @contextmanager
 def hooked(hooks):
-    """A `with` that removes the hooks at its end."""
+    """A context manager that removes the hooks at its end."""
     try:
         yield
     finally:
@@ -110,7 +110,7 @@ def hooked(hooks):
 
 
 def tap_boundaries(model, taps):
-    """A `with` that appends the input of every layer, and of the last norm, to taps."""
+    """A context manager in which the inputs of every layer and of the last norm are appended to taps."""
     last = "norm" if hasattr(model.model, "norm") else "embedding_norm"
     places = [*model.model.layers, getattr(model.model, last)]
     keep = lambda _module, args: taps.append(args[0])
@@ -131,7 +131,7 @@ def backward_with_taps(model, loss_of):
 
 
 def split_gate_up(experts, tensor):
-    """transformers' fused (..., 2 I, H) as gate (..., I, H) and up; gpt-oss's is (..., H, 2 I)."""
+    """Split transformers' fused (..., 2 I, H) into gate (..., I, H) and up; gpt-oss's is (..., H, 2 I)."""
     if is_biased(experts):
         return tensor[..., 0::2].mT, tensor[..., 1::2].mT
     return tensor.chunk(2, dim=-2)
@@ -159,7 +159,7 @@ def expert_grads(model):
 
 
 def channel_squares(experts):
-    """sum over a channel's parameters of (theta dL/dtheta)^2, (E, I) in double."""
+    """The sum over a channel's parameters of (theta dL/dtheta)^2, (E, I) in float64."""
     squares = lambda p: (p.double() * p.grad.double()).square()
     rows = sum(split_gate_up(experts, squares(experts.gate_up_proj))).sum(-1)
     own = squares(experts.gate_up_proj_bias).unflatten(-1, (-1, 2)).sum(-1) if is_biased(experts) else 0
@@ -186,8 +186,8 @@ def gap_of_topk(logits, K):
 
 
 def gap_of_sparsemixer(logits, eps):
-    """The same for the two passes of PhiMoE's router, or the smallest distance of a quotient from the
-    threshold at which an expert is dropped, if that is smaller."""
+    """The smallest such difference in the two passes of PhiMoE's router, or the smallest distance of a
+    quotient from the threshold at which an expert is dropped, if that is smaller."""
     first, second, third = logits.topk(3, dim=-1).values.T[:, :, None]
     quotient = lambda top: (top - logits) / logits.abs().clamp(min=top)
     near = torch.stack([(quotient(x) - 2 * eps).abs().min() for x in (first, second)])
@@ -206,8 +206,8 @@ def choice_of_probabilities(router, choice):
 
 
 def choice_of(router, args, logits):
-    """(N, E): the scores of which a router takes the largest, -inf in groups that are not chosen; and the
-    smallest difference between the last chosen group and the next one."""
+    """The scores (N, E) by which a router chooses, -inf in groups that are not chosen; and the smallest
+    difference between the last chosen group and the next one."""
     if hasattr(router, "topk_method"):  # DeepSeek-V2's
         return choice_of_probabilities(router, logits.softmax(-1))
     softmax = hasattr(router, "moe_statics")  # ERNIE's; the others' scores are sigmoids
@@ -224,8 +224,8 @@ def choice_of(router, args, logits):
 
 
 def gap_of_scored(router, args, logits, index):
-    """As gap_of_topk, in scores; or the distance of the sum of the weights from ERNIE's least divisor, if
-    that is smaller."""
+    """As gap_of_topk, in scores; or the distance of the sum of the weights from ERNIE's smallest divisor,
+    if that is smaller."""
     choice, gap = choice_of(router, args, logits)
     gap = torch.minimum(gap, gap_of_topk(choice, index.shape[-1]))
     if hasattr(router, "norm_min"):
@@ -325,7 +325,7 @@ def open_experts(model, mask=None, weights=None):
 
 
 def prefix_masks(widths, channels):
-    """Widths (...,) to 0/1 masks (..., I)."""
+    """Convert widths (...,) to 0/1 masks (..., I)."""
     return (torch.arange(channels) < widths[..., None]).to(torch.float32)
 
 
@@ -383,13 +383,13 @@ def entropy_mean(alpha):
 
 
 def cost(alpha, share, widths, channels):
-    """sum over (l, e) of q[l,e] sum_a p[l,e,a] k_a / I."""
+    """The sum over (l, e) of q[l,e] sum_a p[l,e,a] k_a / I."""
     p = F.softmax(alpha, dim=-1)
     return (share * (p * (widths / channels)).sum(-1)).sum()
 
 
 def straight_through(alpha, noise, tau):
-    """The noisy soft choice, and its one-hot argmax, which has the gradient of the soft choice."""
+    """The noisy soft choice, and its one-hot argmax with the gradient of the soft choice."""
     soft = F.softmax((alpha + noise) / tau, dim=-1)
     hard = F.one_hot(soft.argmax(-1), alpha.shape[-1]).to(soft.dtype)
     return soft, hard - soft.detach() + soft

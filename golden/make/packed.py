@@ -1,10 +1,10 @@
-"""packed/: one small Qwen3-MoE in each format of compressed-tensors and ModelOpt that is read,
-quantised by these packages themselves.
+"""Make golden/packed/: a small Qwen3-MoE in each supported format of compressed-tensors and ModelOpt,
+quantised by these packages.
 
     packed.py OUT       (compressed-tensors 0.20.0, nvidia-modelopt 0.47.0, torch 2.15.0)
 
-Experts have 64 channels in a model of width 32.  In half of the formats the attention is quantised
-too, in the others it is plain.  The values that the packages decode in float32 are compared with those of
+Experts have 64 channels in a model of width 32.  In half of the formats attention is quantised,
+too.  The values that the packages decode in float32 are compared with those of
 tests/cli/codes.py.
 """
 
@@ -28,19 +28,19 @@ I4 = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False}
 TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
 STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
 
-# Mixtures: the first format whose text is in a matrix's name.  `mixed` is what llm-compressor writes for
-# attention in FP8 blocks and experts in NVFP4, each group with a format of its own; `modelopt-mixed` is
-# ModelOpt's MIXED_PRECISION.
+# Mixtures of formats: a matrix has the first format whose text is in its name.  `mixed` is what
+# llm-compressor writes for attention in FP8 blocks and experts in NVFP4, each group with its own format;
+# `modelopt-mixed` is ModelOpt's MIXED_PRECISION.
 MIXED = {
     "mixed": {"self_attn": "fp8-block", "experts": "nvfp4"},
     "modelopt-mixed": {"o_proj": "mxfp8", "self_attn": "fp8-tensor", "experts": "nvfp4-modelopt"},
 }
-ALGORITHMS = {  # of ModelOpt
+ALGORITHMS = {  # ModelOpt's names
     "mxfp8": {"quant_algo": "MXFP8", "group_size": 32}, "fp8-tensor": {"quant_algo": "FP8"},
     "nvfp4-modelopt": {"quant_algo": "NVFP4", "group_size": 16},
 }  # fmt: skip
 
-# name: format, weights, activations; attention quantised too
+# name: format, weights, activations, whether attention is quantised
 CT = {
     "fp8-channel": ("float-quantized", F8 | {"strategy": "channel"}, TOKEN, True),
     "fp8-static": ("float-quantized", F8 | {"strategy": "tensor"}, STATIC, True),
@@ -95,7 +95,7 @@ def config(quantization):
 
 
 def compress(name, w):
-    """Quantise one matrix: the tensors, and their values by the package in float32."""
+    """Quantise one matrix; returns the tensors, and their values in float32 as decoded by the package."""
     if name == "nvfp4-modelopt":
         from modelopt.torch.quantization.qtensor.nvfp4_tensor import NVFP4QTensor
 

@@ -68,7 +68,7 @@ def eps_of(cfg):
 
 
 def added(cfg):
-    """Replace weights w of norms by 1 + w, which they mean in this family except inside DeltaNets."""
+    """What norms add to their weights: 1 in families that store w - 1 (except inside DeltaNets), else 0."""
     return 1.0 if cfg.model_type.startswith(("qwen3_next", "qwen3_5", "minimax_m3")) else 0.0
 
 
@@ -78,7 +78,7 @@ def linear(x, w, name):
 
 
 def yarn(rope, R):
-    """YaRN's divisors of the frequencies (R / 2), and its factor of cosines and sines."""
+    """YaRN's divisors of the frequencies (R / 2), and its factor for cosines and sines."""
     mscale = lambda m: 0.1 * m * math.log(rope["factor"]) + 1.0
     turns = lambda n: math.log(rope["original_max_position_embeddings"] / (n * 2 * math.pi))
     pair = lambda n: R * turns(n) / (2 * math.log(rope["rope_theta"]))
@@ -114,7 +114,7 @@ def rotate(x, rope, neighbours=False):
 
 
 def projection(x, w, cfg, part, heads):
-    """q, k or v (S, heads, T, C), normed and clipped; q without the gate of a head's output."""
+    """q, k or v (S, heads, T, C), normalised and clipped; q without the gate of the head's output."""
     y = linear(x, w, f"self_attn.{part}_proj")
     if part == "q" and is_gated(w):
         y = y.unflatten(-1, (heads, 2, -1))[..., 0, :].flatten(-2)
@@ -132,7 +132,7 @@ def is_gated(w):
 
 
 def attention(x, w, cfg, l):
-    """Attention (S, T, H): causal, grouped heads, only keys within the window if layer l has one, a sink."""
+    """Causal attention (S, T, H) with grouped heads, and with the window and the sinks of layer l."""
     T = x.shape[1]
     Q, G = cfg.num_attention_heads, cfg.num_key_value_heads
     if hasattr(cfg, "num_attention_heads_per_layer"):
@@ -170,7 +170,7 @@ def attention(x, w, cfg, l):
 
 
 def short_convolution(x, w):
-    """(S, T, H): LFM2's, gated before and after."""
+    """LFM2's short convolution (S, T, H), gated before and after."""
     b, c, u = linear(x, w, "conv.in_proj").chunk(3, -1)
     taps, T = w["conv.conv.weight"][:, 0], x.shape[1]
     early = F.pad(b * u, (0, 0, taps.shape[1] - 1, 0))
@@ -254,7 +254,7 @@ def feed_forward(x, w, prefix, cfg):
 
 
 def sparsemixer(z, eps):
-    """PhiMoE's two experts: twice the largest of the remaining logits, weighed by its softmax among the
+    """PhiMoE's two experts: twice the largest of the remaining logits, weighted by its softmax among the
     logits near it."""
     weights, chosen, left = [], [], z
     for _ in range(2):
@@ -267,7 +267,7 @@ def sparsemixer(z, eps):
 
 
 def scored(z, bias, cfg):
-    """A router that chooses by score plus bias among the best groups, and weighs by score."""
+    """A router that chooses by score plus bias among the best groups, and weights by score."""
     softmax = cfg.model_type == "ernie4_5_moe"
     score, groups = z.softmax(-1) if softmax else z.sigmoid(), getattr(cfg, "n_group", 1)
     choice = (score + bias.flatten()).unflatten(-1, (groups, -1))
@@ -292,7 +292,7 @@ def probable(z, cfg):
 
 
 def route(z, w, cfg):
-    """The chosen experts and their weights, each (N, K)."""
+    """Return the chosen experts and their weights, each (N, K)."""
     biases = [t for n, t in w.items() if n.endswith("e_score_correction_bias")]
     if biases:
         return scored(z, biases[0], cfg)
@@ -327,7 +327,7 @@ def mixture(x, w, cfg, masks, tape):
 
 
 class Plain:
-    """weights: names on disk, spelled, to double tensors; masks (M, E, I) or None."""
+    """A model in float64.  weights: tensors by their names on disk, after `spell`; masks (M, E, I) or None."""
 
     def __init__(self, cfg, weights, masks=None):
         self.cfg, self.weights, self.masks = cfg, weights, masks
@@ -358,7 +358,7 @@ class Plain:
         else:
             y = attention(normed, w, self.cfg, l)
         before = "post_attention_layernorm"
-        if "pre_mlp_layernorm.weight" in w:  # afmoe norms the output of attention
+        if "pre_mlp_layernorm.weight" in w:  # afmoe normalises the output of attention
             y, before = norm(y, w, before, eps), "pre_mlp_layernorm"
         share = getattr(self.cfg, "residual_multiplier", 1.0)
         x = x + share * y

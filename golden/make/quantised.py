@@ -1,4 +1,4 @@
-"""The row of odd.py's table that is stored in FP8: Qwen3 in all else."""
+"""The row of odd.py's table that is stored in FP8; otherwise it is a Qwen3."""
 
 import torch
 
@@ -23,7 +23,7 @@ def stored_scale(name, scale):
 
 
 def quantise(tensors):
-    """Matrices of linear layers; one expert with scales so large that most codes are subnormal."""
+    """Quantise the matrices of linear layers; one expert has scales so large that most codes are subnormal."""
     for name in sorted(tensors):
         module = name.removesuffix(".weight")
         t = tensors[name].float()

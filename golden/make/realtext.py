@@ -1,4 +1,4 @@
-"""Small models trained on real text that a Debian machine has; they are not kept in this tree.
+"""Train small models on text from a Debian system; they are not stored in this repository.
 
 The models of trained.py are calibrated and tested on text of one generator.  These are calibrated
 on one kind of text and tested on other documents of that kind and on kinds of text that the
@@ -25,7 +25,7 @@ from transformers import MixtralConfig, OlmoeConfig, Qwen2MoeConfig
 import tiny
 
 VOCABULARY = 1024
-DOCUMENT = 24_000  # most characters of a document, so that no file is a large part of a kind
+DOCUMENT = 24_000  # limit of characters per document, so that no file dominates its kind
 TRAIN_CHARACTERS = 3_000_000  # of each kind
 TEST_SEQUENCES = 256
 STEPS = 3500
@@ -122,8 +122,8 @@ class Real:
     config: Callable
     sizes: dict
     seed: int
-    kind: str  # of the calibration
-    tests: tuple = field(default_factory=tuple)  # other kinds
+    kind: str  # kind of the calibration text
+    tests: tuple = field(default_factory=tuple)  # other kinds to test on
 
 
 SIZES = dict(

@@ -1,7 +1,7 @@
-"""Does pruning matter on the trained model?  Held-out loss of uniform widths, ranked and not.
+"""Measure what pruning costs the trained model: held-out losses of uniform widths, ranked and unranked.
 
-Run after training, before the model is kept: a model that loses nothing at 0.4, or as much with
-channels in the original order, could not tell a good suite from a bad one.
+Run it after training, before the model is kept.  If the loss does not rise at 0.4, or rises as much
+in the original order of channels, tests on this model cannot tell a good ranking from a bad one.
 """
 
 import numpy as np
