@@ -3,7 +3,7 @@
 
     ahead.py FROM TO LAYERS COUNT [KEY=VALUE] [WORD...]
 
-LAYERS are the numbers of the added layers, separated by commas; COUNT is their number in config.json.
+LAYERS are the indices of the added layers, separated by commas; COUNT is the count for config.json.
 WORD is fp8: store an expert's matrix in FP8; unmarked: leave out the tensor that identifies such a layer;
 ernie: use the names of ERNIE-4.5; index: add a tensor of an indexer; buffer: add a tensor outside of all
 layers that the model does not use.

@@ -1,4 +1,5 @@
-# With --allow-code a stock export names classes of code only where the files of that code are carried; without it, none.
+# With --allow-code a stock export names classes of remote code only if the files with that code are carried;
+# without it, it names none.
 odd=$GOLDEN/odd-mixtral
 mkdir model
 cp "$odd"/* model

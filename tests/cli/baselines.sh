@@ -1,4 +1,4 @@
-# fm-bench baselines: refusals, plans, and the shape of its output.  The figures are tested in
+# fm-bench baselines: refusals, plans, and the form of its output.  The figures are tested in
 # tests/unit/test_baselines.c.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make quantised checkpoints, and compare the codes and scales of bundles and exports with theirs.
+"""Make quantised checkpoints, and compare the codes and scales of bundles and exports with them.
 
 These make a checkpoint OUT from MODEL:
 
@@ -7,11 +7,11 @@ These make a checkpoint OUT from MODEL:
                                       fewer; also shared experts that config.json counts in experts
     codes.py grow MODEL OUT H         a hidden size of H, repeating the first elements
     codes.py plain MODEL OUT          decode the codes of compressed-tensors or ModelOpt to F32
-    codes.py join MODEL OTHER EXPRESSION OUT   matching modules from OTHER: a mixture of schemes
-    codes.py ease MODEL EXPRESSION OUT         matching modules in BF16, and listed in `ignore`
-    codes.py gptq MODEL OUT [CASE]    W4A16 as GPTQ stores it; `codes.py gptqs` lists its faults
-    codes.py whole MODEL OUT          fp8.py's blocks, one for each matrix, as ModelOpt's FP8
-    codes.py unite MODEL WHOLE OUT    routed experts in ModelOpt's NVFP4, everything else from WHOLE
+    codes.py join MODEL OTHER EXPRESSION OUT   take modules that match from OTHER: a mixture of schemes
+    codes.py ease MODEL EXPRESSION OUT         store modules that match in BF16, listed in `ignore`
+    codes.py gptq MODEL OUT [CASE]    store W4A16 in GPTQ's format; `codes.py gptqs` lists its faults
+    codes.py whole MODEL OUT          store fp8.py's blocks, one per matrix, as ModelOpt's FP8
+    codes.py unite MODEL WHOLE OUT    routed experts from MODEL, in ModelOpt's NVFP4, all else from WHOLE
     codes.py spoil MODEL OUT CASE     a copy with one fault; `codes.py cases` lists them
     codes.py twist DIR OUT CASE       a ragged export with one fault; `codes.py twists` lists them
 
@@ -50,13 +50,13 @@ def tensors(data):
 
 
 def cut(data, n):
-    """n equal pieces."""
+    """Cut data into n equal pieces."""
     size = len(data) // n
     return [data[i * size : (i + 1) * size] for i in range(n)]
 
 
 def rows(tensor, n, fused, e):
-    """The n rows of a matrix, or of expert e of all."""
+    """The n rows of a matrix; if it is fused, those of expert e."""
     dtype, shape, data = tensor
     return cut(cut(data, shape[0])[e] if fused else data, n)
 
@@ -82,7 +82,7 @@ def numbers(tensor):
 
 
 def decoded(model):
-    """{name of the weight: (shape, values)} of what is stored as codes."""
+    """Decode all weights that are stored as codes: {name: (shape, values)}."""
     tensor, found = read(model), {}
     for name, (dtype, shape, data) in tensor.items():
         end = next((e for e in ENDS if name.endswith(e)), None)
@@ -192,7 +192,7 @@ def plain_experts(tensors, config):
             tensors[name.removesuffix("_packed")] = "BF16", [n, k], b"\0\x3d" * (n * k)
 
 
-CASES = {  # of the format in front; faults.py has those that every format can have
+CASES = {  # by format; faults.py has the faults that every format can have
     "fp8-block block-zero": weights(block_structure=[16, 0]),
     "fp8-block block-huge": weights(block_structure=[1 << 32, 16]),
     "fp8-block tensor-wise": weights(strategy="tensor"),
@@ -238,7 +238,7 @@ CASES = {  # of the format in front; faults.py has those that every format can h
 
 
 def join(model, other, expression, out):
-    """A copy of a model of compressed-tensors with the modules that match from another."""
+    """Copy a compressed-tensors model, with the modules that match taken from another."""
     tensors = {k: t for k, t in read(model).items() if not re.match(expression, k)}
     tensors |= {k: t for k, t in read(other).items() if re.match(expression, k)}
     theirs = json.loads((Path(other) / "config.json").read_text())["quantization_config"]
@@ -253,7 +253,7 @@ def join(model, other, expression, out):
 
 
 def ease(model, expression, out):
-    """A copy in which the modules that match are not quantised."""
+    """Copy a model, with the modules that match not quantised."""
     values, tensors = decoded(model), {k: t for k, t in read(model).items() if not re.match(expression, k)}
     for name, (shape, x) in values.items():
         if re.match(expression, name):
@@ -264,13 +264,13 @@ def ease(model, expression, out):
 
 
 def turned(tensor, size):
-    """A matrix of elements of that many bytes, transposed."""
+    """Transpose a matrix with elements of `size` bytes."""
     dtype, (n, k), data = tensor
     return dtype, [k, n], b"".join(data[(i * k + j) * size : (i * k + j + 1) * size] for j in range(k) for i in range(n))
 
 
 def gptq(model, out, case="none"):
-    """The W4A16 of a model as GPTQ stores it."""
+    """Store a model's W4A16 in GPTQ's format."""
     tensors, group = {}, 32
     for name, t in read(model).items():
         base, _, end = name.rpartition(".")
@@ -299,7 +299,7 @@ def gptq(model, out, case="none"):
 
 
 def whole(model, out):
-    """FP8 in blocks as large as the matrices as ModelOpt stores it: one scale for each."""
+    """Store FP8 in blocks as large as the matrices in ModelOpt's format, with one scale per matrix."""
     tensors = {}
     for name, t in read(model).items():
         scale = name.endswith("_scale_inv")
@@ -376,7 +376,7 @@ class Source:
         self.used = set()
 
     def planes(self, layer, e, of):
-        """[(tensor, fused)]: codes and what belongs to them, for one of gate, up, down or gate_up."""
+        """The codes and their scales for gate, up, down or gate_up, as [(tensor, fused)]."""
         found = []
         for name in sorted(self.tensor):
             m = re.search(rf"\.layers\.{layer}\..*(?<!shared_)experts\.(?:(\d+)\.)?(\w+?)(_blocks|_scales|\.\w+)$", name)
@@ -390,12 +390,12 @@ class Source:
 
 
 def put(order, items, group):
-    """items, of `group` channels each, in order."""
+    """Put items of `group` channels each into the given order."""
     return [items[order[i] // group] for i in range(0, len(order), group)]
 
 
 def part(source, layer, e, order, parts, I, H):
-    """What the bundle has of an expert: {tensor: bytes} by the suffixes of its planes."""
+    """What the bundle must store for an expert: {tensor: bytes}, by the suffixes of its planes."""
     G = parts["down"][1][1] and I // parts["down"][1][1]
     want = {}
     for of, of2 in ((GATE, UP), (("gate_up_proj",), None)):
@@ -456,13 +456,13 @@ def bundle(model, path):
 
 
 def groups(files, I):
-    """The channel group of every layer of a bundle, by its tensor `down`."""
+    """The channel group of every layer of a bundle, from its tensor `down`."""
     layers = [tensors(files[f]) for f in sorted(files) if f.startswith("weights/layers-")]
     return [I // next(v for n, v in layer.items() if n.endswith(".down"))[1][1] for layer in layers]
 
 
 def keep(tensor, order, k, down, group, fused, E, I):
-    """One tensor of codes or scales with the first k channels of each expert, in order."""
+    """Keep the first k channels of each expert, in order, in a tensor of codes or scales."""
     dtype, shape, data = tensor
     out = b""
     for e in range(E if fused else 1):
@@ -485,7 +485,7 @@ def keep(tensor, order, k, down, group, fused, E, I):
 
 
 def grown(have, tensor, scales):
-    """A matrix of a wider shared expert: codes with zeros after them, scales with the last one again."""
+    """Widen a matrix of a shared expert: codes are followed by zeros, scales by copies of the last one."""
     dtype, (n, k), data = tensor
     rows_, size = [cut(r, k) for r in cut(data, n)], len(data) // n // k
     zero = (b"\x88" if dtype == "I32" else b"\0") * size
@@ -530,8 +530,8 @@ def export(model, path, directory):
 
 
 def blank(model, path, directory):
-    """A padded export has the first channels of each expert in order, then codes that are zero; all
-    scales, and everything else, are the checkpoint's."""
+    """Check a padded export: each expert has its first channels in order, then codes of zero; all scales,
+    and everything else, are the checkpoint's."""
     source, order, (M, E, I) = bundle(model, path)
     widths = json.loads((Path(directory) / "fm-export.json").read_text())["widths"]
     group = groups(members(path), I)
@@ -604,7 +604,7 @@ def flat(model, path, directory, plain=None):
 
 
 def twist(directory, out, case):
-    """The tensors of one layer's experts, or what config.json says of them, and nothing else."""
+    """Change the tensors of one layer's experts, or their description in config.json, and nothing else."""
     name, _, how = case.partition(" ")
     tensor, config = {}, {}
     for f in Path(directory).glob("*.safetensors"):
@@ -666,7 +666,7 @@ def resize(model, out, I):
     write(model, out, tensor, lambda c: c.update({key: I}))
 
 
-# Matrices with the hidden size in columns, and in rows; and vectors of it.
+# Names of matrices whose columns are the hidden size, of those whose rows are, and of vectors of that size.
 COLUMNS = r"(embed_tokens|lm_head|\.[qkvg]_proj|gate_proj|up_proj|\.gate|q_a_proj|kv_a_proj_with_mqa|wk|weights_proj)\.weight$"
 ROWS = r"(o_proj|down_proj)\.weight$|(input|post_attention|pre_mlp|post_mlp)_layernorm\.weight$|^model\.norm\.weight$|o_proj\.bias$"
 

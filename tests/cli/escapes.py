@@ -6,7 +6,7 @@
 Run in a folder with a bundle, family.fm.  Each string is replaced in turn: in the manifest, the carried
 config.json, the headers of the safetensors members and the names of members; and in a checkpoint's
 config, index, tensor names, tokenizer, token file and texts.  The tools must then print only text, on
-standard output and standard error.  Prints each violation.
+standard output and standard error.  Every violation is printed.
 """
 import json
 import os
@@ -27,7 +27,7 @@ seen = set()
 
 
 def obey(output):
-    """What a terminal could interpret in a tool's output, or None."""
+    """The first part of a tool's output that a terminal could interpret, or None."""
     try:
         text = output.decode()
     except UnicodeDecodeError:
@@ -56,7 +56,7 @@ def strings(tree, path=()):
 
 
 def put(tree, path, word):
-    """The string followed by the payload, because readers may check its beginning."""
+    """Append the payload to a string, because readers may check how it begins."""
     for key in path[:-1]:
         tree = tree[key]
     tree[path[-1]] += word

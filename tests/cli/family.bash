@@ -1,7 +1,7 @@
 # Sourced by tests that need a small family of the odd model.
 odd=$GOLDEN/odd-mixtral
 
-# family METHOD OPTION...: ranked, trained and family.fm in the test's own folder
+# family METHOD OPTION...: make ranked, trained and family.fm in the test's own folder
 family() {
     fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked >/dev/null 2>&1
     fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method "$1" --budget-step 0.1 \
@@ -17,14 +17,14 @@ flip() {
         dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 
-# figures: cut what may differ from machine to machine
+# figures: remove what may differ between machines
 figures() {
     sed 's/[0-9]* items, .*B:/items:/; s/of [0-9]* items/of N items/; s/[0-9a-f]\{32\}/DIGEST/g
         s/has [0-9]* bytes (limit [0-9]*)/has N bytes/
         s/budget 0\.[0-9]*/budget B/; s/channels [0-9]* to [0-9]*/channels A to B/'
 }
 
-# check TITLE ARGUMENT...: what fm-verify says, and its status
+# check TITLE ARGUMENT...: print fm-verify's output and its status
 check() {
     echo "-- $1"
     shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Test faults of quantised checkpoints: every fault in every form of storing codes.
+"""Test faults of quantised checkpoints: every fault in every form in which codes are stored.
 
     faults.py GOLDEN FORM...    make each faulty copy of FORM, run fm-rank on it, and fm-pack with the
                                 masks of the good one; print the status and message of both
@@ -103,7 +103,7 @@ def retype(name):
 
 
 def narrow(form, width):
-    """All routed experts, with only their first channels."""
+    """Cut all routed experts to their first channels."""
 
     def spoil(tensors, config):
         whole = config["moe_intermediate_size"]
@@ -129,7 +129,7 @@ def quantization(change):
 
 
 def sizes(factor):
-    """Blocks and groups of other sizes than those of the scales."""
+    """Declare sizes of blocks and groups that differ from those of the scales."""
 
     def change(quant):
         groups = [g["weights"] for g in quant.get("config_groups", {}).values()] or [quant]
@@ -152,7 +152,7 @@ def ignored(entry):
 
 
 def second(tensors, config):
-    """A second quantization_config under an older key."""
+    """Add a second quantization_config under an older key."""
     config["compression_config"] = config["quantization_config"]
 
 
@@ -243,7 +243,7 @@ def run(form):
 
 
 def brief(text):
-    """The message; one phrase for all that only say that the checkpoint is not that of the masks."""
+    """The message, or one phrase for all messages that the checkpoint is not that of the masks."""
     return "another checkpoint" if re.search("made from|has digest|not those that were ranked", text) else text
 
 

@@ -53,7 +53,7 @@ def unpack_safetensors(data):
 
 
 def pack_safetensors(tree, tensors):
-    """A file whose header is padded as the tools do it: tensors begin at a multiple of 4096."""
+    """Make a file whose header is padded as by the tools: tensors begin at a multiple of 4096."""
     text = json.dumps(tree, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 4096)
     return struct.pack("<Q", len(text)) + text + tensors
@@ -80,7 +80,7 @@ class Bundle:
         self.config = json.loads(self.member[CONFIG])
 
     def add_tensor(self, name, dtype, shape, data):
-        """Add a tensor to the model's, with its checksum, and to the bytes of all budgets."""
+        """Add a tensor to the model, with its checksum, and its size to the bytes of all budgets."""
         def put(member, entry, dtype, shape, data, described=None):
             tree, tensors = unpack_safetensors(self.member[member])
             tree[entry] = {"dtype": dtype, "shape": shape,

@@ -45,7 +45,7 @@ def to_f32(x):
 
 
 def to_bf16(x):
-    """The word of a finite float32, to nearest, ties to even."""
+    """Round a finite float32 to a bfloat16 word, to nearest, ties to even."""
     bits = struct.unpack("<I", struct.pack("<f", x))[0]
     return bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
@@ -81,7 +81,7 @@ def read(model):
 
 
 def write(model, out, tensors, edit=None):
-    """One file of these tensors, beside the other files of the model."""
+    """Write the tensors to one file, and copy the other files of the model."""
     out = Path(out)
     out.mkdir()
     config = json.loads((Path(model) / "config.json").read_text())
@@ -106,7 +106,7 @@ def blocks_of(model):
 
 
 def values(tensors, name, block):
-    """Of a tensor of codes, float32."""
+    """The float32 values of a tensor of codes."""
     (_, (rows, columns), data), scale = tensors[name], scale_values(*tensors[name + (SCALE if name + SCALE in tensors else COMPRESSED)][::2])
     across = -(-columns // block[1])
     return [
@@ -117,7 +117,7 @@ def values(tensors, name, block):
 
 
 def as_bf16(tensors, name, block):
-    """Rows of words: of codes, rounded; or as they are."""
+    """Rows of bfloat16 words: decoded and rounded if the tensor has codes, else as they are."""
     dtype, shape, data = tensors[name]
     if dtype == "BF16":
         words = struct.unpack(f"<{len(data) // 2}H", data)
@@ -157,7 +157,7 @@ def expert_names(tensors, l, e):
 
 
 def bundle(model, path):
-    """The bundle's experts are ranked, gate and up rows in turn, down transposed."""
+    """Compare a bundle's experts: they are ranked, gate and up rows alternate, and down is transposed."""
     tensors, wrong, seen, block = read(model), 0, 0, blocks_of(model)
     with tarfile.open(path) as tar:
         member = {m.name: unpack(tar.extractfile(m).read()) for m in tar if m.name.endswith("tensors")}
@@ -188,8 +188,8 @@ def bundle(model, path):
 
 
 def quantise_matrix(words, rows, columns, block, powers=False):
-    """(codes, scales) of bfloat16 words; the largest of a block becomes 448, or less if scales are
-    powers of two."""
+    """Quantise bfloat16 words to (codes, scales); the largest value of a block becomes 448, or less if
+    scales are powers of two."""
     down, across = (-(-n // b) for n, b in zip((rows, columns), block))
     x = [bf16_value(w) for w in words]
     most = [0.0] * (down * across)

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# What tests source that run a tool with as little memory as it accepts, so that everything that may
-# leave memory does.
+# Sourced by tests that run a tool with the least memory that it accepts, so that everything that can be
+# stored on disk is.
 
-# least COMMAND...: the smallest --memory that it accepts
+# least COMMAND...: print the smallest --memory that it accepts
 least() {
     "$@" --dry-run --memory 1K 2>&1 >/dev/null | sed -n 's/.*use --memory \([^ ]*\) or more$/\1/p'
 }
 
-# little COMMAND...: runs it with that
+# little COMMAND...: run it with that --memory
 little() {
     "$@" --memory "$(least "$@")"
 }

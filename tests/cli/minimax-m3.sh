@@ -130,7 +130,7 @@ for layout in ragged native uniform; do
     fm-verify -q --function "${tokens[@]}" --against codes.fm out | numbers
     rm -r out
 done
-spoiled() { # spoiled KEY VALUE: what is said of it
+spoiled() { # spoiled KEY VALUE: print the error
     rm -rf bad
     cp -r mxfp8 bad
     sed -i "s/\"quant_method\": \"mxfp8\"/\"quant_method\": \"mxfp8\", \"$1\": $2/; /^ *\"$1\"/d" bad/config.json

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make and decode MXFP4 checkpoints by the format's definition, in plain Python.
 
-    mxfp4.py make MODEL OUT           a gpt-oss in blocks, with MODEL's form and sizes, except 64 channels
-                                      and a hidden width of 64, and numbers from a seed
+    mxfp4.py make MODEL OUT           make a gpt-oss in blocks from a seed, with MODEL's form and sizes, except
+                                      64 channels and a hidden width of 64
     mxfp4.py plain MODEL OUT          decode the values to BF16, fused and transposed as in transformers
     mxfp4.py spoil MODEL OUT CASE     a copy with one fault
     mxfp4.py cases                    list the faults
@@ -33,7 +33,7 @@ def normals(rng, shape, std, mean=0.0):
 
 
 def blocks(rng, E, rows):
-    """Codes and scales of (E, rows, H) values: any code, four scales."""
+    """Random codes and scales of (E, rows, H) values: all codes, and four different scales."""
     count = E * rows * H // 32
     scales = bytes(rng.choice((121, 122, 123, 124)) for _ in range(count))
     return ("U8", [E, rows, H // 32, 16], rng.randbytes(16 * count)), ("U8", [E, rows, H // 32], scales)
@@ -75,7 +75,7 @@ def make(model, out):
 
 
 def decoded(codes, scales):
-    """(E, columns, rows) words of (E, rows, columns) values."""
+    """Decode (E, rows, columns) values to words, transposed to (E, columns, rows)."""
     (_, (E, rows, across, _), data), width = codes, 32 * codes[1][2]
     out = []
     for b, byte in enumerate(data):

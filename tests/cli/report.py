@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Check a page of fm-bench report without a browser.
 
-    report.py PAGE BUNDLE [FIGURES...]   it is well-formed, its policy has the right digests, and its data agree
-                                         with the tools
-    report.py --hostile PAGE             it contains the strings of a forged bundle, only as data
+    report.py PAGE BUNDLE [FIGURES...]   it must be well-formed, with the right digests in its policy and data that
+                                         agree with the tools
+    report.py --hostile PAGE             the strings of a forged bundle must be in it only as data
 """
 import base64
 import hashlib
@@ -113,7 +113,7 @@ def bundle_agrees(data, bundle):
 
 
 def halves(q):
-    """The elements of a point after its agreement: null, and half of each interval."""
+    """The elements of a point after its agreement: null, and half the width of each interval."""
     ends = [q.get(key) for key in ("ce_interval", "kl_interval")]
     return (None, *(-1 if e is None else (e[1] - e[0]) / 2 for e in ends)) if ends[0] else ()
 

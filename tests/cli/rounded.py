@@ -104,7 +104,7 @@ def make(out, dtype):
 
 # --- formats ----------------------------------------------------------------------------------------
 def nearest(x, grid):
-    """The index of the nearest of the rising grid, ties to the even index."""
+    """The index of the nearest value of an increasing grid, ties to the even index."""
     i = min(bisect.bisect_left(grid, x), len(grid) - 1)
     if i == 0 or grid[i] <= x:
         return i
@@ -147,8 +147,8 @@ def blocks(w, rows, columns, high, wide):
 
 
 def quantised(name, dtype, w, rows, columns, both):
-    """{end of the name: (dtype, shape, bytes)} of a matrix; `both` is the largest magnitude that gives NVFP4's
-    second scale."""
+    """Quantise a matrix: {end of the name: (dtype, shape, bytes)}.  NVFP4's second scale is computed from
+    `both`, the largest magnitude."""
     scale_type, f32 = dtype, "F32"
     if name in ("fp8-block", "fp8"):
         high, wide = (128, 128) if name == "fp8-block" else (1, columns)
@@ -229,7 +229,7 @@ def compare(plain, directory):
 
 
 def joined(name, k, group, made):
-    """What a flat export has of an expert, of what its matrices became: {end of the name: bytes}."""
+    """Join an expert's quantised matrices as a flat export stores them: {end of the name: bytes}."""
     codes, scales, second = [], [], []
     for parts in made:
         ends = sorted(parts, key=lambda e: (e not in ("weight", "weight_packed"), "scale_2" in e or "global" in e))
@@ -241,7 +241,7 @@ def joined(name, k, group, made):
         rows_ = [[t[2][i : i + len(t[2]) // t[1][0]] for i in range(0, len(t[2]), len(t[2]) // t[1][0])] for t in planes]
         if name == "gate_up":
             out[end] = b"".join(g + u for g, u in zip(*rows_))
-        elif end and planes[0][1][1] == 1 and k > group:  # one for each row, of no channel
+        elif end and planes[0][1][1] == 1 and k > group:  # one per row, independent of channels
             out[end] = planes[0][2]
         else:
             item = len(rows_[0][0]) * group // k
@@ -250,7 +250,7 @@ def joined(name, k, group, made):
 
 
 def flat(plain, directory):
-    """The same of a layout with experts one after another, beside one of numbers as wide."""
+    """Compare a layout that stores experts one after another with an unquantised one of the same widths."""
     have, from_ = read(directory), read(plain)
     config = json.loads((Path(directory) / "config.json").read_text())
     export = json.loads((Path(directory) / "fm-export.json").read_text())

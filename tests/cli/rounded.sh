@@ -31,7 +31,7 @@ for dtype in F32 F16 BF16; do
     done
 done
 echo "== experts one after another"
-flat() { # flat LAYOUT FORMAT: beside numbers of the same widths
+flat() { # flat LAYOUT FORMAT: compare it with plain weights of the same widths
     local multiple
     fm-pack -q -x out -b 0.5 --layout "$1" --weights "$2" -f family.fm >/dev/null
     multiple=$(sed -n 's/.*"block".*"group": \([0-9]*\),.*/\1/p' out/config.json)

@@ -9,8 +9,8 @@ train() {
 spent() { # PID: hundredths of a second of all its threads
     sed 's/.*) //' "/proc/$1/stat" | (IFS=' ' read -r -a field && echo $((field[11] + field[12])))
 }
-# stop PID [SPENT]: once it catches the signal and has worked for so many hundredths of a second, or
-# had a moment to begin to wait.
+# stop PID [SPENT]: send SIGTERM when the process catches it and has used SPENT hundredths of a second of
+# processor time or, without SPENT, has had a moment to begin to wait.
 stop() {
     until caught=$(sed -n 's/^SigCgt:[[:space:]]*/0x/p' "/proc/$1/status") &&
         [ $((caught & 0x4000)) != 0 ]; do
@@ -44,9 +44,9 @@ fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method l
 echo "a state of other options: status $?"
 rm state
 ls -A
-# A second signal before the first is heeded: at once, and what is half written goes.  The tool is
-# frozen while its temporary is there, and tried again where that was missed.  Frozen when the output
-# has its name already, it ends by the signal and leaves the whole output.
+# A second signal before the first has been handled ends the tool at once and removes a half-written
+# file.  The tool is frozen while its temporary file exists; if that moment is missed, it is run again.
+# If it is frozen when the output already has its name, the signal ends it and the whole output remains.
 mv straight trained && rm stopped
 fm-pack -q -T 1 --model "$odd" -o whole trained >/dev/null 2>&1
 state() { sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status" 2>/dev/null; }
@@ -79,7 +79,7 @@ case $status in
 *) echo "status $status" ;;
 esac
 ls -A
-# Stopped before there was anything to save: no state is promised.
+# A run that is stopped before there is anything to save does not report a state.
 mkfifo pipe && exec 3<>pipe
 fm-rank -q --model "$GOLDEN/tiny-mixtral" --text - --state none -o never <pipe >/dev/null 2>complained &
 stop $!

@@ -1,5 +1,5 @@
-# Tensors that do not exist according to config.json are refused before anything is computed: the
-# keys or the weights are of another model.  A head in a model with tied embeddings is ignored.
+# Tensors that must not exist according to config.json are refused before anything is computed, because
+# the keys or the weights belong to another model.  A head in a model with tied embeddings is ignored.
 try() { # try MODEL KEY VALUE
     rm -rf model
     mkdir model

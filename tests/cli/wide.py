@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make a Qwen3-MoE checkpoint with experts of 768 channels, like Qwen3-30B-A3B's, and small otherwise.
+"""Make a small Qwen3-MoE checkpoint whose experts have 768 channels, like those of Qwen3-30B-A3B.
 
     wide.py DIR TOKENIZER      TOKENIZER is a tokenizer.json of at most 384 tokens
 
