@@ -180,7 +180,7 @@ static inline size_t fuzz_json_string(const uint8_t *text, size_t size, size_t a
     return at < size ? at + 1 : size;
 }
 
-/* The place after the token at `at`: a string with its quotes, a number or a word. */
+/* Find the tokens of a text: strings with their quotes, numbers and words.  Returns how many. */
 static inline size_t fuzz_json_tokens(struct fuzz_token *token, const uint8_t *text, size_t size)
 {
     size_t n = 0;

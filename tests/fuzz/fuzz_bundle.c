@@ -55,7 +55,7 @@ static void read_typed(const struct fm_bundle *b)
     fm_adapter_release(&adapter);
 }
 
-/* The changed bytes of a member, by its name; NUL after them. */
+/* Mutate a member's bytes by the format that its name implies; a NUL follows them. */
 static void change(char **bytes, size_t *size, const char *name, unsigned seed)
 {
     size_t room = *size + 256, end = strlen(name);

@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Write the header of a small shape, and make the file as long as the shape requires. */
+/* Mutate the values; the header has a small shape, and the file the size of that shape. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     if (size < 20 || fuzz_draw(&seed, 4) == 0)

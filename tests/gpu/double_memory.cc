@@ -14,8 +14,7 @@
 #include <vector>
 
 static const size_t arena_bytes = (size_t)256 << 30, page = 4096, grain = 256;
-static const size_t touched_max =
-    (size_t)1 << 20; /* bytes of a memset that are written: longer ones only empty the cache */
+static const size_t touched_max = (size_t)1 << 20; /* bytes that a memset writes at most */
 
 struct span {
     uintptr_t first; /* the first address of its pages */

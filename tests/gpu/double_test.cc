@@ -182,8 +182,7 @@ static void maps_want_alignment()
                                     E * CAP, H, 64);
     report(lawful && !shifted, "a map on 16 bytes is refused");
     std::vector<void *> between;
-    std::vector<struct fm_clip *>
-        held; /* kept: after a free, malloc would return the same addresses again */
+    std::vector<struct fm_clip *> held; /* not freed, so that addresses differ */
     bool good = true;
     for (size_t i = 0; i < 24; i++) { /* addresses differ by 16 */
         struct fm_clip *clip = nullptr;

@@ -177,7 +177,8 @@ struct test_call {
     device_array<int64_t> d_ids64; /* used where not empty */
     device_array<float> d_weights;
 
-    /* Draw distinct experts per token; the first `popular` of the tokens always have expert e0. */
+    /* Distinct experts for each token; `popular` is the probability that its first choice must be
+     * e0. */
     test_call(const test_layer &l, int N_, int K_, double popular) : N(N_), K(K_)
     {
         for (int t = 0; t < N; t++) {

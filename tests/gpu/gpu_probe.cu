@@ -115,8 +115,7 @@ static void probe_heap(int path)
 {
     test_layer l(FM_CLIP_BF16, 128, 128, 2, {128, 128}, {128, 128}, 0);
     std::vector<void *> between;
-    std::vector<std::unique_ptr<prepared>>
-        held; /* kept: after a free, malloc would return the same addresses again */
+    std::vector<std::unique_ptr<prepared>> held; /* not freed, so that addresses differ */
     bool good = true;
     for (size_t i = 0; i < 32; i++) {
         between.push_back(malloc(16 + 16 * (i % 11)));

@@ -166,7 +166,7 @@ def judge_container(judge, family, folder):
 
 
 def judge_masks(judge, out, manifest):
-    """Unpack the masks with the zstd program; the sum of each must be that of its budget."""
+    """Unpack the masks with the zstd program; each must remove as many channels as the manifest says."""
     raw = subprocess.run(["zstd", "-dcq", out / "masks.zst"], check=True, capture_output=True)
     m, rows = manifest["model"], manifest["budgets"]
     widths = np.frombuffer(raw.stdout, "<u4").reshape(-1, m["layers"], m["experts"])
