@@ -1,13 +1,14 @@
 /*
- * A GPU emulated on the host, slow and strict, which runs the kernels of kernels/clip/cuda
+ * A slow and strict emulation of a GPU on the host, which runs the kernels of kernels/clip/cuda
  * unchanged.  Every thread of a block is a coroutine; blocks run one after another.  This file has
- * the features of CUDA itself: 16-bit numbers, threads and their synchronisation; the instructions
+ * the features of CUDA itself: 16-bit numbers, threads and their synchronisation.  The instructions
  * of clip_cuda_ptx.cuh are in tests/unit/cuda_emulator_ptx.h.
  *
  * Strict: copies arrive as late, and matrix products read as late, as the program allows (or early,
  * at random, with probability emu.chance), threads run in random order, and a block in which no
- * thread can continue is a deadlock and aborts.  Results of products become visible only at
- * products_fence, and only if no product is still running: a compiler may have read them earlier.
+ * thread can continue is a deadlock and aborts the program.  Results of products become visible
+ * only at products_fence, and only if no product is still running: a compiler may have read them
+ * earlier.
  *
  * Data written to shared memory by ordinary stores is not visible to matrix products until the
  * thread that stored it has fenced it.
@@ -176,7 +177,7 @@ struct emu_product {
 struct emu_block { /* state shared by the threads of a block */
     emu_dim at;
     std::vector<uint8_t> shared;
-    std::vector<uint8_t> unfenced;           /* which of its bytes were stored and not yet fenced */
+    std::vector<uint8_t> unfenced;           /* bytes that were stored and not yet fenced */
     std::map<int, emu_meeting> warps, halls; /* warps by number, barriers by id */
     std::map<uint32_t, emu_barrier> barriers;
 };
@@ -341,8 +342,9 @@ inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
     }
 }
 
-/* The same for a kernel whose threads do not synchronise: each runs to its end in turn, which is
- * much faster. */
+/* Run a kernel whose threads do not synchronise: each runs to its end in turn, which is much
+ * faster.
+ */
 inline void emu_launch_apart(emu_dim blocks, unsigned threads, std::function<void()> kernel)
 {
     emu.blocks = blocks;

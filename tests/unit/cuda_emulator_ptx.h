@@ -284,7 +284,7 @@ inline uint16_t emu_operand(uint64_t descriptor, int across, uint32_t mn, uint32
 }
 
 /* This thread's registers of a 64 x n product: rows 16 warp + lane / 4 (+ 8), columns in groups of
- * 8, two neighbours a lane. */
+ * 8, two adjacent ones per lane. */
 inline void emu_multiply(const emu_product &p)
 {
     uint32_t t = emu.now->index % 128;
@@ -338,7 +338,7 @@ template <int N> inline void products_fence(float (&d)[N])
     emu.now->sums.erase(at);
 }
 
-/* A map as copy_box wants it. */
+/* Make a map for copy_box. */
 inline CUtensorMap emu_make_map(const void *base, int64_t rows, int64_t columns, int box_rows)
 {
     CUtensorMap map = {};

@@ -1,6 +1,6 @@
 /*
- * The bundle of tests/unit/given.h, its exports, and how other programs see them; for tests of
- * exports, made by make_bundle.
+ * For tests of exports: the bundle of tests/unit/given.h, which make_bundle writes, its exports,
+ * and their sizes and findings as other programs report them.
  */
 #ifndef FM_TESTS_EXPORTS_H
 #define FM_TESTS_EXPORTS_H

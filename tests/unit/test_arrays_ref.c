@@ -1,6 +1,6 @@
 /*
- * The definitions of operations on rows, experts and arrays: forwards against closed forms,
- * backwards against finite differences.
+ * Test the definitions of operations on rows, experts and arrays: forward against closed forms,
+ * backward against finite differences.
  */
 #include "tests/unit/gradients.h"
 
@@ -12,7 +12,7 @@ KERNEL_TEST(a_row_is_added_to_all_rows)
     expect_close(x, want, 6, 0, "x + b");
 }
 
-/* As torch.clamp: at a bound the gradient is not zero. */
+/* At a bound the gradient is not zero, as in torch.clamp. */
 KERNEL_TEST(clamped_values_have_no_gradient)
 {
     const float x[] = {-3, -2, -1, 2, 2.5f, NAN}, want[] = {-2, -2, -1, 2, 2};
@@ -262,7 +262,7 @@ static double clamped_value(const struct scalar *s)
     return weighted(s->y, s->r, (size_t)s->n[0] * s->n[1]);
 }
 
-/* Against the formula, and the gradient against differences, far enough from the bounds. */
+/* Compare values with the formula and gradients with differences, far enough from the bounds. */
 KERNEL_TEST(clamped_swiglu_bends_where_it_says)
 {
     enum { N = 3, I = 17, WIDTH = 11 };

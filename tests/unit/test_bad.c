@@ -1,7 +1,7 @@
 /*
- * Every file of golden/bad/ against the sentence that golden/bad/EXPECT has for it: lines of path,
- * reader, exit code, text, separated by tabs.  A file without a line, and a line without a file,
- * are failures too.
+ * Read every file of golden/bad/, and compare the error with its line in golden/bad/EXPECT: path,
+ * reader, exit code and text, separated by tabs.  A file without a line, or a line without a file,
+ * is a failure, too.
  */
 #include <dirent.h>
 #include <unistd.h>

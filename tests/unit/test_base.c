@@ -1,6 +1,6 @@
 /*
- * The foundations that all rooms use, tested against their definitions: every half and bfloat16
- * there is, and nested loops that must give the same bytes on any number of threads.
+ * Test lib/base, which all rooms use, against its definitions: all values of float16 and bfloat16,
+ * and nested loops that must give the same bytes on any number of threads.
  */
 #include <errno.h>
 #include <math.h>
@@ -280,7 +280,7 @@ TEST(the_first_nonfinite_is_found_anywhere)
     static const size_t places[] = {9000, 8192, 8191, 4096, 4095, 17, 0};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         f[places[i]] = i % 2 ? NAN : -INFINITY;
-        h[places[i]] = 0x7fc0; /* a NaN of both kinds */
+        h[places[i]] = 0x7fc0; /* a NaN in both formats */
         assert_int_equal(fm_dtype_nonfinite(f, FM_F32, N), places[i]);
         assert_int_equal(fm_dtype_nonfinite(h, FM_BF16, N), places[i]);
         assert_int_equal(fm_dtype_nonfinite(h, FM_F16, N), places[i]);
@@ -349,8 +349,8 @@ TEST(nested_loops_give_the_same_bytes_on_any_threads)
             assert_int_equal(alone.done[i][j], 1);
 }
 
-/* Two tasks: one ends after the other, on the other thread, has begun, whose inner loop needs
- * both. */
+/* Two tasks on two threads: one ends only after the other has begun, whose inner loop needs both
+ * threads. */
 struct meeting {
     pthread_barrier_t begun;
     pthread_mutex_t lock;
@@ -623,7 +623,7 @@ TEST(sizes_for_options_are_rounded_up)
     assert_string_equal(text, "8.0000GB");
 }
 
-/* One chunk in place of the last uses, however large the next block of it. */
+/* fm_scratch_reserve replaces the chunks of earlier uses by one, for blocks of any sizes. */
 TEST(reserved_scratch_is_one_chunk)
 {
     struct fm_mark mark = fm_scratch_mark();

@@ -1,6 +1,5 @@
-/* Rules that remove experts or channels, against golden/baselines and by hand; and a whole
- * comparison.
- */
+/* Test the rules that remove experts or channels, against golden/baselines and results computed by
+ * hand; and run a whole comparison. */
 #include "lib/base/pool.h"
 #include "lib/block/pass.h"
 #include "lib/baseline/channelcut.h"
@@ -12,7 +11,7 @@
 #include "tests/unit/runs.h"
 #include "tests/unit/test.h"
 
-/* Of the model that was opened last. */
+/* These belong to the model that was opened last. */
 static struct fm_config config_of_baselines(void)
 {
     struct fm_err err = {0};

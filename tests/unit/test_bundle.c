@@ -1,5 +1,5 @@
-/* Bundles: round trip, the same bytes every time, and every flipped bit, cut and false statement
- * refused. */
+/* Bundles are read as they were written, and have the same bytes every time; every flipped bit,
+ * truncation and false statement is refused. */
 #include <unistd.h>
 
 #include "formats/bundle/archive.h"
@@ -458,8 +458,8 @@ TEST(a_name_that_tar_cannot_hold_is_an_error)
     assert_int_not_equal(access(path_a, F_OK), 0);
 }
 
-/* Names that are not carried from a checkpoint are refused in a bundle: reader and writer have
- * one rule. */
+/* Names that are not carried from a checkpoint are refused in a bundle: reader and writer have the
+ * same rule. */
 TEST(a_name_that_is_not_carried_is_an_error)
 {
     static const char *const names[] = {"carried/a/b", "carried/.netrc", "carried/x.safetensors",

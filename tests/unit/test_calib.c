@@ -1,6 +1,6 @@
 /*
- * Sequences of small files whose tokens are their own positions, so that the ids show what was
- * read.
+ * Test the reading of sequences from small files in which each token is its own position, so that
+ * the ids show what was read.
  */
 #include "lib/data/calib.h"
 #include "tests/unit/scratch.h"

@@ -1,5 +1,5 @@
-/* Files that are carried with a checkpoint, and those that must not be, above all links out of
- * it. */
+/* Test which files are carried with a checkpoint, and which must not be, above all links to files
+ * outside of it. */
 #include "formats/tensor/carry.h"
 #include "formats/tensor/hfcache.h"
 #include "tests/unit/scratch.h"
@@ -204,7 +204,7 @@ TEST(refuses_links_that_lead_elsewhere)
     link_to(scratch("home/blobs/secret"), name, "LICENSE"); /* blobs, but not those of a cache */
     is_refused(name, NULL, FM_ECONFIG, "'LICENSE' is a link to '");
     scratch_check(unlink(scratch(scratch_inside(name, "LICENSE"))) == 0, "unlink");
-    link_to("../home/secret", name, "id_rsa"); /* no carried file */
+    link_to("../home/secret", name, "id_rsa"); /* a file that is not carried */
     carries(name, NULL, "config.json");
     scratch_check(unlink(scratch(scratch_inside(name, "config.json"))) == 0, "unlink");
     scratch_put("home", "config.json", "{}");

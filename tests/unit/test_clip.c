@@ -1,4 +1,4 @@
-/* libfm_clip on the CPU: the statements of clip.h, one after another. */
+/* Test libfm_clip on the CPU: what clip.h documents, in its order. */
 #include "kernels/clip/clip_tile.h"
 #include "tests/unit/clip.h"
 
@@ -87,7 +87,7 @@ KERNEL_TEST(ids_of_both_sizes_mean_the_same)
     free_arrays();
 }
 
-/* z of each slot alone, with weight 1: the product before the weight. */
+/* The result of each slot alone with weight 1: the product before it is weighted. */
 KERNEL_TEST(slots_are_weighted_and_added_in_order_and_rounded_once)
 {
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {
@@ -289,7 +289,7 @@ KERNEL_TEST(clamped_experts_with_biases_agree_with_the_definition)
             }
 }
 
-/* Against the formula of clip.h, one channel wide; and width 0, which gives only down's bias. */
+/* Compare one channel with the formula of clip.h; width 0 gives only down's bias. */
 KERNEL_TEST(a_clamped_channel_and_none_are_by_the_formula)
 {
     struct layer s = make_layer(FM_CLIP_F32, 1, 1, 1);
@@ -324,7 +324,7 @@ KERNEL_TEST(cuda_refuses_biases_by_name)
     free_arrays();
 }
 
-/* Only the resident channels of `s`, in memory of exactly that size. */
+/* Copy only the resident channels of `s`, to memory of exactly that size. */
 KERNEL_TEST(freed_tails_give_the_same_bits)
 {
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {

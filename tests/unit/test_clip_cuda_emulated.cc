@@ -1,10 +1,11 @@
 /*
- * The CUDA kernels of the clipped FFN, run thread by thread on the host
- * (tests/unit/cuda_emulator.h): routing, gather, both products of the plain, mma and hopper paths,
- * and the combine, against plain loops in double.  Channels past the widths and between experts are
- * NaN: what must not be used cannot be used unseen.
+ * Run the CUDA kernels of the clipped FFN thread by thread on the host
+ * (tests/unit/cuda_emulator.h), and compare routing, gather, both products of the plain, mma and
+ * hopper paths, and the combine with plain loops in float64.  Channels past the widths and between
+ * experts are NaN, so using one shows in the result.
  *
- * This proves the arithmetic of indices, layouts and phases as the PTX ISA defines them, not a GPU.
+ * This tests the arithmetic of indices, layouts and phases as the PTX ISA defines them.  It does
+ * not test how a GPU executes the kernels.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 
@@ -89,7 +90,7 @@ struct data {
     int64_t channels;
 };
 
-/* NaN past the widest width in use. */
+/* Set channels past the widest width in use to NaN. */
 static void spoil(const layer &l, const call &c, data &d)
 {
     std::vector<int32_t> used((size_t)l.E);
@@ -130,7 +131,7 @@ static data make_data(const layer &l, const call &c)
     return d;
 }
 
-/* out in double, h rounded as stored. */
+/* Compute out in float64, with h rounded as it is stored. */
 static std::vector<double> reference(const layer &l, const call &c, const data &d)
 {
     size_t H = (size_t)l.H;
@@ -437,7 +438,7 @@ static void long_sums(path p, const char *name)
     check(what, p, l, c);
 }
 
-/* Off by 3e-7 of the whole where a float32 sum goes by blocks, by 8e-7 where it is one chain. */
+/* Relative error of a float32 sum: 3e-7 if it is made in blocks, 8e-7 if it is one chain. */
 static void plain_sums_go_by_blocks()
 {
     layer l = make_layer(FM_CLIP_F32, 64, 1, {4100}, {4100});
@@ -520,8 +521,9 @@ static void forms_of_routing(const char *what, int E, int N, bool per_token)
     }
 }
 
-/* A warp routes at most FM_CUDA_PART_SLOTS slots, also where these are no multiple of it, and the
- * parts are all slots, one after another.  Longer parts would give the same rows, later. */
+/* A warp routes at most FM_CUDA_PART_SLOTS slots, also if the number of slots is no multiple of it.
+ * The parts together are all slots, in order.  Longer parts would give the same rows, more slowly.
+ */
 static void parts_are_short()
 {
     bool ok = true;

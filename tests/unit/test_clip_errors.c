@@ -1,4 +1,4 @@
-/* libfm_clip: arguments that are refused, and the sentences. */
+/* Test which arguments libfm_clip refuses, and its error messages. */
 #include "tests/unit/clip.h"
 
 #include <sys/mman.h>

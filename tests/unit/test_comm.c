@@ -1,5 +1,5 @@
-/* Messages between ranks arrive, in order, and the error of one rank is returned by all; on
- * threads here, and between processes under MPI (test_ranks.sh). */
+/* Messages between ranks arrive in order, and all ranks return the error of any one.  Ranks are
+ * threads here, and processes under MPI (test_ranks.sh). */
 #include <unistd.h>
 
 #include "tests/unit/ranks.h"

@@ -1,6 +1,6 @@
 /*
- * config.json in every spelling of transformers 4 and 5, and those that we cannot compute, which
- * must be refused, naming the key.
+ * Test config.json in every spelling of transformers 4 and 5.  Models that cannot be computed must
+ * be refused with an error that names the key.
  */
 #include <cjson/cJSON.h>
 #include <glob.h>
@@ -191,7 +191,7 @@ TEST(every_tensor_has_a_row_and_nothing_else_has)
     assert_null(fm_weights_find(&c, FM_NAMING_STOCK, "lm_head.weight", &l, &e));
 }
 
-/* As in DeepSeek-V3 and MiniMax-M2. */
+/* The form of DeepSeek-V3 and MiniMax-M2. */
 TEST(a_storage_is_read)
 {
     struct fm_config c =

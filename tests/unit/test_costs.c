@@ -1,6 +1,6 @@
 /*
- * The costs that blocks report: parameters against the tensors of a checkpoint, floating-point
- * operations against the products that a sweep computes.
+ * Test the costs that blocks report: parameters are compared with the tensors of a checkpoint, and
+ * floating-point operations with the products that a sweep computes.
  */
 #include "formats/tensor/hfdir.h"
 #include "lib/bench/meter.h"
@@ -41,7 +41,7 @@ static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_c
             int l, e;
             const struct fm_weight *w = fm_weights_find(c, FM_NAMING_STOCK, t->name, &l, &e);
             if (w && w->part == FM_PART_SPARE)
-                continue; /* which another checkpoint of the model may lack */
+                continue; /* other checkpoints of the model may lack it */
             if (!strstr(t->name, "_scale_inv") && fm_extra_layer(c, t->name) < 0)
                 *(channels ? experts : others) += fm_tensor_count(t);
         }
@@ -82,7 +82,7 @@ TEST(a_channel_is_what_a_width_changes)
     }
 }
 
-/* The outputs of all heads are among them. */
+/* They include the outputs of all heads. */
 TEST(inner_values_hold_what_heads_give)
 {
     for (size_t i = 0; i < MODELS; i++) {

@@ -1,5 +1,5 @@
-/* Exports: the choice of the member, the number of files, widths; every form verifies against
- * its bundle. */
+/* Test the choice of an export's member, its number of files, and its widths.  Every form must
+ * verify against its bundle. */
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
 
@@ -244,7 +244,7 @@ TEST(a_padded_width_needs_the_whole_bundle_and_every_byte_counts)
     export_as(scratch("padded"), o);
     assert_fails(verify(scratch("padded"), scratch("head.fm"), &err), FM_EFORMAT,
                  "the complete bundle is needed");
-    /* The last channel of the last expert: of down, then of gate_up. */
+    /* The last channel of the last expert, first in down, then in gate_up. */
     struct fm_file f;
     struct fm_safetensors st = {0};
     GIVEN_TRY(fm_file_open(&f, scratch("padded/model.safetensors"), &given_err));

@@ -1,4 +1,4 @@
-/* The plan of an export: its blocks, its files, and that members can be planned one after another.
+/* Test the plan of an export: its blocks, its files, and the planning of several members in turn.
  */
 #include "lib/export/fill.h"
 #include "lib/export/plan.h"
@@ -199,7 +199,8 @@ TEST(rounded_experts_are_planes_of_whole_groups)
             struct fm_export_options o = form_of(layouts[i]);
             uint64_t codes = 0, apart = 0;
             o.quantise = fm_quantisers[q];
-            if (fm_exportplan_begin(&p, &opened, &o, &err) == FM_ECONFIG) { /* sizes of others */
+            if (fm_exportplan_begin(&p, &opened, &o, &err) ==
+                FM_ECONFIG) { /* sizes that only other formats have */
                 fm_exportplan_release(&p);
                 continue;
             }

@@ -1,5 +1,5 @@
-/* Every family's config.json and tensors: spellings, models that are refused, the tensors of
- * each layer. */
+/* Test every family's config.json and tensors: spellings, models that are refused, and the tensors
+ * of each layer. */
 #include "formats/json/json.h"
 #include "formats/tensor/hfdir.h"
 #include "formats/tensor/hftext.h"
@@ -108,7 +108,7 @@ TEST(gpt_oss_is_refused_where_it_is_another)
 {
     struct fm_config c = must(GPT_OSS, NULL);
     assert_true(c.alpha == 1.702f && c.limit == 7);
-    for (int l = 0; l < 4; l++) /* beginning with a window */
+    for (int l = 0; l < 4; l++) /* the first layer has a window */
         assert_int_equal(c.gqa->full[0] >> l & 1, l % 2);
     assert_int_equal(c.gqa->window, 8);
     c = must(GPT_OSS, "\"swiglu_limit\":5.5,\"swiglu_alpha\":1,\"layer_types\":[\"full_attention\","
@@ -133,8 +133,8 @@ TEST(gpt_oss_is_refused_where_it_is_another)
     refused(GPT_OSS, "\"swiglu_alpha\":0", FM_EFORMAT, "key 'swiglu_alpha' is 0");
 }
 
-/* As transformers reads them: a missing key means 128, and no other key switches the window off;
- * a missing window on sliding layers is an error there, or attention to no key. */
+/* Keys are read as by transformers: a missing key means 128, and no other key disables the window.
+ * Without a window in sliding layers, transformers fails, or attends to no key. */
 TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 {
     static const char all_full[] = "\"layer_types\":[\"full_attention\",\"full_attention\","

@@ -1,6 +1,6 @@
 /*
- * Which data reaches the disk before a name does: system calls whose order matters only at a power
- * cut, and what remains if one of them fails.
+ * Test that data is on disk before its name is: the order of these system calls matters only after
+ * a power cut.  Also test what remains if one of them fails.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -271,8 +271,8 @@ TEST(a_directory_with_a_users_file_is_no_temporary)
     }
 }
 
-/* A path of which two do not fit into a sentence: the name of the directory with the user's files
- * is there in full, also where it is the longest possible and keeps the temporary's. */
+/* Paths so long that two do not fit into a sentence: the name of the directory with the user's
+ * files is printed in full, also if it is of maximum length and keeps the temporary's name. */
 TEST(the_users_files_are_named_in_a_long_path)
 {
     static const struct fm_outdir_listed ours = {MARK, is_ours, NULL};

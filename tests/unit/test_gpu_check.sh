@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole host side of `make gpu-check` without a GPU: the check's own program and parts, in their
-# order, linked against strict doubles of the driver, the runtime and cuBLAS (tests/gpu/double.h);
+# order, linked against strict fakes of the driver, the runtime and cuBLAS (tests/gpu/double.h);
 # then every call of those failing in turn.
 set -u
 cd "$(dirname "$0")/../.." || exit 1

@@ -1,7 +1,7 @@
 /*
- * The strict scanner on everything that JSON allows and on what lax readers accept beyond it, and
- * every prefix of a text in a block of its exact size, so that a read past the end is caught by a
- * sanitizer.
+ * Test the strict scanner on everything that JSON allows, and on what lax readers accept in
+ * addition. Every prefix of a text is read from a block of its exact size, so that a sanitizer
+ * detects a read past the end.
  */
 #include <math.h>
 

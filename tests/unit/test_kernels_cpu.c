@@ -1,6 +1,7 @@
 /*
- * The fast tables against the definition: each op at several odd sizes, the same bytes for any
- * number of threads, no writes outside outputs, NaN propagated.
+ * Compare the fast tables with the definition, each op at several odd sizes.  The bytes must be the
+ * same for any number of threads, nothing may be written outside the outputs, and NaN must be
+ * propagated.
  *
  * Tolerances are relative to the largest value of an output.  Products and sums are made in
  * float32: about 6e-8 times the square root of their length, and cancellation loses more; 5e-6 is
@@ -25,7 +26,7 @@
 /* A case runs one or two ops on inputs that depend only on its sizes. */
 typedef void run_case(const struct fm_ops *ops, const int *z, struct outputs *o);
 
-/* z: M N K ta tb beta; leading dimensions have gaps. */
+/* In each case z holds the sizes.  Here: M N K ta tb beta; leading dimensions have gaps. */
 static void run_gemm(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
     int M = z[0], N = z[1], K = z[2], lda = (z[3] ? M : K) + 3, ldb = (z[4] ? K : N) + 1;
@@ -35,11 +36,11 @@ static void run_gemm(const struct fm_ops *ops, const int *z, struct outputs *o)
     float *c = give(o, normals((size_t)M * ldc, 1), (size_t)M * ldc, TOL_SUM);
     for (size_t i = 0; !z[5] && i < (size_t)M * ldc; i++)
         if (i % (size_t)ldc < (size_t)N)
-            c[i] = NAN; /* not read with beta 0 */
+            c[i] = NAN; /* must not be read with beta 0 */
     ops->gemm(z[3], z[4], M, N, K, 0.75f, fm_f32(a), lda, fm_f32(b), ldb, (float)z[5], c, ldc);
 }
 
-/* z: N H, is there a bias */
+/* z: N H, whether there is a bias */
 static void run_norm(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
     size_t n = (size_t)z[0] * z[1];
@@ -304,7 +305,7 @@ static void run_sums(const struct fm_ops *ops, const int *z, struct outputs *o)
     ops->width_sums(give_doubles(o, 3, TOL_EACH), sum, width, 3, true);
 }
 
-/* n elements of y, bfloat16, as an output; a rounding may differ by one place of 8. */
+/* Add n bfloat16 elements of y as an output; a rounding may differ in the last of 8 bits. */
 static void give_bf16(struct outputs *o, struct fm_out y, size_t n)
 {
     fm_dtype_to_f32(give(o, floats(n), n, 8e-3), y.data, FM_BF16, n);
@@ -620,7 +621,7 @@ static int print_hashes(void)
     return 0;
 }
 
-/* The level is found once in a process, so this program runs again for each. */
+/* The level is determined once per process, so this program is run again for each level. */
 KERNEL_TEST(loops_give_the_same_bits_at_every_level)
 {
     for (enum fm_isa isa = FM_ISA_BASE; isa < fm_isa(); isa++) {

@@ -1,6 +1,6 @@
 /*
- * The definitions of products, norms, rotation, attention, loss and optimizer: forwards against
- * closed forms, backwards against finite differences.
+ * Test the definitions of products, norms, rotation, attention, loss and optimizer: forward against
+ * closed forms, backward against finite differences.
  */
 #include "tests/unit/gradients.h"
 
@@ -53,7 +53,7 @@ KERNEL_TEST(norm_with_a_bias_has_its_mean_and_unit_variance)
     for (int i = 0; i < H; i++)
         w[i] = 1, b[i] = 0.5f;
     for (int i = 0; i < N * H; i++)
-        x[i] += 100; /* a mean that must not hide the other digits */
+        x[i] += 100; /* a large mean, which must not cost precision */
     ref()->norm(fm_to_f32(y), rstd, x, w, b, N, H, 0);
     for (int t = 0; t < N; t++) {
         expect_near(weighted(y + t * H, w, H) / H, 0.5, 1e-6, "mean");

@@ -1,7 +1,7 @@
 /*
- * One layer against finite differences along random directions, with sizes that are neither round
- * nor equal, and the fast table against the definition.  An error in a path of the gradient costs
- * 10 % and more; float32 leaves an error of about 1e-4.
+ * Compare one layer with finite differences along random directions, at sizes that are neither
+ * round nor equal, and the fast table with the definition.  If one path of the gradient is wrong,
+ * the difference is 10 % or more; float32 causes about 1e-4.
  */
 #include <math.h>
 
@@ -252,8 +252,8 @@ TEST(a_removed_expert_gives_its_constant)
     free(x);
 }
 
-/* Two micro-batches at once are passed to visitors separately, and give the results of each
- * alone. */
+/* Two micro-batches in one pass are given to visitors separately, and the results are those of each
+ * one alone. */
 struct share {
     bool together;
     int rows[2];
@@ -305,8 +305,10 @@ TEST(micro_batches_of_a_pass_are_seen_apart)
     free(r);
 }
 
-/* With narrow operands, if an expert has more rows than are processed at once, they go back in
- * several spans, and results do not change: every micro-batch is as it is alone. */
+/* With narrow operands, the rows of an expert go backward in several spans if there are more than
+ * can be processed at once.  Results do not change: those of every micro-batch are as if it were
+ * alone.
+ */
 enum { MANY = 160, PART = MANY / 4 * T * H };
 
 /* For each micro-batch and expert. */
@@ -359,8 +361,8 @@ TEST(spans_of_narrow_rows_are_seen_as_one)
     free(want);
 }
 
-/* A visitor that reads everything changes results only by rounding: products of another width
- * may add in another order. */
+/* A visitor that reads everything changes results only by rounding: products of a different width
+ * may sum in a different order. */
 static int views;
 
 static void look_at(void *self, const struct fm_expert_view *v)

@@ -1,4 +1,4 @@
-/* The mathematics of learned masks, without a model. */
+/* Test the mathematics of learned masks without a model. */
 #include <math.h>
 
 #include "lib/base/rng.h"

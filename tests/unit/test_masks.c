@@ -1,4 +1,4 @@
-/* Families of masks, and the methods that need no gradients. */
+/* Test families of masks, and the methods that need no gradients. */
 #include <math.h>
 
 #include "lib/base/rng.h"
@@ -192,7 +192,7 @@ TEST(a_shuffle_keeps_the_widths_and_moves_them)
             qsort(b, (size_t)span, sizeof *b, compare_u32);
             assert_memory_equal(a, b, sizeof *a * (size_t)span);
         }
-        /* Every mask is permuted in its own way: no two widths of these are equal. */
+        /* Every mask is permuted differently; all widths here are different. */
         const uint32_t *fourth = fm_masks_widths(&f, 4), *last = fm_masks_widths(&f, 5);
         assert_true(same_order(fm_masks_widths(&from, 4), fm_masks_widths(&from, 5), X));
         assert_false(same_order(fourth, last, span));

@@ -1,7 +1,7 @@
 /*
- * One model in all its forms on disk (checkpoint, bundle, native and ragged exports), each of which
- * must give the same rows; and checkpoints with one fault, each of which must be refused with the
- * name of the tensor.
+ * Test one model in all its forms on disk (checkpoint, bundle, native and ragged exports), which
+ * must all give the same rows; and checkpoints with one fault each, which must be refused with an
+ * error that names the tensor.
  */
 #include "formats/bundle/bundle.h"
 #include "formats/tensor/hfdir.h"

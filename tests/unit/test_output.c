@@ -1,4 +1,4 @@
-/* Output files and directories: complete or not there at all, whatever fails or interrupts. */
+/* Output files and directories are complete or do not exist, whatever fails or interrupts. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -99,7 +99,7 @@ static bool is_listed(const void *self, const char *name)
 }
 static const struct fm_outdir_listed force = {MARK, is_listed, NULL};
 
-/* fm_output_check gives the error that an open would give, before there is anything to write. */
+/* Before anything is written, fm_output_check must give the error that opening the output would. */
 TEST(a_look_ahead_makes_nothing)
 {
     scratch_mkdir("ahead");
@@ -318,7 +318,7 @@ TEST(what_no_export_listed_stays)
     scratch_write("mixed/my-adapter", "mine", 4);
     assert_fails(fm_outdir_open(&d, scratch("mixed"), &force, &err), FM_ECREATE, "'my-adapter'");
     assert_int_equal(scratch_entries(scratch("mixed")), 3);
-    /* It appears while the new one is being made. */
+    /* The file appears while the new one is being written. */
     scratch_check(unlink(scratch("mixed/my-adapter")) == 0, "unlink");
     assert_ok(fm_outdir_open(&d, scratch("mixed"), &force, &err));
     put(&d, "only", "2");
@@ -451,7 +451,7 @@ TEST(without_descriptors_nothing_is_left)
 {
     int rc = FM_EIO;
     scratch_mkdir("few");
-    for (spare = 0; spare < 8 && rc; spare++) { /* and once more over the one that it made */
+    for (spare = 0; spare < 8 && rc; spare++) { /* until it succeeds */
         rc = in_child(export_with_few, -2, -2);
         assert_int_equal(scratch_entries(scratch("few")), rc ? 0 : 1);
     }
@@ -497,7 +497,7 @@ TEST(a_signal_removes_what_is_temporary)
     assert_int_equal(access(scratch("killed/file1"), F_OK), 0);
 }
 
-/* Outputs as the second signal finds them on another thread: in progress, and continuing. */
+/* Outputs when the second signal arrives on another thread: they are still being written. */
 static int go_on_after_removal(void)
 {
     struct fm_output file, inside, more;

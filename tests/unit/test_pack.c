@@ -1,4 +1,5 @@
-/* Packing and exporting: the same bytes in every way, and their meaning. */
+/* Packing and exporting give the same bytes in every way of running them, with the right contents.
+ */
 #include <math.h>
 
 #include "lib/base/pool.h"

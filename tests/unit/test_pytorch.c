@@ -1,5 +1,5 @@
-/* PyTorch's rows of fm-bench kernels, with programs in place of Python that behave well and
- * badly. */
+/* Test PyTorch's rows of fm-bench kernels, with programs in place of Python that behave rightly and
+ * wrongly. */
 #include <math.h>
 #include <spawn.h>
 #include <sys/stat.h>
@@ -22,7 +22,8 @@ static const struct fm_kernelbench_options small = {.shape = "8,10,3,2",
                                                     .python_needed = true};
 
 enum {
-    LAYER_BYTES = 3 * 3 * 10 * 8 * 4 + 4 * 8 * 4 + 2 * 4 * 2 * 4 + 2 * 3 * 4, /* after the line */
+    LAYER_BYTES =
+        3 * 3 * 10 * 8 * 4 + 4 * 8 * 4 + 2 * 4 * 2 * 4 + 2 * 3 * 4, /* bytes after the line */
     ROW_BYTES = 3 * 8 * 4,
 };
 

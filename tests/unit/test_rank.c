@@ -1,4 +1,4 @@
-/* Scores and order, against transformers' autograd on the odd model. */
+/* Compare scores and order with transformers' autograd on the odd model. */
 #include <signal.h>
 #include <sys/time.h>
 
@@ -193,7 +193,7 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
     golden_close(&g);
 }
 
-/* All of an export is measured by itself, next to a checkpoint that is opened again. */
+/* A whole export is measured by itself, and relative to a checkpoint that is opened separately. */
 TEST(an_original_elsewhere_compares_as_the_full_model_does)
 {
     struct runs r;
@@ -267,7 +267,8 @@ static double divergence(const float *from, const float *to, int V)
     return kl;
 }
 
-/* Models of other families and widths, each as the other's original: against their logits. */
+/* Models of two families and widths, each measured against the other as its original: the figures
+ * must follow from their logits. */
 TEST(an_original_may_be_of_another_shape)
 {
     struct runs r;
@@ -358,7 +359,7 @@ static double mean_of(const double *x, int n)
     return sum / n;
 }
 
-/* Half a 95 % interval from the means of equal groups; t = Student's quantile. */
+/* Half the width of a 95 % interval, from the means of equal groups; t is Student's quantile. */
 static double half_of(const double *x, int groups, int each, double t)
 {
     double mean = mean_of(x, groups * each), squares = 0;
@@ -596,7 +597,7 @@ TEST(what_cannot_be_ranked_is_refused)
     rank_to(&r, FM_ORDER_SCORE, &report);
     assert_int_equal(report.dropped, 2);
     fm_rank_report_release(&report);
-    /* Before hours of work, not after. */
+    /* The error is reported before the work, which may take hours. */
     r.run.outputs.force = false;
     err = (struct fm_err){0};
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECREATE);

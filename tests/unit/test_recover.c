@@ -1,4 +1,4 @@
-/* Training of adapters, against transformers' autograd and AdamW on the odd model. */
+/* Compare the training of adapters with transformers' autograd and AdamW on the odd model. */
 #include "lib/base/pool.h"
 #include "lib/learn/recover.h"
 #include "lib/learn/train.h"
@@ -204,7 +204,7 @@ TEST(loss_falls_with_either_strategy)
     }
 }
 
-/* On sequences that are repeated, routers approach the full model. */
+/* If the same sequences are repeated, the model with trained routers approaches the full model. */
 TEST(divergence_falls_with_routers)
 {
     struct fixture f;
@@ -222,7 +222,7 @@ TEST(divergence_falls_with_routers)
     close_fixture(&f);
 }
 
-/* A stream with a family, to recover. */
+/* A stream with a family, for recovery. */
 /* The adapter after two steps of strategy cross. */
 static float *cross_values(double w_kl, double balance_eps, size_t *n)
 {
@@ -466,7 +466,7 @@ TEST(recovery_options_that_make_no_sense_are_refused)
     assert_ok(fm_recover_estimate(&r.run, &good, &plan, &err));
     assert_int_equal(plan.sweeps, 6 + 1);
     r.run.inputs.stream =
-        scratch("ranked.fm"); /* no masks yet: the run and its plan both refuse it */
+        scratch("ranked.fm"); /* it has no masks: both the run and its plan refuse it */
     assert_fails(fm_recover(&r.run, &good, &report, &err), FM_ECONFIG, "fm-train");
     assert_fails(fm_recover_estimate(&r.run, &good, &plan, &err), FM_ECONFIG, "fm-train");
 }

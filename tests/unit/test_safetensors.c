@@ -1,6 +1,6 @@
 /*
- * The reader on files at the limits and with one fault each: overlaps, gaps, huge numbers, endless
- * names; with a bound on memory and time, because hostile headers are mostly long ones.
+ * Test the reader on files at its limits, and on files with one fault each: overlaps, gaps, huge
+ * numbers, very long names.  Memory and time are bounded, because most hostile headers are long.
  */
 #include <inttypes.h>
 #include <time.h>
@@ -70,7 +70,7 @@ TEST(finds_each_tensor_and_where_it_lies)
     assert_string_equal(fm_safetensors_metadata(&st, "a"), "x\ny");
     assert_null(fm_safetensors_metadata(&st, "b"));
     fm_safetensors_close(&st);
-    fm_safetensors_close(&st); /* twice is fine */
+    fm_safetensors_close(&st); /* a second call is allowed */
 }
 
 TEST(digest_is_of_length_and_header)

@@ -31,7 +31,7 @@ enum { HITS = 48 };
 
 static char bin[4096];
 
-/* --- a tool as a process --- */
+/* --- running a tool as a process --- */
 
 static unsigned seconds_max(void)
 {
@@ -75,7 +75,7 @@ static struct process start(const char *line, const char *more, bool piped)
     _exit(98);
 }
 
-/* Its status, or ENDED_BY + the signal. */
+/* The tool's exit status, or ENDED_BY + the signal that ended it. */
 static int finish(struct process p)
 {
     int status = 0;
@@ -129,7 +129,7 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
 }
 
-/* Wait until it catches stop signals: before that, a signal ends it like any program. */
+/* Wait until the tool catches stop signals; before that, a signal ends it like any program. */
 static void await_catching(pid_t pid)
 {
     char path[64];
@@ -138,8 +138,8 @@ static void await_catching(pid_t pid)
         nap(0.001);
 }
 
-/* Wait until it has used that many seconds of processor time, so that it is equally far in its
- * work on busy and on idle machines; or has ended. */
+/* Wait until the tool has used that many seconds of processor time or has ended, so that it has
+ * done the same amount of work on busy and idle machines. */
 static void await_work(pid_t pid, double seconds)
 {
     clockid_t clock;
@@ -149,7 +149,7 @@ static void await_work(pid_t pid, double seconds)
         nap(0.001);
 }
 
-/* Wait until it has slept for a while without using processor time. */
+/* Wait until the tool has slept for a while without using processor time. */
 static bool is_waiting(pid_t pid)
 {
     char path[64], state = 0;
@@ -262,7 +262,7 @@ struct tally {
     int hits, saved, ended, over, wrong, damaged;
 };
 
-/* Start it, signal it once at this time, and count. */
+/* Start the tool, send one signal at this time, and count the result. */
 static int hit(const struct job *job, const char *more, int sig, double moment, struct tally *t)
 {
     struct process p = start(job->line, more, false);
@@ -374,7 +374,7 @@ TEST_AROUND(all_threads_but_one_block_what_is_handled, tidy, NULL)
     assert_int_equal(open_ones, 1);
 }
 
-/* It is asked to stop while it waits for a stage stream that does not arrive. */
+/* A tool is stopped while it waits for a stage stream that does not arrive. */
 static void expect_heeded(const char *line, const char *more, int sig, int expected)
 {
     struct process p = start(line, more, true);
@@ -485,7 +485,7 @@ TEST_AROUND(other_signals_do_what_they_always_do, tidy, NULL)
     }
 }
 
-/* A tool whose standard output is `to`, which is never read. */
+/* Run a tool whose standard output is `to`, which is never read. */
 static pid_t start_unread(const char *line, int to)
 {
     pid_t pid = fork();

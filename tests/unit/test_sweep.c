@@ -1,4 +1,4 @@
-/* The numbers of a sweep against transformers and autograd. */
+/* Compare the results of a sweep with transformers and autograd. */
 #include "tests/unit/sweeps.h"
 #include "tests/unit/test.h"
 
@@ -44,7 +44,7 @@ TEST(gradients_of_the_full_model_are_autograds)
     sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);
     size_t n = sweeps_boundary(&u) * (size_t)(u.c->L + 1), IH = (size_t)u.c->I * (size_t)u.c->H;
     sweeps_seen_init(&seen, &u, NULL);
-    seen.watch = u.c->M - 1; /* of tiny-mixtral only one layer is stored */
+    seen.watch = u.c->M - 1; /* the goldens of tiny-mixtral have only one layer */
     if (!stored_gradient(u.c->moe[seen.watch]))
         seen.watch--;
     seen.w1 = calloc((size_t)u.c->E * IH, sizeof(float));
@@ -195,8 +195,8 @@ TEST(an_adapter_learns_as_autograd_says)
     sweeps_close(&u);
 }
 
-/* Per-token log-probabilities of the members at five budgets; the masks next to them must miss ten
- * times what is allowed. */
+/* Per-token log-probabilities of the members at five budgets; with the neighbouring masks they must
+ * differ by more than ten times the tolerance. */
 TEST(members_of_a_family_give_transformers_logprobs)
 {
     struct sweeps u;

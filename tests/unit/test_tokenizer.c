@@ -1,6 +1,6 @@
 /*
- * The encoder against the ids of the tokenizers library: golden/text/NAME.json is a tokenizer,
- * NAME.ids its strings and ids (tests/judge/textjudge.py).
+ * Compare the encoder with the ids of the tokenizers library: golden/text/NAME.json is a tokenizer,
+ * NAME.ids has strings and their ids (tests/judge/textjudge.py).
  */
 #include "formats/text/tokenizerparts.h"
 #include "formats/text/unicode.h"
@@ -27,7 +27,7 @@ static uint16_t take_u16(FILE *f)
     return v;
 }
 
-/* Strings of one sample, all equal; returns how many. */
+/* Compare the ids of all strings of a sample; returns the number of strings. */
 static int check_sample(const char *name, struct fm_encoder *e)
 {
     char path[64];
@@ -229,8 +229,8 @@ TEST(classes_are_those_of_unicode_16)
     assert_int_equal(cased, 1889 + 2258);
     assert_int_equal(marks, 2501);
     assert_int_equal(signs, 9369);
-    assert_int_equal(class[0x11de3], FM_DIGIT); /* a number only in 17 */
-    assert_true(class[0x10d4a] & FM_LETTER);    /* Garay, new in 16 */
+    assert_int_equal(class[0x11de3], FM_DIGIT); /* a number since Unicode 17 */
+    assert_true(class[0x10d4a] & FM_LETTER);    /* Garay, new in Unicode 16 */
     assert_false(class['_'] & FM_LETTER);
     assert_true(class['_'] & FM_WORD);
 }

@@ -1,4 +1,4 @@
-/* Every format of token files, and files that resemble one. */
+/* Test every format of token files, and files that resemble one. */
 #include <limits.h>
 
 #include "formats/text/tokens.h"

@@ -1,4 +1,6 @@
-/* Mask gradients against transformers' autograd, and whole training runs on the odd model. */
+/* Compare mask gradients with transformers' autograd, and test whole training runs on the odd
+ * model.
+ */
 #include <signal.h>
 #include <sys/time.h>
 
@@ -356,7 +358,7 @@ TEST(refining_lowers_the_loss_it_is_decided_by)
     assert_true(mean[1] < mean[0]);
 }
 
-/* A twelfth of the rest, or the next budget: 8 15 22 28 34 ...  77 78 79 80. */
+/* A step removes a twelfth of the rest, or reaches the next budget: 8 15 22 28 34 ...  78 79 80. */
 TEST(exchange_visits_few_budgets)
 {
     struct fm_decimal percent, coarse, until;
@@ -405,7 +407,7 @@ TEST(two_threads_make_the_same_bytes)
     }
 }
 
-/* The logits in the state of a run stopped after so many steps. */
+/* The logits in the state of a run that was stopped after that many steps. */
 static double *logits_after(int steps, double tau_last, double entropy_last, size_t *n)
 {
     struct runs r;

@@ -94,7 +94,7 @@
     "\"minimax_m3_sparse\"]"
 #define M3 M3_KEYS M3_TYPES "," M3_INDEX("4", "5")
 
-/* As of granite-3.1-1b-a400m. */
+/* The config.json of granite-3.1-1b-a400m. */
 #define GRANITE_SIZES                                                                              \
     "\"hidden_size\":1024,\"intermediate_size\":512,\"num_hidden_layers\":24,"                     \
     "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"num_local_experts\":32,"               \
@@ -137,7 +137,7 @@ TEST(solar_has_biases_of_q_k_v_and_no_norms)
             "use_qk_norm true is not supported for solar_open; supported: false");
 }
 
-/* Its class in transformers raises an error there. */
+/* transformers' class raises an error in this case. */
 TEST(no_part_of_solars_heads_is_rotated)
 {
     must(SOLAR, "\"partial_rotary_factor\":1.0");
@@ -231,7 +231,7 @@ TEST(sequences_end_where_an_indexer_would_choose)
     refused(GLM5_KEYS, "\"n_routed_experts\":256,\"index_topk\":0", FM_EFORMAT, "index_topk");
 }
 
-/* Without multi-token prediction; with it the card says 754 (40 active). */
+/* These numbers exclude multi-token prediction; with it the card says 754 (40 active). */
 TEST(an_indexers_tensors_are_of_the_layers_that_have_one)
 {
     struct fm_config c = must(V32 GROUPS, NULL), glm = must(GLM5, NULL);
@@ -364,7 +364,8 @@ TEST(exaones_bias_is_beside_the_router_on_disk)
 
 /* ---- A.X-K1 ---- */
 
-/* Published checkpoints have it in dense layers, transformers writes it in the others only. */
+/* Published checkpoints have this norm in dense layers, too; transformers writes it only in the
+ * others. */
 TEST(axk1s_norm_behind_the_experts_is_spare_in_dense_layers)
 {
     const char *axk1 = "\"model_type\":\"axk1\",\"hidden_size\":8,\"intermediate_size\":5,"
@@ -576,7 +577,7 @@ TEST(mimos_window_counts_the_query_itself)
             "sliding_window_size");
 }
 
-/* transformers uses its own defaults, whatever the values of these. */
+/* transformers ignores the values of these keys and uses its own defaults. */
 TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
 {
     struct fm_config c = must(MIMO, "\"rope_theta\":5000000,\"swa_rope_theta\":10000,"
@@ -603,7 +604,7 @@ TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
 
 /* ---- MiniMax-M3 ---- */
 
-/* With the parts for images the card says 428. */
+/* The card says 428, which includes the parts for images. */
 TEST(m3_is_read_as_its_makers_write_it)
 {
     struct fm_config c = must(M3_HUB, NULL);
@@ -652,7 +653,7 @@ TEST(m3s_index_tensors_are_of_the_layers_that_have_them)
     }
 }
 
-/* Where all of it is in another checkpoint's names, loading would leave random weights. */
+/* If all tensors have another checkpoint's names, loading would leave random weights. */
 TEST(m3_has_other_names_with_images_than_the_text_class)
 {
     static const char *const whole[] = {"model.layers.3.block_sparse_moe.gate.weight",
@@ -709,7 +710,7 @@ TEST(two_spellings_of_m3s_layers_agree)
             "layer_types of layer 0");
 }
 
-/* transformers computes the same whatever these say. */
+/* transformers ignores the values of these keys. */
 TEST(keys_of_m3_that_transformers_does_not_read)
 {
     refused(M3, "\"use_gemma_norm\":false", FM_ECONFIG, "use_gemma_norm false");
@@ -727,7 +728,7 @@ TEST(keys_of_m3_that_transformers_does_not_read)
             FM_ECONFIG, "sparse_disable_index_value of layer 3 is 0");
 }
 
-/* transformers would take 128 and 4. */
+/* transformers would use 128 and 4. */
 TEST(heads_that_m3s_class_would_make_up_are_missed)
 {
     const char *none = "\"model_type\":\"minimax_m3_vl_text\"";
@@ -747,7 +748,7 @@ TEST(granites_factors_are_read_and_1_where_they_are_missing)
     assert_int_equal(fm_config_params(&c, NULL) / 1000000, 1334);
 }
 
-/* Not a factor beside the root of the heads' width: without the key scores are as they are. */
+/* The key replaces the factor 1 / sqrt(head width): without it, scores are not scaled. */
 TEST(granites_attention_multiplier_replaces_the_root_of_the_head_width)
 {
     assert_true(must(GRANITE, "\"attention_multiplier\":0.015625").gqa->divisor == 64);
@@ -819,7 +820,7 @@ TEST(lfm2s_layers_are_convolutions_or_attention)
     refused(LFM2, "\"conv_L_cache\":65", FM_ECONFIG, "conv_L_cache' is 65 (limit 64)");
 }
 
-/* Where its class would take 8. */
+/* transformers' class would use 8. */
 TEST(key_heads_that_lfm2s_class_would_make_up_are_missed)
 {
     refused(LFM2_KEYS LFM2_TYPES, NULL, FM_EFORMAT, "key 'num_key_value_heads' is missing");

@@ -1,4 +1,4 @@
-/* Bundles: those that we write verify, and every change is found and named. */
+/* Bundles that the tools write verify, and every change is found and named. */
 #include "formats/bundle/maskset.h"
 #include "lib/base/pool.h"
 #include "tests/unit/test.h"
@@ -96,7 +96,7 @@ TEST(a_flipped_byte_anywhere_in_the_weights_is_named)
     fm_bundle_close(&b);
 }
 
-/* Digests match and the content is wrong: 65. */
+/* If digests match and the content is wrong, the status is 65. */
 TEST(a_config_of_another_model_is_found)
 {
     struct fm_bundle b = {0};
@@ -120,7 +120,7 @@ TEST(a_ranking_that_is_no_permutation_is_found)
     GIVEN_TRY(fm_bundle_open(&b, verify_bundle, &given_err));
     char *data = read_member(&b, FM_MEMBER_RANKING, &size);
     long at = tensor_offset(verify_bundle, FM_MEMBER_RANKING, "layers.1.order");
-    memcpy(data + at, data + at + 4, 4); /* rank 0 is rank 1 again */
+    memcpy(data + at, data + at + 4, 4); /* the channel of rank 1 also takes rank 0 */
     rewrite(&(struct change){FM_MEMBER_RANKING, data, size}, 1);
     assert_int_equal(verify(verify_edited, NULL), FM_EFORMAT);
     assert_memory_equal(verify_found, FM_MEMBER_RANKING, strlen(FM_MEMBER_RANKING));
