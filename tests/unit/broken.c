@@ -1,14 +1,15 @@
 /*
- * Loaded before a tool (LD_PRELOAD): a reader that its input has taken over.  At the first read of
- * a file it does once what FM_BROKEN says, and prints on standard error what came of it:
+ * A library that is preloaded into a tool (LD_PRELOAD) and acts like a reader that malicious input
+ * has taken over.  At the first read of a file it makes one attempt, named by FM_BROKEN, and prints
+ * the result on standard error:
  *
- *     read FILE, write FILE    open it, and read or write a byte
- *     connect PORT             a TCP connection to this machine
- *     execute FILE             become this program
- *     fork, kill, io_uring     a process, a signal to the parent, an interface without a use here
- *     offers                   Landlock's version and whether there is seccomp
+ *     read FILE, write FILE    open the file, and read or write a byte
+ *     connect PORT             open a TCP connection to this machine
+ *     execute FILE             execute this program
+ *     fork, kill, io_uring     start a process, signal the parent, set up io_uring
+ *     offers                   print Landlock's version and whether seccomp exists
  *
- * With FM_BROKEN_THREAD it does so in a thread that is not the main one.
+ * With FM_BROKEN_THREAD the attempt is made in a thread other than the main one.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -33,7 +34,7 @@ static bool touch(const char *path, int flags)
            (flags & O_CREAT ? write(fd, &byte, 1) : syscall(SYS_pread64, fd, &byte, 1, 0)) == 1;
 }
 
-/* No process listens, so a refusal comes from the network. */
+/* No process listens, so without a sandbox the network refuses the connection. */
 static bool reaches(const char *port)
 {
     struct sockaddr_in to = {.sin_family = AF_INET,

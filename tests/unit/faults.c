@@ -1,20 +1,21 @@
 /*
- * Loaded before a tool (LD_PRELOAD): lets one call into the system fail.
+ * A library that is preloaded into a tool (LD_PRELOAD) and makes one system call, or one
+ * allocation, fail.
  *
  *     FM_FAULT=CALL:N:KIND     the N-th CALL of the process; KIND is
- *                              fail       -1 and the errno that fits, NULL for malloc
- *                              interrupt  -1 and EINTR, nothing done
- *                              short      half of what was asked for
- *                              full       statvfs sees no free byte from the first call on
- *                              kill       the process ends as by kill -9, the call not made
- *     FM_FAULT=any:N:kill      the N-th call of any kind but malloc
+ *                              fail       returns -1 with a suitable errno; malloc NULL
+ *                              interrupt  does nothing and returns -1 with EINTR
+ *                              short      handles half of the requested bytes
+ *                              full       statvfs reports no free bytes from the first call on
+ *                              kill       ends the process as kill -9 does, before the call
+ *     FM_FAULT=any:N:kill      the N-th call of any function except malloc
  *     FM_FAULT=space:N:KIND    N bytes can be written, then the disk is full; KIND is
- *                              full       fallocate fails for more than is left
- *                              fail       the filesystem has no fallocate
- *     FM_FAULT_TOLD=FILE       at the end "hit" if it happened, then a line "CALL COUNT" for each
+ *                              full       fallocate fails if less space is left
+ *                              fail       the file system does not support fallocate
+ *     FM_FAULT_TOLD=FILE       gets "hit" at the end if the call failed, and lines "CALL COUNT"
  *
- * Of malloc only calls of the program and of cJSON count: libarchive ends the process by itself
- * where it has no memory, and oneDNN and libc are not ours to try.
+ * Calls of malloc count only if the program or cJSON makes them.  libarchive ends the process
+ * itself if it gets no memory; oneDNN and libc are not tested here.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -112,7 +113,7 @@ static bool due(enum call call)
     return true;
 }
 
-/* The number of n bytes that fit on the disk; -1: none. */
+/* How many of n bytes fit on the disk; -1: none. */
 static ssize_t room_for(size_t n)
 {
     static atomic_long used;

@@ -1,7 +1,7 @@
 /*
- * Products by matrix registers: every form against the definition, at sizes that are not multiples
- * of a register, with operands at the end of mapped memory; and the same sums however the product
- * is cut.
+ * Compare every form of products by matrix registers with the definition, at sizes that are not
+ * multiples of a register, with operands at the end of mapped memory.  Sums must be the same
+ * however the product is divided.
  */
 #include "tests/unit/kernels.h"
 

@@ -1,7 +1,7 @@
 /*
- * libfm_clip in a program whose signal handlers run on any stack: the same bits.  A kernel that
- * used the stack pointer for other data would lose it, because a handler's frame is written below
- * the stack pointer.
+ * libfm_clip gives the same bits in a program whose signal handlers run on any stack.  A kernel
+ * that used the stack pointer for other data would lose it, because a handler's frame is written
+ * below the stack pointer.
  */
 #include "tests/unit/clip.h"
 

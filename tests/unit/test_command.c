@@ -1,4 +1,4 @@
-/* Tokenizer commands that behave well, and commands that do not. */
+/* Test correct and faulty tokenizer commands. */
 #include <signal.h>
 
 #include "formats/file/file.h"

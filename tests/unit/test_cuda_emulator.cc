@@ -1,7 +1,6 @@
 /*
- * The emulator of tests/unit/cuda_emulator.h is strict where copies land and where products
- * read what was stored: what a GPU would only sometimes punish ends
- * the program.
+ * Test that the emulator of tests/unit/cuda_emulator.h is strict about when copies arrive and when
+ * products read stored data: errors that a GPU shows only sometimes end the program.
  */
 #include "tests/unit/cuda_emulator_ptx.h"
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What the CUDA compiler made of the GPU paths: Hopper's tensor cores (HGMMA) and copy engine
-# (UTMALDG) are in the Hopper kernels, nothing spills registers, and no wgmma was serialized;
-# and what warpgroups take of registers is there.
+# Check the code that the CUDA compiler generated for the GPU paths: the Hopper kernels use the tensor
+# cores (HGMMA) and the copy engine (UTMALDG), nothing spills registers, no wgmma was serialized, and
+# warpgroups take no more registers than exist.
 #
-# Skips where there is no nvcc: the GPU side is not built then.  Without cuobjdump the instructions
+# Skipped without nvcc: the GPU side is not built then.  Without cuobjdump the instructions
 # are recognised by their opcodes.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -41,7 +41,7 @@ if [ -n "$tool" ]; then
     utmaldg=$(grep -c '\bUTMALDG\.2D' "$scratch/sass")
     [ "$kernels" = 4 ] || fail "$kernels Hopper kernels, not 4"
     grep -E '\b(LDL|STL)\b' "$scratch/sass" && fail "local memory is used"
-    # in each kernel, registers of three warpgroups (USETMAXREG) fit in what 384 threads have
+    # in each kernel, the registers of three warpgroups (USETMAXREG) fit in those of 384 threads
     awk -v used="$(grep -oE 'Used [0-9]+ registers' "$object.ptxas" | sort -u)" '
         function hex(s,    i, n) {
             n = 0
@@ -77,7 +77,7 @@ else
     hgmma=$(grep -c '^9f0$' "$scratch/opcodes")
     utmaldg=$(grep -c '^5b4$' "$scratch/opcodes")
 fi
-# Built to watch (FM_CLIP_WATCH), a wait ends, and says so; as shipped it does neither.
+# Built with FM_CLIP_WATCH, a wait gives up after a time and prints a message; as shipped it does neither.
 if [ -n "$NVCC" ]; then
     printf '%s\n' '#include "kernels/clip/cuda/clip_cuda_ptx.cuh"' \
         '__global__ void waits(uint32_t b) { barrier_wait(b, 0, "test", 0, 0); }' >"$scratch/waits.cu"
@@ -89,8 +89,8 @@ if [ -n "$NVCC" ]; then
     grep -q 'vprintf' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait says nothing"
     grep -E 'trap;|vprintf' "$scratch/waits.ptx" && fail "a wait that ships is watched"
 fi
-# What a wait for products ends is tied after it, number by number (products_fence): the compiler
-# does not know that products write those registers late, and could read them before.
+# After a wait for products, products_fence ties every result register to the wait: the compiler does
+# not know that products write these registers late, and could read them before.
 if [ -n "$NVCC" ]; then
     printf '%s\n' '#include "kernels/clip/cuda/clip_cuda_hopper.cuh"' '#include "tests/gpu/gpu_probe.cuh"' \
         'const void *kernels[] = {(const void *)hopper_product<__half, 2>,' \

@@ -108,7 +108,7 @@ TEST(rows_apart_and_sums_are_scanned)
         strstr(said, "channel_sums wrote a value that is not finite (c, row 0, column 1)"));
 }
 
-/* The wrappers of two tables call each its own. */
+/* The wrappers of each table call the functions of that table. */
 TEST(a_table_has_one_scanned_table)
 {
     const struct fm_ops *cpu, *ref = fm_ops_ref();
@@ -190,7 +190,7 @@ TEST(a_sweep_lists_each_layer_once_per_direction)
     }
 }
 
-/* The sixth swiglu, which is of layer 1: a layer has five experts. */
+/* The sixth swiglu belongs to layer 1, because a layer has five experts. */
 static void fail_sixth(struct fm_out y, const float *x, int n, int k)
 {
     static int calls;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What further budgets of one family add to a store that keeps each content-defined chunk once
-# (tests/measure/chunks.c): in layout ragged at most 5 % of their bytes, and so beside the bundle.
+# Exports of further budgets add at most 5 % of their bytes, in layout ragged, to a store that keeps
+# each content-defined chunk once (tests/measure/chunks.c); the same is true if it has the bundle.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
@@ -24,6 +24,6 @@ done
 # The command of fm-guide(7): the bundle, and two exports; then all six of them.
 bash -e command.sh >beside && ./chunks ragged/*/model.safetensors >six || exit 1
 cat beside six
-# All but the first file of each, which is there already.
+# All files except the first of each, which is already stored.
 awk 'FNR > 1 && !/ all$/ { n++; bad += $2 > 0.05 * $1 } END { exit n != 7 || bad }' beside six ||
     { echo "one of them adds more than 5 %" && exit 1; }

@@ -1,13 +1,13 @@
 /*
- * Gated DeltaNet's operations: the definitions against autograd and finite differences, the fast
- * table against the definitions at lengths around that of a chunk, with heads that forget
- * everything or nothing, and its memory at a length where stored states would show.
+ * Test Gated DeltaNet's operations: the definitions against autograd and finite differences; the
+ * fast table against the definitions at lengths around that of a chunk, with heads that forget
+ * everything or nothing; and its memory at a length at which stored states would be noticed.
  */
 #include "tests/unit/gradients.h"
 
 #include "lib/base/pool.h"
 
-/* ---- a whole layer without its products, by PyTorch 2.15 in double ---- */
+/* ---- a whole layer without its products, by PyTorch 2.15 in float64 ---- */
 
 /* sin(first + step i) in float32. */
 static float *wave(size_t n, double first, double step)

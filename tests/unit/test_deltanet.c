@@ -1,6 +1,7 @@
 /*
- * Block deltanet: its keys of config.json, the place of its rows in files, and its backward against
- * finite differences along random directions, in both kinds of layers and both spellings.
+ * Test the block deltanet: its keys of config.json, the places of its rows in files, and its
+ * backward against finite differences along random directions, in both kinds of layers and both
+ * spellings.
  */
 #include <math.h>
 

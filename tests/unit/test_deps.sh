@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tests/deps.sh: a command of several words is a compiler too, and packages are installed only where
-# that is asked for.  apt-get and id are stand-ins: nothing is installed by this test.
+# tests/deps.sh accepts a compiler command of several words, and installs packages only if requested.
+# apt-get and id are stand-ins, so this test installs nothing.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 scratch=$(mktemp -d) || exit 1
@@ -15,7 +15,7 @@ stand_in apt-get "echo \"\$*\" >>\"$scratch/installed\""
 stand_in id 'echo "${FAKE_UID:-0}"'
 unset PKG_CONFIG # make may have exported one
 
-# expect WHAT STATUS OUTPUT INSTALLED ARGUMENT...: of a run of deps.sh with these arguments
+# expect WHAT STATUS OUTPUT INSTALLED ARGUMENT...: run deps.sh with these arguments, and compare
 expect() {
     local what=$1 status=$2 output=$3 installed=$4 got
     shift 4

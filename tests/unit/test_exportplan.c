@@ -1,5 +1,4 @@
-/* Test the plan of an export: its blocks, its files, and the planning of several members in turn.
- */
+/* Test the plan of an export: its blocks, its files, and planning several members in turn. */
 #include "lib/export/fill.h"
 #include "lib/export/plan.h"
 #include "tests/unit/exports.h"

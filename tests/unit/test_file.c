@@ -1,4 +1,4 @@
-/* Inputs and temporary files: which files may be opened, and that reads are complete. */
+/* Test inputs and temporary files: which files may be opened, and that reads are complete. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>

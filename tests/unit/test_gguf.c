@@ -8,7 +8,7 @@
 
 static struct fm_gqa own;
 
-/* A model of that family like the published ones. */
+/* A model of the given family, like the published ones. */
 static struct fm_config published(const char *family, const struct fm_router *router)
 {
     const struct fm_model_family *f = fm_families_find(family);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The whole host side of `make gpu-check` without a GPU: the check's own program and parts, in their
+# Run the host side of `make gpu-check` without a GPU: the check's own program and parts, in their
 # order, linked against strict fakes of the driver, the runtime and cuBLAS (tests/gpu/double.h);
-# then every call of those failing in turn.
+# then each call of these fails in turn.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
@@ -14,7 +14,7 @@ bad=0
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 
-# refuses WORDS WHAT PART: under such a double the part must fail, and not for want of a GPU
+# refuses WORDS WHAT PART: with this FM_DOUBLE the part must fail, for another reason than a missing GPU
 refuses() {
     FM_DOUBLE=$1 LD_LIBRARY_PATH=$doubles "$doubles/gpu_check_double" "$3" >"$scratch/refused" 2>&1
     if [ $? != 1 ] || ! grep -q "^FAIL.*$2" "$scratch/refused"; then
@@ -23,13 +23,13 @@ refuses() {
     fi
 }
 
-# emulated PART...: the products too run as they are, thread by thread
+# emulated PART...: run parts with the products, too, in the emulator, thread by thread
 emulated() {
     FM_DOUBLE=emulated LD_LIBRARY_PATH=$doubles "$doubles/gpu_check_double" "$@" || bad=1
 }
 
-# check_fake SECONDS HANGS PARTS...: the check of a program that only hangs, where HANGS matches its
-# words, and does not end when it is asked to.
+# check_fake SECONDS HANGS PARTS...: run the check with a program that hangs if HANGS matches its
+# arguments, and then ignores SIGTERM.
 check_fake() {
     local home=$scratch/fake seconds=$1 hangs=$2
     shift 2
@@ -37,7 +37,7 @@ check_fake() {
     cat >"$home/tests/gpu/gpu_check_double" <<'END'
 #!/bin/bash
 trap '' TERM
-for ((i = 0; i < 150; i++)); do # for half a minute, unless it is ended
+for ((i = 0; i < 150; i++)); do # half a minute, unless it is killed
     [[ ! " $* " =~ $hangs ]] || sleep 0.2
 done
 echo "what $* says"
@@ -47,8 +47,8 @@ END
         hangs=$hangs bash tests/gpu/gpu-check.sh "$@" >/dev/null 2>&1
 }
 
-# What hangs is ended and told of; what ran before it and what comes after it keep their results, and
-# all of it ends in time even where everything hangs.  Nothing but $OUT is written.
+# A run that hangs is ended and reported; runs before and after it keep their results, and the check
+# ends in time even if everything hangs.  Only $OUT is written.
 hangs() {
     local began took name log=$scratch/hung/summary.txt
     check_fake 20 ' tiny ' small replays
@@ -65,7 +65,7 @@ hangs() {
     for name in probes tiny small simple replays edges quick baselines; do
         grep -q "^$name: \(HUNG\|left out, the time is over\)" "$log" || echo "$name is not told of"
     done >"$scratch/untold"
-    # at this scale what it costs to begin a process may be more than a limit; the last one must begin
+    # at this scale starting a process may take longer than a limit; the last one must be started
     if [ -s "$scratch/untold" ] || ! grep -q '^baselines: HUNG' "$log" || [ $took -gt 16000 ]; then
         echo "FAIL all parts hang: $took ms of 12000"
         cat "$scratch/untold" "$log"
@@ -73,8 +73,8 @@ hangs() {
     fi
 }
 
-# The limits of all that runs without being named add up to ten minutes at the most, and the parts
-# come in the order in which faults are cheapest to find.
+# The limits of all runs that need not be named add up to at most ten minutes, and parts that find
+# faults most cheaply come first.
 plans() {
     local plan
     plan=$(bash tests/gpu/gpu-check.sh plan)
@@ -87,7 +87,7 @@ plans() {
     fi
 }
 
-# The check has the objects that ship, not others of the same sources.
+# The check is linked with the objects that ship, not with others from the same sources.
 ships() {
     local line source
     line=$(make -n -B --no-print-directory "$BUILD/tests/gpu/gpu_check" 2>/dev/null |
@@ -110,7 +110,7 @@ ships
 emulated tiny
 emulated replays 1
 FM_GPU_DOUBLE=1 OUT=$scratch BUILD=$BUILD bash tests/gpu/gpu-check.sh || bad=1
-# `small` is what memcheck runs, which is slow: it leaves the baselines out
+# memcheck, which is slow, runs `small`, so `small` leaves out the baselines
 grep -q 'naive 0, bucket 0' "$scratch/small.log" || {
     echo "FAIL small runs baselines"
     bad=1
@@ -121,7 +121,7 @@ fi
 CUDA_HOME=$scratch/cuda "$doubles/double_test" || bad=1
 refuses notensormap "path 19" probes
 refuses notensormap "path 19" tiny
-# Devices that Hopper's instructions are not for, older and newer: the other paths serve, and are checked.
+# On older and newer devices, which lack Hopper's instructions, the other paths are used and checked.
 for cc in 8.0 10.0 12.0; do
     if ! FM_DOUBLE=cc=$cc "$doubles/gpu_check_double" probes >"$scratch/cc" 2>&1 ||
         ! grep -q 'mma 4, hopper 0' "$scratch/cc"; then

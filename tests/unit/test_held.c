@@ -1,6 +1,6 @@
 /*
- * The dtype of weights in memory: bfloat16 if the file and the products have it, else float32; the
- * same values in both cases, and as many layers stay as fit then.
+ * Weights are bfloat16 in memory if the file and the products are, else float32.  The values are
+ * the same in both cases, and as many layers stay in memory as fit.
  */
 #include "kernels/ops/ops.h"
 #include "lib/model/model.h"

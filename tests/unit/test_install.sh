@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# An installation as programs meet it: every header that is installed compiles by itself with what is
-# installed alone, the example of libfm(3) is built by the page's own command out of the tree and makes
-# the bytes that the page's tools make, the synopsis and the example of fm-clip(3) are right, the completions
-# are where they are looked for, and after `make uninstall` nothing of all this is left.
+# Test an installation.  Each installed header compiles by itself, with installed files only.  The example
+# of libfm(3), built outside the tree by the page's command, makes the same bytes as the tools.  The synopsis
+# and the example of fm-clip(3) are right, completions are in the directories that shells search, and
+# `make uninstall` removes everything.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
@@ -16,7 +16,7 @@ fail() {
     echo "$*"
     bad=1
 }
-# As in make, but for what the caller's make was asked to do.
+# The environment of make, without the options of the caller's make.
 in_make() {
     make -s --no-print-directory BUILD="$build" SAN="${SAN:-}" PREFIX=/usr DESTDIR="$dest" "$@" 2>&1 |
         grep -v 'jobserver unavailable'
@@ -60,7 +60,7 @@ diff -r out40 tools/out40 || fail "not the export that the tools make"
 ./family nowhere nothing 2>complaint >said && fail "no model, and status 0"
 grep -q "^family: .*nowhere" complaint || fail "no sentence: $(cat complaint)"
 
-# fm-clip(3): the functions are declared as the page says, and the example computes what the definition does.
+# fm-clip(3): the functions are declared as on the page, and the example agrees with the definition.
 take fm-clip.3 >layer.c
 python3 - "$root/man/fm-clip.3" >declared.c <<'END' || fail "the synopsis of fm-clip(3) is not understood"
 import shlex, sys

@@ -1,7 +1,7 @@
 /*
- * The level of lib/base/isa.h: what the kernel says the CPU has, at most FM_ISA, and obeyed by
- * every part that chooses instructions.  The level is found once in a process, so the program runs
- * itself again for each value.
+ * Test the level of lib/base/isa.h: it is the CPU's level according to the kernel, limited by
+ * FM_ISA, and every part that chooses instructions respects it.  The level is determined once per
+ * process, so the program runs itself again for each value.
  *
  *     test_isa level      prints the level in force, for tests/run.sh
  */

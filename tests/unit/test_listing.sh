@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A directory that cannot be listed to its end is an error, not a directory with fewer files: fm-verify
-# would not see a file that is not of the export, and an output could replace one that is read.
+# If listing a directory fails in the middle, that is an error, not a directory with fewer files:
+# otherwise fm-verify would miss a file that is not part of the export, and an output could replace an
+# input.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
@@ -31,7 +32,7 @@ done
 if "$bin/fm-verify" -q out >/dev/null 2>&1; [ $? = 77 ]; then
     echo "this directory is refused" && failures=$((failures + 1))
 fi
-# One that cannot be examined is an error of the machine, not a file and not a mistake of the user.
+# A name that cannot be examined is an error of the machine, not of the user.
 for ((n = 1; n <= 8; n++)); do
     LD_PRELOAD=$faults FM_FAULT=stat:$n:fail "$bin/fm-verify" --no-sandbox -q out --against family.fm >/dev/null 2>said
     status=$?
@@ -40,7 +41,7 @@ for ((n = 1; n <= 8; n++)); do
     *) echo "fm-verify --against, stat $n: status $status: $(cat said)" && failures=$((failures + 1)) ;;
     esac
 done
-# The same of standard input.
+# Standard input that cannot be examined is such an error, too.
 for ((n = 1; n <= 32; n++)); do
     rm -rf new
     LD_PRELOAD=$faults FM_FAULT=stat:$n:fail "$bin/fm-pack" -q --model "$odd" -o new <trained >/dev/null 2>said
@@ -51,7 +52,7 @@ for ((n = 1; n <= 32; n++)); do
     esac
 done
 rm -f new
-# refused WANT WORDS COMMAND...: status WANT with WORDS, also if a listing fails, then possibly 74.
+# refused WANT WORDS COMMAND...: the status must be WANT, with WORDS; if a listing fails, it may be 74.
 refused() {
     local want=$1 words=$2 n status
     shift 2

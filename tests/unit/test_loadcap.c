@@ -144,7 +144,7 @@ TEST(every_byte_is_proved_by_the_checksums)
                       "layer 2, expert 3: channels");
 }
 
-/* The texts are checked too: another cap, other members or another index is another export. */
+/* The texts are checked, too: another cap, other members or another index do not match. */
 TEST(a_cap_that_is_changed_in_its_text_is_found)
 {
     static const char *const edits[] = {"s/\"load_cap\": .*/\"load_cap\": [0.1, 0.35],/",

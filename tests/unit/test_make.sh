@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make` says and does by default: all processors are used unless the user said otherwise, each
-# file has one line, V=1 shows commands, -s shows nothing, and the demo builds only what it calls.
+# Test what `make` prints and does by default: it uses all processors unless -j is given, prints one line
+# for each file, commands with V=1 and nothing with -s, and the demo builds only what it calls.
 # Nothing is compiled: `cc` is a stand-in that makes empty files.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -17,13 +17,13 @@ for a; do [ "$last" = -o ] && : >"$a"; last=$a; done
 exit 0
 EOF
 chmod +x "$scratch/cc"
-# As a shell without a make above it.
+# The environment of a shell that was not started by make.
 a_make() {
     env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make --no-print-directory CUDA=0 CC="$scratch/cc" \
         DNNL_LIBS= BUILD="$scratch/build" "$@" 2>&1
 }
 
-# How many jobs a make runs at once, as a recipe of it sees them.
+# The number of jobs that a make runs at once, as its recipes see it.
 cat >"$scratch/jobs.mk" <<'EOF'
 include Makefile
 jobs:

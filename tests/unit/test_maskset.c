@@ -1,4 +1,4 @@
-/* Mask sets: round trip, and every frame that is not exactly ours refused. */
+/* Mask sets are read as they were written; frames that the tools would not write are refused. */
 #include <zstd.h>
 
 #include "formats/bundle/maskset.h"

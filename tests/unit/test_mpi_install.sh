@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# `make MPI=1 install` as fm-mpi(7) has it: the tools that it installs are linked with MPI, two ranks
-# of them make the bytes of one process, and `make uninstall` takes them away.  With the machine's
-# own MPI, and with MPICH as well where that is another.
+# Test `make MPI=1 install` of fm-mpi(7): the installed tools are linked with MPI, two ranks make the bytes
+# of one process, and `make uninstall` removes the tools.  This is done with the machine's default MPI, and
+# with MPICH, too, if that is a different one.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}
@@ -14,7 +14,7 @@ fail() {
     echo "$*"
     bad=1
 }
-# As in make, but for what the caller's make was asked to do.
+# The environment of make, without the options of the caller's make.
 in_make() {
     make -s --no-print-directory MPI=1 BUILD="$build" SAN="${SAN:-}" PREFIX=/usr "$@" 2>&1 |
         grep -v 'jobserver unavailable'
@@ -24,7 +24,7 @@ in_make() {
 model=golden/odd-mixtral
 options=(-q --threads 1 --precision f32 -m "$model" -t "$model/tokens.npy")
 
-try() { # try LAUNCHER LIBRARY [MPI_PKG=NAME]: that MPI, whose library is called LIBRARY
+try() { # try LAUNCHER LIBRARY [MPI_PKG=NAME]: test the MPI whose library is LIBRARY
     local launcher=$1 library=$2 dest=$scratch/$2 tool
     shift 2
     in_make DESTDIR="$dest" "$@" install || fail "make MPI=1 $* install: status $?"

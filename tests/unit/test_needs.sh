@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# libfm_clip calls no oneDNN, whose kernels a host's signal handlers would destroy: it needs no such
-# library, has no such name in it, nor those of our own files that call it.  Of the tools only those
-# that sign or check signatures need libcrypto.
+# libfm_clip must not call oneDNN, because signal handlers of the host program would corrupt the data of
+# oneDNN's kernels.  So it must not link to that library, nor contain its names or those of our files
+# that call it.  Only the tools that sign or check signatures may need libcrypto.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=${BUILD:-build}

@@ -1,5 +1,4 @@
-/* Packing and exporting give the same bytes in every way of running them, with the right contents.
- */
+/* Packing and exporting give the right contents, and the same bytes however they are run. */
 #include <math.h>
 
 #include "lib/base/pool.h"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Everything that README.md and the man pages show in literal blocks is run by a test or marked
-# (tests/pages.py), a page that breaks a rule is found, and the commands of fm-hacking(7) run.
+# All literal blocks of README.md and the man pages are run by a test or marked (tests/pages.py); a page
+# that breaks a rule is found; and the commands of fm-hacking(7) run.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
 build=${BUILD:-build}
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
-unset MAKEFLAGS MFLAGS MAKELEVEL # of `make check`
+unset MAKEFLAGS MFLAGS MAKELEVEL # set by `make check`
 export PYTHONDONTWRITEBYTECODE=1 BUILD="$build"
 bad=0
 fail() {
@@ -16,12 +16,12 @@ fail() {
 }
 python3 tests/pages.py check || bad=1
 
-# A tree with pages of its own, in which all these faults are found at once; the rest is this one's.
+# A copy of this tree with its own pages, in which all these faults are found in one run.
 mkdir "$scratch/tests"
 ln -s "$root"/* "$root/.ci" "$scratch" 2>/dev/null
 ln -s "$root"/tests/* "$scratch/tests"
 rm "$scratch"/{README.md,man,tests/pages.py} && cp tests/pages.py "$scratch/tests" && cp -r README.md man "$scratch"
-# broken PAGE SED WORDS: the page is changed so, and a line about it must have the words.
+# broken PAGE SED WORDS: change the page with sed; a line of the output must have the words.
 broken() {
     cp "$scratch/$1" "$scratch/before"
     sed -i "$2" "$scratch/$1"

@@ -17,7 +17,7 @@ failures=0 runs=0
     "$bin/fm-train" -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency \
         --budget-step 0.2 -o trained ranked >/dev/null 2>&1 || exit 1
 
-# pack FAULT OPTION...: into p, with that fault.
+# pack FAULT OPTION...: pack into p, with that fault.
 pack() {
     local fault=$1
     shift
@@ -31,7 +31,7 @@ complain() {
     failures=$((failures + 1))
 }
 
-# check FAULT STATUS: the files after it.
+# check FAULT STATUS: check the files after that fault.
 check() {
     local first
     for first in p/family-00001-of-*; do
@@ -66,7 +66,7 @@ for fault in "${list[@]}"; do
     fi
     diff -r want p || complain "$fault, then again: another set"
     [ "$(ls -A p)" = "$(ls -A want)" ] || complain "$fault, then again: more than the set"
-    # Over the old set, which must not be taken for whole with new parts.
+    # Replace an old set: old and new parts together must not be accepted as a complete set.
     pack "$fault" --force 2>/dev/null
     check "$fault, over a set" $?
     rm -rf p && mkdir p

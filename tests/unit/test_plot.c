@@ -1,5 +1,5 @@
-/* The chart: a complete document, the same bytes for the same numbers, names escaped, points and
- * ticks at their places. */
+/* A chart is a complete document, with the same bytes for the same numbers, escaped names, and
+ * points and ticks in the right places. */
 #include <math.h>
 #include <unistd.h>
 

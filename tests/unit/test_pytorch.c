@@ -1,5 +1,4 @@
-/* Test PyTorch's rows of fm-bench kernels, with programs in place of Python that behave rightly and
- * wrongly. */
+/* Test PyTorch's rows of fm-bench kernels, with correct and faulty programs in place of Python. */
 #include <math.h>
 #include <spawn.h>
 #include <sys/stat.h>

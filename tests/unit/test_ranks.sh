@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The unit tests of what ranks say and sum, as processes of MPI: two and three of them.
+# Run the unit tests of messages between ranks and of their sums with two and three MPI processes.
 set -eu
 cd "$(dirname "$0")/../.."
 # shellcheck source=tests/ranks.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What fm-pack reads of a bundle for one member's export: the bytes of that member and at most a
-# twentieth more, each once and in ascending order, in every layout.  So of a bundle on a file system
-# that fetches on demand only those are fetched.
+# To export one member, fm-pack reads the bytes of that member and at most a twentieth more, each once and
+# in ascending order, in every layout.  So a file system that fetches on demand fetches little else of the
+# bundle.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD tiny=$PWD/golden/tiny-mixtral
@@ -19,8 +19,8 @@ failures=0
         --budget-step 0.25 --until 0.5 --measure-step 1 -o trained ranked >/dev/null 2>&1 &&
     "$bin/fm-pack" -q --model "$tiny" -o family.fm trained >/dev/null || exit 1
 
-# count TARGET OPTION...: reads, bytes, distinct bytes and steps back into $told; the report into
-# the file `report`.
+# count TARGET OPTION...: set $told to the numbers of reads, bytes, distinct bytes and steps back; the
+# report goes to the file `report`.
 count() {
     local target=$1
     shift
@@ -33,8 +33,8 @@ count() {
 
 weights() { grep -o '"bytes_weights": [0-9]*' report | grep -o '[0-9]*'; }
 
-# expect NAME MOST STEPS [PERCENT]: what was counted is at most MOST bytes of the bundle and PERCENT
-# more, in at most so many steps back.
+# expect NAME MOST STEPS [PERCENT]: at most MOST bytes of the bundle and PERCENT more were read, with at
+# most STEPS steps back.
 expect() {
     local name=$1 most=$2 steps=$3 percent=${4:-5}
     echo "$name: ${told[0]} reads of ${told[1]} bytes, ${told[2]} different, ${told[3]} steps back;" \
@@ -51,18 +51,18 @@ for layout in native ragged elastic layer uniform padded; do
     count out --layout $layout
     expect "$layout" "$(weights)" $opening
 done
-# Widths that are no boundaries of checksums: up to the next one is read and checked, at most 127
-# channels, which is much of this small model.
+# If a width is not a boundary of checksums, the channels up to the next boundary are read and checked,
+# too: at most 127, which is a large part of this small model.
 count out --layout layer --for vllm
 expect "layer for vllm" "$(weights)" $opening 8
-# What is rounded, its scales and its factors are made of the same bytes.
+# Rounded weights, their scales and their factors are computed from the same bytes.
 count out --layout uniform --pad-multiple 32
 most=$(weights)
 for weights in fp8 nvfp4 mxfp4; do
     count out --layout uniform --pad-multiple 32 --weights $weights
     expect "uniform, $weights" "$most" $opening
 done
-# Their widths are no boundaries of checksums: at most all bytes that are read at all.
+# Widths here are not boundaries of checksums, so up to all bytes may be read.
 for layout in ragged elastic layer; do
     for weights in fp8 nvfp4 mxfp4; do
         count out --layout $layout --weights $weights

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The lint of rooms refuses what it says it refuses: one fault at a time is put into a copy of the
-# sources, and tests/rooms.py must name it.
+# Test the lint of rooms: one fault at a time is put into a copy of the sources, and tests/rooms.py must
+# report it.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 copy=$(mktemp -d) || exit 1
@@ -9,7 +9,7 @@ bad=0
 find lib formats kernels cmd tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' -o -name '*.def' |
     tar cf - -T - | tar xf - -C "$copy"
 
-# refuses WORDS FILE LINE: with LINE in FILE the lint fails and says WORDS
+# refuses WORDS FILE LINE: with LINE in FILE the lint must fail and print WORDS
 refuses() {
     cp "$copy/$2" "$copy/kept" 2>/dev/null || : >"$copy/kept"
     printf '%s\n' "$3" >>"$copy/$2"
@@ -38,8 +38,8 @@ mkdir "$copy/lib/attic"
 refuses "'lib/attic' is not a room" lib/attic/x.c ''
 rm -r "$copy/lib/attic"
 
-# The documented extensions pass: a file more in a room is no fault, however many it has and however
-# long they are.
+# The documented extensions pass: another file in a room is not a fault, whatever the number and length
+# of its files.
 cp "$copy/lib/family/models/mixtral.c" "$copy/lib/family/models/another.c"
 cp "$copy/lib/export/layouts/ragged.c" "$copy/lib/export/layouts/another.c"
 cp "$copy/lib/block/storage/fp8.c" "$copy/lib/block/storage/another.c"

@@ -1,5 +1,5 @@
 /*
- * The definitions of routers: choices in known cases, gradients against finite differences.
+ * Test the definitions of routers: choices in known cases, gradients against finite differences.
  */
 #include "tests/unit/gradients.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A reader that its input has taken over (broken.c) in every command with a sandbox: it can open,
-# write, connect and execute with --no-sandbox, and cannot without.  What the commands do otherwise
-# is the same with and without.
+# Test the sandbox of every command that has one, with a reader that acts as if malicious input had taken
+# it over (broken.c).  It can open, write, connect and execute with --no-sandbox, and must not without.
+# Otherwise the commands must do the same with and without the sandbox.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD odd=$PWD/golden/odd-mixtral
@@ -24,7 +24,7 @@ fault() {
     "$bin/fm-pack" -q --model "$odd" -o family.fm trained >/dev/null &&
     "$bin/fm-pack" -q --export plain --budget 0.5 family.fm >/dev/null 2>&1 || exit 1
 
-# run ACT COMMAND...: what the broken reader prints, and how the command ends.
+# run ACT COMMAND...: print the broken reader's output and the command's status.
 run() {
     local act=$1 tool=$2
     shift 2
@@ -40,7 +40,8 @@ offers=$(LD_PRELOAD=$broken FM_BROKEN=offers "$bin/fm-pack" --no-sandbox --list 
 landlock=$(expr "$offers" : 'landlock \(-*[0-9]*\)') seccomp=${offers##* }
 case $(uname -m) in x86_64 | aarch64) ;; *) seccomp=0 ;; esac
 
-# must HOW ACT COMMAND...: `failed` with an error, or `killed`; and it succeeds with --no-sandbox.
+# must HOW ACT COMMAND...: ACT must fail with an error (HOW: failed), or end the command (killed); with
+# --no-sandbox it must succeed.
 must() {
     local how=$1 act=$2
     shift 2
@@ -57,7 +58,7 @@ must() {
     [ ! -e ../outside/made ] || fault "$*, $act: wrote outside"
 }
 
-# Containers often refuse io_uring to all: then there is nothing to compare.
+# Many containers refuse io_uring to all programs: then there is nothing to compare.
 uring=$(run io_uring fm-verify --no-sandbox family.fm | grep -c succeeded)
 
 commands=("fm-verify family.fm" "fm-verify plain" "fm-verify plain --against family.fm"
@@ -81,7 +82,7 @@ for command in "${commands[@]}"; do
     fi
 done
 
-# The threads of the pool, too.
+# The threads of the pool are in the sandbox, too.
 export FM_BROKEN_THREAD=1
 [ "$landlock" -lt 1 ] || must failed "read /etc/passwd" fm-verify -T 4 family.fm
 [ "$seccomp" != 1 ] || must killed "connect 9" fm-verify -T 4 family.fm
@@ -94,7 +95,7 @@ if [ "$landlock" -ge 1 ]; then
     grep -q 'write succeeded' said || fault "the output's directory cannot be written: $(cat said)"
 fi
 
-# The same without breaking: bytes, sentences and statuses.
+# Without an attempt, the bytes, messages and statuses are the same with and without the sandbox.
 same() { # same COMMAND...
     local flag
     for flag in --no-sandbox --quiet; do

@@ -3,7 +3,7 @@
 # FM_SANITIZED (kernels/clip/clip_tile.h) clang 14 takes minutes for one of them.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-seconds=40 # of CPU time, for a file; on a slow machine it takes 5
+seconds=40 # limit of CPU time for a file, which takes 5 on a slow machine
 CLANG=${CLANG:-clang}
 printf 'int x;' | "$CLANG" -x c -fsanitize=fuzzer-no-link,address,undefined -c -o /dev/null - 2>/dev/null || {
     echo "no $CLANG with the sanitizers: apt-get install clang" >&2

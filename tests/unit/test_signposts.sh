@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The lint of signposts refuses what it says it refuses: one fault at a time is put into a copy of the
-# tree, and tests/signposts.py must name it.
+# Test the lint of signposts: one fault at a time is put into a copy of the tree, and tests/signposts.py
+# must report it.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 copy=$(mktemp -d) || exit 1
@@ -9,7 +9,7 @@ bad=0
 { git ls-files 2>/dev/null || find . -type f ! -path './.git/*' ! -path './build*' -printf '%P\n'; } |
     grep -v '^golden/' | tar cf - -T - README.md golden/README golden/make | tar xf - -C "$copy"
 
-# refuses WORDS FILE LINE: with LINE in FILE the lint fails and says WORDS
+# refuses WORDS FILE LINE: with LINE in FILE the lint must fail and print WORDS
 refuses() {
     cp "$copy/$2" "$copy/kept" 2>/dev/null || : >"$copy/kept"
     printf '%s\n' "$3" >>"$copy/$2"

@@ -1,4 +1,5 @@
-/* Runs of a sweep: threads, memory and other lanes change no number, and a stop is reported. */
+/* In runs of a sweep, threads, memory and other lanes do not change results, and a stop is
+ * reported. */
 #include "tests/unit/sweeps.h"
 #include "tests/unit/test.h"
 

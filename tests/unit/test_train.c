@@ -1,6 +1,4 @@
-/* Compare mask gradients with transformers' autograd, and test whole training runs on the odd
- * model.
- */
+/* Compare mask gradients with transformers' autograd; test whole training runs on the odd model. */
 #include <signal.h>
 #include <sys/time.h>
 

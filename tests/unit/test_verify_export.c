@@ -1,4 +1,4 @@
-/* Exports: those that we write verify, and every change is found and named. */
+/* Exports that the tools write verify, and every change is found and named. */
 #include "tests/unit/test.h"
 #include "tests/unit/verify.h"
 
