@@ -11,7 +11,7 @@ static const char *const baselines_models[] = {"odd-mixtral", "odd-qwen2", "odd-
                                                "odd-gptoss"}; /* the last: experts with biases */
 #define BASELINES (sizeof baselines_models / sizeof *baselines_models)
 
-static char baselines_model[64], baselines_tokens[96]; /* of the model that was opened last */
+static char baselines_model[64], baselines_tokens[96]; /* paths of the model that was opened last */
 
 static inline void baselines_open(struct golden *g, const char *model)
 {

@@ -1,4 +1,4 @@
-/* A function in a child process, for tests of standard streams, signals and limits. */
+/* Run a function in a child process, for tests of standard streams, signals and limits. */
 #ifndef FM_TESTS_CHILD_H
 #define FM_TESTS_CHILD_H
 
@@ -8,7 +8,8 @@
 
 #include "tests/unit/scratch.h"
 
-/* Run body in a child with the given stdin and stdout (-1: closed, -2: as here); its exit code. */
+/* Run body in a child with this stdin and stdout (-1: closed, -2: unchanged); returns its status.
+ */
 static inline int in_child(int (*body)(void), int in, int out)
 {
     pid_t pid = fork();

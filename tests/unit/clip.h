@@ -1,6 +1,6 @@
 /*
- * For the tests of libfm_clip: layers and calls with random numbers.  Channels that no budget may
- * touch are NaN, so that reading one shows in the result.
+ * For the tests of libfm_clip: layers and calls with random numbers.  Channels that no budget uses
+ * are NaN, so that using one shows in the result.
  */
 #ifndef FM_TESTS_CLIP_H
 #define FM_TESTS_CLIP_H

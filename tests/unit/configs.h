@@ -1,4 +1,4 @@
-/* Texts of config.json for tests of families, and what is read from them or refused. */
+/* For tests of families: config.json texts, which must be read or refused. */
 #ifndef FM_TESTS_CONFIGS_H
 #define FM_TESTS_CONFIGS_H
 

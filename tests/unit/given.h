@@ -1,7 +1,6 @@
 /*
  * A stage stream for golden/odd-mixtral from the data of golden/given/: scores, widths of seven
- * masks, and optionally an adapter.  Nothing is computed that another machine would round
- * differently.
+ * masks, and optionally an adapter.  No computation here depends on how a machine rounds.
  */
 #ifndef FM_TESTS_GIVEN_H
 #define FM_TESTS_GIVEN_H

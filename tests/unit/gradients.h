@@ -1,9 +1,9 @@
 /*
- * For the tests of definitions: a backward against finite differences of its forward.
+ * For the tests of definitions: compare a backward with finite differences of its forward.
  *
- * Differences are the four-point formula at step 2^-5, error about h^4 = 1e-6 times a fifth
- * derivative; outputs are rounded to float, which adds about 1e-7 / h = 3e-6.  Both relative to
- * values of order 1, hence the tolerance of 1e-4 of the largest gradient.
+ * The four-point formula is used with step h = 2^-5.  Its error is about h^4 = 1e-6 times a fifth
+ * derivative, and rounding of outputs to float adds about 1e-7 / h = 3e-6, both relative to values
+ * of order 1.  So the tolerance is 1e-4 of the largest gradient.
  */
 #ifndef FM_TESTS_GRADIENTS_H
 #define FM_TESTS_GRADIENTS_H

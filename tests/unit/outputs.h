@@ -1,6 +1,6 @@
 /*
- * The outputs of a case of operations, with the allowed difference from the definition: for tests
- * that run the same case with several tables.
+ * For tests that run the same case of operations with several tables: the outputs of the case, with
+ * the allowed differences from the definition.
  */
 #ifndef FM_TESTS_OUTPUTS_H
 #define FM_TESTS_OUTPUTS_H

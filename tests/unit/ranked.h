@@ -1,5 +1,5 @@
 /*
- * A ranking in the scratch directory, and how far its scores are from stored ones.
+ * A ranking in the scratch directory, and the difference between its scores and stored ones.
  */
 #ifndef FM_TESTS_RANKED_H
 #define FM_TESTS_RANKED_H
@@ -20,8 +20,8 @@ static inline void ranked_read(struct fm_ranking *ranking, const char *name)
     fm_bundle_close(&b);
 }
 
-/* Largest difference relative to the largest score of each expert of `channels`.  Where all of an
- * expert's stored scores are 0, any difference counts as infinite. */
+/* Largest difference relative to the largest score of each expert of `channels`.  If all stored
+ * scores of an expert are 0, any difference counts as infinite. */
 static inline double ranked_error(const double *got, const double *want, int experts, int channels)
 {
     double worst = 0;

@@ -1,13 +1,13 @@
 /*
- * Loaded before a tool (LD_PRELOAD): counts what it reads of one file.
+ * A library that is preloaded into a tool (LD_PRELOAD) and counts the tool's reads of one file.
  *
  *     FM_READS_OF=FILE         the file, by any of its names
- *     FM_READS_TOLD=FILE       at the end one line is added: how many reads, their bytes, how many
- *                              bytes of the file were read at least once, and how many reads began
- *                              before the end of the one before them
+ *     FM_READS_TOLD=FILE       gets one more line at the end: the number of reads, their bytes, the
+ *                              bytes of the file that were read at least once, and the number of
+ *                              reads that began before the end of the previous one
  *
- * A file system that fetches on demand fetches the bytes that were read at least once; where it
- * keeps nothing, it fetches all of them.
+ * A file system that fetches on demand with a cache fetches the bytes that were read at least once;
+ * without a cache it fetches the bytes of all reads.
  */
 #include <pthread.h>
 #include <stdbool.h>

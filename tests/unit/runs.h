@@ -14,8 +14,8 @@
 
 struct runs {
     struct fm_run_options run;
-    atomic_int stop; /* what run.stop points to */
-    int countdown;   /* reports until it is set; < 0: never */
+    atomic_int stop; /* the flag of run.stop */
+    int countdown;   /* reports until stop is set; < 0: never */
     int warnings;    /* reports so far */
     char text[512];  /* the last report */
     char input[512], output[512], state[512], tokens[512];

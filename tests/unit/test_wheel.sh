@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The wheel fm-runtime: every file is in its list with its length and digest, its platform is no
-# better than the library's symbols, and the same library gives the same bytes.  That pip takes it and
-# Python calls it is judged by tests/judge/runtimejudge.py.
+# Test the wheel fm-runtime: its list has every file with its length and digest, its platform tag allows
+# only systems with the library's symbols, and the same library gives the same bytes.
+# tests/judge/runtimejudge.py tests it with pip and Python.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 lib=$(realpath "${BUILD:-build}/libfm_clip.so.1")
