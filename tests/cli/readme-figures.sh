@@ -40,10 +40,10 @@ def spread(of, b):
 
 guide = re.sub(r"\n(\.Cm )?", " ", (root / "man/fm-guide.7").read_text())
 for said in (
-    "%.3f to %.3f below the best other" % ends(gain, 5), "at three fifths %.3f to %.3f," % ends(gain, 6),
-    "beyond it %.3f to %.3f;" % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
+    "%.3f to %.3f below the best of the others" % ends(gain, 5), "with three fifths %.3f to %.3f," % ends(gain, 6),
+    "beyond that %.3f to %.3f;" % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
     "%.3f to %.3f above the better of them at one half" % ends(behind, 5),
-    "and %.3f to %.3f at three fifths." % ends(behind, 6), "they differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
+    "and %.3f to %.3f at three fifths." % ends(behind, 6), "the methods differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
     "took %.2f to %.2f times as long" % ends(lambda of, b: of["exchange"][9], 1),
     "walk %.2f and saliency %.2f." % (ends(lambda of, b: of["walk"][9], 1)[1], ends(lambda of, b: of["saliency"][9], 1)[1]),
 ):  # fmt: skip
