@@ -9,14 +9,18 @@
 #include "lib/base/trace.h"
 #include "formats/file/cgroup.h"
 
-/* The precision for --precision auto. */
-static enum fm_precision find_precision(const struct fm_machine *machine, enum fm_dtype stored)
+/* With --precision auto, bfloat16 if checkpoint and CPU have it.  Only a CPU without it leads to the
+ * other precision: with too little memory the result would be a different one. */
+static int find_cpu_ops(const struct fm_ops **ops, const struct fm_machine *machine,
+                        enum fm_dtype stored, struct fm_err *err)
 {
-    const struct fm_ops *ops;
-    struct fm_err none = {0};
-    bool may = machine->precision_auto && (stored == FM_BF16 || stored == FM_F16);
-    return may && !fm_ops_cpu(&ops, FM_PRECISION_BF16, &none) ? FM_PRECISION_BF16
-                                                              : machine->precision;
+    if (machine->precision_auto && (stored == FM_BF16 || stored == FM_F16)) {
+        int rc = fm_ops_cpu(ops, FM_PRECISION_BF16, err);
+        if (rc != FM_EDEVICE)
+            return rc;
+        *err = (struct fm_err){0};
+    }
+    return fm_ops_cpu(ops, machine->precision, err);
 }
 
 static int find_ops(const struct fm_ops **ops, const struct fm_machine *machine,
@@ -30,7 +34,7 @@ static int find_ops(const struct fm_ops **ops, const struct fm_machine *machine,
         return FM_OK;
     }
     if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0)
-        return fm_ops_cpu(ops, find_precision(machine, stored), err);
+        return find_cpu_ops(ops, machine, stored, err);
     return fm_fail(err, FM_EUSAGE, "unknown device '%s'; use auto, ref or cpu", device);
 }
 
