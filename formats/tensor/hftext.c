@@ -37,7 +37,7 @@ static cJSON *find_text(const cJSON *config)
     return is || unsaid ? text : NULL;
 }
 
-/* Add the model_type to a text part that has none. */
+/* Add a model_type to a text part without one. */
 static void add_type(cJSON *text, const cJSON *config)
 {
     char own[128];

@@ -75,7 +75,7 @@ struct fm_packed {
 
 /* The forms of all layers with experts. */
 struct fm_packed_layers {
-    const struct fm_storage *storage; /* of the first quantised layer; NULL: there is none */
+    const struct fm_storage *storage; /* of the first quantised layer, or NULL */
     int group;                        /* common multiple of their groups */
     int forms;
     struct fm_packed form[FM_PACKED_FORMS_MAX];

@@ -110,7 +110,7 @@ static int half_of(const struct reading *r, const cJSON *o, const char *key, dou
 }
 
 /* Append to a point, after its agreement, null and half the widths of the intervals of ce and kl;
- * -1 if kl has no interval.  Nothing is appended if ce has none. */
+ * -1 if kl has no interval.  Appends nothing if ce has no interval. */
 static int add_halves(const struct reading *r, cJSON *point, const cJSON *quality)
 {
     double ce, kl;

@@ -19,8 +19,8 @@
  * "after"), seconds and peak_bytes of its calibration if known, and points [budget, bytes,
  * cross-entropy, divergence, agreement].  The last two are null if only losses were measured.  If
  * the file has a 95 % interval of the cross-entropy, three values follow: null, and half the widths
- * of the intervals of cross-entropy and divergence (-1 if the divergence has none).  A directory's
- * series is named after its layout, and its bytes are those of the form.
+ * of the intervals of cross-entropy and divergence (-1: the divergence has no interval).  A
+ * directory's series is named after its layout, and its bytes are those of the form.
  *
  * Accepted: reports of fm-bench quality and baselines, fm-train and fm-recover.  FM_ECONFIG for a
  * report of any other tool, and for figures of a family of a different shape; FM_EFORMAT for a
