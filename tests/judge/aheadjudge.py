@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Check layers for multi-token prediction with transformers, which drafts tokens with them.
+"""Check exported layers for multi-token prediction (MTP) in transformers, which drafts tokens with them.
 
-A checkpoint gets such a layer: a slightly changed copy of its last layer, with the tensors that join
-two tokens.  A family of it is made and exported.  With --keep-extra transformers must find every tensor
-of the layer, with the source's values, and generate the same tokens with and without it; an export
-without the layer must say so in config.json and generate the same.  Run by `make judge`; prints one line
-per judgement, status 1 if one fails.
+An MTP layer is added to a checkpoint: a slightly changed copy of its last layer, and the tensors that
+combine a hidden state with the next token's embedding.  A family is made and exported.  With --keep-extra,
+transformers must find every tensor of the layer, with the source's values, and generate the same tokens
+with and without it.  Without --keep-extra, config.json must declare no such layer, and the generated
+tokens must be the same.  Run by `make judge`; prints one line per check, and exits with 1 if one fails.
 """
 
 import json
@@ -27,7 +27,7 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
 def add_layer(source, to):
-    """Make `to`: `source` with one more layer.  Returns the number of that layer."""
+    """Write `source` with one more layer to the new directory `to`; return the number of that layer."""
     to.mkdir()
     config = json.loads((source / "config.json").read_text())
     layer, hidden, have = config["num_hidden_layers"], config["hidden_size"], {}
@@ -62,7 +62,7 @@ def generate(model, ids, **more):
 
 
 def weights_ahead(model):
-    """The tensors of the layer that transformers loads, by its own names; it fails if one is missing."""
+    """Return the MTP layer's tensors as transformers loads them; it raises an exception if one is missing."""
     return {k: v.clone() for k, v in MtpModel.from_pretrained(model).state_dict().items()}
 
 
@@ -71,7 +71,7 @@ def judge_family(judge, source, folder):
     layer = add_layer(source, model)
     family = make_family(model, folder)
     ids = torch.from_numpy(np.load(model / "tokens.npy")[:1, :8].astype(np.int64))
-    # transformers ignores the layer only under the number that it has in the published models.
+    # By default, transformers ignores an MTP layer only at its number in the published models.
     ROWS[source.name]._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layer}\..*"]
     full = stock_model(judge, model, **EAGER)
     want = weights_ahead(full)
@@ -81,12 +81,12 @@ def judge_family(judge, source, folder):
     kept, left = stock_model(judge, kept_at, **EAGER), stock_model(judge, left_at, **EAGER)
     have = weights_ahead(kept)
     judge.say(have.keys() == want.keys() and all(torch.equal(have[k], want[k]) for k in want),
-              f"{len(want)} tensors of layer {layer} are what transformers loads from the source")
-    judge.say(kept.config.num_nextn_predict_layers == 1, "config.json of what has them says 1")
-    judge.say(left.config.num_nextn_predict_layers == 0, "config.json of what has not says 0")
+              f"{len(want)} tensors of layer {layer} have the values that transformers loads from the source")
+    judge.say(kept.config.num_nextn_predict_layers == 1, "--keep-extra: config.json declares one layer")
+    judge.say(left.config.num_nextn_predict_layers == 0, "without it: config.json declares none")
     alone = generate(kept, ids)
-    judge.say(torch.equal(alone, generate(kept, ids, use_mtp=True)), "guessing ahead changes no token")
-    judge.say(torch.equal(alone, generate(left, ids)), "the same tokens without them")
+    judge.say(torch.equal(alone, generate(kept, ids, use_mtp=True)), "drafting with the layer changes no token")
+    judge.say(torch.equal(alone, generate(left, ids)), "the export without the layer generates the same tokens")
 
 
 def main(names):
@@ -96,7 +96,7 @@ def main(names):
         print(f"{name}, multi-token prediction")
         with tempfile.TemporaryDirectory(prefix="fm-judge-") as folder, judge.attempt(name):
             judge_family(judge, HERE / name, Path(folder))
-    print(f"{judge.made} judgements, {judge.failed} failed")
+    print(f"{judge.made} checks, {judge.failed} failed")
     return judge.failed != 0
 
 

@@ -4,9 +4,8 @@
     judge.sh --publish      this and signjudge.py, in their own environment
 
 The bills of a bundle and of exports, with and without a parent in a Hugging Face cache, are validated by
-cyclonedx-python-lib (which carries the schema) and read by it as objects; digests are compared with
-hashlib's, and a bill that is broken on purpose must fail.  Prints one line per judgement; the status is
-1 if one fails.
+cyclonedx-python-lib, which contains the schema, and parsed to objects.  Digests are compared with hashlib's,
+and a bill that is broken on purpose must fail.  Prints one line per check; the exit status is 1 if one fails.
 """
 
 import hashlib
@@ -35,7 +34,7 @@ def validate(name, bill):
     for component in data["components"]:
         file = bill.parent / component["name"]
         say(hashlib.sha256(file.read_bytes()).hexdigest() == component["hashes"][0]["content"],
-            f"{name}: {component['name']} has that digest")  # fmt: skip
+            f"{name}: digest of {component['name']}")  # fmt: skip
     return data
 
 

@@ -3,12 +3,12 @@
     python client_NAME.py JOB      (a JSON file)
 
 A job is {"ids": [[...], ...], "cells": [{"name", "path", "budgets": null or [...], ...}]}:
-sequences of token ids, and directories to load.  A cell may have "environment", the variables to set
-while it is loaded, and "channels", the number of expert channels that must then be in memory.  For each
-cell one line is printed,
-"FM-CELL " and JSON: {"name", "logprobs": one list per budget (one list where budgets is null)} or
-{"name", "error"}; before them {"version"}.  logprobs are those of every next token, sequence after
-sequence.
+sequences of token ids, and directories to load.  A cell may have "environment", variables to set while
+it runs, and "channels", the number of expert channels that must then be loaded.
+
+Each line of output is "FM-CELL " and JSON: first {"version"}, then for each cell {"name", "logprobs"} or
+{"name", "error"}.  logprobs has one list per budget, or one list if budgets is null: the log-probability
+of every next token, sequence after sequence.
 """
 
 import json
@@ -30,7 +30,7 @@ def short(error):
 
 
 def check_channels(cell, model):
-    """Count the parameters: if a load cap were ignored, the results would be the same."""
+    """Check how many channels are loaded: an ignored load cap would not change the log-probabilities."""
     loaded = sum(len(p) for name, p in model.named_parameters() if name.endswith("experts.down"))
     if loaded != cell.get("channels", loaded):
         raise ValueError(f"{loaded} channels of experts are loaded, not {cell['channels']}")
@@ -58,8 +58,8 @@ def run_cell(cell, ids, open_model):
 
 
 def run_apart(*arguments):
-    """Run a cell in a forked process, which has everything imported; True if it succeeded.  If it
-    crashed, it is run once more: forking while other threads load libraries can cause that."""
+    """Run a cell in a forked process, so that nothing is imported again; return True if it succeeded.
+    A crash is retried once: forking while other threads load libraries can cause one."""
     for _ in range(2):
         child = os.fork()
         if child == 0:
@@ -80,7 +80,7 @@ def run(version, open_model, apart=False):
     for cell in job["cells"]:
         if not apart:
             if not run_cell(cell, job["ids"], open_model):
-                break  # leftovers in this process may make the next cell fail: the caller starts a new one
+                break  # the state of this process may make the next cell fail: the caller starts a new process
         elif not run_apart(cell, job["ids"], open_model):
             say(name=cell["name"], error="the process ended without an answer")
-    os._exit(0)  # servers leave threads behind that would keep this process
+    os._exit(0)  # the servers' threads would keep this process running

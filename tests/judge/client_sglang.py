@@ -1,7 +1,7 @@
-"""SGLang: Engine.generate with return_logprob, a weight update for the switch.
+"""The SGLang client: Engine.generate with return_logprob; a weight update switches the budget.
 
-The prefix cache is on: the update flushes it.  A cell may have "sinks": SGLang's attention for CPUs does
-not support sinks, so this script adds them.
+The prefix cache is enabled; a weight update flushes it.  SGLang's attention for CPUs does not support
+attention sinks, so this script adds them for a cell with "sinks".
 """
 
 import importlib
@@ -20,7 +20,7 @@ import client  # noqa: E402
 
 
 def start_quickly():
-    """Fork the two processes of an engine after the imports, which would take each a minute."""
+    """Make an engine fork its two processes after the imports, which would otherwise take each a minute."""
     start = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda *_, **__: start("fork", force=True)
     importlib.import_module("sglang.srt.managers.scheduler")
@@ -28,7 +28,7 @@ def start_quickly():
 
 
 def add_sinks():
-    """Make attention on a CPU use the argument `sinks` as SGLang's other attentions do."""
+    """Make attention on a CPU use the argument `sinks`, as SGLang's other attention backends do."""
     from sglang.srt.layers.attention import torch_native_backend as native
 
     plain, here = native.scaled_dot_product_attention, {}
@@ -57,7 +57,7 @@ def add_sinks():
 
 
 def budget_tensors(path, budget):
-    """The tensors that a switch writes: the member's index, in every layer with experts."""
+    """Return the tensors that switch the budget: the member's index, for every layer with experts."""
     config = json.loads((Path(path) / "config.json").read_text())
     shares = config["fm_budgets"]
     index = min(range(len(shares)), key=lambda b: abs(shares[b] - budget))

@@ -1,4 +1,4 @@
-"""transformers: from_pretrained, forward, set_budget."""
+"""The transformers client: from_pretrained, forward, set_budget."""
 
 from contextlib import contextmanager
 

@@ -1,6 +1,6 @@
-"""vLLM: LLM.generate with prompt_logprobs, LLM.apply_model for the switch.
+"""The vLLM client: LLM.generate with prompt_logprobs; LLM.apply_model switches the budget.
 
-Prefix caching is on, to detect a switch that does not reset the cache.
+Prefix caching is enabled, to detect a switch that does not reset the cache.
 """
 
 import gc

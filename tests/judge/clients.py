@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Run every family and layout through transformers, vLLM and SGLang.  `make clients`.
+"""Load every layout of every family in transformers, vLLM and SGLang.  Run by `make clients`.
 
     clients.py PYTHON_OF_VLLM PYTHON_OF_SGLANG [FAMILY...]   (tests/judge/clients.sh gives the first two)
 
 A small model of each family is made, ranked, trained and packed, and exported in every layout at one
-budget.  Each client loads each directory (tests/judge/client_*.py) and gives the log-probability of
-every next token.  Their mean, the loss, is printed beside the loss that our engine computes from the
-same directory.  The exit status is 1 if a cell that is not in KNOWN differs or
-fails.
+budget.  Each client loads each directory (tests/judge/client_*.py) and prints the log-probability of
+every next token.  The loss, their negative mean, is printed next to the loss that our engine computes
+from the same directory.  The exit status is 1 if a cell that is not in KNOWN differs or fails.
 """
 
 import json
@@ -32,9 +31,9 @@ from judge import tool
 
 HERE = Path(__file__).resolve().parent
 BUDGET = 0.4
-TOLERANCE = 1e-3  # for losses; those of neighbouring members differ by more
+TOLERANCE = 1e-3  # of a loss; the losses of neighbouring members differ by more
 TIMEOUT = 600  # seconds for one cell: a server may hang
-ROUND = 32  # vLLM's fused experts take multiples of this on a CPU; the widths are rounded up with real channels
+ROUND = 32  # on a CPU, vLLM's fused experts require multiples of this; more channels are kept to reach one
 T = 64
 
 # Sizes that every server accepts.  Weights are random but large, so that the loss depends on the mask.
@@ -65,7 +64,7 @@ LATENT = {
     "n_shared_experts": 2,
     "n_group": 2,
     "topk_group": 1,
-    "moe_layer_freq": 1,  # which transformers does not know and SGLang's own code needs
+    "moe_layer_freq": 1,  # transformers does not read this; SGLang's own code requires it
 }
 YARN = {
     "rope_type": "yarn",
@@ -77,7 +76,7 @@ YARN = {
     "mscale_all_dim": 0.707,
     "original_max_position_embeddings": 128,
 }
-INDEXED = {  # sparse attention, which attends to all keys of so short a sequence
+INDEXED = {  # sparse attention; in sequences this short it attends to all keys
     "q_lora_rank": 96,
     "first_k_dense_replace": 1,
     "num_nextn_predict_layers": 0,
@@ -87,7 +86,7 @@ INDEXED = {  # sparse attention, which attends to all keys of so short a sequenc
     "scoring_func": "sigmoid",
     "topk_method": "noaux_tc",
 }
-GATED_DELTANET = {  # every other layer, beside a shared expert
+GATED_DELTANET = {  # in every other layer; there is also a shared expert
     "shared_expert_intermediate_size": 96,
     "head_dim": 32,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
@@ -159,7 +158,7 @@ FAMILIES = {
         "intermediate_size": 160,
         "num_shared_experts": 1,
         "head_dim": 32,
-        "first_k_dense_replace": 1,  # the next, too: vLLM needs it, and transformers does not know it
+        "first_k_dense_replace": 1,  # vLLM requires this and the next key; transformers reads neither
         "expert_hidden_dim": 192,
         "route_norm": True,  # servers' own code reads this and the next from published configs
         "qk_norm": True,
@@ -289,7 +288,7 @@ FAMILIES = {
         "num_dense_layers": 1,
         "use_expert_bias": True,
     },
-    "gpt_oss": {  # layers before and after the full one have a window shorter than the texts
+    "gpt_oss": {  # the layers around the one with full attention have a window shorter than the texts
         "head_dim": 32,
         "sliding_window": 16,
         "rope_parameters": {
@@ -305,7 +304,7 @@ FAMILIES = {
     "qwen3_next": GATED_DELTANET | {"intermediate_size": 160},
     "qwen3_5_moe_text": GATED_DELTANET,
 }
-# Families for which fm-pack has no fused layout, and no format except MXFP4.
+# Families that fm-pack exports neither in the fused layout nor in a quantised format other than MXFP4.
 UNFUSED = ("gpt_oss", "granitemoe", "granitemoeshared", "minimax_m3_vl_text")
 CLIENTS = ("transformers", "vllm", "sglang", "sglang + fm_sglang")
 
@@ -321,7 +320,7 @@ EXPORTS = {
     "elastic": ("--layout", "elastic"),
 }
 ROUNDED = ("ragged nvfp4", "elastic w4a16:32")  # stored as codes, which the modelling file decodes
-CAPPED = "elastic capped"  # the elastic directory, cut while it is loaded
+CAPPED = "elastic capped"  # the elastic directory, loaded with a load cap
 ROWS = ("original", *EXPORTS, "elastic compiled", CAPPED)
 STOCK = ("original", "uniform", "padded")
 DELTANETS = ("qwen3_next", "qwen3_5_moe_text")
@@ -334,16 +333,16 @@ SWITCHES_CAPPED = (BUDGET, FURTHER, BUDGET)
 # (family, row, client): cells that the client cannot compute, or computes differently; man/fm-clients.7
 # says why.  None means all.
 KNOWN = {
-    (None, "layer fused", "sglang"),  # SGLang's own code has one width for all layers; fm_sglang has more
+    (None, "layer fused", "sglang"),  # SGLang's own code supports one width for all layers; fm_sglang, several
     # The servers' own PhiMoE code never adds the bias of the output head, and SGLang's Transformers
-    # backend stops at such a head; fm_sglang supports it.
+    # backend fails on such a head; fm_sglang supports it.
     *(("phimoe", row, "vllm") for row in STOCK),
     ("phimoe", None, "sglang"),
     # On a CPU vLLM's own routers do not support a selection bias without groups: ERNIE's bias is ignored,
     # and a sigmoid router with one is refused.
     *(("ernie4_5_moe", row, "vllm") for row in STOCK),
     *(("minimax_m2", row, "vllm") for row in STOCK),
-    *(("minimax_m2", row, "sglang") for row in STOCK),  # its norm of q and k requires a GPU
+    *(("minimax_m2", row, "sglang") for row in STOCK),  # SGLang's norm of q and k requires a GPU
     # vLLM's rotation kernel for CPUs is wrong if q and k have three dimensions.  SGLang has no latent
     # attention on a CPU, neither in its own code nor in its Transformers backend.
     *(("glm4_moe_lite", row, "vllm") for row in STOCK),
@@ -361,12 +360,12 @@ KNOWN = {
     ("laguna", None, "vllm"),  # its sigmoid router, and query heads that differ between layers
     *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),
     *(("minimax_m3_vl_text", row, "sglang") for row in STOCK),
-    # vLLM's own LFM2 code uses that rotation kernel, and SGLang's requires a kernel that its CPU build
+    # vLLM's own LFM2 code uses the same rotation kernel, and SGLang's requires a kernel that its CPU build
     # lacks.  The Transformers backends have no short convolutions, so the modelling file refuses to run.
     ("lfm2_moe", None, "vllm"),
     ("lfm2_moe", None, "sglang"),
     ("lfm2_moe", None, "sglang + fm_sglang"),
-    # vLLM has no sparse attention on a CPU, and makes no mask for that of the stock class.
+    # vLLM has no sparse attention on a CPU, and does not build the mask that the stock class's needs.
     *((name, None, "vllm") for name in ("glm_moe_dsa", "deepseek_v32")),
     # Neither server's Transformers backend has linear attention.  On a CPU vLLM's own code supports only
     # bfloat16; SGLang's requires CUDA.
@@ -381,15 +380,15 @@ class Family:
     ids: list
     paths: dict = field(default_factory=dict)  # row -> directory
     ours: dict = field(default_factory=dict)  # row -> one array per budget
-    cells: dict = field(default_factory=dict)  # (row, client) -> arrays, or a text
+    cells: dict = field(default_factory=dict)  # (row, client) -> arrays, or an error message
     channels: int = 0  # the sum over all experts, under the load cap
 
 
-# --- our side -----------------------------------------------------------------------------------
+# --- models and exports -------------------------------------------------------------------------
 
 
 def make_model(name, folder):
-    """A model of the family as transformers saves it, in bfloat16."""
+    """Write a random model of the family, in bfloat16, with save_pretrained."""
     torch.manual_seed(1)
     known = set(AutoConfig.for_model(name).to_dict()) | {"num_experts", "num_local_experts"}
     sizes = {key: value for key, value in SIZES.items() if key in known} | FAMILIES[name]
@@ -401,11 +400,11 @@ def make_model(name, folder):
         if key.endswith("router.gate.weight"):  # transformers initialises Trinity's to zero
             torch.nn.init.normal_(value, std=SIZES["initializer_range"])
     model.to(torch.bfloat16).save_pretrained(folder)
-    if name == "axk1":  # as published: a norm after the dense MLP, which vLLM reads and nothing applies
+    if name == "axk1":  # as published: a norm after the dense MLP, which vLLM loads and no code applies
         file = folder / "model.safetensors"
         norm = {"model.layers.0.post_mlp_layernorm.weight": torch.ones(SIZES["hidden_size"]).bfloat16()}
         save_file(load_file(file) | norm, file, {"format": "pt"})
-    file = folder / "config.json"  # the name that the hub's checkpoint has, and servers know
+    file = folder / "config.json"  # the hub's checkpoint and the servers spell the class so
     file.write_text(file.read_text().replace('"PhimoeFor', '"PhiMoEFor'))
 
 
@@ -415,7 +414,7 @@ def open_family(name, folder):
         source, model = HERE.parents[1] / "golden/tiny-mixtral", folder / "model"
         model.mkdir()
         for file in ("config.json", "generation_config.json", "model.safetensors"):
-            shutil.copy(source / file, model)  # not all files: vLLM would load golden.safetensors, too
+            shutil.copy(source / file, model)  # not all files: vLLM would also load golden.safetensors
         ids = np.load(source / "heldout.npy").reshape(-1, T)[:8]
         return Family(name, model, ids.tolist()), source / "calib.npy"
     make_model(name, folder / "model")
@@ -468,7 +467,7 @@ def measure_ours(family, folder):
     family.ours[CAPPED] = [member, logprobs("further"), member]
 
 
-# --- their side ---------------------------------------------------------------------------------
+# --- clients ------------------------------------------------------------------------------------
 
 
 def cells_for(family, client):
@@ -490,14 +489,14 @@ def cells_for(family, client):
             cell["environment"] = {"FM_LOAD_CAP": str(CAP)}
             cell["channels"] = family.channels
         if client == "sglang" and row in STOCK and family.name == "qwen2_moe":
-            # Its own code stops on a CPU, in a Triton kernel of the shared expert's gate.
+            # SGLang's own code fails on a CPU, in a Triton kernel of the shared expert's gate.
             cell["implementation"] = "transformers"
         yield cell
 
 
 def asked(name, row, client):
-    """Whether to run this cell.  Our package for SGLang is tested for what it adds and for the switch;
-    SGLang supports one width of fused experts for all layers."""
+    """Whether to run this cell.  fm_sglang is tested with what it adds to SGLang (fused experts whose width
+    differs between layers, and some families) and with budget switches."""
     if row in ("layer fused", *ROUNDED) and name in UNFUSED:
         return False
     if name in DELTANETS and client != "transformers":
@@ -538,8 +537,8 @@ def wait_for(process, log):
 
 
 def read_answers(lines):
-    """The answers in a client's output.  If a server's process died, the cause is the first error that
-    was printed."""
+    """Return the answers in a client's output.  If a server process died, the cause is the first error
+    that was printed."""
     cause = None
     for line in lines:
         if line.startswith(MARK):
@@ -553,7 +552,7 @@ def read_answers(lines):
 
 
 def run_client(python, client, family, folder):
-    """Run all cells of a family; after a client failed or died, a new one continues after that cell."""
+    """Run all cells of a family.  If a client fails or dies, a new one continues with the next cell."""
     cells, version = list(cells_for(family, client)), "?"
     job, log = folder / f"{client}.json", folder / f"{client}.log"
     while cells:
@@ -579,7 +578,7 @@ def losses(rows):
 
 
 def off(ours, theirs):
-    """The largest differences of the losses and of the log-probabilities of a token."""
+    """Return the largest difference in loss, and in the log-probability of a token."""
     if any(a.shape != b.shape for a, b in zip(ours, theirs, strict=True)):
         return np.inf, np.inf
     pairs = list(zip(ours, theirs, strict=True))
@@ -630,8 +629,8 @@ class Table:
         for i, text in enumerate(self.notes):
             print(f"[{i + 1}] {text}")
         print("versions: " + ", ".join(f"{name} {v}" for name, v in versions.items()))
-        print(f"furthest log-probability of a token where losses agree: {self.furthest:.1e}")
-        print(f"cells off or failing that are not known to: {self.wrong}")
+        print(f"largest difference in a token's log-probability where losses agree: {self.furthest:.1e}")
+        print(f"cells that differ or fail and are not in KNOWN: {self.wrong}")
 
 
 def main(vllm, sglang, names):

@@ -1,11 +1,15 @@
 """Test libfm_clip with PyTorch tensors and in transformers.  Run by `make judge`.
 
-It runs the example of fm-clip(3) from the page, and checks the results of PyTorch in `fm-bench
-kernels`.  Then it loads an elastic export in transformers and compares the losses of experts computed
-by PyTorch and by libfm_clip, eager and compiled, at several budgets; makes the library refuse the
-machine, so that PyTorch must compute the experts; and compares the export with one that has a load
-cap, whose losses must be equal.  The same is done for gpt-oss, whose experts have biases and another
-activation, with an elastic and a ragged export.  `make judge-clip` measures speeds.
+- The example of fm-clip(3) is run from the page.
+- PyTorch's results in `fm-bench kernels` must agree with ours.
+- transformers loads an elastic export.  Experts computed by PyTorch and by libfm_clip, eager and compiled,
+  must give the same losses at several budgets.
+- If the library refuses the machine, PyTorch must compute the experts.
+- An export with a load cap must have the same losses as the whole export.
+- Losses are also compared for gpt-oss, whose experts have biases and a different activation, with an
+  elastic and a ragged export.
+
+`make judge-clip` measures speeds.
 
 FM_JUDGE_COMPILE names the backend of torch.compile (default aot_eager, which traces without
 generating code; inductor takes minutes).
@@ -73,7 +77,7 @@ def export(family, folder, *options):
 
 
 def export_elastic(family, folder):
-    """Two elastic exports: of the whole family, and with a load cap."""
+    """Make two elastic exports: of the whole family, and with a load cap."""
     whole = export(family, folder / "elastic", "--layout", "elastic")
     cap = ("--load-cap", str(BUDGETS[1] - 0.1))
     return whole, export(family, folder / "capped", "--layout", "elastic", *cap)
@@ -163,8 +167,8 @@ def run(clip, task, *arguments):
 
 
 def judge_clip(folder, *hows):
-    """Return the losses with PyTorch's experts, and whether each (backend, with libfm_clip) of hows has
-    the same."""
+    """Return the losses with PyTorch's experts, and whether every pair (backend, whether libfm_clip is
+    used) in `hows` has the same losses."""
     said, plain = run(False, "measure", folder, "eager")
     print(f"{folder.name}: {said}\n  losses {' '.join(f'{loss:.6f}' for loss in plain)}")
     ok = True
@@ -177,7 +181,7 @@ def judge_clip(folder, *hows):
 
 
 def judge_elastic(family, folder):
-    """The budget is switched between calls; after the switch back to 0 the loss must be the first one."""
+    """Switch the budget between calls and compare losses; back at budget 0, the loss must equal the first."""
     whole, capped = export_elastic(family, folder)
     compiled = os.environ.get("FM_JUDGE_COMPILE", "aot_eager")
     plain, ok = judge_clip(whole, ("eager", True), (compiled, True), (compiled, False))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check exports that keep quantised weights by transformers and compressed-tensors.  Run by `make judge`.
+"""Check exports that keep quantised weights, with transformers and compressed-tensors.  Run by `make judge`.
 
 A small model in each format is ranked, packed and exported at half its width with its codes.  The
 scripts of tests/cli decode the export to a float32 checkpoint, and transformers must compute from it
@@ -9,8 +9,8 @@ formats whose loader is wrong or missing on a CPU, the result is only printed.
 
 Then the layouts with our modelling file are loaded.  In float32 the log-probabilities must be the
 engine's.  In bfloat16 the parameters must be equal to those of the same export with `--weights bf16`:
-loaded by transformers, with and without a load cap, loaded as a server passes tensors, and loaded
-from what transformers saved.
+loaded by transformers, with and without a load cap, loaded in several calls of load_weights as
+servers do, and loaded again after transformers saved them.
 """
 
 import os
@@ -106,8 +106,8 @@ def same(model, want):
 
 
 def hand_over(model, directory):
-    """Load the export's tensors as servers do: each module gets them in several calls of load_weights.
-    Its parameters are overwritten first, so that a missing tensor is noticed."""
+    """Load the export's tensors as servers do, in several calls of each module's load_weights.  The
+    parameters are overwritten first, so that a missing tensor is noticed."""
     tensors = {k: t for f in directory.glob("*.safetensors") for k, t in load_file(f).items()}
     for name, module in model.named_modules():
         if not hasattr(module, "load_weights"):
@@ -163,7 +163,7 @@ def main():
             judge.close(f"{name}: log-probabilities of an export with codes", have, logprobs(twin, ids))
             judge_loaded(judge, name, out, experts(twin))
             judge_ours(judge, name, folder, model / "tokens.npy")
-    print(f"codesjudge: {judge.made} judgements, {judge.failed} failed")
+    print(f"codesjudge: {judge.made} checks, {judge.failed} failed")
     sys.exit(judge.failed > 0)
 
 

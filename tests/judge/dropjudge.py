@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Check exports with removed experts and constant outputs, a format of vLLM 0.33.  Run by `make judge`.
+"""Check exports in which constants replace the outputs of removed experts, a format of vLLM 0.33.
+Run by `make judge`.
 
-A family of each model that removes whole experts is exported with --drop-experts.  transformers does
-not support this format.  So removed experts are added again, with random weights, to a checkpoint of
-the stock class, and its experts are called as vLLM calls its own
-(ConstantExpertSubstitution.transform_routes): the router weights of removed experts are set to zero,
-and the sum of these weights times the constants is added to the output.  Log-probabilities are compared
-with those of the engine, which reads the export: with the constants of the export, zeros or mean
-outputs, and with random ones.  The mean outputs are compared with those of the stock class.
+A family that removes whole experts is made of each model, and exported with --drop-experts.  transformers
+does not support this format.  So the removed experts are added again, with random weights, to a checkpoint
+that the stock class loads, and its experts are called as vLLM calls its own
+(ConstantExpertSubstitution.transform_routes): the router weights of removed experts are set to zero, and
+the constants, multiplied by the original weights, are added to the output.  The log-probabilities must be
+those that the engine computes from the export, with the export's constants (zeros or mean outputs) and with
+random ones.  The mean outputs are compared with those of the stock class.
 
 If FM_VLLM is the directory of an unpacked wheel of vLLM 0.33, which needs a GPU to run, vLLM's own
 class reads config.json and the constants and transforms the routes.
@@ -38,7 +39,7 @@ END = ".approx_value"
 
 
 def make_exports(model, folder):
-    """Yield an export with zeros and one with means; also writes ranking.safetensors to the folder."""
+    """Yield an export with zeros and one with means; also write ranking.safetensors to the folder."""
     stage = ["--model", model, "--tokens", model / "tokens.npy", "--precision", "f32", "--quiet"]
     masks = ["--method", "saliency", "--actions", "0,1", "--budget-step", "0.1", "--until", "0.4"]
     rank, train, family = (folder / f"{model.name}.{x}" for x in ("rank", "train", "fm"))
@@ -80,7 +81,7 @@ def judge_means(judge, name, model, ids, folder):
 
 
 def make_whole(export, removed, folder):
-    """A copy that transformers can load: removed experts have random weights instead of constants."""
+    """Make a copy that transformers can load: removed experts have random weights instead of constants."""
     whole = folder / f"{export.name}.whole"
     shutil.copytree(export, whole)
     tensors = load_file(export / "model.safetensors")
@@ -112,7 +113,7 @@ def substitute(model, removed, constants):
 
 
 def open_vllm(folder):
-    """Import vLLM's module with stubs for its own imports, of which only the GPU classes derive."""
+    """Import vLLM's module with stubs for the classes that it imports, which are bases of GPU classes only."""
     for name, kind in (("moe_output", "UnfinalizedMoEOutput"), ("routed_experts", "RoutedExperts"),
                        ("unquantized_fused_moe_method", "UnquantizedFusedMoEMethod")):  # fmt: skip
         whole = "vllm.model_executor.layers.fused_moe." + name
@@ -162,7 +163,7 @@ def judge_export(judge, what, export, model, ids, length):
     wanted = {(int(l), e) for l, experts in removed.items() for e in experts}
     judge.say(wanted and set(constants) == wanted, f"{what}: {len(wanted)} removed experts have constants")
     read = AutoConfig.from_pretrained(export).approximate_experts
-    judge.say(read == removed, f"{what}: transformers' configuration lists them, for servers")
+    judge.say(read == removed, f"{what}: AutoConfig reads the list of removed experts")
     judge.say(refuses(export), f"{what}: transformers does not load it")
     with tempfile.TemporaryDirectory() as top:
         stock = stock_model(judge, make_whole(export, removed, Path(top)), **EAGER)
@@ -186,7 +187,7 @@ def main():
             some = {x: torch.randn_like(t) if x.endswith(END) else t for x, t in tensors.items()}
             save_file(some, export / "model.safetensors", {"format": "pt"})
             judge_export(judge, f"{name}, random", export, model, ids, length)
-    print(f"{judge.made} judgements, {judge.failed} failed")
+    print(f"{judge.made} checks, {judge.failed} failed")
     return 1 if judge.failed else 0
 
 

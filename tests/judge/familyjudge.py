@@ -5,10 +5,10 @@ For each model:
 - Its scores must agree with autograd.
 - A bundle with budgets from 0 to 0.80 is made.  At five of them, every layout that transformers loads
   must give each next token the log-probability that the engine computes.
-- Two elastic models with a load cap, one exported with it and one cut while it is loaded, must compute
-  the same as the whole export, at every budget inside the cap.
+- Two elastic models with a load cap, one exported with it and one exported whole and loaded with it, must
+  compute the same as the export without a cap, at every budget that the cap allows.
 
-Prints one line per judgement; the exit status is 1 if one fails.  Models may be named as arguments.
+Prints one line per check; the exit status is 1 if one fails.  Models may be named as arguments.
 """
 
 import json
@@ -47,14 +47,14 @@ ROWS = (
     "odd-granite", "odd-granite-shared", "odd-lfm2",
     "odd-fp8",
 )  # fmt: skip
-# Bytes of tensors that the published models have and transformers' classes leave out.
-IGNORED = {"odd-axk1": 36 * 2}  # the norm after the MLP of its dense layer, which nothing applies
+# Bytes of tensors of the published models that transformers' classes ignore.
+IGNORED = {"odd-axk1": 36 * 2}  # the norm after the MLP of its dense layer, which no code applies
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
 STOCK = ("padded", "uniform")  # transformers loads these with its own classes
 CAP = 0.3
 OTHER_WIDTHS = ("uniform", "layer")  # layouts whose widths differ from the mask's
-# torch's grouped_mm, the default, requires rows of a multiple of 16 bytes, which no width here gives.
+# torch's grouped_mm, the default, requires rows whose size is a multiple of 16 bytes; no width here has one.
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
@@ -72,7 +72,7 @@ class Row:
         config = json.loads((self.model / "config.json").read_text())
         self.dtype = getattr(torch, config.get("dtype") or config["torch_dtype"])
         self.own = {x: self.item_of(x) for x in ("A_log", "linear_attn.norm.weight")}
-        biases = "correction_bias", "expert_bias"  # two spellings, used on disk and in classes
+        biases = "correction_bias", "expert_bias"  # the names on disk and in the classes
         self.own |= {x: self.item_of(biases) for x in biases}
 
     def ours(self, path):
@@ -86,7 +86,7 @@ class Row:
         return their_logprobs(model, self.ids)
 
     def item_of(self, ending):
-        """Bytes per element of the first tensor whose name has this ending, or one of these."""
+        """Bytes per element of the first tensor whose name ends with `ending`, a string or a tuple."""
         for path in self.model.glob("model*.safetensors"):
             with safe_open(path, "pt") as file:
                 for name in file.keys():
@@ -95,7 +95,7 @@ class Row:
         return self.dtype.itemsize
 
     def held(self, model):
-        """Bytes of the tensors that a loaded model keeps, counted in the types that the files have."""
+        """Bytes of a loaded model's tensors, counted in the types that they have on disk."""
         sizes = lambda name: (size for end, size in self.own.items() if name.endswith(end))
         item = lambda name: next(sizes(name), self.dtype.itemsize)
         kept = {x.data_ptr(): x.numel() * item(n) for n, x in model.state_dict().items()}
@@ -103,7 +103,7 @@ class Row:
 
 
 def make_family(row):
-    """Make the ranking and the bundle, with masks by saliency and without recovery."""
+    """Make the ranking and the bundle, with saliency masks and without recovery."""
     stage = ["--model", row.model, "--tokens", row.tokens, "--seq-len", row.T, "--precision", "f32", "--quiet"]
     stage += ["--eval-tokens", row.tokens]  # given, so that none is held out from the ranking
     masks = ["--method", "saliency", "--until", "0.81"]
@@ -118,7 +118,7 @@ def make_family(row):
 def judge_budget(judge, row, family, here, beside):
     """Compare every layout at one budget with the engine, and its size with fm-pack --list.
 
-    The member at the budget `beside` must differ clearly: a wrong member would be noticed."""
+    The member at the budget `beside` must differ clearly, so that a wrong member would be noticed."""
     budget = here["budget"]
     native = row.ours(export(family, budget, "native", row.folder))
     for layout in LAYOUTS:
@@ -132,17 +132,17 @@ def judge_budget(judge, row, family, here, beside):
 
 
 def neighbour(rows, here):
-    """The next member with another loss.  odd-mixtral has an expert that no token reaches, and its
-    first members drop only channels of that expert."""
+    """The next member with a different loss.  odd-mixtral has an expert that no token reaches, and its
+    first members remove only channels of that expert."""
     loss = lambda row: row["quality"]["ce"]
     return next(x for x in rows if x["index"] > here["index"] and loss(x) != loss(here))
 
 
 def load_capped(judge, row, family, first):
     """Load three elastic models: the whole export, an export with a load cap that keeps the members
-    from `first` on, and the whole export cut to that cap while it is loaded.
+    from `first` on, and the whole export loaded with that cap.
 
-    The capped ones must hold as many bytes as fm-pack --list says, and refuse other members."""
+    The capped models must hold as many bytes as fm-pack --list says, and refuse other members."""
     cap = repr(first["budget"])
     whole, capped = export(family, first["budget"], "elastic", row.folder), row.folder / "capped"
     tool("fm-pack", "--quiet", "--export", capped, "--layout", "elastic", "--load-cap", cap, family)
@@ -155,7 +155,7 @@ def load_capped(judge, row, family, first):
     whole, *held = (row.held(model) for model in models)
     for how, model, n in zip(("exported", "loaded"), models[1:], held):
         judge.say(n == size < whole, f"{how} with a load cap, it holds {n} of {size} bytes, not {whole}")
-        judge.say(refuses(model, first["budget"] / 2), f"{how} with a load cap, it refuses the rest")
+        judge.say(refuses(model, first["budget"] / 2), f"{how} with a load cap, it refuses other members")
     return models
 
 
@@ -178,7 +178,7 @@ def refuses_whole(model):
 
 
 def judge_cap(judge, row, family, rows):
-    """At every budget inside the cap, both capped models must compute what the whole one does."""
+    """At every budget that the cap allows, both capped models must compute the same as the whole one."""
     kept = rows[nearest(rows, CAP)[0]["index"] :]
     models = load_capped(judge, row, family, kept[0])
     found = [[], [], []]
@@ -189,7 +189,7 @@ def judge_cap(judge, row, family, rows):
     for how, logprobs in zip(("exported", "loaded"), found[1:]):
         same = np.array_equal(logprobs, found[0])
         judge.close(f"{len(kept)} budgets, {how} with a load cap" + ", same bits" * same, logprobs, found[0])
-    judge.apart("the first of them is not the last", found[1][0], found[1][-1])
+    judge.apart("the first and the last of these budgets differ", found[1][0], found[1][-1])
     judge.say(refuses_whole(models[2]), "a server's switch to a member that is not loaded is refused")
 
 
@@ -208,14 +208,14 @@ def loads_in_sglang(path):
 
 
 def judge_sglang(judge, path):
-    """SGLang's Transformers backend does not support sinks.  The modelling file of a family with
-    sinks must refuse to load there, unless they are added, as fm_sglang does."""
+    """SGLang's Transformers backend does not support sinks.  The modelling file of a family with sinks must
+    refuse to load there, unless the attention function is marked as supporting them, as fm_sglang's is."""
     kind = json.loads((path / "config.json").read_text())["model_type"]
     sinks = any(name in kind for name in ("gpt_oss", "mimo_v2_flash"))
     ALL_ATTENTION_FUNCTIONS["sglang"] = attend_nothing
-    judge.say(loads_in_sglang(path) != sinks, "in SGLang it loads, or its sinks are missed")
+    judge.say(loads_in_sglang(path) != sinks, "it loads in SGLang if and only if it has no sinks")
     attend_nothing.fm_sinks = True
-    judge.say(loads_in_sglang(path), "and loads where attention has sinks")
+    judge.say(loads_in_sglang(path), "it loads in SGLang if attention supports sinks")
     del attend_nothing.fm_sinks, ALL_ATTENTION_FUNCTIONS["sglang"]
 
 
@@ -240,7 +240,7 @@ def main(names):
         print(name)
         with tempfile.TemporaryDirectory(prefix="fm-judge-") as folder, judge.attempt(name):
             judge_family(judge, Row(HERE / name, Path(folder)))
-    print(f"{judge.made} judgements, {judge.failed} failed")
+    print(f"{judge.made} checks, {judge.failed} failed")
     return judge.failed != 0
 
 

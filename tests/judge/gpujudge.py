@@ -7,7 +7,7 @@ allocates, so in a graph capture this call must be refused with a message, and t
 After one call outside of captures, a call can be captured, and replays at other budgets must give the same
 bits as direct calls.
 
-Then must_serve of tests/gpu/gpu_check.py is checked: it knows which paths the library may not refuse.
+Then must_serve of tests/gpu/gpu_check.py is checked, which decides which paths the library may not refuse.
 """
 
 import ctypes
@@ -116,7 +116,7 @@ class Stream:
 
 
 class TorchOnDouble:
-    """torch, but the current stream and new tensors are those of the fake device."""
+    """torch, except that the current stream and new tensors are on the fake device."""
 
     def __init__(self, stream):
         self.cuda = SimpleNamespace(
@@ -186,7 +186,7 @@ def captures(dtype, stream):
         report(False, f"{name}, a first call in a capture", "it was not refused")
     except RuntimeError as error:
         report("before capturing" in str(error), f"{name}, a first call in a capture", str(error))
-    report(stream.end() is not None, f"{name}, that capture is whole")
+    report(stream.end() is not None, f"{name}, that capture stays valid")
     good, detail = near(call().read(), case, 0)
     report(good, f"{name}, a call", detail)
     stream.begin()
@@ -219,7 +219,7 @@ def main():
         for dtype in (torch.bfloat16, torch.float32):
             captures(dtype, stream)
     judge_skips()
-    print(f"the modelling file on a double of CUDA: {failures} failures")
+    print(f"the modelling file on a fake CUDA runtime: {failures} failures")
     sys.stdout.flush()
     os._exit(failures != 0)  # skips the fake's check for leaks: the modelling file keeps its layers
 

@@ -2,7 +2,7 @@
 """Check the suite with independent programs, on golden/tiny-mixtral.  Run by `make judge` (tests/judge/judge.sh).
 
 The tools make a family and exports of it; then transformers, safetensors, tokenizers, tar, xxhsum
-and zstd read them, and their results are compared with ours.  Prints one line per judgement; the
+and zstd read them, and their results are compared with ours.  Prints one line per check; the
 exit status is 1 if one fails.
 """
 
@@ -31,11 +31,11 @@ TOLERANCE = 1e-4  # relative to the largest value
 # transformers' default experts on a CPU (torch's grouped_mm) require rows of a multiple of 16 bytes in
 # every dtype: a uniform width of, say, 154 loads and then stops with "strides should be multiple of 16".
 ALIGNED = 8
-TENFOLD = 10  # a wrong model must miss the tolerance by that much
+TENFOLD = 10  # a wrong model must miss the tolerance by this factor
 
 
 class Judge:
-    """Counts and prints judgements."""
+    """Counts the checks and prints their results."""
 
     def __init__(self):
         self.made = self.failed = 0
@@ -53,11 +53,11 @@ class Judge:
     def apart(self, what, got, want):
         """The values must differ by far more than the tolerance: a wrong model would be noticed."""
         miss = distance(got, want)
-        self.say(miss >= TENFOLD * TOLERANCE, f"{what}: {miss:.1e} relative, as it must")
+        self.say(miss >= TENFOLD * TOLERANCE, f"{what}: {miss:.1e} relative, different as required")
 
     @contextmanager
     def attempt(self, what):
-        """An exception of a library counts as a failed judgement; the other judgements still run."""
+        """Count an exception as a failed check, so that the other checks still run."""
         try:
             yield
         except Exception as error:
@@ -80,7 +80,7 @@ def distance(got, want):
     return float(np.abs(got - want).max() / np.abs(want).max())
 
 
-# --- our side -----------------------------------------------------------------------------------
+# --- tools --------------------------------------------------------------------------------------
 
 
 def tool(*command):
@@ -119,7 +119,7 @@ def our_logprobs(path, ids=HELDOUT, length=T):
     return np.frombuffer(tool("logprobs", path, ids, length), np.float32).reshape(-1, length - 1)
 
 
-# --- their side ---------------------------------------------------------------------------------
+# --- transformers -------------------------------------------------------------------------------
 
 
 def tokens(path, length=T):
@@ -143,7 +143,7 @@ def their_logprobs(model, ids=None):
     return torch.cat(rows).numpy()
 
 
-# --- judgements -----------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def judge_container(judge, family, folder):
@@ -198,9 +198,9 @@ def judge_ranking(judge, file, path, ids):
         falling = np.take_along_axis(layer, order, axis=1)
         rise = (falling[:, 1:] - falling[:, :-1]).max() / layer.max()
         permuted = (np.sort(order, axis=1) == np.arange(layer.shape[1])).all()
-        judge.say(permuted and rise <= TOLERANCE, f"order of layer {l} falls by autograd's scores")
+        judge.say(permuted and rise <= TOLERANCE, f"order of layer {l} has descending autograd scores")
         moved += np.abs(ours[f"layers.{l}.tokens"] - count.numpy()).sum()
-    # A token whose second and third expert are nearly equal may go either way in float32.
+    # If a token's second and third router weights are nearly equal, rounding in float32 decides between them.
     judge.say(moved <= 1e-4 * counts.sum(), f"tokens per expert: {moved} of {counts.sum()} differ")
 
 
@@ -219,7 +219,7 @@ def stock_experts(path):
 
 
 def judge_tokenizer(judge, path, **options):
-    """Check with two libraries that the exported tokenizer is the checkpoint's."""
+    """Check with two libraries that the exported tokenizer equals the checkpoint's."""
     text = "The zoukus 12+30=42; def f(x): ünïcode"
     want = Tokenizer.from_file(str(MODEL / "tokenizer.json")).encode(text).ids
     for name, ids in (
@@ -248,8 +248,8 @@ def make_members(family, folder):
 
 
 def judge_functions(judge, family, members, row, neighbour):
-    """Compare what transformers computes from the directories with the engine, which reads the bundle
-    for the full model and the native export for the member."""
+    """Compare what transformers computes from the directories with what the engine computes from the
+    bundle (the full model) and from the native export (the member)."""
     judge_model(judge, "the original", MODEL, our_logprobs(MODEL))
     judge_model(judge, "the packed full model", members["full"], our_logprobs(family))
     ours, uniform = our_logprobs(members["native"]), members["uniform"]
@@ -286,7 +286,7 @@ def main():
             judge_functions(judge, family, members, row, neighbour)
         with judge.attempt("the ranking"):
             judge_ranking(judge, folder / "unpacked/ranking.safetensors", MODEL, tokens(CALIB))
-    print(f"{judge.made} judgements, {judge.failed} failed")
+    print(f"{judge.made} checks, {judge.failed} failed")
     return judge.failed != 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Check with independent programs what the suite computes and writes: transformers, safetensors and
-# tokenizers in a virtual environment of pinned versions, made once in the user's cache directory
-# (torch takes some GB, and minutes the first time), and tar, xxhsum, zstd.
+# Check what the suite computes and writes with independent programs: tar, xxhsum and zstd, and
+# transformers, safetensors and tokenizers in a virtual environment with pinned versions.  The
+# environment is made once, in the user's cache directory; it needs some GB, and minutes to install.
 #
 #   BUILD=build tests/judge/judge.sh            run tests/judge/*judge.py with the tools in $BUILD/bin
 #   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: make all golden files again, or those named

@@ -4,9 +4,9 @@ of layout layer do not have this key.  Run by `make judge`.
 
 The key overrides attributes of the configuration for single layers (transformers 5.15 and later).  If a
 class reads such an attribute from the configuration of the whole model, an exception is raised.  The
-stock classes of all our families do this when they are built, and so do the classes of our modelling
-file, which inherit from them.  If a judgement fails, a class reads the width of each layer, and exports
-should have the key.
+stock classes of all our families read the width from there in their constructors, and so do the classes
+of our modelling file, which inherit from them.  If a check fails, a class reads the width of each layer,
+and exports should have the key.
 """
 
 import json
@@ -74,7 +74,7 @@ def main():
             judge_stock(judge, name, Path(top))
     with tempfile.TemporaryDirectory() as top:
         judge_ours(judge, Path(top))
-    print(f"{judge.made} judgements, {judge.failed} failed")
+    print(f"{judge.made} checks, {judge.failed} failed")
     return 1 if judge.failed else 0
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Check exports and fm-bench quality --convention wikitext by lm-eval 0.4.13.  Run by `make judge` in a
+"""Check exports and fm-bench quality --convention wikitext with lm-eval 0.4.13.  Run by `make judge` in a
 separate environment.
 
 The commands of fm-guide(7), EVALUATING, are run from the page on an export of each layout that
 transformers loads; layouts that store the same mask must have the same scores.  Then lm-eval's task
 `wikitext`, its data replaced by documents made here, measures the original and an export; fm-bench must
 print the same word perplexity, byte perplexity and bits per byte.  The same is checked with a tokenizer
-like Qwen's, which puts no token before texts, so that lm-eval puts </s> there.
+that, like Qwen's, adds no token before a text, so that lm-eval adds </s>.
 """
 
 import json
@@ -75,8 +75,8 @@ def judge_page(folder):
 
 
 def write_pages(path):
-    """Write different documents of many lengths, with everything that the detokeniser changes; two begin
-    with the text of a token that may be put before them."""
+    """Write documents of many lengths, with everything that the detokeniser changes; two begin with the
+    text of a token that may be added before them."""
     text = ' = Title = \n \n The dogs \' end , ( 1 @,@ 000 @.@ 5 ) "  quoted "  [ x ; y ] { z } N ° C : so ! '
     pages = [text * n + "x" * n for n in (1, 2, 3, 9, 30)] + ["", "a", "\u00a0b\u2003c  d", "<s>" + text, "</s>" + text]
     path.write_text("".join(json.dumps({"page": p}) + "\n" for p in pages))
@@ -104,7 +104,7 @@ def own_task(config):
 
 
 def without_bos(model, folder):
-    """The same weights with a tokenizer that begins no text with a token of its own."""
+    """Copy a model, with a tokenizer that adds no token before a text."""
     shutil.copytree(model, folder)
     for file, keys in ("tokenizer_config.json", ["bos_token"]), ("tokenizer.json", ["post_processor"]):
         whole = json.loads((folder / file).read_text())
@@ -120,7 +120,7 @@ def judge_wikitext(name, model, export, pages):
     want = theirs(export, pages)
     for key in "bits_per_byte", "byte_perplexity", "word_perplexity":
         miss = abs(ours[key] / want[f"{key},none"] - 1)
-        limit = TOLERANCE if key == "bits_per_byte" else 100 * TOLERANCE  # an exponential
+        limit = TOLERANCE if key == "bits_per_byte" else 100 * TOLERANCE  # errors of an exponential
         say(miss <= limit, f"{name}, {key}: {ours[key]:.6g}, lm-eval {want[f'{key},none']:.6g}, {miss:.1e} relative")
     return ours["bits_per_byte"]
 
@@ -130,10 +130,10 @@ def judge_conventions(folder):
     write_pages(pages)
     ours = judge_wikitext("<s> first", MODEL, folder / "uniform", pages)
     miss = abs(ours / theirs(MODEL, pages)["bits_per_byte,none"] - 1)
-    say(miss > 10 * TOLERANCE, f"the original has other bits per byte: {miss:.1e} relative")
+    say(miss > 10 * TOLERANCE, f"the original's bits per byte differ: {miss:.1e} relative")
     plain = [without_bos(model, folder / f"{model.name}-plain") for model in (MODEL, folder / "uniform")]
     other = judge_wikitext("no token first", *plain, pages)
-    say(abs(other / ours - 1) > 10 * TOLERANCE, f"the token before a document matters: {abs(other / ours - 1):.1e}")
+    say(abs(other / ours - 1) > 10 * TOLERANCE, f"the token before a document changes them: {abs(other / ours - 1):.1e}")
 
 
 def main():
@@ -141,7 +141,7 @@ def main():
         make_exports(Path(folder))
         judge_conventions(Path(folder))
         judge_page(Path(folder))
-    print(f"lmjudge.py: {made} judgements, {failed} failed")
+    print(f"lmjudge.py: {made} checks, {failed} failed")
     return failed > 0
 
 

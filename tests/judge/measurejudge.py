@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Check the figures of fm-bench quality for tokens by transformers and numpy.  Run by `make judge`.
+"""Check the figures of fm-bench quality for tokens with transformers and numpy.  Run by `make judge`.
 
 transformers computes the logits of golden/tiny-mixtral and of a uniform export of it at half its width for
-the held-out sequences, in float32; numpy computes every figure from them in float64.  Figures by convention
-llama.cpp are also compared with the formulas of llama-perplexity, in float32 and with its percentiles, as in
-tools/perplexity/perplexity.cpp of llama.cpp 050fc7f3; the program itself is not run.  The file that
---kl-base-out writes is read as its kl_divergence() reads it, and a file written here is given to --kl-base.
+the held-out sequences, in float32; numpy computes every figure from them in float64.  Figures of the
+llama.cpp convention are also compared with the formulas of llama-perplexity, in float32 and with its
+percentiles, as in tools/perplexity/perplexity.cpp of llama.cpp 050fc7f3; the program itself is not run.  The
+file that --kl-base-out writes is parsed as kl_divergence() of perplexity.cpp does, and a file written here is
+passed to --kl-base.
 """
 
 import json
@@ -97,7 +98,7 @@ def read_base(path):
 
 
 def write_base(path, tokens, logits):
-    """Write such a file from logits (rows, n_vocab)."""
+    """Write a base-logits file from logits (rows, n_vocab)."""
     n_vocab = logits.shape[-1]
     with path.open("wb") as file:
         file.write(b"_logits_" + struct.pack("<3i", tokens.shape[1], n_vocab, tokens.shape[0]))
@@ -108,12 +109,12 @@ def write_base(path, tokens, logits):
 
 
 def judge_base(judge, out, folder, asked, ours, theirs, target):
-    """Read the base-logits file of fm-bench, and let fm-bench read ours."""
+    """Read a base-logits file written by fm-bench, and make fm-bench read one written here."""
     written, read, report = folder / "base.kld", folder / "numpy.kld", folder / "base.json"
     tool("fm-bench", "quality", "--quiet", "--model", MODEL, "--eval-tokens", HELDOUT, "--seq-len", T,
          "--precision", "f32", "--kl-base-out", written, out)  # fmt: skip
     n_ctx, tokens, have = read_base(written)
-    judge.say(n_ctx == T and (tokens == asked).all(), "--kl-base-out: the tokens equal those of the file of tokens")
+    judge.say(n_ctx == T and (tokens == asked).all(), "--kl-base-out: the tokens are those of --eval-tokens")
     want = log_softmax(theirs).reshape(have.shape)
     counts = have > -16
     miss = np.abs(have - want)[counts].max()
@@ -125,11 +126,11 @@ def judge_base(judge, out, folder, asked, ours, theirs, target):
         got = json.loads(report.read_text())
         compare(judge, f"--kl-base {path.name}", got, llama(ours, theirs, target), 1e-4)
     wrong = llama(ours, np.roll(theirs, 1, axis=1), target)
-    judge.apart("a base whose rows are one too far", torch.tensor(got["kl"]), torch.tensor(wrong["kl"]))
+    judge.apart("a base with its rows shifted by one", torch.tensor(got["kl"]), torch.tensor(wrong["kl"]))
 
 
 def llama(ours, theirs, target):
-    """The figures that llama-perplexity --kl-divergence prints, from logits: the base's are rounded to 16 bits."""
+    """The figures that llama-perplexity --kl-divergence prints, from logits; the base is rounded to 16 bits."""
     f = np.float32
     kl, change, same, nll = [], [], 0, []
     for logits, base, t in zip(ours.reshape(-1, ours.shape[-1]), theirs.reshape(-1, ours.shape[-1]), target.ravel()):
@@ -180,7 +181,7 @@ def main():
                 wrong = figures(log_softmax(ours[:, :-1]), log_softmax(theirs[:, :-1]), ids[:, 1:])
                 judge.apart("another convention", torch.tensor(got["ce"]), torch.tensor(wrong["ce"]))
                 judge_base(judge, out, Path(folder), asked, ours[rows], theirs[rows], target)
-    print(f"measurejudge.py: {judge.made} judgements, {judge.failed} failed")
+    print(f"measurejudge.py: {judge.made} checks, {judge.failed} failed")
     sys.exit(judge.failed > 0)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Test the page of fm-bench report in a browser: headless Chromium, controlled over a pipe.
 
-The slider, the maps and the form for the export command are operated by keyboard, and the text of the
+The slider, the maps and the form for the export command are operated with the keyboard, and the text of the
 page is compared with what the tools print with --json.  Every control and picture must have a name for
 screen readers.  The page must fetch nothing, and a script in a hostile bundle must not run.  Screenshots
 are written to $FM_JUDGE_SHOTS (default: build/judge-page) for inspection.
@@ -23,7 +23,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Browser:
-    """DevTools' protocol: JSON followed by a NUL, commands in on 3 and answers out on 4."""
+    """A browser controlled by the DevTools protocol: it reads JSON messages, each followed by a NUL, from
+    descriptor 3, and writes its answers to descriptor 4."""
 
     def __init__(self, program, profile):
         commands, self.to = os.pipe()
@@ -65,7 +66,7 @@ class Browser:
             self.events.append(answer)
 
     def open(self, path):
-        """Open a page, and forget what happened on the one before."""
+        """Open a page, and discard the events of the previous page."""
         self.session = None
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
@@ -93,7 +94,7 @@ class Browser:
         return self.run(f"document.querySelector({json.dumps(selector)}).textContent")
 
     def complaints(self):
-        """Exceptions, violations of the security policy, dialogues, and requests other than the page."""
+        """Exceptions, violations of the security policy, dialogs, and requests for anything but the page."""
         out = []
         for e in self.events:
             params = e.get("params", {})
@@ -238,7 +239,7 @@ def opens_well(b, listed):
 
 
 def is_reached_by_tab(b):
-    """Check that Tab reaches and leaves every control, in the order of the page."""
+    """Check that pressing Tab repeatedly reaches every control."""
     wanted = b.run("[...document.querySelectorAll('input, select, button, summary, [tabindex=\"0\"]')]"
                    ".filter((e) => e.checkVisibility()).length")
     b.run("document.activeElement.blur(); scrollTo(0, 0)")
@@ -252,7 +253,7 @@ def is_reached_by_tab(b):
 
 
 def has_names(b):
-    """Check that every element at which a screen reader stops has a name and a role."""
+    """Check that every element at which a screen reader stops, except groups, has a name."""
     stops = {"slider", "checkbox", "radio", "button", "combobox", "spinbutton", "image", "img", "application",
              "group", "textbox", "DisclosureTriangle", "form", "region"}
     nodes = b.ask("Accessibility.getFullAXTree")["nodes"]
@@ -341,7 +342,7 @@ def main():
         pictures(b, shots)
         resists(b)
         b.close()
-    print(f"pagejudge: the page says what the tools say, by keyboard and by name; pictures in {shots}")
+    print(f"pagejudge: the page shows what the tools print; screenshots in {shots}")
 
 
 main()

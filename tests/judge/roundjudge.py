@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Check exports whose experts fm-pack rounds to a quantised format, by compressed-tensors, ModelOpt and
-transformers.  Run by `make judge`; ModelOpt is used if nvidia-modelopt is installed.
+"""Check exports whose experts fm-pack quantises, with compressed-tensors, ModelOpt and transformers.
+Run by `make judge`; ModelOpt is used if nvidia-modelopt is installed.
 
 A small Qwen3-MoE, in float32 and in bfloat16, with blocks of zeros and of very small and large numbers, is
-ranked and packed.  The packages quantise each matrix of a uniform export with plain weights.  From float32,
-every code and scale of our export in the same format must be equal to theirs.  From bfloat16, the packages
-round quotients to bfloat16 first, so only scales must be equal, and our error must be at most theirs.  Last,
-transformers loads the exports that it reads correctly on a CPU, and must compute the log-probabilities that
-the engine computes from the codes.
+ranked and packed.  The packages quantise each matrix of a uniform export with plain weights, and every code
+and scale of our export in the same format must be equal to theirs.  For some formats the packages round
+quotients of bfloat16 weights to bfloat16 first; there only the scales must be equal.  Our error must be at
+most theirs, except for fp8-block, where it is not measured.  Last, transformers must load the decoded values
+from the exports that it reads correctly on a CPU, and compute from the decoded checkpoint the
+log-probabilities that the engine computes from the codes.
 """
 
 import json
@@ -74,7 +75,7 @@ def same(a, b):
 
 
 def decode(out, twin, weights, tokens):
-    """Decode an export to the checkpoint `twin` by the scripts of tests/cli; returns its tensors."""
+    """Decode an export to the checkpoint `twin` with the scripts of tests/cli; return its tensors."""
     shutil.rmtree(twin, ignore_errors=True)
     (out / "tokens.npy").write_bytes(tokens.read_bytes())
     script("fp8", "plain", out, twin, "F32") if weights == "fp8-block" else script("codes", "plain", out, twin)
@@ -179,7 +180,7 @@ def main():
                 if held:
                     held = dtype if weights.startswith("w4a16") else held  # the scales have the model's dtype
                     judge_loaded(judge, weights, held, folder / "out", folder / "twin", model / "tokens.npy")
-    print(f"roundjudge: {judge.made} judgements, {judge.failed} failed")
+    print(f"roundjudge: {judge.made} checks, {judge.failed} failed")
     sys.exit(judge.failed > 0)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check the gradient of fm-recover --train router by autograd, on each family's model in golden/odd-*.
+"""Check the gradient of fm-recover --train router with autograd, on each family's model in golden/odd-*.
 Run by `make judge`; arguments name models.
 
 tests/judge/routergrad.c runs one step of the trainer on a model with half of each expert's channels and
@@ -66,7 +66,7 @@ def main():
     for name in sys.argv[1:] or ROWS:
         with judge.attempt(name):
             judge_model(judge, name)
-    print(f"routerjudge: {judge.made} judgements, {judge.failed} failed")
+    print(f"routerjudge: {judge.made} checks, {judge.failed} failed")
     return judge.failed > 0
 
 

@@ -27,7 +27,7 @@ def run(*command, **more):
 
 
 def block(page, name):
-    """The example of a page that is marked with this program and `name`."""
+    """The example of a page that is marked with the name of this program and `name`."""
     return run(sys.executable, "-B", ROOT / "tests/pages.py", "take", page, f"judge/runtimejudge.py {name}").stdout
 
 
@@ -81,7 +81,7 @@ def call():
             for out in outs:
                 off = ((out.double() - want).abs() / (size + 1e-30)).max()
                 worst[dtype] = max(worst.get(dtype, 0), float(off))
-                assert torch.equal(out, outs[0]), "the ways to call it differ"
+                assert torch.equal(out, outs[0]), "two ways to call it give different results"
             assert worst[dtype] <= limit, (dtype, worst)
         each = torch.arange(N, dtype=torch.int32) % 3
         want, size = definition(torch, layer, arguments, each)

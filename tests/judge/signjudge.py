@@ -2,9 +2,9 @@
 """Check signatures against the model-signing package of PyPI.  Run by `make judge`, and by
 judge.sh --publish.
 
-fm-verify and the package each sign an export and a bundle of golden/odd-mixtral with keys that
-openssl(1) makes on three curves; the other must verify the signature.  Then each must refuse files that were changed
-after the other signed them.  Prints a line for every judgement; the status is 1 if one fails.
+fm-verify and the package each sign an export and a bundle of golden/odd-mixtral, with keys that openssl(1)
+generates on three curves; the other must verify the signature.  Then each must refuse files that were changed
+after either signed them.  Prints one line per check; the exit status is 1 if one fails.
 """
 
 import shutil
@@ -30,7 +30,7 @@ def say(good, text):
 
 
 def judged(what):
-    print(f"{made} judgements of {what}, {failed} failed")
+    print(f"{made} checks of {what}, {failed} failed")
     return failed > 0
 
 
@@ -55,7 +55,7 @@ def make(folder):
     tool("fm-pack", "-q", "--export", folder / "out40", "--budget", "0.4", folder / "family.fm")
     (folder / "out40/sub").mkdir()
     (folder / "out40/sub/a").write_text("a")
-    (folder / "out40/sub-b").write_text("b")  # sorted by bytes it is before sub/a, sorted by parts of the path after it
+    (folder / "out40/sub-b").write_text("b")  # sorts before sub/a by bytes, after it by path components
     for curve in CURVES:
         tool("openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", f"ec_paramgen_curve:{curve}",
              "-out", folder / f"{curve}.pem")  # fmt: skip

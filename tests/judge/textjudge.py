@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Compare our encoder with the tokenizers library.  Run by `make judge`.
 
-    textjudge.py [STRINGS [NAME]...]  train the tokenizers (only these names), encode that many
-                                      strings with each by both encoders, compare every id, and
-                                      time both; being slower is a failure
+    textjudge.py [STRINGS [NAME]...]  train the tokenizers (all, or those named), encode STRINGS
+                                      strings with each, using both encoders, and compare every id
+                                      and the speed; fail if ours is slower
     textjudge.py --sample DIR         write the sample that `make check` uses (golden/text): the
                                       same pipelines with 1,000 entries, NAME.json, and NAME.ids:
                                       for each string its size, its bytes, the number of its ids
                                       and the ids, all numbers as little-endian u16
 
 Each pipeline has the component settings of the model family it is named for.  Its vocabulary of
-at least 32,000 entries is trained here, on text that this file makes up.  Strings are made from a
-seed: words of the training text, random characters of every plane, runs of white space, digits,
+at least 32,000 entries is trained here, on text that this file generates.  Strings are generated from
+a seed: words of the training text, random characters of every plane, runs of white space, digits,
 emoji, combining marks in any order, code, and added tokens between them.
 """
 import json
@@ -208,7 +208,7 @@ def train_bytes(text, size, pre):
 
 
 def train_sentence(text, size):
-    """Train as sentencepiece does: an alphabet of characters, bytes for others, merges of space runs."""
+    """Train as sentencepiece does: an alphabet of characters, bytes for all others, merges of space runs."""
     t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     special = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)]
@@ -241,7 +241,7 @@ def train_pre(text, size, pre):
 
 
 def later_pipelines(text, size):
-    """The pipelines whose strings also contain pieces of cased_piece."""
+    """The pipelines whose strings also contain pieces from cased_piece()."""
     j = train_pre(text, size, split_then_bytes(LLAMA3))
     n = len(j["model"]["vocab"])
     glm = ["<|endoftext|>", "[MASK]", "[gMASK]", "[sMASK]", "<sop>", "<eop>", "<|system|>", "<|user|>",
@@ -449,7 +449,7 @@ def sample(folder, n=250):
 
 
 def rows(folder):
-    """Write rows.jsonl, and rows.npy with its ids by the tokenizer of golden/tiny-mixtral."""
+    """Write rows.jsonl, and rows.npy with the ids of its texts in golden/tiny-mixtral's tokenizer."""
     t = Tokenizer.from_file(os.path.join(ROOT, "golden/tiny-mixtral/tokenizer.json"))
     rng, ids = random.Random(9), []
     words = make_words(rng, 300)
@@ -503,7 +503,7 @@ def judge_commands():
                                  check=True, input="".join(json.dumps(text) + "\n" for text in texts).encode()).stdout
             theirs = [json.loads(line) for line in out.splitlines()]
             wrong += theirs != [list(ids) for ids in mine]
-    print(f"text: {wrong} of the 2 commands in fm(7) give other ids")
+    print(f"text: {wrong} of the 2 commands in fm(7) give different ids")
     return wrong
 
 

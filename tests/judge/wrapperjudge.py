@@ -21,8 +21,7 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 EAGER = {"dtype": torch.float32, "attn_implementation": "eager", "experts_implementation": "eager"}
 
 
-# Keys that the multimodal configurations have in addition to the golden ones; then, for each model, the
-# layout of the export without vision, and a part of the names of vision tensors.
+# Keys that the multimodal configurations have and the golden ones do not.
 QWEN = {"in_channels": 3, "spatial_merge_size": 2, "temporal_patch_size": 2}
 M3 = {
     "architectures": ["MiniMaxM3SparseForConditionalGeneration"],
@@ -35,6 +34,7 @@ M3 = {
         "num_hidden_layers": 1, "patch_size": 14,
     },
 }  # fmt: skip
+# Model -> the layout of its export without vision, and a substring of the names of its vision tensors.
 ROWS = {"odd-q35": ("padded", "visual"), "odd-m3": ("ragged", "vision_tower")}
 
 
@@ -87,7 +87,7 @@ def judge(name):
         far = ((logits - text(input_ids=ids).logits).abs().max() / logits.abs().max()).item()
         cut = (logits - original(input_ids=ids).logits).abs().max().item()
     good = not loose and vision and all(vision) and far <= (0 if layout == "padded" else 1e-5) and cut > 0
-    print(f"{'ok  ' if good else 'FAIL'} {type(whole).__name__} loads an export with all parts: loose {loose}, "
+    print(f"{'ok  ' if good else 'FAIL'} {type(whole).__name__} loads an export with all parts: missing or unused tensors {loose}, "
           f"{sum(vision)} of {len(vision)} vision tensors, text logits differ by {far:.1e}")
     return not good
 
