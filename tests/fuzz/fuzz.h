@@ -3,10 +3,11 @@
  * FUZZ_MAIN.  A format with checksums, lengths or a grammar also defines LLVMFuzzerCustomMutator,
  * which changes the contents and then corrects checksums and lengths.  With -DFM_FUZZ (clang
  * -fsanitize=fuzzer,address,undefined) libFuzzer has the main function.  Without it, main runs the
- * entry on every file given, or on all files of a directory, and on RUNS mutations of each: by the
- * target's mutator, or else bytes are set, flipped, cut or repeated.  They are always the same:
+ * entry on every file given, or on all files of a directory, and on RUNS mutations of each:
  *     build/tests/fuzz/fuzz_bundle [-n RUNS] FILE...
- * Status 0 when all inputs have been run, 1 if there was none.
+ * The mutations are the same in every run.  They are made by the target's mutator; if it has none,
+ * bytes are set, flipped, removed or repeated.  Exit status 0 when all inputs have been run, 1 if
+ * there was none.
  */
 #ifndef FM_TESTS_FUZZ_H
 #define FM_TESTS_FUZZ_H
@@ -44,9 +45,9 @@ static inline void must(int ok)
 
 #ifdef FM_FUZZ
 /*
- * The input as a file that only this process has.  These functions replace the C library's, so
- * that opening and reading it needs no system calls, which would take half of the time of a small
- * input.  Any other call with its descriptor fails, because the kernel does not know it.
+ * The input as a file that exists only in this process.  These functions replace the C library's,
+ * so that opening and reading it needs no system calls, which would take half of the time of a
+ * small input.  Any other call with its descriptor fails, because the kernel does not have it.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -172,7 +173,7 @@ struct fuzz_token {
     size_t at, size;
 };
 
-/* The place after the string that begins at `at`. */
+/* The offset of the first byte after the string that begins at `at`. */
 static inline size_t fuzz_json_string(const uint8_t *text, size_t size, size_t at)
 {
     for (at++; at < size && text[at] != '"'; at++)
@@ -298,7 +299,7 @@ static inline size_t fuzz_json(uint8_t *text, size_t size, size_t capacity, unsi
     }
 }
 
-/* The mutator of a target whose input is JSON; one change in four is of bytes. */
+/* The mutator of a target whose input is JSON; one mutation in four changes bytes. */
 static inline size_t fuzz_json_or_bytes(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     return fuzz_draw(&seed, 4) ? fuzz_json(data, size, capacity, seed)
@@ -340,7 +341,7 @@ static inline size_t fuzz_safetensors_end(const uint8_t *header, size_t size, si
     return most;
 }
 
-/* Change the header or the data, correct the header's length, and mostly that of the data. */
+/* Change the header or the data, correct the header's length, and usually that of the data. */
 static inline size_t fuzz_safetensors(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     uint64_t n = size < 8 ? 0 : fuzz_little(data, 8);
@@ -404,7 +405,7 @@ static inline size_t fuzz_mutate(uint8_t *bytes, size_t size, size_t capacity, u
     return size;
 }
 
-static uint32_t fuzz_run; /* of fuzz_mutate */
+static uint32_t fuzz_run; /* the number of the current mutation */
 
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t capacity)
 {
@@ -440,7 +441,7 @@ static inline void fuzz_bytes(FILE *f, size_t size, uint32_t runs)
     free(copy);
 }
 
-/* Files that were replayed. */
+/* Replay a file, or all files of a directory; returns their number. */
 static inline int fuzz_replay(const char *path, uint32_t runs)
 {
     struct stat st;

@@ -7,8 +7,8 @@
 #   CLANG=clang-19 FUZZ_SECONDS=120 tests/fuzz/fuzz.sh [NAME...]      NAME: fuzz_bundle ...
 #   tests/fuzz/fuzz.sh --table      inputs and coverage of all runs so far, in Markdown
 #
-# FUZZ_SAN=address,undefined is the default; FUZZ_SAN= is a build without sanitizers and without the
-# record of comparisons, which is faster and finds only what ends in an assert, abort, hang or signal.
+# FUZZ_SAN=address,undefined is the default; FUZZ_SAN= builds without sanitizers and without tracing of
+# comparisons, which is faster and finds only inputs that cause an assert, abort, hang or signal.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 CLANG=${CLANG:-clang}
@@ -18,7 +18,7 @@ all=build/fuzz
 BUILD=$all/${san:-plain}
 BUILD=${BUILD//,/-}
 mkdir -p "$all/count"
-# Keep freed memory in the process: getting it from the kernel takes longer than most readers.
+# Keep freed memory in the process: getting it from the kernel again takes longer than most inputs.
 if [ ! "$san" ]; then export MALLOC_MMAP_THRESHOLD_=1000000000 MALLOC_TRIM_THRESHOLD_=2000000000; fi
 
 # The maximum input length in bytes; longer inputs cover nothing new.

@@ -118,7 +118,7 @@ static int sign(const char *path, const struct fm_file *file, const struct fm_ar
 }
 
 static const char *dir;
-static char again[64]; /* what the mutator writes */
+static char again[64]; /* the path of the file that the mutator writes */
 
 static void clean(void)
 {

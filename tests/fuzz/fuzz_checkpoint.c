@@ -26,7 +26,7 @@ static void clean(void)
     rmdir(dir);
 }
 
-/* A file in memory under one of the names. */
+/* Make a file in memory, with a link to it under names[i]; returns its descriptor. */
 static int make(int i)
 {
     char path[128], to[64];

@@ -1,5 +1,5 @@
 /*
- * Fuzz the readers of text files, for every kind, and of a tokenizer command's output.  Documents
+ * Fuzz the readers of every kind of text file, and of a tokenizer command's output.  Documents
  * must not overlap, a text must not be longer than its document, and ids must be read unchanged.
  */
 #include "tests/fuzz/fuzz.h"

@@ -1,5 +1,5 @@
-/* Fuzz the reader of figures for a page, which our tools write with --json; they may be those of
- * another family. */
+/* Fuzz the reader of the figures for a page.  Our tools write them with --json, and they may belong
+ * to another family than the page. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/json/json.h"

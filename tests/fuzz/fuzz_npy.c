@@ -1,4 +1,4 @@
-/* Fuzz the readers of token files, for every kind: ids must be in the vocabulary. */
+/* Fuzz the readers of every kind of token file: ids must be in the vocabulary. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokens.h"
@@ -26,8 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Mutate the text of an npy header and correct its length; mostly add as much data as a small shape
- * requires. */
+/* Mutate the text of an npy header and correct its length; usually add as much data as a small
+ * shape requires. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     static const uint8_t magic[8] = "\x93NUMPY\1";

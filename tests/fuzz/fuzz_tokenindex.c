@@ -1,4 +1,4 @@
-/* Fuzz the readers of token indexes, Megatron's and datatrove's, beside 8 bytes of tokens. */
+/* Fuzz the readers of token indexes, Megatron's and datatrove's, with 8 bytes of tokens. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokens.h"
@@ -67,7 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-/* Make an index of Megatron or datatrove that agrees with the 8 bytes of tokens, and mostly change
+/* Make an index of Megatron or datatrove that agrees with the 8 bytes of tokens, and usually change
  * a few of its bytes. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {

@@ -1,4 +1,4 @@
-/* Fuzz the reader of tokenizer.json, encoding some bytes with it; and the encoding of a text. */
+/* Fuzz the reader of tokenizer.json, and encode the same bytes as a text with it. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokenizerparts.h"

@@ -4,20 +4,21 @@
     sweep.py NAME [--seconds S] [--cases N] [--from N] [-j JOBS] [--limit S]
 
 NAME is
-    faults   each call into the system, and each allocation, fails in turn
-    kill     kill -9 before each call that a tool makes, and at random times; then the command again
-    disk     the disk is full after every 64 KiB written, in four ways
+    faults   each system call, and each allocation, fails in turn
+    kill     kill -9 before each call that a tool makes, and at random times; then the command is run again
+    disk     the disk becomes full after each multiple of 64 KiB written, simulated in four ways
     signals  SIGTERM, SIGINT, SIGHUP, SIGSTOP and SIGCONT at random times
     readers  an output is read while it is replaced
-    flips    one bit of a bundle, a stream, an export or a signature is flipped; prints a table of what found it
+    flips    one bit of a bundle, a stream, an export or a signature is flipped; prints a table of the checks that found it
     configs  one key of a config.json is missing, of another type, negative, huge, duplicated, ...
-    all      all of these in turn, within --seconds together
+    all      all of these in turn; --seconds is their total
 
 Cases are numbered: `--from N --cases 1` repeats one.  They are sorted by digests of their titles, so
 that a run stopped by --seconds has covered some of each kind, and a new case does not move the others
-far.  At its end, also after SIGTERM, the run prints the number to continue with.  A line is printed for each case that
-did not behave as documented (fm(7), EXIT STATUS, FILES), and the status is then 1.  A tool that has not
-ended after --limit seconds (default: 60) is taken to hang.  BUILD names the build (default: build).
+far.  At its end, also after SIGTERM, the run prints the number to continue with.  A line is printed for
+each case that did not behave as documented (fm(7), EXIT STATUS, FILES), and the exit status is then 1.  A
+tool that has not ended after --limit seconds (default: 60) counts as hung.  BUILD names the build (default:
+build).
 """
 import argparse
 import hashlib
@@ -39,7 +40,7 @@ GOLDEN = ROOT / "golden"
 BUILD = ROOT / os.environ.get("BUILD", "build")
 FAULTS = BUILD / "tests/unit/faults.so"
 MODEL = str(GOLDEN / "odd-mixtral")
-LIMIT = 60  # seconds until a tool is taken to hang; --limit
+LIMIT = 60  # seconds until a tool counts as hung; --limit
 STOP = threading.Event()  # set by SIGTERM: no further cases are started
 FITTING = (66, 71, 73, 74, 77)  # exit statuses allowed after a fault of the machine (lib/base/err.h)
 
@@ -185,12 +186,12 @@ class Place:
         """Run the same command after a case; returns what is wrong with its result, or ''."""
         there = self.out.exists()
         if there and self.result(course) != course.want:
-            return "half an output"
+            return "incomplete output"
         status = self.run(course, extra=["--force"] if there else [])
         if status != 0:
             return f"again: status {status}: {self.sentence()}"
         if self.result(course) != course.want:
-            return "again: other bytes"
+            return "again: different bytes"
         if self.left() or (self.folder / "state").exists():
             return f"again: {self.left()} left"
         return ""
@@ -215,7 +216,7 @@ class Sweep:
         course.counts = place.told()[1]
         course.want = place.result(course)
         if status != 0 or course.want is None:
-            sys.exit(f"{course.title} does not even run: status {status}: {place.sentence()}")
+            sys.exit(f"{course.title} fails without a fault: status {status}: {place.sentence()}")
         place.clean()
         began = time.monotonic()
         place.run(course)
@@ -238,7 +239,7 @@ class Faults(Sweep):
                               for kind in ("interrupt", "short")]
                 if call == "statvfs" and n:
                     cases.append((course, "statvfs:1:full"))
-        self.cases = self.mixed(cases) + self.mixed(allocations)  # these last: there are ten times as many
+        self.cases = self.mixed(cases) + self.mixed(allocations)  # allocations last: there are ten times as many
 
     def case(self, number, place):
         course, fault = self.cases[number]
@@ -252,15 +253,15 @@ class Faults(Sweep):
         if status == 0 and result != course.want and not lost:
             what = "another result"
         elif fault.endswith(("interrupt", "short")) and status != 0:
-            what = "this should not matter"
+            what = "the fault should have no effect"
         elif status != 0 and status not in FITTING:
-            what = "not a status of such a fault"
+            what = "wrong exit status for this fault"
         elif fault == "statvfs:1:full" and status not in (0, 73, 74):
-            what = "a full disk is not seen at once"
+            what = "a full disk is not detected at the start"
         elif status != 0 and (course.argv[0] + ": ") not in said:
             what = "no sentence"
         elif status != 0 and course.makes and result is not None and result != course.want:
-            what = "half an output"
+            what = "incomplete output"
         elif place.left() and not fault.startswith("unlink"):
             what = f"{place.left()} left"
         elif course.makes:  # the next run removes what a failed unlink left
@@ -345,11 +346,11 @@ class Signals(Sweep):
             return title, "no end"
         result, said = place.result(course), place.sentence()
         if status == 0 and result != course.want:
-            return title, f"another result: {said}"
+            return title, f"different result: {said}"
         if status == 0:
             return title, f"{place.left()} left" if place.left() else ""
         if sig == signal.SIGSTOP:
-            return title, f"status {status}: this should not matter: {said}"
+            return title, f"status {status}: the signal should have no effect: {said}"
         saved = status == 75 and "--state" in course.argv
         if status not in (-sig, 128 + sig) and not saved:
             return title, f"status {status}: {said}"
@@ -438,11 +439,11 @@ def tar_parts(data):
 
 
 class Flips(Sweep):
-    """fm-verify must find the bit, and the next tool must find it, too, or give the right result.
+    """fm-verify must find the flipped bit, and the next tool must refuse the file or give the right result.
 
-    Programs that load an export do not check digests, so for exports the second check is --against.  `table`
-    counts for each class the cases, those that fm-verify found without --against, those that the next tool
-    refused, and those in which its result was right.
+    Programs that load an export do not check digests, so for exports the second check is --against.  The
+    table counts for each class the cases, those that fm-verify found without --against, those that the next
+    tool refused, and those in which its result was right.
     """
 
     EACH = 24  # bits per class and file; all bits if there are fewer
@@ -561,9 +562,9 @@ class Flips(Sweep):
         if not checked:
             return "fm-verify: not found"
         if status == 0 and place.result(course) != course.want:
-            return f"{course.title}: another result"
+            return f"{course.title}: different result"
         if status != 0 and (place.out.exists() or (course.argv[0] + ": ") not in place.sentence()):
-            return f"{course.title}: status {status}: half an output, or no sentence: {place.sentence()}"
+            return f"{course.title}: status {status}: incomplete output, or no error message: {place.sentence()}"
         return ""
 
 
