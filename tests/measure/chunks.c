@@ -1,16 +1,16 @@
 /*
- * How much of a file is already stored if files are cut into content-defined chunks and each chunk
- * is kept once, as on the Hugging Face Hub (Xet; hub-docs, docs/xet/chunking).  Prints one line for
- * each file, in the order of upload: its bytes, those of chunks that no earlier file has, and their
- * share; then the sum.  Folders stand for all files in them.
+ * Measure how much of each file is already stored if files are cut into content-defined chunks and
+ * each chunk is kept once, as on the Hugging Face Hub (Xet; hub-docs, docs/xet/chunking).  Prints
+ * one line for each file, in the order of upload: its bytes, those of chunks that no earlier file
+ * has, and their share; then the sum.  A folder stands for all files in it.
  *
  *     cc -O2 -I. -o build/chunks tests/measure/chunks.c
  *     build/chunks family.fm exports/10 exports/20
  *
- * The cut: a hash that takes each byte by h = 2 h + table[byte] ends a chunk where its highest 16
- * bits are zero, but chunks have at least 8 KiB and at most 128 KiB; the hash starts again with
- * each chunk.  Another table would cut at other places, equally often; this one is drawn from a
- * fixed seed.
+ * Chunk boundaries: each byte updates a hash, h = 2 h + table[byte], and a chunk ends where the
+ * highest 16 bits of h are zero, with a minimum of 8 KiB and a maximum of 128 KiB; h is reset at
+ * each boundary.  The table is drawn from a fixed seed; another table would give other boundaries,
+ * equally often.
  */
 #include <dirent.h>
 #include <stdbool.h>
@@ -49,7 +49,7 @@ static uint64_t mix(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* True if it was not in the set. */
+/* Add a hash to the set; true if it was new. */
 static bool add(uint64_t hash)
 {
     if (2 * (seen.count + 1) > seen.room) {
@@ -72,8 +72,8 @@ static bool add(uint64_t hash)
     return true;
 }
 
-/* Length of the chunk at the beginning of `bytes`, which has at least MOST bytes or all of the
- * file. */
+/* Length of the chunk at the beginning of `bytes`, which holds at least MOST bytes or the rest of
+ * the file. */
 static size_t cut(const unsigned char *bytes, size_t size)
 {
     uint64_t h = 0;
@@ -85,7 +85,7 @@ static size_t cut(const unsigned char *bytes, size_t size)
     return size < MOST ? size : MOST;
 }
 
-/* A hash of 64 bits that distinguishes chunks of a measurement; never 0. */
+/* A 64-bit hash that identifies a chunk; never 0. */
 static uint64_t hash_of(const unsigned char *bytes, size_t size)
 {
     uint64_t state = size, h = 0;

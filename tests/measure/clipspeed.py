@@ -18,8 +18,8 @@ TOLERANCE, or if a process failed.
 
 FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6) and FM_CLIP_MODES (eager,compiled) select what is
 measured; FM_JUDGE_COMPILE (inductor) is the backend of torch.compile in transformers.  FM_CLIP_EXPORT is an
-existing export to load instead; a ragged one has one budget.  FM_CLIP_WHEEL is the wheel fm-runtime, which
-is then installed with pip, so that the modelling file finds the library there.
+existing export to load instead; a ragged one has one budget.  FM_CLIP_WHEEL is a wheel of fm-runtime: pip
+installs it, and the modelling file uses its library.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def run(*command):
 
 
 def export(folder):
-    """An elastic export of a model that fm-bench makes, with the masks that it makes."""
+    """Make an elastic export of a model and masks that fm-bench generates."""
     shape = ("--shape", SHAPE, "--dtype", "f32", "--sequences", 1, "--steps", 0)
     run("fm-bench", "engine", *shape, "--keep", "--dir", folder, "--quiet")
     made = next(folder.rglob("config.json")).parent
@@ -100,7 +100,7 @@ class Worker:
         self.process.wait()
 
     def path(self):
-        """What the modelling file says on standard error: how the experts are computed."""
+        """The lines of the modelling file on standard error about how the experts are computed."""
         said = {line for line in self.log.read_text().splitlines() if line.startswith("modeling_fm: experts by ")}
         return " and ".join(sorted(said))
 
@@ -116,7 +116,7 @@ def installed(python, scratch):
 
 
 def measure(pair, ids, budgets):
-    """Return the losses of both processes by budget, and by budget the seconds (first, next, whole) of each
+    """Return, for each budget, the losses of both processes, and the seconds (first, next, whole) of each
     round and process."""
     losses = {budget: [w.ask(budget=budget, ids=ids, tokens=0) for w in pair] for budget in budgets}
     cases = {budget: [] for budget in budgets}

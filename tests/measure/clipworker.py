@@ -4,9 +4,10 @@ runtime's environment, one with libfm_clip and one without.
     python clipworker.py RUNTIME MODE DIRECTORY    transformers | vllm, eager | compiled
 
 Each line of standard input is a job in JSON: {"budget"} to switch to, null if there is only one;
-{"ids"}, prompts of equal length; and {"tokens"}: 0 asks for the loss of the prompts, N for the seconds
-of generating N tokens after each of them, all prompts at once: [until every prompt has its first
-token, until all have the last].  The answer is "FM-CELL " and JSON, {"value"}.
+{"ids"}, prompts of equal length; and {"tokens"}.  If it is 0, the result is the loss of the prompts.  If it
+is N, N tokens are generated after each prompt, all prompts in one batch, and the result is the seconds
+[until every prompt has its first token, until all have the last].  The answer is "FM-CELL " and JSON,
+{"value"}.
 """
 
 import json
@@ -41,7 +42,7 @@ class Transformers:
         return -float(logprobs.gather(2, x[:, 1:, None]).mean())
 
     def generate(self, ids, tokens):
-        """Keys and values share one buffer, so that compiled code has one shape for all tokens."""
+        """The cache has a fixed size, so that compiled code has one shape for all tokens."""
         x, length, first = self.torch.tensor(ids), len(ids[0]), None
         if self.kept is None:
             self.kept = self.cache(config=self.model.config, max_cache_len=length + tokens)
@@ -124,7 +125,7 @@ def main():
         raise
     finally:
         sys.stderr.flush()
-        os._exit(0)  # servers leave threads behind that would keep this process running
+        os._exit(0)  # the servers' threads would keep this process running
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Prune and quantise, or only quantise: held-out losses of uniform exports by bytes.  The table of fm-guide(7).
+# Compare pruning and quantising with only quantising: held-out losses and bytes of uniform exports.  Prints
+# the table of fm-guide(7).
 #
 #   BUILD=build tests/measure/equalbytes.sh MODELS [OUT]
 #
-# MODELS has the models groups-mixtral and groups-olmoe of golden/make/trained.py; tiny-mixtral is in golden/.
+# MODELS is the folder of the models groups-mixtral and groups-olmoe (golden/make/trained.py); tiny-mixtral
+# is in golden/.
 # OUT receives the reports of fm-bench quality as MODEL.json; fm-bench report --figures reads them.
 set -eu
 cd "$(dirname "$0")/../.."

@@ -8,9 +8,9 @@ With --plan-only a checkpoint consists of config.json and headers, with holes fo
 those of the release.  The dry runs of fm-rank, fm-train and fm-recover are printed, each with the time and
 memory that it took.  Needs a file system with sparse files.
 
-Without it, a checkpoint of --layers layers is written and goes through --stages under --memory.  A stage gets a
+Without it, a checkpoint of --layers layers is written and goes through --stages under --memory.  A stage is sent
 SIGTERM after the share --stop of its forecast time (of 2 seconds without a forecast), and runs again, from its
-state if it keeps one.  A table compares the forecast with what was measured: time without the interrupted part,
+state file if it has one.  A table compares the forecast with the measurement: time without the interrupted part,
 peak memory, bytes read and written, bytes of temporary files (written bytes that do not exist at the end), and
 seconds from SIGTERM to the end.  --narrow N divides the widths and keeps every name.  DIR (build/fullsize) is
 removed at the end unless --keep is given.  Needs only Python."""
@@ -139,7 +139,7 @@ def plain(name, *shape):
 
 
 def linear(c, name, rows, columns, expert=False):
-    """A matrix as the checkpoint stores it."""
+    """The tensors in which the checkpoint stores a matrix."""
     method = c.get("quantization_config", {}).get("quant_method")
     if method == "fp8":
         yield f"{name}.weight", "F8_E4M3", (rows, columns)
@@ -328,7 +328,7 @@ class Run:
     def __init__(self, command, stop=None):
         began = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.peak = self.read = self.written = 0  # bytes; wait4's peak would begin with this interpreter's own
+        self.peak = self.read = self.written = 0  # bytes; wait4's peak would include this interpreter's own
         self.ended, asked = None, None
         while process.poll() is None:
             self.look(process.pid)
@@ -481,7 +481,7 @@ def pipeline(o, c, path):
 
 
 def narrow(c, by):
-    """Divide the widths by `by`; those in blocks or groups stay multiples of these."""
+    """Divide the widths by `by`; those that are cut into blocks or groups stay multiples of their size."""
     least = {"hidden_size": 2 * GROUP, "moe_intermediate_size": 2 * GROUP, "intermediate_size": 2 * GROUP,
              "shared_expert_intermediate_size": 16, "vocab_size": 256, "num_attention_heads": 2,
              "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "head_dim": 16,
@@ -505,11 +505,11 @@ def main():
     p.add_argument("--layouts", default="uniform")
     p.add_argument("--weights", default="keep,bf16", help="forms of the bundle of a quantised model")
     p.add_argument("--budget", default="0.4")
-    p.add_argument("--steps", type=int, default=8, help="of fm-recover, a sequence each")
+    p.add_argument("--steps", type=int, default=8, help="steps of fm-recover, one sequence each")
     p.add_argument("--stop", type=float, default=0.5, metavar="SHARE", help="0: no stage is interrupted")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--drop", action="store_true", help="remove the checkpoint once it is packed")
-    p.add_argument("--ranks", type=int, default=0, help="with --plan-only, as are the next two")
+    p.add_argument("--ranks", type=int, default=0, help="only with --plan-only, as the next two options")
     p.add_argument("--batch", type=int)
     p.add_argument("--rate", metavar="GFLOPS")
     o = p.parse_args()

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The cost of channel groups: held-out losses at budgets 0, 0.2, 0.4 and 0.6 with groups of 1, 16, 32 and 128.
-# The table of fm-train(1).
+# Measure the cost of channel groups: held-out losses at budgets 0, 0.2, 0.4 and 0.6 with groups of 1, 16, 32
+# and 128.  Prints the table of fm-train(1).
 #
 #   BUILD=build tests/measure/groups.sh MODELS
 #
-# MODELS has the models groups-mixtral and groups-olmoe of golden/make/trained.py, whose experts have 512
-# channels; those of golden/tiny-mixtral have 256.
+# MODELS is the folder of the models groups-mixtral and groups-olmoe (golden/make/trained.py), whose experts
+# have 512 channels; those of golden/tiny-mixtral have 256.
 set -eu
 cd "$(dirname "$0")/../.."
 build=$(cd "${BUILD:-build}" && pwd)

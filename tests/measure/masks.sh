@@ -1,7 +1,7 @@
 #!/bin/bash
-# Which mask method loses least: run every method on small trained models, with several seeds, and
-# measure on a third split that neither a method nor the choice of defaults has read.  Also the time of
-# each, in processor seconds as a share of the time of `learned`.  Models of real text
+# Compare the losses of the mask methods: run every method on small trained models, with several seeds,
+# and measure on a third split, which neither the methods nor the choice of defaults used.  Also compare
+# the time of each, in processor seconds as a share of the time of `learned`.  Models trained on real text
 # (golden/make/realtext.py) are also measured on two kinds of text that are not in the calibration
 # data.  Prints tables in Markdown.
 #
@@ -166,7 +166,7 @@ list | awk '
                 less = b == 5 || b == 6 ? sprintf(" %+.4f", mean(model[m], last, b) - today) : ""
                 below = below less " |"
             }
-            print "| less the best other | " above " | |"
-            print "| less the better of walk and learned | " below " | |"
+            print "| minus the best other | " above " | |"
+            print "| minus the better of walk and learned | " below " | |"
         }
     }'

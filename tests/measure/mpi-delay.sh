@@ -3,7 +3,7 @@
 # delayed by that many microseconds (default: 1000), using lib/comm/wire_mpi.c compiled with a delay.  Prints the
 # seconds, the share of them spent waiting, and whether the bytes equal those of one process.  With NETWORK=1
 # the ranks are in two network namespaces of this machine instead, joined by a link of RATE
-# (mpi-network.sh), and messages are not delayed.  The default model is small, with leaves of
+# (mpi-network.sh), and messages are not delayed.  The default model is small, and its leaves take
 # milliseconds; MODEL, TOKENS (16-bit), SEQ_LEN and PRECISION select another.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -27,10 +27,10 @@ cd "$scratch"
 sys.stdout.buffer.write(b''.join((i * i % 89 + i % 7).to_bytes(2, 'little') for i in range(64 * 512)))" >tokens
 common=(-q --model "$model" --tokens "${TOKENS:-$PWD/tokens}" --token-dtype u16 --seq-len "${SEQ_LEN:-64}"
     --precision "${PRECISION:-f32}")
-members() { # members STREAM: all members except build.json
+members() { # members STREAM: print all members except build.json
     tar xOf "$1" --exclude build.json
 }
-try() { # try TOOL OPTION...: by one process, then by two ranks
+try() { # try TOOL OPTION...: run it with one process, then with two ranks
     local tool=$1 same=differ
     shift
     "$bin/$tool" "${common[@]}" --threads 2 -f -o "$tool.one" --report one.json "$@" >/dev/null

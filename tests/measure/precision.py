@@ -115,7 +115,7 @@ def main():
     for seed in given.get("-s", "0,1,2").split(","):
         a, b = (scores_of(study.rank(seed, p)) for p in PRECISIONS)
         least, mean, sides = compare(a, b)
-        print(f"seed {seed}  correlation of places per expert: least {least:.5f}, mean {mean:.5f}; other side at",
+        print(f"seed {seed}  rank correlation per expert: minimum {least:.5f}, mean {mean:.5f}; other side at",
               ", ".join(f"{cut:.0%}: {side:.2%}" for cut, side in zip(CUTS, sides)), flush=True)
         if held:
             families(study, seed)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The results of the methods on tiny-mixtral: held-out loss at four budgets, over several seeds, and
+# Run the methods on tiny-mixtral: held-out loss at four budgets, over several seeds, and
 # which of the claims about them hold.  The seed determines the order of the calibration text, the noise
 # of training and the initial adapter; the model and the held-out text are always the same.
 #
@@ -108,7 +108,7 @@ losses "$@" | tee "$dir/losses" | awk '
             loss[$1, $2, b] = $(b + 2)
     }
     END {
-        printf "held-out cross-entropy, mean and largest less smallest of %d seeds\n", count
+        printf "held-out cross-entropy, mean and maximum minus minimum of %d seeds\n", count
         printf "%-20s%19s%16s%16s%16s\n", "budget", "0.2", "0.4", "0.6", "0.8"
         for (i = 1; i <= names; i++) {
             printf "%-24s", name[i]
@@ -126,7 +126,7 @@ losses "$@" | tee "$dir/losses" | awk '
             }
             print ""
         }
-        print "\nby how much on average, and in how many seeds"
+        print "\nmean difference, and the number of seeds in which the claim holds"
         claim("ranked-uniform", "unranked-uniform", 1, 4)
         claim("learned", "ranked-uniform", 1, 4)
         claim("learned", "shuffle-layer", 1, 4)

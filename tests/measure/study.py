@@ -119,7 +119,7 @@ def permute(data, start, entry, order, columns):
 
 
 def shuffle_channels(model, to, seed):
-    """Write a checkpoint that computes the same, with each expert's channels in an order drawn from the seed."""
+    """Write an equivalent checkpoint with each expert's channels in an order drawn from the seed."""
     data = bytearray((model / "model.safetensors").read_bytes())
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])

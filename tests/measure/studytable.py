@@ -8,23 +8,23 @@ POINTS = ("0.2", "0.3", "0.4", "0.5", "0.6")
 
 HEAD = """# The paper's ablations, on small trained models
 
-Written by tests/measure/study.py; what it is and how to go on with it stands in the script.  The
-models are golden/tiny-mixtral (4 layers of 8 experts of 256 channels, top-2) and two of
-golden/make/trained.py, choose-qwen2 (3 layers of 12 of 64, top-3, a shared expert) and choose-phimoe
-(3 layers of 6 of 160, top-2).  They were trained for minutes on text that a program makes up, so what
-holds here need not hold on models that people use, nor the other way about.
+Written by tests/measure/study.py, which describes the study and how to continue it.  The models are
+golden/tiny-mixtral (4 layers of 8 experts with 256 channels, top-2) and two models of
+golden/make/trained.py: choose-qwen2 (3 layers of 12 experts with 64 channels, top-3, a shared expert) and
+choose-phimoe (3 layers of 6 experts with 160 channels, top-2).  They were trained for minutes on generated
+text, so the results may not hold for models that people use, nor vice versa.
 
-Figures are the cross-entropy on 64 sequences of 128 tokens that nothing else has read, lower is better:
-the mean of the seeds, and after it the largest less the smallest.  At a budget between two masks of
-a family it is that of the straight line between them.  The paper has means of seven zero-shot accuracies,
-higher is better.  Beside each claim stand, for each budget, whether it held: in every seed that was run
-(held), in some (in part), in none (no), in how many of how many, and the mean difference of the losses.
+Figures are cross-entropies on 64 sequences of 128 tokens that are used for nothing else (lower is better):
+the mean over the seeds, followed by the maximum minus the minimum.  Between two masks of a family, the loss
+is interpolated linearly.  The paper reports means of seven zero-shot accuracies (higher is better).  The
+tables of claims state, for each budget, whether the claim held in every seed that was run (held), in some
+(in part) or in none (no), in how many of how many seeds, and the mean difference of the losses.
 
-Tokens are 192 sequences of 128 (calib.npy), shuffled by the seed, which also draws the noise of training,
-the start of the adapter, shuffled masks and shuffled channels.  Sizes are smaller than the tools' defaults,
-so that the study is done in hours on one core: 200 steps of training (500; as many
-again at the most, to reach the last budget), masks every 0.05 up to 0.65 (every 0.01 to 0.80), 100 steps of recovery (200).  `not run` is a cell whose command, below, was
-not run; study.py runs it.
+The calibration data are 192 sequences of 128 tokens (calib.npy).  The seed determines their order, the noise
+of training, the initial adapter, the shuffled masks and the shuffled channels.  Sizes are smaller than the
+tools' defaults (in parentheses), so that the study takes hours on one core: 200 steps of training (500), and
+at most as many again to reach the last budget; masks every 0.05 up to 0.65 (every 0.01 to 0.80); 100 steps of
+recovery (200).  `not run` marks a cell whose command, below, has not been run; study.py runs it.
 """
 
 
@@ -101,7 +101,7 @@ def claims_table(figures, models, claims):
             cells = [figures.compare(model, better, worse, b) for b in BUDGETS]
             if cells != [NOT_RUN] * len(BUDGETS) or model == models[0]:
                 rows.append([title, paper, model, *cells])
-    return table(["claim", "the paper's accuracies", "here", *map(str, BUDGETS)], rows)
+    return table(["claim", "the paper's accuracies", "model", *map(str, BUDGETS)], rows)
 
 
 # --- sections ---------------------------------------------------------------------------------------
@@ -124,14 +124,14 @@ SECTIONS = (
         """The paper: appendix, Effect of Importance-Aware Channel Reordering, tab:ablation_reorder, Mixtral-8x7B,
 no recovery, each order with masks learned on it: 54.43 unranked, 59.71 ranked by 100 samples, 60.00 by 5,000 at 20 %;
 48.86, 53.43, 53.86 at 40 %.  "Importance-aware reordering is crucial", "further increasing the ranking
-set yields only marginal gains".  Shuffled channels are not in the paper; channels of a checkpoint
-are in no order, so that these should do as well.
+set yields only marginal gains".  The paper does not shuffle channels; those of a checkpoint have no
+particular order, so shuffling them should make no difference.
 """,
         ORDER,
         (
             ("learned", "unranked", "ranked beats the checkpoint's order", "60.00 54.43 at 20 %, 53.86 48.86 at 40 %"),
             ("learned", "shuffled", "ranked beats shuffled channels", "-"),
-            ("learned", "few", "more samples beat fewer, a little", "60.00 59.71 at 20 %, 53.86 53.43 at 40 %"),
+            ("learned", "few", "more samples beat fewer slightly", "60.00 59.71 at 20 %, 53.86 53.43 at 40 %"),
         ),
     ),
     (
@@ -140,16 +140,16 @@ are in no order, so that these should do as well.
 at 20 %: learned 61.86, in-layer shuffle 60.43, uniform 60.14, global shuffle 59.14; at 60 %: 49.57, 46.00,
 45.14, 44.14.  Qwen2-57B-A14B at 20 %: 58.43, 58.29, 58.14, 55.71; at 60 %: 58.57, 58.43, 57.43, 56.14.
 "Destroying the learned structure consistently hurts", "global shuffle is consistently worse than in-layer
-shuffle", the gap is larger at the tighter budget, and Qwen2 minds the in-layer shuffle less.  (The figures
-of Mixtral's learned masks are those of the recovered model in tab:main_acc, so that table seems to be made with
-recovered weights; here all are without.)
+shuffle", the gap is larger at the tighter budget, and the in-layer shuffle costs Qwen2 less.  (The figures
+of Mixtral's learned masks are those of the recovered model in tab:main_acc, so that table seems to use
+recovered weights; here no weights are recovered.)
 """,
         MASKS,
         (
             ("learned", "uniform", "learned beats uniform", "61.86 60.14 at 20 %, 49.57 45.14 at 60 %"),
             ("learned", "shuffle-layer", "learned beats shuffled in layers", "61.86 60.43, 49.57 46.00"),
             ("learned", "shuffle-global", "learned beats shuffled over the model", "61.86 59.14, 49.57 44.14"),
-            ("shuffle-layer", "shuffle-global", "in layers beats over the model", "60.43 59.14, 46.00 44.14"),
+            ("shuffle-layer", "shuffle-global", "shuffled in layers beats shuffled over the model", "60.43 59.14, 46.00 44.14"),
         ),
     ),
     (
@@ -163,15 +163,15 @@ recovery at 40 % takes 60.00 to 61.86 at 20 % and 53.86 to 58.00 at 40 %.
         (("learned", "not recovered"), *((f"recovered-{p}", f"recovered at {p}") for p in POINTS)),
         (
             ("recovered-0.4", "learned", "recovery at 0.4 helps", "61.86 60.00 at 20 %, 58.00 53.86 at 40 %"),
-            ("recovered-0.4", "recovered-0.2", "0.4 beats 0.2 as the point", "61.86 60.86, 58.00 54.57, 49.57 42.86"),
-            ("recovered-0.4", "recovered-0.6", "0.4 beats 0.6 as the point", "61.86 60.71, 58.00 57.14, 49.57 50.29"),
+            ("recovered-0.4", "recovered-0.2", "recovery at 0.4 beats recovery at 0.2", "61.86 60.86, 58.00 54.57, 49.57 42.86"),
+            ("recovered-0.4", "recovered-0.6", "recovery at 0.4 beats recovery at 0.6", "61.86 60.71, 58.00 57.14, 49.57 50.29"),
         ),
     ),
 )
 STRATEGIES = """The paper: Comparison of Fine-Tuning Strategies, fig:ft_method_compare, and tab:appendix_full_results,
 Mixtral-8x7B: one point (SP) 61.86, 58.00, 49.57 at 20, 40, 60 %, many points (CP) 60.43, 55.00, 47.57.  "CP-FT
 underperforms both per-budget fine-tuning and our single-point fine-tuning over most budgets", and one point
-"stays much closer" to an adapter for each budget, whose figures are drawn, not printed.
+"stays much closer" to an adapter for each budget, whose results are only plotted.
 """
 
 
@@ -233,9 +233,9 @@ def write(study, models, seeds, cells, strategies_on):
         out.append(claims_table(figures, models, claims))
     if strategies_on in models:
         out.append(strategies(figures, strategies_on).rstrip("\n") + "\n")
-    out.append("## Commands\n\nAfter `make`, `tests/judge/judge.sh --golden trained` and `make study`, which runs these\n"
-               "in this order, here of one seed and one model (-T 1 was given; it changes no figure).  channels\n"
-               "of build/study/MODEL/checkpoint-SEED are shuffled by study.py.\n")  # fmt: skip
+    out.append("## Commands\n\nAfter `make` and `tests/judge/judge.sh --golden trained`, `make study` runs these commands in this order.\n"
+               "Those of one model and one seed are listed; -T 1 was also given, which changes no figure.  study.py\n"
+               "shuffles the channels of build/study/MODEL/checkpoint-SEED.\n")  # fmt: skip
     for model in models:
         if model in (models[0], strategies_on):
             out.append(commands(study, model, seeds[0], cells))
