@@ -63,25 +63,25 @@ struct fm_config {
     const struct fm_norm *norm;
     int L;                      /* decoder layers */
     int M;                      /* layers with experts: M <= L */
-    int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers, increasing; all other layers are dense */
-    int H, Q, G, C;             /* hidden, query heads, key/value heads, head width; the most heads
-                                   of any layer, if layers differ */
-    int E, K, I;                /* experts, chosen per token, channels of an expert */
-    int dense, shared;          /* width of dense layers and of the shared expert; 0: none */
-    bool shared_mix;            /* the shared expert is weighted by a sigmoid of the token */
-    int V;                      /* vocabulary */
-    int T_max;                  /* max_position_embeddings */
-    float eps;                  /* epsilon of every norm */
-    float alpha, limit;         /* parameters of the experts' activation, if it has them */
-    float embed_scale;          /* factor of the embeddings */
-    float residual_scale;       /* factor of the outputs of attention, and of experts and MLP
-                                   together, before they are added; 1 if they are normalised */
-    float logit_scale;          /* factor of the logits */
-    int T_exact;                /* longest sequence for which results are exactly the model's */
-    const char *exact;          /* the reason if T_exact is less than T_max, else NULL */
-    unsigned output_norms;      /* bits of enum fm_output_norms */
-    bool head_bias;             /* lm_head has a bias */
-    bool tied;                  /* lm_head is the embedding */
+    int16_t moe[FM_LAYERS_MAX]; /* (M) their indices, ascending; all other layers are dense */
+    int H, Q, G, C; /* hidden size, query heads, key/value heads, head width; if layers differ, the
+                       largest number of heads */
+    int E, K, I;    /* experts, chosen per token, channels of an expert */
+    int dense, shared;     /* width of dense layers and of the shared expert; 0: none */
+    bool shared_mix;       /* the shared expert is weighted by a sigmoid of the token */
+    int V;                 /* vocabulary */
+    int T_max;             /* max_position_embeddings */
+    float eps;             /* epsilon of every norm */
+    float alpha, limit;    /* parameters of the experts' activation, if it has them */
+    float embed_scale;     /* embeddings are multiplied by it */
+    float residual_scale;  /* the outputs of attention, and of experts and MLP together, are
+                              multiplied by it before they are added; 1 if they are normalised */
+    float logit_scale;     /* logits are multiplied by it */
+    int T_exact;           /* longest sequence for which the results are those of the model */
+    const char *exact;     /* the reason for T_exact, for messages, or NULL */
+    unsigned output_norms; /* bits of enum fm_output_norms */
+    bool head_bias;        /* lm_head has a bias */
+    bool tied;             /* lm_head is the embedding */
     bool fused;       /* experts are fused, in a family whose checkpoints have them either separate
                          or fused */
     int extra_layers; /* layers for multi-token prediction, from config.json */
@@ -103,7 +103,7 @@ struct fm_config {
     struct fm_sparsemix *sparsemix;
 };
 
-/* Norms of the output of a part of a layer, before it is added to the residual stream. */
+/* Norms of the output of a sublayer, applied before it is added to the residual stream. */
 enum fm_output_norms {
     FM_NORMS_ATTENTION = 1 << 0,
     FM_NORMS_MLP = 1 << 1,    /* of the sum of experts and MLP */
@@ -119,14 +119,14 @@ void fm_config_release(struct fm_config *config);
 /* Index of decoder layer l in config->moe; -1 if it is dense. */
 int fm_config_moe(const struct fm_config *config, int l);
 
-/* Channels of the MLP that every token of decoder layer l goes through: a dense layer's, or the
- * shared expert's; 0 if there is none. */
+/* Number of channels of the MLP that every token of decoder layer l goes through: a dense layer's,
+ * or the shared expert's; 0 if there is none. */
 int fm_config_mlp(const struct fm_config *config, int l);
 
 /* ---- the blocks ---- */
 
-/* Floating-point operations: of matrix products (gemm of struct fm_ops), and of other operations
- * that are numerous enough to matter for plans. */
+/* Floating-point operations: those of matrix products (gemm of struct fm_ops), and the others that
+ * are numerous enough to matter for plans. */
 struct fm_flops {
     double products, others;
 };
@@ -135,8 +135,8 @@ struct fm_pass;
 struct fm_arena;
 
 /*
- * Attention of a normalised layer input.  `options` are the family's options for the block: a
- * struct of the block's header.
+ * Attention on the normalised input of a layer.  `options` are the family's options for the block:
+ * a struct of the block's header.
  */
 struct fm_attention {
     const char *name;
@@ -145,9 +145,9 @@ struct fm_attention {
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
 
-    /* Size of a letter in shapes that the block defines, in layer l. */
+    /* In layer l, the size that a letter in the shapes of the block's tensors stands for. */
     uint64_t (*size)(const struct fm_config *config, int l, char letter);
-    /* Bits FM_OWN and above: tensors of the block that layer l has. */
+    /* Bits FM_OWN and above: which of the block's tensors layer l has. */
     unsigned (*has)(const struct fm_config *config, int l);
 
     /* For a tensor with FM_PART_HEADS: row j in memory is row order[j] of the file.  NULL: the
@@ -207,7 +207,7 @@ struct fm_expert_back {
     struct fm_in x;  /* H wide */
     struct fm_in dy; /* H wide: the gradient at the output */
     int full;        /* width <= full <= cap: channels of gu, h and dh */
-    float *gu; /* r full wide: products of gate_up: those of the forward if `known`, else computed
+    float *gu; /* r full wide: the products of gate_up, from the forward if `known`, else computed
                   by the backward */
     bool known;
     struct fm_out h;   /* full wide: input of down */
@@ -225,9 +225,10 @@ struct fm_expert_form {
     const char *name;
     int rows;  /* r */
     bool bias; /* every row of gate_up has a bias, which belongs to its channel; down's bias belongs
-                  to the expert and applies at any width, also at 0 */
+                  to the expert and applies at any width, including 0 */
     int (*read)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
-    /* h (n, I) = the activation of gu (n, r I); also of the MLP that all tokens go through. */
+    /* h (n, I) = the activation of gu (n, r I); also used for the MLP that all tokens go
+     * through. */
     void (*activate)(const struct fm_pass *pass, struct fm_out h, const float *gu, int n, int I);
     /* dgu (n, r k), packed, from dh (n, I) and gu (n, r I): only channels [0, k). */
     void (*activate_back)(const struct fm_pass *pass, struct fm_out dgu, const float *dh,

@@ -8,7 +8,7 @@
 
 #include "lib/block/pass.h"
 
-/* `other`: another name of the same activation. */
+/* `other`: another name for the same activation. */
 static int read_as(struct fm_config *c, const char *other, const struct fm_keys *keys,
                    struct fm_err *err)
 {

@@ -5,9 +5,9 @@
  *     h = (u + 1) g sigmoid(alpha g),  y = down h + its bias
  *
  * with alpha 1.702 and limit 7 unless config.json has swiglu_alpha, swiglu_limit.  A channel is a
- * row of gate and one of up with a bias each, and a column of down.  A channel with zero weights
- * contributes nothing only if its gate's bias is zero, too: (0 + 1) 0 sigmoid(0) = 0. Down's bias
- * belongs to the expert, at every width, also at 0.
+ * row of gate and a row of up, each with a bias, and a column of down.  If its rows of gate and up
+ * are zero, h is zero only if the bias of gate is also zero: (u + 1) 0 sigmoid(0) = 0.  Down's bias
+ * belongs to the expert and applies at any width, including 0.
  *
  * Form "swiglu-clamped-unbiased", MiniMax-M3's, is the same without biases.
  *
@@ -20,8 +20,8 @@
 
 extern const struct fm_expert_form fm_swiglu_clamped, fm_swiglu_clamped_unbiased;
 
-/* Four tensors of all experts of a layer in a checkpoint: gate_up_proj (E, H, 2 I), whose columns
- * are g0, u0, g1, ..., down_proj (E, I, H), and their biases (E, 2 I) and (E, H). */
+/* The four tensors with which a checkpoint stores all experts of a layer: gate_up_proj (E, H, 2 I),
+ * whose columns are g0, u0, g1, ..., down_proj (E, I, H), and their biases (E, 2 I) and (E, H). */
 /* clang-format off */
 #define FM_CLAMPED_WEIGHTS(prefix)                                                                 \
     {FM_STOCK(prefix "experts.gate_up_proj"), FM_PART_GATE_UP_T, 0, "EHJ", FM_MOE},                \

@@ -7,8 +7,8 @@
  *     y = W_out (norm(delta_rule(q, k, v, g, beta)) * silu(z))
  *
  * A layer has either Gated DeltaNet or full attention; the latter is computed by gqa, with the gate
- * and the norms of the family's options.  In packed files the rows are stored head by head, in
- * memory part by part, so that each part is one product whose result is a packed array.
+ * and the norms of the family's options.  Packed files store the rows head by head.  In memory they
+ * are stored part by part, so that each part is one product whose result is a contiguous array.
  */
 #include "lib/block/deltanet.h"
 
@@ -90,7 +90,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_deltanet_options *o = options;
     int width = 0; /* read by gqa, which has a different default */
-    c->deltanet = fm_alloc(1, sizeof *c->deltanet, "what attention reads of config.json", err);
+    c->deltanet = fm_alloc(1, sizeof *c->deltanet, "what attention reads from config.json", err);
     if (!c->deltanet)
         return err->code;
     c->deltanet->packed = o->packed;
@@ -185,7 +185,7 @@ struct inner {
     float *rstd;         /* (N Q) */
 };
 
-/* Divide the memory of an arena; a counting arena only adds up its size. */
+/* Allocate the arrays from an arena; a counting arena only adds up their sizes. */
 static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
     const struct fm_deltanet *m = c->deltanet;
@@ -348,8 +348,8 @@ static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T
 
 /* ---- cost ---- */
 
-/* One product with every matrix; the convolution; each head uses its state four times: to read for
- * k, to decay, to add and to read for q. */
+/* One product with every matrix; the convolution; four passes of each head over its state: read it
+ * for k, decay it, add to it, read it for q. */
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     const struct fm_deltanet *m = c->deltanet;

@@ -1,7 +1,7 @@
 /*
  * Attention block "deltanet", of Qwen3-Next and its successors: Gated DeltaNet in most layers
  * (arXiv 2412.06464), whose state does not grow with the sequence, and gated grouped-query
- * attention in the others.  Tensors have the names of transformers.
+ * attention in the others.  Tensor names are those of transformers.
  */
 #ifndef FM_DELTANET_H
 #define FM_DELTANET_H
@@ -12,8 +12,8 @@
 /* Options of a family. */
 struct fm_deltanet_options {
     struct fm_gqa_options full;
-    bool packed; /* q, k, v and z are in one tensor, and b and a in another, key head by key head;
-                    else [q k v], z, b and a each have their own tensor */
+    bool packed; /* q, k, v and z are in one tensor, and b and a in another, both by key heads; else
+                    [q k v], z, b and a are four tensors */
 };
 
 /* Values read from config.json; struct fm_gqa has those of the layers with full attention. */

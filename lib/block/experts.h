@@ -19,8 +19,8 @@
 #include "lib/block/block.h"
 
 struct fm_expert_cut {
-    enum fm_weight_part part; /* the part that consists of this cut alone, as FM_PART_GATE for the
-                                 first cut of FM_PART_GATE_THEN_UP */
+    enum fm_weight_part part; /* the part that consists of only this cut: FM_PART_GATE for the first
+                                 cut of FM_PART_GATE_THEN_UP */
     enum fm_weight_part of;   /* the part of the bundle: FM_PART_GATE_UP, DOWN_T or BIAS */
     int first, rows;          /* first row in a channel, and number of rows: 1, or all */
     bool columns;             /* stored as columns of H elements */

@@ -277,7 +277,7 @@ static int share_heads(struct fm_config *c, const struct fm_gqa_options *o, stru
     return FM_OK;
 }
 
-/* Read the width of values, and their factor. */
+/* Read the width of values, and the factor by which they are multiplied. */
 static int read_values(struct fm_gqa *g, const struct fm_gqa_options *o, const cJSON *json,
                        struct fm_err *err)
 {
@@ -308,7 +308,8 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_gqa_options *o = options;
-    struct fm_gqa *g = c->gqa = fm_alloc(1, sizeof *g, "what attention reads of config.json", err);
+    struct fm_gqa *g = c->gqa =
+        fm_alloc(1, sizeof *g, "what attention reads from config.json", err);
     if (!g)
         return err->code;
     if (read_heads(c, keys->json, err) ||
@@ -405,7 +406,7 @@ static int gate_width(const struct fm_config *c, int l)
     return fm_gqa_heads(c, l) * (c->gqa->gate_heads ? 1 : fm_gqa_value(c));
 }
 
-/* Divide the memory of an arena; a counting arena only adds up its size. */
+/* Allocate the arrays from an arena; a counting arena only adds up their sizes. */
 static struct inner take(const struct fm_config *c, int l, int N, struct fm_arena *arena)
 {
     const struct fm_gqa *g = c->gqa;

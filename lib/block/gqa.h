@@ -1,7 +1,7 @@
 /*
  * Attention block "gqa": grouped-query attention with rotary positions, which most families have.
  * Biases, norms of q and k, clamping, a sliding window and an output gate are options of a family.
- * Tensors have the names of transformers.
+ * Tensor names are those of transformers.
  */
 #ifndef FM_GQA_H
 #define FM_GQA_H
@@ -41,14 +41,14 @@ struct fm_gqa_options {
     const char *value_key; /* key of the width of values; NULL: as wide as keys */
     const char *scale_key; /* key of a factor of values; NULL: none */
     double scale;          /* the factor if config.json has no such key; null means 1 */
-    bool sinks;            /* every query head has an additional score, whose value is zero */
+    bool sinks;            /* every query head has one more score, for a value of zero */
     bool window_sinks;     /* only in layers with a window */
     bool clip;             /* clip_qkv is supported */
     bool gated;            /* the output is gated by a projection as wide as q */
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
     bool gate_heads;       /* the gate has one row per head and is a softplus; requires
                               gate_apart */
-    bool other_layers; /* layer_types may have further values, which read_more or a different block
+    bool other_layers; /* layer_types may have other values, which read_more or a different block
                           reads */
     /* Read the keys that only this family has, after all others; NULL: none. */
     int (*read_more)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
@@ -79,7 +79,7 @@ struct fm_gqa {
     struct fm_rope window_rope;         /* of layers with a window */
     uint8_t full[FM_LAYERS_MAX / 8];    /* bit l % 8 of byte l / 8: layer l has no window */
     int index_heads, index_width;       /* of a sparse indexer, which chooses all keys up to
-                                           config->T_exact; its tensors are only carried along */
+                                           config->T_exact; its tensors are only copied */
     uint8_t indexed[FM_LAYERS_MAX / 8]; /* bits as in `full`: layer l has an indexer */
 };
 

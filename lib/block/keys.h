@@ -1,6 +1,6 @@
 /*
  * config.json as blocks read it: its tree, and the family's name for messages.  Sizes are checked
- * against named limits; a larger size is an error in the file or a model that is not supported.
+ * against named limits; a model with a larger size is not supported.
  */
 #ifndef FM_KEYS_H
 #define FM_KEYS_H

@@ -173,7 +173,8 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_mla_options *o = options;
-    struct fm_mla *m = c->mla = fm_alloc(1, sizeof *m, "what attention reads of config.json", err);
+    struct fm_mla *m = c->mla =
+        fm_alloc(1, sizeof *m, "what attention reads from config.json", err);
     if (!m)
         return err->code;
     if (read_heads(c, keys->json, err) || read_ranks(m, keys->json, err) ||
@@ -255,7 +256,7 @@ struct inner {
     float *c, *c_rstd;   /* (N, c_rank), (N): latent of keys and values before its norm */
 };
 
-/* Divide the memory of an arena; a counting arena only adds up its size. */
+/* Allocate the arrays from an arena; a counting arena only adds up their sizes. */
 static struct inner take(const struct fm_config *c, int N, struct fm_arena *arena)
 {
     const struct fm_mla *m = c->mla;
@@ -358,7 +359,7 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
         p->ops->add_rows(y, w->o_bias, N, c->H);
 }
 
-/* A latent (N, rank) and its norm, for the gradient that comes through them: down (rank, H)
+/* A latent (N, rank) and its norm, for the gradient that passes through them: down (rank, H)
  * computes the latent from x, and dy (N, width) is the gradient at the product of up (width, rank).
  */
 struct latent {
@@ -381,7 +382,7 @@ static void latent_back(const struct fm_pass *p, const struct latent *z, float *
     fm_scratch_release(mark);
 }
 
-/* dx = the gradient at x through queries, from dq, whose rotation is undone. */
+/* dx = the gradient at x through queries, from dq, which is rotated back in place. */
 static void queries_back(const struct fm_pass *p, const struct inner *a, float *dx, float *dq)
 {
     const struct fm_config *c = p->config;

@@ -10,7 +10,7 @@
  *     [k | v]  = W_kvb rms(c), per head A and D;  key of a head: [k | r]
  *     y       += W_o softmax(q . key m^2 / sqrt(C)) v
  *
- * m is YaRN's (lib/block/rope.h).  Tensors have the names of transformers.
+ * m is YaRN's (lib/block/rope.h).  Tensor names are those of transformers.
  */
 #ifndef FM_MLA_H
 #define FM_MLA_H
@@ -21,9 +21,9 @@
 /* Options of a family. */
 struct fm_mla_options {
     bool interleave_key; /* rope_interleave of config.json determines whether adjacent elements are
-                            rotated as pairs; if false, they always are */
-    bool indexer;        /* a sparse indexer chooses index_topk keys, which are all keys up to that
-                            length.  It has no gradient, so its tensors are only copied */
+                            rotated as pairs; without this option, they always are */
+    bool indexer; /* a sparse indexer chooses index_topk keys, so all keys of a sequence up to that
+                     length.  It has no gradient, so its tensors are only copied */
     bool shares_indices; /* layers may share indices, as set by indexer_types and similar keys */
     struct fm_rope_options rope;
 };

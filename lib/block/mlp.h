@@ -15,7 +15,7 @@ void fm_mlp_forward(const struct fm_pass *pass, float *kept, float *y, const flo
 void fm_mlp_backward(const struct fm_pass *pass, float *kept, float *dx, const float *dy,
                      const float *x);
 
-/* Products for one token of layer l, forward. */
+/* Operations of the products for one token of layer l, forward. */
 double fm_mlp_flops(const struct fm_config *config, int l);
 
 /* Floats per token that forward and backward use, with D channels: gate, up, the activation, and

@@ -11,8 +11,8 @@
 #define DEPTH_MAX 16
 #define REPEATS_MAX 4 /* groups followed by + */
 
-/* Write the meaning of the backslash before *python, outside or inside brackets; NULL if it is
- * not supported. */
+/* Write what a backslash followed by c means, inside brackets or outside; NULL if it is not
+ * supported. */
 static char *translate_escape(char *posix, char c, bool bracket)
 {
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');

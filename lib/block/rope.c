@@ -19,7 +19,7 @@ struct stated {
 };
 
 /* Read `type` or `rope_type` of an object.  If present it must be "default" or a type that the
- * family supports, and the same in all places. */
+ * family supports, and equal to those read before. */
 static int read_type(struct stated *stated, const struct fm_rope_options *options,
                      const cJSON *object, const char *where, const char *family, struct fm_err *err)
 {

@@ -107,7 +107,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_scored_options *o = options;
     struct fm_scored *s = c->scored =
-        fm_alloc(1, sizeof *s, "what the router reads of config.json", err);
+        fm_alloc(1, sizeof *s, "what the router reads from config.json", err);
     if (!s)
         return err->code;
     c->router = &fm_scored;

@@ -4,7 +4,7 @@
  *
  *     [b c u] = W_in x,  y = W_out (c * conv(b * u))
  *
- * A layer has either a convolution or attention; attention is that of gqa, with the family's
+ * A layer has either a convolution or attention; attention is computed by gqa, with the family's
  * options.
  */
 #include "lib/block/shortconv.h"
@@ -44,7 +44,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_shortconv_options *o = options;
     struct fm_shortconv *s = c->shortconv =
-        fm_alloc(1, sizeof *s, "what attention reads of config.json", err);
+        fm_alloc(1, sizeof *s, "what attention reads from config.json", err);
     if (!s)
         return err->code;
     s->W = 3;

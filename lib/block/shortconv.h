@@ -1,6 +1,6 @@
 /*
  * Attention block "shortconv", for LFM2: gated short convolutions in most layers and grouped-query
- * attention in the others.  Tensors have the names of transformers.
+ * attention in the others.  Tensor names are those of transformers.
  */
 #ifndef FM_SHORTCONV_H
 #define FM_SHORTCONV_H

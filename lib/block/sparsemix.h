@@ -1,6 +1,6 @@
 /*
- * Router block "sparsemixer", of PhiMoE: two experts, each the largest of those left, weighted by a
- * softmax over those whose logits are close to it.
+ * Router block "sparsemixer", of PhiMoE: two experts, each with the largest logit of those left,
+ * weighted by its share in a softmax over those whose logits are close to that largest one.
  */
 #ifndef FM_SPARSEMIX_H
 #define FM_SPARSEMIX_H

@@ -22,8 +22,8 @@ struct fm_schemes;
 /*
  * Parts of a quantised matrix W (N rows, K columns): a plane is a matrix of elements, one for each
  * block of block_rows x block_columns values, (ceil(N / block_rows), ceil(K / block_columns)).
- * Plane 0 is the codes, one for each value.  A single number per matrix, like a scale of all its
- * values, is not a plane.
+ * Plane 0 is the codes, one for each value.  A single number per matrix, such as one scale for all
+ * its values, is not a plane.
  *
  * Channels of an expert are rows of gate and up and columns of down.
  */
@@ -53,7 +53,7 @@ struct fm_storage {
                               name */
     enum fm_dtype written; /* dtype of the values in bundles and exports, rounded once */
     bool exact;            /* every value is representable as `written` */
-    bool whole; /* a row of codes has whole blocks; else blocks are cut at the far edges */
+    bool whole; /* a row of codes has whole blocks; else blocks at the far edges may be partial */
     /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block): columns
      * and rows are those of the weight's own tensor, transposed. */
     bool fused;
@@ -68,7 +68,7 @@ struct fm_storage {
     bool divides;          /* scales are divided by it */
     const char *shape_end; /* I64 (2), rows and columns of the matrix; NULL: none */
     const char *const
-        *carried; /* suffixes of tensors that only servers use, ended by NULL; or NULL */
+        *carried; /* NULL-terminated suffixes of tensors that only servers use; or NULL */
 };
 
 /* Bits of a value in the tensor of codes. */
@@ -120,7 +120,7 @@ void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *
 
 /*
  * Channels that must be removed together so that codes and scales stay unchanged: the smallest
- * number that is whole blocks of every plane, in rows and in columns, and whole bytes of codes.
+ * number that fills whole blocks of every plane, in rows and in columns, and whole bytes of codes.
  * All numbers of channels must be multiples of it.  1 for unquantised weights; more than
  * FM_CHANNELS_MAX if no expert has that many.
  */

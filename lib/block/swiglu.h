@@ -1,6 +1,7 @@
 /*
- * Expert form "swiglu": h = silu(gate x) * (up x), y = down h.  A channel is a row of gate, one of
- * up, a column of down; there are no biases, so a channel with zero weights contributes nothing.
+ * Expert form "swiglu": h = silu(gate x) * (up x), y = down h.  A channel is a row of gate, a row
+ * of up, and a column of down; there are no biases, so a channel with zero weights contributes
+ * nothing.
  */
 #ifndef FM_SWIGLU_H
 #define FM_SWIGLU_H

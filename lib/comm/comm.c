@@ -181,7 +181,7 @@ int fm_comm_share_tallies(struct fm_comm *c, struct fm_err *err)
     if (!c)
         return FM_OK;
     if (!c->tallies)
-        c->tallies = fm_alloc((size_t)c->size, sizeof *c->tallies, "what ranks did", err);
+        c->tallies = fm_alloc((size_t)c->size, sizeof *c->tallies, "counters of ranks", err);
     int rc = fm_comm_agree(c, c->tallies ? FM_OK : err->code, err);
     return rc ? rc : fm_comm_collect(c, c->tallies, &c->tally, sizeof c->tally, err);
 }
@@ -228,12 +228,12 @@ static int worst_of(const struct fm_comm *c)
     return worst;
 }
 
-/* All ranks exchange their sentences and use one: errors are too rare to save messages here. */
+/* All ranks exchange their error texts and use one: errors are too rare to save messages here. */
 static int take_error(struct fm_comm *c, int from, struct fm_err *err)
 {
     struct fm_err *all = malloc((size_t)c->size * sizeof *all);
     if (!all)
-        abort(); /* end the job, because the other ranks wait for our sentence */
+        abort(); /* end the job, because the other ranks wait for our error text */
     c->wire->collect(all, err, sizeof *err);
     struct fm_err said = all[from];
     free(all);
@@ -319,7 +319,7 @@ int fm_comm_exchange(struct fm_comm *c, const struct fm_wire_part *send,
     return FM_OK;
 }
 
-/* Send own slices to rank 0, or to all. */
+/* Send this rank's slice to rank 0, or to all. */
 static int send_slices(struct fm_comm *c, char *data, size_t value, size_t n, bool all,
                        struct fm_err *err)
 {

@@ -4,9 +4,9 @@
  * implementation provides), comm.c, wire_alone.c (a build without MPI), wire_mpi.c.
  *
  * Ranks are processes, on any number of machines, that make one result together.  Every rank runs
- * the same program on the same inputs with the same control flow.  Ranks differ only in the
- * micro-batches of a sweep that they compute (lib/engine/sweep.h) and in the values whose sums they
- * keep (lib/engine/reduction.h).  Only rank 0 reads standard input, writes files and prints.
+ * the same program on the same inputs with the same control flow.  Ranks differ only in which
+ * micro-batches of a sweep they compute (lib/engine/sweep.h) and in which values they keep the sums
+ * of (lib/engine/reduction.h).  Only rank 0 reads standard input, writes files and prints.
  *
  * The rules that keep results the same bytes for any number of ranks:
  *   - no message is summed on its way: a rank receives what another sent;
@@ -41,14 +41,14 @@ struct fm_comm;
  * Begin.  *comm is NULL for a single process: this build has no wire (NULL), `alone` is set, or the
  * launcher started one process.  FM_EUSAGE if the launcher's environment says that this process is
  * one of several and the wire says that it is the only one, because each would write the same
- * output; `alone` permits it.  If only a hint says so, *warning (may be NULL) is set to a sentence.
+ * output; `alone` permits it.  If only a hint suggests it, *warning (may be NULL) is set to a text.
  */
 int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
                  const char **warning, struct fm_err *err);
 
 /*
- * End communication, at the end of the process: all ranks return the same code and sentence, those
- * of the lowest rank that failed.  NULL is fine.
+ * End communication, at the end of the process: all ranks return the same code and text, those of
+ * the lowest rank that failed.  NULL is fine.
  */
 int fm_comm_close(struct fm_comm *comm, int code, struct fm_err *err);
 
@@ -65,8 +65,8 @@ struct fm_tally {
     double computing, waiting, reading; /* seconds: in sweeps; for other ranks; for weights */
 };
 struct fm_tally *fm_comm_tally(struct fm_comm *comm);
-/* Exchange the counters: from now on those of all ranks (size).  NULL before, and in a single
- * process. */
+/* Exchange the counters.  After that, fm_comm_tallies returns those of all ranks (size); before,
+ * and in a single process, NULL. */
 int fm_comm_share_tallies(struct fm_comm *comm, struct fm_err *err);
 const struct fm_tally *fm_comm_tallies(const struct fm_comm *comm);
 
@@ -84,7 +84,7 @@ int fm_comm_agree(struct fm_comm *comm, int rc, struct fm_err *err);
 /* The smallest of all ranks' values, for limits that differ between machines. */
 int fm_comm_least(struct fm_comm *comm, int *value, struct fm_err *err);
 
-/* Broadcast: data becomes rank 0's. */
+/* Broadcast rank 0's data to all ranks. */
 int fm_comm_tell(struct fm_comm *comm, void *data, size_t bytes, struct fm_err *err);
 
 /* All-gather: `all` gets every rank's `mine` (`bytes` each), in order of rank; in a single process

@@ -23,9 +23,9 @@ struct fm_wire {
     const char *name; /* "MPI" */
     /* Start, once per process; threads that it creates inherit the caller's blocked signals. */
     int (*open)(int *rank, int *size, struct fm_err *err);
-    /* Gather: all[r] becomes rank r's `mine`, on every rank. */
+    /* All-gather: all[r] becomes rank r's `mine`, on every rank. */
     void (*collect)(void *all, const void *mine, size_t bytes);
-    /* data becomes rank 0's. */
+    /* Broadcast rank 0's data. */
     void (*tell)(void *data, size_t bytes);
     /* Part r of send goes to rank r, part r of recv comes from it; sizes agree. */
     void (*exchange)(const struct fm_wire_part *send, const struct fm_wire_part *recv);

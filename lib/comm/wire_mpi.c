@@ -3,8 +3,8 @@
  * size, a broadcast, and messages between pairs.  MPI never computes a sum, because its order of
  * terms depends on the number of ranks and on their network.
  *
- * A rank that waits sleeps after a moment instead of spinning, because ranks may share cores that
- * the threads of a working rank need.  If a rank dies, MPI's own error handler ends the job.
+ * A waiting rank polls for a moment and then sleeps, because it may share cores with the threads of
+ * a working rank.  If a rank dies, MPI's own error handler ends the job.
  */
 #include "lib/comm/wire.h"
 

@@ -2,10 +2,11 @@
  * compressed-tensors, as llm-compressor writes it: `config_groups` say how weights are stored, and
  * each matrix X.weight is
  *
- *     float-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale: (N, 1) of strategy channel,
- *                          one for each block of strategy block, or one number of strategy tensor
+ *     float-quantized      X.weight F8_E4M3 (N, K) and X.weight_scale: (N, 1) with strategy
+ *                          channel, one per block with strategy block, one number with strategy
+ *                          tensor
  *     pack-quantized       X.weight_packed I32 (N, K / 8), eight 4-bit integers per word, the
- *                          first in its low bits, 8 added; X.weight_scale (N, K / group), and
+ *                          first in its low bits, with 8 added; X.weight_scale (N, K / group), and
  *                          X.weight_shape
  *     nvfp4-pack-quantized X.weight_packed U8 (N, K / 2), two E2M1 codes per byte; X.weight_scale
  *                          F8_E4M3 (N, K / 16), divided by X.weight_global_scale
@@ -172,7 +173,7 @@ static int add_targets(struct fm_config *c, const cJSON *group, const struct fm_
     {
         const char *text = cJSON_GetStringValue(target);
         if (!text || !text[0])
-            return fm_fail(err, FM_EFORMAT, "key 'targets' is not a list of texts");
+            return fm_fail(err, FM_EFORMAT, "key 'targets' is not a list of strings");
         if (fm_schemes_add(c, text, scheme, err))
             return err->code;
     }

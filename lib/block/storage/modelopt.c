@@ -122,7 +122,7 @@ static int read_mixed(struct fm_config *c, const cJSON *json, struct fm_err *err
 {
     const cJSON *layers = cJSON_GetObjectItemCaseSensitive(json, "quantized_layers"), *layer;
     if (!cJSON_IsObject(layers))
-        return fm_fail(err, FM_EFORMAT, "key 'quantized_layers' is missing or no object");
+        return fm_fail(err, FM_EFORMAT, "key 'quantized_layers' is missing or not an object");
     cJSON_ArrayForEach(layer, layers)
     {
         if (add_layer(c, layer, err))
