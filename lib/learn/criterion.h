@@ -1,7 +1,8 @@
 /*
- * Criteria for the score of a channel.  The first is the suite's own (fm-method(7)); the others are
- * those of other pruners: fm-rank offers them for a quick first look, and fm-bench for comparisons.
- * All are sums over the rows of an expert, batch by batch, computed by a visitor of the sweep.
+ * Criteria for the score of a channel.  The first is the suite's own (fm-method(7)); the others
+ * come from other pruners.  fm-rank offers two of those for a quick first look, fm-bench offers
+ * them all for comparisons.  All are sums over the rows of an expert, batch by batch, computed by a
+ * visitor of the sweep.
  *
  * For the n rows that a batch routes to an expert, h (n, I) is the input of down, and w (n) the
  * router's weights; down_j is the column of W_down for channel j.
@@ -24,8 +25,9 @@ enum fm_criterion {
      * after the layers before it were pruned; here they are complete. */
     FM_CRITERION_ENERGY,
     /* Root of the sum over batches of (mean over the batch's rows of |h_j|)^2: Minitron
-     * (Muralidharan et al., NeurIPS 2024, arXiv 2407.14679), mean over a sequence and L2 norm over
-     * sequences as in NVIDIA's Model-Optimizer (MegatronL2NormHook), for each expert separately. */
+     * (Muralidharan et al., NeurIPS 2024, arXiv 2407.14679), with the mean over a sequence and the
+     * L2 norm over sequences, as in NVIDIA's Model-Optimizer (MegatronL2NormHook), for each expert
+     * separately. */
     FM_CRITERION_ACTIVATION,
     /* The following are only for fm-bench.  Sum over batches of the mean of |h_j|, times |down_j|:
      * the other norm of Model-Optimizer (IndependentChannelContributionHook). */

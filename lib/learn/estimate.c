@@ -1,8 +1,8 @@
 /*
- * --dry-run computes its answer from shapes: bytes of the checkpoint to be read, sweeps, FLOPs that
- * masks can change and that they cannot, memory and temporary disk.  Only the forecast of the time
- * measures the machine (forecast.c).  A run makes the same estimate first, and fails before it
- * starts if the disk is too small.
+ * The estimate is computed from shapes: bytes of the checkpoint that are read, sweeps, FLOPs,
+ * memory and temporary disk space.  Only the forecast of the time measures the machine
+ * (forecast.c).  A run makes the same estimate first, so that it can fail early if memory or disk
+ * space is too small.
  */
 #include "lib/learn/estimate.h"
 
@@ -60,9 +60,9 @@ static double expert_flops(const struct fm_config *c)
 }
 
 /*
- * The forward of a lane costs one pass.  The backward computes the activation gradients, with
- * experts at full width: a second pass; scores also need the weight gradients.  With `again` it
- * also recomputes the forward.
+ * A lane's forward costs one pass.  Its backward costs a second one for the activation gradients,
+ * with experts at full width, and a third for the weight gradients of experts if there are scores.
+ * With `again` the backward also recomputes the forward.
  */
 static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sweep *s, bool again)
 {
@@ -76,7 +76,7 @@ static double lanes_flops(const struct fm_config *c, const struct fm_estimate_sw
     return (forward + back) * (double)s->rows;
 }
 
-/* Bytes of inner values of all lanes with gradients, in blocks of `rows` tokens. */
+/* Bytes of the layers' inner values in all lanes with gradients, in blocks of `rows` tokens. */
 static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_sweep *s, int rows)
 {
     uint64_t blocks = (s->rows + (uint64_t)rows - 1) / (uint64_t)rows;
@@ -105,9 +105,8 @@ static void add_kind(struct fm_estimate *estimate, double flops,
         leaves ? leaves : fm_sweep_leaves(sequences / micro, micro * sweep->T, 0);
 }
 
-/* How often all sweeps read a layer; `first`: no earlier sweep has read one.  Layers that stay are
- * read once.  Where a sweep turns, the layer in the slot that the others share is still in
- * memory. */
+/* Number of layers that all sweeps read; `first`: no earlier sweep has read any.  Resident layers
+ * are read once.  Where a sweep turns, the layer in the shared slot is still in memory. */
 static double layers_read(const struct fm_model *model, const struct fm_estimate_sweep *sweep,
                           bool first)
 {
@@ -169,7 +168,7 @@ void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char 
     to->flops = flops;
 }
 
-/* Limit each model to as many layers as fit into the memory that it takes now, minus `excess`. */
+/* Limit each model to the layers that fit into its present memory minus `excess`. */
 static void limit(struct fm_model *const *model, uint64_t excess)
 {
     for (; *model; model++) {

@@ -44,12 +44,11 @@ struct fm_forecast {
 struct fm_estimate {
     bool text; /* the suite encodes some of the tokens, with this separator after each document */
     struct fm_separator separator;
-    uint64_t disk;                  /* approximate bytes of the output */
-    uint64_t memory;                /* largest number of resident bytes */
-    uint64_t least;                 /* the smallest limit of memory that this run stays within; 0:
-                                       that of the estimate */
-    uint64_t spill;                 /* bytes in temporary files, as they exceed --memory */
-    uint64_t read;                  /* bytes of weights read */
+    uint64_t disk;   /* approximate bytes of the output */
+    uint64_t memory; /* largest number of resident bytes */
+    uint64_t least;  /* smallest memory limit that the run can stay within; 0: the estimate's */
+    uint64_t spill;  /* bytes beyond --memory, in temporary files */
+    uint64_t read;   /* bytes of weights that the run reads */
     char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for unquantised
                                        weights */
     char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */
@@ -57,13 +56,13 @@ struct fm_estimate {
     uint64_t sweeps;                /* passes over the model */
     uint64_t tokens;                /* token positions computed, over all lanes */
     int longest;                    /* longest sequence for which results are exactly the model's */
-    const char *exact;   /* the reason for that limit; NULL: the model has no more positions */
-    uint64_t held, used; /* tokens in the calibration files, and tokens used; 0: unknown */
+    const char *exact; /* the reason for that limit; NULL: it is the model's number of positions */
+    uint64_t held, used;          /* tokens in the calibration files, and tokens used; 0: unknown */
     int evaluated, evaluated_len; /* sequences that quality is measured on, and their tokens */
-    const char *precision;        /* of products: "f32", "bf16" */
-    const char *method;           /* method that makes masks; NULL: no masks are made */
+    const char *precision;        /* precision of products: "f32", "bf16" */
+    const char *method;           /* method that makes the masks; NULL: the run makes no masks */
     double reach;                 /* largest budget that masks can have; 0: unknown */
-    double beyond;                /* how far --budget may exceed that */
+    double beyond;                /* by how much --budget may exceed that */
     double flops;                 /* of the matrix products */
     double useful; /* FLOPs without recomputation: one forward, and each gradient once */
     struct {
@@ -71,11 +70,11 @@ struct fm_estimate {
         int leaves;
     } kind[FM_ESTIMATE_KINDS]; /* kinds of sweeps; leaves: how many ranks can share one */
     int kinds;
-    struct fm_estimate_change
-        change[FM_ESTIMATE_CHANGES]; /* suggested options, the least harmful first */
+    struct fm_estimate_change change[FM_ESTIMATE_CHANGES]; /* suggested options, those with the
+                                                              least effect on the result first */
     int changes;
-    struct fm_forecast forecast;                     /* for a --dry-run */
-    struct fm_estimate_file carried[FM_CARRIED_MAX]; /* for the first stage */
+    struct fm_forecast forecast;                     /* filled in for --dry-run */
+    struct fm_estimate_file carried[FM_CARRIED_MAX]; /* the carried files, for the first stage */
     int carried_count;
 };
 
@@ -88,20 +87,20 @@ struct fm_estimate_sweep {
     int backward;   /* lanes with gradients */
     bool scores;    /* computes weight gradients as well: fm-rank */
     int merged;     /* copies of a layer's experts with an adapter merged */
-    double kept;    /* mean share of the channels that students keep; 1: all */
+    double kept;    /* mean share of the channels that the students keep, 1 for all */
     int leaves;     /* units that ranks can share; 0: those of a step's micro-batches */
 };
 
 /* Bytes of the copy of a layer's experts in a sweep with an adapter merged. */
 uint64_t fm_estimate_merged(const struct fm_config *config);
 
-/* Bytes of a process that computes with the model, excluding weights and scratch. */
+/* Bytes that a process needs in addition to weights and scratch. */
 uint64_t fm_estimate_process(const struct fm_model *model);
 
 /*
- * Bytes of `memory` left for the boundaries of a sweep of `batches` micro-batches of `rows` tokens
- * in `lanes` lanes, after the layers that stay and the threads' scratch; cut: as in the sweep's
- * options.  0: everything is spilled.
+ * Bytes of `memory` that the resident layers and the threads' scratch leave for the boundaries of a
+ * sweep of `batches` micro-batches of `rows` tokens in `lanes` lanes; `cut` is that of the sweep's
+ * options.  0: all boundaries are spilled.
  */
 uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,
                                 int lanes, uint64_t memory);
@@ -115,9 +114,9 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
                      const struct fm_estimate_sweep *sweep, uint64_t memory);
 
 /*
- * Set *estimate to what `make` computes for a run within `memory` bytes.  If that needs more, the
- * models of the run (their list ends with NULL) keep fewer layers.  Call it before they read
- * weights.
+ * Let `make` compute *estimate for a run within `memory` bytes.  If the run needs more, the models
+ * (a list that ends with NULL) are limited to fewer resident layers.  Call it before the models
+ * read weights.
  */
 typedef void fm_estimate_maker(struct fm_estimate *estimate, void *self, uint64_t memory);
 void fm_estimate_fit(struct fm_estimate *estimate, struct fm_model *const *model, uint64_t memory,

@@ -1,10 +1,10 @@
 /*
- * The probe is a product that fits into the cache, on all threads at once, in slices.  In float32
- * it is a small one, which is as fast as the engine's products.  With bfloat16 operands, which are
- * stored as the engine's are, it has the rows and widths of an expert, because packing them takes
- * part of the time.  On a shared machine slices have different rates; the slowest and the fastest
- * give the bounds of the forecast.  Changes that could halve the time are tried in the estimate's
- * order: first a different precision for the same work, then less work.
+ * The probe multiplies matrices that fit into the cache, on all threads at once, in several slices
+ * of time.  In float32 a small product suffices, because it is as fast as the engine's products.
+ * With bfloat16 operands the product has the rows and widths of an expert, because packing the
+ * operands takes part of the time.  On a shared machine the rates of the slices differ; the slowest
+ * and the fastest give the bounds of the forecast.  Changes that could halve the time are tried in
+ * the estimate's order: first a different precision for the same work, then less work.
  */
 #include "lib/learn/forecast.h"
 
@@ -17,14 +17,14 @@
 
 #define SLICES 4
 #define SLICE_SECONDS 0.02
-#define OTHERS (4.0 / 3) /* ratio of a run's time to that of its products */
-#define HALF 0.55        /* counts as half the time */
+#define OTHERS (4.0 / 3) /* a run's time divided by that of its products */
+#define HALF 0.55        /* largest share of the time that still counts as half */
 
 struct probe {
     const struct fm_ops *ops;
     int M, N, K;
     struct fm_in a, b;
-    float *c; /* one per task */
+    float *c; /* one per thread */
 };
 
 static double flops_of(const struct probe *p)
@@ -51,8 +51,8 @@ static double slice_rate(struct probe *probe)
     return flops / spent;
 }
 
-/* Fill operands with n small integers, exact in every type, in the block that starts with the `c`
- * arrays, one per thread. */
+/* Allocate one block for the `c` arrays and both operands, and fill the operands with small
+ * integers, which are exact in every type. */
 static int fill_probe(struct probe *p, struct fm_err *err)
 {
     enum fm_dtype dtype = p->ops->operand;
@@ -71,7 +71,7 @@ static int fill_probe(struct probe *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* FLOP/s of products by `ops`: of the slowest and of the fastest slice. */
+/* FLOP/s of products by `ops`, in the slowest and in the fastest slice. */
 static int probe_rate(double *least, double *most, const struct fm_ops *ops, struct fm_err *err)
 {
     bool narrow = ops->operand != FM_F32;
@@ -92,7 +92,7 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
     return FM_OK;
 }
 
-/* Try the same work in bfloat16, if this machine multiplies it that much faster. */
+/* Suggest bfloat16 if this machine multiplies it fast enough to halve the time. */
 static int try_precision(struct fm_forecast *f, const struct fm_estimate *estimate,
                          const struct fm_run_options *run, const struct fm_ops *now,
                          struct fm_err *err)

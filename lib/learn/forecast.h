@@ -1,8 +1,8 @@
 /*
  * The time of a planned run: its floating-point operations divided by the rate of matrix products,
- * which is measured here for some tens of milliseconds or assumed for another machine, plus a third
- * for all other operations.  It is meant for choosing a machine and is not a guarantee: reading
- * from a slow disk is not included.
+ * which is measured here for some tens of milliseconds, or given by --assume-rate, plus a third for
+ * all other operations.  It is meant for choosing a machine and is not a guarantee: reading from a
+ * slow disk is not included.
  */
 #ifndef FM_FORECAST_H
 #define FM_FORECAST_H
@@ -16,7 +16,7 @@
 int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
                      const struct fm_ops *ops, struct fm_err *err);
 
-/* Seconds on a machine with `cores` cores of the probe's kind. */
+/* Seconds on a machine with `cores` cores like those of the probe. */
 double fm_forecast_cores(const struct fm_forecast *forecast, int cores);
 
 /* Seconds for `ranks` ranks, on machines like this one, that share a sweep's leaves. */

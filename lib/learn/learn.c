@@ -1,10 +1,10 @@
 /*
  * A step: draw widths for every student from the logits, run them with the teacher through one
  * sweep, turn the visitor's sums into gradients of the logits, take a step of Adam, and adjust
- * lambda so that the expected budget follows the planned line.  The widths of the most probable
- * actions are appended to the masks, one change of an expert at a time, so that no budget is
- * skipped.  Draws are a function of (seed, step, student, expert), so no random state needs to be
- * saved.
+ * lambda so that the expected budget follows its linear schedule.  The mask of the most probable
+ * actions is appended to the family, after masks that change one expert at a time, so that no
+ * budget is skipped.  Draws are a function of (seed, step, student, expert), so no random state
+ * needs to be saved.
  */
 #include "lib/learn/learn.h"
 
@@ -150,7 +150,7 @@ static void update_logits(struct fm_learn *n)
     fm_logits_clear(z);
     for (int s = 0; s < o->samples; s++) {
         double *dz = n->grad.total + (size_t)s * experts_of(n) * (size_t)z->A;
-        /* Drawn again, because soft holds only one sample. */
+        /* Draw the same widths again, because the logits hold the softmax of one sample only. */
         sample(n, s);
         fm_granularity_sum(dz, dz, experts_of(n), n->size, z->A);
         fm_logits_back_sample(z, dz, tau_of(n), 1.0 / o->samples);
@@ -169,7 +169,7 @@ struct flip {
     int x;
     uint32_t to;
     bool wider;
-    double margin; /* of the new action's logit over the old action's */
+    double margin; /* the new action's logit minus the old action's */
 };
 
 static int compare_flips(const void *pa, const void *pb)
@@ -199,9 +199,9 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
 }
 
 /*
- * Append the masks between one hardened mask and the next, flip by flip: if several experts flip in
- * one step, the family still has a mask at every budget step.  Flips to a wider width come first,
- * then those with the largest margin.  `from` becomes `to`.
+ * Append the masks between one hardened mask and the next, flip by flip, so that the family has a
+ * mask at every budget step even if several experts flip in one training step.  Flips to a larger
+ * width come first; within each direction, the largest margin comes first.  `from` becomes `to`.
  */
 static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *from,
                         const uint32_t *to, struct fm_err *err)

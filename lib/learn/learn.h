@@ -1,6 +1,6 @@
 /*
- * Method `learned`: train logits by sampled subnets, step by step, with a controller of the budget
- * (fm-method(7)).  All state that a step changes is in struct fm_learn and its family, so a run can
+ * Method `learned`: train logits on sampled subnets, while a controller lowers the budget
+ * (fm-method(7)).  All state that a step changes is in struct fm_learn and the family, so a run can
  * be saved between any two steps.
  */
 #ifndef FM_LEARN_H
@@ -40,15 +40,15 @@ int fm_learn_init(struct fm_learn *learn, struct fm_err *err);
 void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
 
 /*
- * Take one step: append the hardened mask to the family, after those between it and the previous
- * one, flip by flip.  *done is set, and no step is taken, if the family has reached `until`, or
- * steps have run out: options->steps, and as many again for the hardened budget to catch up.  Then
- * the last mask is in the family.
+ * Take one step and append its hardened mask to the family, after the masks between it and the
+ * previous one (one flip each).  *done is set, and no step is taken, if the family has reached
+ * `until`, or after 2 * options->steps steps; the second half lets the hardened budget catch up.
+ * When *done is set, the last hardened mask is in the family.
  */
 int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, struct fm_err *err);
 
-/* Number of channels that the hardened logits remove: the progress of learning.  Masks that fill
- * the family after its last one do not count. */
+/* Number of channels that the hardened logits remove, which may be fewer than the family's last
+ * mask removes after gaps were filled. */
 uint64_t fm_learn_removed(const struct fm_learn *learn, const struct fm_masks *masks);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The gradient of an adapter from the view of one expert in the backward: two thin products for
- * each of A and B, never the gradient of a whole weight matrix.
+ * The gradient of an adapter, from the view of one expert in the backward pass: two thin products
+ * for each of A and B.  The gradient of a whole weight matrix is never formed.
  */
 #include "lib/learn/loragrad.h"
 

@@ -1,6 +1,6 @@
 /*
- * For each expert, c is summed over rows, and over the channels of each action; g->total receives
- * the sums of all layers after all micro-batches were added.
+ * For each expert, c is summed over rows and over the channels of each action.  At the end of a run
+ * g->total holds the sums of all layers over all micro-batches.
  */
 #include "lib/learn/maskgrad.h"
 

@@ -9,7 +9,7 @@
 
 /* Limits of the options; the library and the command line refuse values outside them. */
 #define FM_TRAIN_STEPS_MAX 1000000
-#define FM_TRAIN_SAMPLES_MAX 64 /* with the teacher, lanes of one sweep */
+#define FM_TRAIN_SAMPLES_MAX 64 /* each is a lane of the sweep, in addition to the teacher */
 #define FM_TRAIN_PRIOR_MAX 1000
 #define FM_TRAIN_LR_MIN 1e-12
 #define FM_TRAIN_LR_MAX 1000
@@ -38,16 +38,17 @@ struct fm_train_options {
     bool nested;              /* widths never grow with the budget */
     int steps;                /* 500 */
     int samples;              /* subnets per batch, 1 */
-    double prior; /* eta, 4: logits are initialised from the scores; 0: as in the paper.  On the
-                     small trained model, over three seeds, the loss with 4 is 0.002 lower than with
-                     2 at a budget of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6 */
+    /* eta, 4: strength with which the scores initialise the logits; 0: as in the paper.  On the
+     * small trained model, over three seeds, the loss with 4 is 0.002 lower than with 2 at a budget
+     * of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6. */
+    double prior;
     enum fm_lambda_schedule schedule;
     /* Constants without an option. */
     double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */
     double tau_first, tau_last;         /* temperature: 2 0.5 */
     double entropy_first, entropy_last; /* weight of the entropy: 0.02 0 */
-    double gain; /* of the controller: 400, over steps; at 200 a start with eta 4 often stays below
-                    `until` */
+    double gain; /* of the controller, divided by the number of steps: 400; with 200 and eta 4, runs
+                    often end below `until` */
     double lambda_last;   /* end of the linear schedule */
     int walk_sequences;   /* sequences per budget of walk: 32 */
     int around_sequences; /* minimum sequences per sweep of exchange, or per round of --refine: 8 */
@@ -66,23 +67,22 @@ enum fm_recover_strategy {
 };
 
 struct fm_recover_options {
-    const char
-        *budget; /* "0.40": lib/masks/choose.h describes the choice of the mask; NULL: the mask
-                    nearest to FM_RECOVER_BUDGET, whatever the last budget of the family */
-    bool exact;  /* only a mask of exactly that budget */
+    const char *budget; /* "0.40": the mask is chosen as in lib/masks/choose.h; NULL: the mask
+                           nearest to FM_RECOVER_BUDGET, even if the family ends before it */
+    bool exact;         /* only a mask of exactly that budget */
     enum fm_recover_train train;
     enum fm_recover_strategy strategy;
     int rank;            /* 16; rank and alpha apply to adapters of experts */
     double alpha;        /* 32 */
     int steps;           /* 200 */
-    double lr;           /* of AdamW, 1e-4.  On the small trained model, over three seeds,
-                            it lowers the held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the
+    double lr;           /* of AdamW, 1e-4.  On the small trained model, over three seeds, it lowers
+                            the held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the
                             adapter overfits the calibration text */
     double w_task, w_kl; /* 1 1; for routers 0 1, so that they route as in the full model */
     /* Constants without an option. */
     double beta1, beta2, eps, decay; /* AdamW: 0.9 0.999 1e-8 0 */
     int middle;                      /* random masks of a cross step: 2 */
-    double balance_eps;              /* cross: |L_full| / (|L_sub| + eps), 1e-6 */
+    double balance_eps; /* cross: a subnet's weight is |L_full| / (|L_sub| + eps): 1e-6 */
 };
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * Gradients are summed over one sequence at a time, because the sums are squared per sequence;
- * losses are computed in the largest micro-batches that a sweep takes.
+ * losses are computed in the largest micro-batches that a sweep accepts.
  */
 #include "lib/learn/probe.h"
 
@@ -9,7 +9,7 @@
 
 #include "lib/base/mem.h"
 
-/* Memory of one sweep of a probe. */
+/* A sweep and its buffers. */
 struct sweeping {
     int batches, lanes;
     int32_t *ids;

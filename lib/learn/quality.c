@@ -1,11 +1,11 @@
 /*
  * Reading the layers costs the same for one mask as for many, so masks are measured together in one
- * sweep, each as a lane next to one teacher; their number is limited by the memory for boundaries.
- * Sums are over the same tokens in the same order in every group, so a mask's figures do not depend
- * on the other masks of its group.
+ * sweep, one lane each, with one teacher lane; the memory for boundaries limits their number.  Sums
+ * are over the same tokens in the same order in every group, so a mask's figures do not depend on
+ * the other masks of its group.
  *
- * Percentiles need the values of every token: 16 bytes for each token and lane of one group, which
- * is little compared with the boundary of that token and lane, 4 H bytes.
+ * Percentiles need the values of every token: 16 bytes for each token and lane of a group, which is
+ * little compared with the 4 H bytes of a boundary.
  */
 #include "lib/learn/quality.h"
 
@@ -40,8 +40,8 @@ int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct 
     return rc;
 }
 
-/* With fewer masks the teacher and reading the layers would dominate the time; boundaries of this
- * many masks are spilled if they do not fit into memory. */
+/* Fewest masks in a group: with fewer, the teacher and the reading of layers would dominate the
+ * time.  Boundaries that do not fit into memory are spilled. */
 #define GROUP_MIN 16
 
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory)
@@ -61,7 +61,7 @@ void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held)
         snprintf(kinds->name[kinds->count++], sizeof kinds->name[0], "%s", held->input[s].kind);
 }
 
-/* The greatest common divisor of the numbers of sequences of all kinds. */
+/* The greatest common divisor of the kinds' numbers of sequences. */
 static int common_count(const struct fm_calib *held)
 {
     uint64_t a = (uint64_t)held->count;
@@ -71,8 +71,9 @@ static int common_count(const struct fm_calib *held)
     return (int)a;
 }
 
-/* The held-out sequences, as micro-batches of S sequences of one kind, and the offsets of the
- * measured tokens of each sequence and of each micro-batch among all measured tokens. */
+/* The held-out sequences, in micro-batches of S sequences of one kind.  Measured tokens are
+ * numbered through; `sequence`, `first` and `group` have the first of each sequence, micro-batch
+ * and group. */
 struct held_out {
     const struct fm_calib *calib;
     const struct fm_quality_detail *detail; /* or NULL */
@@ -81,8 +82,7 @@ struct held_out {
     int S, T, batches, sequences;
     size_t *sequence; /* (sequences + 1) */
     size_t *first;    /* (batches + 1) */
-    size_t *group;    /* (groups + 1): offsets of the groups that confidence intervals treat as
-                         independent */
+    size_t *group;    /* (groups + 1): groups that confidence intervals treat as independent */
     int groups;
 };
 
@@ -171,19 +171,19 @@ static void average_kinds(struct fm_quality *q, const struct fm_measure *measure
 
 /* ---- values of every token ---- */
 
-/* Slot 0 has the reference that the others are compared with, if there is one: the full model,
- * another model, or a base-logits file. */
+/* Slot 0 has the values of the reference, if there is one, with which the other slots are compared:
+ * the full model, another model, or a base-logits file. */
 struct values {
     const struct held_out *h;
     const struct fm_klbase *base; /* or NULL */
     struct fm_klbase_writer *out; /* for the rows of lane 0; or NULL */
     int slots, shift;             /* a lane's slot is lane + shift */
     bool compared;
-    atomic_llong agreed[FM_LANES_MAX]; /* with a base file: tokens of this run */
+    atomic_llong agreed[FM_LANES_MAX]; /* with a base file: tokens with the same top token */
     pthread_mutex_t lock;
     struct fm_err failed;   /* the first failure of a file */
     int V, near;            /* number of most probable tokens that are compared */
-    struct fm_token *token; /* of batch b: first[b] slots, then (slots, tokens of b) */
+    struct fm_token *token; /* (slots, tokens of b) for each batch b, from first[b] * slots on */
     int32_t *top;           /* (tokens, FM_SPREAD_NEAR): most probable tokens of slot 0 */
     struct fm_token *one;   /* (tokens) of one slot */
     float *sorted;          /* (tokens) */
@@ -229,7 +229,7 @@ static struct fm_token *tokens_of(const struct values *v, int batch, int slot)
     return v->token + first[0] * (size_t)v->slots + (size_t)slot * (first[1] - first[0]);
 }
 
-/* The indices of the `near` largest values, in descending order; of equal values the first. */
+/* The indices of the `near` largest values, in descending order; ties go to the lower index. */
 static void find_top(int32_t *top, const float *logits, int V, int near)
 {
     int n = 0;
@@ -260,7 +260,7 @@ static void fail_values(struct values *v, const struct fm_err *err)
     pthread_mutex_unlock(&v->lock);
 }
 
-/* Write a row of the original to the file, if the file has its sequence. */
+/* Write a row of the original to the file, unless its sequence is beyond the file's. */
 static void put_row(struct values *v, int sequence, int t, const float *logits)
 {
     struct fm_err err = {0};
@@ -275,9 +275,9 @@ static void put_row(struct values *v, int sequence, int t, const float *logits)
 }
 
 /*
- * Compare a lane's row with the file's: the file's cross-entropy and most probable tokens, which
- * are the same for every lane, and the divergence.  The sum is llama-perplexity's: over tokens
- * above FM_KLBASE_LEAST, without normalising.
+ * Compare a lane's row with that of the file.  Sets the divergence, and the file's cross-entropy
+ * and most probable tokens, which are the same for every lane.  The divergence is summed as in
+ * llama-perplexity: over tokens above FM_KLBASE_LEAST, without normalising.
  */
 static void compare_row(struct values *v, int sequence, int t, const float *logits, double ce,
                         int32_t target, struct fm_token *base, int32_t *top, double *kl)
@@ -344,7 +344,7 @@ static void sum_values(struct fm_spread *spread, const struct values *v, int slo
     fm_spread_of(spread, v->one, h->group, h->groups, v->near, compared, v->sorted);
 }
 
-/* Set base and base_spread from the file that is compared with. */
+/* Set base and base_spread from the base-logits file. */
 static void sum_base(const struct fm_quality_detail *detail, const struct values *v)
 {
     size_t n = v->h->sequence[v->h->sequences];
@@ -355,8 +355,8 @@ static void sum_base(const struct fm_quality_detail *detail, const struct values
     *detail->base = (struct fm_quality){.ce = ce / (double)n, .positions = (int64_t)n};
 }
 
-/* The subject of a measurement: a model and its memory in bytes; and for the lanes widths (masks,
- * M, E) or NULL, closed experts (masks, M, E) or NULL, and an adapter or NULL. */
+/* What is measured: a model, within `memory` bytes, and for its lanes widths (masks, M, E), closed
+ * experts (masks, M, E) and an adapter; each of these may be NULL. */
 struct subnets {
     struct fm_model *model;
     const struct fm_ops *ops;
@@ -453,7 +453,8 @@ static int new_sweep(struct fm_sweep **sweep, struct values *values, const struc
                         &options, err);
 }
 
-/* Masks of a sweep within `memory` bytes; values of `tokens` tokens take at most half of them. */
+/* Number of masks that fit into one sweep within `memory` bytes, at most half of which hold the
+ * values of `tokens` tokens. */
 static int group_of(const struct fm_model *model, const struct fm_calib *held,
                     const struct fm_quality_detail *detail, size_t tokens, int masks,
                     uint64_t memory)
@@ -499,7 +500,7 @@ static int measure_masks(struct fm_quality *quality, const struct subnets *subne
     return rc;
 }
 
-/* Measure only the original; its sweep is kept for comparisons with it. */
+/* Measure the original alone, and keep its sweep as the teacher of the masks. */
 static int measure_original(struct fm_sweep **sweep, struct fm_quality_original *original,
                             uint64_t memory, const struct held_out *h, struct watch *watch,
                             struct fm_err *err)
@@ -526,7 +527,7 @@ static int measure(struct fm_quality *quality, struct subnets *subnets, int mask
     struct watch watch = {.run = run};
     struct held_out h;
     struct fm_sweep *teacher = NULL;
-    assert(!detail || !run->machine.comm); /* a rank has the values of its own tokens */
+    assert(!detail || !run->machine.comm); /* with ranks, no rank has the values of all tokens */
     subnets->memory = fm_machine_memory(&run->machine) / (original ? 2 : 1);
     if (subnets->adapter && !subnets->adapter->router) {
         const struct fm_adapter *a = subnets->adapter;

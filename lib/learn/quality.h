@@ -1,7 +1,7 @@
 /*
  * The quality of masks: cross-entropy, divergence from the full model and agreement of the most
  * probable token, on held-out sequences, for many masks at once by forward sweeps.  The full model
- * without adapter is the teacher lane.
+ * without an adapter is the teacher lane.
  */
 #ifndef FM_QUALITY_H
 #define FM_QUALITY_H
@@ -25,34 +25,33 @@ struct fm_window {
 /* The tokens of a sequence that are measured, and the values kept for each token in addition to the
  * means. */
 struct fm_quality_detail {
-    int from;      /* position in each sequence from which on next tokens are measured */
+    int from;      /* first position of each sequence whose next token is measured */
     bool fronted;  /* the first id of every sequence is replaced by `front` */
-    int32_t front; /* an id that replaces the first one */
+    int32_t front; /* see `fronted` */
     const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
-    struct fm_spread
-        *spread; /* (masks), to be filled; compared with the full model or the original */
-    /* NULL, or a file of the first of these sequences, to which every row of the original is
-     * written (fm_quality_compare with an original); the caller ends it. */
+    struct fm_spread *spread; /* (masks), filled in; relative to the full model or the original */
+    /* NULL, or the writer of a base-logits file for the first sequences: receives every row of the
+     * original (fm_quality_compare with an original).  The caller ends the file. */
     struct fm_klbase_writer *kl_out;
-    /* NULL, or a file of the same sequences: its probabilities are the reference, instead of those
-     * of a full model or an original.  base and base_spread are then filled: its own ce. */
+    /* NULL, or a base-logits file of the same sequences, whose probabilities replace those of a
+     * full model or an original as the reference.  `base` and `base_spread` then receive its own
+     * figures. */
     const struct fm_klbase *kl_base;
     struct fm_quality *base;
     struct fm_spread *base_spread;
 };
 
-/* Bytes for the values of `tokens` tokens while `masks` masks are measured in addition to the model
- * that they are compared with: 16 per token and mask, plus 56 per token.  A sweep has at most
- * fm_quality_group masks. */
+/* Bytes for the values of `tokens` tokens while `masks` masks, at most fm_quality_group, and their
+ * reference are measured: 16 per token and mask, plus 56 per token. */
 uint64_t fm_quality_detail_bytes(uint64_t tokens, int masks);
 
 /*
- * Set quality (masks) of widths (masks, M, E) on every sequence of held, whose ids are in memory
- * meanwhile, 4 bytes each.  detail is NULL if all next tokens are measured and no values are kept;
- * it must be NULL if there are ranks.  With an adapter every mask is measured on the merged weights
- * as they will be stored: rounded to the model's dtype.  The figures do not depend on which masks
- * are measured together.  run provides memory and stop (FM_ESAVED).  The model must already be in
- * the order that the masks cut.
+ * Set quality (masks) of widths (masks, M, E) on every sequence of held.  The ids of all of them
+ * are held in memory, 4 bytes each.  detail is NULL if all next tokens are measured and no values
+ * are kept; it must be NULL if there are ranks.  With an adapter every mask is measured on the
+ * merged weights as they will be stored: rounded to the model's dtype.  The figures do not depend
+ * on which masks are measured together.  run provides memory and stop (FM_ESAVED).  The model must
+ * already be in the order that the masks cut.
  */
 int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const struct fm_quality_detail *detail,
@@ -68,25 +67,25 @@ int fm_quality_measure_closed(struct fm_quality *quality, struct fm_model *model
                               const uint32_t *widths, const float *closed, int masks,
                               const struct fm_run_options *run, struct fm_err *err);
 
-/* A different model to compare with; it has the same vocabulary size. */
+/* A different model to compare with, which must have the same vocabulary size. */
 struct fm_quality_original {
     struct fm_model *model;
     const struct fm_ops *ops;
-    struct fm_quality quality; /* its own ce and positions, after it was measured */
-    struct fm_spread spread;   /* spread of the values of its tokens, with a detail */
+    struct fm_quality quality; /* its own ce and positions, set by the measurement */
+    struct fm_spread spread;   /* spread of the values of its tokens, set if there is a detail */
 };
 
 /*
  * Set quality (masks) of a model cut to widths (masks, M, E), or of the model itself (masks 1) if
- * widths is NULL.  With an original, kl and agree compare with that model, which is measured first
- * and shares run's memory; without, they are 0.
+ * widths is NULL.  kl and agree compare with the original, which is measured first and shares the
+ * run's memory; without an original they are 0.
  */
 int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const struct fm_quality_detail *detail,
                        const uint32_t *widths, int masks, struct fm_quality_original *original,
                        const struct fm_run_options *run, struct fm_err *err);
 
-/* A measurement by the functions above. */
+/* A measurement by the functions above, for its estimate. */
 struct fm_quality_subject {
     struct fm_model *model, *original; /* original NULL: masks are compared with the model */
     const struct fm_calib *held;
@@ -105,7 +104,7 @@ void fm_quality_plan(struct fm_estimate *estimate, struct fm_quality_subject *su
  * this size, so that state can be saved between them. */
 int fm_quality_group(const struct fm_config *config, const struct fm_calib *held, uint64_t memory);
 
-/* The names of the kinds of held's sequences; none if it is a single text. */
+/* The names of the kinds of text in `held`; none if it is a single text. */
 void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held);
 
 /* Sequences that ranking and training hold out for measuring, without --eval-tokens or
@@ -113,9 +112,9 @@ void fm_quality_kinds(struct fm_kinds *kinds, const struct fm_calib *held);
 #define FM_QUALITY_SEQUENCES 16
 
 /*
- * Open the sequences to work on and those to measure on: run->inputs.tokens without the last
- * FM_QUALITY_SEQUENCES, and these; or all of run->inputs.tokens, and run->inputs.eval_tokens or
- * eval_texts.
+ * Open the sequences to work on and those to measure on: all of run->inputs.tokens, and
+ * run->inputs.eval_tokens or eval_texts if these are given; otherwise run->inputs.tokens without
+ * its last FM_QUALITY_SEQUENCES sequences, and those.
  */
 int fm_quality_open(struct fm_calib *train, struct fm_calib *held, const struct fm_run_options *run,
                     const struct fm_config *config, struct fm_err *err);

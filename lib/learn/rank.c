@@ -1,11 +1,11 @@
 /*
  * fm-rank: squared first-order scores of every channel (fm-method(7)), or those of another
  * criterion, summed batch by batch.  The experts of a batch are scored into a slot, and slots are
- * added to the sums of the layer in order of batch.  Between two groups of batches the ranking has
- * the sums of all layers.  Each MPI rank owns a slice of the sums, of all layers or of every layer,
- * until they are saved or the run ends.  Ranks exchange contributions once per group if they have
- * memory for those of all layers, because each exchange waits for the slowest rank; else once per
- * layer.
+ * added to the sums of the layer in order of batch.  After each group of batches the sums of all
+ * layers are complete.  Each MPI rank owns a slice of them, of all layers together or of each
+ * layer, until they are saved or the run ends.  Ranks exchange their contributions once per group
+ * if the contributions of all layers fit into memory, because each exchange waits for the slowest
+ * rank; otherwise once per layer.
  */
 #include "lib/learn/rank.h"
 
@@ -30,28 +30,28 @@
 
 #define TOOL "fm-rank"
 #define GROUP_BATCHES 16
-#define KEPT_PART 16 /* share of the memory for scores of batches that ranks exchange later */
+#define KEPT_PART 16 /* memory / KEPT_PART bounds the scores kept for one exchange per group */
 #define GROUP_BYTES                                                                                \
     ((uint64_t)64                                                                                  \
-     << 30) /* bytes of boundaries: more would make the spill file too large for common disks */
+     << 30) /* limit on the bytes of boundaries, so that the spill file fits on common disks */
 
 /* The run: sums over the batches so far, and the slots of those being scored. */
 struct scorer {
     struct fm_task *task;
     struct fm_ranking *ranking;
-    double *sums; /* (M, layer_size): of scores, and of outputs if the ranking gets means; without
-                     means it is the ranking's scores */
+    double *sums; /* (M, layer_size): of scores, and of outputs if the ranking gets means; otherwise
+                     an alias of the ranking's scores */
     enum fm_criterion criterion;
     struct fm_criterion_adder adder;
     double *slot;                  /* (slots, layer_size) */
     struct fm_reduction reduction; /* of the current layer, or of all layers */
-    bool whole;                    /* of all layers: ranks exchange scores once per group */
-    double *before;                /* (M, layer_size) the sums at the start of the group */
-    int32_t *ids;                  /* of the group */
-    struct fm_batch *batch;        /* of the group */
-    struct fm_measure *measure;    /* of the group */
-    double ce;                     /* sum over batches of the mean loss */
-    int64_t next;                  /* next batch */
+    bool whole;     /* the reduction is of all layers: ranks exchange scores once per group */
+    double *before; /* (M, layer_size) the sums at the start of the group */
+    int32_t *ids;   /* of the group */
+    struct fm_batch *batch;     /* of the group */
+    struct fm_measure *measure; /* of the group */
+    double ce;                  /* sum over batches of the mean loss */
+    int64_t next;               /* next batch */
     struct fm_digest params;
     struct fm_journal_clock clock;
 };
@@ -78,7 +78,7 @@ static int batch_of(const struct fm_run_options *run)
     return run->inputs.batch > 0 ? run->inputs.batch : 1;
 }
 
-/* Scores (E, I) of a layer, and after them the sums of outputs (E, H) if there are means. */
+/* Number of scores of a layer, (E, I); and with the sums of outputs, (E, H), if there are any. */
 static size_t scores_size(const struct scorer *s)
 {
     return (size_t)s->ranking->E * (size_t)s->ranking->I;
@@ -89,8 +89,8 @@ static size_t layer_size(const struct scorer *s)
     return scores_size(s) + (size_t)s->ranking->E * (size_t)s->ranking->H;
 }
 
-/* sums (H) += the outputs of the view's rows.  In the backward they are not in memory, and their
- * sum is that of the rows of h (I), times down (I, H). */
+/* sums (H) += the outputs of the view's rows.  In the backward pass the outputs are not in memory;
+ * their sum is then the sum of the rows of h (I), times down (I, H). */
 static void add_outputs(const struct scorer *s, double *sums, const struct fm_expert_view *v)
 {
     size_t I = (size_t)s->ranking->I, H = (size_t)s->ranking->H, n = (size_t)v->n;
@@ -126,7 +126,7 @@ static void score_expert(void *self, const struct fm_expert_view *v)
         add_outputs(s, slot + scores_size(s) + e * H, v);
 }
 
-/* Values that one reduction adds up. */
+/* Number of values in one reduction. */
 static size_t reduction_size(const struct scorer *s)
 {
     return s->whole ? (size_t)s->ranking->M * layer_size(s) : layer_size(s);
@@ -257,8 +257,8 @@ static int group_of(const struct fm_task *task, int batch, int batches)
     return group > (uint64_t)batches ? batches : (int)group;
 }
 
-/* Batches that ranks compute together: whole groups of one process, cut into the same leaves, and
- * enough that each rank has the leaves of half a group. */
+/* Batches that all ranks compute together: a multiple of one process's group, so that the leaves
+ * are the same, and enough for each rank to have the leaves of half a group. */
 static int groups_of(const struct fm_task *task, int batch, int batches)
 {
     int group = group_of(task, batch, batches), ranks = fm_comm_size(task->run->machine.comm);
@@ -277,7 +277,7 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
         s->batch[i] = (struct fm_batch){s->ids + (size_t)i * ids, batch, calib->T, 0};
     bool backward = fm_criterion_backward(s->criterion);
     struct fm_lane lane = {.backward = backward, .teacher = -1, .ce = 1};
-    /* In float32 every batch's scores are added separately, and those of biases always are. */
+    /* In float32, and with biases, the scores of each batch are added separately. */
     bool spans = backward && s->task->ops->operand != FM_F32 && !s->task->config->expert->bias;
     struct fm_visitor visitor = {.self = s,
                                  .forward = !backward,
@@ -308,16 +308,18 @@ static int score_group(struct scorer *s, struct fm_sweep *sweep, int batch, int 
     return rc;
 }
 
-/* Bytes of the sums, of the sums before a group, and of those of the batches being scored.  They
- * grow with the layers, so they reduce what is left for the sweep. */
+/* Bytes of the sums, of their copy from before the group, and of the scores of the batches in
+ * progress.  They grow with the number of layers, so they are subtracted from the sweep's memory.
+ */
 static uint64_t sums_bytes(const struct scorer *s, int group)
 {
     uint64_t layers = 2 * (uint64_t)s->task->config->L + (uint64_t)group;
     return layers * layer_size(s) * sizeof(double);
 }
 
-/* Bytes that a rank keeps of its batches if it keeps those of all layers.  0 if a single one is too
- * large, or if there is only one process: then layers are added up one by one. */
+/* Bytes in which a rank keeps its contributions to all layers until the end of a group.  0 if that
+ * is too much for one of the ranks, or if there is only one process: layers are then reduced one by
+ * one. */
 static int kept_bytes(uint64_t *bytes, const struct scorer *s, int batch, int batches,
                       struct fm_err *err)
 {
@@ -410,7 +412,7 @@ static int score_all(struct scorer *s, int batch, int batches, struct fm_err *er
     return rc;
 }
 
-/* Compute scores and means of the ranking from the sums of both. */
+/* Split the sums into the ranking's scores and means. */
 static void split_sums(struct scorer *s)
 {
     struct fm_ranking *r = s->ranking;
@@ -504,8 +506,8 @@ static int count_batches(int *batches, const struct fm_task *task, struct fm_err
     return FM_OK;
 }
 
-/* Choose the group that was asked for; else the smallest that keeps the checkpoint's codes, or
- * 1. */
+/* Choose the requested group; by default the smallest one that keeps the checkpoint's codes, or 1.
+ */
 static int choose_group(int *group, int asked, const struct fm_model *m, struct fm_err *err)
 {
     const struct fm_config *c = fm_model_config(m);
@@ -520,7 +522,7 @@ static int choose_group(int *group, int asked, const struct fm_model *m, struct 
                    asked, c->I);
 }
 
-/* Describe what that group means for the codes of the checkpoint; "" if it is not quantised. */
+/* Say whether bundles keep the checkpoint's codes with that group; "" if it is not quantised. */
 static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_model *m)
 {
     const struct fm_config *c = fm_model_config(m);
@@ -541,14 +543,14 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_m
                  fm_dtype_name(c->storage->written), group, layers.group);
 }
 
-/* Bytes of the output, whose manifest has numbers that are not known yet: an upper bound, because
- * each number counts with its maximum length. */
+/* An upper bound on the bytes of the output: numbers in the manifest that are not known yet count
+ * with their maximum length. */
 static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order order, int batches,
                            struct fm_err *err)
 {
     struct fm_task *task = s->task;
     const struct fm_config *c = task->config;
-    struct fm_weightsum sums = {.L = c->L}; /* digests are all of one length */
+    struct fm_weightsum sums = {.L = c->L}; /* all digests have the same length */
     struct fm_rank_report longest = {
         .batches = batches, .ce = -1.0 / 3 * 1e-300, .coverage.unreached = c->M * c->E};
     struct fm_stage_member member = {.name = FM_MEMBER_RANKING};
@@ -573,7 +575,7 @@ static int estimate_stream(uint64_t *bytes, struct scorer *s, enum fm_rank_order
     return rc;
 }
 
-/* List the files that will be copied along, by name. */
+/* List the names and sizes of the files that the stream will carry. */
 static void estimate_carried(struct fm_estimate *estimate, const struct fm_hfdir *dir)
 {
     for (size_t i = 0; i < dir->carried_count; i++) {
@@ -614,11 +616,11 @@ static void estimate_scores(struct fm_estimate *estimate, struct fm_task *task, 
 }
 
 /*
- * Coverage: an expert that got no tokens, or few, has meaningless scores, and the user gets a
- * warning.
+ * Coverage: the scores of an expert that got few tokens or none are meaningless, so the user is
+ * warned.
  */
 
-/* Count experts whose scores are based on few tokens: at most a tenth of an even share of the
+/* Count experts whose scores are based on few tokens: less than a tenth of an even share of the
  * layer's tokens. */
 static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
                           const struct fm_task *task)
@@ -644,8 +646,8 @@ static void count_starved(struct fm_coverage *y, const struct fm_ranking *r,
                     y->starved, (long long)fewest, task->config->moe[worst / r->E], worst % r->E);
 }
 
-/* List experts without tokens, in memory that the caller frees, and count them in a warning; count
- * those with few tokens in another. */
+/* List the experts without tokens, in memory that the caller frees.  Warn with their number, and
+ * with the number of those that got few tokens. */
 static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
                         const struct fm_task *task, struct fm_err *err)
 {
@@ -680,8 +682,8 @@ static int finish(struct scorer *s, enum fm_rank_order order, int batch,
     return rc ? rc : write_stream(s, order, batch, report, err);
 }
 
-/* Allocate memory for means of H numbers and the sums of these and of scores; of scores only if H
- * is 0. */
+/* Allocate the means (H per expert) and the sums of scores and outputs; if H is 0, the sums are the
+ * ranking's scores. */
 static int take_means(struct scorer *s, int H, struct fm_err *err)
 {
     s->sums = s->ranking->scores;
@@ -694,7 +696,8 @@ static int take_means(struct scorer *s, int H, struct fm_err *err)
     return s->sums ? FM_OK : err->code;
 }
 
-/* Means become the constant outputs of dropped experts, which need tensors of their own. */
+/* A mean becomes the constant output of a dropped expert, which is possible only if each expert has
+ * tensors of its own. */
 static int check_means(const struct fm_rank_options *options, const struct fm_config *c,
                        struct fm_err *err)
 {
@@ -779,15 +782,15 @@ static int run_task(struct scorer *s, const struct fm_rank_options *options,
     return rc;
 }
 
-/* Find the checkpoint's files that are copied along, including those of --carry. */
+/* Find the checkpoint's files that the stream carries, including those of --carry. */
 static int find_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
 {
     int rc = fm_carry_list(&task->dir, pattern, err);
     return rc == FM_EUSAGE ? fm_within(err, "--carry") : rc;
 }
 
-/* List the files to carry, for which all ranks have the same patterns; rank 0 writes those that it
- * has. */
+/* List the files to carry, and check that all ranks have the same patterns; rank 0 writes its own
+ * files. */
 static int list_carried(struct fm_task *task, const char *const *pattern, struct fm_err *err)
 {
     struct fm_text given = {0};
@@ -838,7 +841,8 @@ out:
     return rc;
 }
 
-/* The --max-tokens that leaves `used` sequences to rank on: it counts those held out, too. */
+/* The --max-tokens that leaves `used` sequences for the ranking; held-out sequences count towards
+ * it. */
 static uint64_t tokens_for(const struct fm_task *task, int used)
 {
     int held = used < FM_QUALITY_SEQUENCES ? used : FM_QUALITY_SEQUENCES;

@@ -3,7 +3,8 @@
  *
  * A score is the mean over calibration batches of the sum over a channel's parameters of (theta
  * dL/dtheta)^2, the square taken per parameter and batch, or that of another criterion.  Batches
- * are summed in order, in double, so threads, memory and interruptions do not change a byte.
+ * are summed in order, in double, so the result does not depend on threads, memory or
+ * interruptions.
  */
 #ifndef FM_RANK_H
 #define FM_RANK_H
@@ -18,13 +19,13 @@
 
 enum fm_rank_order {
     FM_ORDER_SCORE,   /* highest score first, ties to the lower channel */
-    FM_ORDER_ORIGINAL /* order of the file: shows the benefit of ranking */
+    FM_ORDER_ORIGINAL /* order of the file, to measure the benefit of ranking */
 };
 
 struct fm_rank_options {
     enum fm_rank_order order;
     enum fm_criterion criterion; /* taylor */
-    int group;  /* channels that are ranked together, which divides I; 0: the smallest that keeps
+    int group;  /* channels that are ranked together, a divisor of I; 0: the smallest that keeps
                    codes, or 1 */
     bool means; /* also collect the mean output of every expert, for fm-pack --substitute mean */
     const char *carry[FM_CARRY_PATTERNS_MAX + 1]; /* --carry PATTERN, NULL after the last */
@@ -44,7 +45,7 @@ struct fm_rank_report {
     bool means;
     int L, M, E, I, T;
     int16_t moe[FM_LAYERS_MAX]; /* (M) the layers with experts */
-    int sequences, batches;     /* number used: whole batches */
+    int sequences, batches;     /* number used; batches are complete */
     int dropped;                /* sequences at the end that do not fill a batch */
     int held_out; /* sequences at the end, held out for measuring (lib/learn/quality.h) */
     double ce;    /* mean loss of the full model over the batches */

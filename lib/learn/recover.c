@@ -25,8 +25,8 @@
 
 #define TOOL "fm-recover"
 #define BATCH 8
-/* Upper bounds of the bytes that an adapter takes in addition to its values: per tensor in its
- * header, and for the rest of the header and its part of the manifest. */
+/* Upper bounds on the bytes that an adapter adds to its values: per tensor in the header, and for
+ * the rest of the header and the adapter's part of the manifest. */
 #define ADAPTER_TENSOR 128
 #define ADAPTER_FILE 16384
 
@@ -211,8 +211,8 @@ static int choose(int *mask, const struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* Whether the stream has figures without an adapter for the tokens that this run measures on;
- * assumed if there is no stream. */
+/* Whether the stream has figures, without an adapter, for the tokens on which this run measures;
+ * true if there is no stream. */
 static bool is_measured(const struct fm_task *task)
 {
     const struct fm_bundle *in = &task->in;
@@ -221,7 +221,7 @@ static bool is_measured(const struct fm_task *task)
             fm_provenance_is_held_out(fm_stage_history_of(in, "fm-train"), &task->held));
 }
 
-/* Take the figures without the adapter from the stream, as far as it has them. */
+/* Take the figures without an adapter from the stream, for the masks that have them. */
 static void take_measured(struct recovery *r)
 {
     struct fm_masks *masks = &r->budgets.masks;
@@ -236,7 +236,7 @@ static void take_measured(struct recovery *r)
         get_quality(r->before + (size_t)b * QUALITIES, &masks->mask[b].quality);
 }
 
-/* Number of values in the adapter; that of experts is computed from the mean width of the mask. */
+/* Number of values in the adapter; for experts, by their mean width under the mask. */
 static double adapter_floats(const struct fm_recover_options *o, const struct fm_config *c,
                              double kept)
 {
@@ -256,9 +256,9 @@ static int lanes_of(const struct fm_recover_options *o)
 }
 
 /*
- * The part of task->memory that a run takes in addition to its sweeps: always the adapter, and the
- * gradients of a layer in every slot; moments and gradients of all layers, which may be in a file
- * (*stores), take at most half of what is left.
+ * The part of task->memory that a run takes in addition to its sweeps: the adapter, and a layer's
+ * gradients in every slot; and *stores, for moments and gradients of all layers, which may spill to
+ * a file and get at most half of the remaining memory.
  */
 static uint64_t memory_beside(uint64_t *stores, const struct fm_recover_options *o,
                               const struct fm_task *task, const struct fm_decimal *budget)
@@ -356,8 +356,8 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
     return save_if_due(x->r, err);
 }
 
-/* Measure the masks without figures in `to`, without an adapter or on merged and rounded weights.
- */
+/* Measure the masks that have no figures in `to`: on merged and rounded weights, or without an
+ * adapter if it is NULL. */
 static int run_measure(struct recovery *r, double *to, const struct fm_adapter *adapter,
                        struct fm_err *err)
 {
@@ -376,7 +376,7 @@ static int run_all(struct recovery *r, struct fm_recover_report *report, struct 
 {
     double began = r->clock.saved = fm_clock_now();
     int rc = run_steps(r, err);
-    fm_tune_finish(&r->tune); /* masks are measured with a sweep of their own */
+    fm_tune_finish(&r->tune); /* measuring uses a sweep of its own */
     int steps = (int)r->tune.taken - r->resumed;
     report->seconds_step = steps > 0 ? (fm_clock_now() - began) / steps : 0;
     double half = is_measured(&r->task) ? 0 : r->work_measure / 2;
@@ -499,8 +499,8 @@ static int write_stream(struct recovery *r, struct fm_err *err)
     return rc;
 }
 
-/* The number of masks of the stream that have figures, and so are measured again.  Without a
- * stream, as many as a family with the default steps has. */
+/* The number of the stream's masks that have figures; only these are measured again.  Without a
+ * stream: the number that a family with the default steps has. */
 static uint64_t count_measured(const struct fm_bundle *in)
 {
     const cJSON *budgets = cJSON_GetObjectItemCaseSensitive(in->manifest, "budgets"), *budget;

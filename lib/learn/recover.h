@@ -1,7 +1,7 @@
 /*
- * fm-recover: low-rank adapters of the experts, or the routers, trained on one mask of the family,
- * for all of them (fm-method(7)).  The ranked weights stay frozen; channels beyond the mask are not
- * changed.
+ * fm-recover: train low-rank adapters of the experts, or the routers, on one mask of the family,
+ * for use with all of its masks (fm-method(7)).  The ranked weights stay frozen, and channels
+ * beyond the mask are not changed.
  */
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H
@@ -17,8 +17,8 @@ struct fm_recover_report {
     struct fm_quality *after; /* (family.count) on merged, rounded weights */
     int mask;                 /* the mask that was recovered */
     int steps, resumed;
-    double loss_first, loss_last; /* of the batches of the first and the last step, which are
-                                     different text: not a measure of progress */
+    double loss_first, loss_last; /* of the first and the last step; they are of different text, so
+                                     their difference does not measure progress */
     double seconds, seconds_step;
     struct fm_uptodate
         uptodate; /* result of --if-changed; if up to date, nothing else is filled in */
@@ -29,13 +29,13 @@ void fm_recover_report_release(struct fm_recover_report *report); /* zeroed stru
 
 /*
  * Read the stage stream run->inputs.stream (ranking and masks), train, measure every mask again,
- * write the stream with the adapter to run->outputs.path.  run->inputs.batch sequences per step,
- * 0: 8. Codes as for fm_train.  An adapter that the stream has already is replaced.
+ * and write the stream with the adapter to run->outputs.path.  A step trains on run->inputs.batch
+ * sequences (0: 8).  An adapter that the stream already has is replaced.  Errors as for fm_train.
  */
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err);
 
-/* --dry-run; reads the manifest of run->inputs.stream unless that is standard input. */
+/* For --dry-run.  Reads the manifest of run->inputs.stream unless that is standard input. */
 int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
                         struct fm_estimate *estimate, struct fm_err *err);
 

@@ -1,8 +1,8 @@
 /*
- * Gradients predict most steps correctly and some wrongly, and exchanges that are good separately
- * may not be good together.  So a round tries the best pairs one by one and in growing sets, all in
- * one forward sweep on the same sequences in every round, and takes the set with the lowest loss,
- * if that is lower than the mask's own.  A round can only lower the loss on those sequences.
+ * Gradients predict the effect of most steps correctly and of some wrongly, and exchanges that help
+ * separately may not help together.  So a round measures the best pairs singly and in growing sets,
+ * in one forward sweep, and takes the set with the lowest loss if that is below the mask's own.
+ * All rounds use the same sequences, on which the loss therefore never rises.
  */
 #include "lib/learn/refine.h"
 
@@ -12,10 +12,11 @@
 
 #include "lib/base/mem.h"
 
-/* Losses decide, so pairs with a doubtful gain are also tried. */
+/* Below 1, because the measured loss decides: a pair may be proposed although its estimated gain is
+ * smaller than its estimated cost. */
 #define MARGIN 0.7
 
-/* Sets of pairs: first several of the best, then single ones. */
+/* The sets of pairs that are tried: the best 1, 2, 3, ... together, then the next best singly. */
 static const struct {
     int from, count;
 } sets[FM_REFINE_SETS] = {{0, 1},  {0, 2},  {0, 3}, {0, 4}, {0, 6}, {0, 8},

@@ -1,6 +1,6 @@
 /*
- * --refine: exchange at a fixed budget, for the masks of any method.  The estimated cost of steps
- * around a mask proposes exchanges; sets of them are tried, and the measured loss decides.
+ * --refine: exchange at a fixed budget, for the masks of any method.  Exchanges are proposed by the
+ * estimated cost of steps around a mask; sets of them are then measured, and the lowest loss wins.
  */
 #ifndef FM_REFINE_H
 #define FM_REFINE_H
@@ -12,7 +12,8 @@
 /* Sets of exchanges that a round tries, in addition to the unchanged mask. */
 #define FM_REFINE_SETS 11
 
-/* Masks that are refined are this many budget steps apart; those between are then filled in. */
+/* The refined masks are this many budget steps apart; the masks between them are filled in
+ * afterwards. */
 #define FM_REFINE_EVERY 5
 
 /* Consecutive rounds without improvement after which a mask is final. */
@@ -28,14 +29,14 @@ struct fm_refine {
 
 /*
  * Make one round on mask b of f: one sweep proposes exchanges, a second one tries them.  The mask
- * stays between its neighbours' budgets, and removes at least `least` channels.  `round` counts all
- * rounds of a run and seeds the draws.  *found is set to whether the mask changed.
+ * stays between its neighbours' budgets, and removes at least `least` channels.  `round` is the
+ * number of the round in the run, and seeds the draws.  *found is set to whether the mask changed.
  */
 int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64_t least,
                     uint64_t round, bool *found, struct fm_err *err);
 
-/* Choose the masks of f to refine: the full one, and for every FM_REFINE_EVERY budget steps the
- * nearest. */
+/* Copy to *to the masks of f to refine: the full one, and for every FM_REFINE_EVERY-th budget, and
+ * for the last one, the first mask that reaches it. */
 int fm_refine_choose(struct fm_masks *to, const struct fm_masks *f, const struct fm_decimal *step,
                      const struct fm_decimal *until, struct fm_err *err);
 

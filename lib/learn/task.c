@@ -1,8 +1,8 @@
 /*
- * Checks before a long run, shared by all three tools: the model opens, the stream belongs to it,
- * the tokens are in its vocabulary, the output can be created, no other run holds the state file.
- * The parameters of a run are one digest of everything that affects its result; a state file is
- * resumed only if its digest is equal.
+ * Checks before a long run, shared by all three tools: the model can be opened, the stream belongs
+ * to it, the tokens are in its vocabulary, the output can be created, and no other run holds the
+ * state file.  A run's parameters are one digest of everything that affects its result; a state
+ * file is resumed only if it has the same digest.
  */
 #include "lib/learn/task.h"
 
@@ -23,8 +23,8 @@
 
 #define LOCK_SECONDS 3
 
-/* Lock the state.  A run that is restarted immediately may find the lock still held, because killed
- * ranks end after their launcher; so wait for it for a short time. */
+/* Lock the state file.  Killed ranks can outlive their launcher, so a run that is restarted at once
+ * may find the lock still held: wait for a short time. */
 static int lock_state(struct fm_lock *lock, const struct fm_run_options *run, struct fm_err *err)
 {
     const struct timespec nap = {.tv_nsec = 50000000};
@@ -85,7 +85,7 @@ int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, 
 {
     *task = (struct fm_task){.run = run, .began = fm_clock_now(), .epoch_number = -1};
     task->memory = fm_machine_memory(&run->machine);
-    /* The machine is checked before anything is opened. */
+    /* Check the machine before opening anything. */
     if (fm_machine_ops(&task->ops, &run->machine, FM_F32, err) ||
         fm_hfdir_open(&task->dir, run->inputs.model, err) ||
         fm_model_open_dir(&task->model, &task->dir, task->memory / 2, err) ||
@@ -156,8 +156,8 @@ int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const c
     return fm_comm_agree(run->machine.comm, rc, err);
 }
 
-/* One of the texts that the suite encodes, which all have the same separator; NULL if there is no
- * text. */
+/* A text that the suite itself encodes (all of these have the same separator); NULL if there is
+ * none. */
 static const struct fm_corpus *encoded_text(const struct fm_task *task)
 {
     const struct fm_corpus *text = fm_calib_text(&task->calib);
@@ -350,7 +350,7 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
     struct fm_comm *comm = task->run->machine.comm;
     struct fm_weightsum sums;
     struct fm_digest first, own = {{0}};
-    bool read = fm_comm_tally(comm)->leaves > 0; /* else it computed nothing */
+    bool read = fm_comm_tally(comm)->leaves > 0; /* a rank without leaves computed nothing */
     if (!comm)
         return FM_OK;
     int rc = read ? fm_model_sums(task->model, &sums, task->run->stop, err) : FM_OK;
@@ -367,8 +367,8 @@ int fm_task_same_weights(const struct fm_task *task, struct fm_err *err)
     return fm_comm_agree(comm, rc, err);
 }
 
-/* Values that affect the result, and those that can change its last bits; in the order in which
- * users would look for a difference. */
+/* Compare between ranks all values that affect the result, or that can change its last bits; the
+ * most likely differences come first. */
 static int same_for_ranks(const struct fm_task *task, char (*hex)[FM_DIGEST_HEX], const char *text,
                           struct fm_err *err)
 {
@@ -399,7 +399,8 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                    struct fm_err *err)
 {
     char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
-    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = ""; /* equal numbers of sequences */
+    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] =
+        ""; /* the kinds are equal numbers of sequences */
     const struct fm_corpus *encoded = encoded_text(task);
     if (encoded)
         snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);

@@ -1,12 +1,12 @@
 /*
- * This room, lib/learn: the three tools that compute: scores (rank), masks (train) and adapters
- * (recover).  Each is a visitor of the sweep of lib/engine and a loop around it that can be saved
- * and resumed.  The computation of layers and the format of members are elsewhere.  In reading
- * order: this header, criterion, rank; maskgrad, learn, probe, walk, refine, quality, train;
- * loragrad, tune, recover; estimate and forecast (the cost of a run).
+ * This room, lib/learn: the tools that compute scores (rank), masks (train) and adapters (recover).
+ * Each is a visitor of lib/engine's sweep, and a loop around the sweep whose state can be saved and
+ * resumed.  Layers are computed in lib/engine, and members are read and written in lib/stage.  In
+ * reading order: this header, criterion, rank; maskgrad, learn, probe, walk, refine, quality,
+ * train; loragrad, tune, recover; estimate and forecast (the cost of a run).
  *
- * Shared by rank, train and recover: opening all inputs of a run and checking them against each
- * other; drawing sequences; and the options that every history entry records.
+ * Shared by rank, train and recover: opening a run's inputs and checking that they fit together;
+ * drawing sequences; and the options that every history entry records.
  */
 #ifndef FM_TASK_H
 #define FM_TASK_H
@@ -37,8 +37,8 @@ struct fm_task {
     struct fm_digest identity;   /* of the manifest's "model" */
     struct fm_weightsum wanted;  /* the weights that the stream was made from */
     struct fm_lock lock;         /* on run->outputs.state */
-    uint64_t memory;             /* bytes for everything; layers that stay take at most half */
-    int cut;                     /* of its sweeps (struct fm_sweep_options) */
+    uint64_t memory;             /* bytes for everything; resident layers take at most half */
+    int cut;                     /* see struct fm_sweep_options */
     double began;                /* fm_clock_now() at open */
     /* The current epoch, and its order. */
     uint32_t *epoch;
@@ -46,30 +46,29 @@ struct fm_task {
 };
 
 /*
- * Open run->inputs.model, tokens with those to measure on (fm_quality_open) and, if `needs` names
- * the member that the tool requires, the stream run->inputs.stream with its ranking.  Warns if the
- * ranking may have been made from the tokens held out here.  The output is checked before any long
- * work.  FM_ELOCKED if another run has the state file.
+ * Open run->inputs.model, the tokens to work on and to measure on (fm_quality_open) and, if `needs`
+ * names a member that the tool requires, the stream run->inputs.stream with its ranking.  Warns if
+ * the ranking may have been made from the tokens held out here.  Checks that the output can be
+ * written.  FM_ELOCKED if another run has the state file.
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);
-/* The result was written: remove the state of `tool`.  Failure is only a warning, because the
- * output exists already. */
+/* Remove the state file of `tool` after the result was written.  Failure is only a warning, because
+ * the output exists. */
 void fm_task_forget(const struct fm_task *task, const char *tool);
 
 void fm_task_close(struct fm_task *task); /* zeroed struct is fine */
 
-/* Open only what needs neither stream nor output: model and tokens (also held-out ones if
- * `hold`). */
+/* Open only the model and the tokens, also the held-out ones if `hold`. */
 int fm_task_open_inputs(struct fm_task *task, const struct fm_run_options *run, bool hold,
                         struct fm_err *err);
 
-/* For a --dry-run, afterwards: open the stream too, if run->inputs.stream names a file other than
- * standard input, which the run itself may need to read. */
+/* For --dry-run, after fm_task_open_inputs: also open run->inputs.stream, unless it is standard
+ * input, which must be left for the run itself. */
 int fm_task_open_named(struct fm_task *task, const char *needs, struct fm_err *err);
 
-/* Set *estimate by `plan`, and have fewer layers stay in memory if that is needed to stay within
- * task->memory (lib/learn/estimate.h).  `plan` changes nothing else. */
+/* Compute *estimate with `plan`, and keep fewer layers resident if that is necessary to stay within
+ * task->memory (fm_estimate_fit).  `plan` must change nothing but *estimate. */
 typedef void fm_task_planner(struct fm_estimate *estimate, struct fm_task *task, void *self);
 void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_planner *plan,
                   void *self);
@@ -79,8 +78,7 @@ void fm_task_plan(struct fm_estimate *estimate, struct fm_task *task, fm_task_pl
 int fm_task_estimate_end(const struct fm_task *task, struct fm_estimate *estimate,
                          struct fm_err *err);
 
-/* Make a sweep in the part of the task's memory that the layers do not need, with the run's stop
- * flag. */
+/* Make a sweep that uses the task's memory beyond its resident layers, and the run's stop flag. */
 int fm_task_sweep(struct fm_sweep **sweep, struct fm_task *task, int batches, int rows, int lanes,
                   struct fm_err *err);
 
@@ -89,7 +87,7 @@ void fm_task_warn_idle(const struct fm_task *task, int batches, int rows);
 
 /*
  * Copy sequences [at, at + n) of an endless stream to ids (n, T): all of calib in a seeded
- * permutation, then in a different one, and so on.
+ * permutation, then in the next one, and so on.
  */
 int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct fm_err *err);
 
@@ -97,9 +95,9 @@ int fm_task_draw(struct fm_task *task, int32_t *ids, uint64_t at, int n, struct 
 cJSON *fm_task_options(cJSON *entry, const struct fm_task *task, int batch);
 
 /*
- * Called between two steps, by all ranks: fm_task_stopped returns FM_ESAVED if one of them was
- * asked to stop.  fm_task_due sets *due to whether to save now, as rank 0's clock decides; false
- * without a state file.
+ * To be called by all ranks between two steps.  fm_task_stopped returns FM_ESAVED if one of them
+ * was asked to stop.  fm_task_due sets *due to whether the state must be saved now, by rank 0's
+ * clock; false without a state file.
  */
 int fm_task_stopped(const struct fm_task *task, struct fm_err *err);
 int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock, bool *due,
@@ -107,9 +105,9 @@ int fm_task_due(const struct fm_task *task, const struct fm_journal_clock *clock
 
 /*
  * Measure masks `number` (count) of the family on the held-out sequences, without an adapter if it
- * is NULL, in pieces that one sweep measures within the task's memory.  `took` receives the numbers
- * and figures (n) of each piece, and may save them.  Progress is that of all pieces.  All ranks
- * must call it; FM_ESAVED if one of them was asked to stop.
+ * is NULL, in pieces that fit into one sweep within the task's memory.  `took` is called with the
+ * numbers and figures (n) of each piece, and may save them.  Progress is reported over all pieces.
+ * All ranks must call it; FM_ESAVED if one of them was asked to stop.
  */
 typedef int fm_task_took(void *self, const int *number, const struct fm_quality *quality, int n,
                          struct fm_err *err);
@@ -120,8 +118,9 @@ int fm_task_measure(const struct fm_task *task, const struct fm_masks *family, c
 /* FM_ECONFIG if the weights of a rank differ from those of rank 0. */
 int fm_task_same_weights(const struct fm_task *task, struct fm_err *err);
 
-/* Digest of everything that affects every tool's result, and of a text of the tool.  FM_ECONFIG if
- * ranks differ in any of that, or in what they compute with. */
+/* Digest of everything that affects the results of all three tools, and of `text`, which has the
+ * tool's own options.  FM_ECONFIG if ranks differ in any of this, or in the hardware or libraries
+ * that they compute with. */
 int fm_task_params(const struct fm_task *task, struct fm_digest *params, const char *text,
                    struct fm_err *err);
 

@@ -27,8 +27,8 @@
 
 #define TOOL "fm-train"
 #define BATCH 8
-/* Upper bounds of what a run adds to the manifest: its history, each mask, and the loss of each
- * kind of text there. */
+/* Upper bounds on the bytes that a run adds to the manifest: its history, each mask, and each
+ * mask's loss on one kind of text. */
 #define MANIFEST_RUN 8192
 #define MANIFEST_MASK 512
 #define MANIFEST_KIND 64
@@ -55,18 +55,20 @@ struct fm_trainer {
     struct fm_stepcost stepcost; /* for exchange, then for --refine */
     struct fm_budgets input;     /* for the shuffles: the family of the stream */
     int64_t idle;                /* consecutive rounds without improvement on the current mask */
-    int64_t refined;             /* rounds of --refine; -1: gaps were filled since */
+    int64_t
+        refined; /* rounds of --refine so far; -1: refining has ended and gaps were filled again */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
     struct {
         double make, refine, measure;
     } work;      /* FLOPs of each part, as estimated */
-    bool warned; /* the user was warned that the method ended before `until` */
+    bool warned; /* the warning that the method ended before `until` was given */
     int resumed; /* steps and budgets read from the state file */
 };
 
-/* Inputs for planning the sweeps of a method, before anything but the inputs is opened. */
+/* Everything from which a method's sweeps are planned, before the output or the state file is
+ * opened. */
 struct plan {
     const struct fm_train_options *options;
     const struct fm_task *task;
@@ -78,17 +80,17 @@ struct plan {
  * there is nothing to do. */
 struct method {
     int has;           /* fm_train_methods */
-    const char *needs; /* a required member of the input stream */
-    /* Whether it compares experts by their scores, which is valid only for taylor. */
+    const char *needs; /* the member that the input stream must have */
+    /* Whether it compares experts by their scores, which only the taylor criterion allows. */
     bool (*weighs)(const struct fm_train_options *o);
     /* Set its action set, t->actions. */
     int (*choose)(struct fm_trainer *t, struct fm_err *err);
-    /* Set t->masks[FM_TRAIN_MADE]: the whole family, or the start of the first step. */
+    /* Set t->masks[FM_TRAIN_MADE] to the whole family, or to the mask before the first step. */
     int (*begin)(struct fm_trainer *t, struct fm_err *err);
     /* Take the steps, continuing after begin or a state file; FM_ESAVED when stopped. */
     int (*make)(struct fm_trainer *t, struct fm_err *err);
     int (*taken)(const struct fm_trainer *t); /* number of steps so far */
-    /* Channels removed by the steps; NULL: all that the family removes. */
+    /* Channels removed by the method's steps; NULL: those that the family's last mask removes. */
     uint64_t (*removed)(const struct fm_trainer *t, const struct fm_masks *f);
     /* Set the sweeps of all steps; T and kept of *sweep are already set. */
     void (*cost)(struct fm_estimate_sweep *sweep, const struct plan *plan);
@@ -96,7 +98,7 @@ struct method {
     void (*record)(cJSON *options, const struct fm_trainer *t);
     /* Add its arrays to the state file, in addition to the families. */
     void (*save)(struct fm_journal_item *item, size_t *items, struct fm_trainer *t);
-    void (*resumed)(struct fm_trainer *t); /* called after those arrays were read */
+    void (*resumed)(struct fm_trainer *t); /* called when those arrays have been read */
 };
 
 static const struct method methods[FM_METHODS];
@@ -209,7 +211,7 @@ static double mean_kept(const struct fm_decimal *until)
     return 1 - (double)until->num / (double)until->den / 2;
 }
 
-/* Work, memory and disk of making and measuring the masks. */
+/* Work, memory and disk space for making and measuring the masks. */
 static void estimate_run(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task, const struct range *range)
 {
@@ -245,7 +247,7 @@ static void estimate_run(struct fm_estimate *estimate, const struct fm_train_opt
     sweep.lanes = (int)group + 1;
     sweep.backward = 0;
     fm_estimate_add(estimate, task->model, &sweep, memory);
-    /* Widths compress well, so this is an upper bound, as are the bytes of the manifest. */
+    /* An upper bound: uncompressed widths, and the bounds of the manifest's parts. */
     estimate->disk = masks * (uint64_t)task->config->M * (uint64_t)task->config->E * 4 +
                      masks * (MANIFEST_MASK + (uint64_t)task->held.inputs * MANIFEST_KIND) +
                      MANIFEST_RUN;
@@ -281,7 +283,7 @@ static void suggest_less(struct fm_estimate *estimate, const struct fm_train_opt
     }
 }
 
-/* Copy the trainer's shares from an estimate, in the order in which estimate_run added them. */
+/* Copy the work of each part from the estimate, in the order in which estimate_run added them. */
 static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 {
     int at = 0;
@@ -294,9 +296,9 @@ static void take_work(struct fm_trainer *t, const struct fm_estimate *estimate)
 /* ---- the state file ---- */
 
 /*
- * Families grow during a run, so reading takes the lengths from the state file's arrays and
- * allocates the families first.  Widths from the file are checked to be actions: a damaged file
- * must not yield an index out of range.
+ * Families grow during a run, so their lengths are taken from the state file's arrays, and they are
+ * allocated before the arrays are read.  Widths from the file are checked against the actions: a
+ * damaged file must not yield an index out of range.
  */
 
 static void add_item(struct fm_journal_item *item, size_t *items, const char *name,
@@ -421,7 +423,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
                            t->task.run->outputs.state, (unsigned long long)count);
         if (count == 0)
             continue;
-        /* Copies of the full mask reserve space for the arrays that are read. */
+        /* Append copies of the full mask; the arrays of the file overwrite them. */
         struct fm_mask full = f->count ? f->mask[0] : (struct fm_mask){0};
         if (fm_masks_reserve(f, (size_t)count, err))
             return err->code;
@@ -504,12 +506,12 @@ static int resume(struct fm_trainer *t, struct fm_err *err)
 /* ---- finishing a family, for all methods ---- */
 
 /*
- * The result is kept separately from the family of the method, so that a state file written between
- * any two masks records the progress.  The uniform family has a mask at every allowed width, and a
- * shuffle one for each mask that it was made from: these two are not filled.
+ * The result is kept separately from the method's family, so that a state file can be written
+ * between any two masks.  Gaps are not filled in the uniform family, which has a mask at every
+ * allowed width, and in a shuffle, which has one for each mask of its source.
  */
 
-/* List the masks that are to be measured and have no figures yet. */
+/* List the masks that must be measured and have no figures yet. */
 static int list_unmeasured(int *number, const struct fm_trainer *t, const struct fm_masks *f,
                            struct fm_err *err)
 {
@@ -540,7 +542,7 @@ static int take_figures(void *self, const int *number, const struct fm_quality *
     return save_if_due(x->t, err);
 }
 
-/* Measure what is not measured yet, in pieces between which state can be saved. */
+/* Measure the masks without figures, in pieces between which the state can be saved. */
 static int measure_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     int *number = fm_alloc((size_t)f->count, sizeof *number, "quality", err);
@@ -595,7 +597,7 @@ static bool is_short(const struct fm_trainer *t, const struct fm_masks *f, uint6
            fm_decimal_floor(&t->range.until, channels);
 }
 
-/* Only `learned` can end because its steps run out; the others continue while an expert can be
+/* Only `learned` can run out of steps; the other methods continue as long as an expert can be
  * narrowed. */
 static void warn_learned(struct fm_trainer *t, double budget)
 {
@@ -610,7 +612,7 @@ static void warn_learned(struct fm_trainer *t, double budget)
                 budget, 2 * o->steps, o->steps, o->until);
 }
 
-/* Filling a filled family does not change it, so this may be repeated after a resume. */
+/* Does not change a family that is already filled, so it may be repeated after a resume. */
 static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     if (f->count == 0 || !is_shaped(t))
@@ -634,8 +636,7 @@ static int take_family(struct fm_trainer *t, struct fm_masks *result, struct fm_
     return rc;
 }
 
-/* Keep only the masks of the filled family that are refined; the others are filled in again later.
- */
+/* Keep only the masks that are to be refined; the others are filled in again afterwards. */
 static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     struct fm_masks chosen;
@@ -665,8 +666,7 @@ static uint64_t least_of(const struct fm_trainer *t, const struct fm_masks *f, i
     return least;
 }
 
-/* Rounds that are skipped count as done, so that draws of the next mask do not depend on this one.
- */
+/* Skipped rounds count as done, so that the draws for the next mask do not depend on this one. */
 static void count_round(struct fm_trainer *t, int64_t rounds, bool found)
 {
     int64_t next = (t->refined / rounds + 1) * rounds;
@@ -678,7 +678,7 @@ static void count_round(struct fm_trainer *t, int64_t rounds, bool found)
         t->idle = 0;
 }
 
-/* Rounds are counted over all masks, so that a run can resume in the middle of a mask. */
+/* t->refined counts the rounds of all masks, so that a run can resume in the middle of a mask. */
 static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
@@ -707,7 +707,7 @@ static int run_refine(struct fm_trainer *t, struct fm_masks *f, struct fm_err *e
     return rc;
 }
 
-/* Fill gaps again, and make the family nested; called once. */
+/* Fill gaps again after refining, and with --nested make the family nested.  Called once. */
 static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     int rc = t->options->refine > 0 ? fill_family(t, f, err) : FM_OK;
@@ -716,8 +716,8 @@ static int shape_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err 
     return rc;
 }
 
-/* Make t->masks[FM_TRAIN_RESULT] from t->masks[FM_TRAIN_MADE] and measure it; continues from a
- * state file.  FM_ESAVED when stopped, and then t can be saved. */
+/* Make t->masks[FM_TRAIN_RESULT] from t->masks[FM_TRAIN_MADE] and measure it, or continue with that
+ * after a resume.  FM_ESAVED when stopped; t can then be saved. */
 static int finish_family(struct fm_trainer *t, struct fm_err *err)
 {
     struct fm_masks *result = &t->masks[FM_TRAIN_RESULT];
@@ -734,8 +734,8 @@ static int finish_family(struct fm_trainer *t, struct fm_err *err)
     return rc ? rc : measure_family(t, result, err);
 }
 
-/* Whether the method by itself came within a step of `until`; *came_to is its last budget.  If not,
- * warn with the reason and the option to raise.  f is the result. */
+/* Whether the method itself came within a step of `until`; *came_to is its last budget.  If not,
+ * warn with the reason and the option to change.  f is the result. */
 static bool has_reached(struct fm_trainer *t, const struct fm_masks *f, double *came_to)
 {
     const struct fm_train_options *o = t->options;
@@ -796,9 +796,9 @@ static int parse_actions(struct fm_trainer *t, const char *usual, struct fm_err 
     return rc ? rc : check_several(t, err);
 }
 
-/* The action set of a method that gives widths: --actions; else `usual`, but one for every budget
- * step if the model has one width only, because every budget then is one of the actions.  A step
- * above a half would give only the full width. */
+/* The action set of a method that gives widths: --actions if given, else `usual`.  If all experts
+ * share one width, each action is one budget, so the default is an action for every budget step,
+ * unless the step is above a half, which would leave only the full width. */
 static int choose_shares(struct fm_trainer *t, const char *usual, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
@@ -815,8 +815,8 @@ static int choose_tenths(struct fm_trainer *t, struct fm_err *err)
     return choose_shares(t, FM_ACTIONS_TEN, err);
 }
 
-/* A finer action set than that of other methods: steps are measured one by one here, while logits
- * have more to learn with more actions. */
+/* A finer action set than for other methods: here each step is measured, whereas more actions would
+ * give `learned` more logits to train. */
 static int choose_twentieths(struct fm_trainer *t, struct fm_err *err)
 {
     return choose_shares(t, FM_ACTIONS_TWENTY, err);
@@ -1092,7 +1092,7 @@ int fm_train_methods(int has)
 
 /* ---- a run ---- */
 
-/* Digest of the options that affect the result, for the state file. */
+/* Set t->params, for the state file: the digest of everything that affects the result. */
 static int digest_params(struct fm_trainer *t, struct fm_err *err)
 {
     const struct fm_train_options *o = t->options;
@@ -1273,9 +1273,9 @@ static int run_trainer(struct fm_trainer *t, struct fm_train_report *report, str
 }
 
 /*
- * Scores of taylor are squared estimates of changes of the loss and comparable between experts.
- * Those of other criteria only order the channels of an expert, so methods that compare experts by
- * their scores are refused (FM_ECONFIG).
+ * Taylor scores are squared estimates of changes of the loss, so they are comparable between
+ * experts.  The scores of other criteria only order the channels of one expert, so methods that
+ * compare experts by scores are refused for them (FM_ECONFIG).
  */
 static int check_criterion(const struct fm_train_options *o, const struct fm_task *task,
                            struct fm_err *err)
@@ -1335,11 +1335,12 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
     return rc;
 }
 
-/* The budget at which the masks end: `until`, or the one at which all experts are as narrow as the
- * actions allow; and how far beyond the end --budget may be (lib/masks/choose.h).  With one width
- * for the model the first action that removes `until` is the end.  Other granularities can end one
- * step of a group after `until`; the mask before is at most a step of the budget and one of a group
- * before the end.  The logits of `learned` can skip actions. */
+/* Set *reach to the last mask's budget: `until`, or that of the narrowest widths if it is smaller.
+ * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/choose.h).
+ * With one width for the whole model, the first action that removes `until` is the last mask.  With
+ * other granularities, the last mask may exceed `until` by one action step of a group, and the mask
+ * before it is at most a budget step and an action step away.  `learned` can skip actions, so that
+ * its steps may be larger. */
 static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
                           struct fm_train_options *o, struct fm_err *err)
 {

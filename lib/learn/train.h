@@ -1,10 +1,10 @@
 /*
  * fm-train: a family of masks, one for every budget (fm-method(7)).
  *
- * `learned` has logits over the action set for every expert and trains them by straight-through
- * Gumbel-softmax while a controller lowers the expected width along a line; the hardened masks on
- * the way are the family.  `walk` narrows the cheapest expert by measured gradients, and so does
- * `exchange`, by better estimates.  The other methods need no gradient: lib/masks/masks.h.
+ * `learned` trains logits over the action set for every expert by straight-through Gumbel-softmax,
+ * while a controller lowers the expected width linearly; the hardened masks of all steps are the
+ * family.  `walk` narrows the cheapest experts by measured gradients; `exchange` does so with
+ * better estimates.  The other methods need no gradients (lib/masks/masks.h).
  */
 #ifndef FM_TRAIN_H
 #define FM_TRAIN_H
@@ -20,7 +20,7 @@ struct fm_train_report {
     struct fm_masks masks; /* with quality; as in the output stream */
     int steps;             /* taken by learned, including those after the last planned one */
     int resumed;           /* steps read from the state file */
-    bool reached;          /* the method by itself came within a step of `until` */
+    bool reached;          /* the method itself came within a step of `until` */
     double came_to;        /* last budget of the method */
     double seconds;        /* of the whole run */
     struct fm_uptodate
@@ -28,10 +28,11 @@ struct fm_train_report {
     double seconds_step; /* mean of a training step or walk budget; 0: no steps */
 };
 
-/* Features of a method, which decide the options that apply to it. */
+/* Features of a method, which determine the options that apply to it. */
 enum {
-    FM_TRAIN_STEPS = 1,  /* trains on batches in steps, and has the options for these */
-    FM_TRAIN_WIDTHS = 2, /* a width for each expert: granularity, --refine, --nested, no gaps */
+    FM_TRAIN_STEPS = 1,  /* trains on batches in steps, and has the options of training */
+    FM_TRAIN_WIDTHS = 2, /* gives each expert a width: --granularity, --refine and --nested apply,
+                            gaps are filled */
     FM_TRAIN_ENDS = 4,   /* a family from an action set up to --until */
     FM_TRAIN_AROUND = 8  /* measures masks around the current one */
 };
@@ -42,15 +43,16 @@ void fm_train_defaults(struct fm_train_options *options);
 void fm_train_report_release(struct fm_train_report *report); /* zeroed struct is fine */
 
 /*
- * Read the stage stream run->inputs.stream (it has a ranking; for the shuffles also masks), make
- * the family, measure it, write the stream to run->outputs.path.  run->inputs.batch sequences per
- * step, 0: 8. FM_EUSAGE for invalid options, FM_ECONFIG if the stream belongs to another model,
- * FM_ESAVED when stopped with run->outputs.state.  *report as for fm_rank.
+ * Read the stage stream run->inputs.stream (with a ranking; for the shuffles also with masks), make
+ * the family, measure it, and write the stream to run->outputs.path.  A step trains on
+ * run->inputs.batch sequences (0: 8). FM_EUSAGE for invalid options, FM_ECONFIG if the stream
+ * belongs to another model, FM_ESAVED when stopped with run->outputs.state.  *report as for
+ * fm_rank.
  */
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_train_report *report, struct fm_err *err);
 
-/* --dry-run; does not read run->inputs.stream. */
+/* For --dry-run.  Does not read run->inputs.stream. */
 int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
                       struct fm_estimate *estimate, struct fm_err *err);
 

@@ -17,7 +17,7 @@ static bool is_cross(const struct fm_tune *t)
     return t->options->strategy == FM_RECOVER_CROSS;
 }
 
-/* Floats before the m-th layer with experts in the values of the adapter, and floats of that layer.
+/* Offset in the adapter's values of the m-th layer with experts, and that layer's number of floats.
  */
 static size_t layer_at(const struct fm_adapter *a, int m)
 {
@@ -172,7 +172,7 @@ static void mean_losses(const struct fm_tune *t, const struct fm_measure *measur
     *kl /= (double)n;
 }
 
-/* The loss of the step; for cross, each subnet is weighted so that none dominates. */
+/* The loss of the step.  In a cross step each subnet is weighted so that none dominates. */
 static void weigh_lanes(void *self, const struct fm_measure *measure, float *scale)
 {
     struct fm_tune *t = self;
@@ -301,8 +301,8 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         rc = sweep_once(t, err);
     if (rc) {
         t->loss = before;
-        /* At the first step the adapter is still zero, so a value that is not finite comes from the
-         * model. */
+        /* At the first step the adapter is still zero, so the model itself gives the value that is
+         * not finite. */
         return rc == FM_EFORMAT && t->taken > 0
                    ? fm_within(err, "step %lld of training diverged; use a smaller --lr",
                                (long long)t->taken + 1)

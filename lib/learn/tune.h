@@ -1,9 +1,9 @@
 /*
- * Training of adapters, step by step (fm-method(7)): lanes of one sweep, gradients of the adapter
- * from its expert views, AdamW.  Gradients and moments of layers are records of stores, so that
- * beyond --memory they are in a temporary file; the adapter itself stays in memory.  All ranks have
- * the whole adapter; each has the gradients and moments of its slice of every layer, updates that
- * slice, and receives the others from their owners.
+ * Training of adapters (fm-method(7)).  A step is one sweep, which gives the adapter's gradients,
+ * and an AdamW update.  The gradients and moments of each layer are a record in a store
+ * (lib/state/store.h), which spills to a temporary file beyond --memory; the adapter itself stays
+ * in memory.  Every rank has the whole adapter and the gradients and moments of its slice of each
+ * layer; it updates that slice and receives the other slices from their owners.
  */
 #ifndef FM_TUNE_H
 #define FM_TUNE_H
@@ -16,7 +16,7 @@
 #include "lib/state/store.h"
 
 struct fm_tune {
-    struct fm_task *task; /* borrowed, as options and family */
+    struct fm_task *task; /* borrowed, as are options and masks */
     const struct fm_recover_options *options;
     const struct fm_masks *masks;
     int mask;        /* index of the mask to recover */
@@ -29,7 +29,7 @@ struct fm_tune {
     double loss_first, loss; /* of the first step and the last one */
     /* Scratch. */
     struct fm_store gradients;     /* (L) records */
-    struct fm_reduction reduction; /* of the gradient of the layer at hand */
+    struct fm_reduction reduction; /* of the current layer's gradient */
     float *spare;                  /* record of moments */
     float *slot;                   /* (slots, floats of the largest layer) */
     size_t floats;                 /* of the largest layer's adapter */
@@ -38,16 +38,15 @@ struct fm_tune {
     int32_t *ids;
 };
 
-/* The caller sets task, options, masks, mask, batch and memory; the adapter is initialised from the
- * seed.
- */
+/* The caller sets task, options, masks, mask, batch and memory; the run's seed initialises the
+ * adapter. */
 int fm_tune_init(struct fm_tune *tune, struct fm_err *err);
 void fm_tune_release(struct fm_tune *tune); /* zeroed struct is fine */
 
 /* Take one step.  After FM_ESAVED the state is unchanged. */
 int fm_tune_step(struct fm_tune *tune, struct fm_err *err);
 
-/* After the last step: free what only steps need.  Adapter and moments stay. */
+/* After the last step: free everything but the adapter and the moments. */
 void fm_tune_finish(struct fm_tune *tune);
 
 /* Between steps: gather the moments of all ranks on rank 0, to save them. */

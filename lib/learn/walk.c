@@ -1,15 +1,17 @@
 /*
  * Greedy by measurement: the cost of narrowing an expert is the sum, over the channels it would
- * lose, of the mean square of each channel's effect on the loss.  Signed sums would cancel, squares
- * do not.  Costs are measured again at every budget, because they change as other channels are
- * removed; between two budgets the moves with the lowest cost per channel are taken first.
+ * lose, of the mean square of each channel's effect on the loss.  Signed effects would cancel each
+ * other; squares do not.  Costs are measured again at every budget, because they change as other
+ * channels are removed; between two budgets the moves with the lowest cost per channel are taken
+ * first.
  *
- * exchange works the same way with a better measure: the cost of steps by gradients at masks
- * around the current one (lib/masks/stepcost.h).  It may also widen an expert again in exchange for
- * another.  It visits fewer budgets, about a twelfth of the remaining channels apart: experts are
- * narrowed by what was measured before, then two rounds of measuring and exchanging correct the
- * mask.  Its loss is only the divergence from the full model: the cross-entropy has the noise of
- * single next tokens, and fits peculiarities of the calibration text.
+ * `exchange` works in the same way with a better measure: the cost of steps, from gradients at
+ * masks around the current one (lib/masks/stepcost.h).  It may also widen an expert again while it
+ * narrows another.  It visits fewer budgets, about a twelfth of the remaining channels apart:
+ * experts are narrowed by the costs that are already known, then two rounds of measuring and
+ * exchanging correct the mask.  Its loss is only the divergence from the full model, because the
+ * cross-entropy depends on single next tokens, which are noisy, and would fit the mask to the
+ * calibration text.
  */
 #include "lib/learn/walk.h"
 
@@ -20,8 +22,8 @@
 #include "lib/base/mem.h"
 #include "lib/learn/maskgrad.h"
 
-/* A step up must gain more than the step down costs for which it is exchanged.  At most 1 / PART of
- * the experts are exchanged at once, because the cost of steps is valid only near the current
+/* In an exchange, the gain of the step up must exceed the cost of the step down.  At most 1 / PART
+ * of the experts are exchanged at once, because the cost of steps is valid only near the current
  * mask. */
 #define MARGIN 1
 #define PART 4
@@ -98,7 +100,7 @@ static int lower_groups(const struct fm_walk *w, uint32_t *widths, double *squar
     return rc;
 }
 
-/* Narrow by squares at the mask itself. */
+/* Narrow by the squares measured at the mask itself. */
 static int lower_by_squares(const struct fm_walk *w, uint32_t *widths, const struct fm_probe *probe,
                             const struct fm_masks *masks, uint64_t target, struct fm_err *err)
 {
@@ -163,7 +165,8 @@ static int exchange_round(const struct fm_walk *w, uint32_t *widths, size_t X, i
     return pairs < 0 ? FM_ENOMEM : FM_OK;
 }
 
-/* Narrow by the cost of steps: first by what is already measured, then measure and exchange. */
+/* Narrow by the cost of steps: first by the costs that are already known, then measure and
+ * exchange. */
 static int lower_by_stepcost(const struct fm_walk *w, uint32_t *widths,
                              const struct fm_masks *masks, uint64_t target, struct fm_err *err)
 {

@@ -1,11 +1,11 @@
 /*
  * walk: at every budget step, measure the effect of each expert's channels at the current masks,
  * and narrow the experts whose channels cost least, until the budget is met (fm-method(7)).  Its
- * only state is the family.  exchange: the same, by the cost of steps around the current masks;
- * experts whose steps cost less than another's are narrowed to widen that one.  Its state is
+ * only state is the family.  exchange: the same, by the cost of steps around the current mask; an
+ * expert may also be narrowed in order to widen another whose channels matter more.  Its state is
  * struct fm_stepcost.  It does not make a mask for every budget: each step removes about a twelfth
- * of the remaining channels, at least up to the next budget.  The masks between are filled in
- * afterwards (lib/masks/gaps.h).
+ * of the remaining channels, and at least enough for the next budget.  The masks between are filled
+ * in afterwards (lib/masks/gaps.h).
  */
 #ifndef FM_WALK_H
 #define FM_WALK_H
@@ -36,15 +36,15 @@ int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
                  struct fm_err *err);
 
 /*
- * Only the choice: narrow widths (X) until they remove `target` channels.  squares (X, A): mean c^2
- * summed over the channels between action a - 1 and action a.  If that is not possible, every
- * expert gets its narrowest width.
+ * The choice of fm_walk_step without the measuring: narrow widths (X) until they remove `target`
+ * channels.  squares (X, A): mean c^2 summed over the channels between action a - 1 and action a.
+ * If that is not possible, every expert gets the narrowest width.
  */
 int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actions *actions, int X,
                   uint64_t target, struct fm_err *err);
 
-/* Make one sweep at masks around widths (M, E), drawn for `sweep`, and add the results to
- * `stepcost`, whose X items are groups of `size` experts. */
+/* Measure masks around widths (M, E), drawn with the number `sweep`, in one sweep, and add the
+ * results to `stepcost`, whose X items are groups of `size` experts. */
 int fm_walk_around(struct fm_stepcost *stepcost, const struct fm_probe *probe,
                    const uint32_t *widths, int size, uint64_t sweep, struct fm_err *err);
 
