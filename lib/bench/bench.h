@@ -1,10 +1,11 @@
 /*
  * This room, lib/bench: the measurements of fm-bench: the quality of a family (bench_quality;
- * exported for an exported directory; convention for which tokens count, with wikitext), the cost
- * of files (bench_io), the speed of the engine (bench_engine with meter and processor), and one
- * clipped layer next to its baselines (kernelbench with kerneloptions.h, kernelcase, kernelrun.c
- * and pytorch). synth makes models and tokens of the sizes in shapes, workdir makes a directory for
- * them, plot draws charts.  It may include all other rooms of lib, and only cmd includes it.
+ * exported for an exported directory; convention for which tokens count, with wikitext), the speed
+ * of packing, exporting and verifying (bench_io), the speed of the engine (bench_engine with meter
+ * and processor), and one clipped layer compared with its baselines (kernelbench with
+ * kerneloptions.h, kernelcase, kernelrun.c and pytorch). synth makes models and tokens of the sizes
+ * in shapes, workdir makes a directory for them, plot draws charts.  It may include all other rooms
+ * of lib, and only cmd includes it.
  *
  * Results are structs; fm-bench prints them.
  */
@@ -20,13 +21,13 @@
 #include "lib/masks/masks.h"
 #include "lib/run/run.h"
 
-/* --- quality: held-out loss per budget, next to masks that cost nothing to make --- */
+/* --- quality: held-out loss per budget, compared with masks that cost nothing to make --- */
 
 enum fm_bench_kind { FM_BENCH_FAMILY, FM_BENCH_UNIFORM, FM_BENCH_LAYER, FM_BENCH_GLOBAL };
 #define FM_BENCH_KINDS 4
 
-/* The model that KL and agreement compare with: the checkpoint; budget 0 of the bundle, which has
- * an adapter in it if the bundle has one; or the model whose probabilities a base-logits file has.
+/* The model with which KL and agreement compare: the checkpoint; budget 0 of the bundle, with the
+ * bundle's adapter if it has one; or the model whose probabilities are in a base-logits file.
  */
 enum fm_bench_reference { FM_BENCH_ORIGINAL, FM_BENCH_BUNDLE, FM_BENCH_FILE };
 
@@ -41,8 +42,8 @@ struct fm_bench_row {
 struct fm_bench_quality {
     int rows, sequences, T;
     const char *convention;
-    uint64_t tokens, values; /* number of positions measured; upper bound of the memory for the
-                                values of each, in bytes */
+    uint64_t tokens, values; /* number of positions measured; upper bound, in bytes, of the memory
+                                for the values of each position */
     struct fm_words words;   /* of convention wikitext */
     struct fm_bench_row *row;
     struct fm_kinds kinds; /* kinds of the held-out text */
@@ -59,7 +60,7 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
  * Measure run->inputs.stream: a bundle, or a stage stream with masks and run->inputs.model.  The
  * tokens are run->inputs.eval_tokens, or the last FM_QUALITY_SEQUENCES sequences of
  * run->inputs.tokens, cut into windows by how->convention; or those of how->kl_base, and then the
- * comparison is with that file instead of the full width. how->kl_base_out is NULL. budgets:
+ * comparison is with that file instead of the full width. how->kl_base_out must be NULL. budgets:
  * "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from
  * run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen and the estimate is
  * filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.  Release in any case.
@@ -91,8 +92,9 @@ struct fm_bench_engine_run {
     double tokens_second; /* calibration tokens */
     double flops;         /* of the matrix products it computed */
     double useful;        /* without recomputation: a forward, and each gradient once */
-    double peak;          /* FLOP/s of large products of its precision: mean of before and after */
-    int stages;           /* operations, longest first; seconds summed over threads */
+    double
+        peak; /* FLOP/s of large products in its precision, the mean of before and after the run */
+    int stages; /* operations, longest first; seconds summed over threads */
     struct fm_meter_stage stage[FM_METER_STAGES];
     struct fm_meter_rest rest;
 };
@@ -112,8 +114,8 @@ struct fm_bench_engine_options {
     int layers;         /* layers of a named model; 0: two */
     const char *dtype;  /* "bf16", "f32" */
     const char *dir;    /* where the checkpoint is created */
-    int sequences;      /* tokens to rank */
-    int steps;          /* steps to train; 0: rank only */
+    int sequences;      /* sequences of tokens for ranking */
+    int steps;          /* training steps; 0: rank only */
     bool keep;          /* keep the checkpoint, its tokens and stage streams */
     const char *python; /* a Python with PyTorch and transformers to compare with; NULL: no
                            comparison */

@@ -1,10 +1,10 @@
 /*
  * Speed of rank and train on a synthetic model, through a table of operations that counts products
- * and their time (lib/bench/meter.h).  The result is a fraction of the speed that the matrix
- * library reaches with large matrices on this machine in the same run, not a number to compare
- * between machines: the floating-point operations of a forward and of each gradient once
- * (lib/learn/estimate.h), divided by the time of the whole run and by that speed.  The speed of a
- * shared machine changes within minutes, so it is measured before and after each run.
+ * and their time (lib/bench/meter.h).  The result is a fraction: the floating-point operations of a
+ * forward and of each gradient once (lib/learn/estimate.h), divided by the time of the whole run
+ * and by the speed that the matrix library reaches with large matrices on this machine.  Fractions
+ * of different machines cannot be compared.  The speed of a shared machine changes within minutes,
+ * so it is measured before and after each run.
  */
 #include "lib/bench/bench.h"
 

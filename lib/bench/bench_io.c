@@ -1,7 +1,7 @@
 /*
- * Packing, exporting and verifying next to cp and xxhsum on the same bytes, in the same rounds, so
- * that a disturbance affects all of them.  The best round counts, because a disturbance only makes
- * things slower.
+ * Times packing, exporting and verifying, and cp and xxhsum on the same bytes, in the same rounds,
+ * so that a disturbance affects all of them.  The best round counts, because a disturbance only
+ * makes things slower.
  */
 #include "lib/bench/bench.h"
 
@@ -126,7 +126,7 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
     return FM_OK;
 }
 
-/* Time each of them once, in turn, so that a slow minute of the machine affects all alike. */
+/* Time each of them once, in turn, so that a slow period of the machine affects all of them. */
 static int time_round(struct fm_bench_io *r, const struct place *p,
                       const struct fm_run_options *run, struct fm_err *err)
 {

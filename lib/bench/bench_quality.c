@@ -1,7 +1,7 @@
 /*
  * Compares the quality of a family with controls that have the same budget by construction: the
- * same widths shuffled inside layers or over the model, and one width for all.  lib/learn/quality.h
- * takes all of them as masks, measured on the same held-out sequences in one call.
+ * same widths shuffled inside layers or over the model, and one width for all.  All of them are
+ * masks, which lib/learn/quality.h measures on the same held-out sequences in one call.
  */
 #include "lib/bench/bench.h"
 
@@ -75,8 +75,8 @@ static int open_subject(struct subject *s, const struct fm_bench_how *how,
     const struct fm_masks *f = &s->budgets.masks;
     if (config->M != f->M || config->E != f->E || config->I != f->I)
         return fm_fail(err, FM_ECONFIG,
-                       "'%s' has masks for %d layers of %d experts of %d channels, the model %d, "
-                       "%d and %d",
+                       "'%s' has masks for %d layers of %d experts of %d channels, but the model "
+                       "has %d, %d and %d",
                        run->inputs.stream, f->M, f->E, f->I, config->M, config->E, config->I);
     return fm_bench_text_open(&s->text, how, run, config, err);
 }
@@ -93,7 +93,8 @@ static void close_subject(struct subject *s)
     fm_bundle_close(&s->bundle);
 }
 
-/* Append the mask nearest to a budget, once. */
+/* Append a row for the mask nearest to a budget, unless the last row is for that mask or a later
+ * one. */
 static int add_row(struct fm_bench_quality *q, const struct fm_masks *f, const char *text,
                    struct fm_err *err)
 {

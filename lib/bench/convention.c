@@ -8,7 +8,7 @@
 #include "lib/bench/wikitext.h"
 #include "lib/engine/sweep.h"
 
-#define LLAMA_WINDOW 512 /* llama-perplexity's default of -c */
+#define LLAMA_WINDOW 512 /* llama-perplexity's default for -c */
 
 const char *fm_convention_name(enum fm_convention convention)
 {
@@ -45,7 +45,7 @@ static int open_base(struct fm_bench_text *t, const struct fm_bench_how *how,
                        how->kl_base, s->vocabulary, config->V);
     if (s->n_ctx > config->T_exact)
         return fm_fail(err, FM_EUSAGE,
-                       "'%s' has windows of %d tokens, the model takes at most %d%s%s",
+                       "'%s' has windows of %d tokens, but the model takes at most %d%s%s",
                        how->kl_base, s->n_ctx, config->T_exact, config->exact ? ", " : "",
                        config->exact ? config->exact : "");
     int n = how->kl_chunks && how->kl_chunks < s->chunks ? how->kl_chunks : s->chunks;
@@ -131,7 +131,7 @@ static int open_pages(struct fm_bench_text *t, const struct fm_run_options *run,
     if (!rc && pages.before >= config->V)
         rc =
             fm_fail(err, FM_ECONFIG,
-                    "the tokenizer begins texts with id %d, the model has a vocabulary of %d; give "
+                    "the tokenizer begins texts with id %d, but the model's vocabulary is %d; give "
                     "the model's tokenizer",
                     (int)pages.before, config->V);
     if (!rc)

@@ -90,7 +90,8 @@ static int read_claim(struct fm_record *r, const char *directory, struct fm_err 
     if (!rc && (!layout || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
                 !(budget->valuedouble < 1)))
         rc = fm_fail(err, FM_EFORMAT,
-                     "%s/" FM_EXPORT_JSON ": it has no layout and budget of fm-pack", directory);
+                     "%s/" FM_EXPORT_JSON ": it does not have a layout and a budget of fm-pack",
+                     directory);
     if (!rc) {
         snprintf(r->layout, sizeof r->layout, "%s", layout->name);
         r->whole = layout->all_members;

@@ -1,6 +1,6 @@
 /*
  * Implementations are rows of a table, each a function from a case to seconds; one that cannot run
- * on this machine reports so and is left out.  A first round checks every result against the
+ * on this machine returns 0 and is left out.  A first round checks every result against the
  * definition, so no figure is shown for a wrong result.
  */
 #include "lib/bench/kernelbench.h"

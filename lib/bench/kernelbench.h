@@ -4,7 +4,7 @@
  *
  * Weights, hidden states and routing are random, with experts of unequal popularity; masks mix
  * widths in steps of a tenth.  Each round goes through all cases in turn, so that a disturbance
- * affects them alike, and other memory is written between two runs, so that no data is found in a
+ * affects them alike, and other memory is written between two runs, so that no data is left in a
  * cache.
  */
 #ifndef FM_KERNELBENCH_H

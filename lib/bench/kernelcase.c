@@ -1,7 +1,7 @@
 /*
  * The data of a measurement: weights, hidden states, routing and masks, drawn from the seed by
- * index, so that every run, device and thread count has the same.  Experts differ in popularity, as
- * in real models, because equal popularity would favour designs that depend on it.
+ * index, so that every run, device and thread count gets the same data.  Experts differ in
+ * popularity, as in real models, because equal popularity would favour designs that depend on it.
  */
 #include "lib/bench/kernelcase.h"
 

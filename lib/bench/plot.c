@@ -141,7 +141,7 @@ static void draw_grid(FILE *out, const struct axis *x, const struct axis *y, boo
 }
 
 /* Draw one entry of the legend.  Losses grow with the budget, so the upper left is empty; they fall
- * with bytes, so there the upper right is. */
+ * with bytes, and then the upper right is empty. */
 static void draw_name(FILE *out, const struct fm_plot *plot, int index)
 {
     double row = TOP + 14 + 18 * index;

@@ -141,7 +141,7 @@ static int send_line(struct fm_pytorch *p, struct fm_err *err, const char *fmt, 
     return send_all(p, line, (size_t)n, err);
 }
 
-/* Read a line without its line feed; one that says "error" is a failure. */
+/* Read a line without its line feed; one that begins with "error" is a failure. */
 static int receive_line(struct fm_pytorch *p, char line[LINE_BYTES], struct fm_err *err)
 {
     size_t n = 0;

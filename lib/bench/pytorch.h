@@ -21,10 +21,9 @@
 struct fm_kernelcase;
 struct fm_pytorch;
 
-/* Start `python` (found in PATH), let it import torch and send it the layer, whose numbers are
- * set; give up after this many seconds without an answer, or once *stop (may be NULL) is set.
- * FM_ENOENT if there is no such program or no torch, FM_EIO if it fails otherwise; *p is NULL
- * then. */
+/* Start `python` (found in PATH), let it import torch, and send it the layer, which must be filled;
+ * give up after this many seconds without an answer, or once *stop (may be NULL) is set.  FM_ENOENT
+ * if there is no such program or no torch, FM_EIO if it fails otherwise; *p is NULL then. */
 int fm_pytorch_open(struct fm_pytorch **p, const char *python, const struct fm_kernelcase *c,
                     int silence, const atomic_int *stop, struct fm_err *err);
 void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine */
@@ -32,9 +31,9 @@ void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine *
 /* "2.15.0" */
 const char *fm_pytorch_version(const struct fm_pytorch *p);
 
-/* Rows of a measurement: seconds of one run of c->torch's "torch-loop" or "torch-grouped" at
- * c->budget, also with cold caches; the first rows of c->out are its result.  0: it failed, now
- * or before. */
+/* Implementations, as in lib/bench/kernelcase.h: the seconds of one run of c->torch's "torch-loop"
+ * or "torch-grouped" at c->budget, with cold caches; the first rows of c->out are its result. 0: it
+ * failed, now or before. */
 double fm_pytorch_loop(struct fm_kernelcase *c, int tokens);
 double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
 

@@ -1,7 +1,7 @@
 /*
  * Blocks of a tensor are a function of (seed, tensor, block), so a checkpoint of any size is made
  * in little memory and is the same everywhere.  Values are scaled so that activations keep their
- * size through the layers: a model whose numbers overflow would measure nothing.
+ * size through the layers: measurements of a model whose activations overflow would be meaningless.
  */
 #include "lib/bench/synth.h"
 
@@ -46,8 +46,8 @@ static struct fm_synth named(const struct fm_shape *x, int layers)
                              .dtype = FM_BF16};
 }
 
-/* Set heads: 64 wide, or the largest power of two that divides H; four query heads to a key head
- * if that divides.  False if H is odd. */
+/* Set heads: 64 wide, or the largest power of two that divides H; four query heads per key head if
+ * their number is a multiple of four.  False if H is odd. */
 static bool choose_heads(struct fm_synth *s)
 {
     s->C = 64;

@@ -97,8 +97,8 @@ static const char *trim_end(const char *from, const char *at)
     return at;
 }
 
-/* re.sub of OPEN\s*([^CLOSE]*?)\s*CLOSE by OPEN\1CLOSE: white space just inside OPEN and the
- * next CLOSE is removed; an OPEN without a CLOSE is not changed. */
+/* re.sub of OPEN\s*([^CLOSE]*?)\s*CLOSE with OPEN\1CLOSE: white space just inside OPEN and the next
+ * CLOSE is removed; an OPEN without a CLOSE is not changed. */
 static char *trim_between(const struct change *c, char open, char close)
 {
     char *to = c->to;

@@ -15,7 +15,7 @@
  * The text is UTF-8. */
 uint64_t fm_wikitext_words(const char *text, size_t size);
 
-/* Replace *text (malloced, *size bytes of UTF-8) by the text to encode.  FM_ENOMEM: both are
+/* Replace *text (malloced, *size bytes of UTF-8) with the text to encode.  FM_ENOMEM: both are
  * unchanged. */
 int fm_wikitext_detokenise(char **text, size_t *size, struct fm_err *err);
 

@@ -66,8 +66,8 @@ void fm_workdir_remove(const struct fm_workdir *w, const char *name)
     nftw(fm_workdir_at(w, name, path), remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* False if we were asked to stop before the program ended by itself.  Its pidfd reports the end
- * without delay, which is measured; Linux before 5.3 has no pidfd. */
+/* False if we were asked to stop before the program ended by itself.  The wait on its pidfd returns
+ * as soon as the program ends, so the measured time is exact; Linux before 5.3 has no pidfd. */
 static bool await_end(pid_t pid, int *status)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
