@@ -1,7 +1,8 @@
 /*
  * README.md of an export: a model card for the hub, with front matter (the licence and the
  * original), measured figures, how to run it in each program, and the command that makes it.  It
- * contains only facts of the bundle and none of this machine, so its bytes are the same everywhere.
+ * contains only facts about the bundle and nothing about this machine, so its bytes are the same
+ * everywhere.
  */
 #include "lib/export/card.h"
 

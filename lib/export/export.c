@@ -1,6 +1,6 @@
 /*
- * An export from beginning to end: open the family, choose one of its members by the options, plan
- * it, and write it by the plan.
+ * An export from beginning to end: open the family, choose one of its members according to the
+ * options, plan the export, and write it as planned.
  */
 #include "lib/export/export.h"
 
@@ -80,7 +80,7 @@ static int choose_mask(const struct fm_exportplan *p, int *index, struct fm_err 
     return FM_OK;
 }
 
-/* Choose the member by the options. */
+/* Choose the member according to the options. */
 static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int *index,
                   struct fm_err *err)
 {
@@ -100,8 +100,8 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
 
 /* ---- the plan ---- */
 
-/* Set the cost of rounding up (nothing if every expert is stored at full width) and what a load
- * cap saves. */
+/* Set the cost of rounding up (zero if every expert is stored at full width) and what a load cap
+ * saves. */
 static void report_channels(struct fm_export_report *r, const struct fm_exportplan *p)
 {
     r->channels_layout = p->widths.by_layout;

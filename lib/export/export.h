@@ -1,9 +1,9 @@
 /*
- * This room, lib/export: one member of a family, or all of it, as a checkpoint directory that other
- * programs load, made from the bundle without the original checkpoint.  It decides which bytes of
- * the bundle an export has, and writes its config.json and model card.  The format of the bundle is
- * in formats/bundle, the place of an expert in it in lib/stage/volumes.h, and the widths of a mask
- * in lib/masks.
+ * This room, lib/export: one member of a family, or the whole family, as a checkpoint directory
+ * that other programs load, made from the bundle without the original checkpoint.  It decides which
+ * bytes of the bundle an export has, and writes its config.json and model card.  The format of the
+ * bundle is in formats/bundle, the place of an expert in it in lib/stage/volumes.h, and the widths
+ * of a mask in lib/masks.
  *
  * The forms of an export are the layouts, each a file in lib/export/layouts (layouts.h).  If a
  * layout or options.pad_multiple rounds widths up, the added channels are the expert's next ranked
@@ -69,15 +69,15 @@ struct fm_export_report {
                                                budgets in the export */
     uint64_t channels_freed, bytes_freed; /* for layouts that hold the family: channels of the model
                                              that none of its budgets in the export keeps */
-    bool removes_nothing;   /* every channel is in the files, although the mask removes some */
-    uint64_t bytes_source;  /* bytes of the checkpoint's weight files */
-    bool larger;            /* the export's weight files are more than 2 % larger */
-    double break_even;      /* budget from which weight files are smaller than the checkpoint's;
-                               more than 1: none */
-    uint64_t bytes_weights; /* safetensors files, headers included */
-    uint64_t bytes_out;     /* all files, or the stream */
-    uint64_t bytes_memory;  /* the plan, and buffers at the peak */
-    uint64_t bytes_free;    /* on the output's file system; 0: standard output */
+    bool removes_nothing;  /* every channel is in the files, although the mask removes some */
+    uint64_t bytes_source; /* bytes of the checkpoint's weight files */
+    bool larger;           /* the export's weight files are more than 2 % larger */
+    double break_even;     /* budget from which weight files are smaller than the checkpoint's; more
+                              than 1: there is no such budget */
+    uint64_t bytes_weights;         /* safetensors files, headers included */
+    uint64_t bytes_out;             /* all files, or the stream */
+    uint64_t bytes_memory;          /* the plan, and buffers at the peak */
+    uint64_t bytes_free;            /* on the output's file system; 0: standard output */
     char storage[FM_STORAGE_NAMES]; /* storages of a bundle of codes, "fp8"; "": unquantised */
     bool codes;                     /* the export holds these codes, not their values */
     struct fm_extra extra;          /* tensors outside the decoder layers that the bundle has */
@@ -89,9 +89,8 @@ struct fm_export_report {
  * Make the export. run->inputs.stream is the bundle (a file, or "-"), run->outputs.path the
  * directory to make ("-": the same files as a tar stream on standard output); force, threads,
  * progress and stop are used too.  FM_EUSAGE if no member is close enough or small enough (the
- * sentence lists the neighbours), and for options that exclude each other.  FM_ECONFIG if the
- * layout cannot hold the family.  FM_EFORMAT for a broken bundle; FM_ECREATE if the directory
- * exists.
+ * error lists the nearest ones), and for options that exclude each other.  FM_ECONFIG if the layout
+ * cannot hold the family.  FM_EFORMAT for a broken bundle; FM_ECREATE if the directory exists.
  */
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err);

@@ -2,11 +2,11 @@
  * Writes a planned export.  A file is cut into pieces that threads fill from the bundle in
  * parallel.  In a directory each piece is written at its offset; in a stream they are written in
  * order, in rounds of one piece per thread. fm-export.json, which has the digests of all other
- * files, is written last: the digests of a stream are computed as it is written.  A directory's
- * pieces are written in the order of the bundle, so that it is read from beginning to end, and a
- * digest takes the bytes in the order of the file: it is computed from one read of what was just
- * written, mostly in the page cache.  It is therefore a digest of the bytes in the file, not of
- * those that were meant to be written.
+ * files, is written last: the digests of a stream are computed as it is written.  The pieces of a
+ * directory are written in the order of the bundle, so that the bundle is read sequentially.  A
+ * digest takes the bytes in the order of the file, so it is computed by reading the file once after
+ * it was written, mostly from the page cache.  It is therefore a digest of the bytes in the file,
+ * not of those that were meant to be written.
  */
 #include "lib/export/exportwriter.h"
 
@@ -206,7 +206,7 @@ static uint64_t group_memory(const struct fm_exportplan *p, bool stream)
             shared += held.part[k].room;
         if (first >= 0 && first == last)
             all += t->t.size;
-        else /* if an expert has several pieces, those of one expert */
+        else /* an expert may have several pieces: add them up */
             all += piece + (is_rounded(p, t) ? 0 : shared);
         uint64_t beside = filling_memory(p, t, piece) + (stream ? 0 : piece);
         filling = beside > filling ? beside : filling;

@@ -303,7 +303,7 @@ static const struct fm_opened_tensor *find_apart(const struct fm_exportplan *p,
     const struct fm_opened_tensor *t = fm_opened_find(p->from, name);
     if (t && t->t.size == size)
         return t;
-    fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing, or has another size than %llu bytes",
+    fm_fail(err, FM_EFORMAT, "%s: tensor '%s' is missing, or does not have %llu bytes",
             p->from->bundle.file.path, name, (unsigned long long)size);
     return NULL;
 }

@@ -1,6 +1,6 @@
 /*
  * The bytes of a planned tensor, made from the bundle and checked at the same time: every segment
- * of an expert, and every other tensor, has its digest in the bundle.
+ * of an expert, and every other tensor, has a digest in the bundle.
  */
 #ifndef FM_FILL_H
 #define FM_FILL_H
@@ -33,7 +33,7 @@ int fm_fill_check(const struct fm_exportplan *p, const struct fm_planned_tensor 
 /*
  * Some tensors are made of the same bytes of the bundle, which should be read only once: gate and
  * up rows, which are interleaved there; and the values from which codes, scales and their factor
- * are computed.  A thread that fills such tensors of one expert after another does so between
+ * are computed.  A thread that fills several such tensors of one expert does so between
  * fm_fill_hold and fm_fill_drop: the shared part of the expert is read with the first tensor and
  * kept in the thread's scratch.
  *

@@ -1,5 +1,5 @@
 /*
- * The list of layouts, and the words for sentences and options.  To add a layout, write a file with
+ * The list of layouts, and the names for messages and options.  To add a layout, write a file with
  * its descriptor in lib/export/layouts, and add a row to lib/export/layouts.h.
  */
 #include "lib/export/layouts.h"

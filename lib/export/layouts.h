@@ -101,9 +101,9 @@ extern const struct fm_layout *const fm_layouts[];
 /* The largest of widths (M, E); for a layout with one width, that width. */
 uint32_t fm_layouts_widest(const struct fm_config *config, const uint32_t *widths);
 
-/* Channels of the shared expert in the files of a layout whose widest expert has k.  If
- * config.json gives its width in experts (shared_key of struct fm_model_family) and all of these
- * have width k, it becomes a whole number of them, padded with zeros; k 0: it is unchanged. */
+/* Channels of the shared expert in the files of a layout whose widest expert has k.  If config.json
+ * gives its width as a number of experts (shared_key of struct fm_model_family) and all experts
+ * have width k, its width becomes a multiple of k, padded with zeros; k 0: it is unchanged. */
 int fm_layouts_shared(const struct fm_layout *layout, const struct fm_config *config, uint32_t k);
 
 /* NULL if no layout has that name. */
@@ -114,7 +114,7 @@ void fm_layouts_choices(char *text, size_t size);
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
 /* Replace *layout by its form for --drop-experts; FM_EUSAGE if there is no such form. */
 int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err);
-/* For sentences: the name of the first layout that takes a load cap; "native or padded", the
+/* For messages: the name of the first layout that supports a load cap; "native or padded", the
  * layouts that can keep extra tensors. */
 const char *fm_layouts_capped(void);
 void fm_layouts_extra(char *text, size_t size);

@@ -196,7 +196,7 @@ static int fill_rows(struct fm_list *list, const struct fm_opened *o, bool forms
     return rc;
 }
 
-/* Copy facts of the manifest that are words, truncated to their columns. */
+/* Copy the strings of the manifest, truncated to their columns. */
 static int fill_words(struct fm_list *list, const struct fm_bundle *bundle, struct fm_err *err)
 {
     const char *stage, *family;

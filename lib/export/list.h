@@ -73,7 +73,7 @@ struct fm_list {
     char family[32], dtype[16];
     int layers, experts, experts_per_token, hidden, channels, vocabulary;
     int M;                      /* layers that have experts */
-    int16_t moe[FM_LAYERS_MAX]; /* (M) their numbers */
+    int16_t moe[FM_LAYERS_MAX]; /* (M) their indices */
     uint64_t params;
     struct fm_extra extra;          /* tensors outside the decoder layers */
     char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */

@@ -182,7 +182,7 @@ int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err)
         rc = read_tensors(o, needs, err);
     if (!rc && (o->budgets.masks.M != o->config.M || o->budgets.masks.E != o->config.E ||
                 o->budgets.masks.I != o->config.I))
-        rc = fm_fail(err, FM_EFORMAT, "%s: its masks are for another shape than its config.json",
+        rc = fm_fail(err, FM_EFORMAT, "%s: the shape of its masks is not that of its config.json",
                      o->bundle.file.path);
     if (!rc)
         rc = check_groups(o, err);

@@ -1,7 +1,7 @@
 /*
  * --force replaces an export, but never files that the user added to it: a file belongs to the
- * export only if fm-export.json lists it, or if it is its signature or bill of materials, which are
- * invalid for a different export.
+ * export only if fm-export.json lists it, or if it is the export's signature or bill of materials,
+ * which are invalid for a different export.
  */
 #include "lib/export/ownexport.h"
 

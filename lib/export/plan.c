@@ -64,10 +64,11 @@ int fm_exportplan_check_parts(const struct fm_export_options *o, const struct fm
                        "width of the original; use --layout %s",
                        o->layout->name, able);
     if (!o->keep_extra && whole)
-        return fm_fail(err, FM_ECONFIG,
-                       "layout %s: transformers loads the text part of %s by other tensor names "
-                       "than the whole has; use --keep-extra, or a layout with our modelling file",
-                       o->layout->name, from->config.family->name);
+        return fm_fail(
+            err, FM_ECONFIG,
+            "layout %s: transformers loads the text part of %s under other tensor names "
+            "than the whole model; use --keep-extra, or a layout with our modelling file",
+            o->layout->name, from->config.family->name);
     return FM_OK;
 }
 
@@ -839,7 +840,8 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
         t->blank = fm_code_zero(fm_storage_of(c, weight).storage->code);
     }
     if (t->t.dims != 2 || t->t.shape[0] != plain.shape[0] || t->t.shape[1] != plain.shape[1])
-        return fm_fail(err, FM_EFORMAT, "%s: tensor '%s' has another shape than config.json says",
+        return fm_fail(err, FM_EFORMAT,
+                       "%s: tensor '%s' does not have the shape that config.json requires",
                        p->from->bundle.file.path, t->from->t.name);
     t->fill = FM_FILL_WIDENED;
     t->wider = d;
@@ -950,7 +952,7 @@ static void sort_tensors(struct fm_exportplan *p)
     }
 }
 
-/* Two tensors of one name only occur in a forged bundle. */
+/* Two tensors with the same name occur only in a forged bundle. */
 static int refuse_twins(const struct fm_exportplan *p, const char *what, const char *name,
                         struct fm_err *err)
 {

@@ -179,14 +179,15 @@ void fm_exportplan_release(struct fm_exportplan *p); /* zeroed struct is fine */
 /*
  * For asserts of a DEBUG build after a plan of weights was made: widths kept are at most those
  * stored, and these at most I; the weight files come first, with their tensors in order and
- * contiguous up to their ends; so are the blocks of tensors of experts.
+ * contiguous up to their ends; the blocks of each tensor of experts are in order and contiguous,
+ * too.
  */
 bool fm_exportplan_sane(const struct fm_exportplan *p);
 
 /* ---- properties of a plan ---- */
 
 /* Bytes of the tensors of a member in a layout with one width for all experts, without planning
- * files or texts: one layer of experts stands for all.  The plan has no member afterwards.
+ * files or texts: one layer of experts represents all of them.  The plan has no member afterwards.
  * FM_ECONFIG as fm_exportplan_member. */
 int fm_exportplan_same_layers(struct fm_exportplan *p, int index, uint64_t *bytes,
                               struct fm_err *err);
@@ -258,13 +259,14 @@ int fm_exportplan_shards(struct fm_exportplan *p, struct fm_err *err);
 
 /* ---- for layouts and texts: adding ---- */
 
-/* Add a tensor; `like` is copied, including its name.  Dtype, shape, fill and m are set. */
+/* Add a tensor; `like` is copied, including its name.  Dtype, shape, fill and m must be set. */
 int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_tensor *like,
                              struct fm_err *err);
 /* Add a file; takes ownership of header, even on failure. */
 int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *header,
                            uint64_t header_bytes, uint64_t bytes, bool weights, struct fm_err *err);
-/* Put the tensor of that name into file `file` at `offset`; tensors are in order of name. */
+/* Put the tensor named placed->name into file `file`, with the offset and size of `placed`; the
+ * tensors of the plan must be in order of name. */
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 
 #define FM_EXPORT_CARD "README.md"

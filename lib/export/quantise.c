@@ -45,7 +45,7 @@ int fm_server_find(const char *name)
 #define MX GROUP("32") ", \"scale_dtype\": \"torch.uint8\""
 
 /*
- * The required multiples of the width: vLLM and SGLang take only whole blocks of fp8-block; FP8
+ * The required multiples of the width: vLLM and SGLang accept only whole blocks of fp8-block; FP8
  * matrix products need rows of a multiple of 16 bytes; with tensor parallelism every device must
  * get whole groups of a row of down.  SGLang's Marlin kernel needs NVFP4 widths that are multiples
  * of 64; vLLM pads other widths (vLLM 0.33, SGLang 0.5.23).

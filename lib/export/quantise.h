@@ -10,11 +10,11 @@
  *     fp8        rows: s = amax / 448, rounded to the dtype of the weights; its epsilon where that
  *                is 0
  *     w4a16      16, 32 or 128 of a row: s = amax / 7.5, the same
- *     nvfp4      16 of a row: b = E4M3 of amax / (6 t), from 2^-9 to 448, 1 of a block of zeros;
+ *     nvfp4      16 of a row: b = E4M3 of amax / (6 t), from 2^-9 to 448, 1 for a block of zeros;
  *                s = b t; t = amax of gate and up together, or of down, / 2688, 1 where that is 0
  *     nvfp4:ct   16 of a row: u = 1 / amax of gate and up together, or of down, times 2688, both
  *                rounded to the weights' dtype (of F16: float32), 1 where amax is 0; b = E4M3 of u
- *                times amax / 6, rounded so, too; 1/8 where that is 0; s = b / u
+ *                times amax / 6, rounded likewise; 1/8 where that is 0; s = b / u
  *     mxfp4      32 of a row: s = 2^(floor(log2 amax) - 2), twice that if amax is at least 1.75
  *                times the largest power of two below it
  *     mxfp8      the same with 8 instead of 2

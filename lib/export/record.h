@@ -1,8 +1,8 @@
 /*
  * Writes figures measured on an exported directory into it: fm-export.json gets "measured", the
- * model card a section and a model-index, the table of files the card's new digest, and
- * .eval_results/ an entry if the tokens belong to a benchmark of the hub. fm-verify(1) does not
- * compare these with the bundle.
+ * model card gets a section and a model-index, the table of files gets the card's new digest, and
+ * .eval_results/ gets an entry if the tokens belong to a benchmark of the hub. fm-verify(1) does
+ * not compare these with the bundle.
  */
 #ifndef FM_RECORD_H
 #define FM_RECORD_H

@@ -6,14 +6,14 @@
  * OLMoE, which SGLang cannot split (it applies the weights of the norm over all heads to a part of
  * them, and stops).  A device gets whole query heads and whole key/value heads.  If there are fewer
  * key heads than devices, stock code repeats key heads (the number of devices must be a multiple of
- * theirs); with our modelling file vLLM repeats them and SGLang does not.  One norm over all key
- * heads would count a repeated head twice, so heads with such a norm (OLMoE) are never repeated.
- * With our modelling file only degree 1 is listed for models with attention sinks, because vLLM
- * gives every device the sinks of all heads and stops, and for linear attention, which no server
- * runs with it.  Every device has the whole latents of MLA and computes its heads from them.  Dense
- * layers and shared experts are split by channels.  If experts are split too (FM_SPLIT_EXPERTS),
- * the width of each must be a multiple of the degree; if every device has whole experts there are
- * no further rules, and no memory is saved.
+ * the number of key heads); with our modelling file vLLM repeats them and SGLang does not.  One
+ * norm over all key heads would count a repeated head twice, so heads with such a norm (OLMoE) are
+ * never repeated.  With our modelling file only degree 1 is listed for models with attention sinks,
+ * because vLLM gives every device the sinks of all heads and stops, and for linear attention, which
+ * no server runs with it.  Every device has the whole latents of MLA and computes its heads from
+ * them.  Dense layers and shared experts are split by channels.  If experts are split too
+ * (FM_SPLIT_EXPERTS), the width of each must be a multiple of the degree; if every device has whole
+ * experts there are no further rules, and no memory is saved.
  *
  * llama.cpp: its converter reads only some keys of config.json, and its graphs hard-code the rest,
  * so a model with other settings would run as a different model, or not be converted.  In the
@@ -43,7 +43,7 @@ uint64_t fm_runtimes_tp_degrees(const struct fm_config *config, const struct fm_
                                 const uint32_t *stored, uint32_t quantum);
 
 /*
- * Bytes that a server keeps of one sequence between two steps, for all layers together, if its
+ * Bytes that a server keeps for one sequence between two steps, for all layers together, if its
  * cache has numbers of this many bits: `token` for each token, `window_token` for each of the last
  * `window`, `fixed` for any length.  A model has windows of one size.
  */
@@ -88,7 +88,7 @@ const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 bool fm_runtimes_package(const struct fm_config *config, const struct fm_layout *layout);
 
 /* The architecture name that servers use for the family, if transformers 5 saves class_name
- * ForCausalLM and servers do not accept that; else NULL. */
+ * followed by ForCausalLM and servers do not accept that; else NULL. */
 const char *fm_runtimes_architecture(const struct fm_model_family *family);
 
 /* The reason to prefer individual widths for its experts, for model cards; NULL: no particular

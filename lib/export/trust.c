@@ -210,7 +210,7 @@ static int add_as_it_is(struct fm_exportplan *p, const char *name, const struct 
     return rc;
 }
 
-/* Copy a file without those keys; if it cannot be parsed, leave it out. */
+/* Copy a file without the keys that load code; if it cannot be parsed, leave it out. */
 static int add_json(struct fm_exportplan *p, const char *name, const struct fm_member *m,
                     struct fm_err *err)
 {

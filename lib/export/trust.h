@@ -1,9 +1,9 @@
 /*
  * Restricts the code that an export can run, by default to the suite's modeling_fm.py, in every
- * layout.  If a JSON file next to the weights says so, transformers, vLLM, SGLang and ModelScope
- * run the Python files of a directory or of another repository, or load a model other than the
- * directory's, in some cases without trust_remote_code.  So an export leaves out the following,
- * unless --allow-code is given:
+ * layout.  If a JSON file next to the weights requests it, transformers, vLLM, SGLang and
+ * ModelScope run the Python files of a directory or of another repository, or load a model other
+ * than the directory's, in some cases without trust_remote_code.  So an export leaves out the
+ * following, unless --allow-code is given:
  *
  *   - files that Python runs (*.py, *.pyc, *.pyd, *.so, *.pkl), adapter_config.json and
  *     modules.json;
@@ -33,8 +33,8 @@ void fm_trust_begin(struct fm_exportplan *p);
 /* Plan a carried file: unchanged, without some keys, or left out. */
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err);
 
-/* Remove those keys from config.json, *text (malloc, NUL-terminated); `edit` has the n keys that
- * the layout sets. */
+/* Remove the keys that load code from config.json, *text (malloc, NUL-terminated); `edit` has the n
+ * keys that the layout sets. */
 int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
                     const struct fm_jsonedit *edit, int n, struct fm_err *err);
 
@@ -42,8 +42,8 @@ int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
 int fm_trust_check(const struct fm_export_options *options, struct fm_err *err);
 int fm_trust_check_keys(const struct fm_exportplan *p, struct fm_err *err);
 
-/* The names with one fate, "a.py, b.py", from item *next on, as many as fit into a sentence;
- * *next becomes the first that is left.  False if there are no more. */
+/* The names with one fate, "a.py, b.py", from item *next on, as many as fit into a message; *next
+ * becomes the index of the first one left.  False if there are no more. */
 bool fm_trust_names(const struct fm_exportplan *p, enum fm_code_fate fate, size_t *next,
                     char text[FM_CODE_NAMES_BYTES]);
 

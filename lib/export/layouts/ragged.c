@@ -1,7 +1,7 @@
 /*
- * ragged: a Hugging Face directory with a modelling file of its own, every expert as wide as the
- * mask says.  A layer's experts are two flat tensors, gate_up (2 sum k, H) and down (sum k, H),
- * and config.json has the widths as fm_widths.
+ * ragged: a Hugging Face directory with its own modelling file; every expert has its width in the
+ * mask.  A layer's experts are two flat tensors, gate_up (2 sum k, H) and down (sum k, H), and
+ * config.json has the widths as fm_widths.
  */
 #include "lib/export/plan.h"
 #include "lib/export/texts.h"
