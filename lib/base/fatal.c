@@ -1,8 +1,8 @@
 /*
  * Ends a process that is out of memory.  Inside nested loops an error cannot be returned to a
  * caller, and a library may crash when an allocation fails.  In both cases temporary files are
- * removed, one sentence is written without allocating, and the exit status says that a retry may
- * help.
+ * removed, one sentence is written without allocating, and the exit status indicates that a retry
+ * may help.
  */
 #include "lib/base/fatal.h"
 

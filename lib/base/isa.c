@@ -59,7 +59,7 @@ static bool saves_tiles(void)
     return (low & XTILE) == XTILE;
 }
 
-/* __builtin_cpu_supports also asks whether the operating system saves the registers.  clang 14
+/* __builtin_cpu_supports also checks that the operating system saves the registers.  clang 14
  * rejects "f16c" there. */
 static enum fm_isa find_level(void)
 {

@@ -18,10 +18,10 @@ enum fm_isa {
     FM_ISA_BASE,   /* the baseline of the architecture: SSE2 on x86-64 */
     FM_ISA_AVX2,   /* AVX2, FMA, F16C */
     FM_ISA_AVX512, /* AVX-512 F, BW, DQ, VL */
-    FM_ISA_AMX     /* AMX-TILE and AMX-BF16; fm_isa_amx says whether the process may use them */
+    FM_ISA_AMX     /* AMX-TILE and AMX-BF16; fm_isa_amx checks whether the process may use them */
 };
 
-/* The level in force: the CPU's, at most the limit.  A few nanoseconds. */
+/* The level in force: the CPU's, at most the limit.  Takes a few nanoseconds. */
 enum fm_isa fm_isa(void);
 
 /* The limit that FM_ISA sets; FM_ISA_AMX if it is not set. */

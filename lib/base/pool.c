@@ -235,8 +235,8 @@ void fm_pool_for(int n, void (*task)(void *arg, int i), void *arg)
 
 /*
  * Chunk c is at least twice as large as chunk c - 1, so CHUNKS of them hold anything.  When the
- * stack is empty, several chunks are replaced by one with room for the largest use so far, so a
- * thread keeps no more than it needs.
+ * stack is empty, several chunks are replaced with one that has room for the largest use so far, so
+ * a thread keeps no more than it needs.
  */
 struct scratch {
     char *block[CHUNKS];
@@ -299,7 +299,7 @@ static void make_chunk(struct scratch *s, size_t c, size_t size)
     s->bytes[c] = size;
 }
 
-/* Replace all chunks by one of `size` bytes. */
+/* Replace all chunks with one of `size` bytes. */
 static void join_chunks(struct scratch *s, size_t size)
 {
     for (size_t c = 0; c < CHUNKS; c++) {

@@ -22,8 +22,8 @@
 
 /*
  * Start `threads` - 1 threads in addition to the calling one (0: one thread per available CPU).
- * Once per process; before it, and after fm_pool_stop, loops run on the calling thread only.
- * FM_EUSAGE over FM_THREADS_MAX, FM_ENOMEM.
+ * Call it once per process; before that, and after fm_pool_stop, loops run on the calling thread
+ * only.  FM_EUSAGE over FM_THREADS_MAX, FM_ENOMEM.
  */
 int fm_pool_start(int threads, struct fm_err *err);
 void fm_pool_stop(void);
@@ -74,9 +74,9 @@ struct fm_mark {
 };
 struct fm_mark fm_scratch_mark(void);
 void *fm_scratch(size_t bytes);
-/* If the calling thread's stack is empty, replace its chunks by one with room for `bytes`, unless
- * it is already one such chunk.  Otherwise the stack could hold the chunks of an earlier use beside
- * those of the next. */
+/* If the calling thread's stack is empty, replace its chunks with one that has room for `bytes`,
+ * unless it is already one such chunk.  Otherwise the stack could hold the chunks of an earlier use
+ * in addition to those of the next. */
 void fm_scratch_reserve(size_t bytes);
 static inline float *fm_scratch_floats(size_t n)
 {

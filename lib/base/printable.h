@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-/* Replace every byte of such characters by '?', in place; keep line feeds if `lines` is true. */
+/* Replace every byte of such characters with '?', in place; keep line feeds if `lines` is true. */
 void fm_printable(char *text, bool lines);
 
 /* A copy of a JSON text, in which such characters occur only inside strings: each becomes

@@ -45,8 +45,8 @@
 #endif
 
 /*
- * e^x within 1.5 units in the last place (checked over all exponents in test_cpu_products.c), where
- * the result is denormal within one denormal step; Inf above 88.73, 0 below -103.98, NaN
+ * e^x within 1.5 units in the last place (checked over all exponents in test_cpu_products.c), or
+ * within one denormal step where the result is denormal; Inf above 88.73, 0 below -103.98, NaN
  * stays NaN.  x = n ln 2 + r, |r| <= ln 2 / 2; n ln 2 is split so that its larger part is exact;
  * e^r by the polynomial of Cephes' expf; 2^n in two steps, so that denormals come out rounded once.
  */

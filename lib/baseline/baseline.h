@@ -2,8 +2,8 @@
  * This room, lib/baseline: compares the suite's masks with other pruners, on the same model, tokens
  * and bytes.  It may include all other rooms of lib, and only cmd includes it.  In reading order:
  * this header; expertdrop (rules that remove whole experts), channelcut (how a score becomes
- * widths), methods (the suite's own, by its own tools), spent (time and memory), contest (measuring
- * all of them), baseline.c (from options to the table).
+ * widths), methods (the suite's own methods, run with its own tools), spent (time and memory),
+ * contest (measuring all of them), baseline.c (from options to the table).
  *
  * A budget is a number of experts of every layer, k of E, so that rules that remove experts can
  * reach it.  All other baselines remove at least as many channels, so they keep at most as many
@@ -49,8 +49,8 @@ enum fm_baseline {
 const char *fm_baseline_name(enum fm_baseline baseline);
 
 struct fm_baseline_cell {
-    double budget; /* share of channels actually removed; for rules that remove experts, of their
-                      channels */
+    double budget; /* share of channels actually removed; for rules that remove experts, the
+                      channels of those experts */
     struct fm_quality quality; /* positions 0: the baseline has no mask that small */
 };
 

@@ -333,7 +333,7 @@ static int check_family(const struct fm_contest *contest, const struct fm_masks 
     return f->M == c->M && f->E == c->E && f->I == c->I
                ? FM_OK
                : fm_fail(err, FM_ECONFIG,
-                         "'%s' has masks for %d layers of %d experts of %d channels, the model "
+                         "'%s' has masks for %d layers of %d experts of %d channels, but the model "
                          "'%s' has %d, %d and %d",
                          path, f->M, f->E, f->I, contest->run->inputs.model, c->M, c->E, c->I);
 }

@@ -1,6 +1,6 @@
 /*
- * Rules that remove whole experts: every expert has a score, and the lowest of each layer are
- * removed.
+ * Rules that remove whole experts: every expert has a score, and the experts with the lowest scores
+ * of each layer are removed.
  *
  *   reap       S_e = mean over the tokens that the router sends to e of g_e(x) |f_e(x)|_2, g the
  *              router's weight as the model uses it, f the expert's output (Lasby et al., ICLR

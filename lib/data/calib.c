@@ -239,7 +239,7 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
     if (m->inputs > 1 && ended && n < all / 2 && r->eval)
         fm_run_warn(
             r->run,
-            "'%s' is the shortest kind of text, and each kind gets as many sequences: %" PRIu64
+            "'%s' is the shortest kind of text, and all kinds get equally many sequences: %" PRIu64
             " of %" PRIu64 " are used",
             ended, n, all);
     else if (m->inputs > 1 && ended && n < all / 2)

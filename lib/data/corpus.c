@@ -1,7 +1,7 @@
 /*
  * Documents are processed in batches: read one after another, encoded in parallel, and their ids
  * written in order.  The error is that of the first document that fails, whichever thread found one
- * first.  Ids go to an unlinked file, which is then read as any token file.  A tokenizer command
+ * first.  Ids go to an unlinked file, which is then read like any token file.  A tokenizer command
  * gets the same documents as lines of JSON.
  */
 #include "lib/data/corpus.h"
@@ -484,7 +484,7 @@ int fm_corpus_front(bool *is, int32_t *front, const struct fm_run_options *run, 
     fm_tokenizer_close(t);
     return *front < V ? FM_OK
                       : fm_fail(err, FM_ECONFIG,
-                                "the tokenizer begins texts with id %d, the model has a vocabulary "
-                                "of %d; give the model's tokenizer",
+                                "the tokenizer begins texts with id %d, but the model's vocabulary "
+                                "is %d; give the model's tokenizer",
                                 (int)*front, V);
 }

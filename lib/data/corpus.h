@@ -1,9 +1,9 @@
 /*
- * Text as calibration tokens.  Documents are encoded one by one, on all cores, and keep their
+ * Text as calibration tokens.  Documents are encoded separately, on all cores, and keep their
  * order.  Each gets the tokens that the tokenizer's template puts before and after it, and is
  * followed by the separator unless that is one of its last two ids.  An empty document gets no
- * separator.  The ids of all documents go to an unlinked temporary file, which is then read as any
- * token file.  So neither a long text nor its tokens have to fit into memory.
+ * separator.  The ids of all documents go to an unlinked temporary file, which is then read like
+ * any token file.  So neither a long text nor its tokens have to fit into memory.
  */
 #ifndef FM_CORPUS_H
 #define FM_CORPUS_H
@@ -43,7 +43,7 @@ struct fm_corpus_pages {
 };
 
 /*
- * Encode the text at `path` ("-": standard input) by run->inputs.tokenizer_cmd,
+ * Encode the text at `path` ("-": standard input) with run->inputs.tokenizer_cmd,
  * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, without one, of the bundle
  * run->inputs.stream; with enough != 0 only until there are that many tokens.  pages may be NULL;
  * with it, run->inputs.tokenizer_cmd must be NULL.  *t is then an open token file that the caller

@@ -1,6 +1,6 @@
 /*
  * A wrong separator would shift every figure a little without being noticed.  So a value in a file
- * is either used or refused; only if no file names a separator is there no separator.
+ * is either used or refused; documents have no separator only if no file names one.
  */
 #include "lib/data/separator.h"
 

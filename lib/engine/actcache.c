@@ -1,8 +1,8 @@
 /*
  * Memory for inner values of a layer between its forward and its backward.  The memory that the
  * boundaries do not use is divided into records.  The last layers of the model get records first,
- * because their backward comes first.  Without a record the backward computes the values again, to
- * the same bytes.
+ * because their backward comes first.  Without a record the backward computes the values again and
+ * gets the same bytes.
  */
 #include "lib/engine/actcache.h"
 

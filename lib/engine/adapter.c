@@ -39,7 +39,7 @@ static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora pa
     return 0;
 }
 
-/* Allocate memory by a->M, a->r and the other sizes; widths (M, E), or NULL: all 0. */
+/* Allocate memory for the sizes a->M, a->r and so on; widths (M, E), or NULL: all 0. */
 static int take(struct fm_adapter *a, const uint32_t *widths, struct fm_err *err)
 {
     size_t n = (size_t)a->M * (size_t)a->E, H = (size_t)a->H, total = 0;

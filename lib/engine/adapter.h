@@ -1,7 +1,7 @@
 /*
  * What fm-recover trains: LoRA adapters on gate, up and down of every expert, only on the channels
- * that a mask keeps (fm-method(7)), and their merge into the online layout; or differences to the
- * routers' weights, which are added to them.
+ * that a mask keeps (fm-method(7)), and their merge into the online layout; or differences that are
+ * added to the routers' weights.
  *
  * Expert of width k, rank r, s = alpha / r:
  *     gate row j  += s * gate_B[j,:] gate_A          gate_A (r, H), gate_B (k, r)
@@ -35,8 +35,8 @@ struct fm_adapter {
                          routers (E, H) and, if biased, (E), layer after layer */
 };
 
-/* Compute sizes from widths (M, E), which are copied; set values to zero.  release() takes a zeroed
- * struct too. */
+/* Compute sizes from widths (M, E), which are copied; set values to zero.  fm_adapter_release
+ * accepts a zeroed struct. */
 int fm_adapter_init(struct fm_adapter *a, int M, int E, int H, int r, float alpha,
                     const uint32_t *widths, struct fm_err *err);
 void fm_adapter_release(struct fm_adapter *a);

@@ -204,8 +204,8 @@ static float *apart(const struct fm_pass *p, float *kept)
     return o;
 }
 
-/* y (N, H) += the norm of o (N, H) with weights w; if rstd is NULL, += o times its factor, with
- * which o is overwritten. */
+/* y (N, H) += the norm of o (N, H) with weights w; if rstd is NULL, += o times its factor, by which
+ * o is multiplied in place. */
 static void add_output(const struct fm_pass *p, float *y, float *o, float *rstd, const float *w)
 {
     const struct fm_config *c = p->config;
@@ -220,8 +220,9 @@ static void add_output(const struct fm_pass *p, float *y, float *o, float *rstd,
     fm_scratch_release(mark);
 }
 
-/* The gradient at an output, in scratch, from dy, the gradient at what was added; dy itself if that
- * is the output.  o is the output if it was normalised, else NULL. */
+/* Compute the gradient at an output, in scratch, from dy, the gradient at what was added to the
+ * residual stream; return dy itself if the output was added unchanged.  o is the output if it was
+ * normalised, else NULL. */
 static const float *output_back(const struct fm_pass *p, const float *dy, const float *o,
                                 const float *rstd, const float *w)
 {
@@ -516,9 +517,9 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
 }
 
 /*
- * In float32, all rows of an expert together.  With bfloat16 operands, as many micro-batches as
- * have SPAN_ROWS rows, enough for fast products: weights take half the memory then, and gate and up
- * of all rows, which are always float32, would take more than the weights.
+ * In float32 a span has all rows of an expert.  With bfloat16 operands it has as many micro-batches
+ * as make up SPAN_ROWS rows, enough for fast products: the weights then take half the memory, and
+ * gate and up of all rows, which are always float32, would take more memory than the weights.
  */
 static struct span next_span(const struct experts *x, int e, int part)
 {
@@ -596,8 +597,8 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     fm_scratch_release(mark);
 }
 
-/* Compute the input of the norm of experts and MLP again, for its gradient: the experts run forward
- * again. */
+/* Compute the input of the norm of experts and MLP again, for its gradient, by another forward of
+ * the experts. */
 static void remake_norm(const struct fm_pass *p, const struct inner *a)
 {
     size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;

@@ -51,7 +51,7 @@ static int take_messages(struct fm_reduction *f, struct fm_err *err)
 {
     size_t ranks = (size_t)fm_comm_size(comm_of(f)), most = kept_most(f);
     size_t message = columns(f) * bytes_of(f, 1) * most * ranks;
-    f->kept = fm_alloc(most, bytes_of(f, f->values), "what micro-batches contribute", err);
+    f->kept = fm_alloc(most, bytes_of(f, f->values), "contributions of micro-batches", err);
     f->out = f->kept ? fm_alloc(1, message, "a message", err) : NULL;
     f->in = f->out ? fm_alloc(1, message, "a message", err) : NULL;
     f->send = f->in ? fm_alloc(ranks, sizeof *f->send, "messages", err) : NULL;

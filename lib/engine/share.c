@@ -1,6 +1,6 @@
 /*
- * Which micro-batches go through a layer together, and on which rank.  Products of other shapes
- * have different last bits, so micro-batches that one process computes together stay together on a
+ * Which micro-batches go through a layer together, and on which rank.  Products of different shapes
+ * differ in their last bits, so micro-batches that one process computes together stay together on a
  * rank.  Ranks get whole, consecutive blocks, so the order of ranks is that of micro-batches.
  */
 #include <assert.h>

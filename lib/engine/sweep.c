@@ -26,8 +26,8 @@
  *   3. One thread commits at a time; it holds `committing`, and not the lock, while it does.
  *   4. A task needs at most `slots` turns at once, so the oldest turn that is not committed never
  *      waits, and neither does the layer.
- *   5. When the tasks of the layer are done, all turns are committed, also after an error: then the
- *      visitor is not called any more, but turns are counted.
+ *   5. When the tasks of the layer are done, all turns are committed, even after an error: then the
+ *      visitor is no longer called, but turns are counted.
  *   6. A boundary has one record.  For lanes with a gradient the record of boundary L becomes that
  *      of the gradient; it is read and written by the tasks of its own block and lane only.
  */
@@ -470,7 +470,7 @@ static int measure_own(struct fm_sweeping *r, struct fm_measure *measure, int64_
     return rc ? rc : fm_lm_head_run(r, measure, err);
 }
 
-/* Count as computing the time that was spent neither waiting for ranks nor reading weights. */
+/* Count the time that was spent neither waiting for ranks nor reading weights as computing. */
 static void tally(const struct fm_sweeping *r, double seconds, const struct fm_tally *before)
 {
     struct fm_tally *t = fm_comm_tally(r->sweep->options.comm);
@@ -504,7 +504,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
         memset(counts, 0, (size_t)lanes * (size_t)c->M * (size_t)c->E * sizeof *counts);
     for (int i = 0; i < lanes; i++)
         s->scale[i] = 1;
-    bool waits = visitor && visitor->losses; /* else ranks meet after the backward */
+    bool waits = visitor && visitor->losses; /* else ranks synchronise after the backward */
     const atomic_int *heeded = fm_pool_heed(s->options.stop);
     int rc = measure_own(&r, measure + (size_t)r.base * (size_t)lanes, counts, err);
     if (!rc && waits)

@@ -27,7 +27,7 @@
  *
  * Ranks (lib/comm/comm.h) call fm_sweep_run with the same micro-batches.  Those that go through a
  * layer together are a leaf, and stay together: a rank computes only whole leaves, and a rank
- * without a leaf reads no weights.  All ranks get all measures and counts; visitors sum by
+ * without a leaf reads no weights.  All ranks get all measures and counts; visitors sum with
  * lib/engine/reduction.h.
  */
 #ifndef FM_SWEEP_H
@@ -129,11 +129,12 @@ struct fm_visitor {
     void *self;
     /* Call the visitor in the forward instead, for every lane; no lane has `backward`. */
     bool forward;
-    /* If several micro-batches go back together, `expert` gets all their rows at once and puts its
-     * results into the slot of the first. */
+    /* If several micro-batches go through the backward together, `expert` gets all their rows at
+     * once and puts its results into the slot of the first. */
     bool spans;
     /* `expert` reads no channels at or after the lane's width.  Products in bfloat16 then end
-     * there; in float32 they do not, because products of another width have other last bits. */
+     * there; in float32 they do not, because products of a different width differ in their last
+     * bits. */
     bool narrow;
     /*
      * Called when all losses of the sweep are known: measure is (batches, lanes).  May set scale
@@ -169,12 +170,13 @@ struct fm_sweep_options {
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
     void *progress_self;
     const atomic_int
-        *stop; /* if not NULL: nonzero ends the run with FM_ESAVED, also within a layer: between
-                  experts, tiles of a product, heads, tensors that are read */
+        *stop; /* if not NULL: nonzero ends the run with FM_ESAVED, even within a layer: between
+                  experts, tiles of a product, heads, or tensors that are read */
     struct fm_comm *comm; /* NULL: a single process */
     int cut;              /* if nonzero, leaves do not cross multiples of this many micro-batches */
-    /* If not NULL, called for every row of every lane without a gradient, and before them of
-     * options.teacher; by many threads at once for different rows, for one row in order of lanes.
+    /* If not NULL, called for every row of every lane without a gradient, and before that for the
+     * row of options.teacher; by many threads at once for different rows, for one row in order of
+     * lanes.
      */
     void (*rows)(void *self, const struct fm_head_rows *rows);
     void *rows_self;
@@ -195,7 +197,7 @@ void fm_sweep_free(struct fm_sweep *sweep);
  * visitors in the forward: one for every micro-batch and lane. */
 int fm_sweep_slots(const struct fm_sweep *sweep);
 int fm_sweep_slots_forward(const struct fm_sweep *sweep);
-/* The former, for a sweep that is not there yet. */
+/* The first of these, for a sweep that does not exist yet. */
 int fm_sweep_turns(int batches, int rows, int cut, int lanes);
 
 /* Scratch of all threads in a sweep with these arguments. */
