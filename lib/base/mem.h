@@ -16,7 +16,7 @@
 /* Overhead of a process, for memory estimates: the program, its libraries, small blocks. */
 #define FM_PROCESS_BYTES ((uint64_t)16 << 20)
 /* Overhead of bfloat16 products, which oneDNN compiles for every shape, including the operands that
- * they  round. */
+ * they round. */
 #define FM_COMPILED_BYTES ((uint64_t)96 << 20)
 
 /* *out = a * b or a + b; false on overflow, with *out unchanged. */

@@ -22,7 +22,7 @@ static int decode(const unsigned char *s, uint32_t *c)
         return 0;
     *c = n == 1 ? s[0] : s[0] & (0x7fu >> n);
     for (int i = 1; i < n; i++) {
-        if ((s[i] & 0xc0) != 0x80) /* also a NUL */
+        if ((s[i] & 0xc0) != 0x80) /* true for a NUL, too */
             return 0;
         *c = *c << 6 | (s[i] & 0x3fu);
     }

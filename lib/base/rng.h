@@ -1,7 +1,7 @@
 /*
  * Counter-based random numbers: Philox4x32-10 from Random123, keyed by (seed, stream), indexed by a
- * 64-bit counter.  There is no generator state, so every machine, number of threads and resumed run
- * makes the same draws.
+ * 64-bit counter.  There is no generator state, so the draws are the same on every machine, with
+ * any number of threads, and in a resumed run.
  */
 #ifndef FM_BASE_RNG_H
 #define FM_BASE_RNG_H

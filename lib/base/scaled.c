@@ -135,7 +135,7 @@ FM_INLINE uint8_t int4_of(float x)
     return (uint8_t)((bits_of(x + 0x1.8p23f) - bits_of(0x1.8p23f) + 8) & 15);
 }
 
-/* q = x / scale, block after block. */
+/* q = x / scale, block by block. */
 FM_INLINE void divide(float *q, const float *x, const float *scale, size_t blocks, size_t block)
 {
     for (size_t b = 0; b < blocks; b++)

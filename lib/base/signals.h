@@ -4,8 +4,8 @@
  * The kernels of oneDNN use the stack pointer as a pointer into a matrix.  Linux writes what it
  * saves for a handler below the stack pointer: a handler that runs during a product overwrites
  * numbers, or malloc's headers.  So every thread blocks all signals except synchronous ones
- * (SIGSEGV and the like), and one thread, which does nothing else, receives them all.  As it blocks
- * none, signals without a handler have their default action: Ctrl-Z stops, SIGQUIT kills.
+ * (SIGSEGV and the like), and one thread, which does nothing else, receives them all.  Because it
+ * blocks none, signals without a handler have their default action: Ctrl-Z stops, SIGQUIT kills.
  *
  *     fm_signals_install(abandon, &err);      the main thread, before it makes any other
  *     fm_signals_thread(&t, body, arg);    instead of pthread_create

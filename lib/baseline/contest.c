@@ -372,7 +372,7 @@ static int measure_packed(struct match *s, struct fm_baseline_row *row, const ch
     return rc;
 }
 
-/* Open a file with masks of the current model; the caller releases both, also after a failure. */
+/* Open a file with masks of the current model; the caller releases both, even after a failure. */
 static int open_file(struct fm_bundle *b, struct fm_budgets *budgets, const struct fm_contest *c,
                      const char *path, struct fm_err *err)
 {

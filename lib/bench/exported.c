@@ -77,7 +77,7 @@ static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, 
     return FM_OK;
 }
 
-/* Read what fm-export.json says about the export. */
+/* Read what fm-export.json records about the export. */
 static int read_claim(struct fm_record *r, const char *directory, struct fm_err *err)
 {
     cJSON *json = NULL;

@@ -1,8 +1,8 @@
 /*
  * The quality of an exported directory of any layout, read by the engine like any checkpoint.  If
  * the original is available, this includes its loss, the divergence from it, and how often the most
- * probable tokens agree. lib/export/record.h says what is measured, and writes it into the
- * directory.
+ * probable tokens agree. lib/export/record.h lists the figures and has the function that writes
+ * them into the directory.
  */
 #ifndef FM_EXPORTED_H
 #define FM_EXPORTED_H

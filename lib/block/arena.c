@@ -1,6 +1,6 @@
 /*
- * Memory for inner values.  A layer's values are listed once, in one order; the code that counts
- * them, keeps them or computes them again uses the same list.
+ * Memory for inner values.  Each block lists its inner values once, as allocations from an arena;
+ * the same list serves to count them, to keep them and to compute them again.
  */
 #include "lib/base/mem.h"
 #include "lib/block/pass.h"

@@ -66,7 +66,7 @@ struct fm_config {
     int16_t moe[FM_LAYERS_MAX]; /* (M) their indices, ascending; all other layers are dense */
     int H, Q, G, C; /* hidden size, query heads, key/value heads, head width; if layers differ, the
                        largest number of heads */
-    int E, K, I;    /* experts, chosen per token, channels of an expert */
+    int E, K, I;    /* experts, experts per token, channels per expert */
     int dense, shared;     /* width of dense layers and of the shared expert; 0: none */
     bool shared_mix;       /* the shared expert is weighted by a sigmoid of the token */
     int V;                 /* vocabulary */

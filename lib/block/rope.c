@@ -47,9 +47,9 @@ static int read_type(struct stated *stated, const struct fm_rope_options *option
     return FM_OK;
 }
 
-/* Read the number of positions that the model was first trained on: the model's own key, else that
- * of `rope`, else all positions.  json NULL: the model's own key is not read, as in transformers if
- * each type of layer has its own object. */
+/* Read the number of positions that the model was originally trained on: the model's own key, else
+ * that of `rope`, else all positions. json NULL: the model's own key is not read, as in
+ * transformers if each type of layer has its own object. */
 static int read_original(int *original, const cJSON *json, const cJSON *rope, struct fm_err *err)
 {
     const char *key = "original_max_position_embeddings";

@@ -10,8 +10,8 @@
 
 extern const struct fm_expert_form fm_swiglu;
 
-/* Three tensors of each expert in a checkpoint, (I, H), (I, H), (H, I); two of all experts of a
- * layer in a bundle and in a ragged export, gate and up interleaved, down transposed. */
+/* Three tensors of each expert in a checkpoint, (I, H), (I, H), (H, I); two tensors for all experts
+ * of a layer in a bundle and in a ragged export, gate and up interleaved, down transposed. */
 /* clang-format off */
 #define FM_SWIGLU_WEIGHTS(prefix, gate, up, down)                                                  \
     FM_SWIGLU_WEIGHTS_AS(prefix, "model.layers.{l}.mlp.", gate, up, down)

@@ -18,8 +18,8 @@
  * The rule that keeps ranks in step: all ranks make every call below that takes an error, in the
  * same order, and each call begins with an agreement.  A rank that fails elsewhere calls
  * fm_comm_agree with its error in place of its next call, whichever that would be, so all ranks
- * return that error.  FM_ESAVED is agreed in the same way but does not end communication: ranks may
- * go on to save their state.
+ * return that error.  FM_ESAVED is agreed on in the same way but does not end communication: ranks
+ * may go on to save their state.
  *
  * A NULL communicator belongs to a single process: fm_comm_agree and fm_comm_close return the error
  * that they are given, fm_comm_collect copies, and all other calls do nothing and return FM_OK
@@ -77,8 +77,8 @@ void fm_comm_share(const struct fm_comm *comm, int rank, int n, int *first, int 
 void fm_comm_slice(const struct fm_comm *comm, int rank, size_t n, size_t *first, size_t *count);
 
 /* FM_OK if rc is FM_OK on all ranks, else the error of the lowest rank that has one, or FM_ESAVED
- * if no rank has another.  An error that all ranks have agreed on before is not exchanged again, so
- * every level of a program may agree on what it returns. */
+ * if no rank has a different one.  An error that all ranks have agreed on before is not exchanged
+ * again, so every level of a program may agree on what it returns. */
 int fm_comm_agree(struct fm_comm *comm, int rc, struct fm_err *err);
 
 /* The smallest of all ranks' values, for limits that differ between machines. */

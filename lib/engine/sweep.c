@@ -25,7 +25,7 @@
  *      share a slot.
  *   3. One thread commits at a time; it holds `committing`, and not the lock, while it does.
  *   4. A task needs at most `slots` turns at once, so the oldest turn that is not committed never
- *      waits, and neither does the layer.
+ *      waits, and the layer makes progress.
  *   5. When the tasks of the layer are done, all turns are committed, even after an error: then the
  *      visitor is no longer called, but turns are counted.
  *   6. A boundary has one record.  For lanes with a gradient the record of boundary L becomes that

@@ -117,7 +117,8 @@ struct fm_expert_view {
 };
 
 /* The router of one lane and micro-batch in the backward; pointers are valid only during the call.
- * The gradient of its weights (E, H) is dlogits^T x, that of its bias (E) the sum of dlogits. */
+ * The gradient of its weights (E, H) is dlogits^T x, and that of its bias (E) is the sum of
+ * dlogits. */
 struct fm_router_view {
     int layer, lane, batch, slot; /* as in struct fm_expert_view */
     int n;                        /* tokens of the micro-batch */
