@@ -1,4 +1,5 @@
-/* A record's address is that of its first member, so one comparison serves every kind of record. */
+/* A record's address is the address of its first member, so one comparison serves every kind of
+ * record. */
 #include "lib/base/names.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /*
- * The end of a process is detected before it is reaped: until then its id, which is also that of
+ * The end of a process is detected before it is reaped: until then its id, which is also the id of
  * its group, cannot be reused.
  */
 #include "lib/base/process.h"

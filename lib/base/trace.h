@@ -29,7 +29,7 @@ enum fm_trace { FM_TRACE_SWEEP, FM_TRACE_LOAD, FM_TRACE_IO, FM_TRACE_POOL, FM_TR
 
 /* True if FM_TRACE names this kind.  An unknown word is reported once. */
 bool fm_trace_wanted(enum fm_trace kind);
-/* Print one line, which is not interleaved with those of other threads. */
+/* Print one line, which is not interleaved with the lines of other threads. */
 void fm_trace_print(enum fm_trace kind, const char *fmt, ...) FM_PRINTF(2, 3);
 
 #endif

@@ -243,7 +243,8 @@ static int plan(const struct match *s, const struct fm_adapter *adapter, struct 
     return fm_estimate_fits(&estimate, s->contest->run, err);
 }
 
-/* Measure the masks that were added, in the order of channels `order` (NULL: that of the file). */
+/* Measure the masks that were added, in the order of channels `order` (NULL: the order in the
+ * file). */
 static int measure_row(struct match *s, struct fm_baseline_row *row, const int32_t *order,
                        const struct fm_adapter *adapter, struct fm_err *err)
 {

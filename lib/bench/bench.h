@@ -59,11 +59,12 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
 /*
  * Measure run->inputs.stream: a bundle, or a stage stream with masks and run->inputs.model.  The
  * tokens are run->inputs.eval_tokens, or the last FM_QUALITY_SEQUENCES sequences of
- * run->inputs.tokens, cut into windows by how->convention; or those of how->kl_base, and then the
- * comparison is with that file instead of the full width. how->kl_base_out must be NULL. budgets:
- * "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are drawn from
- * run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen and the estimate is
- * filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.  Release in any case.
+ * run->inputs.tokens, cut into windows by how->convention; or the tokens of how->kl_base; in that
+ * case the comparison is with that file instead of the full width. how->kl_base_out must be NULL.
+ * budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are
+ * drawn from run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen and the
+ * estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.  Release in
+ * any case.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, struct fm_estimate *estimate,

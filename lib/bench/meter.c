@@ -21,7 +21,7 @@ static const struct fm_ops *base;
 
 /* Time of a thread under each label of the pool: the label of an operation is its stage + 1. */
 enum { LABELS = FM_METER_STAGES + 1 - FM_POOL_IDLE };
-static _Atomic uint64_t spent[LABELS]; /* nanoseconds; those of a label at label - FM_POOL_IDLE */
+static _Atomic uint64_t spent[LABELS]; /* nanoseconds, at index label - FM_POOL_IDLE */
 static _Atomic uint64_t calls[FM_METER_STAGES];
 static _Atomic uint64_t began; /* nothing is counted before this time */
 static _Thread_local uint64_t since;

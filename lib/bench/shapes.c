@@ -1,5 +1,5 @@
-/* Sizes from the models' config.json.  A row has those of experts and attention, so that `kernels`
- * and `engine` use the same model. */
+/* Sizes from the models' config.json.  A row has the sizes of experts and of attention, so that
+ * `kernels` and `engine` use the same model. */
 #include "lib/bench/shapes.h"
 
 #include <stdio.h>

@@ -93,7 +93,7 @@ struct table {
     char (*name)[FM_WEIGHT_NAME_BYTES];
 };
 
-/* config.json of the model: the keys of its family, and those of all families. */
+/* config.json of the model: the keys of its family, and the keys that all families have. */
 static void config_text(char text[CONFIG_BYTES], const struct fm_synth *s)
 {
     char own[CONFIG_BYTES / 2];

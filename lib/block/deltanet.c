@@ -210,7 +210,7 @@ static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena
         fm_gqa.inner(c, l, N, count);
 }
 
-/* The weights of z and of a, which in packed files follow those of qkv and of b. */
+/* The weights of z and a, which follow the weights of qkv and b in packed files. */
 static const void *weights_z(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = &p->layer->deltanet;

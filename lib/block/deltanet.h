@@ -1,7 +1,7 @@
 /*
  * Attention block "deltanet", of Qwen3-Next and its successors: Gated DeltaNet in most layers
  * (arXiv 2412.06464), whose state does not grow with the sequence, and gated grouped-query
- * attention in the others.  Tensor names are those of transformers.
+ * attention in the others.  Tensors are named as in transformers.
  */
 #ifndef FM_DELTANET_H
 #define FM_DELTANET_H
@@ -16,7 +16,7 @@ struct fm_deltanet_options {
                     [q k v], z, b and a are four tensors */
 };
 
-/* Values read from config.json; struct fm_gqa has those of the layers with full attention. */
+/* Values read from config.json; struct fm_gqa has the values of the layers with full attention. */
 struct fm_deltanet {
     uint64_t linear[FM_LAYERS_MAX / 64]; /* bit l: layer l is a DeltaNet layer */
     int G, Q; /* number of heads: G of queries and of keys, Q of values */
@@ -40,8 +40,8 @@ enum {
     FM_DELTANET_APART = FM_OWN << 11
 };
 
-/* Letters in shapes.  In layers with full attention: those of gqa, and p = 2 Q C.  In DeltaNet
- * layers: x = 2 G C + 2 Q D, c = 2 G C + Q D, v = Q D, y = 2 Q, h = Q, d = D, w = W. */
+/* Letters in shapes.  In layers with full attention: the letters of gqa, and p = 2 Q C.  In
+ * DeltaNet layers: x = 2 G C + 2 Q D, c = 2 G C + Q D, v = Q D, y = 2 Q, h = Q, d = D, w = W. */
 /* clang-format off */
 #define FM_DELTANET_WEIGHT(n, part, f, shape, when)                                                \
     {FM_SAME(n), part,                                                                             \

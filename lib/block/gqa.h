@@ -1,7 +1,7 @@
 /*
  * Attention block "gqa": grouped-query attention with rotary positions, which most families have.
  * Biases, norms of q and k, clamping, a sliding window and an output gate are options of a family.
- * Tensor names are those of transformers.
+ * Tensors are named as in transformers.
  */
 #ifndef FM_GQA_H
 #define FM_GQA_H

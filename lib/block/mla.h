@@ -10,7 +10,7 @@
  *     [k | v]  = W_kvb rms(c), per head A and D;  key of a head: [k | r]
  *     y       += W_o softmax(q . key m^2 / sqrt(C)) v
  *
- * m is YaRN's (lib/block/rope.h).  Tensor names are those of transformers.
+ * m is YaRN's (lib/block/rope.h).  Tensors are named as in transformers.
  */
 #ifndef FM_MLA_H
 #define FM_MLA_H

@@ -1,7 +1,7 @@
 /*
- * The MLP that every token of a layer goes through: that of a dense layer, or the shared expert in
- * a layer with experts, whose weight may be a sigmoid of the token.  Its activation is that of the
- * experts; it has no biases and is never pruned.
+ * The MLP that every token of a layer goes through: the MLP of a dense layer, or the shared expert
+ * of a layer with experts, whose weight may be a sigmoid of the token.  It has the activation of
+ * the experts and no biases, and it is never pruned.
  */
 #ifndef FM_MLP_H
 #define FM_MLP_H

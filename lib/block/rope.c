@@ -48,7 +48,7 @@ static int read_type(struct stated *stated, const struct fm_rope_options *option
 }
 
 /* Read the number of positions that the model was originally trained on: the model's own key, else
- * that of `rope`, else all positions. json NULL: the model's own key is not read, as in
+ * the key of `rope`, else all positions. json NULL: the model's own key is not read, as in
  * transformers if each type of layer has its own object. */
 static int read_original(int *original, const cJSON *json, const cJSON *rope, struct fm_err *err)
 {
@@ -159,8 +159,8 @@ void fm_rope_plain(struct fm_rope *r, double theta, int R)
         r->factor[i] = 1;
 }
 
-/* R = partial_rotary_factor of `width`, rounded down as in transformers: the factor is that of
- * rope_parameters, else that of the model, else the value of dims_key, else the family's. */
+/* R = partial_rotary_factor of `width`, rounded down as in transformers: the factor is the one in
+ * rope_parameters, else the model's, else the value of dims_key, else the family's. */
 static int read_partial(struct fm_rope *r, int width, const struct fm_rope_options *options,
                         const cJSON *json, struct fm_err *err)
 {

@@ -17,7 +17,7 @@ enum fm_scored_groups {
     FM_GROUPS_NOAUX, /* n_group and topk_group always apply, a group's score is the sum of its two
                         best; topk_method, if present, must be "noaux_tc" */
     FM_GROUPS_METHOD /* topk_method is "greedy", without groups, or "group_limited_greedy", where a
-                        group's score is that of its best expert */
+                        group's score is the score of its best expert */
 };
 
 /* Options of a family. */

@@ -1,6 +1,6 @@
 /*
  * Attention block "shortconv", for LFM2: gated short convolutions in most layers and grouped-query
- * attention in the others.  Tensor names are those of transformers.
+ * attention in the others.  Tensors are named as in transformers.
  */
 #ifndef FM_SHORTCONV_H
 #define FM_SHORTCONV_H
@@ -8,12 +8,12 @@
 #include "lib/block/block.h"
 #include "lib/block/gqa.h"
 
-/* Options of a family: those of its layers with attention. */
+/* Options of a family: the options of its layers with attention. */
 struct fm_shortconv_options {
     struct fm_gqa_options full;
 };
 
-/* Values read from config.json; struct fm_gqa has those of the layers with attention. */
+/* Values read from config.json; struct fm_gqa has the values of the layers with attention. */
 struct fm_shortconv {
     uint64_t conv[FM_LAYERS_MAX / 64]; /* bit l: layer l has a convolution */
     int W;                             /* width of the convolution, in tokens */
@@ -29,7 +29,7 @@ static inline bool fm_shortconv_layer(const struct fm_config *config, int l)
 
 enum { FM_SHORTCONV_FULL = FM_OWN << 8, FM_SHORTCONV_CONV = FM_OWN << 9 };
 
-/* Letters of shapes: those of gqa, and n = 3 H, w = W. */
+/* Letters of shapes: the letters of gqa, and n = 3 H, w = W. */
 /* clang-format off */
 #define FM_SHORTCONV_WEIGHT(n, part, f, shape, when)                                               \
     {FM_SAME(n), part,                                                                             \

@@ -29,7 +29,7 @@ struct fm_schemes;
  */
 struct fm_plane {
     const char *suffix; /* after a tensor's name in a bundle: "", "_scale" */
-    int bits;           /* bits of an element; 0: those of the dtype of the checkpoint's tensor */
+    int bits;           /* bits of an element; 0: as in the dtype of the checkpoint's tensor */
     int whole;          /* a row has a multiple of this many elements, to fill bytes or words */
     int block_rows, block_columns; /* 0: the whole matrix */
 };
@@ -104,8 +104,8 @@ int fm_schemes_add(struct fm_config *config, const char *target, const struct fm
 void fm_schemes_done(struct fm_config *config);
 void fm_schemes_free(struct fm_schemes *schemes);
 
-/* The names of all storages for reports, that of the experts first: "nvfp4, fp8-block"; "" if no
- * weights are quantised. */
+/* The names of all storages for reports, the storage of the experts first: "nvfp4, fp8-block"; ""
+ * if no weights are quantised. */
 #define FM_STORAGE_NAMES 64
 void fm_storage_names(char text[FM_STORAGE_NAMES], const struct fm_config *config);
 

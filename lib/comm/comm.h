@@ -39,16 +39,16 @@ struct fm_comm;
 
 /*
  * Begin.  *comm is NULL for a single process: this build has no wire (NULL), `alone` is set, or the
- * launcher started one process.  FM_EUSAGE if the launcher's environment says that this process is
- * one of several and the wire says that it is the only one, because each would write the same
- * output; `alone` permits it.  If only a hint suggests it, *warning (may be NULL) is set to a text.
+ * launcher started one process.  FM_EUSAGE if the launcher's environment indicates several
+ * processes but the wire reports only this one, because each would write the same output; `alone`
+ * permits it.  If only a hint suggests it, *warning (may be NULL) is set to a text.
  */
 int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
                  const char **warning, struct fm_err *err);
 
 /*
- * End communication, at the end of the process: all ranks return the same code and text, those of
- * the lowest rank that failed.  NULL is fine.
+ * End communication, at the end of the process: all ranks return the code and text of the lowest
+ * rank that failed.  NULL is fine.
  */
 int fm_comm_close(struct fm_comm *comm, int code, struct fm_err *err);
 
@@ -65,8 +65,8 @@ struct fm_tally {
     double computing, waiting, reading; /* seconds: in sweeps; for other ranks; for weights */
 };
 struct fm_tally *fm_comm_tally(struct fm_comm *comm);
-/* Exchange the counters.  After that, fm_comm_tallies returns those of all ranks (size); before,
- * and in a single process, NULL. */
+/* Exchange the counters.  After that, fm_comm_tallies returns the counters of all ranks (size);
+ * before, and in a single process, NULL. */
 int fm_comm_share_tallies(struct fm_comm *comm, struct fm_err *err);
 const struct fm_tally *fm_comm_tallies(const struct fm_comm *comm);
 

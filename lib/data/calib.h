@@ -61,10 +61,10 @@ const struct fm_corpus *fm_calib_text(const struct fm_calib *calib);
  * run->inputs.shuffle permutes all sequences of each file, then run->inputs.max_tokens keeps the
  * first whole sequences of the mixture.  Neither applies to evaluation tokens;
  * run->inputs.max_eval_tokens keeps the first of those.  If there are several evaluation texts,
- * each is a kind.  All kinds have the same number of sequences, and those of a kind are contiguous;
- * a kind is named after its file, without folder and last extension.  FM_EFORMAT if a file has less
- * than one sequence; FM_EUSAGE if seq_len is less than 2 or more than the model's positions, a
- * weight is invalid, or max_tokens is less than a sequence.
+ * each is a kind.  All kinds have the same number of sequences, and the sequences of a kind are
+ * contiguous; a kind is named after its file, without folder and last extension.  FM_EFORMAT if a
+ * file has less than one sequence; FM_EUSAGE if seq_len is less than 2 or more than the model's
+ * positions, a weight is invalid, or max_tokens is less than a sequence.
  */
 int fm_calib_open(struct fm_calib *calib, const struct fm_run_options *run,
                   const struct fm_config *config, bool eval, struct fm_err *err);

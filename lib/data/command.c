@@ -1,8 +1,7 @@
 /*
- * One poll loop writes and reads, so that programs that answer line by line and programs that read
- * all of their input first both work without a deadlock.  The program runs in its own process
- * group, which is killed when the program ends.  Its exit status is examined only after all of its
- * output was read.
+ * One poll loop writes and reads, so neither a program that answers line by line nor one that reads
+ * all of its input first can deadlock.  The program runs in its own process group, which is killed
+ * when the program ends.  Its exit status is examined only after all of its output was read.
  */
 #include "lib/data/command.h"
 

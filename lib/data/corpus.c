@@ -1,8 +1,8 @@
 /*
  * Documents are processed in batches: read one after another, encoded in parallel, and their ids
- * written in order.  The error is that of the first document that fails, whichever thread found one
- * first.  Ids go to an unlinked file, which is then read like any token file.  A tokenizer command
- * gets the same documents as lines of JSON.
+ * written in order.  The error returned belongs to the first document that fails, whichever thread
+ * finds an error first.  Ids go to an unlinked file, which is then read like any token file.  A
+ * tokenizer command gets the same documents as lines of JSON.
  */
 #include "lib/data/corpus.h"
 
@@ -295,7 +295,7 @@ static int run_command(struct encoding *e, struct fm_err *err)
 
 /* --- all of it --- */
 
-/* Open the tokenizer.json of a bundle, which is that of its checkpoint. */
+/* Open the tokenizer.json of a bundle, a copy of the checkpoint's. */
 static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err *err)
 {
     struct fm_bundle b;

@@ -19,7 +19,7 @@ static size_t expert_index(const struct fm_adapter *a, int m, int e)
     return (size_t)m * (size_t)a->E + (size_t)e;
 }
 
-/* Floats of one part of an expert of width k. */
+/* Number of floats in a part of an expert with width k. */
 static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora part)
 {
     size_t r = (size_t)a->r;

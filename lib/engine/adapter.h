@@ -58,8 +58,8 @@ float *fm_adapter_part(const struct fm_adapter *a, float *block, int m, int e, e
 void fm_adapter_merge(const struct fm_adapter *a, const struct fm_ops *ops, float *gate_up,
                       float *down, int m, int e);
 
-/* The differences to the router of the m-th layer with experts: (E, H), then those of its bias
- * (E). */
+/* The differences to the router of the m-th layer with experts: (E, H) for its weights, then (E)
+ * for its bias. */
 const float *fm_adapter_router(const struct fm_adapter *a, int m);
 
 #endif

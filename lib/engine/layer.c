@@ -317,7 +317,7 @@ static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, i
 }
 
 /* A view of micro-batch `part` of an expert's rows.  `all` has the rows of the micro-batches from
- * `from` on; those of the view start at row *n of these. */
+ * `from` on; the rows of the view start at row *n of `all`. */
 static struct fm_expert_view view_part(const struct experts *x, const struct fm_expert_view *all,
                                        int from, int part, size_t *n)
 {

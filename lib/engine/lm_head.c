@@ -84,7 +84,7 @@ static void tap_logprob(const struct fm_sweeping *r, const struct chunk *k)
     }
 }
 
-/* The logits that the lane is compared with: its teacher's, or those of the teaching sweep; NULL:
+/* The logits with which the lane is compared: of its teacher, or of the teaching sweep; NULL:
  * none. */
 static const float *taught_logits(const struct chunk *k, int teacher)
 {

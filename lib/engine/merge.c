@@ -24,7 +24,7 @@ static size_t channels_max(const struct fm_sweep *s)
     return most;
 }
 
-/* Allocate the copy of a layer's weights, unless that of the previous run can be reused. */
+/* Allocate the copy of a layer's weights, unless the copy from the previous run can be reused. */
 static int take_copy(const struct fm_sweep *s, struct fm_merged *new, struct fm_err *err)
 {
     size_t E = (size_t)s->config->E, H = (size_t)s->config->H;

@@ -1,11 +1,10 @@
 /*
  * Sums over the micro-batches of a sweep.  All such sums are made here.
  *
- * The rule.  A sum starts with the value in its memory and adds the micro-batches' contributions
- * one after another, left to right, each multiplied by `share`: total = (((start + share c0) +
- * share c1) + ...), value by value, in the order in which the sweep commits them (by micro-batch,
- * then by lane).  That order is the same for any number of threads and of ranks, and so is every
- * byte.
+ * The rule.  A sum starts with the value in its memory.  The contributions of the micro-batches,
+ * each multiplied by `share`, are added one after another in the order in which the sweep commits
+ * them (by micro-batch, then by lane): total = (((start + share c0) + share c1) + ...) for every
+ * value.  That order is the same for any number of threads and of ranks, and so is every byte.
  *
  * One process adds a contribution as it is committed.  Ranks keep theirs until fm_reduction_end,
  * where each receives the contributions of all others to its slice of the values (fm_comm_slice),
@@ -58,7 +57,7 @@ void fm_reduction_release(struct fm_reduction *f); /* zeroed struct is fine */
 /* Start new sums: each contribution will be multiplied by `share`. */
 void fm_reduction_begin(struct fm_reduction *f, double share);
 
-/* Start a layer: the next contribution is that of the first micro-batch. */
+/* Start a layer: the next contribution is from the first micro-batch. */
 void fm_reduction_layer(struct fm_reduction *f);
 
 /* Add the next contribution to values [at, at + n) of its sum, and set slot (n) to zero. */

@@ -1,7 +1,7 @@
 /*
  * Which micro-batches go through a layer together, and on which rank.  Products of different shapes
  * differ in their last bits, so micro-batches that one process computes together stay together on a
- * rank.  Ranks get whole, consecutive blocks, so the order of ranks is that of micro-batches.
+ * rank.  Ranks get whole, consecutive blocks, so the order of ranks is the order of micro-batches.
  */
 #include <assert.h>
 #include <stdlib.h>

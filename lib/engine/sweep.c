@@ -523,7 +523,7 @@ int fm_sweep_run(struct fm_sweep *s, const struct fm_batch *batch, int batches,
     return rc;
 }
 
-/* Turns in flight: those of one block in every lane, and as many more as other threads may take. */
+/* Turns in flight: one block's turns in every lane, plus as many as other threads may take. */
 int fm_sweep_turns(int batches, int rows, int cut, int lanes)
 {
     size_t pairs = (size_t)batches * (size_t)lanes;

@@ -45,8 +45,8 @@
  * per expert, enough for products to reach their full speed. */
 #define FM_SWEEP_BLOCK_TOKENS 2048
 
-/* Scratch of one task of the LM head, for micro-batches of `rows` tokens in `lanes` lanes, and the
- * number of such tasks of a micro-batch. */
+/* Scratch of one task of the LM head for micro-batches of `rows` tokens in `lanes` lanes, and the
+ * number of such tasks per micro-batch. */
 uint64_t fm_sweep_head_bytes(const struct fm_config *config, int rows, int lanes, int *tasks);
 
 /* S sequences of T tokens; each predicts its own next tokens from position `from` on, T - 1 - from
@@ -226,9 +226,9 @@ int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batch
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,
                  struct fm_measure *measure, int64_t *counts, struct fm_err *err);
 
-/* For tests and tools that need them: per-token log-probabilities of the next token, one lane,
- * logprob (S, T-1) of batch 0, and/or logits (S, T, V), and dx at every boundary
- * ((L + 1), N, H) of a lane with backward.  Any pointer may be NULL. */
+/* For tests and tools that need them: for one lane of batch 0, the log-probabilities of the next
+ * tokens, logprob (S, T-1), and logits (S, T, V); and dx at every boundary ((L + 1), N, H) of a
+ * lane with backward.  Any pointer may be NULL. */
 struct fm_sweep_taps {
     int lane;
     float *logprob;

@@ -91,7 +91,8 @@ void fm_sweeping_share(struct fm_sweeping *r);
 int fm_sweeping_collect(struct fm_sweeping *r, struct fm_measure *measure, int64_t *counts,
                         struct fm_err *err);
 
-/* Record the error of a task, keeping that of the lowest; afterwards, return it or FM_OK. */
+/* Record the error of a task, keeping the error of the lowest task; afterwards, return it or
+ * FM_OK. */
 void fm_sweeping_fail(struct fm_sweeping *r, int task, const struct fm_err *err);
 int fm_sweeping_settle(const struct fm_sweeping *r, struct fm_err *err);
 

@@ -195,7 +195,7 @@ static void say_extra(struct fm_text *t, const struct fm_exportplan *p)
                        x->bytes);
 }
 
-/* The size of the checkpoint's weight files compared with those of this export. */
+/* Compare the size of the checkpoint's weight files with the size of this export's. */
 static void say_original(struct fm_text *t, const struct fm_exportplan *p)
 {
     uint64_t source = 0;

@@ -1,6 +1,6 @@
 /*
- * Makes the bytes of an export's tensors from those of the bundle.  In the bundle an expert is two
- * ranges of ranked channels: interleaved gate and up rows, and the transposed down matrix.  A
+ * Makes the bytes of an export's tensors from the bytes of the bundle.  In the bundle an expert is
+ * two ranges of ranked channels: interleaved gate and up rows, and the transposed down matrix.  A
  * prefix of either range is copied as it is; separate gate and up rows are every second row of the
  * first range, and the checkpoint's down is the second range transposed back.  Segments are hashed
  * while they are in the cache, so every byte of the bundle is checked before it enters an export.
@@ -564,7 +564,7 @@ static int read_own(const struct fm_exportplan *p, const struct fm_planned_tenso
 
 /*
  * Fill a whole tensor of the shared expert, whose channels are rows of gate and up and columns of
- * down: its own values, with zeros after each row, or after the last.  The digest is that of its
+ * down: its own values, with zeros after each row, or after the last.  The digest covers only its
  * own values.  The padding of scales repeats the last scale; the codes there are zero.
  */
 static int fill_widened(const struct fm_exportplan *p, const struct fm_planned_tensor *t, char *dst,

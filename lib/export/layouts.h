@@ -43,7 +43,7 @@ struct fm_layout {
                            support one */
     bool one_width;     /* one width for all experts of the model, whatever the mask says */
     const char *plain;  /* the reason why it cannot hold the codes and scales of a quantised
-                           checkpoint; NULL: it can.  With `code`, it can hold those of experts,
+                           checkpoint; NULL: it can.  With `code`, it can hold the codes of experts,
                            and other codes are decoded */
     bool drops;         /* experts without channels in the mask are left out, and a constant
                            takes their place */

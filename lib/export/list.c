@@ -72,9 +72,9 @@ static uint64_t planned_bytes(const struct fm_exportplan *p)
     return bytes;
 }
 
-/* Bytes of all tensors, computed without a plan if weights are not quantised: those of the member,
- * the channels that it removes but the files keep, the index of a budget in every layer if the
- * layout holds the family, and the zeros of a wider shared expert. */
+/* Bytes of all tensors, computed without a plan if weights are not quantised: the tensors of the
+ * member, the channels that it removes but the files keep, the index of a budget in every layer if
+ * the layout holds the family, and the zeros of a wider shared expert. */
 static uint64_t tensor_bytes(const struct fm_exportplan *p)
 {
     const struct fm_opened *o = p->from;

@@ -2,7 +2,7 @@
  * The plan of an export, made in this order: check the options; then determine the widths from the
  * member, tensors and files from the widths, and the texts from all of these.  Differences between
  * layouts are in their descriptors; tensors and files that several of them have are made here.
- * Names of tensors are those of the family's table, in the column that the layout selects.
+ * Names of tensors come from the family's table, from the column that the layout selects.
  */
 #include "lib/export/plan.h"
 
@@ -362,7 +362,7 @@ int fm_exportplan_add_tensor(struct fm_exportplan *p, const struct fm_planned_te
     return FM_OK;
 }
 
-/* Add a block after those of the tensor added last. */
+/* Add a block after the blocks of the tensor added last. */
 static int add_block(struct fm_exportplan *p, int m, int e, enum fm_weight_part part, int plane,
                      struct fm_err *err)
 {

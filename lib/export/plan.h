@@ -202,7 +202,7 @@ uint64_t fm_exportplan_unit_bytes(const struct fm_exportplan *p, const struct fm
 /* Bytes of channels of experts with everything that belongs to them; whole channel groups of
  * codes. */
 uint64_t fm_exportplan_channel_bytes(const struct fm_exportplan *p, uint64_t channels);
-/* Channels of a block: those of its expert; for scales, kept equals stored. */
+/* Channels of a block: its expert's channels; for scales, kept equals stored. */
 uint32_t fm_exportplan_kept(const struct fm_exportplan *p, const struct fm_planned_block *b);
 uint32_t fm_exportplan_stored(const struct fm_exportplan *p, const struct fm_planned_block *b);
 /* The value of each byte of a block's channels that are stored but not kept. */

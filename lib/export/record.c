@@ -385,7 +385,7 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
  * .eval_results/ with the ids of the data set and the task and a value, which are required, and
  * notes (https://huggingface.co/docs/hub/eval-results).  A loss on the user's own tokens belongs to
  * no benchmark, so there is no entry unless the user names one.  It has no date, because the hub
- * uses that of the commit.
+ * uses the date of the commit.
  */
 #define FOLDER ".eval_results"
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

@@ -18,7 +18,8 @@
 #define FM_EXPORT_MEASURED "measured" /* the key of fm-export.json */
 #define FM_EXPORT_MEASURED_MAX ((size_t)1 << 20)
 
-/* One member of the family: that of the directory, or one of a directory with all members. */
+/* One member of the family: the directory's only one, or one of several in a directory with all
+ * members. */
 struct fm_record_member {
     double budget;
     struct fm_quality quality; /* kl and agree: relative to the original, if there is one */

@@ -230,7 +230,7 @@ const char *fm_runtimes_no_sglang(const struct fm_config *c, bool code)
     return NULL;
 }
 
-/* True if it has attention sinks. vLLM's backend supports them, but that of SGLang 0.5.23 ignores
+/* True if it has attention sinks. vLLM's backend supports them, but SGLang 0.5.23's ignores
  * them. */
 static bool has_sinks(const struct fm_config *c)
 {

@@ -72,8 +72,8 @@ int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, ui
 
 /*
  * Servers run a modelling file in their Transformers backends, which have their own attention.  The
- * reason why those of vLLM 0.32 and SGLang 0.5.23 cannot run this model's attention, for model
- * cards ("have no linear attention"); NULL if they can.
+ * reason why the backends of vLLM 0.32 and SGLang 0.5.23 cannot run this model's attention, for
+ * model cards ("have no linear attention"); NULL if they can.
  */
 const char *fm_runtimes_lacking(const struct fm_config *config);
 

@@ -195,7 +195,7 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
 }
 
 /* The weights of an export are unquantised, or codes that only our modelling file reads, so remove
- * quantization_config and set the dtype to that of the written weights. */
+ * quantization_config and set the dtype to the dtype of the written weights. */
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;
@@ -217,8 +217,8 @@ static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
         e->key[e->keys++] = (struct fm_jsonedit){"quantization_config", NULL};
 }
 
-/* True if a server could take the tensor for a quantised matrix.  Then `length` is that of its
- * module's name. */
+/* True if a server could take the tensor for a quantised matrix.  Then `length` is the length of
+ * its module's name. */
 static bool is_linear(int *length, const struct fm_planned_tensor *t)
 {
     static const char end[] = ".weight", *const tables[] = {"embed_tokens", "wte"};
@@ -257,8 +257,8 @@ static void set_rounded(struct fm_texts_edit *e, const struct fm_exportplan *p)
 }
 
 /*
- * Set fm_codes, the quantization_config that our modelling file and the tools read: that of the
- * format, or the checkpoint's own, from `text`, reduced to harmless keys.
+ * Set fm_codes, the quantization_config that our modelling file and the tools read: the format's,
+ * or the checkpoint's own, from `text`, reduced to harmless keys.
  */
 static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, const char *text,
                       size_t size)
@@ -292,7 +292,7 @@ static void set_codes(struct fm_texts_edit *e, const struct fm_exportplan *p, co
     fm_texts_set(e, FM_CODES_KEY, &t);
 }
 
-/* Make config.json that of the multimodal wrapper, or that of the text model only. */
+/* Make config.json the configuration of the multimodal wrapper or of the text model only. */
 static int wrap_config(char **text, size_t *size, const struct fm_exportplan *p, struct fm_err *err)
 {
     const struct fm_jsonedit alone = {FM_HFTEXT_WRAPPER, NULL};
