@@ -8,7 +8,7 @@
  * its own.  There is no deadlock, because a thread waits only for tasks that are running.
  *
  * Each thread has a scratch stack of chunks that double in size, so that after the first few tasks
- * none requests memory from the system.  Large chunks use huge pages, for the reason given in
+ * no task requests memory from the system.  Large chunks use huge pages, for the reason given in
  * mem.c.
  *
  * OpenMP would be enough for plain loops.  But a loop inside a task could not use idle threads (a

@@ -5,7 +5,7 @@
  * widths), methods (the suite's own methods, run with its own tools), spent (time and memory),
  * contest (measuring all of them), baseline.c (from options to the table).
  *
- * A budget is a number of experts of every layer, k of E, so that rules that remove experts can
+ * A budget is a number of experts in every layer, k of E, so that rules that remove experts can
  * reach it.  All other baselines remove at least as many channels, so they keep at most as many
  * bytes of expert weights as a rule that removes experts.
  */

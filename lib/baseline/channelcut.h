@@ -6,7 +6,7 @@
  *   layer   every layer keeps the same number, the best across its experts (CAMERA-P, arXiv
  *           2508.02322; mode L of Fisher-MoE)
  *   global  the best across the model (mode G of Fisher-MoE)
- *   multiple  as layer, then rounded to a multiple: fm_channelcut_multiple
+ *   multiple  like layer, then rounded to a multiple: fm_channelcut_multiple
  */
 #ifndef FM_CHANNELCUT_H
 #define FM_CHANNELCUT_H
@@ -16,11 +16,12 @@
 enum fm_channelcut { FM_CUT_EXPERT, FM_CUT_LAYER, FM_CUT_GLOBAL, FM_CUT_MULTIPLE };
 
 /*
- * winnow's rule (hbfreed/winnow): each layer keeps its best channels, all but `count`; those of an
- * expert are its share.  An expert whose share is under `multiple` has width 0, unless fewer than
- * `least` experts of a layer would be kept: then the `least` largest shares are kept.  Shares of
- * kept experts are rounded down to the multiple, and the layer's remaining channels go to the
- * largest remainders, in whole multiples; ties go to the lower expert.  widths (M, E).
+ * winnow's rule (hbfreed/winnow): each layer keeps its best channels, all but `count`; the number
+ * of these in an expert is its share.  An expert whose share is under `multiple` has width 0,
+ * unless fewer than `least` experts of a layer would be kept: then the `least` largest shares are
+ * kept.  Shares of kept experts are rounded down to the multiple, and the layer's remaining
+ * channels go to the largest remainders, in whole multiples; ties go to the lower expert. widths
+ * (M, E).
  */
 int fm_channelcut_multiple(uint32_t *widths, const struct fm_ranking *ranking, uint64_t count,
                            uint32_t multiple, int least, struct fm_err *err);

@@ -71,7 +71,7 @@ int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      struct fm_bench_quality *result, struct fm_err *err);
 void fm_bench_quality_release(struct fm_bench_quality *result);
 
-/* --- io: pack, export and verify next to cp and xxhsum --- */
+/* --- io: pack, export and verify, compared with cp and xxhsum --- */
 
 struct fm_bench_io {
     uint64_t checkpoint, bundle, export; /* bytes */

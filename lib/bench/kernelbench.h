@@ -1,6 +1,6 @@
 /*
  * Measurements of one clipped layer (kernels/clip/clip.h): every implementation at every number of
- * tokens and every budget, next to the machine's own limits measured in the same run.
+ * tokens and every budget, compared with the machine's own limits measured in the same run.
  *
  * Weights, hidden states and routing are random, with experts of unequal popularity; masks mix
  * widths in steps of a tenth.  Each round goes through all cases in turn, so that a disturbance

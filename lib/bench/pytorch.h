@@ -1,8 +1,8 @@
 /*
- * PyTorch next to our kernels: formats/runtime/torch_experts.py in a separate process, which
- * computes the layer of a measurement (lib/bench/kernelcase.h) on request.  For comparison with the
- * engine there is formats/runtime/torch_loops.py, which processes a whole checkpoint.  Private to
- * lib/bench.
+ * PyTorch for comparison with our kernels: formats/runtime/torch_experts.py in a separate process,
+ * which computes the layer of a measurement (lib/bench/kernelcase.h) on request.  For comparison
+ * with the engine there is formats/runtime/torch_loops.py, which processes a whole checkpoint.
+ * Private to lib/bench.
  *
  * The process receives the layer's numbers over a socket and keeps a copy of them, which doubles
  * the memory for the weights. fm_pytorch_why gives the reason for the first failure in one

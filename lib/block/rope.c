@@ -1,9 +1,9 @@
 /*
- * Rotary angles.  transformers 4 writes rope_theta and rope_scaling, transformers 5
+ * Rotary angles. transformers 4 writes rope_theta and rope_scaling, and transformers 5 writes
  * rope_parameters; checkpoints of both exist, and some have both keys.  All are converted to one
  * frequency per pair of rotated elements, 1 / (theta^(2 i / R) factor[i]), where R elements of a
  * head are rotated, and to a scale of cos and sin.  Types other than "default" define the factors:
- * longrope lists them, YaRN computes them.
+ * longrope lists them, and YaRN computes them.
  */
 #include "lib/block/rope.h"
 

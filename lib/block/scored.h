@@ -14,8 +14,8 @@
 /* How config.json describes groups. */
 enum fm_scored_groups {
     FM_GROUPS_NONE,
-    FM_GROUPS_NOAUX, /* n_group and topk_group always apply, a group's score is the sum of its two
-                        best; topk_method, if present, must be "noaux_tc" */
+    FM_GROUPS_NOAUX, /* n_group and topk_group always apply, and a group's score is the sum of its
+                        two best scores; topk_method, if present, must be "noaux_tc" */
     FM_GROUPS_METHOD /* topk_method is "greedy", without groups, or "group_limited_greedy", where a
                         group's score is the score of its best expert */
 };

@@ -9,7 +9,7 @@
  * of (lib/engine/reduction.h).  Only rank 0 reads standard input, writes files and prints.
  *
  * The rules that keep results the same bytes for any number of ranks:
- *   - no message is summed on its way: a rank receives what another sent;
+ *   - no message is summed in transit: a rank receives what another sent;
  *   - lib/engine/reduction.h makes every sum over micro-batches; any other sum is made on every
  *     rank, from the same numbers in the same order;
  *   - values that are not sent (draws, masks, logits) are computed on every rank from shared

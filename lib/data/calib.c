@@ -274,7 +274,7 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     return FM_OK;
 }
 
-/* Take the mixture's number of sequences from each input, but one kind after the other. */
+/* Take as many sequences from each input as the mixture does, but one kind after another. */
 static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
 {
     int s = 0;

@@ -1,7 +1,7 @@
 /*
  * One poll loop writes and reads, so neither a program that answers line by line nor one that reads
  * all of its input first can deadlock.  The program runs in its own process group, which is killed
- * when the program ends.  Its exit status is examined only after all of its output was read.
+ * when the program ends.  Its exit status is examined only after all of its output has been read.
  */
 #include "lib/data/command.h"
 

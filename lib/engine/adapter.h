@@ -24,15 +24,15 @@
 enum fm_lora { FM_GATE_A, FM_GATE_B, FM_UP_A, FM_UP_B, FM_DOWN_A, FM_DOWN_B, FM_LORA_PARTS };
 
 struct fm_adapter {
-    bool router; /* of the routers: r, alpha and all widths are 0 */
+    bool router; /* it adapts routers; r, alpha and all widths are 0 */
     bool biased; /* routers have a bias */
     int M, E, H, r;
     float alpha;
     uint32_t *widths; /* (M, E): channels with an adapter */
     uint64_t *offset; /* (M E + 1): floats before expert e of the m-th layer of experts; for
                          routers, only the entries with e = 0 are valid */
-    float *values;    /* all parts, expert after expert, parts in the order of enum fm_lora; of
-                         routers (E, H) and, if biased, (E), layer after layer */
+    float *values; /* all parts, expert by expert, in the order of enum fm_lora; for routers (E, H)
+                      and, if biased, (E), layer by layer */
 };
 
 /* Compute sizes from widths (M, E), which are copied; set values to zero.  fm_adapter_release
@@ -45,8 +45,8 @@ void fm_adapter_release(struct fm_adapter *a);
 int fm_adapter_init_routers(struct fm_adapter *a, int M, int E, int H, bool biased,
                             struct fm_err *err);
 
-/* Initial values, which depend only on the seed: A normal with standard deviation 1/r, B zero; all
- * zero for routers. */
+/* Set the initial values, which depend only on the seed: A is normal with standard deviation 1/r, B
+ * is zero; for routers all are zero. */
 void fm_adapter_start(struct fm_adapter *a, uint64_t seed);
 
 /* A part of expert e of the m-th layer with experts, inside a block with the layout of `values`:

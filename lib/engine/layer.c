@@ -35,7 +35,7 @@
  *      k or cap.  Channels from k on have a dh (masks learn from it) but no dgu.
  *   4. The spans of an expert are its micro-batches [0, P) in order, each once.
  *   5. With a cache, inner values are those that the forward stored there; without, the backward
- *      computes them by the same functions from the same x: the same bits.
+ *      computes them with the same functions from the same x and gets the same bits.
  */
 #include "lib/engine/layer.h"
 
@@ -138,7 +138,7 @@ struct span {
 
 #define SPAN_ROWS 512
 
-/* First row of expert e for micro-batch `part`; the expert's first row of all; its number of rows.
+/* First row of expert e for micro-batch `part`; first row of the expert; number of its rows.
  */
 static int part_row(const struct fm_pass *p, const struct inner *a, int e, int part)
 {
@@ -305,8 +305,8 @@ static bool rows_of(struct fm_expert_rows *r, const struct experts *x, int e)
     return r->n > 0;
 }
 
-/* Products of gate_up (n, r width) of an expert's rows, which start at row `first` of all: cached
- * ones, or memory for them in scratch. */
+/* Products of gate_up (n, r width) of an expert's rows, which start at row `first` of all rows: the
+ * cached products, or memory for them in scratch. */
 static float *take_gu(const struct experts *x, const struct fm_expert_rows *r, int first, int width)
 {
     const struct fm_config *c = x->pass->config;
@@ -462,9 +462,9 @@ static void show(const struct experts *x, const struct fm_expert_view *all, stru
 }
 
 /*
- * With w the router weight of a row and dy' = w dy:  dh = dy' down^T is the gradient at the masked
- * h, for all channels because masks learn from it; only channels below the width are used further.
- * The router's gradient is <dy, expert(x)> = <dy', expert(x)> / w.
+ * With w the router weight of a row and dy' = w dy: dh = dy' down^T is the gradient at the masked
+ * h, for all channels because masks learn from it; everything after it uses only channels below the
+ * width.  The router's gradient is <dy, expert(x)> = <dy', expert(x)> / w.
  */
 static void backward_rows(const struct experts *x, struct fm_expert_rows r, struct span s)
 {

@@ -110,7 +110,7 @@ static void sum_chunk(struct fm_measure *m, const struct chunk *k, int lane, int
     }
 }
 
-/* Losses of the chunk's rows; with weights, logits become their gradient. */
+/* Losses of the chunk's rows; with `weights`, logits are replaced by their gradient. */
 static void find_losses(const struct fm_sweeping *r, struct chunk *k, int lane, float *logits,
                         const struct fm_loss_weights *weights)
 {

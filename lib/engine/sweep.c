@@ -28,8 +28,8 @@
  *      waits, and the layer makes progress.
  *   5. When the tasks of the layer are done, all turns are committed, even after an error: then the
  *      visitor is no longer called, but turns are counted.
- *   6. A boundary has one record.  For lanes with a gradient the record of boundary L becomes that
- *      of the gradient; it is read and written by the tasks of its own block and lane only.
+ *   6. A boundary has one record.  For lanes with a gradient the record of boundary L is reused
+ *      for the gradient; it is read and written only by the tasks of its own block and lane.
  */
 #include "lib/engine/sweep.h"
 
@@ -172,7 +172,7 @@ static const struct fm_visitor *forward_visitor(const struct fm_sweeping *r)
     return r->visitor && r->visitor->forward && r->m >= 0 ? r->visitor : NULL;
 }
 
-/* Forward of a block and lane; where (micro-batches of a block) is memory for the views' places. */
+/* Forward of a block and lane; `where` is memory for the views of a block's micro-batches. */
 static int forward_one(const struct fm_sweeping *r, int task, struct fm_expert_view *where,
                        struct fm_err *err)
 {
@@ -222,8 +222,8 @@ static int turn_of(const struct fm_sweeping *r, int b, int nth)
     return b * r->backs + nth;
 }
 
-/* Backward of a block and lane through the layer; where (micro-batches of a block) is memory for
- * the views' places. */
+/* Backward of a block and lane through the layer; `where` is memory for the views of a block's
+ * micro-batches. */
 static int backward_one(const struct fm_sweeping *r, int block, int lane,
                         struct fm_expert_view *where, struct fm_err *err)
 {
@@ -322,7 +322,7 @@ static void backward_task(void *arg, int i)
     commit_ready(r, k, nth);
 }
 
-/* Make layer l resident, with the merged copies of all adapters; `next` is the following one. */
+/* Make layer l resident, with the merged copies of all adapters; `next` is the layer after it. */
 static int enter_layer(struct fm_sweeping *r, int l, int next, struct fm_err *err)
 {
     struct fm_sweep *s = r->sweep;

@@ -86,7 +86,8 @@ struct fm_head_rows {
     const int32_t *target; /* (n) the next token; -1: position not measured */
     const float *logits;   /* (n, V) */
     const double *ce;      /* (n) */
-    double *kl; /* (n) from the teacher; may be overwritten: these values are then summed */
+    double *kl; /* (n) relative to the teacher; may be overwritten, and then the new values are
+                   summed */
 };
 
 /* One expert of one lane and micro-batch in the backward or forward; pointers are valid only during
@@ -171,8 +172,8 @@ struct fm_sweep_options {
     void (*progress)(void *self, int done, int total); /* one unit per (layer, direction) */
     void *progress_self;
     const atomic_int
-        *stop; /* if not NULL: nonzero ends the run with FM_ESAVED, even within a layer: between
-                  experts, tiles of a product, heads, or tensors that are read */
+        *stop; /* if not NULL, a nonzero value ends the run with FM_ESAVED, even within a layer:
+                  between experts, tiles of a product, heads, or tensors that are read */
     struct fm_comm *comm; /* NULL: a single process */
     int cut;              /* if nonzero, leaves do not cross multiples of this many micro-batches */
     /* If not NULL, called for every row of every lane without a gradient, and before that for the
@@ -217,10 +218,10 @@ int fm_sweep_together(int batches, int rows, int cut);
 int fm_sweep_leaves(int batches, int rows, int cut);
 
 /*
- * Run.  measure (batches, lanes) is filled.  counts (lanes, M, E), if not NULL, receives the token
- * slots routed to each expert, summed over batches.  Without a lane that has `backward` only the
- * forward runs.  visitor may be NULL. FM_EFORMAT, naming layer and lane, if an activation or loss
- * is not finite.  All ranks return the same code.
+ * Run. measure (batches, lanes) is filled. counts (lanes, M, E), if not NULL, receives the number
+ * of token slots routed to each expert, summed over batches.  Without a lane that has `backward`
+ * only the forward runs. visitor may be NULL.  FM_EFORMAT, naming layer and lane, if an activation
+ * or loss is not finite.  All ranks return the same code.
  */
 int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batches,
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,

@@ -376,8 +376,8 @@ static bool has_tokenizer(const struct fm_exportplan *p)
            fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model");
 }
 
-/* The section of a program that runs the export unchanged.  The tokenizer does not need trust,
- * but the program asks for it if a config names classes of its own. */
+/* The section for a program that runs the export unchanged.  The tokenizer does not need trust, but
+ * the program asks for it if config.json names custom classes. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = p->options.layout->code;

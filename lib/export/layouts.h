@@ -110,9 +110,9 @@ int fm_layouts_shared(const struct fm_layout *layout, const struct fm_config *co
 const struct fm_layout *fm_layouts_find(const char *name);
 /* "native|ragged|...", the choices of an option. */
 void fm_layouts_choices(char *text, size_t size);
-/* Replace *layout by its form for vLLM; FM_EUSAGE if it has one form for all. */
+/* Replace *layout with its form for vLLM; FM_EUSAGE if it has one form for all. */
 int fm_layouts_vllm(const struct fm_layout **layout, struct fm_err *err);
-/* Replace *layout by its form for --drop-experts; FM_EUSAGE if there is no such form. */
+/* Replace *layout with its form for --drop-experts; FM_EUSAGE if there is no such form. */
 int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err);
 /* For messages: the name of the first layout that supports a load cap; "native or padded", the
  * layouts that can keep extra tensors. */

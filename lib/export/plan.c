@@ -873,7 +873,7 @@ static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *
     t->columns = (int64_t)plain.shape[1];
 }
 
-/* Replace a tensor of codes by its values; *scales is true for a tensor of scales, which is
+/* Replace a tensor of codes with its values; *scales is true for a tensor of scales, which is
  * dropped. */
 static int decode_rest(struct fm_planned_tensor *t, bool *scales, char *name,
                        const struct fm_exportplan *p, struct fm_err *err)

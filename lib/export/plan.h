@@ -154,7 +154,7 @@ int fm_exportplan_check(const struct fm_export_options *options, struct fm_err *
 int fm_exportplan_check_parts(const struct fm_export_options *options, const struct fm_opened *from,
                               struct fm_err *err);
 
-/* --for: replace the layout by its form for that server, or set the rules for widths of rounded
+/* --for: replace the layout with its form for that server, or set the rules for widths of rounded
  * experts.  FM_EUSAGE if the form is the same for all servers. */
 int fm_exportplan_serve(struct fm_export_options *options, enum fm_server server,
                         struct fm_err *err);

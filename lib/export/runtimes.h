@@ -10,10 +10,10 @@
  * norm over all key heads would count a repeated head twice, so heads with such a norm (OLMoE) are
  * never repeated.  With our modelling file only degree 1 is listed for models with attention sinks,
  * because vLLM gives every device the sinks of all heads and stops, and for linear attention, which
- * no server runs with it.  Every device has the whole latents of MLA and computes its heads from
- * them.  Dense layers and shared experts are split by channels.  If experts are split too
- * (FM_SPLIT_EXPERTS), the width of each must be a multiple of the degree; if every device has whole
- * experts there are no further rules, and no memory is saved.
+ * no server runs with our modelling file.  Every device has the whole latents of MLA and computes
+ * its heads from them.  Dense layers and shared experts are split by channels.  If experts are
+ * split too (FM_SPLIT_EXPERTS), the width of each must be a multiple of the degree; if every device
+ * has whole experts there are no further rules, and no memory is saved.
  *
  * llama.cpp: its converter reads only some keys of config.json, and its graphs hard-code the rest,
  * so a model with other settings would run as a different model, or not be converted.  In the

@@ -1,7 +1,7 @@
 /*
  * native: the layout of the bundle itself, only for the fm tools.  Prefixes of the ranked experts
  * are copied unchanged: layers-NNNNN.safetensors has a layer's experts as two flat tensors, gate_up
- * (2 sum k, H) and down (sum k, H), and rest.safetensors everything else.
+ * (2 sum k, H) and down (sum k, H), and rest.safetensors has everything else.
  */
 #include "lib/export/plan.h"
 
