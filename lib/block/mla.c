@@ -161,7 +161,7 @@ static int read_indexer(struct fm_config *c, const struct fm_mla_options *o, con
             "from that latent");
     if (topk < c->T_exact) {
         c->T_exact = topk;
-        c->exact = "as far as sparse attention by index_topk sees all keys";
+        c->exact = "the range in which sparse attention (index_topk) attends to all keys";
     }
     if (o->shares_indices)
         return read_shared(m, c, json, err);

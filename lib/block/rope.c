@@ -85,7 +85,7 @@ static int read_longrope(struct fm_rope *r, struct fm_config *c, const cJSON *js
     r->scale = (float)scale;
     c->T_max = original < c->T_max ? original : c->T_max;
     c->T_exact = c->T_max;
-    c->exact = "as far as longrope's short factors go";
+    c->exact = "the range of longrope's short factors";
     return FM_OK;
 }
 
@@ -259,7 +259,7 @@ static int read_layer_type(struct fm_rope *r, struct fm_config *c, int width,
     bool said = all && !cJSON_IsNull(all);
     if (said && !cJSON_IsObject(object))
         return fm_fail(err, FM_ECONFIG,
-                       "rope_parameters has no object '%s'; programs of %s read the rotation of "
+                       "rope_parameters has no object '%s'; for %s, programs read the rotation of "
                        "each type of layer there",
                        options->layer_type, keys->family);
     if (read_partial(r, width, options, object, err) ||

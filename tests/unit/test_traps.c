@@ -224,7 +224,8 @@ TEST(sequences_end_where_an_indexer_would_choose)
 {
     struct fm_config c = must(V32 GROUPS, "\"max_position_embeddings\":163840");
     assert_true(c.T_max == 163840 && c.T_exact == 2048);
-    assert_string_equal(c.exact, "as far as sparse attention by index_topk sees all keys");
+    assert_string_equal(c.exact,
+                        "the range in which sparse attention (index_topk) attends to all keys");
     c = must(V32 GROUPS, "\"max_position_embeddings\":1024");
     assert_true(c.T_exact == 1024 && !c.exact);
     refused(GLM5_KEYS, "\"n_routed_experts\":256", FM_EFORMAT, "key 'index_topk' is missing");
@@ -472,7 +473,7 @@ TEST(each_type_of_lagunas_layers_has_a_rotation)
     struct fm_config other = must(LAGUNA, ROPES(YARN) ",\"original_max_position_embeddings\":1024");
     assert_memory_equal(&c.gqa->rope, &other.gqa->rope, sizeof c.gqa->rope);
     refused(LAGUNA, "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"default\"}", FM_ECONFIG,
-            "rope_parameters has no object 'full_attention'; programs of laguna read");
+            "rope_parameters has no object 'full_attention'; for laguna, programs read");
     refused(LAGUNA, "\"swa_rope_parameters\":{\"rope_theta\":9}", FM_ECONFIG,
             "swa_rope_parameters is not supported for laguna; use sliding_attention");
 }
@@ -621,7 +622,8 @@ TEST(m3s_sequences_end_where_blocks_of_keys_would_be_chosen)
 {
     struct fm_config c = must(M3_HUB, NULL);
     assert_true(c.T_max == 1048576 && c.T_exact == 2048);
-    assert_string_equal(c.exact, "as far as sparse attention by index_topk_blocks sees all keys");
+    assert_string_equal(
+        c.exact, "the range in which sparse attention (index_topk_blocks) attends to all keys");
     c = must(M3, NULL);
     assert_true(c.T_max == 524288 && c.T_exact == 20);
     c = must(M3_KEYS M3_TYPES, M3_INDEX("268435456", "268435456"));

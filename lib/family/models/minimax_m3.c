@@ -188,7 +188,7 @@ static int read_sizes(struct fm_config *c, const cJSON *json, const cJSON *spars
                        g->index_heads);
     if ((int64_t)block * blocks < c->T_exact) {
         c->T_exact = block * blocks;
-        c->exact = "as far as sparse attention by index_topk_blocks sees all keys";
+        c->exact = "the range in which sparse attention (index_topk_blocks) attends to all keys";
     }
     return FM_OK;
 }
