@@ -144,7 +144,7 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
     if (t->budgets == 0 && !budgets) /* few experts: all numbers that can be removed */
         for (int count = step; count <= most && t->budgets < FM_BASELINE_BUDGETS_MAX; count += step)
             t->dropped[t->budgets++] = count;
-    return t->budgets ? FM_OK : fm_fail(err, FM_EUSAGE, "--budgets names none");
+    return t->budgets ? FM_OK : fm_fail(err, FM_EUSAGE, "--budgets names no budget");
 }
 
 /* --- the run --- */

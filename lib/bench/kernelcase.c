@@ -73,7 +73,7 @@ static void draw_mask(struct fm_kernelcase *c, int b, double share)
     c->share[b] = removed_share(c, b);
 }
 
-/* Parse "0,0.2": 0 and then the others, at most FM_KERNELBENCH_BUDGETS_MAX, increasing. */
+/* Parse "0,0.2": 0, then the others in increasing order; at most FM_KERNELBENCH_BUDGETS_MAX. */
 static int parse_budgets(double *budget, int *count, const char *text, struct fm_err *err)
 {
     *count = 1;
@@ -82,12 +82,14 @@ static int parse_budgets(double *budget, int *count, const char *text, struct fm
         char *end;
         double v = strtod(p, &end);
         if (end == p || !(v >= 0 && v < 0.9) || (*end && *end != ','))
-            return fm_fail(err, FM_EUSAGE, "--budgets %s: shares from 0 to 0.9 are needed", text);
+            return fm_fail(err, FM_EUSAGE, "--budgets %s: give shares from 0 to less than 0.9",
+                           text);
         p = *end ? end + 1 : end;
         if (v == 0)
             continue;
         if (v <= budget[*count - 1] || *count == FM_KERNELBENCH_BUDGETS_MAX)
-            return fm_fail(err, FM_EUSAGE, "--budgets %s: at most %d, increasing", text,
+            return fm_fail(err, FM_EUSAGE,
+                           "--budgets %s: give at most %d shares, in increasing order", text,
                            FM_KERNELBENCH_BUDGETS_MAX);
         budget[(*count)++] = v;
     }
