@@ -68,8 +68,7 @@ struct fm_baseline_table {
     int budgets, rows, sequences, T;
     int experts;                   /* E */
     uint64_t bytes, bytes_experts; /* of all tensors, and of the experts' channels among them */
-    int dropped[FM_BASELINE_BUDGETS_MAX]; /* (budgets) experts removed from every layer, ascending
-                                           */
+    int dropped[FM_BASELINE_BUDGETS_MAX]; /* (budgets) experts removed per layer, ascending */
     struct fm_quality full;               /* positions 0: only a plan, nothing was measured */
     struct fm_baseline_row row[2 * FM_BASELINES];
 };
