@@ -211,7 +211,7 @@ $(BUILD)/tests/%: tests/%.cc
 	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -U_FORTIFY_SOURCE -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 # The check of the GPU side (tests/gpu): a program for a GPU, from the objects that are installed, and the
-# same for the host, linked with strict doubles of the driver, the runtime and cuBLAS.
+# same for the host, linked with strict mocks of the driver, the runtime and cuBLAS.
 GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O)
 DOUBLE_O = $(patsubst %.cc,$(BUILD)/%.cc.o,$(filter-out %_cublas.cc %_test.cc,$(wildcard tests/gpu/double_*.cc)))
 DOUBLES := $(addprefix $(BUILD)/tests/gpu/,gpu_check_double double_test libcublas.so.13)

@@ -78,7 +78,7 @@ import sys
 from pathlib import Path
 
 FORMS = re.compile(r"(native|ragged|elastic|layer|uniform|padded|load-cap)(-vllm)?$|fp8|w4a16|nvfp4|mxfp")
-SECTION = {"plan": "A PLAN", "export": "FM-PACK --EXPORT", "list": "FM-PACK --LIST"}
+SECTION = {"plan": "DRY RUNS", "export": "FM-PACK --EXPORT", "list": "FM-PACK --LIST"}
 SECTION |= {k: "FM-BENCH " + k.upper() for k in ("quality", "baselines")}
 
 MAYBE = {"halved", "options"}  # depend on the speed of this machine
@@ -97,7 +97,7 @@ for line in Path(sys.argv[1]).read_text().splitlines():
     cm = re.match(r"\.(?:It |Pq )?Cm (.*)", line)
     if cm:
         words.setdefault(section, set()).update(re.findall(r"[a-z_]+(?:-[a-z]+)?", cm[1]))
-shared = words["DESCRIPTION"] | words["A QUALITY"]
+shared = words["DESCRIPTION"] | words["QUALITY"]
 printed, everywhere = {}, set()
 for path in sorted(Path(".").glob("[a-z]*/*")):
     if path.parent.name in SECTION or ("FM-" + path.parent.name.upper()) in words:
