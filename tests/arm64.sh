@@ -6,9 +6,9 @@
 #   tests/arm64.sh [PATTERN]      the tests, as for tests/run.sh (default: the unit tests that are programs)
 #
 # FM_ARM64_DIR: the folder in which the root is kept (2 GB); default: a temporary one.  QEMU_CPU: a processor
-# of `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 has not.
+# of `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 does not.
 #
-# The kernel starts arm64 programs by QEMU (binfmt_misc) in this script's own user namespace, which needs
+# The kernel starts arm64 programs with QEMU (binfmt_misc) in this script's own user namespace, which needs
 # Linux 6.7; nothing is registered for the rest of the machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -19,7 +19,7 @@ skip() {
 for tool in debootstrap unshare; do
     command -v $tool >/dev/null || skip "no $tool here"
 done
-[ "$(id -u)" = 0 ] || skip "the root is made by root"
+[ "$(id -u)" = 0 ] || skip "only root can make the root"
 unshare --user --map-root-user --mount mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null ||
     skip "no binfmt_misc in a user namespace here (Linux 6.7)"
 if [ -n "${FM_ARM64_DIR:-}" ]; then

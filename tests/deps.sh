@@ -5,7 +5,7 @@
 # them and exits with status 1; `deps.sh install build|check|deb|ci` runs apt-get itself if it is root.
 # Nothing is installed that is already there, however it was installed: headers are looked up with the
 # compiler, so a library in another place is found through CPPFLAGS and DNNL_CPPFLAGS.  MPI=1 also
-# requires an MPI; MPI_PKG says which.
+# requires an MPI, which MPI_PKG selects.
 set -u
 CC=${CC:-cc}
 CXX=${CXX:-g++}

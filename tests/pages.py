@@ -15,8 +15,9 @@ A block is `.Bd -literal` to `.Ed`, a `.Dl` line, or a fence of README.md.  Each
     (not run: REASON)          in the paragraph above or in the first paragraph of the section, where
                                readers see it; "# not run" at the end of a command marks that command
 
-Blocks and commands named in the text are checked further: `make` must know targets and variables, and
-.ci/run has the command unless it is marked; our tools have the options, and a script exists.
+Blocks and commands named in the text are checked further: the Makefile must have the targets and variables
+of a `make` command, and .ci/run must have the command unless it is marked; our tools must have the options,
+and scripts must exist.
 """
 import os
 import re

@@ -14,8 +14,8 @@ A header in PRIVATE is included only by its own room and by tests.  Files includ
 only if one of MODULES, a module of several files, is part of the cycle.
 
     tests/rooms.py [ROOT]           check the tree; a line for every fault, status 1
-    tests/rooms.py --table [ROOT]   a report, which refuses nothing: files of each room, floor by
-                                    floor, and the longest files
+    tests/rooms.py --table [ROOT]   only report the files of each room, layer by layer, and the
+                                    longest files
 """
 
 import re
@@ -159,7 +159,7 @@ def opening_lines(root, sources):
         for n, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
             call = OPENS.search(line.split("/* ")[0])
             if call and not re.search(r"(\.|->)" + call[1], line):
-                yield f"{path}:{n}: {call[1]}() outside formats/file; use a verb of formats/file/file.h"
+                yield f"{path}:{n}: {call[1]}() outside formats/file; use a function of formats/file/file.h"
 
 
 def naming_lines(root, sources):
@@ -203,7 +203,7 @@ def circles(sources):
     modules = {unit(p) for p in MODULES}
     for ring in found:
         if len(ring) > 1 and not modules & set(ring):
-            yield f"a circle of files that are not one module: {' '.join(sorted(ring))}"
+            yield f"an include cycle of files that are not one module: {' '.join(sorted(ring))}"
 
 
 def table(root, sources):

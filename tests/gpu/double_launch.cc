@@ -128,7 +128,7 @@ static std::vector<code> codes_of(void **handle)
     header h;
     memcpy(&h, at, sizeof h);
     if (h.magic != 0xba55ed50u)
-        double_die("nvcc's objects hold their code in a way that the double does not know");
+        double_die("nvcc's objects store their code in a form that the double does not support");
     at += h.bytes;
     for (end = at + h.bytes_behind; at < end;) {
         piece p;
@@ -189,7 +189,7 @@ static registered *find(const void *function)
 {
     auto at = kernels().find(function);
     if (at == kernels().end())
-        double_die("a kernel is used that nothing registered");
+        double_die("an unregistered kernel is used");
     if (!at->second.kernel)
         double_die("kernel %s is unknown: double_kernels.cc has a row for each",
                    at->second.name.c_str());
@@ -220,7 +220,7 @@ static cudaError_t launch(const void *function, dim3 grid, dim3 block, void **ar
         grid.x > 0x7fffffff || threads > (size_t)r->kernel->threads_max || shared > r->dynamic)
         return (cudaError_t)double_error(cudaErrorInvalidValue);
     if (block.y != 1 || block.z != 1)
-        double_die("%s: the emulator knows blocks of one dimension", r->kernel->name);
+        double_die("%s: the emulator supports only blocks of one dimension", r->kernel->name);
     unsigned sizes[3] = {grid.x, grid.y, grid.z};
     double_work work = r->kernel->bind(sizes, block.x, shared, arguments);
     return (cudaError_t)double_error(double_enqueue(stream, r->kernel->name, work));

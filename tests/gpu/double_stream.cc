@@ -1,6 +1,6 @@
 /*
- * Fake streams, events, captures and graphs.  Work is deferred until the host
- * waits for it, so that memory that is freed or overwritten too early is detected.
+ * Fake streams, events, captures and graphs.  Work is deferred until the host waits for it, so that
+ * memory that is freed or overwritten too early is detected.
  */
 #include "tests/gpu/double.h"
 
@@ -301,7 +301,7 @@ extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g
                                             unsigned long long)
 {
     if (!graphs.count(graph))
-        double_die("what is instantiated is not a graph, or destroyed");
+        double_die("instantiating something that is not a graph, or was destroyed");
     if (double_fails("cudaGraphInstantiate"))
         return (cudaError_t)double_error(cudaErrorMemoryAllocation);
     *exec = new CUgraphExec_st{graph->pieces};
@@ -312,7 +312,7 @@ extern "C" cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t g
 extern "C" cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     if (!graphs.erase(graph))
-        double_die("what is destroyed is not a graph, or destroyed already");
+        double_die("destroying something that is not a graph, or was destroyed");
     delete graph;
     return cudaSuccess;
 }
@@ -320,7 +320,7 @@ extern "C" cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 extern "C" cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
     if (!execs.erase(exec))
-        double_die("what is destroyed is not a graph's execution, or destroyed already");
+        double_die("destroying something that is not an executable graph, or was destroyed");
     delete exec;
     return cudaSuccess;
 }
@@ -334,7 +334,7 @@ extern "C" cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream
 extern "C" cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     if (!execs.count(exec))
-        double_die("what is launched is not a graph's execution, or destroyed");
+        double_die("launching something that is not an executable graph, or was destroyed");
     if (double_fails("cudaGraphLaunch"))
         return (cudaError_t)double_error(cudaErrorUnknown);
     int code = cudaSuccess;

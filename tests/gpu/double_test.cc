@@ -1,8 +1,8 @@
 /*
- * Test the library's host side on the strict fakes of CUDA (double.h): which calls are refused and
- * with which message.  Then each call of the runtime, the driver and cuBLAS fails in turn: an error
- * must be returned, nothing may leak, and the next call must work.  Before that, it is tested that
- * the fakes themselves are strict.
+ * Test the library's host side on the strict fakes of CUDA (double.h).  First, the fakes must
+ * themselves be strict; then, calls must be refused with the right messages.  Last, each call of
+ * the runtime, the driver and cuBLAS fails in turn: an error must be returned, nothing may leak,
+ * and the next call must work.
  */
 #include "tests/gpu/double.h"
 
@@ -199,7 +199,7 @@ static void maps_want_alignment()
 }
 
 /* The result for a layer with a given FM_DOUBLE: fm_clip_name of the best path, or the refusal.
- * Each is computed in a separate process, since the library looks at the driver only once. */
+ * Each is computed in a separate process, since the library examines the driver only once. */
 struct chosen {
     char name[200];
 };
@@ -319,7 +319,7 @@ static void nothing_is_left_on_the_default_stream()
 
 /* --- failures in turn */
 
-/* Run `work`, which says whether all went well, with its n-th call failing, for every n. */
+/* Run `work`, which returns whether it succeeded, with its n-th call failing, for every n. */
 template <typename F> static void fails_well(const std::string &what, F work)
 {
     int before = double_calls(), held = double_live_allocations() + double_live_handles();
@@ -390,7 +390,8 @@ static void failures_are_seen()
     for (int path : {FM_CLIP_MMA, FM_CLIP_BUCKET})
         fails_well(std::string("a measured run of path ") + std::to_string(path),
                    [=]() { return run_measured(path); });
-    report(double_dirty_at_clock() == 0, "no clock starts on a cache with other work's writes",
+    report(double_dirty_at_clock() == 0,
+           "no measurement starts with other work's dirty lines in the cache",
            (std::to_string(double_dirty_at_clock()) + " bytes").c_str());
 }
 

@@ -1,8 +1,8 @@
 /*
  * Measure the clipped FFN on a GPU, and in the same run the machine's limits: the read bandwidth of
- * a kernel that only reads, and cuBLAS's peak on random numbers.  Between two runs
- * the L2 cache is emptied.  Fused paths run as captured graphs, as in a server; the baselines need
- * the host and run without a graph.
+ * a kernel that only reads, and cuBLAS's peak on random numbers.  The L2 cache is flushed between
+ * two runs.  Fused paths run as captured graphs, as in a server; the baselines need the host and
+ * run without a graph.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -99,7 +99,7 @@ struct measured {
     double budget, seconds, flops, bytes, ideal;
 };
 
-/* What the routed rows cost: operations, bytes of weights read once and of activations. */
+/* The costs of the routed rows: operations, bytes of weights read once, bytes of activations. */
 static measured costs(const test_layer &l, const test_call &c, int32_t b)
 {
     measured m = {};

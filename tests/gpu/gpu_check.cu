@@ -132,9 +132,9 @@ void check(const char *what, const path_name &path, test_layer &l, test_call &c,
         return; /* atomic sums: bits may differ, and there are no budgets in chunks */
     std::vector<uint8_t> first = c.out.read();
     if (!forward(p, l, c, c.N) || c.out.read() != first)
-        report(false, name, "the same call gave other bits");
+        report(false, name, "the same call gave different bits");
     if (c.N > 2 && (!forward(p, l, c, (c.N + 2) / 3) || c.out.read() != first))
-        report(false, name, "in chunks, other bits");
+        report(false, name, "different bits in chunks");
 }
 
 /* --- small cases */
@@ -293,7 +293,8 @@ static void graph_replay(const path_name &path, int type, int H)
     cudaStreamDestroy(stream);
 }
 
-/* A width and a budget out of range: the nearest are taken, and status says so, once. */
+/* A width and a budget out of range: the nearest valid ones are used, and status reports it once.
+ */
 static void faults_are_told(const path_name &path, int type, int H)
 {
     test_layer l = odd_layer(type, H);

@@ -174,7 +174,7 @@ struct test_call {
     std::vector<float> weights;
     device_array<uint8_t> hidden, out;
     device_array<int32_t> d_ids, d_budgets;
-    device_array<int64_t> d_ids64; /* used where not empty */
+    device_array<int64_t> d_ids64; /* used if not empty */
     device_array<float> d_weights;
 
     /* Distinct experts for each token; `popular` is the probability that its first choice must be

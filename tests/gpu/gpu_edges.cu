@@ -142,11 +142,11 @@ void check_replays(int replays)
         if (p.code != FM_CLIP_OK)
             continue;
         std::string what = std::string(path.name) + ", " + std::to_string(replays) +
-                           " replays beside calls on another stream";
+                           " replays during calls on another stream";
         if (begin_replays(&r, p, l, c)) {
             int wrong = wrong_replays(&r, p, l, c, path.path, replays);
             report(wrong == 0, what,
-                   wrong ? (std::to_string(wrong) + " with other bits").c_str() : "");
+                   wrong ? (std::to_string(wrong) + " with different bits").c_str() : "");
         } else {
             report(false, what, p.error.text);
         }

@@ -1,7 +1,7 @@
 /*
- * A single block of attention, for tests: its output from random weights, its backward against
- * central differences along random directions, and the fast table against the definition.  No size
- * is round.  Weights that a test draws belong to the block.
+ * A single attention block, for tests: its output from random weights, its backward compared with
+ * central differences along random directions, and the fast table compared with the definition.  No
+ * size is round.  The block owns the weights that a test draws.
  */
 #ifndef FM_TESTS_BLOCKS_H
 #define FM_TESTS_BLOCKS_H
@@ -24,7 +24,7 @@ struct block {
     int count;
 };
 
-/* *c = `sizes`, and the values that its attention reads from keys of config.json. */
+/* *c = `sizes` with the values that its attention reads from `keys`, members of config.json. */
 static inline int block_read(struct fm_config *c, const struct fm_config *sizes,
                              const void *options, const char *keys, struct fm_err *err)
 {
@@ -95,8 +95,8 @@ static inline struct fm_pass block_pass(struct block *b, const struct fm_ops *op
                             .parts = 1};
 }
 
-/* y = x + attention(x); if dy is given, dx from it.  Inner values are kept in the memory that
- * the block counts. */
+/* y = x + attention(x); if dy is given, dx from it.  Inner values are kept in as much memory as
+ * the block reports. */
 static inline void block_compute(struct block *b, const struct fm_ops *ops, float *y,
                                  const float *x, float *dx, const float *dy)
 {

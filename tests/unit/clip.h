@@ -1,6 +1,6 @@
 /*
- * For the tests of libfm_clip: layers and calls with random numbers.  Channels that no budget uses
- * are NaN, so that using one shows in the result.
+ * Layers and calls with random numbers, for the tests of libfm_clip.  Channels that no budget uses
+ * are NaN, so that the result shows if one was used.
  */
 #ifndef FM_TESTS_CLIP_H
 #define FM_TESTS_CLIP_H
@@ -12,7 +12,7 @@
 #include "kernels/clip/clip.h"
 #include "lib/base/dtype.h"
 
-/* Threads of the CPU's layers. */
+/* The paths of the CPU. */
 static const int32_t paths[] = {FM_CLIP_PORTABLE, FM_CLIP_AVX2, FM_CLIP_AVX512,
                                 FM_CLIP_AVX512_BF16};
 
@@ -80,7 +80,7 @@ static inline double rounded(float value, int32_t type)
     return number_at(bytes, type, 0);
 }
 
-/* n normal numbers of that type. */
+/* n normally distributed numbers of that type. */
 static inline void *numbers(size_t n, int32_t type, double scale)
 {
     float *x = normals(n, scale);
@@ -267,7 +267,7 @@ static inline struct call token_alone(const struct layer *s, const struct call *
     return one;
 }
 
-/* Rows of hidden and out with room between them. */
+/* The same call with gaps between the rows of hidden and of out. */
 static inline struct call spread_call(const struct layer *s, const struct call *c, int in, int out)
 {
     struct call w = *c;
@@ -282,7 +282,7 @@ static inline struct call spread_call(const struct layer *s, const struct call *
     return w;
 }
 
-/* Copy rows of channels [0, width(e)) of each expert; `each` gives their places. */
+/* Allocate a layer of which expert e has width[e] channels; the weights are not copied. */
 static inline struct layer regroup(const struct layer *s, const int32_t *width)
 {
     struct layer w = *s;
@@ -305,8 +305,8 @@ static inline struct layer regroup(const struct layer *s, const int32_t *width)
     return w;
 }
 
-/* Copy channels [0, cap[e]) of every expert of s into w, as `rank` of tp has them in groups of
- * g. */
+/* Copy to w what `rank` of tp ranks holds of channels [0, cap[e]) of every expert of s, if they are
+ * divided in groups of g. */
 static inline void copy_shards(struct layer *w, const struct layer *s, const int32_t *cap, int g,
                                int tp, int rank)
 {

@@ -1,4 +1,4 @@
-/* For tests of families: config.json texts, which must be read or refused. */
+/* Helpers for tests of families: config.json texts, which must be accepted or refused. */
 #ifndef FM_TESTS_CONFIGS_H
 #define FM_TESTS_CONFIGS_H
 
@@ -6,7 +6,7 @@
 #include "tests/unit/owned.h"
 #include "tests/unit/test.h"
 
-/* {keys, more}; more may be NULL. */
+/* Parse the object {keys, more}; more may be NULL. */
 static inline int config_parse(struct fm_config *c, const char *keys, const char *more,
                                struct fm_err *err)
 {

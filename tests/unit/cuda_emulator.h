@@ -4,11 +4,11 @@
  * the features of CUDA itself: 16-bit numbers, threads and their synchronisation.  The instructions
  * of clip_cuda_ptx.cuh are in tests/unit/cuda_emulator_ptx.h.
  *
- * Strict: copies arrive as late, and matrix products read as late, as the program allows (or early,
- * at random, with probability emu.chance), threads run in random order, and a block in which no
- * thread can continue is a deadlock and aborts the program.  Results of products become visible
- * only at products_fence, and only if no product is still running: a compiler may have read them
- * earlier.
+ * Strict: copies arrive, and matrix products read, as late as the program allows, or early at
+ * random (emu.chance is the generator's state).  Threads run in random order, and a block in which
+ * no thread can continue is a deadlock and aborts the program.  Results of products become visible
+ * only at products_fence, and only if no product is still running, because a compiler may move
+ * reads of them up to there.
  *
  * Data written to shared memory by ordinary stores is not visible to matrix products until the
  * thread that stored it has fenced it.
@@ -338,7 +338,7 @@ inline void emu_launch(emu_dim blocks, unsigned threads, size_t shared_bytes,
         emu_gather(i, shared_bytes);
         emu_run_block();
         if (!emu.flying.empty())
-            emu_stop("it ended with copies under way");
+            emu_stop("it ended while copies were in progress");
     }
 }
 

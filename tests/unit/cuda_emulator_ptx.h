@@ -279,7 +279,7 @@ inline uint16_t emu_operand(uint64_t descriptor, int across, uint32_t mn, uint32
     uint32_t address = emu_swizzled(start + at);
     uint16_t number = emu_half_at(address);
     if (emu.block.unfenced[address - EMU_BASE])
-        emu_stop("what was stored is read by another proxy and was not fenced");
+        emu_stop("another proxy reads stored data that was not fenced");
     return number;
 }
 

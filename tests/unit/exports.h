@@ -1,6 +1,6 @@
 /*
- * For tests of exports: the bundle of tests/unit/given.h, which make_bundle writes, its exports,
- * and their sizes and findings as other programs report them.
+ * Helpers for tests of exports: the bundle of tests/unit/given.h, which make_bundle writes, its
+ * exports, their sizes as other programs report them, and the findings of their verification.
  */
 #ifndef FM_TESTS_EXPORTS_H
 #define FM_TESTS_EXPORTS_H
@@ -124,7 +124,7 @@ static inline struct fm_export_report stream_as(const char *path, struct fm_expo
     return report;
 }
 
-/* Export elastic with only the members of these budgets, starting with the first. */
+/* Options of an elastic export with a load cap: the members with budgets from low to high. */
 static inline struct fm_export_options capped(double low, double high)
 {
     return (struct fm_export_options){.layout = &fm_layout_elastic,

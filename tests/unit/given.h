@@ -1,6 +1,6 @@
 /*
  * A stage stream for golden/odd-mixtral from the data of golden/given/: scores, widths of seven
- * masks, and optionally an adapter.  No computation here depends on how a machine rounds.
+ * masks, and optionally an adapter.  No value depends on how a machine rounds.
  */
 #ifndef FM_TESTS_GIVEN_H
 #define FM_TESTS_GIVEN_H

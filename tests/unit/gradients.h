@@ -1,5 +1,5 @@
 /*
- * For the tests of definitions: compare a backward with finite differences of its forward.
+ * Compare a backward with finite differences of its forward, for the tests of definitions.
  *
  * The four-point formula is used with step h = 2^-5.  Its error is about h^4 = 1e-6 times a fifth
  * derivative, and rounding of outputs to float adds about 1e-7 / h = 3e-6, both relative to values

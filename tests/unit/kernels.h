@@ -1,6 +1,6 @@
 /*
- * For the tests of kernels: random arrays, guarded outputs, comparisons.  An array is followed by
- * GUARD bytes of a pattern, and check_guards() detects writes to them.
+ * Helpers for tests of kernels: random arrays, guarded outputs, comparisons.  An array is followed
+ * by GUARD bytes of a pattern, and check_guards() detects writes to them.
  */
 #ifndef FM_TESTS_KERNELS_H
 #define FM_TESTS_KERNELS_H
@@ -26,8 +26,7 @@ static inline void *array(size_t n, size_t size)
     assert_true(arrays.count < ARRAYS_MAX);
     unsigned char *p = malloc(n * size + GUARD);
     assert_non_null(p);
-    memset(p, 0xAB, n * size + GUARD); /* as floats; tiny also when read as doubles; never an
-                                          expected value */
+    memset(p, 0xAB, n * size + GUARD); /* tiny as float or double, and never an expected value */
     arrays.block[arrays.count] = p;
     arrays.bytes[arrays.count++] = n * size;
     return p;
@@ -63,7 +62,7 @@ static inline double *zeros(int n)
     return x;
 }
 
-/* The same values as bfloat16, to which x is rounded; or memory for n of them. */
+/* Round x to bfloat16 in place; returns the same values as bfloat16. */
 static inline struct fm_in as_bf16(float *x, size_t n)
 {
     uint16_t *y = array(n, sizeof *y);

@@ -1,7 +1,7 @@
 /*
  * Ranks for tests: threads of this process that communicate through shared memory, as many as are
  * requested, or the processes that MPI started (test_ranks.sh) if a test is linked with it.
- * cmocka's assertions jump, which only its own thread may do, so ranks use RANKS_CHECK.
+ * cmocka's assertions call longjmp, which only its own thread may do, so ranks use RANKS_CHECK.
  */
 #ifndef FM_TESTS_RANKS_H
 #define FM_TESTS_RANKS_H
@@ -82,8 +82,8 @@ static const struct fm_wire ranks_threads = {.name = "threads",
                                              .exchange = ranks_exchange,
                                              .close = ranks_wait};
 
-/* The work of every rank: bodies, after each of which all ranks agree that it succeeded; if
- * there is a last one, it ends the communication itself. */
+/* A part of every rank's work.  After each body all ranks agree that it succeeded; a body passed as
+ * `last` ends the communication itself. */
 typedef void ranks_body(struct fm_comm *comm);
 
 struct ranks_job {

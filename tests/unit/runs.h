@@ -61,7 +61,7 @@ static inline void runs_init(struct runs *r, const char *input, const char *outp
                                 .stop = &r->stop};
 }
 
-/* Other tokens: `count` sequences of `T` random ones, as raw 16-bit words. */
+/* Use other tokens: `count` sequences of `T` random ones, as raw 16-bit words. */
 static inline void runs_tokens(struct runs *r, int count, int T)
 {
     uint16_t word[4096];
@@ -75,7 +75,7 @@ static inline void runs_tokens(struct runs *r, int count, int T)
     r->run.inputs.seq_len = T;
 }
 
-/* All tokens are used for the work and for measuring: nothing is held out. */
+/* Use all tokens both for the work and for measuring: nothing is held out. */
 static inline void runs_whole(struct runs *r)
 {
     r->run.inputs.eval_tokens = r->run.inputs.tokens;

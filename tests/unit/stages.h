@@ -69,7 +69,7 @@ static inline cJSON *stages_options(const char *key, const char *value)
     return o;
 }
 
-/* Sums of weights that no test of a stage reads: all are 0. */
+/* The sums of the weights are 0, because no test of a stage reads them. */
 static inline cJSON *stages_identity(void)
 {
     cJSON *model = NULL;

@@ -12,7 +12,7 @@
 #include "tests/unit/models.h"
 #include "tests/unit/test.h"
 
-/* What the tests run on. */
+/* The table of operations that is tested. */
 static const struct fm_ops *sweeps_ops;
 static struct golden sweeps_golden;
 static char sweeps_model[64];
@@ -214,7 +214,7 @@ static inline int sweeps_tests(void)
     return tests_run(NULL, NULL);
 }
 
-/* All tests on every model, with the table of the CPU and that of the definition. */
+/* Run all tests on every model, with the table of the CPU and that of the definition. */
 static inline int sweeps_run(void)
 {
     const struct fm_ops *cpu = NULL;

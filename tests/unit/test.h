@@ -1,5 +1,5 @@
 /*
- * What every program of unit tests includes: cmocka, the headers that it needs, and TEST, which
+ * Every unit test program includes this header: cmocka, the headers that it needs, and TEST, which
  * defines a test and adds it to the program.  The tests of a file run in the order of the file:
  *
  *     TEST(two_and_two_are_four)
@@ -46,7 +46,8 @@ static inline void tests_add(struct CMUnitTest unit, int line)
     tests_all.line[i] = line;
 }
 
-/* Run all tests between setup and teardown, which may be NULL; the exit status of the program. */
+/* Run all tests between setup and teardown, which may be NULL; returns the program's exit status.
+ */
 static inline int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     return cmocka_run_group_tests(tests_all.unit, setup, teardown) ? 1 : 0;
@@ -69,8 +70,8 @@ static inline int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown)
     static void name(__attribute__((unused)) struct fm_err err)
 #define TEST(name) TEST_AROUND(name, NULL, NULL)
 
-/* The call, which gets &err of the function around it, succeeds; or it fails with this code, and
- * its sentence contains these words. */
+/* Check that the call, which gets &err of the enclosing function, succeeds, or that it fails with
+ * this code and a sentence that contains these words. */
 #define assert_ok(call) check_status(call, FM_OK, "", &err, #call, __FILE__, __LINE__)
 #define assert_fails(call, code, words)                                                            \
     check_status(call, code, words, &err, #call, __FILE__, __LINE__)

@@ -1,7 +1,7 @@
 /*
- * Compare every form of products by matrix registers with the definition, at sizes that are not
- * multiples of a register, with operands at the end of mapped memory.  Sums must be the same
- * however the product is divided.
+ * Compare every form of matrix product with AMX tiles with the definition, at sizes that are not
+ * multiples of a tile, with operands at the end of mapped memory.  Sums must be the same however
+ * the product is divided.
  */
 #include "tests/unit/kernels.h"
 
@@ -14,7 +14,7 @@
 
 #define TOL_SUM 5e-6
 
-/* Memory that ends where the next page is not accessible. */
+/* Memory that ends before an inaccessible page. */
 struct edge {
     char *block;
     size_t mapped;
@@ -37,7 +37,7 @@ static void free_edge(struct edge e)
     assert_int_equal(munmap(e.block, e.mapped), 0);
 }
 
-/* A copy of the numbers at such an end. */
+/* Copy the numbers to the end of such memory. */
 static struct edge at_edge(const void *from, size_t bytes)
 {
     struct edge e = take_edge(bytes);
@@ -53,7 +53,7 @@ static size_t span(int rows, int cols, int ld)
 
 enum { APART = 7 }; /* elements between rows */
 
-/* One product of 1: M, N, K in either order of both operands, beta 0 or 1. */
+/* Compare one product of these sizes: ta and tb transpose the operands, beta is 0 or 1. */
 static void try_product(int M, int N, int K, bool ta, bool tb, float beta)
 {
     int lda = (ta ? M : K) + APART, ldb = (tb ? K : N) + APART, ldc = N + APART;
@@ -64,7 +64,7 @@ static void try_product(int M, int N, int K, bool ta, bool tb, float beta)
     struct edge B = at_edge(as_bf16(b, nb).data, nb * sizeof(uint16_t));
     struct edge C = at_edge(want, nc * sizeof *want);
     float *got = C.data;
-    if (beta == 0) /* is not read */
+    if (beta == 0) /* C must not be read */
         for (size_t i = 0; i < nc; i++)
             got[i] = i % (size_t)ldc < (size_t)N ? NAN : want[i];
     fm_ops_ref()->gemm(ta, tb, M, N, K, 1, fm_f32(a), lda, fm_f32(b), ldb, beta, want, ldc);
@@ -82,7 +82,7 @@ static void try_product(int M, int N, int K, bool ta, bool tb, float beta)
     free_arrays();
 }
 
-/* Less than a register, one more than registers, more than a part of the sum, more than a task. */
+/* Less than a tile, one more than whole tiles, more than a part of the sum, more than a task. */
 KERNEL_TEST(every_form_agrees_at_the_edge_of_memory)
 {
     static const int sizes[][3] = {{1, 1, 1},     {33, 70, 129}, {31, 33, 513}, {64, 32, 1100},

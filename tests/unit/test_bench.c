@@ -1,5 +1,5 @@
-/* The measurements: a synthetic checkpoint that the suite itself reads, a meter that counts
- * calls and changes no result, and a whole round of io and engine. */
+/* Test the measurements: a synthetic checkpoint that the suite itself reads, a meter that counts
+ * calls and changes no result, and complete runs of io and engine. */
 #include <math.h>
 #include <unistd.h>
 
@@ -133,7 +133,7 @@ TEST(io_and_engine_measure_a_small_model)
     free(engine);
 }
 
-/* With their own vocabularies they have the published sizes. */
+/* With the vocabularies of the published models, they have the published sizes. */
 TEST(models_with_latent_attention_are_made_as_what_they_are)
 {
     const struct {

@@ -1,4 +1,5 @@
-/* Families of masks in a stage stream can be read as they were written; false ones are refused. */
+/* Families of masks in a stage stream can be read as they were written; invalid ones are refused.
+ */
 #include "tests/unit/stages.h"
 #include "tests/unit/test.h"
 

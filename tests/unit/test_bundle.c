@@ -197,7 +197,7 @@ TEST(a_pipe_gets_the_bytes_that_a_file_gets)
     assert_true(scratch_same(path_a, path_b));
 }
 
-/* The order of fm-pack: everything of the input copied, late segments, weights appended. */
+/* Write as fm-pack does: copy all members of the input, add the segments later, append weights. */
 static const char *const weight_names[] = {"weights/layers-00000.safetensors",
                                            "weights/rest.safetensors"};
 struct appending {

@@ -1,4 +1,4 @@
-/* Test which files are carried with a checkpoint, and which must not be, above all links to files
+/* Test which files are carried with a checkpoint, and which must not be, especially links to files
  * outside of it. */
 #include "formats/tensor/carry.h"
 #include "formats/tensor/hfcache.h"

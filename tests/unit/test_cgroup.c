@@ -32,7 +32,7 @@ TEST(the_least_limit_counts)
     assert_int_equal(fm_cgroup_memory("own1", "v1"), 700);
 }
 
-/* In a container the mount point is its own group, and the path is that of the machine. */
+/* In a container the mount point is the container's own group, but the path is that of the host. */
 TEST(a_group_that_is_not_there_is_passed_over)
 {
     put("inside/memory.max", "5000\n");

@@ -1,4 +1,4 @@
-/* Test libfm_clip on the CPU: what clip.h documents, in its order. */
+/* Test what clip.h documents, in its order, on the CPU. */
 #include "kernels/clip/clip_tile.h"
 #include "tests/unit/clip.h"
 
@@ -87,7 +87,7 @@ KERNEL_TEST(ids_of_both_sizes_mean_the_same)
     free_arrays();
 }
 
-/* The result of each slot alone with weight 1: the product before it is weighted. */
+/* With weight 1, a slot computed alone gives the product before it is weighted. */
 KERNEL_TEST(slots_are_weighted_and_added_in_order_and_rounded_once)
 {
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {

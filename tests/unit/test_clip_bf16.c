@@ -1,6 +1,6 @@
 /*
- * The bfloat16 tile on CPUs without its instruction: the same source with that instruction replaced
- * by a function.  Their treatment of denormals differs, and none occur here.
+ * Test the bfloat16 tile on CPUs without its instruction, which a function replaces in the same
+ * source.  The two treat denormals differently, but none occur here.
  */
 #include "tests/unit/clip.h"
 

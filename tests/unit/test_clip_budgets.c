@@ -11,7 +11,7 @@ KERNEL_TEST(budgets_per_token_equal_a_call_per_budget)
         for (int t = 0; t < 83; t++)
             budgets[t] = t * 7 % 5 % 3;
         mixed.c.budgets = budgets;
-        *s.budget = 99;                          /* not looked at */
+        *s.budget = 99;                          /* must not be read */
         struct call cut = copy_call(&s, &mixed); /* a few tokens at a time */
         cut.c.workspace_bytes = fm_clip_workspace_bytes(&s.l, 7, 2);
         if (run_once(&s, &mixed) && run_once(&s, &cut)) {

@@ -158,7 +158,7 @@ static std::vector<double> reference(const layer &l, const call &c, const data &
     return out;
 }
 
-/* Tiles are dealt out beforehand, or taken from a counter. */
+/* The member of that name of fm_cuda_job: 1 if tiles are assigned in advance. */
 static int32_t simple;
 
 static const emu_dim one_block = {1, 1, 1};
@@ -296,7 +296,8 @@ static const char *counted(bool ok)
     return ok ? "ok  " : "FAIL";
 }
 
-/* Each number within two roundings of its type and a float32 sum's noise of the reference. */
+/* Check that each number differs from the reference by at most two roundings of its type and the
+ * error of a float32 sum. */
 static void compare(const char *what, const layer &l, const call &c, const data &d,
                     const std::vector<double> &want)
 {
@@ -347,7 +348,7 @@ static void check(const char *what, path p, const layer &l, const call &c, int32
     emu.chance = 0xd1b54a32d192ed03u;
     run_call(p, l, c, d);
     if (first != d.out) {
-        fprintf(stderr, "%s: other bits the second time\n", what);
+        fprintf(stderr, "%s: different bits in the second run\n", what);
         failures++;
     }
 }
@@ -426,7 +427,7 @@ static void all_forms(path p, const char *name, int type, bool brief)
           FM_CLIP_FAULT_WIDTH | FM_CLIP_FAULT_BUDGET);
 }
 
-/* Sums of several splits, and tiles that are cut in two. */
+/* Sums that are computed in several splits, and tiles that are cut in two. */
 static void long_sums(path p, const char *name)
 {
     layer l = make_layer(FM_CLIP_BF16, p == HOPPER ? 136 : 64, 1, {2200, 4100}, {2111, 70});
@@ -516,8 +517,8 @@ static void forms_of_routing(const char *what, int E, int N, bool per_token)
             same = same && j.slot_expert[s] == simple.slot_expert[s] &&
                    (j.slot_expert[s] < 0 || (j.slot_row[s] == simple.slot_row[s] &&
                                              j.slot_record[s] == simple.slot_record[s]));
-        printf("%s routing of %s in %d parts is that of a warp per expert\n", counted(same), what,
-               parts);
+        printf("%s routing of %s in %d parts equals that by a warp per expert\n", counted(same),
+               what, parts);
     }
 }
 
@@ -538,7 +539,7 @@ static void parts_are_short()
         }
         ok = ok && at == slots;
     }
-    printf("%s parts of the routing have %d slots at most, and all\n", counted(ok),
+    printf("%s parts of the routing have at most %d slots, and cover all\n", counted(ok),
            FM_CUDA_PART_SLOTS);
 }
 

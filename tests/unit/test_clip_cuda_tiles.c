@@ -11,7 +11,8 @@ static const struct fm_cuda_shape hopper = {{64, 128}, {128, 256}, 132, 1};
 static const struct fm_cuda_shape portable = {{64, 64}, {128, 128}, 216, 0};
 static const struct fm_cuda_shape tiny = {{64, 128}, {128, 256}, 3, 1};
 
-/* A plan as made by the device: active groups in order, with begins of both products. */
+/* A plan as the device makes it: active groups in order, and the first item of each in both
+ * products. */
 struct plan {
     struct fm_cuda_plan_totals totals;
     struct fm_cuda_group groups[GROUPS_MAX];
@@ -201,7 +202,7 @@ TEST(splits_are_whole_steps_and_no_longer_than_the_bound)
     }
 }
 
-/* The work of the busiest block relative to the mean: the purpose of the order. */
+/* The work of the busiest block relative to the mean, which the order of tiles keeps near 1. */
 static double imbalance(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
                         int32_t H)
 {

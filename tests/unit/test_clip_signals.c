@@ -28,7 +28,7 @@ struct caller {
     const struct layer *layer;
     struct call call;
     const void *expected;
-    int wrong; /* calls that gave other bits */
+    int wrong; /* calls that gave different bits */
     atomic_bool over;
 };
 
@@ -100,7 +100,7 @@ KERNEL_TEST(handlers_on_the_callers_stack_change_no_bit)
         for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
             struct layer s = make_layer(types[t], 128, 200, 4);
             s.l.path = paths[p];
-            call_in_a_storm(&s, 1); /* few rows and many have kernels of their own */
+            call_in_a_storm(&s, 1); /* few and many rows use different kernels */
             call_in_a_storm(&s, 90);
         }
 }

@@ -64,7 +64,7 @@ def until(fd, mark):
 
 for shell, command in START.items():
     if not shutil.which(shell):
-        print(f"no {shell} here: its completions are not tried")
+        print(f"no {shell} here: its completions are not tested")
         continue
     child, fd = pty.fork()
     if child == 0:

@@ -12,8 +12,8 @@
 #include "tests/unit/owned.h"
 #include "tests/unit/test.h"
 
-/* A config.json of these lines, preceded by `more` (whose keys must not be among the base lines
- * that `without` leaves in). */
+/* The members of a config.json.  config_text leaves out those whose key begins with `without`, and
+ * appends `more`. */
 static const char *const base[] = {
     "\"model_type\":\"mixtral\"",  "\"hidden_size\":4096",
     "\"intermediate_size\":14336", "\"num_hidden_layers\":32",

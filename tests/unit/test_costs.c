@@ -82,7 +82,7 @@ TEST(a_channel_is_what_a_width_changes)
     }
 }
 
-/* They include the outputs of all heads. */
+/* The inner values of a layer include the outputs of all heads. */
 TEST(inner_values_hold_what_heads_give)
 {
     for (size_t i = 0; i < MODELS; i++) {
@@ -214,13 +214,13 @@ TEST(gradients_of_experts_weights_take_as_many_again)
     }
 }
 
-/* Every head's state is used four times; and the convolution. */
+/* Operations of a DeltaNet: every head's state is used four times; and the convolution. */
 static double delta_layer(const struct fm_deltanet *m)
 {
     return 8.0 * m->Q * m->C * m->D + 2.0 * (2 * m->G * m->C + m->Q * m->D) * m->W;
 }
 
-/* For each query and each key that it attends to. */
+/* Operations of attention for each query and each key that it attends to. */
 static double attention_layer(const struct fm_config *c, int l)
 {
     if (c->attention == &fm_mla)
@@ -228,8 +228,8 @@ static double attention_layer(const struct fm_config *c, int l)
     return 2.0 * (c->C + fm_gqa_value(c)) * fm_gqa_heads(c, l);
 }
 
-/* Scores of attention are not products with a layer's tensors: one of C and one of values' width
- * per query head and key; nor are the states of a DeltaNet. */
+/* Attention also computes products that are not with a layer's tensors: for each query head and
+ * key, one of width C and one of the values' width.  So do the states of a DeltaNet. */
 TEST(attention_counts_its_scores)
 {
     for (size_t i = 0; i < MODELS; i++) {
@@ -250,8 +250,8 @@ TEST(attention_counts_its_scores)
     }
 }
 
-/* Keys and values of every layer, in a window or not; keys of an indexer; latents; states.  By hand
- * from config.json, for numbers of 16 bits. */
+/* Keys and values of every layer, in a window or not; keys of an indexer; latents; states. Computed
+ * by hand from config.json, for 16-bit numbers. */
 TEST(a_cache_is_what_attention_keeps)
 {
     static const struct {

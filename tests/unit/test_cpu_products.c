@@ -31,7 +31,7 @@ static int count_threads(void)
     return threads;
 }
 
-/* oneDNN left to itself would start a thread per core at its first use, which is here. */
+/* By default oneDNN would start a thread per core at its first use, which is here. */
 KERNEL_TEST(products_stay_on_the_calling_thread)
 {
     size_t n = 512;

@@ -1,5 +1,5 @@
-/* Criteria other than fm-rank's own, against golden/baselines, made by a few lines of PyTorch;
- * and their use by fm-train. */
+/* Criteria other than fm-rank's default, compared with golden/baselines, which a few lines of
+ * PyTorch made; and their use by fm-train. */
 #include "lib/base/pool.h"
 #include "lib/learn/rank.h"
 #include "lib/learn/train.h"
@@ -54,7 +54,7 @@ TEST(scores_are_those_of_pytorch)
         }
 }
 
-/* Threads, memory, and a run in two parts. */
+/* The bytes do not depend on threads, on memory, or on an interruption. */
 TEST(the_bytes_depend_on_nothing_else)
 {
     struct runs r;

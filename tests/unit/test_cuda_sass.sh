@@ -17,15 +17,15 @@ fail() {
 }
 
 if [ ! -e "$object" ]; then
-    [ -z "$NVCC" ] || [ -n "${SAN:-}" ] || [ "${CUDA:-auto}" = 0 ] || fail "nvcc is here, but $object was not built"
-    echo "no CUDA compiler, or CUDA=0: the GPU side is neither built nor looked at"
+    [ -z "$NVCC" ] || [ -n "${SAN:-}" ] || [ "${CUDA:-auto}" = 0 ] || fail "nvcc is installed, but $object was not built"
+    echo "no CUDA compiler, or CUDA=0: the GPU side is neither built nor checked"
     [ $bad = 0 ] && exit 77
     exit 1
 fi
 
 for log in "$BUILD"/kernels/clip/cuda/clip_cuda_{hopper,mma,route}.cu.o.ptxas; do
     spills=$(grep -c 'bytes spill stores' "$log")
-    [ "$spills" -gt 0 ] || fail "$log: says nothing of spills"
+    [ "$spills" -gt 0 ] || fail "$log: does not report spills"
     grep -E '[1-9][0-9]* bytes spill (stores|loads)' "$log" && fail "$log: registers are spilled"
     grep 'wgmma' "$log" && fail "$log: a remark on wgmma"
 done
@@ -67,7 +67,7 @@ if [ -n "$tool" ]; then
             if (used != "Used 168 registers") { print "kernels use: " used; bad = 1 }
             if (kernels != 4) { print "kernels: " kernels; bad = 1 }
             exit bad
-        }' "$scratch/sass" || fail "registers are not as wanted"
+        }' "$scratch/sass" || fail "unexpected numbers of registers"
 else
     echo "no cuobjdump here: opcodes are counted instead"
     "$NVCC" -I. -O3 -std=c++17 -gencode arch=compute_90a,code=sm_90a -cubin \
@@ -85,12 +85,12 @@ if [ -n "$NVCC" ]; then
         "$NVCC" -I. -std=c++17 -arch=sm_90a -ptx $watch -o "$scratch/waits$watch.ptx" "$scratch/waits.cu" ||
             fail "nvcc -ptx failed"
     done
-    grep -q 'trap;' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait has no end"
-    grep -q 'vprintf' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait says nothing"
-    grep -E 'trap;|vprintf' "$scratch/waits.ptx" && fail "a wait that ships is watched"
+    grep -q 'trap;' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait does not give up"
+    grep -q 'vprintf' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait prints nothing"
+    grep -E 'trap;|vprintf' "$scratch/waits.ptx" && fail "a wait as shipped is watched"
 fi
-# After a wait for products, products_fence ties every result register to the wait: the compiler does
-# not know that products write these registers late, and could read them before.
+# After a wait for products, products_fence makes every result register depend on the wait.  Otherwise the
+# compiler could move reads of these registers before it, because products write them asynchronously.
 if [ -n "$NVCC" ]; then
     printf '%s\n' '#include "kernels/clip/cuda/clip_cuda_hopper.cuh"' '#include "tests/gpu/gpu_probe.cuh"' \
         'const void *kernels[] = {(const void *)hopper_product<__half, 2>,' \
@@ -114,7 +114,7 @@ if [ -n "$NVCC" ]; then
             close_wait()
             if (waits < 4) { print waits + 0 " waits for products, fewer than 4"; bad = 1 }
             exit bad
-        }' "$scratch/fences.ptx" || fail "sums may be read before they are there"
+        }' "$scratch/fences.ptx" || fail "sums may be read before they are complete"
 fi
 # Two products, two types; three widths of product, four pieces of a step each; and copies.
 [ "$hgmma" -ge 48 ] || fail "$hgmma HGMMA instructions, fewer than 48"

@@ -41,7 +41,7 @@ TEST(names_decide)
     };
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         if (fm_extra_layer(&c, none[i]) >= 0)
-            fail_msg("'%s' is taken", none[i]);
+            fail_msg("'%s' is accepted", none[i]);
     c = config_of(&without);
     assert_int_equal(fm_extra_layer(&c, "model.layers.46.eh_proj.weight"), -1);
     c = config_of(&beside);

@@ -173,7 +173,7 @@ TEST(a_terminal_is_refused)
 {
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || !isatty(terminal)) {
-        print_message("no pseudo-terminal can be had here\n");
+        print_message("no pseudo-terminal is available\n");
         skip();
     }
     assert_int_equal(in_child(read_stdin, terminal, -2), FM_EUSAGE);

@@ -1,4 +1,4 @@
-/* The parts of a model card's front matter that are repeated. */
+/* The parts of a model card's front matter that the card of an export repeats. */
 #include "lib/export/frontmatter.h"
 #include "tests/unit/test.h"
 

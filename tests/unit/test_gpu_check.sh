@@ -14,7 +14,7 @@ bad=0
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 
-# refuses WORDS WHAT PART: with this FM_DOUBLE the part must fail, for another reason than a missing GPU
+# refuses WORDS WHAT PART: with this FM_DOUBLE the part must fail, and not for lack of a GPU
 refuses() {
     FM_DOUBLE=$1 LD_LIBRARY_PATH=$doubles "$doubles/gpu_check_double" "$3" >"$scratch/refused" 2>&1
     if [ $? != 1 ] || ! grep -q "^FAIL.*$2" "$scratch/refused"; then
@@ -63,7 +63,7 @@ hangs() {
     [ $? = 1 ] || bad=1
     took=$(((${EPOCHREALTIME/[.,]/} - began) / 1000))
     for name in probes tiny small simple replays edges quick baselines; do
-        grep -q "^$name: \(HUNG\|left out, the time is over\)" "$log" || echo "$name is not told of"
+        grep -q "^$name: \(HUNG\|left out, the time is over\)" "$log" || echo "$name is not reported"
     done >"$scratch/untold"
     # at this scale starting a process may take longer than a limit; the last one must be started
     if [ -s "$scratch/untold" ] || ! grep -q '^baselines: HUNG' "$log" || [ $took -gt 16000 ]; then
@@ -100,7 +100,7 @@ ships() {
     done
 }
 
-# The folder of cuBLAS, such as a toolkit's, out of the loader's path (unless one is on that path).
+# A folder with cuBLAS outside the loader's path, like a toolkit's (unless cuBLAS is also on that path).
 mkdir -p "$scratch/cuda/lib64"
 ln -s "$(realpath "$doubles/libcublas.so.13")" "$scratch/cuda/lib64/"
 

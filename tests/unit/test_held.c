@@ -1,6 +1,6 @@
 /*
- * Weights are bfloat16 in memory if the file and the products are, else float32.  The values are
- * the same in both cases, and as many layers stay in memory as fit.
+ * Weights are bfloat16 in memory if both the file and the products use it, else float32.  The
+ * values are the same in both cases, and as many layers stay in memory as fit.
  */
 #include "kernels/ops/ops.h"
 #include "lib/model/model.h"
@@ -15,7 +15,7 @@ static struct fm_model *open_model(const char *path, uint64_t memory, const stru
     return m;
 }
 
-/* `n` values of both types. */
+/* Compare n values of any types. */
 static void expect_same(struct fm_in got, struct fm_in want, size_t n)
 {
     float *a = calloc(n + 1, sizeof *a), *b = calloc(n + 1, sizeof *b);

@@ -173,7 +173,7 @@ TEST(a_text_that_cannot_be_read_is_not_pruned)
     }
 }
 
-/* What would be removed or replaced twice: JSON after that edit was none. */
+/* Removing or replacing such a key would give invalid JSON. */
 TEST(a_key_that_appears_twice_is_refused)
 {
     static const struct fm_jsonedit edit[] = {{"a", "2"}, {"a", NULL}};

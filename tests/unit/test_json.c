@@ -1,7 +1,7 @@
 /*
- * Test the strict scanner on everything that JSON allows, and on what lax readers accept in
- * addition. Every prefix of a text is read from a block of its exact size, so that a sanitizer
- * detects a read past the end.
+ * Test the strict scanner on everything that JSON allows, and on what lenient readers also accept.
+ * Every prefix of a text is read from a block of its exact size, so that a sanitizer detects a read
+ * past the end.
  */
 #include <math.h>
 

@@ -87,7 +87,7 @@ TEST(every_case_is_timed_and_right)
     }
 }
 
-/* 6 n H k for each expert's rows, in one case that is counted again here. */
+/* 6 n H k for each expert's rows, computed again here for one case. */
 TEST(work_is_that_of_the_routed_rows)
 {
     struct fm_kernelcase c = {.tokens_max = 33};

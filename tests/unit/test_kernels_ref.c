@@ -103,7 +103,7 @@ static void check_rope(int R, bool pairs, int first, int angle, int other)
         if (i % C < first || i % C >= first + R)
             assert_true(y[i] == x[i]);
     ref()->rope(y + first, cosines, sines, N, T, HEADS, C, R, pairs, -1);
-    expect_close(y, x, N * HEADS * C, 1e-6, "x turned back");
+    expect_close(y, x, N * HEADS * C, 1e-6, "x rotated back");
 }
 
 KERNEL_TEST(rope_turns_by_position_and_back)
@@ -114,7 +114,7 @@ KERNEL_TEST(rope_turns_by_position_and_back)
     check_rope(10, true, 0, 5 + 1, 1);
 }
 
-/* n: S T Q G C D window sinks; scores are divided by 1.5 sqrt(C) where D differs */
+/* n: S T Q G C D window sinks; scores are divided by 1.5 sqrt(C) if D differs from C */
 static double root_of(const int *n)
 {
     return sqrt(n[4]) * (n[4] == n[5] ? 1 : 1.5);

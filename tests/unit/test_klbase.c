@@ -1,5 +1,5 @@
-/* Base-logits files: values that are written are read back within a step of 16 bits, for any
- * shape. */
+/* Base-logits files of any shape: values are read back as written, within one step of their 16
+ * bits. */
 #include <math.h>
 
 #include "formats/text/klbase.h"

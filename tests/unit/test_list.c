@@ -1,5 +1,5 @@
-/* The facts of a list about its members: the knee, the cards they fit, the widths that servers
- * accept. */
+/* What a list reports about its members: the knee, the cards that they fit on, and the widths that
+ * servers accept. */
 #include "lib/export/list.h"
 #include "tests/unit/test.h"
 
@@ -36,7 +36,7 @@ TEST(a_card_has_room_for_weights_and_cache)
     struct fm_list list;
     struct fm_list_row row[ROWS];
     fill(&list, row, (const double[]){1, 1, 1, 1, 1});
-    /* Nine tenths: 21.6, 43.2 and 72 GB. */
+    /* Nine tenths of a card's memory: 21.6, 43.2 and 72 GB. */
     assert_int_equal(fm_list_first_on_card(&list, 2, 1), 1);
     assert_int_equal(fm_list_first_on_card(&list, 1, 1), 3);
     assert_int_equal(fm_list_first_on_card(&list, 0, 1), 4);

@@ -2,7 +2,7 @@
 #include "tests/unit/exports.h"
 #include "tests/unit/test.h"
 
-/* Members 3 and 4 of the family: neither is the wider one everywhere. */
+/* Members 3 and 4 of the family: neither is the wider one in all experts. */
 enum { FIRST = 3, LAST = 4, EXPERTS = GIVEN_L * GIVEN_E };
 #define LOW 0.2
 #define HIGH 0.35
@@ -131,7 +131,7 @@ static void expect_flip_found(const char *tensor, uint64_t from_end, const char 
     fm_file_close(&f);
 }
 
-/* From only the bundle's first members: the resident widths are boundaries of its segments. */
+/* The bundle's first members are enough, because the resident widths are boundaries of segments. */
 TEST(every_byte_is_proved_by_the_checksums)
 {
     write_head();

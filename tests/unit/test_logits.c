@@ -259,7 +259,8 @@ TEST_AROUND(pacing_reaches_the_target_on_a_toy, start, stop)
         for (int x = 0; x < X; x++)
             removed += 37 - widths[x];
     }
-    /* On the line after a third of the steps, and at the end within half as many steps again. */
+    /* Near the line after a third of the steps, and at the target after at most half as many more.
+     */
     assert_true(worst < 0.08);
     assert_true(taken < STEPS * 3 / 2);
 }

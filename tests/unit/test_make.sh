@@ -37,7 +37,7 @@ jobs() { # jobs WANTED ARGUMENT...
     local wanted=$1 got
     shift
     got=$(a_make -f "$scratch/jobs.mk" "$@" | tail -n 1)
-    [ "$got" = "$wanted" ] || fail "make $*: '$got' where $wanted is right"
+    [ "$got" = "$wanted" ] || fail "make $*: '$got', not $wanted"
 }
 cores=-j$(nproc)
 jobs "$cores" jobs

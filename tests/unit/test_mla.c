@@ -146,7 +146,7 @@ TEST(the_fast_table_agrees_with_the_definition)
     }
 }
 
-/* 1e-6, whatever rms_norm_eps is: a latent of zeros is divided only by its root. */
+/* Their eps is 1e-6, whatever rms_norm_eps is: a latent of zeros is divided by its square root. */
 TEST(latents_have_an_eps_of_their_own)
 {
     struct block b;

@@ -193,7 +193,8 @@ TEST(a_ranking_permutes_what_is_read)
     golden_close(&g);
 }
 
-/* Everything of a layer except its experts, and the nonlayer, under their stock names. */
+/* A layer's tensors except those of experts, and the tensors outside layers, by their stock names.
+ */
 static size_t add_rest(struct piece *p, const struct fm_layer *y, int l, const char *router)
 {
     p[0] = piece(y->input_norm, H, 0, "model.layers.%d.input_layernorm.weight", l, 0);
@@ -426,8 +427,8 @@ static void release(struct spoiled *s)
         free(s->data[i]);
 }
 
-/* Write it as directory `name`; returns the result of opening it, and of reading all layers and
- * the nonlayer. */
+/* Write it as directory `name`; returns the result of opening it, and of reading all layers and the
+ * tensors outside them. */
 static int open_spoiled(const struct spoiled *s, const char *name, struct fm_model **m,
                         struct fm_err *err)
 {
@@ -506,7 +507,7 @@ TEST(what_is_no_model_is_refused)
     assert_null(m);
 }
 
-/* The model is the directory that was opened, whatever has that name later. */
+/* The model remains the directory that was opened, even if another one has its name later. */
 TEST(a_model_is_of_the_directory_that_was_open)
 {
     struct fm_hfdir dir = {0};

@@ -127,7 +127,7 @@ TEST(a_changed_bit_anywhere_is_refused)
         text[i / 8] = (char)(text[i / 8] ^ 1 << i % 8);
         int rc = fm_oms_read(&m, text, size, &public_key, &err);
         if (rc == FM_OK)
-            fail_msg("bit %zu of byte %zu ('%c') may be another", i % 8, i / 8, text[i / 8]);
+            fail_msg("bit %zu of byte %zu ('%c') can be changed", i % 8, i / 8, text[i / 8]);
         assert_true(rc == FM_EFORMAT || rc == FM_EDIFF || rc == FM_ECONFIG);
         refused++;
         fm_oms_release(&m);

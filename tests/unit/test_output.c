@@ -1,4 +1,4 @@
-/* Output files and directories are complete or do not exist, whatever fails or interrupts. */
+/* Output files and directories are complete or do not exist, whatever fails or interrupts a run. */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -91,7 +91,7 @@ TEST(output_names_that_cannot_be)
     fm_output_abandon(&(struct fm_output){0});
 }
 
-/* Every name but those of people. */
+/* Every name except those of a user's files. */
 static bool is_listed(const void *self, const char *name)
 {
     (void)self;
@@ -160,7 +160,7 @@ TEST(a_terminal_is_refused)
 {
     int terminal = posix_openpt(O_RDWR | O_NOCTTY);
     if (terminal < 0 || !isatty(terminal)) {
-        print_message("no pseudo-terminal can be had here\n");
+        print_message("no pseudo-terminal is available\n");
         skip();
     }
     assert_int_equal(in_child(write_stdout, -2, terminal), FM_EUSAGE);
@@ -497,7 +497,7 @@ TEST(a_signal_removes_what_is_temporary)
     assert_int_equal(access(scratch("killed/file1"), F_OK), 0);
 }
 
-/* Outputs when the second signal arrives on another thread: they are still being written. */
+/* The second signal may remove temporaries on another thread while outputs are still written. */
 static int go_on_after_removal(void)
 {
     struct fm_output file, inside, more;

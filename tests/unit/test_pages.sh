@@ -42,7 +42,7 @@ broken man/fm-clip.3 's/run: unit.test_install$/run: unit\/test_nothing/' 'no te
 broken man/fm.7 's/cli.fm7-examples Slurm/cli\/fm7-examples PBS/' "takes nothing 'PBS'"
 broken man/libfm.3 '/^\.Sh SEE ALSO/i .Bd -literal\nfm-rank -m MODEL\n.Ed' 'no test runs this block'
 
-python3 "$scratch/tests/pages.py" check >"$scratch/said" && fail "pages with faults: taken"
+python3 "$scratch/tests/pages.py" check >"$scratch/said" && fail "pages with faults are accepted"
 while IFS=$'\t' read -r page words; do
     grep "^$page:[0-9]*: " "$scratch/said" | grep -qF -e "$words" || fail "$page: nothing says: $words"
 done <"$scratch/expected"

@@ -36,7 +36,7 @@ check() {
     local first
     for first in p/family-00001-of-*; do
         [ ! -e "$first" ] || "$bin/fm-verify" -q "$first" >/dev/null 2>&1 ||
-            complain "$1, status $2: $first is there, and the set is not whole"
+            complain "$1, status $2: $first exists, and the set is incomplete"
     done
     case $1 in
     *:fail) [ "$2" = 0 ] || [ -z "$(ls -A p)" ] || complain "$1, status $2: something is left" ;;

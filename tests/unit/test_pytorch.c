@@ -138,7 +138,7 @@ TEST(its_seconds_and_results_are_taken)
     fm_kernelbench_release(&b);
 }
 
-/* The requests are in words that formats/runtime/torch_experts.py reads. */
+/* The requests have the form that formats/runtime/torch_experts.py reads. */
 TEST(requests_name_kernel_tokens_budget_and_rows)
 {
     char script[300], line[64];
@@ -174,7 +174,7 @@ TEST(what_it_cannot_do_is_left_out_and_said)
     fm_kernelbench_release(&b);
 }
 
-/* It ends after some answers, or prints a word that is not a number. */
+/* The child ends after some answers, or prints a word that is not a number. */
 TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
 {
     static const char *const bad[][3] = {

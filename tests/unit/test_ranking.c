@@ -1,4 +1,4 @@
-/* Rankings in a stage stream can be read as they were written; false ones are refused. */
+/* Rankings in a stage stream can be read as they were written; invalid ones are refused. */
 #include <math.h>
 
 #include "tests/unit/stages.h"

@@ -222,7 +222,6 @@ TEST(divergence_falls_with_routers)
     close_fixture(&f);
 }
 
-/* A stream with a family, for recovery. */
 /* The adapter after two steps of strategy cross. */
 static float *cross_values(double w_kl, double balance_eps, size_t *n)
 {

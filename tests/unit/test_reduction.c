@@ -1,5 +1,5 @@
 /* Sums over micro-batches have the bits of one process that adds from left to right, for any number
- * of ranks, of any sizes; on threads here, and between processes under MPI (test_ranks.sh). */
+ * of ranks and any sizes.  Ranks are threads here, and processes under MPI (test_ranks.sh). */
 #include "lib/engine/reduction.h"
 #include "lib/engine/sweeping.h"
 #include "tests/unit/ranks.h"
@@ -112,7 +112,7 @@ static void reduce(struct fm_comm *comm, const struct shape *s)
     RANKS_CHECK(fm_reduction_init(&f, &sweep, fm_ops_ref(), s->dtype, s->sums, s->values, s->lanes,
                                   &err) == FM_OK);
     for (int round = 0; round < (s->n > 10000 ? 1 : 2);
-         round++) { /* no value is left of the first run */
+         round++) { /* no value is left from the first run */
         for (size_t i = 0; i < (size_t)s->sums * s->values; i++)
             write_value(s, f.sum, i, (double)(i / s->values) + 0.5);
         fm_reduction_begin(&f, s->share);

@@ -56,8 +56,8 @@ TEST(the_unit_interval_is_open)
     assert_true(isfinite(-log(-log(fm_rng_unit(UINT32_MAX, UINT32_MAX)))));
 }
 
-/* Means and variances of 100,000 draws: five standard errors, so that chance never fails it (the
- * draws are always the same). */
+/* Means and variances of 100,000 draws, within five standard errors; the draws are always the
+ * same. */
 TEST(distributions_have_their_moments)
 {
     enum { N = 100000 };

@@ -25,7 +25,7 @@ refuses 'lib/model includes lib/learn ("lib/learn/rank.h")' lib/model/model.c '#
 refuses 'formats/tensor includes formats/bundle' formats/tensor/hfdir.c '#include "formats/bundle/bundle.h"'
 refuses 'formats/json includes kernels/ops' formats/json/json.c '#include "kernels/ops/kernels.h"'
 refuses 'is private to lib/engine' lib/learn/rank.c '#include "lib/engine/sweeping.h"'
-refuses 'a circle of files that are not one module: lib/masks/granularity lib/masks/masks' lib/masks/granularity.h \
+refuses 'an include cycle of files that are not one module: lib/masks/granularity lib/masks/masks' lib/masks/granularity.h \
     '#include "lib/masks/masks.h"'
 refuses 'lib/family includes lib/family/models' lib/family/parse.c '#include "lib/family/models/qwen.h"'
 refuses 'is private to lib/export' lib/page/page.c '#include "lib/export/texts.h"'
@@ -46,7 +46,7 @@ cp "$copy/lib/block/storage/fp8.c" "$copy/lib/block/storage/another.c"
 cp "$copy/kernels/cpu/cpu_norm.c" "$copy/kernels/cpu/cpu_another.c"
 yes '/* */' | head -n 2000 >>"$copy/kernels/cpu/cpu_another.c"
 said=$(python3 tests/rooms.py "$copy" 2>&1) || {
-    echo "a family, a layout, a storage and a kernel more should pass the lint; it says: $said"
+    echo "another family, layout, storage and kernel should pass the lint; it says: $said"
     bad=1
 }
 exit $bad

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Test the sandbox of every command that has one, with a reader that acts as if malicious input had taken
-# it over (broken.c).  It can open, write, connect and execute with --no-sandbox, and must not without.
-# Otherwise the commands must do the same with and without the sandbox.
+# it over (broken.c).  It can open, write, connect and execute with --no-sandbox, and must fail to without it.
+# In all other respects, the commands must do the same with and without the sandbox.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD odd=$PWD/golden/odd-mixtral

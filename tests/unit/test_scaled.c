@@ -2,8 +2,8 @@
  * Test codes with scales for blocks.  Every code and every scale is compared with the definitions
  * of the formats (OCP E4M3 and E8M0), computed here from their fields; matrices of random codes,
  * whose blocks are cut at the far edges, with one product for each element.  Conversion and
- * transposition of both tables must give exactly those floats, in any order of rows.  In the other
- * direction, the code is the nearest of all.
+ * transposition of both tables must give exactly those floats, in any order of rows.  Quantisation
+ * must give the nearest code.
  */
 #include "tests/unit/kernels.h"
 

@@ -29,7 +29,7 @@ static const struct fm_scored *scored(const struct fm_config *c)
     return c->scored;
 }
 
-/* As transformers counts them, with the biases of the choice. */
+/* As transformers counts them, including the selection biases. */
 TEST(the_hubs_models_have_their_size)
 {
     struct fm_config glm = must(GLM_AIR, "\"x\":1"), minimax = must(MINIMAX, "\"rotary_dim\":64");

@@ -39,7 +39,7 @@ KERNEL_TEST(scores_agree_by_every_tile_and_by_products)
     }
 }
 
-/* By matrix registers; weights of either type, gradients whose squares underflow in float. */
+/* With AMX tiles, weights of either type, and gradients whose squares underflow in float. */
 KERNEL_TEST(scores_agree_by_matrix_registers)
 {
     if (!fm_isa_amx())

@@ -120,7 +120,8 @@ TEST(documents_end_with_the_separator)
     check(&run, rows, 1005);
 }
 
-/* Next to the tokenizer, else the model's numbers, else no separator. */
+/* The token is that of tokenizer_config.json, else of config.json, else of generation_config.json;
+ * else there is no separator. */
 TEST(the_end_is_found_in_the_files)
 {
     const char *rows = rows_of("qwen2");

@@ -408,7 +408,8 @@ TEST_AROUND(a_silent_pytorch_does_not_keep_it, tidy, NULL)
                   ENDED_BY + SIGTERM);
     assert_int_equal(signal_set(scratch("python.status"), "SigBlk"), 0);
     uint64_t ignored = signal_set(scratch("python.status"), "SigIgn");
-    assert_int_equal(ignored & 0x7fffffff, 0); /* the two above are what posix_spawn is made with */
+    assert_int_equal(ignored & 0x7fffffff,
+                     0); /* not 32 and 33, which posix_spawn uses internally */
 }
 
 TEST_AROUND(a_tokenizer_command_has_no_signal_blocked, tidy, NULL)

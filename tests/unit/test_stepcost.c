@@ -91,7 +91,7 @@ TEST(worth_is_the_mean_of_both_ends)
     for (int x = 0; x < X; x++)
         for (int a = x < 3 ? 1 : 2; a <= (x < 3 ? 2 : 3); a++)
             assert_true(fabs(fm_stepcost_of(&w, x, a) - (x + 1) * (A - a)) < 1e-9);
-    /* Range 1 of the last was not measured; its square says 3 * 6. */
+    /* Range 1 of the last was not measured; its square gives 3 * 6. */
     assert_true(isnan(w.value[5 * A + 1]));
     assert_true(fabs(fm_stepcost_of(&w, 5, 1) - 18) < 1e-9);
     fm_stepcost_release(&w);
@@ -125,7 +125,8 @@ TEST(noise_is_told_from_worth)
     assert_true(drawn < 0.8 * raw);
 }
 
-/* Half of the tokens as they came, half in even shares; at least a twentieth of such a share. */
+/* An expert counts by the mean of its tokens and an even share, at least a twentieth of the share.
+ */
 TEST(experts_are_weighed_by_their_tokens)
 {
     struct fm_stepcost w;

@@ -58,8 +58,8 @@ TEST(dense_layers_and_shared_experts_limit_too)
     expect(&shared, &fm_layout_ragged, odd, "1 3");
 }
 
-/* A shared expert of 96 channels is three experts of 40, with 24 zeros, where config.json counts it
- * in experts and these are narrower. */
+/* If config.json gives the shared expert's width as a number of experts and these become narrower,
+ * a shared expert of 96 channels is stored as three experts of 40, with 24 zeros. */
 TEST(shared_experts_are_as_wide_as_whole_experts)
 {
     struct fm_config c = plain, own = plain;
@@ -118,7 +118,7 @@ TEST(sinks_and_states_are_split_by_stock_code_alone)
     expect(&c, &fm_layout_padded, full, "1 2");
 }
 
-/* A new kind of attention without a row: whole heads, keys and values in the cache. */
+/* A kind of attention without a row in the table: whole heads, keys and values in the cache. */
 TEST(attention_without_a_row_is_shared_by_heads)
 {
     const struct fm_attention unknown = {.name = "unknown"};

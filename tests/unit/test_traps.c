@@ -146,7 +146,7 @@ TEST(no_part_of_solars_heads_is_rotated)
             FM_ECONFIG, "partial_rotary_factor 0.5");
 }
 
-/* 128 and 8, whatever the other sizes are. */
+/* transformers would use 128 and 8, whatever the other sizes are. */
 TEST(heads_that_transformers_would_make_up_are_missed)
 {
     refused(SOLAR_KEYS, "\"num_key_value_heads\":8", FM_EFORMAT, "key 'head_dim' is missing");

@@ -1,4 +1,4 @@
-/* Bundles that the tools write verify, and every change is found and named. */
+/* Bundles that the tools write pass verification, and every change is found and named. */
 #include "formats/bundle/maskset.h"
 #include "lib/base/pool.h"
 #include "tests/unit/test.h"
@@ -156,9 +156,8 @@ TEST(every_bad_mask_is_found)
     void *frame;
     size_t size;
     memcpy(widths, given_widths(), sizeof widths);
-    widths[1 * experts + 3] = widths[1 * experts + 5] = 25; /* not in the actions, and so is the
-                                                               sum */
-    widths[2 * experts + 7] = 4;                            /* only the sum */
+    widths[1 * experts + 3] = widths[1 * experts + 5] = 25; /* no such action, and a wrong sum */
+    widths[2 * experts + 7] = 4;                            /* only a wrong sum */
     GIVEN_TRY(fm_maskset_pack(widths, sizeof widths / 4, &frame, &size, &given_err));
     rewrite(&(struct change){FM_MEMBER_MASKS, frame, size}, 1);
     assert_int_equal(verify(verify_edited, NULL), FM_EFORMAT);

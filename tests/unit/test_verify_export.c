@@ -1,4 +1,4 @@
-/* Exports that the tools write verify, and every change is found and named. */
+/* Exports that the tools write pass verification, and every change is found and named. */
 #include "tests/unit/test.h"
 #include "tests/unit/verify.h"
 
@@ -132,7 +132,7 @@ TEST(files_that_are_missing_extra_or_edited_are_named)
     assert_int_equal(verify(to, verify_bundle), FM_OK);
 }
 
-/* The blanks after the header are enough for its name. */
+/* The padding after the header has room for its entry. */
 TEST(a_tensor_too_many_is_named)
 {
     const char *to = scratch("copy");

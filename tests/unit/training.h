@@ -9,7 +9,7 @@
 #include "tests/unit/runs.h"
 #include "tests/unit/test.h"
 
-/* Set-up of a group: ranked.fm in the scratch directory. */
+/* Setup of a group: write ranked.fm to the scratch directory. */
 static inline int training_ranked(void **unused)
 {
     (void)unused;
@@ -25,7 +25,7 @@ static inline int training_ranked(void **unused)
     return 0;
 }
 
-/* Steps of 0.1 to 0.5, from the stream `in` to `out`, names in the scratch directory. */
+/* Budgets from 0.1 to 0.5 in steps of 0.1; `in` and `out` are names in the scratch directory. */
 static inline void training_init(struct runs *r, struct fm_train_options *o, const char *in,
                                  const char *out, enum fm_method method)
 {
@@ -52,7 +52,7 @@ static inline void training_must(const struct runs *r, const struct fm_train_opt
     assert_ok(fm_train(&r->run, o, report, &err));
 }
 
-/* Stop after that many reports: the state exists, and no output. */
+/* Stop after that many reports, and check that the state exists and the output does not. */
 static inline void training_stop(struct runs *r, const struct fm_train_options *o, int reports)
 {
     struct fm_err err = {0};
