@@ -537,9 +537,7 @@ QWEN3 = Odd(
         "vocab_size": 101,
     },
     shapes=qwen3_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=31, actions=(3, 12, 21, 29), gap_min=2e-4, lora_rank=2),
+    recipe=Recipe(seed=31, actions=(3, 12, 21, 29), gap_min=2e-4),
 )
 
 OLMOE = Odd(
@@ -569,8 +567,7 @@ OLMOE = Odd(
     },
     shapes=olmoe_shapes,
     dtype=torch.float32,
-    shards=1,
-    recipe=Recipe(seed=41, actions=(3, 10, 17, 23), gap_min=2e-4, lora_rank=2),
+    recipe=Recipe(seed=41, actions=(3, 10, 17, 23), gap_min=2e-4),
 )
 
 QWEN2 = Odd(
@@ -603,9 +600,8 @@ QWEN2 = Odd(
         "vocab_size": 103,
     },
     shapes=qwen2_shapes,
-    dtype=torch.bfloat16,
     shards=3,
-    recipe=Recipe(seed=53, actions=(3, 11, 19, 27), gap_min=2e-4, lora_rank=2),
+    recipe=Recipe(seed=53, actions=(3, 11, 19, 27), gap_min=2e-4),
 )
 
 PHIMOE = Odd(
@@ -646,13 +642,11 @@ PHIMOE = Odd(
     },
     shapes=phimoe_shapes,
     dtype=torch.float16,
-    shards=1,
-    recipe=Recipe(seed=61, actions=(4, 14, 24, 33), gap_min=2e-5, lora_rank=2),
+    recipe=Recipe(seed=61, actions=(4, 14, 24, 33), gap_min=2e-5),
 )
 
 GLM4 = Odd(
     seed=71,
-    T=20,
     own={  # as transformers 5 saves it
         "architectures": ["Glm4MoeForCausalLM"],
         "attention_bias": True,
@@ -687,9 +681,8 @@ GLM4 = Odd(
         "vocab_size": 97,
     },
     shapes=glm4_shapes,
-    dtype=torch.bfloat16,
     shards=2,
-    recipe=Recipe(seed=71, actions=(2, 8, 14, 19), gap_min=2e-5, lora_rank=2),
+    recipe=Recipe(seed=71, actions=(2, 8, 14, 19), gap_min=2e-5),
     tweak=keep_biases,
 )
 
@@ -726,14 +719,12 @@ DOTS1 = Odd(
     },
     shapes=dots1_shapes,
     dtype=torch.float16,
-    shards=1,
-    recipe=Recipe(seed=172, actions=(3, 9, 16, 22), gap_min=2e-5, lora_rank=2),
+    recipe=Recipe(seed=172, actions=(3, 9, 16, 22), gap_min=2e-5),
     tweak=keep_biases,
 )
 
 SOLAR = Odd(
     seed=181,
-    T=20,
     own={  # as its makers write it
         "architectures": ["SolarOpenForCausalLM"],
         "attention_bias": True,
@@ -769,9 +760,7 @@ SOLAR = Odd(
         "vocab_size": 89,
     },
     shapes=solar_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=180, actions=(2, 7, 12, 17), gap_min=2e-5, lora_rank=2),
+    recipe=Recipe(seed=180, actions=(2, 7, 12, 17), gap_min=2e-5),
     tweak=keep_biases,
 )
 
@@ -810,8 +799,7 @@ HY3 = Odd(
     },
     shapes=hy_shapes,
     dtype=torch.float16,
-    shards=1,
-    recipe=Recipe(seed=191, actions=(2, 8, 14, 19), gap_min=2e-5, lora_rank=2),
+    recipe=Recipe(seed=191, actions=(2, 8, 14, 19), gap_min=2e-5),
     tweak=keep_biases,
 )
 
@@ -848,8 +836,7 @@ MINIMAX = Odd(
     },
     shapes=minimax_shapes,
     dtype=torch.float16,  # the bias, too
-    shards=1,
-    recipe=Recipe(seed=81, actions=(3, 10, 18, 25), gap_min=2e-5, lora_rank=2),
+    recipe=Recipe(seed=81, actions=(3, 10, 18, 25), gap_min=2e-5),
 )
 
 ERNIE = Odd(
@@ -886,8 +873,7 @@ ERNIE = Odd(
     },
     shapes=ernie_shapes,
     dtype=torch.float32,
-    shards=1,
-    recipe=Recipe(seed=91, actions=(2, 8, 15, 21), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=91, actions=(2, 8, 15, 21)),
 )
 
 DSV2 = Odd(
@@ -940,14 +926,11 @@ DSV2 = Odd(
         "vocab_size": 97,
     },
     shapes=deepseek_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=101, actions=(2, 9, 15, 21), gap_min=5e-6, lora_rank=2),
+    recipe=Recipe(seed=101, actions=(2, 9, 15, 21), gap_min=5e-6),
 )
 
 DSV3 = Odd(
     seed=110,
-    T=20,
     own={  # as transformers 5 saves it
         "architectures": ["DeepseekV3ForCausalLM"],
         "attention_bias": True,
@@ -994,9 +977,8 @@ DSV3 = Odd(
         "vocab_size": 101,
     },
     shapes=deepseek_shapes,
-    dtype=torch.bfloat16,
     shards=2,
-    recipe=Recipe(seed=111, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=111, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
@@ -1042,9 +1024,7 @@ MOONLIGHT = Odd(
         "vocab_size": 103,
     },
     shapes=deepseek_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=121, actions=(3, 10, 16, 23), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=121, actions=(3, 10, 16, 23)),
     tweak=keep_biases,
 )
 
@@ -1086,8 +1066,7 @@ GLM_LITE = Odd(
     },
     shapes=deepseek_shapes,
     dtype=torch.float16,
-    shards=1,
-    recipe=Recipe(seed=131, actions=(2, 8, 14, 19), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=131, actions=(2, 8, 14, 19)),
     tweak=keep_biases,
 )
 
@@ -1126,7 +1105,6 @@ LATENT = {
 
 DSV32 = Odd(
     seed=210,
-    T=20,
     own=LATENT
     | {  # as its makers write it
         "architectures": ["DeepseekV32ForCausalLM"],
@@ -1145,9 +1123,7 @@ DSV32 = Odd(
         "vocab_size": 89,
     },
     shapes=indexed_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=211, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=211, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
@@ -1178,14 +1154,12 @@ GLM5 = Odd(
     },
     shapes=indexed_shapes,
     dtype=torch.float16,
-    shards=1,
-    recipe=Recipe(seed=231, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=231, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
 AXK1 = Odd(
     seed=250,
-    T=20,
     own=LATENT
     | {
         "architectures": ["AXK1ForCausalLM"],
@@ -1201,9 +1175,7 @@ AXK1 = Odd(
         "vocab_size": 89,
     },
     shapes=axk1_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=251, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=251, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
@@ -1226,7 +1198,6 @@ GROUPED = {
 
 EXAONE = Odd(
     seed=270,
-    T=20,
     own=GROUPED
     | {  # as its makers write it
         "architectures": ["ExaoneMoeForCausalLM"],
@@ -1246,15 +1217,12 @@ EXAONE = Odd(
         "vocab_size": 91,
     },
     shapes=exaone_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=271, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=271, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
 AFMOE = Odd(
     seed=290,
-    T=20,
     own=GROUPED
     | {  # as its makers write it
         "architectures": ["AfmoeForCausalLM"],
@@ -1276,15 +1244,12 @@ AFMOE = Odd(
         "vocab_size": 89,
     },
     shapes=afmoe_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=291, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=291, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
 LAGUNA = Odd(
     seed=310,
-    T=20,
     own={k: v for k, v in GROUPED.items() if k != "num_shared_experts"}
     | {  # as its makers write it
         "architectures": ["LagunaForCausalLM"],
@@ -1321,15 +1286,12 @@ LAGUNA = Odd(
         "vocab_size": 91,
     },
     shapes=laguna_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=311, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=311, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
 MIMO = Odd(
     seed=330,
-    T=20,
     own={k: v for k, v in GROUPED.items() if k not in ("num_experts", "num_shared_experts", "sliding_window")}
     | {  # as its makers write it
         "add_full_attention_sink_bias": False,
@@ -1362,15 +1324,12 @@ MIMO = Odd(
         "vocab_size": 89,
     },
     shapes=mimo_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=331, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=331, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
 MINIMAX_M3 = Odd(
     seed=350,
-    T=20,
     own={  # as transformers' text class saves it
         "architectures": ["MiniMaxM3VLForCausalLM"],
         "bos_token_id": 1,
@@ -1409,15 +1368,12 @@ MINIMAX_M3 = Odd(
         "vocab_size": 93,
     },
     shapes=minimax_m3_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=351, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=351, actions=(2, 7, 12, 17)),
     tweak=around_zero_with_biases,
 )
 
 LFM2 = Odd(
     seed=390,
-    T=20,
     own={  # as its makers write it
         "architectures": ["Lfm2MoeForCausalLM"],
         "bos_token_id": 1,
@@ -1446,9 +1402,7 @@ LFM2 = Odd(
         "vocab_size": 94,
     },
     shapes=lfm_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=391, actions=(2, 7, 12, 17), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=391, actions=(2, 7, 12, 17)),
     tweak=keep_biases,
 )
 
@@ -1478,17 +1432,13 @@ GRANITE_KEYS = {  # as its makers write it
 
 GRANITE = Odd(
     seed=370,
-    T=20,
     own=GRANITE_KEYS | {"architectures": ["GraniteMoeForCausalLM"], "model_type": "granitemoe"},
     shapes=granite_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=371, actions=(2, 8, 14, 19), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=371, actions=(2, 8, 14, 19)),
 )
 
 GRANITE_SHARED = Odd(
     seed=380,
-    T=20,
     own=GRANITE_KEYS
     | {
         "architectures": ["GraniteMoeSharedForCausalLM"],
@@ -1496,9 +1446,7 @@ GRANITE_SHARED = Odd(
         "shared_intermediate_size": 23,
     },
     shapes=granite_shapes,
-    dtype=torch.bfloat16,
-    shards=1,
-    recipe=Recipe(seed=381, actions=(2, 8, 14, 19), gap_min=1e-5, lora_rank=2),
+    recipe=Recipe(seed=381, actions=(2, 8, 14, 19)),
 )
 
 GPTOSS = Odd(
@@ -1541,9 +1489,8 @@ GPTOSS = Odd(
         "vocab_size": 97,
     },
     shapes=gpt_oss_shapes,
-    dtype=torch.bfloat16,
     shards=2,
-    recipe=Recipe(seed=141, actions=(3, 11, 19, 27), gap_min=2e-5, lora_rank=2),
+    recipe=Recipe(seed=141, actions=(3, 11, 19, 27), gap_min=2e-5),
 )
 
 QWEN3_NEXT = Odd(
@@ -1584,9 +1531,8 @@ QWEN3_NEXT = Odd(
         "vocab_size": 101,
     },
     shapes=qwen3_next_shapes,
-    dtype=torch.bfloat16,
     shards=2,
-    recipe=Recipe(seed=147, actions=(2, 8, 14, 19), gap_min=5e-6, lora_rank=2),
+    recipe=Recipe(seed=147, actions=(2, 8, 14, 19), gap_min=5e-6),
     tweak=around_zero,
 )
 
@@ -1630,9 +1576,8 @@ QWEN35 = Odd(
         "vocab_size": 97,
     },
     shapes=qwen35_shapes,
-    dtype=torch.bfloat16,
     shards=2,
-    recipe=Recipe(seed=155, actions=(2, 9, 15, 21), gap_min=5e-6, lora_rank=2),
+    recipe=Recipe(seed=155, actions=(2, 9, 15, 21), gap_min=5e-6),
     tweak=around_zero,
     wrapper={  # as its makers write it
         "architectures": ["Qwen3_5MoeForConditionalGeneration"],

@@ -21,11 +21,11 @@ class Recipe:
 
     seed: int
     actions: tuple  # widths, increasing
-    gap_min: float  # smallest accepted gap of oracle.routing, so that rounding does not decide
+    gap_min: float = 1e-5  # smallest accepted gap of oracle.routing, so that rounding does not decide
     tau: float = 1.3
     lam: float = 0.4
     beta: float = 0.02
-    lora_rank: int = 3
+    lora_rank: int = 2
     lora_alpha: float = 6.0
     lora_std: float = 0.2  # of the adapter's initial values; B is not zero, or gradients would vanish
     lr: float = 1e-2

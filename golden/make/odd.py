@@ -39,12 +39,12 @@ class Odd:
     """A row: config.json, tensors, and the parameters of the goldens."""
 
     seed: int
-    T: int
     own: dict  # keys of config.json in addition to CONFIG's
     shapes: Callable  # config -> names on disk, each with shape and standard deviation
-    dtype: torch.dtype
-    shards: int
     recipe: goldens.Recipe
+    T: int = 20
+    dtype: torch.dtype = torch.bfloat16
+    shards: int = 1
     tweak: Callable = None  # changes the tensors after they are drawn
     wrapper: dict = None  # for a multimodal model: config.json without text_config, which is `config`
     members: bool = True  # goldens of masks at several budgets, and of the layer boundaries
@@ -121,6 +121,7 @@ MIXTRAL = Odd(
         seed=21,
         actions=(4, 15, 26, 37),  # 0.1 0.4 0.7 1.0 of 37 channels, rounded up
         gap_min=1e-3,
+        lora_rank=3,
     ),
     tweak=unreach,
     members=False,

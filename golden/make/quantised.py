@@ -80,9 +80,8 @@ FP8 = Odd(
         "vocab_size": 79,
     },
     shapes=qwen3_shapes,
-    dtype=torch.bfloat16,
     shards=2,
-    recipe=Recipe(seed=71, actions=(13, 52, 92, 131), gap_min=2e-4, lora_rank=2),
+    recipe=Recipe(seed=71, actions=(13, 52, 92, 131), gap_min=2e-4),
     tweak=quantise,
 )
 

@@ -38,7 +38,6 @@ RECIPE = goldens.Recipe(
     seed=SEED,
     actions=(26, 103, 180, 256),  # 0.1 0.4 0.7 1.0 of 256 channels, rounded up
     gap_min=1e-4,
-    lora_rank=2,
     lora_alpha=4.0,
     lora_std=0.05,
     lr=1e-3,
