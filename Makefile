@@ -329,6 +329,8 @@ lint: deps-check
 		$(CLANG_FORMAT) --dry-run -Werror $(STYLED); else echo "lint: format not checked (no clang-format 14)"; fi
 	@shellcheck -x cmd/fm-family $(wildcard tests/*.sh $(filter-out tests/cli/%,$(wildcard tests/*/*.sh))) .ci/run && shellcheck -x -s bash $(wildcard tests/cli/*.sh)
 	@for m in $(MAN); do mandoc -Tlint -Wwarning $$m || exit 1; done
+	@! git ls-files 2>/dev/null | grep -Ev '^(\.|Makefile$$|README\.md$$|(cmd|formats|golden|kernels|lib|man|tests)/)' || \
+		{ echo "lint: the top level has no other files and folders"; exit 1; }
 
 include cmd/package/install.mk
 include cmd/package/package.mk
