@@ -158,17 +158,37 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
     return most + (t->blocks ? piece : 0);
 }
 
-/* Additional memory for the source of a piece: the source, and its rows if it is transposed or
- * divided. */
+/* Additional memory for decoding a piece: its codes and the tensor's scales; with the first piece,
+ * a piece of the codes that is compared with its checksum. */
+static uint64_t decoding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
+                                uint64_t piece)
+{
+    const struct fm_tensor *from = &t->from->t;
+    uint64_t values = piece * 8 / (uint64_t)fm_dtype_bits(t->t.dtype);
+    uint64_t codes = values * (uint64_t)fm_stored_bits(&p->from->config, from) / 8;
+    return codes + t->scale->t.size + (uint64_t)fm_tensor_count(&t->scale->t) * sizeof(float) +
+           (from->size < FM_FILL_PIECE ? from->size : FM_FILL_PIECE);
+}
+
+/* Additional memory for the source of a piece.  Blocks are filled one after another: if one is
+ * transposed or divided, its rows take memory, and their source as much at most. */
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
     const struct fm_expert_form *form = p->from->config.expert;
-    enum fm_weight_part part = t->blocks ? p->block[t->block].part : FM_PART_DOWN_T;
-    const struct fm_expert_cut cut = fm_expert_cut(form, part);
+    uint64_t block = 0;
     if (is_rounded(p, t))
         return rounding_memory(p, t, piece);
-    return t->fill != FM_FILL_WIDENED && fm_expert_cut_is_range(form, &cut) ? 0 : 2 * piece;
+    if (t->fill == FM_FILL_WIDENED || t->fill == FM_FILL_DECODED)
+        return (t->fill == FM_FILL_WIDENED ? piece : 0) +
+               (t->scale ? decoding_memory(p, t, piece) : 0);
+    for (size_t i = t->block; i < t->block + t->blocks; i++) {
+        const struct fm_planned_block *b = &p->block[i];
+        const struct fm_expert_cut cut = fm_expert_cut(form, b->part);
+        uint64_t bytes = fm_expert_cut_is_range(form, &cut) ? 0 : fm_exportplan_block_bytes(p, b);
+        block = bytes > block ? bytes : block;
+    }
+    return 2 * (block < piece ? block : piece);
 }
 
 /* Memory for the plan, with two copies of its tensors that are sorted into files, and headers in

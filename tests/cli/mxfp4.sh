@@ -35,6 +35,21 @@ for layout in native ragged elastic layer padded uniform; do
     fm-verify -q --function "${tokens[@]}" --against model.fm out | numbers
 done
 grep -cE '"quantization_config"' out/config.json
+echo "== a thread's memory: the largest tensor, as a piece, and a block of it twice"
+python3 - model.fm <<'PYTHON'
+import json, struct, subprocess, sys
+def planned(threads):
+    command = ["fm-pack", "--export", "none", "--layout", "uniform", "--budget", "0.4", "--dry-run", "--json", "--quiet"]
+    return json.loads(subprocess.check_output([*command, "--threads", str(threads), sys.argv[1]]))["bytes_memory"]
+with open("out/model.safetensors", "rb") as f:
+    header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+most = 0
+for name, t in header.items():
+    if name != "__metadata__":
+        size = t["data_offsets"][1] - t["data_offsets"][0]
+        most = max(most, size + (2 * size // t["shape"][0] if ".experts." in name else 0))
+print(planned(3) - planned(2) <= most)
+PYTHON
 echo "== bytes do not depend on threads, memory or the way out"
 little fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 \
     --channel-group 1 -o other.rank >/dev/null 2>&1
