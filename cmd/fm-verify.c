@@ -302,7 +302,7 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
         return check_signing(cli, signing, err) ? err->code : work_signature(cli, signing, err);
     if (check_function(cli, options, err))
         return err->code;
-    if (cli->dry_run && fm_verify_check(&cli->run, options, err))
+    if (cli->dry_run && fm_verify_plan(&cli->run, options, err))
         return err->code;
     if (cli->dry_run)
         return fm_verify_is_alone(options) ? dry_run_table(cli, options, err)

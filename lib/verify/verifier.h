@@ -100,6 +100,6 @@ int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_e
 int fm_verify_bundle(struct fm_verifier *v, struct fm_err *err);
 int fm_verify_export(struct fm_verifier *v, struct fm_err *err);
 int fm_verify_table(struct fm_verifier *v, struct fm_err *err);
-int fm_verify_function(struct fm_verifier *v, struct fm_err *err);
+int fm_verify_function(struct fm_verifier *v, bool plan, struct fm_err *err);
 
 #endif

@@ -217,6 +217,15 @@ int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_opt
     return FM_OK;
 }
 
+int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_options *o,
+                   struct fm_err *err)
+{
+    struct fm_verify_report report = {.index = -1};
+    struct fm_verifier v = {.run = run, .options = o, .report = &report, .dir = -1};
+    int rc = fm_verify_check(run, o, err);
+    return rc || !o->function ? rc : fm_verify_function(&v, true, err);
+}
+
 /* fm-pack --force renames a new export over an old one and removes the files of the old one.
  * Findings made in between are valid for neither. */
 static int check_in_place(struct fm_verifier *v, int rc, struct fm_err *err)
@@ -265,7 +274,7 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
                             : fm_verify_table(&v, err)) ||
         (run->inputs.model && !options->function && report->failed == 0 &&
          compare_checkpoint(&v, err)) ||
-        (options->function && report->failed == 0 && fm_verify_function(&v, err)))
+        (options->function && report->failed == 0 && fm_verify_function(&v, false, err)))
         rc = err->code;
     if (directory && rc != FM_ESAVED)
         rc = check_in_place(&v, rc, err);

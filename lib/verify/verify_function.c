@@ -34,6 +34,7 @@ struct job {
     struct fm_adapter adapter;
     struct fm_calib calib;
     int sequences;
+    bool plan; /* check the memory and compute nothing */
 };
 
 /* Log-probabilities (sequences, T - 1) and the mean loss of one model, computed by one lane. */
@@ -131,7 +132,7 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
     j->sequences = j->v->options->batches > 0 ? j->v->options->batches : SEQUENCES;
     j->sequences = j->sequences < j->calib.count ? j->sequences : j->calib.count;
     rc = check_memory(j, have, want, want_lane->adapter, err);
-    if (rc)
+    if (rc || j->plan)
         return rc;
     size_t n = (size_t)j->sequences * (size_t)(j->calib.T - 1);
     float *a = fm_alloc(n, sizeof *a, "log-probabilities", err);
@@ -194,7 +195,7 @@ static int check_export(struct job *j, struct fm_err *err)
         fm_model_open(&have, j->v->options->target, memory, err) ||
         fm_model_open(&want, j->v->options->against, memory, err))
         rc = err->code;
-    assert(rc || j->v->served);
+    assert(rc || j->plan || j->v->served);
     lane.widths = j->v->served;
     if (!rc) {
         fm_model_keep_codes(want, fm_model_config(have)->storage != NULL);
@@ -207,9 +208,9 @@ static int check_export(struct job *j, struct fm_err *err)
     return rc;
 }
 
-int fm_verify_function(struct fm_verifier *v, struct fm_err *err)
+int fm_verify_function(struct fm_verifier *v, bool plan, struct fm_err *err)
 {
-    struct job j = {.v = v};
+    struct job j = {.v = v, .plan = plan};
     bool export = v->options->against != NULL;
     const char *bundle = export ? v->options->against : v->options->target;
     if (strcmp(bundle, "-") == 0)

@@ -49,11 +49,15 @@ tried fm-bench quality -q --tokens "$odd/tokens.npy" --model "$odd" trained
 fm-pack -q --export even --layout uniform --mask 2 family.fm >/dev/null
 tried fm-bench quality -q --tokens "$odd/tokens.npy" --model "$odd" even
 check=(fm-verify -q --function --tokens "$odd/tokens.npy" --against family.fm even)
-said=$("${check[@]}" --memory 1K 2>&1)
+said=$("${check[@]}" --memory 1K 2>&1 >/dev/null)
 echo "fm-verify: status $?"
+[ "$said" = "$("${check[@]}" -n --memory 1K 2>&1 >/dev/null)" ] && echo "its dry run: the same sentence"
 said=${said#*use --memory }
-"${check[@]}" --memory "${said% or more}" >/dev/null
-echo "with as much as that: status $?"
+for dry in -n ""; do
+    # shellcheck disable=SC2086 # an option or none
+    "${check[@]}" $dry --memory "${said% or more}" >/dev/null
+    echo "with as much as that${dry:+, $dry}: status $?"
+done
 rm -r out even
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 0.0000001 | grep '^time'
 for tokens in 8 24; do
