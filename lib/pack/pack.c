@@ -70,6 +70,7 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
         fm_stage_weights_read(&p->wanted, &p->in, err) ||
         fm_ranking_open(&p->ranking, &p->in, err) || fm_budgets_open(&p->budgets, &p->in, err))
         return err->code;
+    fm_ranking_keep_order(&p->ranking);
     if (fm_bundle_find(&p->in, FM_MEMBER_ADAPTER) &&
         (fm_lorafile_open(&p->adapter, &p->in, err) ||
          (!p->adapter.router && fm_machine_ops(&p->ops, &p->run->machine, FM_F32, err))))
@@ -439,8 +440,8 @@ static uint64_t index_memory(const struct fm_checkpoint *cp)
     return bytes;
 }
 
-/* Scratch of all tasks at once, or the adapter's member, which is in memory while its values are
- * copied; and the memory that is held throughout. */
+/* Scratch of all tasks at once, or the member of the ranking or the adapter, which is in memory while
+ * its values are copied; and the memory that is held throughout. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
     /* If members are written in order, one thread also holds the parts that the others make. */
@@ -448,8 +449,11 @@ static uint64_t plan_memory(const struct fm_packing *p)
     uint64_t writing = tasks * task_memory(p) + p->segments_bytes;
     const struct fm_member *member = fm_bundle_find(&p->in, FM_MEMBER_ADAPTER);
     uint64_t adapter = member && p->adapter.M ? member->size : 0;
-    return FM_PROCESS_BYTES + adapter + (adapter > writing ? adapter : writing) +
-           index_memory(&p->cp);
+    uint64_t order = (uint64_t)p->ranking.M * (uint64_t)p->ranking.E * (uint64_t)p->ranking.I *
+                     sizeof *p->ranking.order;
+    uint64_t reading = 2 * fm_bundle_find(&p->in, FM_MEMBER_RANKING)->size;
+    uint64_t most = order + adapter + (adapter > writing ? adapter : writing);
+    return FM_PROCESS_BYTES + (reading > most ? reading : most) + index_memory(&p->cp);
 }
 
 static void tell_large(const struct fm_packing *p, uint64_t largest)

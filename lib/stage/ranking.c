@@ -50,6 +50,15 @@ void fm_ranking_release(struct fm_ranking *r)
     *r = (struct fm_ranking){0};
 }
 
+void fm_ranking_keep_order(struct fm_ranking *r)
+{
+    free(r->scores);
+    free(r->means);
+    r->scores = NULL;
+    r->means = NULL;
+    r->H = 0;
+}
+
 /* The order of channels, or groups: higher score first, ties to the lower index. */
 static bool goes_before(const double *scores, int32_t a, int32_t b)
 {

@@ -11,4 +11,24 @@ for shape in gpt-oss-20b kimi-k2-thinking; do
     run $shape --layers 4 --narrow 64 --stop 0 --tokens 256 --seq-len 32 --memory 1GB |
         sed -n 's/^| \([a-z].*\) | forecast |.*/\1/p; /tensors$/p' | paste -sd ';'
 done
+echo "-- fm-pack's forecast has the ranking twice: as a member, and its values"
+python3 - "$measure" <<'PYTHON'
+import sys
+sys.path.insert(0, sys.argv[1])
+import fullsize
+c = {**fullsize.SHAPES["olmoe"], "hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2,
+     "num_hidden_layers": 8, "vocab_size": 256}
+fullsize.make("wide", c, False)
+fullsize.make_tokens("tokens.npy", 64, 256)
+PYTHON
+fm-rank -q --model wide --tokens tokens.npy --seq-len 16 --precision f32 -o ranked >/dev/null
+fm-train -q --model wide --tokens tokens.npy --seq-len 16 --precision f32 --method uniform --budget-step 0.5 --until 0.5 \
+    -o trained ranked >/dev/null
+python3 - "$(tar -tvf trained ranking.safetensors | awk '{ print $3 }')" \
+    "$(fm-pack -q -n --json --model wide -o family.fm trained | sed -n 's/.*"bytes_memory": \(.*\),/\1/p')" <<'PYTHON'
+import sys
+member, planned = map(int, sys.argv[1:])
+print(member > 6e6, (16 << 20) + 2 * member <= planned <= (17 << 20) + 2 * member)
+PYTHON
+rm -r wide tokens.npy ranked trained
 ls -A
