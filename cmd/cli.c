@@ -1,8 +1,8 @@
 /*
  * The beginning and end of every tool.  The rules that scripts rely on are implemented only here:
- * the run stops at its next step after a signal and a second one ends it, a lost reader of standard
- * output is a write error, the result is printed only when the work is done, and a failed flush
- * never gives status 0.
+ * after a signal the run stops at its next step, and a second signal ends it at once; a closed pipe
+ * on standard output is a write error; the result is printed only when the work is done; and a
+ * failed flush never gives status 0.
  */
 #include "cmd/cli.h"
 
@@ -37,8 +37,8 @@ static void fill_standard_descriptors(void)
             _exit(FM_EIO);
 }
 
-/* The options that each kind of advice names.  `groups`: option groups that a tool must have for
- * it. */
+/* The text of each kind of advice.  It is printed only by tools that have the option groups
+ * `groups`. */
 static const struct {
     const char *words;
     int groups;
@@ -68,7 +68,7 @@ static const char *advise(char to[96], const struct fm_err *err, int groups)
     assert(words || !err->advice);
     bool fits = words && !(advice[err->advice].groups & ~groups);
     if (!words && files_confined && err->code == FM_EPERM) {
-        words = "if its permissions allow it, the sandbox does not: see --no-sandbox in fm(7)";
+        words = "if its permissions allow access, the sandbox denied it; see --no-sandbox in fm(7)";
         fits = true;
     }
     snprintf(to, 96, "%s%s", fits ? "; " : "", fits ? words : "");
@@ -80,8 +80,8 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
     if (!code || strcmp(path, "-") == 0)
         return code;
     char text[FM_ERR_TEXT_BYTES + 160], words[96];
-    snprintf(text, sizeof text, "%s: %s%s; the %s is lost, the run itself is not", option,
-             err->text, advise(words, err, 0), option + 2);
+    snprintf(text, sizeof text, "%s: %s%s; only the %s is lost, not the result", option, err->text,
+             advise(words, err, 0), option + 2);
     fm_progress_warn(text);
     *err = (struct fm_err){0};
     return FM_OK;
@@ -108,8 +108,8 @@ static int begin_ranks(struct fm_cli *cli, struct fm_err *err)
 {
     struct fm_run_options *run = &cli->run;
     const char *warning = NULL;
-    if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* otherwise rank 0 would wait for the
-                                                          input of a stream */
+    if ((cli->groups & FM_CLI_STAGE) && cli->operands) /* otherwise rank 0 would wait for standard
+                                                          input */
         run->inputs.stream = cli->operand[0];
     if ((cli->groups & FM_CLI_RANKS) &&
         fm_comm_open(&run->machine.comm, fm_wire_linked, cli->alone, &warning, err))

@@ -25,13 +25,13 @@
 #include "cmd/options.h"
 #include "lib/base/err.h"
 
-/* Parse the options. --help and --version print and exit 0, a mistake prints and exits 2, a file
- * that must not be written exits as described in lib/run/guard.h.  Then start the thread pool,
+/* Parse the options. --help and --version print and exit 0, a mistake prints and exits 2, and a
+ * file that must not be written ends the tool as lib/run/guard.h says.  Then start the thread pool,
  * the thread that handles signals, and the progress of cli->run. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 
-/* Builds a result for people: a stream into memory. */
+/* The result as text for people, written to a stream in memory. */
 struct fm_cli_text {
     FILE *out;
     char *bytes;
@@ -59,8 +59,8 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
 int fm_cli_result(const struct fm_cli *cli, struct fm_cli_text *text, cJSON *report,
                   struct fm_err *err);
 
-/* Print the sentence of a failed run, flush standard output (a lost write is 74), and return the
- * status for main.  After a signal without --state, or EPIPE, the process ends by that signal
+/* Print the error sentence of a failed run, flush standard output (a lost write is 74), and return
+ * the status for main.  After a signal without --state, or EPIPE, the process ends by that signal
  * instead, so that a shell sees 130, 143 or 141.  Ranks end together, with the sentence and
  * status of the lowest rank that failed. */
 int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err);

@@ -200,8 +200,8 @@ int fm_exporting(const struct fm_cli *cli, const struct fm_export_options *optio
     if (cli->run.outputs.if_changed &&
         (!cli->run.inputs.stream || strcmp(cli->run.inputs.stream, "-") == 0))
         return fm_fail(err, FM_EUSAGE,
-                       "--if-changed reads the bundle twice, standard input only once; name "
-                       "the bundle's file");
+                       "--if-changed reads the bundle twice, but standard input can be read only "
+                       "once; name the bundle's file");
     if (cli->run.outputs.if_changed && !cli->dry_run && look(&uptodate, cli, options, err))
         return err->code;
     if (uptodate.is)

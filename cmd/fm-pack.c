@@ -292,7 +292,7 @@ static const struct fm_cli_option own[] = {
     {"pad-multiple", 0, FM_CLI_INT, &asked.pad, "M",
      "round widths up to a multiple of M (default: 1)", 1, 1 << 20, EXPORT},
     {"base-model", 0, FM_CLI_TEXT, &asked.options.base_model, "ORG/NAME",
-     "name of the original model, for card or bill", 0, 0, EXPORT | BOM},
+     "name of the original model, for the card or the bill", 0, 0, EXPORT | BOM},
     {"bom", 0, FM_CLI_FLAG, &asked.bom, NULL, "write a bill of materials of BUNDLE or an export", 0,
      0, 0},
     {"from", 0, FM_CLI_READ, &asked.bill.bundle, "BUNDLE",

@@ -104,7 +104,7 @@ int main(int argc, char **argv)
     struct fm_recover_options usual;
     fm_recover_defaults(&usual, (enum fm_recover_train)train);
     options.train = usual.train;
-    /* A cross step trains the full model too, by the cross-entropy only. */
+    /* A cross step also trains the full model, with the cross-entropy as its only loss. */
     if (options.strategy == FM_RECOVER_CROSS)
         usual.w_task = 1;
     options.w_task = options.w_task < 0 ? usual.w_task : options.w_task;

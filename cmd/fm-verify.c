@@ -340,11 +340,11 @@ int main(int argc, char **argv)
     struct signing signing = {.options = {.passphrase_fd = -1}};
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
-         "the bundle, or its beginning, that DIR is from", 0, 0, FILES | FUNCTION | BESIDE},
-        {"record", 0, FM_CLI_FLAG, &options.record, NULL,
-         "bring the list of files in DIR up to date", 0, 0, FILES},
+         "the bundle that DIR is from, or its beginning", 0, 0, FILES | FUNCTION | BESIDE},
+        {"record", 0, FM_CLI_FLAG, &options.record, NULL, "update the list of files in DIR", 0, 0,
+         FILES},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "also compute a few sequences; needs --text or --tokens, a bundle also --model", 0, 0,
+         "also compute a few sequences; needs --text or --tokens, and --model for a bundle", 0, 0,
          FUNCTION | BESIDE},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
          1, 1 << 20, FUNCTION | BESIDE},

@@ -8,7 +8,7 @@
 struct fm_listing_options {
     uint64_t context; /* tokens to reserve GPU memory for; 0: 32768, or the model's maximum */
     int devices;      /* --tp */
-    int quantum;      /* if both are 0, layouts that pass are not listed */
+    int quantum;      /* --quantum; if this and devices are 0, layouts are not checked for either */
     int sort;         /* --sort: 0 by budget, 1 by the loss on the worst kind of text */
 };
 

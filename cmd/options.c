@@ -95,7 +95,7 @@ static int add_inputs(struct shared *rows, struct fm_cli *cli)
          NEEDS_TEXT},
         {FM_CLI_TOKENS,
          {"tokenizer-cmd", 0, FM_CLI_TEXT, &run->inputs.tokenizer_cmd, "CMD",
-          "encode text by a command: JSON string in, JSON ids out, by line", 0, 0, 0},
+          "encode text with a command: JSON string in, JSON ids out, per line", 0, 0, 0},
          NEEDS_TEXT},
         {FM_CLI_TOKENS,
          {"separator", 0, FM_CLI_TEXT, &run->inputs.separator, "eos|none|TOKEN",

@@ -13,10 +13,9 @@
 #include "lib/run/run.h"
 
 /*
- * The modes in which a shared option applies to a tool, if not in all: of the option `name` or, if
- * that is NULL, of all options in the sets `groups`.  The first matching row is used.  In the modes
- * `instead_in`, the error message names `instead`, another option with the meaning that the user
- * probably intended.
+ * Restricts a shared option of a tool, `name`, to some of the tool's modes; if `name` is NULL, all
+ * options in the sets `groups`.  The first matching row is used.  In the modes `instead_in`, the
+ * error message names `instead`, the option that the user probably meant.
  */
 struct fm_cli_scope {
     const char *name;
@@ -64,8 +63,8 @@ struct fm_cli {
     char **operand;
     int operands, operands_max;
     const struct fm_cli_scope *scope; /* ends with {0}; or NULL */
-    const char *makes; /* an option with which the tool writes a file whose name no option gives, or
-                          NULL */
+    const char *makes; /* an option that makes the tool write a file that no option names; NULL:
+                          none */
     /* True if the command reads untrusted files, so that it confines itself (lib/run/confine.h).
      * NULL: never. */
     bool (*confined)(const struct fm_cli *cli);
@@ -87,7 +86,7 @@ bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm
 
 /* True if the option was given. */
 bool fm_options_given(const struct fm_cli *cli, const char *name);
-/* True if the user gave the option that makes the tool write a file whose name no option gives. */
+/* True if the user gave the option cli->makes. */
 bool fm_options_make_file(const struct fm_cli *cli);
 
 /*

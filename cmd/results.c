@@ -1,6 +1,6 @@
 /*
- * Each measurement of fm-bench is printed from its struct as a table and as JSON, next to each
- * other in this file so that they stay consistent.
+ * Prints each measurement of fm-bench from its struct, as a table and as JSON.  The functions for
+ * both are next to each other, so that they stay consistent.
  */
 #include "cmd/results.h"
 
@@ -481,7 +481,7 @@ cJSON *fm_results_compared_json(const struct fm_record *e, char *const *name, in
 struct io_row {
     const char *name;
     uint64_t bytes;
-    double seconds, beside; /* rate of the program that is compared with, or 0 */
+    double seconds, beside; /* beside: rate of the program for comparison, or 0 */
 };
 
 #define IO_ROWS 6

@@ -147,7 +147,7 @@ static bool curve_ran(const struct fm_kernelbench_row *row, int count)
     return true;
 }
 
-/* Add the curves of ours, or of PyTorch, as long as they fit. */
+/* Add our curves, or PyTorch's, as long as they fit. */
 static void add_curves(struct drawing *d, const struct fm_kernelbench *b, bool torch, bool named)
 {
     for (int i = 0, n; i < b->rows; i += n) {
@@ -171,7 +171,7 @@ int fm_results_kernels_plot(const struct fm_kernelbench *b, const char *path, bo
     bool named = *b->gpu || *b->torch;
     add_curves(&d, b, false, named);
     add_curves(&d, b, true, named);
-    if (d.plot.count > 0) { /* every kernel has the same ideal: the last, that of the most tokens */
+    if (d.plot.count > 0) { /* the ideal is the same for all kernels: draw that of the last curve */
         int last = b->rows - d.plot.series[0].count;
         add_curve(&d, &b->row[last], d.plot.series[0].count, "ideal");
     }

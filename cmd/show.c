@@ -117,8 +117,8 @@ static void separator_text(FILE *out, const struct fm_separator *s)
                            : "after each document");
 }
 
-/* The size of the packed family next to the checkpoint's, and of one member exported at full size:
- * bundles and exports hold the weights unchanged, or unquantised. */
+/* The disk space for the bundle and for one export at full width.  Both hold the weights unchanged,
+ * or decoded. */
 static uint64_t later(const struct fm_estimate *p)
 {
     return 2 * (p->written > p->stored ? p->written : p->stored);

@@ -25,7 +25,7 @@ struct fm_show_tool {
     cJSON *(*json)(const void *report);
 };
 
-/* A line "memory        1.5 GB  at the most"; `what` may be "". */
+/* A line "memory        1.5 GB  at most"; `what` may be "". */
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what);
 
 /* A line about the tensors outside the decoder layers, if the bundle has any. */

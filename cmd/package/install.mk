@@ -1,4 +1,4 @@
-# What `make install` puts where, and `make uninstall` takes away again; a part of the Makefile.
+# `make install` and `make uninstall`; included by the Makefile.
 
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
@@ -12,8 +12,8 @@ $(BUILD)/completions/zsh/_%: $(BUILD)/bin/%
 	@mkdir -p $(@D)
 	$(Q)$< --completion=zsh >$@ || { rm -f $@; exit 1; }
 
-# libfm for programs (libfm(3)): what they include, and with it what that includes.  Installed as
-# <fm/learn/rank.h>, <fm/formats/text/tokens.h>, so that nothing has to be on a program's path.
+# The public headers of libfm (libfm(3)), which are installed with all headers that they include, as
+# <fm/learn/rank.h> or <fm/formats/text/tokens.h>, so that programs need no -I option of their own.
 PUBLIC := lib/base/err.h lib/base/pool.h lib/base/signals.h lib/run/run.h lib/learn/rank.h \
 	lib/learn/train.h lib/learn/recover.h lib/pack/pack.h lib/export/export.h lib/export/list.h \
 	lib/verify/verify.h
@@ -43,8 +43,8 @@ install: all $(COMPLETIONS)
 	$(INSTALL) -m 644 formats/runtime/fm_sglang/*.py $(DESTDIR)$(DATADIR)/fm_sglang
 	$(INSTALL) -m 644 formats/runtime/fm_clip/*.py formats/runtime/fm_clip/py.typed $(DESTDIR)$(DATADIR)/fm_clip
 
-# Folders of our own go whole, in case an older version had more in them; those of the system stay.
-# What is not there was not installed, or by a version that had less.
+# Directories that belong only to the suite are removed with everything in them, because an older
+# version may have installed more files; system directories stay.  A missing file is not an error.
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(BINDIR)/,$(TOOLS) $(notdir $(SCRIPTS)))
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,$(CLIP_SO) libfm_clip.so libfm.a pkgconfig/fm_clip.pc pkgconfig/fm.pc)

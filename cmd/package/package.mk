@@ -1,5 +1,5 @@
-# `make wheel` and `make deb`: what others install; a part of the Makefile.  Both have the time of the
-# last commit, and the same bytes on every machine with the same compilers.
+# `make wheel` and `make deb`; included by the Makefile.  The packages carry the time of the last
+# commit, and have the same bytes on every machine with the same compilers.
 
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || date +%s)
 PYTHON ?= python3
@@ -11,10 +11,10 @@ wheel: $(BUILD)/$(CLIP_SO)
 		$(BUILD)/wheel/stripped/$(CLIP_SO) $(VERSION) $(BUILD)/wheel
 	@rm -r $(BUILD)/wheel/stripped
 
-# Debian's tools build in a copy of cmd/package/debian, with this tree for sources; nothing of theirs
-# is left in it.  What they compile is compiled with Debian's flags, in a folder of its own.
+# Debian's tools run in a copy of cmd/package/debian, take the sources from this tree, and leave no
+# files in it.  Their objects, compiled with Debian's flags, have a build directory of their own.
 DEB := $(BUILD)/deb
-# Who answers for the packages: `make deb MAINTAINER="Name <name@host>"`.
+# The maintainer named in the packages: `make deb MAINTAINER="Name <name@host>"`.
 deb: export FM_MAINTAINER = $(MAINTAINER)
 DEB_BUILD ?= $(DEB)/build
 deb:
