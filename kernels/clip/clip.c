@@ -117,7 +117,7 @@ static int32_t check_all(const struct limit *limit, int count, struct fm_clip_er
 /*
  * Convert the caller's struct, of `size` bytes, to the version of this library: `known` has
  * known_size bytes, is 0 after the end of a shorter struct, and begins with its own size.  The
- * further bytes of a newer caller's struct must be 0, so that it cannot use a feature that this
+ * additional bytes of a newer caller's struct must be 0, so that it cannot use a feature that this
  * version lacks.
  */
 static int32_t copy_struct(void *known, uint32_t known_size, uint32_t least, const void *given,
@@ -131,12 +131,12 @@ static int32_t copy_struct(void *known, uint32_t known_size, uint32_t least, con
         return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but may be %u to %d", what, size,
                             least, FM_CLIP_SIZE_MAX);
     if (size % FM_CLIP_SIZE_STEP) /* it would end inside a pointer */
-        return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but is a multiple of %d", what,
-                            size, FM_CLIP_SIZE_STEP);
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "%s size is %u, but must be a multiple of %d",
+                            what, size, FM_CLIP_SIZE_STEP);
     for (uint32_t i = known_size; i < size; i++)
         if (((const char *)given)[i])
             return fm_clip_fail(error, FM_CLIP_EUSAGE,
-                                "%s has something at byte %u, but libfm_clip %s knows %u bytes: "
+                                "%s is not 0 at byte %u, but libfm_clip %s supports only %u bytes: "
                                 "a newer one is needed",
                                 what, i, FM_VERSION, known_size);
     memset(known, 0, known_size);
@@ -179,8 +179,8 @@ static int32_t check_activation(const struct fm_clip_layer *l, struct fm_clip_er
                             (double)l->alpha, (double)l->limit, clamped ? "above 0" : "0");
     if (l->device == FM_CLIP_CUDA && (clamped || l->gate_up_bias || l->down_bias))
         return fm_clip_fail(error, FM_CLIP_EDEVICE,
-                            "on CUDA there is no FM_CLIP_SWIGLU_CLAMPED, gate_up_bias or "
-                            "down_bias; the CPU has them");
+                            "FM_CLIP_SWIGLU_CLAMPED, gate_up_bias and down_bias are supported only "
+                            "on the CPU");
     return FM_CLIP_OK;
 }
 
@@ -228,7 +228,7 @@ int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_layer *layer
     const struct fm_clip_driver *driver;
     struct fm_clip_layer l;
     if (!clip)
-        return fm_clip_fail(error, FM_CLIP_EUSAGE, "no place for the prepared layer");
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "the pointer for the prepared layer is NULL");
     *clip = NULL;
     int32_t code = fm_clip_copy_layer(&l, layer, error);
     if (code == FM_CLIP_OK)
@@ -335,7 +335,7 @@ int32_t fm_clip_forward(struct fm_clip *clip, const struct fm_clip_call *call,
 {
     struct fm_clip_call c;
     if (!clip || !call)
-        return fm_clip_fail(error, FM_CLIP_EUSAGE, "no layer or no call");
+        return fm_clip_fail(error, FM_CLIP_EUSAGE, "the layer or the call is NULL");
     int32_t code = fm_clip_copy_call(&c, call, error);
     if (code == FM_CLIP_OK)
         code = check_call(&clip->layer, &c, error);

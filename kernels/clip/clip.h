@@ -14,7 +14,7 @@
  *
  * A slot whose id is -1 or outside [e0, e0 + E) contributes nothing: use this for expert
  * parallelism and for padded rows.  A slot of width 0 contributes only the bias of its down.  (If
- * the channels of an expert are distributed over ranks, only one rank is given the bias.) Duplicate
+ * the channels of an expert are distributed over ranks, pass the bias on only one rank.)  Duplicate
  * ids add.  The caller computes shared experts, the router and the sum over ranks.
  *
  * The bits of a row of `out` depend only on that row's hidden, ids, weights and widths: not on N,
@@ -136,7 +136,7 @@ struct fm_clip_layer {
     const void *budget;    /*  88: one number, read by every call: the row of widths in force */
     int32_t budget_type;   /*  96: I32, I64, F32, F16 or BF16; a float is rounded to nearest */
     int32_t threads;       /* 100: CPU: the most that a call may use, 0: all available; CUDA: 0 */
-    int32_t path;          /* 104: enum fm_clip_path, 0 */
+    int32_t path;          /* 104: enum fm_clip_path; 0: the best */
     int32_t reserved;      /* 108: 0 */
     const void *gate_up_bias; /* 112: (2 channels), one per row of gate_up; NULL: none */
     const void *down_bias;    /* 120: (E, H); NULL: none */

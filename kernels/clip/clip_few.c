@@ -55,7 +55,7 @@ INLINE void add_line(const int rows, const int type, __m512 *sum, const float *c
     }
 }
 
-/* Add the last line, of only `n` terms.  Unrolled, it takes compilers half a minute. */
+/* Add the last line, of only `n` terms.  Not unrolled: compilers need half a minute for that. */
 INLINE void add_rest(const int rows, const int type, __m512 *sum, const float *const *x, int term,
                      __m512 line[LANES], int n)
 {

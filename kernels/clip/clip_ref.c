@@ -80,7 +80,7 @@ static void add_token(double *out, double *size, const struct rows *r,
     }
 }
 
-/* The sums of every token of a call that gives its budget. */
+/* The sums of every token of a call whose budget is set. */
 static int32_t add_tokens(double *out, double *size, const struct fm_clip_layer *layer,
                           const struct fm_clip_call *call, struct fm_clip_error *error)
 {

@@ -109,7 +109,7 @@ int fm_dnnl_prepare(struct fm_err *err)
     begin_use();
     if (limited != dnnl_success)
         return fm_fail(err, FM_EDEVICE,
-                       "this oneDNN cannot be kept to FM_ISA=%s (status %d); unset FM_ISA",
+                       "this oneDNN cannot be limited to FM_ISA=%s (status %d); unset FM_ISA",
                        fm_isa_name(fm_isa_limit()), (int)limited);
     pthread_once(&once, compile_kernels);
     return FM_OK;

@@ -70,7 +70,7 @@ void ref_gate_rows(float *h, float *s, const float *u, bool softplus, int N, int
     }
 }
 
-/* The derivative of the gate by u divided by the gate, computed from the gate s. */
+/* The derivative of the gate with respect to u, divided by the gate, computed from the gate s. */
 static double gate_slope(double s, bool softplus)
 {
     if (!softplus)

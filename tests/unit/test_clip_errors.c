@@ -20,7 +20,7 @@ KERNEL_TEST(wrong_layers_are_refused_with_a_sentence)
     struct fm_clip_layer l;
 #define BAD(change, code, text) (l = s.l, change, refuse_layer(l, code, text))
     BAD(l.size = 103, FM_CLIP_EUSAGE, "layer size is 103, but may be 104 to 4096");
-    BAD(l.size = 124, FM_CLIP_EUSAGE, "layer size is 124, but is a multiple of 8");
+    BAD(l.size = 124, FM_CLIP_EUSAGE, "layer size is 124, but must be a multiple of 8");
     BAD(l.size = 4097, FM_CLIP_EUSAGE, "layer size is 4097, but may be 104 to 4096");
     BAD(l.device = 7, FM_CLIP_EUSAGE, "device is 7, but may be 0 to 1");
     BAD(l.type = FM_CLIP_I32, FM_CLIP_EUSAGE, "type is 3, but may be 0 to 2");
@@ -59,8 +59,8 @@ KERNEL_TEST(wrong_calls_are_refused_with_a_sentence)
     (c = good.c, change, assert_int_equal(fm_clip_forward(clip, &c, &error), FM_CLIP_EUSAGE),      \
      assert_string_equal(error.text, sentence))
     BAD(c.size = 95, "call size is 95, but may be 96 to 4096");
-    BAD(c.size = 108, "call size is 108, but is a multiple of 8");
-    BAD(c.size = 4095, "call size is 4095, but is a multiple of 8");
+    BAD(c.size = 108, "call size is 108, but must be a multiple of 8");
+    BAD(c.size = 4095, "call size is 4095, but must be a multiple of 8");
     BAD(c.size = UINT32_MAX, "call size is 4294967295, but may be 96 to 4096");
     BAD(c.ids_type = FM_CLIP_F32, "ids_type is 0, but may be 3 to 4");
     BAD(c.N = -1, "N is -1, but may be 0 to 1099511627776");
@@ -104,13 +104,13 @@ KERNEL_TEST(the_definition_refuses_what_a_forward_refuses)
     BAD(c.hidden = NULL, "hidden, ids or weights is NULL");
     BAD(c.weights = NULL, "hidden, ids or weights is NULL");
     BAD(c.budget_type = 7, "budget_type is 7, but may be 0 to 0");
-    BAD(c.size = 108, "call size is 108, but is a multiple of 8");
+    BAD(c.size = 108, "call size is 108, but must be a multiple of 8");
     BAD(l.H = -1, "H is -1, but may be 1 to 1048576");
     BAD(l.E = INT32_MAX, "E is 2147483647, but may be 1 to 65536");
     BAD(l.type = 7, "type is 7, but may be 0 to 2");
     BAD(l.row0 = NULL, "row0, cap, widths or budget is NULL");
     BAD(l.gate_up = NULL, "gate_up or down is NULL");
-    BAD(l.size = 124, "layer size is 124, but is a multiple of 8");
+    BAD(l.size = 124, "layer size is 124, but must be a multiple of 8");
 #undef BAD
     assert_int_equal(fm_clip_reference(NULL, NULL, &s.l, &good.c, &error), FM_CLIP_EUSAGE);
     assert_string_equal(error.text, "out is NULL");
@@ -232,17 +232,17 @@ KERNEL_TEST(fields_not_known_here_are_refused)
         ((char *)c.at)[last ? 127 : 120] = 1;
         assert_int_equal(fm_clip_prepare(&none, l.at, &error), FM_CLIP_EUSAGE);
         assert_string_equal(error.text,
-                            last ? "layer has something at byte 143, but libfm_clip " FM_VERSION
-                                   " knows 136 bytes: a newer one is needed"
-                                 : "layer has something at byte 136, but libfm_clip " FM_VERSION
-                                   " knows 136 bytes: a newer one is needed");
+                            last ? "layer is not 0 at byte 143, but libfm_clip " FM_VERSION
+                                   " supports only 136 bytes: a newer one is needed"
+                                 : "layer is not 0 at byte 136, but libfm_clip " FM_VERSION
+                                   " supports only 136 bytes: a newer one is needed");
         assert_int_equal(fm_clip_workspace_bytes(l.at, 3, 2), 0);
         assert_int_equal(fm_clip_forward(clip, c.at, &error), FM_CLIP_EUSAGE);
         assert_string_equal(error.text,
-                            last ? "call has something at byte 127, but libfm_clip " FM_VERSION
-                                   " knows 120 bytes: a newer one is needed"
-                                 : "call has something at byte 120, but libfm_clip " FM_VERSION
-                                   " knows 120 bytes: a newer one is needed");
+                            last ? "call is not 0 at byte 127, but libfm_clip " FM_VERSION
+                                   " supports only 120 bytes: a newer one is needed"
+                                 : "call is not 0 at byte 120, but libfm_clip " FM_VERSION
+                                   " supports only 120 bytes: a newer one is needed");
         assert_int_equal(fm_clip_reference(out, NULL, &s.l, c.at, NULL), FM_CLIP_EUSAGE);
         assert_int_equal(fm_clip_reference(out, NULL, l.at, &good.c, NULL), FM_CLIP_EUSAGE);
         remove_edge(&c);

@@ -131,7 +131,7 @@ static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int mino
         break;
     }
     return fm_clip_fail(error, FM_CLIP_EDEVICE,
-                        "path %d does not serve type %d, H %d, %lld channels and the alignment "
+                        "path %d does not support type %d, H %d, %lld channels and the alignment "
                         "given on compute capability %d.%d",
                         g->path, g->type, g->H, (long long)g->channels, major, minor);
 }
@@ -329,7 +329,7 @@ static int32_t cuda_forward(struct fm_clip *clip, const struct fm_clip_call *cal
         return fm_clip_cuda_fail(error, device.code, "CUDA device of the layer");
     if (waits(layer) && is_capturing(stream))
         return fm_clip_fail(error, FM_CLIP_EUSAGE,
-                            "path %s waits for the device, so that no graph can capture it",
+                            "path %s waits for the device, so no graph can capture it",
                             path_name(layer->path));
     int64_t chunk = fm_clip_chunk(&layer->given, call->N, call->K, call->workspace_bytes);
     if (chunk > FM_CUDA_ROWS_MAX / call->K)

@@ -78,7 +78,7 @@ void fm_clip_cuda_blas_release(struct fm_clip_blas *blas);
 int32_t fm_clip_cuda_blas(struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,
                           cudaStream_t stream, struct fm_clip_error *error);
 
-/* Set error to "what: <CUDA's words>" and return FM_CLIP_ENOMEM or FM_CLIP_EDEVICE. */
+/* Set error to "what: <CUDA's message>" and return FM_CLIP_ENOMEM or FM_CLIP_EDEVICE. */
 int32_t fm_clip_cuda_fail(struct fm_clip_error *error, cudaError_t code, const char *what);
 
 #endif

@@ -69,9 +69,9 @@ int32_t fm_clip_cuda_blas_prepare(struct fm_clip_cuda_layer *layer, struct fm_cl
     blas->gemm = (decltype(blas->gemm))dlsym(blas->library, "cublasGemmEx");
     blas->gemm_grouped = (grouped_function)dlsym(blas->library, "cublasGemmGroupedBatchedEx");
     if (!create || !blas->destroy || !blas->set_stream || !blas->gemm || !blas->gemm_grouped)
-        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: it is older than 12.5");
+        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: this version is older than 12.5");
     if (create(&blas->handle) != CUBLAS_STATUS_SUCCESS)
-        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: no handle");
+        return fm_clip_fail(error, FM_CLIP_EDEVICE, "cuBLAS: cannot create a handle");
     return FM_CLIP_OK;
 }
 
@@ -83,7 +83,7 @@ void fm_clip_cuda_blas_release(struct fm_clip_blas *blas)
         blas->destroy(blas->handle);
     for (void *buffer : blas->buffer)
         cudaFree(buffer);
-    delete blas; /* the library is not unloaded, because its threads are not ended */
+    delete blas; /* the library is not unloaded, because its threads are still running */
 }
 
 /* Make a buffer at least `bytes` long. */

@@ -66,7 +66,7 @@ int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_
                           given->H, 64) ||
         !fm_clip_cuda_map(&layer->down, given->type, given->down, given->channels, given->H, 64))
         return fm_clip_fail(error, FM_CLIP_EDEVICE,
-                            "the driver made no tensor map of %lld channels of %d",
+                            "the driver cannot make a tensor map of %lld channels of %d",
                             (long long)given->channels, given->H);
     layer->shape = {{64, 128}, {128, 256}, layer->processors, 1};
     return FM_CLIP_OK;
@@ -82,7 +82,7 @@ int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct
         CUtensorMap rows;
         if (!fm_clip_cuda_map(&rows, job->type, base[p], job->slots, columns[p], ROW_BOX))
             return fm_clip_fail(error, FM_CLIP_EDEVICE,
-                                "the driver made no tensor map of %d rows of %d", job->slots,
+                                "the driver cannot make a tensor map of %d rows of %d", job->slots,
                                 columns[p]);
         void *arguments[] = {(void *)job, &rows, (void *)weights[p]};
         cudaError_t code =

@@ -4,11 +4,12 @@
  * (tests/unit/test_clip_cuda_emulated.cc runs whole products with them, on the layouts that the PTX
  * ISA documents) and for the device, from this one source.
  *
- * Both GPU paths keep a tile of the sum's FM_CUDA_STEP (64) elements of 16 bits, 128 bytes a row,
- * swizzled in atoms of 8 rows (1024 bytes, aligned so).  A block is 64 rows, 8192 bytes.
- *   rows of x or h, rows of gate_up: a row is one row or column of the product, its 64 elements lie
- *     along the sum ("along the sum", K-major);
- *   down: a row is one channel, its 64 elements are 64 columns of the product; a block is 64
+ * Both GPU paths keep a tile of FM_CUDA_STEP (64) elements of the sum, of 16 bits each: 128 bytes
+ * per row, swizzled in atoms of 8 rows (1024 bytes, aligned to 1024).  A block is 64 rows, 8192
+ * bytes.
+ *   rows of x or h, rows of gate_up: a row belongs to one row or column of the product, and its 64
+ *     elements are consecutive terms of the sum ("along the sum", K-major);
+ *   down: a row is one channel, and its 64 elements are 64 columns of the product; a block is 64
  *     channels x 64 columns ("across the sum", MN-major).
  */
 #ifndef FM_CLIP_CUDA_MAPS_H
@@ -96,8 +97,8 @@ FM_HD uint32_t fm_map_b_across_k(uint32_t lane)
  * A quad (4 lanes) holds, for four neighbouring groups of 8 columns, one channel per lane and
  * group: lane i has channel 4 c + i of group c.  Two exchanges give lane i four consecutive
  * channels from 4 i on: first with lane ^ 1, for each pair of groups p: keep group 2 p + (i & 1),
- * give the other; then with lane ^ 2: keep pair i >> 1, give the other.  What was received goes
- * after one's own where the lane's bit is 0, before it where it is 1.
+ * give the other; then with lane ^ 2: keep pair i >> 1, give the other.  What a lane receives goes
+ * after its own channels if the lane's bit is 0, and before them if it is 1.
  */
 FM_HD uint32_t fm_map_quad_keep(uint32_t lane, uint32_t round)
 {
@@ -107,9 +108,9 @@ FM_HD uint32_t fm_map_quad_keep(uint32_t lane, uint32_t round)
 /*
  * The small form of product 1 (wgmma, 64 gate/up rows x n tokens): the rows of channel c are 2 c
  * and 2 c + 1, which are in lanes 4 apart.  One exchange with lane ^ 4: lanes of even rows give
- * their register pair 2,3 and keep 0,1; lanes of odd rows give 0,1 and keep 2,3.  What a lane then
- * has is the channel of gate row fm_map_swap_row: its own number is the gate in even lanes, the up
- * in odd.
+ * their register pair 2,3 and keep 0,1; lanes of odd rows give 0,1 and keep 2,3.  Then a lane has
+ * both values of the channel of gate row fm_map_swap_row: its own value is the gate in lanes of
+ * even rows, the up in lanes of odd rows.
  */
 FM_HD uint32_t fm_map_swap_odd(uint32_t thread)
 {

@@ -10,8 +10,8 @@
  *   plan    groups in order, tiles and rows of y before each
  * If there are many slots, it would be slow for every expert's warp to scan all of them.  The slots
  * are then divided into parts, one warp each:
- *   count   its rows of each expert too
- *   offsets then the first row of each expert in each part: a sum over the parts before
+ *   count   also the rows of each expert in each part
+ *   offsets also the first row of each expert in each part: a sum over the parts before it
  *   seat    each part's slots to their rows, in slot order
  *   close   one warp per expert: groups by width
  * Both forms give the same rows.  Orders are fixed by the input: the only atomics add integers.
@@ -209,7 +209,7 @@ FM_HD int32_t fm_cuda_expert(const struct fm_cuda_job *job, int64_t slot)
     return id < 0 || id >= job->E ? -1 : (int32_t)id;
 }
 
-/* The expert in which a slot takes a row, or -1, and its width; `all` is the budget if tokens
+/* The expert to which a slot contributes a row, or -1, and its width; `all` is the budget if tokens
  * have no budgets of their own, `token` is the slot's token. */
 FM_HD int32_t fm_cuda_slot(const struct fm_cuda_job *job, int64_t slot, int64_t token, int32_t all,
                            int32_t *width)

@@ -15,8 +15,8 @@
  * Two forms.  `large`: many rows, the whole sum in one tile.  `small` (at most FM_CUDA_SMALL_ROWS
  * rows): weights stream past all rows of the group, and a long sum is cut into equal splits, whose
  * partial results are added in split order by the combine.  The form of a group follows from the
- * group's rows in the whole call, never from a chunk of it, and the splits from its width: bits of
- * a row depend on its input, its width and its form.
+ * group's rows in the whole call, never from a chunk of it, and the splits from its width, so the
+ * bits of a row depend only on its input, its width and its form.
  *
  * Invariants (tests/unit/test_clip_cuda_tiles.c): the tiles of a product cover every (row, column,
  * split) exactly once; the channels a tile uses are below the width, so below the resident
