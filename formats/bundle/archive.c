@@ -232,7 +232,7 @@ static int parse_pax(const char *body, size_t len, uint64_t *size, struct fm_err
     const char *key = body + digits + 1;
     size_t key_len = strcspn(key, "=");
     if (key_len != 4 || memcmp(key, "size=", 5) != 0)
-        return fm_fail(err, FM_EFORMAT, "the pax key '%.*s' is not accepted, only 'size' is",
+        return fm_fail(err, FM_EFORMAT, "the pax key '%.*s' is not accepted; only 'size' is",
                        (int)key_len, key);
     char expected[2 * PAX_BYTES_MAX];
     unsigned long long value = strtoull(key + 5, NULL, 10);

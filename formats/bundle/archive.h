@@ -44,7 +44,7 @@ int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t l
 int fm_archive_check_last(const struct fm_file *file, uint64_t end, struct fm_err *err);
 void fm_archive_release(struct fm_archive_member *member, size_t members); /* NULL is fine */
 
-/* True for a valid name in a header of ours: the characters above, at most 100 bytes. */
+/* True if our headers can contain the name: the characters above, at most 100 bytes. */
 bool fm_archive_name_ok(const char *name);
 
 /* The header of a member, 512 bytes, or 1536 from 8 GiB on.  Asserts that name and size are
@@ -52,7 +52,7 @@ bool fm_archive_name_ok(const char *name);
 int fm_archive_header(char header[FM_ARCHIVE_HEADER_MAX], size_t *header_bytes, const char *name,
                       uint64_t size, struct fm_err *err);
 
-/* Bytes of the header of a member of `size` bytes; and of data with its padding. */
+/* Bytes of the header of a member of `size` bytes, and of its data with padding. */
 uint64_t fm_archive_header_bytes(uint64_t size);
 uint64_t fm_archive_padded(uint64_t size);
 

@@ -132,8 +132,7 @@ static int read_parts(struct fm_bundle *b, struct fm_err *err)
     return FM_OK;
 }
 
-/* Find out whether all parts are in the same file, one after another, or only the first:
- * *together. */
+/* Set *together if the file has all parts, one after another; false if it has only the first. */
 static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err *err)
 {
     uint64_t all = 0;
@@ -145,7 +144,7 @@ static int place_parts(const struct fm_bundle *b, bool *together, struct fm_err 
         return FM_OK;
     if (b->file.size != b->part[0])
         return fm_fail(err, FM_EFORMAT,
-                       "is %" PRIu64 " bytes, and its manifest says that part 1 is %" PRIu64,
+                       "is %" PRIu64 " bytes, but its manifest says that part 1 is %" PRIu64,
                        b->file.size, b->part[0]);
     if (!fm_partname_parse(b->file.path, &number, &parts))
         return fm_fail(
@@ -183,10 +182,10 @@ static int list_part(struct fm_bundle *b, const struct fm_file *file, int k, uin
         return fm_fail(err, FM_EFORMAT, "is not part %d of a bundle: it does not end with %s%05d",
                        k + 1, FM_MEMBER_PART_SUMS, k + 1);
     if (number != k + 1)
-        return fm_fail(err, FM_EFORMAT, "is part %d, and part %d belongs here", number, k + 1);
+        return fm_fail(err, FM_EFORMAT, "is part %d, but part %d is needed here", number, k + 1);
     if (file->size != b->part[k])
         return fm_fail(err, FM_EFORMAT,
-                       "is %" PRIu64 " bytes, and the manifest in part 1 says %" PRIu64
+                       "is %" PRIu64 " bytes, but the manifest in part 1 says %" PRIu64
                        ": it belongs to another bundle",
                        file->size, b->part[k]);
     return FM_OK;
@@ -418,8 +417,9 @@ static int fail_offset(const struct fm_bundle *b, const struct listing *l, uint6
                            "the manifest's offset of '%s' (%" PRIu64 ") is inside member '%s'",
                            l->name, l->offset, m->name);
     }
-    return fm_fail(err, FM_EFORMAT, "'%s' begins at byte %" PRIu64 ", the manifest says %" PRIu64,
-                   l->name, real, l->offset);
+    return fm_fail(err, FM_EFORMAT,
+                   "'%s' begins at byte %" PRIu64 ", but the manifest says %" PRIu64, l->name, real,
+                   l->offset);
 }
 
 static int match(struct fm_bundle *b, const struct listing *list, size_t n, bool prefix,
@@ -431,8 +431,9 @@ static int match(struct fm_bundle *b, const struct listing *list, size_t n, bool
         if (strcmp(m->name, list[i].name) != 0)
             return fail_names(b, list, n, i, err);
         if (m->size != list[i].size)
-            return fm_fail(err, FM_EFORMAT, "'%s' is %" PRIu64 " bytes, the manifest says %" PRIu64,
-                           m->name, m->size, list[i].size);
+            return fm_fail(err, FM_EFORMAT,
+                           "'%s' is %" PRIu64 " bytes, but the manifest says %" PRIu64, m->name,
+                           m->size, list[i].size);
         if (m->offset != list[i].offset)
             return fail_offset(b, &list[i], m->offset, err);
         m->listed = m->known = list[i].digested;
@@ -582,7 +583,7 @@ static int check_manifest(struct fm_bundle *b, char **text, bool prefix, uint64_
         return err->code;
     if (b->parts && end != b->part[0] && (!prefix || end < b->file.size))
         return fm_fail(err, FM_EFORMAT,
-                       "part 1 ends at byte %" PRIu64 ", and the manifest says %" PRIu64, end,
+                       "part 1 ends at byte %" PRIu64 ", but the manifest says %" PRIu64, end,
                        b->part[0]);
     if (b->parts && !prefix && (list_parts(b, err) || check_distinct(b, err)))
         return err->code;
@@ -611,7 +612,7 @@ static int check_all(struct fm_bundle *b, bool prefix, struct fm_err *err)
     uint64_t end = 0;
     int rc = b->file.size ? list_members(b, &b->file, 0, prefix, &end, err)
                           : fm_fail(err, FM_EFORMAT,
-                                    "is empty; it should be what another tool of the suite wrote");
+                                    "is empty; give a file that another tool of the suite wrote");
     if (rc || check_ends(b, prefix, err) || check_manifest(b, &text, prefix, end, err) ||
         check_places(b, err) || check_sums(b, text, err))
         rc = fm_within(err, "%s", b->file.path);

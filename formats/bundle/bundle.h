@@ -17,12 +17,12 @@
  * weights, pads, itself and CHECKSUMS, its digest; CHECKSUMS is last and has the digest of every
  * member before it except pads.  So a stream that ends early is always detected.
  *
- * A bundle in parts is several files, each a tar archive, cut between members under weights/: the
- * first ends with CHECKSUMS, which has the digests of its own members, the k-th with
- * CHECKSUMS-0000k, which has those of its own.  The manifest has the digest of each of these and
- * the size of each part, so that a part of a different bundle is detected.  Offsets count from the
- * beginning of the first part, as if the files were concatenated, and a concatenation of all parts
- * can be read, too.
+ * A bundle in parts is several files, each a tar archive, cut between members under weights/.  The
+ * first ends with CHECKSUMS, the k-th with CHECKSUMS-0000k; each of these has the digests of the
+ * members of its own file.  The manifest has the digest of each later file's checksums and the size
+ * of each part, so that a part of a different bundle is detected.  Offsets count from the beginning
+ * of the first part, as if the files were concatenated; a concatenation of all parts can also be
+ * read.
  */
 #ifndef FM_BUNDLE_H
 #define FM_BUNDLE_H
@@ -56,8 +56,8 @@
 #define FM_MEMBER_PART_SUMS "CHECKSUMS-" /* prefix; followed by "%05d", the number of the part */
 #define FM_MEMBER_PAD ".pad/"            /* prefix */
 
-/* Files below weights/ of a bundle, and of a native export: of a decoder layer with experts, by
- * its number; of all other tensors; and, only in a bundle, of the extra tensors. */
+/* Files under weights/ of a bundle or a native export: one for each decoder layer with experts, by
+ * its number; one for all other tensors; and, only in a bundle, one for the extra tensors. */
 #define FM_WEIGHTS_LAYER "layers-%05d.safetensors"
 #define FM_WEIGHTS_REST "rest.safetensors"
 #define FM_WEIGHTS_EXTRA "extra.safetensors"
@@ -82,7 +82,7 @@ struct fm_bundle {
 };
 
 /*
- * Open and check the structure: the strict tar subset, manifest and members agree both ways in
+ * Open and check the structure: the file is in the strict tar subset, manifest and members agree in
  * name, order, size and offset, pads are small and zero, and the end is complete.  Digests are
  * checked when a member is read; weights are not read.  "-" is standard input.  FM_EFORMAT names
  * the fault and its place.  For a bundle in parts `path` is the first part; the others are found by
@@ -99,8 +99,8 @@ int fm_bundle_open_prefix(struct fm_bundle *b, const char *path, struct fm_err *
 /* fm_bundle_open or fm_bundle_open_prefix for an open file, which the caller keeps. */
 int fm_bundle_open_file(struct fm_bundle *b, const struct fm_file *file, bool prefix,
                         struct fm_err *err);
-/* Append to the members of a prefix those that the manifest lists after them, at the offsets it
- * states; their bytes were not examined. */
+/* For a prefix: append the members that the manifest lists after the complete ones, at the offsets
+ * it states; their bytes are not examined. */
 int fm_bundle_expect(struct fm_bundle *b, struct fm_err *err);
 void fm_bundle_close(struct fm_bundle *b); /* zeroed struct is fine */
 /* A sanity check for asserts, before fm_bundle_expect: the manifest is the first member, members
@@ -131,10 +131,11 @@ struct fm_bundle_writer;
 
 /*
  * Lay out and begin to write.  `manifest` has everything except "members"; the writer adds that and
- * takes the tree over, on failure too.  Parts are in bundle order without manifest.json, pads and
- * CHECKSUMS; their bytes are borrowed until finish, names and the array are copied.  Bytes copied
- * from an open bundle are checked against their digest.  For a pipe every part except weights must
- * have its bytes or its bundle (assert), because the manifest comes first and has their digests.
+ * takes ownership of the tree, even on failure.  Parts are in bundle order without manifest.json,
+ * pads and CHECKSUMS; their bytes are borrowed until finish, names and the array are copied.  Bytes
+ * copied from an open bundle are checked against their digest.  For a pipe every part except
+ * weights must have its bytes or its bundle (assert), because the manifest comes first and has
+ * their digests.
  */
 int fm_bundle_begin(struct fm_bundle_writer **w, const char *path, bool force, cJSON *manifest,
                     const struct fm_part *part, size_t parts, struct fm_err *err);
@@ -159,8 +160,8 @@ int fm_bundle_complete(struct fm_bundle_writer *w, struct fm_err *err);
 int fm_bundle_finish(struct fm_bundle_writer *w, struct fm_err *err);
 void fm_bundle_abandon(struct fm_bundle_writer *w); /* NULL is fine */
 
-/* The bytes of a bundle with these parts, for plans; the number of files of at most file_bytes (0:
- * one file), and the largest of them. */
+/* For plans: the bytes of a bundle with these parts, the number of files of at most file_bytes (0:
+ * one file), and the bytes of the largest. */
 struct fm_bundle_sizes {
     uint64_t all, largest;
     int files;

@@ -27,7 +27,7 @@
  *     laid out   --fm_bundle_begin-->   open   --fm_bundle_append...-->   filled
  *     filled     --fm_bundle_complete-->   complete (on the disk, still under the temporary name)
  *     complete   --fm_bundle_finish-->   under its name, and freed
- *     any state  --fm_bundle_abandon-->   nothing is left of it
+ *     any state  --fm_bundle_abandon-->   all files removed, and freed
  *
  * Invariants, from the layout on:
  *   1. Slot 0 is the manifest, and the last slot of a file is its checksums.  Places never decrease
@@ -36,13 +36,13 @@
  *   2. Slots are contiguous: the header of slot i + 1 begins where the padded data of slot i ends,
  *      or where the file of slot i ends.  The data of an aligned slot begins at a multiple of
  *      FM_BUNDLE_ALIGN in its file.
- *   3. The manifest has exactly slot[0].size bytes whenever it is printed, with digests or zeros:
- *      only then are the offsets that it states true.
+ *   3. The manifest has exactly slot[0].size bytes whenever it is printed, with digests or zeros;
+ *      otherwise the offsets that it states would be wrong.
  *   4. Pipe: bytes are written in ascending order without a gap.  Slots before `next` are written
  *      whole, and slot `next`, if it is appended to, up to `filled`.
  *   5. File: slots may be filled in any order, each from its first byte to its last.  When all are
  *      full, the digest of every slot that the manifest or CHECKSUMS lists is known.
- *   6. Checksums have the size that the names gave them at the layout.
+ *   6. Checksums have the size that was computed from the names at the layout.
  */
 #include <assert.h>
 #include <inttypes.h>
@@ -224,7 +224,7 @@ static int begin_file_for(struct fm_bundle_writer *w, const struct fm_part *part
     bool weights = fm_place_of(part->name) == FM_PLACE_WEIGHTS;
     if (limit && weights && *used + needs + FILE_END_BYTES > limit) {
         if (w->files == FM_PARTS_MAX)
-            return fm_fail(err, FM_EUSAGE, "more than %d parts; take larger ones", FM_PARTS_MAX);
+            return fm_fail(err, FM_EUSAGE, "more than %d parts; use larger parts", FM_PARTS_MAX);
         if (end_file(w, err))
             return err->code;
         w->files++;

@@ -1,7 +1,8 @@
 /*
  * The names of the files of a bundle in parts: family.fm becomes family-00001-of-00003.fm and so
- * on, as shards of safetensors are named.  Programs that support those (the hub's pages, scripts
- * with globs) support these.  The names sort in order, and each contains the number of parts.
+ * on, as shards of safetensors are named.  Whatever works with shards (the hub's pages, scripts
+ * with globs) also works with these.  The names sort in order, and each contains the number of
+ * parts.
  */
 #ifndef FM_PARTNAME_H
 #define FM_PARTNAME_H

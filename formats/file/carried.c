@@ -27,9 +27,9 @@ const char *fm_carried_refuse(const char *name)
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     size_t n = strlen(name);
     if (n == 0 || n > FM_CARRIED_NAME_MAX)
-        return "its name has not 1 to 90 bytes";
+        return "its name is not 1 to 90 bytes long";
     if (strspn(name, harmless) != n)
-        return "its name has more than letters, digits, '.', '_' and '-'";
+        return "its name has characters other than letters, digits, '.', '_' and '-'";
     if (name[0] == '.')
         return "it is hidden";
     return is_weight_file(name) ? "it is a weight file" : NULL;

@@ -149,8 +149,8 @@ struct fm_outdir {
     uint64_t dev, ino;                    /* identity of the directory to replace, or 0 */
     int slot;
 };
-/* `path` must still be the directory that it was at open, else FM_ECREATE: if another process
- * has replaced it, the replacement is kept. */
+/* At fm_outdir_commit `path` must still be the directory that it was at open, else FM_ECREATE: if
+ * another process has replaced it, the replacement is kept. */
 int fm_outdir_open(struct fm_outdir *d, const char *path, const struct fm_outdir_listed *force,
                    struct fm_err *err);
 /* Returns what fm_outdir_open would return now; creates nothing. */

@@ -8,7 +8,7 @@
  *     fm_sandbox_write(&s, ".");
  *     fm_sandbox_enter(&s);        before any other thread exists
  *
- * Two parts, each used where the kernel has it:
+ * Two parts, each used if the kernel has it:
  *
  *   - Landlock (Linux 5.13): only the files and directories that were named can be opened, created,
  *     renamed or removed.  No TCP (6.7), no signals or abstract sockets outside (6.12).  It holds

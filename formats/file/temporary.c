@@ -5,8 +5,7 @@
  * and a process may have run out of them, so one is reserved before the directory is created.
  *
  * The steps that make an output durable are here too, with the cases in which filesystems differ: a
- * rename that replaces nothing, an fsync that says it is not supported, a directory that cannot be
- * read.
+ * rename that replaces nothing, an fsync that is not supported, a directory that cannot be read.
  *
  * kill -9 leaves a temporary.  A process keeps its temporaries locked until it ends, so the next
  * process that writes the same output can remove the unlocked ones.

@@ -201,7 +201,9 @@ static int parse_character(struct fm_json *j, bool controls, char dst[4], size_t
         if (*n == 0)
             return fail_at(j, err, "valid UTF-8");
         if ((unsigned char)*j->at < 0x20)
-            return fail_at(j, err, "no raw control byte");
+            return fm_fail(err, FM_EFORMAT,
+                           "JSON at byte %" PRIu64 ": raw control byte 0x%02x in a string",
+                           position(j), (unsigned char)*j->at);
         memcpy(dst, j->at, *n);
         j->at += *n;
     }

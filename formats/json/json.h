@@ -40,7 +40,7 @@ int fm_json_expect(struct fm_json *j, char c, struct fm_err *err);
 /* If the next byte is c, consume it and return true. */
 bool fm_json_accept(struct fm_json *j, char c);
 /* A string, unescaped, into dst (capacity bytes with the NUL); FM_EFORMAT if it is longer.  For
- * names: control characters are refused, also escaped. */
+ * names: control characters are refused, even if escaped. */
 int fm_json_string(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
 /* The same for values: escaped control characters (such as a line feed) are accepted, NUL is
  * not. */

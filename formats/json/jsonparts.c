@@ -1,5 +1,5 @@
 /*
- * A file like tokenizer.json has a vocabulary of megabytes beside a few small settings.  One pass
+ * A file like tokenizer.json has a vocabulary of megabytes and a few small settings.  One pass
  * of the scanner records where each member begins and ends; small members become trees, large ones
  * are scanned in place.
  */

@@ -35,8 +35,8 @@ Requires-Python: >=3.10
 Classifier: Private :: Do Not Upload
 Description-Content-Type: text/plain
 
-fm_clip: libfm_clip and a typed call of it on PyTorch's tensors; the modelling file of ragged and
-elastic exports finds the library here by itself.
+fm_clip: libfm_clip and a typed Python interface to it for PyTorch tensors; the modelling file of
+ragged and elastic exports finds the library here by itself.
 modeling_fm: that modelling file, for `vllm serve --worker-extension-cls modeling_fm.FmWorker`.
 fm_sglang: for SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.
 

@@ -1,6 +1,6 @@
 /*
  * Which files of a checkpoint directory are carried into the stage stream, the bundle and every
- * export: what a runtime needs beside the weights, and what the author asks to keep with them:
+ * export: what a runtime needs besides the weights, and what the author asks to keep with them:
  *
  *     configs             config.json, *_config.json, configuration.json, params.json
  *     tokenizers          tokenizer.*, tekken.json, vocab.*, merges.txt, added_tokens.json,
@@ -10,12 +10,12 @@
  *     code                *.py: what auto_map names.  It is carried, never run, and exported only
  *                         if the user asks for it (lib/export/trust.h)
  *
- * Everything else, calibration data in particular, is not carried unless a pattern of the user
+ * Everything else, calibration data in particular, is not carried unless one of the user's patterns
  * matches it.  A link is followed to a file of the directory itself and, from a snapshot of a
  * Hugging Face cache (models--NAME/snapshots/REVISION), to a blob of the same repository
- * (models--NAME/blobs/DIGEST).  Any other link is refused unless a pattern of the user matches it,
- * so that a checkpoint cannot export other files of this machine, such as those of a private model
- * in the same cache.
+ * (models--NAME/blobs/DIGEST).  Any other link is refused unless one of the user's patterns matches
+ * it, so that a checkpoint cannot make exports contain other files of this machine, such as those
+ * of a private model in the same cache.
  */
 #ifndef FM_CARRY_H
 #define FM_CARRY_H

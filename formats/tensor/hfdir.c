@@ -77,7 +77,7 @@ static int check_shard(const struct fm_shard *s, const struct fm_hfindex *x, str
             return fm_fail(err, FM_EFORMAT, "tensor '%s' of '%s' is not in the index", name,
                            s->name);
         if (strcmp(e->shard, s->name) != 0)
-            return fm_fail(err, FM_EFORMAT, "tensor '%s' is in '%s', the index says '%s'", name,
+            return fm_fail(err, FM_EFORMAT, "tensor '%s' is in '%s', but the index says '%s'", name,
                            s->name, e->shard);
         e->seen = true;
     }

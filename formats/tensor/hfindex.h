@@ -1,6 +1,6 @@
 /*
- * model.safetensors.index.json: which shard has which tensor.  Read with the pull
- * scanner; names live in one block.  Private to formats/.
+ * model.safetensors.index.json: which shard has which tensor.  It is read with the pull scanner;
+ * all names are stored in one block.  Private to formats/.
  */
 #ifndef FM_HFINDEX_H
 #define FM_HFINDEX_H

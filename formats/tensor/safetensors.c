@@ -201,8 +201,8 @@ static int check_span(const struct fm_tensor *t, uint64_t data_size, struct fm_e
                        fm_dtype_name(t->dtype));
     if (bits / 8 != t->size)
         return fm_fail(err, FM_EFORMAT,
-                       "its shape needs %" PRIu64 " bytes, data_offsets span %" PRIu64, bits / 8,
-                       t->size);
+                       "its shape needs %" PRIu64 " bytes, but data_offsets span %" PRIu64,
+                       bits / 8, t->size);
     if (t->offset > data_size || t->size > data_size - t->offset)
         return fm_fail(err, FM_EFORMAT,
                        "its data ends at %" PRIu64 ", past the end of the file (%" PRIu64
@@ -361,8 +361,9 @@ static int check_tiling(struct fm_tensor **order, size_t count, uint64_t data_si
     }
     if (at != data_size)
         return fm_fail(err, FM_EFORMAT,
-                       "the tensors end at byte %" PRIu64 " of the data, the file at %" PRIu64, at,
-                       data_size);
+                       "the tensors end at byte %" PRIu64 " of the data, which has %" PRIu64
+                       " bytes",
+                       at, data_size);
     return FM_OK;
 }
 

@@ -11,7 +11,7 @@
  *
  * Refused, with the tensor's name: a header over the limit, unknown or missing or
  * repeated keys, duplicate names, non-integers, offsets that overlap, leave gaps or
- * miss the end, shapes that do not fill their span, names with control bytes or that
+ * miss the end, shapes that do not fill their span, names that have control bytes or
  * look like a path.  Memory does not grow with the header: it is read through a window,
  * and the limits below bound the index.
  */
@@ -86,8 +86,8 @@ int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64
  * multiple of FM_ST_ALIGN.  Then *header (malloc) holds *header_bytes = 8 + N, and every
  * tensor[i].size and .offset (absolute in the planned file) are set; tensor[] is reordered to
  * file order.  metadata is key, value, ..., NULL, or NULL; {"format":"pt"} is added where it is
- * absent.  FM_ECONFIG: a duplicate name, or more than one file can hold.  Names come from us or
- * from a reader, so an assert checks their rules.
+ * absent.  FM_ECONFIG: a duplicate name, or more tensors or bytes than a file can have.  Names come
+ * from us or from a reader, so an assert checks their rules.
  */
 int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *const *metadata,
                         char **header, uint64_t *header_bytes, uint64_t *file_bytes,

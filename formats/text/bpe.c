@@ -28,7 +28,7 @@ struct fm_bpe_symbol {
     int32_t before, next;
 };
 
-/* A possible merge, as rank << 32 | position: the least comes first. */
+/* A possible merge, as rank << 32 | position: the smallest comes first. */
 
 struct fm_bpe_cached {
     uint8_t size, n; /* size 0: empty slot */

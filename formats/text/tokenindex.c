@@ -141,8 +141,8 @@ static int check_sequences(struct megatron *m, struct fm_tokens *t, struct fm_er
     }
     if (tokens * w != t->file.size)
         return fm_fail(err, FM_EFORMAT,
-                       "its .idx announces %" PRIu64 " tokens of %d bytes, %" PRIu64
-                       " bytes are there",
+                       "its .idx announces %" PRIu64
+                       " tokens of %d bytes, but the .bin has %" PRIu64 " bytes",
                        tokens, t->width, t->file.size);
     t->count = tokens;
     t->format = "megatron";

@@ -148,7 +148,8 @@ static int check_length(const struct fm_tokens *t, struct fm_err *err)
     if (__builtin_mul_overflow(t->count, (uint64_t)t->width, &bytes) ||
         bytes != t->file.size - t->data)
         return fm_fail(err, FM_EFORMAT,
-                       "%" PRIu64 " tokens of %d bytes are announced, %" PRIu64 " bytes are there",
+                       "%" PRIu64 " tokens of %d bytes are announced, but there are %" PRIu64
+                       " bytes",
                        t->count, t->width, t->file.size - t->data);
     return FM_OK;
 }

@@ -107,7 +107,8 @@ TEST(follows_the_links_of_a_cache)
 TEST(index_and_shards_must_agree)
 {
     const char *name = make(MAP(SHARD_A, SHARD_A, SHARD_B));
-    is_refused(name, FM_EFORMAT, "tensor 'b' is in '" SHARD_B "', the index says '" SHARD_A "'");
+    is_refused(name, FM_EFORMAT,
+               "tensor 'b' is in '" SHARD_B "', but the index says '" SHARD_A "'");
     name = make("{\"weight_map\":{\"a\":\"" SHARD_A "\",\"b\":\"" SHARD_B "\"}}");
     is_refused(name, FM_EFORMAT, "tensor 'c' of '" SHARD_B "' is not in the index");
     name = make("{\"weight_map\":{\"a\":\"" SHARD_A "\",\"b\":\"" SHARD_B "\",\"c\":\"" SHARD_B

@@ -72,7 +72,7 @@ TEST(refuses_what_lax_parsers_accept)
     is_refused("[tru]", "where a value");
     is_refused("[1,\v2]", "byte 0x0b where a value");
     is_refused("[\"a", "not terminated");
-    is_refused("[\"a\nb\"]", "byte 0x0a where no raw control byte");
+    is_refused("[\"a\nb\"]", "raw control byte 0x0a in a string");
     is_refused("[\"\\u0000\"]", "NUL in a string");
     is_refused("[\"\\x\"]", "'x' where an escape");
     is_refused("[\"\\u12g4\"]", "'g' where a hexadecimal digit");

@@ -3,6 +3,6 @@ and attention with sinks, windows, or numbers of query heads that differ between
 
 This is an external model package: put the directory that contains it on PYTHONPATH and start the
 server with SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.  The other layouts with a modelling file (`ragged`,
-`elastic`, `layer`) need it only for PhiMoE and such attention, those with stock names (`uniform`,
-`padded`) only for PhiMoE.  Written for SGLang 0.5.23.
+`elastic`, `layer`) need it only for PhiMoE and such attention; those with stock names (`uniform`,
+`padded`) need it only for PhiMoE.  Written for SGLang 0.5.23.
 """

@@ -1,6 +1,6 @@
-"""SGLang's Transformers backend, extended by one expert width per layer, a bias of the output head, and in
-attention by sinks, windows of the config's size and each layer's query heads; and SGLang's own PhiMoE,
-extended by that bias."""
+"""SGLang's Transformers backend, extended with one expert width per layer, a bias of the output head, and
+attention with sinks, windows of the size in the config, and a number of query heads for each layer; and
+SGLang's own PhiMoE, extended with that bias."""
 
 from contextlib import contextmanager
 from functools import partial
