@@ -8,8 +8,8 @@
 #   check-fast  runs lint, quick unit tests and a few command-line tests, in a minute
 #   tests      builds the test programs, for `tests/run.sh PATTERN`
 #   judge      compares results with transformers, safetensors and tokenizers (makes its own venv)
-#   gpu-check  runs all that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77 without a
-#              GPU); gpu-build and gpu-more build what it runs; all need only nvcc, gcc and make
+#   gpu-check  runs everything that needs a GPU: correctness, times, sanitizers, in ten minutes (status 77
+#              without a GPU); gpu-build and gpu-more build its programs; all three need only nvcc, gcc, make
 #   judge-clip  measures transformers and vLLM with and without libfm_clip, on a quiet machine
 #   clients    loads exports of every family in transformers, vLLM and SGLang (makes their venvs)
 #   sweep      runs every tool with failing calls, kill -9, full disks, signals, damaged files; ten minutes
@@ -22,9 +22,9 @@
 #              and can be resumed (STUDY: its options; run tests/judge/judge.sh --golden trained first)
 #   mpi        builds fm-rank, fm-train and fm-recover with MPI, in build/mpi/bin; check-ranks tests them
 #   deb        builds Debian packages (cmd/package/debian), in build/deb, with MAINTAINER="Name <name@host>"
-#   arm64-check  builds for arm64 in a root of Debian 13, and runs the unit tests there under QEMU
-#              (root, debootstrap)
-#   packages-check  builds, installs and uses deb and wheel in roots of Debian 12 and 13 (root, debootstrap)
+#   arm64-check  builds for arm64 in a Debian 13 chroot, and runs the unit tests there under QEMU
+#              (as root; needs debootstrap)
+#   packages-check  builds, installs and uses deb and wheel in Debian 12 and 13 chroots (the same)
 #   wheel      builds a wheel for pip, in build/wheel: libfm_clip for PyTorch, the modelling file, fm_sglang
 #   install, uninstall  tools, man pages, completions, libfm_clip, libfm with its headers, runtime files
 #   clean
@@ -68,8 +68,8 @@ Q := $(if $(filter 1,$(V)),,@)
 VERSION := 0.1.0
 
 MAKEFLAGS += -r
-# Use all cores, unless the command line has a -j, or a make above this one, whose -j is in the
-# environment: GNU make before 4.4 does not show it in MAKEFLAGS here.
+# Use all cores unless a -j was given to this make or to its parent.  The shell prints MAKEFLAGS because
+# GNU make before 4.4 does not show -j in that variable here.
 ifeq ($(filter -j% --j%,$(shell echo "$$MAKEFLAGS")),)
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -81,7 +81,7 @@ BUILD := build$(CROSS_COMPILE:%-=/%)$(if $(filter 1,$(DEBUG)),/debug)$(if $(SAN)
 CFLAGS ?= $(if $(filter 1,$(DEBUG)),-Og,-O2) -g
 WARN := -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef \
 	-Wconversion -Wno-string-conversion
-# Golden numbers match across compilers only if none contracts a*b+c.
+# Golden numbers match across compilers only if no compiler contracts a*b+c.
 FLAGS = -std=c11 $(WARN) $(CFLAGS) -ffp-contract=off -fno-math-errno -pthread $(SANFLAGS)
 SANFLAGS := $(if $(SAN),-DFM_SANITIZED -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer)
 # A bare machine with a GPU has only nvcc, gcc and make, so the GPU goals require no other packages.
@@ -141,8 +141,8 @@ CLIP_LINK := -shared -Wl,-soname,$(CLIP_SO) -Wl,--version-script=kernels/clip/cl
 all: $(BUILD)/libfm.a $(BINS) $(SCRIPTS:cmd/%=$(BUILD)/bin/%) $(BUILD)/libfm_clip.so
 	$(if $(filter all,$(or $(MAKECMDGOALS),all)),$(if $(SILENT),,@echo "The tools are in $(patsubst %/,%,$(dir $(firstword $(BINS))))"),@:)
 
-# The definition (ref) is compiled for the baseline CPU; the cpu table uses other instructions only by
-# run-time dispatch, so one binary runs on every x86-64.
+# The reference implementation (ref) is compiled for the baseline CPU; the cpu table uses other
+# instructions only by run-time dispatch, so one binary runs on every x86-64.
 $(BUILD)/kernels/cpu/%.c.o: FLAGS += -O3
 $(BUILD)/kernels/clip/%.c.o $(BUILD)/lib/base/dtype.c.o $(BUILD)/lib/base/scaled.c.o: FLAGS += -O3
 # Sizes are int there and indices are products of them with size_t, without casts.
@@ -160,7 +160,8 @@ $(BUILD)/lib/page/pagetext.c.o: lib/page/page.html lib/page/page.css $(PAGE_SCRI
 $(SCRIPTS:cmd/%=$(BUILD)/bin/%): $(BUILD)/bin/%: cmd/%
 	@mkdir -p $(@D)
 	$(call say,COPY,$@)$(INSTALL) -m 755 $< $@
-# Linking from archives, a tool gets only what it calls, and the CUDA runtime only if it uses a GPU.
+# Tools are linked from archives, so that each contains only what it calls, and the CUDA runtime only if
+# it uses a GPU.
 $(BUILD)/bin/fm-bench: $(BUILD)/libbench.a
 $(BUILD)/bin/%: $(BUILD)/cmd/%.c.o $(BUILD)/libcli.a $(BUILD)/libfm.a
 	@mkdir -p $(@D)
@@ -211,7 +212,7 @@ $(BUILD)/tests/%: tests/%.cc
 	$(call say,CXX,$(@:.o=))$(CXX) -std=c++17 -U_FORTIFY_SOURCE -I. -Wall -Wextra -O2 -g -fno-strict-aliasing -Wno-unknown-pragmas -Wno-psabi -MMD -MP -MF $@.d -o $@ $<
 $(TEST_C:%=$(BUILD)/%.o) $(TEST_CC:tests/%.cc=$(BUILD)/tests/%): | deps-check
 # The check of the GPU side (tests/gpu): a program for a GPU, from the objects that are installed, and the
-# same for the host, linked with strict mocks of the driver, the runtime and cuBLAS.
+# same program for the host, linked with strict mocks of the driver, the runtime and cuBLAS.
 GPU_O = $(patsubst %.cu,$(BUILD)/%.cu.o,$(wildcard tests/gpu/*.cu)) $(CLIP_O)
 DOUBLE_O = $(patsubst %.cc,$(BUILD)/%.cc.o,$(filter-out %_cublas.cc %_test.cc,$(wildcard tests/gpu/double_*.cc)))
 DOUBLES := $(addprefix $(BUILD)/tests/gpu/,gpu_check_double double_test libcublas.so.13)
@@ -277,8 +278,8 @@ check: deps-check all $(TESTS) $(PRELOADED) $(if $(HAVE_CUDA),$(DOUBLES)) $(if $
 	@BUILD="$(BUILD)" SAN="$(SAN)" MPI_BUILD="$(CURDIR)/$(MPI_BUILD)" bash tests/run.sh; status=$$?; \
 		$(MAKE) --no-print-directory lint && exit $$status
 
-# For the loop of edit, compile and test: at most a minute of lint, unit tests that take at most a second
-# of processor time, and a few command-line tests.
+# For the edit-compile-test cycle: lint, unit tests that take at most a second of processor time each, and
+# a few command-line tests; at most a minute together.
 SLOW := bench clip clip_bf16 command costs granularity hfdir kernelbench kernels_cpu model \
 	pytorch rank recover baselines safetensors signals sweep sweep_runs tokenizer train
 FAST := $(filter-out $(SLOW:%=tests/unit/test_%.c),$(wildcard tests/unit/test_*.c))
@@ -319,7 +320,7 @@ bench-kernels: all
 study: all
 	@BUILD="$(BUILD)" python3 -B tests/measure/study.py $(STUDY)
 
-# Versions of clang-format differ; the tree is formatted by version 14, that of Debian 12.
+# Versions of clang-format differ; the tree is formatted with version 14, which is in Debian 12.
 STYLED = $(wildcard $(addsuffix /*.[ch],lib/* lib/*/* formats/* kernels/* kernels/clip/cuda cmd tests/*) \
 	$(addsuffix /*.cu*,kernels/* kernels/clip/cuda tests/gpu) tests/unit/*.cc tests/gpu/*.cc)
 lint: deps-check
