@@ -1,5 +1,5 @@
 # With --allow-code a stock export names classes of remote code only if the files with that code are carried;
-# without it, it names none.
+# without the option it names none.
 odd=$GOLDEN/odd-mixtral
 mkdir model
 cp "$odd"/* model

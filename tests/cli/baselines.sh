@@ -35,7 +35,7 @@ grep -c '<polyline' losses.svg
 grep -o '>bytes of all tensors<' losses.svg
 echo "lines that the field cuts: $(grep -c '<polyline.*clip-path' losses.svg)"
 baselines "${both[@]}" --budgets 0.2 --only reap,frequency --plot experts.svg >/dev/null
-echo "of experts alone: $(grep -c '<polyline.*clip-path' experts.svg)"
+echo "of experts only: $(grep -c '<polyline.*clip-path' experts.svg)"
 baselines "${both[@]}" --over bytes
 fm-bench baselines -q "${both[@]}" --budgets 0.2 --only reap,random,fisher-global --json |
     grep -o '"[a-z_]*":' | sort | uniq -c | awk '{ print $1, $2 }'

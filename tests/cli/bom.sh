@@ -1,5 +1,5 @@
-# Bills of materials of bundles and exports: their contents, that they do not depend on the place
-# where they are made, and refusals.
+# Bills of materials of bundles and exports: their contents, which do not depend on the directory in
+# which they are made, and refusals.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 said() { # digests and sizes differ between kinds of CPU
@@ -58,10 +58,10 @@ head -c "$(($(tar -tRf family.fm | sed -n 's/^block \([0-9]*\): weights.*/\1/p' 
 (cd elsewhere && TZ=Asia/Tokyo LC_ALL=C.UTF-8 fm-pack -q -T 1 --bom --from ../first.fm other >/dev/null)
 cmp first elsewhere/other/bom.cdx.json && echo "in another directory, from the first members"
 echo >>out/README.md && fm-pack -q --bom --force --from family.fm out >/dev/null
-cmp -s first out/bom.cdx.json || echo "and another bill of another file"
+cmp -s first out/bom.cdx.json || echo "a different file has a different bill"
 grep -h serial first out/bom.cdx.json | sort -u | wc -l
 
-echo "== beside other files of an export"
+echo "== next to other files of an export"
 openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem 2>/dev/null
 fm-verify -q --record out | said
 fm-pack -q --bom --force --from family.fm out | said

@@ -11,10 +11,10 @@ members() {
 }
 cp -rL "$odd" model && chmod -R u+w model
 echo secret >key && chmod 600 key
-echo "-- token files stay behind"
+echo "-- token files are not carried"
 rank model --tokens model/tokens.npy -o plain
 members plain
-echo "-- a pattern takes one along"
+echo "-- a pattern includes one"
 rank model --tokens model/tokens.npy --carry 'tok*.npy' -o more
 members more
 echo "-- a pattern without a file"
@@ -23,10 +23,10 @@ echo "-- a link to a file elsewhere"
 ln -s ../key model/LICENSE
 rank model --tokens model/tokens.npy -o linked
 ls linked 2>/dev/null
-echo "-- asked for by name"
+echo "-- requested by name"
 rank model --tokens model/tokens.npy --carry LICENSE -o asked
 members asked
-echo "-- what a dry run says"
+echo "-- the messages of a dry run"
 rm model/LICENSE && echo free >model/LICENSE
 fm-rank --model model --tokens model/tokens.npy --dry-run | grep '^carried'
 fm-rank --model model --tokens model/tokens.npy --dry-run --json | python3 -c '

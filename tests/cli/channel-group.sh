@@ -40,7 +40,7 @@ for name, (shape, order) in ranked.items():
         sums = [sum(s[g : g + 9]) for g in range(0, channels, 9)]
         want = sorted(range(len(sums)), key=lambda g: (-sums[g], g))
         assert o == tuple(9 * g + j for g in want for j in range(9)), (name, e)
-print("so it is, and the scores are those of single channels")
+print("yes, and the scores are those of single channels")
 END
 echo "== widths"
 for method in exchange saliency uniform "learned --steps 3"; do
@@ -58,7 +58,7 @@ echo "== to the end of the pipeline"
 train --method saliency --budget-step 0.1 --until 0.6 -o masks.fm ranked.fm >/dev/null
 fm-pack -q --model "$model" -f -o family.fm masks.fm >/dev/null && verify family.fm
 fm-pack -q --export cut --budget 0.4 family.fm >/dev/null && verify cut --against family.fm
-echo "== what does not fit"
+echo "== group sizes that do not fit"
 for n in 0 2 28 -9 2147483647 9.0; do
     rank -o none.fm --channel-group $n
     echo "status $?"

@@ -59,7 +59,7 @@ yes "$(head -n 1 chats.jsonl)" | head -n 100 >page/chats.jsonl
     wc -l <chat.jsonl
     ls ranked
 )
-echo "-- the hint to it"
+echo "-- the message that refers to it"
 fm-rank -q -n --model "$tiny" --seq-len 4 --text chats.jsonl 2>&1
 echo "-- mistakes"
 try --help

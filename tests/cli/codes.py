@@ -4,7 +4,7 @@
 These make a checkpoint OUT from MODEL:
 
     codes.py resize MODEL OUT I       experts of I channels, repeating the first ones if there were
-                                      fewer; also shared experts that config.json counts in experts
+                                      fewer; also shared experts whose width is given in experts
     codes.py grow MODEL OUT H         a hidden size of H, repeating the first elements
     codes.py plain MODEL OUT          decode the codes of compressed-tensors or ModelOpt to F32
     codes.py join MODEL OTHER EXPRESSION OUT   take modules that match from OTHER: a mixture of schemes

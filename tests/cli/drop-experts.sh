@@ -28,7 +28,7 @@ for at in sorted(removed):
     dtype, shape, data = tensors[prefix % at + "approx_value"]
     print(at, names == [prefix % at + "approx_value"], dtype, shape, "zeros" if not any(data) else "other")
 left = {n for n in whole if not n.startswith(tuple(prefix % at for at in removed))}
-print("all else is there:", left == {n for n in tensors if not n.endswith("approx_value")})
+print("all other tensors are there:", left == {n for n in tensors if not n.endswith("approx_value")})
 gates = [n for n in whole if n.endswith("gate.weight")]
 print("routers are the original's:", all(tensors[n] == whole[n] for n in gates))
 END
@@ -52,12 +52,12 @@ python3 - <<'END'
 import struct
 from fp8 import unpack
 plain, means, forward = (unpack(open(x + ".st", "rb").read()) for x in ("ranked", "means", "forward"))
-print("all else is as without:", plain == {n: t for n, t in means.items() if not n.endswith("means")})
+print("all other tensors are as without --means:", plain == {n: t for n, t in means.items() if not n.endswith("means")})
 new = sorted(n for n in means if n.endswith("means"))
 print(new, means[new[0]][:2])
 values = lambda t: struct.unpack("<%df" % (len(t[2]) // 4), t[2])
 far = [abs(a - b) for n in new for a, b in zip(values(means[n]), values(forward[n]))]
-print("the forward has the same:", max(far) < 1e-5 * max(abs(x) for n in new for x in values(means[n])))
+print("a forward pass gives the same means:", max(far) < 1e-5 * max(abs(x) for n in new for x in values(means[n])))
 END
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method saliency --actions 0,1 \
     --budget-step 0.1 --until 0.6 -f -o trained.m means >/dev/null
@@ -85,7 +85,7 @@ done
 said fm-verify -q mean --against means.fm --function --tokens "$odd/tokens.npy"
 said fm-pack -q --export no --layout uniform --drop-experts --substitute mean --budget 0.4 family.fm
 said fm-pack -q --export no --layout uniform --substitute zero --budget 0.4 means.fm
-echo "== narrow ones too"
+echo "== narrow experts, too"
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --method saliency --actions 0,0.3,1 \
     --budget-step 0.1 --until 0.5 -f -o narrow ranked >/dev/null
 fm-pack -q --model "$odd" -o narrow.fm narrow >/dev/null

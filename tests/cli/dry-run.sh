@@ -30,7 +30,7 @@ holds 2 fm-rank -q -m "$odd" -t "$odd/tokens.npy"
 rm size
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" -o ranked 2>&1 | sed 1q
 echo "over a file: status ${PIPESTATUS[0]}"
-echo "-- less memory than it takes is refused, and the smallest that the sentence names is not"
+echo "-- too little memory is refused; the smallest amount that the message names is accepted"
 for to in -n "-n -o out" "-o out"; do
     # shellcheck disable=SC2086 # options
     fm-rank $to --model "$odd" --tokens "$odd/tokens.npy" --memory 1K 2>&1 >/dev/null |
@@ -40,7 +40,7 @@ done
 tried() { # tried COMMAND...
     echo "${*:1:2}: $("$@" --memory 1K 2>&1 >/dev/null | grep -c 'fm-.*: --memory of 1.02 kB is less than this run needs; use --memory')"
     little "$@" >/dev/null 2>&1
-    echo "with as much as that: status $?"
+    echo "with that amount: status $?"
 }
 tried fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method learned --steps 2 -f -o out ranked
 tried fm-recover -q --model "$odd" --tokens "$odd/tokens.npy" --steps 2 -f -o out trained
@@ -51,12 +51,12 @@ tried fm-bench quality -q --tokens "$odd/tokens.npy" --model "$odd" even
 check=(fm-verify -q --function --tokens "$odd/tokens.npy" --against family.fm even)
 said=$("${check[@]}" --memory 1K 2>&1 >/dev/null)
 echo "fm-verify: status $?"
-[ "$said" = "$("${check[@]}" -n --memory 1K 2>&1 >/dev/null)" ] && echo "its dry run: the same sentence"
+[ "$said" = "$("${check[@]}" -n --memory 1K 2>&1 >/dev/null)" ] && echo "its dry run: the same message"
 said=${said#*use --memory }
 for dry in -n ""; do
     # shellcheck disable=SC2086 # an option or none
     "${check[@]}" $dry --memory "${said% or more}" >/dev/null
-    echo "with as much as that${dry:+, $dry}: status $?"
+    echo "with that amount${dry:+, $dry}: status $?"
 done
 rm -r out even
 fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --assume-rate 0.0000001 | grep '^time'
@@ -64,7 +64,7 @@ for tokens in 8 24; do
     echo "half of $tokens tokens: $(fm-rank -n --model "$odd" --tokens "$odd/tokens.npy" --eval-tokens "$odd/tokens.npy" --seq-len 8 \
         --max-tokens $tokens --assume-rate 1 -o out | grep -o 'max-tokens.*')"
 done
-echo "-- what is suggested ranks on half of what was ranked on, where the sequences held out are counted"
+echo "-- the suggested options halve the tokens that are ranked on, counting the sequences held out"
 for more in "--max-tokens 7168" "--max-tokens 640" "--eval-tokens $tiny/heldout.npy"; do
     # shellcheck disable=SC2086 # an option and its value
     set -- -m "$tiny" -t "$tiny/calib.npy" --seq-len 128 --assume-rate 1 $more

@@ -31,7 +31,7 @@ def obey(output):
     try:
         text = output.decode()
     except UnicodeDecodeError:
-        return "bytes that are no UTF-8"
+        return "bytes that are not UTF-8"
     found = OBEYED.search(text)
     if found:
         return f"U+{ord(found[0]):04X}"

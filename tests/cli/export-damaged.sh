@@ -30,7 +30,7 @@ while [ $i -lt "${FM_FLIPS:-96}" ]; do
 done
 echo "wrong: $wrong; every place was caught or not in the export: $((caught + same == i))"
 [ $caught -gt $((i / 4)) ] && echo "more than a quarter were caught"
-echo "-- what is said, of an expert and of another tensor"
+echo "-- the messages for an expert and for another tensor"
 tell() { # tell TENSOR-FILE
     block=$(tar -tRvf family.fm | sed -n "s|^block \([0-9]*\):.* weights/$1\$|\1|p")
     flip t.fm $(((block + 1) * 512 + $2))
@@ -50,5 +50,5 @@ for layout in ragged uniform elastic native; do
     flip t.fm "$(grep -abo 'layers.0.self_attn.v_proj' t.fm | tail -n 1 | cut -d : -f 1)"
     fm-pack -q --export out --budget 0.4 --layout $layout t.fm 2>&1
     echo "status $?"
-    [ ! -e out ] || echo "half an output"
+    [ ! -e out ] || echo "incomplete output"
 done

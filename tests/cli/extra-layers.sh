@@ -1,4 +1,4 @@
-# Layers for multi-token prediction: all tools ignore them in every number, bundles keep them byte
+# Layers for multi-token prediction: no figure of any tool includes them, bundles keep them byte
 # for byte, exports leave them out or keep them; and layers that only resemble them.
 set -o pipefail
 ahead=$(dirname "$0")/ahead.py
@@ -55,7 +55,7 @@ for layout in native ragged elastic layer padded; do
     rm -r out
 done
 
-echo "== and take them along where their width can be told"
+echo "== and keep them if their width can be determined"
 for layout in native ragged elastic layer uniform padded; do
     fm-pack -q --export out-$layout --budget 0.2 --keep-extra --layout $layout one.fm |
         grep extra || continue
@@ -84,7 +84,7 @@ fm-pack -q --export out --budget 0.2 --layout padded gone.fm >/dev/null
 grep -h num_nextn out/config.json
 rm -r out
 
-echo "== what is no such layer"
+echo "== layers that only resemble them"
 python3 "$ahead" "$glm" unmarked 4 1 unmarked
 python3 "$ahead" "$glm" far 4,20 1
 python3 "$ahead" "$glm" many 4 17
@@ -107,14 +107,14 @@ for name in ernie minimax; do
     rm -r out
 done
 
-echo "== tensors that the model does not use, or of other types, are said where there are any"
+echo "== unused tensors, and tensors of other types, are reported if there are any"
 python3 "$ahead" "$GOLDEN/odd-mixtral" buffer "" 0 buffer
 pack buffer buffer.fm >/dev/null
 tar -xOf buffer.fm manifest.json | grep -A 6 '"others"'
 tar -xOf one.fm manifest.json | grep -A 2 '"others"'
 fm-verify -q trained >/dev/null && fm-verify -q buffer.fm >/dev/null && echo verified
 
-echo "== damage and lies are found"
+echo "== damage and false statements are found"
 at=$(tar -xOf one.fm manifest.json | grep -A 3 'weights/extra' | grep offset | tr -dc 0-9)
 cp one.fm damaged.fm
 flip damaged.fm $((at + 9000))
@@ -128,7 +128,7 @@ lie() {
     python3 "$forge" one.fm lie.fm "$2"
     check "$1" lie.fm
 }
-lie "the manifest knows of none" 'b.manifest["model"].pop("extra")'
+lie "the manifest lists none" 'b.manifest["model"].pop("extra")'
 lie "other bytes in the manifest" 'b.manifest["model"]["extra"]["bytes"] += 1'
 lie "another layer" 'b.manifest["model"]["extra"]["layers"] = [5]'
 lie "a decoder layer" 'b.manifest["model"]["extra"]["layers"] = [3]'

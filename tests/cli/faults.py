@@ -243,7 +243,7 @@ def run(form):
 
 
 def brief(text):
-    """The message, or one phrase for all messages that the checkpoint is not that of the masks."""
+    """The message, or one phrase for every message that the masks belong to another checkpoint."""
     return "another checkpoint" if re.search("made from|has digest|not those that were ranked", text) else text
 
 

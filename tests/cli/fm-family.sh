@@ -6,7 +6,7 @@
 set -m # background commands get separate process groups
 cp -r "$GOLDEN/tiny-mixtral" MODEL && cp "$GOLDEN/text/rows.jsonl" mine.txt
 
-echo "-- every option of --help is in the page, and the other way round"
+echo "-- every option of --help is in the page, and vice versa"
 fm-family --help | grep -o -e '--[a-z][a-z-]*' | sort -u | grep -vx -e --help >help
 grep -e '^\.Fl\|^\.It Fl' "$GOLDEN/../man/fm-family.1" | grep -o -e ' -[a-z][a-z-]*' | sed 's/^ -/--/' |
     sort -u | grep -vx -e --help >page
@@ -106,7 +106,7 @@ try ../MODEL --text ../mine.txt "${coarse[@]}" --budget 0.8 -o out
 fm-family ../MODEL --text ../mine.txt "${coarse[@]}" --budget 0.7 -o out -n 2>/dev/null
 echo "0.7: status $?"
 try ../MODEL --text ../mine.txt --budget 0.4 -o
-echo "-- nothing is made by these, and by --dry-run"
+echo "-- these, and --dry-run, write nothing"
 try ../MODEL --text ../mine.txt --budget 0.4 -o out -n
 ls
 try nowhere --text ../mine.txt --budget 0.4 -o out

@@ -1,4 +1,4 @@
-# fm-verify of exports with their bundle, or its first members, names faults.
+# fm-verify compares exports with their bundle, or with its first members, and reports faults.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency
@@ -21,10 +21,10 @@ mv elsewhere padded/model.safetensors
 cp uniform/config.json ragged/config.json
 check "ragged with another config.json" ragged --against family.fm
 echo surplus >native/surplus.txt
-check "native with a file more" native --against family.fm
+check "native with an extra file" native --against family.fm
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget-step 0.2 \
     -o other.stage ranked >/dev/null
 fm-pack -q --model "$odd" -o other.fm other.stage >/dev/null
 check "uniform against another bundle" uniform --against other.fm
 check "an export alone" uniform
-check "an export alone, whose config.json is another's" ragged
+check "an export alone, with another export's config.json" ragged

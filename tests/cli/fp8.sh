@@ -47,7 +47,7 @@ fm-verify -q --function --tokens made/tokens.npy --against family.fm out | numbe
 fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
 echo "status $?"
 rm -rf ahead made out ranked trained family.fm
-echo "== bytes do not depend on threads, memory or the way out"
+echo "== bytes do not depend on threads, memory or the kind of output"
 family() { # family NAME WITH OPTION...: run the stages by the command WITH
     local name=$1 with=$2
     shift 2

@@ -21,14 +21,14 @@ fm-bench quality -q --eval-tokens "$odd/tokens.npy" --seq-len 8 --max-eval-token
 again "other times, a card that was edited, figures that were measured" --budget 0.40 -T 2
 rm -r out/.eval_results
 again "another budget" --budget 0.2
-again "the same by another way" --mask 2
+again "the same member by its number" --mask 2
 again "another layout" --budget 0.2 --layout uniform
 again "another name of the original" --budget 0.2 --layout uniform --base-model me/mine
 again "that name" --budget 0.2 --layout uniform --base-model me/mine
 flip out/model.safetensors 4000
 again "a byte of a weight" --budget 0.2 --layout uniform --base-model me/mine
 echo '{}' >out/generation_config.json
-again "a file of another" --budget 0.2 --layout uniform --base-model me/mine
+again "another export's file" --budget 0.2 --layout uniform --base-model me/mine
 rm out/generation_config.json
 echo ' ' >>out/config.json
 again "a text" --budget 0.2 --layout uniform --base-model me/mine

@@ -16,7 +16,7 @@ for layout in ragged padded; do
     fm-verify -q --function --tokens "$model/tokens.npy" --against family.fm $layout |
         sed 's/^function:.*/function: the same/; s/budget 0[.0-9]*/budget B/; s/, [0-9.]* kB:/, N kB:/'
 done
-echo "== a stage of the one is not for the other"
+echo "== a stage of one is refused for the other"
 cp -r "$model" stock
 fm-pack -q --model stock -o other.fm trained
 echo "status $?"

@@ -1,5 +1,5 @@
-# Several --eval-text are kinds of text: each has the loss that it has by itself, in the manifest,
-# in the list, which can be sorted by the worst, and in fm-bench quality; also after recovery.
+# Several --eval-text are kinds of text.  Each has the same loss as if it were measured alone: in the manifest,
+# in the list, which can be sorted by the worst kind, and in fm-bench quality; also after recovery.
 tiny=$GOLDEN/tiny-mixtral
 calib=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 32 --max-tokens 2048 --precision f32)
 mkdir in

@@ -1,5 +1,5 @@
-# llama.cpp's base-logits file: written from the original; exports and masks compared with it have
-# the same figures as compared with the original; refusals to write or read it.
+# llama.cpp's base-logits file: it is written from the original; exports and masks have the same figures
+# relative to it as relative to the original; refusals to write or read it.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5

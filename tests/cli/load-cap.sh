@@ -18,7 +18,7 @@ show --export f --layout elastic --load-cap 0.2 --mask 1 family.fm
 show --export f --layout elastic --load-cap 0.7 family.fm
 fm-pack -q --export - --layout elastic --load-cap 0.2:0.4 family.fm 2>/dev/null |
     tar xf - --one-top-level=g && diff -r a g && echo same
-cmp c/model.safetensors d/model.safetensors && echo "a cap of all leaves out nothing"
+cmp c/model.safetensors d/model.safetensors && echo "a cap that includes all members leaves out nothing"
 tr -d ' \n' <a/config.json | grep -o '"fm_widths.*'
 grep load_cap a/fm-export.json
 grep -A 2 '^## Making\|left out' a/README.md

@@ -1,4 +1,4 @@
-# Too little memory, from what the loader needs up to enough: every run ends with status 71 or 0,
+# Too little memory, from the minimum for the loader up to enough: every run ends with status 71 or 0,
 # and leaves nothing except a complete output.
 odd=$GOLDEN/tiny-mixtral
 on=(--model "$odd" --tokens "$odd/calib.npy" --seq-len 128 --max-tokens 1024)

@@ -1,5 +1,5 @@
 # Ranks that are stopped: three by a batch system's warning; then two that resume, one of which gets
-# a signal; then two, one of which is killed; then one process ends the run, with the bytes of an
+# a signal; then two, one of which is killed; then one process finishes the run, with the bytes of an
 # uninterrupted run.
 # shellcheck source=tests/ranks.sh
 . "$GOLDEN/../tests/ranks.sh"

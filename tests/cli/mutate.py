@@ -4,9 +4,9 @@
     mutate.py FILE            a bundle or stream; all digests and sizes are corrected (forge.py)
     mutate.py DIR BUNDLE      fm-export.json of an exported directory, checked against its bundle
 
-Prints the values whose change fm-verify does not find, one pattern per line, such as budgets[].step.  It
-stands for that value in all budgets, layers or files.  The number of patterns goes to standard
-error.  The exit status is 1 if fm-verify was ended by a signal.
+Prints the values whose change fm-verify does not find, one pattern per line; budgets[].step stands for that
+value in all budgets.  The number of patterns goes to standard error.  The exit status is 1 if fm-verify was
+ended by a signal.
 """
 import copy
 import json

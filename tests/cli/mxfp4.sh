@@ -11,7 +11,7 @@ numbers() {
 python3 "$mxfp4" make "$GOLDEN/odd-gptoss" model
 python3 "$mxfp4" plain model plain
 tokens=(--tokens model/tokens.npy)
-echo "== scores, masks, adapter and weights are those of the same values as BF16, where channels are single"
+echo "== scores, masks, adapter and weights are those of the same values as BF16, without channel groups"
 for x in model plain; do
     fm-rank -q --model $x "${tokens[@]}" --precision f32 --channel-group 1 -o $x.rank >/dev/null 2>&1
     fm-train -q --model $x "${tokens[@]}" --precision f32 --method saliency --budget-step 0.2 \
@@ -50,7 +50,7 @@ for name, t in header.items():
         most = max(most, size + (2 * size // t["shape"][0] if ".experts." in name else 0))
 print(planned(3) - planned(2) <= most)
 PYTHON
-echo "== bytes do not depend on threads, memory or the way out"
+echo "== bytes do not depend on threads, memory or the kind of output"
 little fm-rank -q --model model "${tokens[@]}" --precision f32 --threads 3 \
     --channel-group 1 -o other.rank >/dev/null 2>&1
 fm-pack -q --export out --budget 0.4 --layout layer --for vllm --force model.fm

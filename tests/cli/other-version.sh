@@ -21,7 +21,7 @@ refused "a bundle" fm-pack -q --export no --budget 0.2 bundle.fm
 refused "a bundle, verified" fm-verify -q bundle.fm
 refused "an export, verified" fm-verify -q out --against family.fm
 refused "an export, measured" fm-bench quality -q --model "$odd" --tokens "$odd/tokens.npy" out
-# A run that is interrupted leaves a state: the version in its header has another first digit then.
+# An interrupted run leaves a state; the first digit of the version in its header is then changed.
 fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method learned --steps 100000 --state state \
     -o no ranked >/dev/null 2>&1 &
 while kill -0 $! 2>/dev/null && [ ! -e state ]; do sleep 0.02; done

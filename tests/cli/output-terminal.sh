@@ -1,7 +1,7 @@
 # A tar stream is not written to a terminal, unless it is the pseudoterminal of a launcher of ranks that
 # writes to a file.
 if ! script -qec true /dev/null >/dev/null 2>&1; then
-    echo "no pseudo-terminal can be had here" >&2
+    echo "no pseudo-terminal is available" >&2
     exit 77
 fi
 odd=$GOLDEN/odd-mixtral

@@ -60,7 +60,7 @@ ls p
 rm -r p && mkdir p
 fm-pack -q --model "$odd" --part-size 130kB -o p/family.fm trained >/dev/null
 
-echo "== the same name in another number of files"
+echo "== the same name with another number of parts"
 mkdir other
 again() {
     fm-pack -q --model "$odd" -o other/family.fm "$@" trained >/dev/null
@@ -93,7 +93,7 @@ fm-pack --bom p/family-00002-of-00003.fm
 echo "status $?"
 rm $first.bom.cdx.json
 
-echo "== not to be made"
+echo "== sets that cannot be made"
 fm-pack -q --model "$odd" --part-size 20kB -o x.fm trained 2>&1 | sed 's/[0-9]\{5\} bytes/N bytes/'
 fm-pack -q --model "$odd" --part-size 130kB trained >x
 echo "status $?"
@@ -123,7 +123,7 @@ bad() {
     echo "export: status $?"
     [ ! -e out ] || echo "an export"
 }
-echo "== sets that are not one"
+echo "== invalid sets"
 other=$PWD/other
 mkdir "$other"
 bad "part 2 is missing" 'rm family-00002-of-00003.fm'
@@ -161,9 +161,9 @@ open(name, "wb").write(data[:begin + found.start()] + new + data[begin + found.e
 END
 manifest() { bad "$1" "python3 -B ../manifest.py '$2' '$3'"; }
 manifest "the manifest says 2 parts" ',[^,]*$' ''
-manifest "its size of part 2 is another" '125440' '124928'
-manifest "its size of part 1 is another" '"size": [0-9]*' '"size": 512000'
-manifest "a part is no number" '125440' 'null'
+manifest "its size of part 2 differs" '125440' '124928'
+manifest "its size of part 1 differs" '"size": [0-9]*' '"size": 512000'
+manifest "a part is not a number" '125440' 'null'
 manifest "a part is negative" '125440' '-12544'
 manifest "a part has half a block" '125440' '125441'
 manifest "a part is a number" '\{[^}]*\},' '9,'

@@ -18,10 +18,10 @@ for of in table.values():
 want = ["%.0f to %.0f %%" % (min(x), max(x)) for x in (lost["exchange"], lost["saliency"])]
 text = " ".join((root / "README.md").read_text().split())
 said = re.search(r"for (\d to \d %) of cross-entropy by the default method, and (\d to \d %) by `--method saliency`", text)
-print(len(rows), "rows; README:", said and list(said.groups()) == want and "as the table" or want)
+print(len(rows), "rows; README:", said and list(said.groups()) == want and "agrees with the table" or want)
 
 def ends(f, *budgets):
-    """Least and most over models and budgets, in tenths."""
+    """Minimum and maximum over models and budgets (budgets in tenths)."""
     x = [f(of, b - 1) for of in table.values() for b in budgets]
     return min(x), max(x)
 
@@ -42,11 +42,11 @@ guide = re.sub(r"\n(\.Cm )?", " ", (root / "man/fm-guide.7").read_text())
 for said in (
     "%.3f to %.3f below the best of the others" % ends(gain, 5), "with three fifths %.3f to %.3f," % ends(gain, 6),
     "beyond that %.3f to %.3f;" % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
-    "%.3f to %.3f above the better of them at one half" % ends(behind, 5),
-    "and %.3f to %.3f at three fifths." % ends(behind, 6), "the methods differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
+    "%.3f to %.3f above the lower of these two at one half" % ends(behind, 5),
+    "and %.3f to %.3f above it at three fifths." % ends(behind, 6), "the methods differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
     "took %.2f to %.2f times as long" % ends(lambda of, b: of["exchange"][9], 1),
     "walk %.2f and saliency %.2f." % (ends(lambda of, b: of["walk"][9], 1)[1], ends(lambda of, b: of["saliency"][9], 1)[1]),
 ):  # fmt: skip
-    print("fm-guide(7):", "as the table" if said in guide else f"must say: {said}")
+    print("fm-guide(7):", "agrees with the table" if said in guide else f"must say: {said}")
 print("walk is ahead:", ends(lambda of, b: of["learned"][b] - of["walk"][b], 7, 8)[0] > 0)
 PYTHON

@@ -1,5 +1,5 @@
 # Newer families as they are released: FP8 in blocks under the names of compressed-tensors, and experts in
-# INT4.  Scores are those of the float32 model of the same values, and exports compute it.  FP8 in blocks
+# INT4.  Scores are those of the float32 model of the same values, and exports compute the same.  FP8 in blocks
 # under its own names: fp8.sh; MXFP8: minimax-m3.sh.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1

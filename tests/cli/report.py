@@ -142,7 +142,7 @@ def figures_agree(data, paths):
 def main(arguments):
     if arguments[0] == "--hostile":
         text = json.dumps(read(arguments[1]), ensure_ascii=False)
-        print(text.count(json.dumps(LIAR, ensure_ascii=False)[1:-1]), "words of a liar, as data")
+        print(text.count(json.dumps(LIAR, ensure_ascii=False)[1:-1]), "hostile strings, as data")
         return
     data = read(arguments[0])
     bundle_agrees(data, arguments[1])

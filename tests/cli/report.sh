@@ -1,4 +1,4 @@
-# fm-bench report: the page is well-formed, agrees with the tools, and is the same twice; strings
+# fm-bench report: the page is well-formed, agrees with the tools, and is the same if made again; strings
 # from forged files stay data; figures that cannot be drawn are refused.  `make judge` opens it in a
 # browser.
 # shellcheck source=tests/cli/family.bash
@@ -28,7 +28,7 @@ mkdir sub
 (cd sub && fm-bench report -q --figures ../quality.json --figures ../baselines.json --figures ../out.json -o - - <../family.fm) | cmp - page.html
 fm-bench report --json -f -o plain.html --context 64 trained | sed 's/: [0-9]\{5,\}/: N/'
 
-echo "-- what is no family, or figures of none"
+echo "-- files that are neither a family nor figures of one"
 page ranked
 page missing.fm
 page

@@ -225,7 +225,7 @@ def compare(plain, directory):
             done += 1
     if have:
         sys.exit(f"{sorted(have)[0]} does not belong there")
-    print(f"{name}: {done} tensors are what the numbers are rounded to, {len(ignored)} modules stay")
+    print(f"{name}: {done} tensors equal the rounded values, {len(ignored)} modules are unchanged")
 
 
 def joined(name, k, group, made):
@@ -282,7 +282,7 @@ def flat(plain, directory):
             done += 1
     if have:
         sys.exit(f"{sorted(have)[0]} does not belong there")
-    print(f"{export['layout']}, {name}: {done} tensors are what the numbers are rounded to")
+    print(f"{export['layout']}, {name}: {done} tensors equal the rounded values")
 
 
 def integers(model, out, group):

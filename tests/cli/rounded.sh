@@ -56,7 +56,7 @@ for layout in native padded 'layer --for vllm' 'ragged --for sglang'; do
     # shellcheck disable=SC2086 # two words
     said fm-pack -q -x none -b 0.5 --layout $layout --weights fp8 family.fm
 done
-echo "== what is said"
+echo "== messages"
 export_as nvfp4 out | grep -vE '^(weights|all)'
 export_as nvfp4 out --for vllm | grep -E '^(width|padding)'
 export_as nvfp4 out --for sglang --tp 2 | grep -E '^(width|padding)'
@@ -88,7 +88,7 @@ python3 -c 'import sys
 sys.stdout.buffer.write(b"".join((i * i % 61).to_bytes(2, "little") for i in range(600)))' >flat
 said fm-bench -q quality --eval-tokens flat --token-dtype u16 out short
 said fm-bench -q quality --eval-tokens BF16/tokens.npy --record out small
-echo "== a byte that is another one"
+echo "== a changed byte"
 for format in nvfp4 w4a16; do
     export_as $format out >/dev/null
     for end in weight weight_packed weight_scale weight_scale_2 input_scale weight_shape; do

@@ -1,4 +1,4 @@
-# fm-recover --train router: only routers differ in the bundle, by what the adapter says; quantised
+# fm-recover --train router: only routers differ in the bundle, by the adapter's differences; quantised
 # experts keep their codes.
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
@@ -89,7 +89,7 @@ said() {
 }
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train router --lora-rank 4 -o none trained
 said fm-recover -q -m "$from" -t "$from/tokens.npy" --train bias -o none trained
-echo "== routers in codes, which no adapter can be merged into: the dry run says so, too"
+echo "== quantised routers, into which no adapter can be merged: the dry run reports that, too"
 python3 "$(dirname "$0")/fp8.py" quantise "$GOLDEN/odd-qwen2" coded 9 9 routers
 fm-rank -q -m coded -t coded/tokens.npy --precision f32 -f -o ranked >/dev/null
 fm-train -q -m coded -t coded/tokens.npy --precision f32 --method saliency --budget-step 0.15 -f -o trained \

@@ -20,7 +20,7 @@ echo "$tokens tokens, $(grep -c '^ *1$' ids) documents"
 # Where documents end: before each <s>, and at the end.
 awk '$1 == 1 && NR > 1 { print NR - 1 } END { print NR }' ids >ends
 awk 'NR > 1 { print $1 - last } { last = $1 }' <(echo 0 && cat ends) >sizes
-# The ids in rows.npy have nothing between documents but the <s> in front of each.
+# The ids in rows.npy have nothing between documents except the <s> before each.
 rank text --text rows.jsonl --separator none
 rank stdin --text - --separator none <rows.jsonl
 rank npy --tokens rows.npy
@@ -50,7 +50,7 @@ awk '$1 == 1 && NR > 1 { print line "]"; line = "" } { line = line (line ? ", " 
 rank command --text rows.jsonl --tokenizer-cmd 'while read -r line && read -r a <&3; do printf "%s\n" "$line" >>heard && echo "$a"; done 3<answers'
 awk 'NR % 2 == 0' heard | head -n 2 >second
 awk 'NR % 2 == 0' rows.jsonl | head -n 2 | sed 's/^{"id": [0-9]*, "text": //; s/}$//' | cmp - second &&
-    echo "it heard the texts"
+    echo "the command received the texts"
 echo "-- shuffled, and in a mixture of two"
 fm-rank -q --model "$tiny" --seq-len 64 --max-tokens 1600 --shuffle --text rows.jsonl:0.6 \
     --text rows.jsonl:0.4 --separator none -o text --force >/dev/null

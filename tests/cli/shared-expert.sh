@@ -34,7 +34,7 @@ for budget in 0 0.4; do
 done
 fm-pack -q --export - --budget 0.4 --layout uniform family.fm | (mkdir stream && tar xf - -C stream)
 diff -r stream uniform-0.4 && echo "a stream has the same files"
-echo "== zeros and channels are checked apart"
+echo "== zeros and channels are checked separately"
 file=uniform-0.4/model.safetensors
 for part in gate down; do
     # shellcheck disable=SC2046 # two words

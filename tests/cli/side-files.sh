@@ -107,7 +107,7 @@ echo "-- what the shell opened"
 try sh -c "$train --force -o ranked <ranked"
 try sh -c "fm-pack --list family.fm >>family.fm"
 try sh -c "$rank --report log --force >log; s=\$?; rm -f log; exit \$s"
-echo "-- a file of others"
+echo "-- a user's file"
 for write in "$rank -o out" "$train -o out ranked" "$recover -o out trained" \
     "fm-pack -q --model model -o out trained" "fm-pack -q --list family.fm" \
     "fm-pack -q --export out --budget 0.4 family.fm" "fm-verify -q family.fm" "$bench family.fm" \
@@ -142,13 +142,13 @@ show "a log of reports" fm-verify -q family.fm --report log
 show "a plot" $bench --plot plot.svg --report bench.json family.fm
 show "a plot again" $bench --plot plot.svg --report bench.json family.fm
 sed -i 2d plot.svg
-show "a plot of others" $bench --plot plot.svg family.fm
+show "a user's plot" $bench --plot plot.svg family.fm
 show "forced" $bench --plot plot.svg --force family.fm
 show "a report for a plot" $bench --plot bench.json family.fm
 show "a rank's report" $rank -o out --report rank.json
 show "an export's, to standard output" sh -c 'fm-pack -q --export - --budget 0.4 --report pack.json family.fm | cat'
 
-echo "-- what comes in the way of a run is a warning"
+echo "-- an obstacle that appears during a run is a warning"
 rank_text() { # rank_text COMMAND OPTION...: COMMAND is run after all checks
     local command=$1
     shift

@@ -28,7 +28,7 @@ rank datatrove --tokens trove.ds
 tokens() {
     tar xOf "$1" manifest.json | sed -n '/"tokens": {/,/^      }/p' | sed 's/[0-9a-f]\{32\}/DIGEST/'
 }
-echo "-- a mixture, and what the manifest says of it"
+echo "-- a mixture, and what the manifest says about it"
 fm-rank -q --model "$odd" --seq-len 23 --tokens "$odd/tokens.npy:0.5" --tokens pair.bin:0.25 \
     --tokens words.u32:0.250 --token-dtype u32 -o mixed >/dev/null 2>&1
 echo "status $?"
