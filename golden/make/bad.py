@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Make golden/bad/: small files and directories that must be refused (or, named good-, read).
+"""Make golden/bad/: small files and directories that must be refused (those named good-* must be read).
 
     python3 golden/make/bad.py        from the root; needs nothing but Python
 
-A name is the class of the test list, which badcheckpoint.py, badtokens.py, badstream.py or badsign.py makes,
-and the fault.  golden/bad/EXPECT, maintained by hand, has the reader, the exit code and the error message of
-each; tests/unit/test_bad.c compares the readers with it.  Tests make large files (a header of 100 MB, a hole
-of 8 TB, a million tensors), FIFOs and links themselves.
+A name begins with the class of the case (st, ix, tr, ...) and ends with the fault.  badcheckpoint.py,
+badtokens.py, badstream.py and badsign.py make the classes.  golden/bad/EXPECT, maintained by hand, has the
+reader, the exit code and the error message of each; tests/unit/test_bad.c compares the readers with it.
+Tests make large files (a header of 100 MB, a hole of 8 TB, a million tensors), FIFOs and links themselves.
 """
 import os
 import shutil

@@ -725,7 +725,7 @@ DOTS1 = Odd(
 
 SOLAR = Odd(
     seed=181,
-    own={  # as its makers write it
+    own={  # as its authors write it
         "architectures": ["SolarOpenForCausalLM"],
         "attention_bias": True,
         "bos_token_id": 1,
@@ -767,7 +767,7 @@ SOLAR = Odd(
 HY3 = Odd(
     seed=200,
     T=19,
-    own={  # as its makers write it
+    own={  # as its authors write it
         "architectures": ["HYV3ForCausalLM"],
         "attention_bias": True,
         "dtype": "float16",
@@ -806,7 +806,7 @@ HY3 = Odd(
 MINIMAX = Odd(
     seed=82,
     T=22,
-    own={  # as its makers write it
+    own={  # as its authors write it
         "architectures": ["MiniMaxM2ForCausalLM"],
         "attn_type_list": [1, 1, 1],
         "bos_token_id": None,
@@ -879,7 +879,7 @@ ERNIE = Odd(
 DSV2 = Odd(
     seed=108,
     T=21,
-    own={  # as its makers write it
+    own={  # as its authors write it
         "architectures": ["DeepseekV2ForCausalLM"],
         "attention_bias": False,
         "aux_loss_alpha": 0.001,
@@ -985,7 +985,7 @@ DSV3 = Odd(
 MOONLIGHT = Odd(
     seed=122,
     T=22,
-    own={  # as its makers write it
+    own={  # as its authors write it
         "architectures": ["DeepseekV3ForCausalLM"],
         "attention_bias": False,
         "aux_loss_alpha": 0.001,
@@ -1070,7 +1070,7 @@ GLM_LITE = Odd(
     tweak=keep_biases,
 )
 
-YARN = {  # as its makers write it
+YARN = {  # as its authors write it
     "beta_fast": 8,
     "beta_slow": 1,
     "factor": 4,
@@ -1106,7 +1106,7 @@ LATENT = {
 DSV32 = Odd(
     seed=210,
     own=LATENT
-    | {  # as its makers write it
+    | {  # as its authors write it
         "architectures": ["DeepseekV32ForCausalLM"],
         "index_head_dim": 10,
         "index_n_heads": 3,
@@ -1131,7 +1131,7 @@ GLM5 = Odd(
     seed=230,
     T=19,
     own=LATENT
-    | {  # as its makers write it
+    | {  # as its authors write it
         "architectures": ["GlmMoeDsaForCausalLM"],
         "head_dim": 192,  # not used: the widths are those of LATENT
         "index_head_dim": 12,
@@ -1199,7 +1199,7 @@ GROUPED = {
 EXAONE = Odd(
     seed=270,
     own=GROUPED
-    | {  # as its makers write it
+    | {  # as its authors write it
         "architectures": ["ExaoneMoeForCausalLM"],
         "dtype": "bfloat16",
         "first_k_dense_replace": 1,
@@ -1224,7 +1224,7 @@ EXAONE = Odd(
 AFMOE = Odd(
     seed=290,
     own=GROUPED
-    | {  # as its makers write it
+    | {  # as its authors write it
         "architectures": ["AfmoeForCausalLM"],
         "attention_bias": True,
         "dtype": "bfloat16",
@@ -1251,7 +1251,7 @@ AFMOE = Odd(
 LAGUNA = Odd(
     seed=310,
     own={k: v for k, v in GROUPED.items() if k != "num_shared_experts"}
-    | {  # as its makers write it
+    | {  # as its authors write it
         "architectures": ["LagunaForCausalLM"],
         "attention_bias": True,
         "dtype": "bfloat16",
@@ -1293,7 +1293,7 @@ LAGUNA = Odd(
 MIMO = Odd(
     seed=330,
     own={k: v for k, v in GROUPED.items() if k not in ("num_experts", "num_shared_experts", "sliding_window")}
-    | {  # as its makers write it
+    | {  # as its authors write it
         "add_full_attention_sink_bias": False,
         "add_swa_attention_sink_bias": True,
         "architectures": ["MiMoV2FlashForCausalLM"],
@@ -1374,7 +1374,7 @@ MINIMAX_M3 = Odd(
 
 LFM2 = Odd(
     seed=390,
-    own={  # as its makers write it
+    own={  # as its authors write it
         "architectures": ["Lfm2MoeForCausalLM"],
         "bos_token_id": 1,
         "conv_L_cache": 3,
@@ -1406,7 +1406,7 @@ LFM2 = Odd(
     tweak=keep_biases,
 )
 
-GRANITE_KEYS = {  # as its makers write it
+GRANITE_KEYS = {  # as its authors write it
     "attention_bias": True,
     "attention_multiplier": 0.11,
     "bos_token_id": 0,
@@ -1496,7 +1496,7 @@ GPTOSS = Odd(
 QWEN3_NEXT = Odd(
     seed=141,
     T=70,  # more than a chunk
-    own={  # as its makers write it
+    own={  # as its authors write it
         "architectures": ["Qwen3NextForCausalLM"],
         "attention_bias": False,
         "bos_token_id": 1,
@@ -1579,7 +1579,7 @@ QWEN35 = Odd(
     shards=2,
     recipe=Recipe(seed=155, actions=(2, 9, 15, 21), gap_min=5e-6),
     tweak=around_zero,
-    wrapper={  # as its makers write it
+    wrapper={  # as its authors write it
         "architectures": ["Qwen3_5MoeForConditionalGeneration"],
         "image_token_id": 90,
         "model_type": "qwen3_5_moe",

@@ -39,7 +39,7 @@ def refuse_ties(model, ids, recipe):
     """Refuse a model whose routing depends on rounding: its goldens would be meaningless."""
     _, gap = oracle.routing(model, ids)
     if not gap >= recipe.gap_min:
-        raise SystemExit(f"a router gap of {gap:.1e} is too close to a tie, change the seed")
+        raise SystemExit(f"a router gap of {gap:.1e} is too close to a tie; change the seed")
 
 
 def outputs(model, ids):
@@ -99,7 +99,7 @@ def members(model, ids, recipe):
     own, beside = torch.stack(out[0::2]), torch.stack(out[1::2])
     miss = (own - beside).abs().amax((1, 2)) / own.abs().amax((1, 2))
     if not miss.min() >= TENFOLD * TOLERANCE:
-        raise SystemExit(f"a neighbour is only {miss.min():.1e} away, change the weights")
+        raise SystemExit(f"a neighbour is only {miss.min():.1e} away; change the weights")
     return {
         "members.budgets": torch.tensor(BUDGETS), "members.widths": masks[0::2].int(),
         "members.logprob": own, "members.neighbours": masks[1::2].int(),

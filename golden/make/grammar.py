@@ -1,8 +1,8 @@
 """Text of five domains from a seed, on which the small trained model is trained; no external text.
 
 One invented lexicon, fixed by LEXICON_SEED, holds facts that a model can only memorise (which
-adjective goes with which noun, where a person lives, what number belongs to her), so that expert
-channels have something to store.  A document is of one domain; domains differ in characters and
+adjective goes with which noun, where a person lives, which number a person has), so that expert
+channels have something to store.  A document belongs to one domain; domains differ in characters and
 syntax, so that experts can specialise.
 """
 

@@ -107,7 +107,7 @@ def main(names):
     commands = COMMANDS | {name: partial(make_odd, name) for name in ODD}
     for name in names:
         if name not in commands:
-            raise SystemExit(f"make.py: no command '{name}'; there are: {' '.join(commands)}")
+            raise SystemExit(f"make.py: unknown command '{name}'; the commands are: {' '.join(commands)}")
         commands[name]()
 
 

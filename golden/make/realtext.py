@@ -5,9 +5,9 @@ on one kind of text and tested on other documents of that kind and on kinds of t
 calibration does not contain.  The four kinds are manual pages in English, the Python library, C headers,
 and messages of programs in German, French and Spanish.  All four are in the training text.
 
-Which documents a machine has depends on its packages; the losses in fm-train(1) are of Debian 12
-with libpython3.11-stdlib, manpages, manpages-dev, libc6-dev and linux-libc-dev.  A document is in
-the training text or in the sets of tokens, never in both, by a digest of its text.
+Which documents a machine has depends on its packages; the losses in fm-train(1) were measured on Debian
+12 with libpython3.11-stdlib, manpages, manpages-dev, libc6-dev and linux-libc-dev.  A digest of its text
+decides whether a document is in the training text or in the sets of tokens; no document is in both.
 """
 
 import glob

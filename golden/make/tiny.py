@@ -1,7 +1,7 @@
 """The small trained Mixtral: large enough that ranking, masks and recovery mean something.
 
 Trained from random numbers on text of grammar.py with the router's balancing loss, rounded to
-bf16 once, saved by transformers itself (so config.json has its present spelling), with a
+bf16 once, saved by transformers itself (so config.json has its current key names), with a
 byte-level BPE made from the same text.
 """
 

@@ -2,10 +2,10 @@
 
 Defaults are chosen on tiny-mixtral and the two whose names begin with `choose`, and confirmed once
 on the two that begin with `confirm`: other families, another seed, another grammar.  Each comes
-with sets of tokens that share no text: calib.npy to work on, heldout.npy to choose by, test.npy,
-which nothing reads but a last measurement, and test-long.npy, a larger one of that kind.  make_test
-makes the last two of tiny-mixtral, too.  (What the constants of exchange were chosen by was another
-draw: this one was made afterwards.)
+with sets of tokens that share no text: calib.npy to work on, heldout.npy for choices, test.npy, which
+is read only by a last measurement, and test-long.npy, a larger one of that kind.  make_test makes the
+last two for tiny-mixtral.  (The constants of exchange were chosen on an earlier test set; this one was
+drawn afterwards.)
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ import grammar2
 import tiny
 
 TEST_SEQUENCES = 64
-# On this many tokens the loss difference of two masks has a noise of a few thousandths; test-long.npy has more.
+# With TEST_SEQUENCES, the difference in loss between two masks has a noise of a few thousandths.
 LONG_SEQUENCES = 512
 TRAIN_CHARACTERS = 3_000_000
 
