@@ -176,8 +176,8 @@ void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *x, const str
     text[0] = '\0';
     if (n != c->extra_layers && !fm_extra_named(x))
         snprintf(text, FM_EXTRA_NOTE,
-                 "config.json speaks of %d layer%s for multi-token prediction, the checkpoint has "
-                 "%d",
+                 "config.json lists %d layer%s for multi-token prediction, but the checkpoint "
+                 "has %d",
                  c->extra_layers, c->extra_layers == 1 ? "" : "s", n);
 }
 

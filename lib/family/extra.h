@@ -5,9 +5,9 @@
  * loss.  A bundle keeps them byte for byte as they are stored; exports leave them out unless
  * --keep-extra is given.
  *
- * A family defines their names; a tensor is extra by its name only, whatever number of layers
- * config.json has.  Sparse indexers are refused, except in families whose attention is the same
- * without them up to the supported sequence length (FM_PART_CARRIED).
+ * A family defines their names; whether a tensor is extra depends only on its name, not on the
+ * number of layers in config.json.  Sparse indexers are refused, except in families whose attention
+ * is the same without them up to the supported sequence length (FM_PART_CARRIED).
  */
 #ifndef FM_EXTRA_H
 #define FM_EXTRA_H
@@ -20,19 +20,19 @@
 #include "lib/base/err.h"
 #include "lib/block/block.h"
 
-/* Largest number of layers for multi-token prediction of a model. */
+/* Limit on a model's layers for multi-token prediction. */
 #define FM_EXTRA_LAYERS_MAX 16
 
 /* Extra tensors of a family; lists end with NULL. */
 struct fm_extra_form {
-    const char *const *name; /* prefixes of their names; {x} is the number of the layer; without it,
-                                the number is the index of the name in this list */
+    const char *const *name; /* prefixes of their names; {x} is the layer's number; a prefix without
+                                it has its index in this list as number */
     const char *mark; /* the tensor that every such layer has and no decoder layer has; NULL: names
                          suffice */
     bool behind;      /* layer numbers continue from num_hidden_layers; else they start at 0 */
     const char *const
-        *count; /* keys of config.json that give their number, the usual one first; NULL: none */
-    const char *flag; /* key that says whether there are any; NULL: none */
+        *count; /* keys of config.json for the number of layers, the usual one first; NULL: none */
+    const char *flag; /* key that says whether there are such layers; NULL: none */
 };
 
 /* Names of layers that are numbered after the last decoder layer.  They are recognised by the
@@ -43,11 +43,11 @@ struct fm_extra_form {
 /* Layers after the last decoder layer, as in DeepSeek-V3 and similar families. */
 extern const struct fm_extra_form fm_extra_nextn;
 
-/* The form of one set of layers that no key of config.json counts, as in Qwen3-Next and its
- * successors. */
+/* One set of layers, whose number is in no key of config.json, as in Qwen3-Next and its successors.
+ */
 extern const struct fm_extra_form fm_extra_mtp;
 
-/* The extra tensors of a model, counted. */
+/* Counts of a model's extra tensors. */
 struct fm_extra {
     const struct fm_extra_form *form; /* the family's, if there are any */
     uint64_t tensors, bytes;
@@ -65,8 +65,8 @@ int fm_extra_layer(const struct fm_config *config, const char *name);
 bool fm_extra_add(struct fm_extra *extra, const struct fm_config *config,
                   const struct fm_tensor *tensor);
 
-/* After all tensors are counted: FM_EFORMAT if a layer lacks its mark, because it may be a decoder
- * layer that config.json does not count. */
+/* Call after all tensors were counted.  FM_EFORMAT if a layer lacks its mark, because it may be a
+ * decoder layer that config.json does not count. */
 int fm_extra_check(const struct fm_extra *extra, const struct fm_config *config,
                    struct fm_err *err);
 
@@ -76,8 +76,8 @@ int fm_extra_layers(const struct fm_extra *extra);
 /* Index, from 0, of the layer with that number in names; -1 if there can be no such layer. */
 int fm_extra_index(const struct fm_config *config, int64_t number);
 
-/* Whether extra layers are identified by prefixes of names instead of layer numbers, so that some
- * may not be layers. */
+/* Whether extra tensors are identified by prefixes of names instead of layer numbers; they need not
+ * belong to layers then. */
 bool fm_extra_named(const struct fm_extra *extra);
 
 /* Write the numbers of the extra layers ("46", "61, 62") or the prefixes of their names ("mtp.,
@@ -89,8 +89,8 @@ void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
  * "bytes"}. */
 void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 
-/* A sentence for the user if config.json has a different number of layers from the checkpoint; else
- * text[0] is 0. */
+/* A sentence for the user if config.json gives another number of extra layers than the checkpoint
+ * has; else "". */
 #define FM_EXTRA_NOTE 128
 void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *extra,
                    const struct fm_config *config);

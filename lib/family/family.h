@@ -24,13 +24,13 @@ struct fm_model_family {
     const char *name;  /* model_type */
     const char *alias; /* a second model_type, accepted if `architectures` still names class_name
                           with ForCausalLM appended; NULL: none */
-    const char *class_name; /* "Mixtral": prefix of classes in transformers 5; our classes have Fm
-                               before it */
+    const char *class_name; /* "Mixtral": prefix of classes in transformers 5; our class names add
+                               Fm before it */
     const char *width_key;  /* key of the experts' width */
     const char *width_twin; /* a second key for that width, read by other programs; NULL: none */
     const char *experts_key,
-        *chosen_key;        /* keys of E and K; NULL: num_experts or num_local_experts,
-                               num_experts_per_tok, which are also read in any case */
+        *chosen_key;        /* keys of E and K, read before num_experts, num_local_experts and
+                               num_experts_per_tok; NULL: none */
     const char *shared_key; /* key of the shared expert's width in multiples of an expert's; NULL:
                                the width has its own key, or there is no shared expert */
     /* Set which layers have experts (all are in config->moe when it is called), and the widths of
@@ -45,10 +45,10 @@ struct fm_model_family {
     bool indexed;      /* has a sparse indexer, which selects the keys that a query attends to; the
                           attention block computes the longest sequence for which it selects all keys,
                           and the tensors of the indexer are copied unchanged */
-    bool wrapper_form; /* the text part of a multimodal checkpoint does not store the tensors that
-                          the text class saves: its names begin with "language_model.", and it has
-                          the rows with FM_EACH; the text class has those with FM_FUSED. config.json
-                          says which (FM_HFTEXT_WRAPPER of formats/tensor/hftext.h) */
+    bool wrapper_form; /* multimodal checkpoints store the text part in a different form from the
+                          one that the text class saves: with "language_model." before names, and
+                          the rows with FM_EACH instead of those with FM_FUSED.  FM_HFTEXT_WRAPPER
+                          of formats/tensor/hftext.h says which form config.json means */
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head_bias is supported */
     bool tied;             /* default of tie_word_embeddings */
@@ -56,12 +56,13 @@ struct fm_model_family {
     double eps;            /* default of the epsilon of norms */
     const char *eps_key;   /* its key; NULL: rms_norm_eps */
     int positions;
-    const struct fm_keys_only *only; /* keys of config.json that must have one value; NULL: none */
+    const struct fm_keys_only
+        *only;          /* keys of config.json of which only one value is supported; NULL: none */
     const char *needed; /* keys that config.json must have ("one two"), because transformers would
                            use its own defaults if they are missing or null; NULL: none */
-    const char *keys;   /* keys of config.json ("one two") that its class in transformers,
-                           servers' code and published checkpoints have, in addition to those of every
-                           family (fm_families_knows) and those in the other fields of this row */
+    const char *keys;   /* other keys of config.json ("one two") that its class in transformers,
+                           servers or published checkpoints use; not those of every family
+                           (fm_families_knows), or in other fields of this row */
     const struct fm_weight *weight;    /* table of its tensors; ends with a row without names */
     const struct fm_extra_form *extra; /* tensors outside the decoder layers; NULL: none */
 };
@@ -105,8 +106,8 @@ FM_FAMILY_ROWS(FM_FAMILY_DECLARE)
 
 /* Find a family by name or alias, or NULL. */
 const struct fm_model_family *fm_families_find(const char *name);
-/* Whether config.json of this family may have the key, and the key does not make programs load
- * code. */
+/* Whether the key may occur in a config.json of this family, and does not make programs load code.
+ */
 bool fm_families_knows(const struct fm_model_family *family, const char *key);
 /* Whether the family's checkpoints have the experts of a layer in one tensor. */
 bool fm_families_fused(const struct fm_model_family *family);
@@ -114,9 +115,9 @@ bool fm_families_fused(const struct fm_model_family *family);
  * checkpoint's quantization_config, under that name. */
 #define FM_CODES_KEY "fm_codes"
 /*
- * Set the storage that the quantization_config of a config.json (`json`, the whole file) describes
- * in config, whose family is set; nothing if it describes none.  FM_ECONFIG for weights that are
- * neither numbers of a supported dtype nor in a supported storage: GPTQ, AWQ and the like.
+ * Set config's storage from the quantization_config of a config.json (`json` is the whole file);
+ * nothing if it has none.  config's family must be set.  FM_ECONFIG for weights that are neither
+ * numbers of a supported dtype nor in a supported storage: GPTQ, AWQ and the like.
  */
 int fm_families_storage(struct fm_config *config, const cJSON *json, struct fm_err *err);
 /* Write the names of all families: "mixtral, qwen2_moe, ...". */
@@ -182,7 +183,7 @@ bool fm_weights_fused_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_conf
 bool fm_weights_constant_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
                               int l, int e);
 
-/* Whether the tensor is an unchanged field of struct fm_layer. */
+/* Whether the tensor becomes a field of struct fm_layer with its elements in the same order. */
 bool fm_weights_is_field(const struct fm_weight *w);
 
 /* Whether no tool computes with the tensor. */
@@ -194,15 +195,15 @@ bool fm_weights_is_expert(const struct fm_weight *w);
 /* Whether the row is one tensor for each expert, if that naming scheme has it. */
 bool fm_weights_per_expert(const struct fm_weight *w, enum fm_naming naming);
 
-/* Set the shape of the row's tensor in layer l, whose experts have `channels` caps in total; return
- * its number of dimensions. */
+/* Set the shape of the row's tensor in layer l, where `channels` is the sum of its experts' caps;
+ * return its number of dimensions. */
 int fm_weights_shape(uint64_t shape[FM_ST_DIMS_MAX], const struct fm_config *config,
                      const struct fm_weight *w, int l, uint64_t channels);
 
 /* "(14336, 4096)" */
 void fm_weights_print_shape(char *text, size_t size, const uint64_t *shape, int dims);
 
-/* Elements of the row's tensor in layer l, whose experts have `channels` caps in total. */
+/* Elements of the row's tensor in layer l, where `channels` is the sum of its experts' caps. */
 uint64_t fm_weights_count(const struct fm_config *config, const struct fm_weight *w, int l,
                           uint64_t channels);
 

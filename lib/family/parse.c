@@ -16,8 +16,7 @@
 #include "lib/block/storage.h"
 #include "lib/family/extra.h"
 
-/* Accept another family's name for the same code only if `architectures` names this family's class.
- */
+/* Accept a family's alias only if `architectures` names the family's class. */
 static int check_alias(const struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "architectures");
@@ -96,7 +95,7 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
     return FM_OK;
 }
 
-/* Refuse attention to tokens chosen by a second, small attention (DeepSeek-V3.2, GLM-5). */
+/* Refuse sparse indexers, which choose the tokens of the attention (DeepSeek-V3.2, GLM-5). */
 static int refuse_indexer(const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"index_topk", "index_n_heads", "index_head_dim"};
@@ -158,7 +157,7 @@ static int check_twin(const struct fm_config *c, const cJSON *json, struct fm_er
                          f->width_twin, twin, f->width_key, c->I);
 }
 
-/* Check that all keys of the number of experts agree, because transformers reads one and servers
+/* Check that all keys for the number of experts agree, because transformers reads one and servers
  * read another. */
 static int check_experts(const struct fm_config *c, const char *read, const cJSON *json,
                          struct fm_err *err)
@@ -176,7 +175,8 @@ static int check_experts(const struct fm_config *c, const char *read, const cJSO
     return FM_OK;
 }
 
-/* Qwen and OLMoE use num_experts; transformers 5 may save either name, or the family's own. */
+/* Qwen and OLMoE use num_experts; transformers 5 may save num_experts, num_local_experts or the
+ * family's own key. */
 static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *json = keys->json;
@@ -226,8 +226,8 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc;
 }
 
-/* Compare the schemes of one weight's experts in layer l with *layer, which the layer's first
- * weight sets. */
+/* Compare the schemes of the experts' tensors for one weight in layer l with *layer, which the
+ * layer's first weight sets. */
 static void compare_experts(struct fm_config *c, struct fm_scheme *layer, bool *seen,
                             const struct fm_weight *w, int l)
 {

@@ -43,7 +43,7 @@ bool fm_weights_number(int *value, const char **name, int limit)
     return n < limit && (*p < '0' || *p > '9');
 }
 
-/* Whether the name, which ends at `end`, has the pattern's text after the last number.  Most
+/* Whether the name, which ends at `end`, ends with the pattern's text after its last number.  Most
  * patterns differ only in their ends, so this rejects most mismatches early. */
 static bool match_end(const char *pattern, const char *name, const char *end)
 {
@@ -243,7 +243,7 @@ int fm_weights_check(const struct fm_config *c, const struct fm_weight *w,
     bool same = t->dims == dims;
     for (int d = 0; same && d < dims; d++)
         same = t->shape[d] == want[d];
-    /* A bundle's experts all have the same width and a dimension of their own. */
+    /* In a bundle all experts have the same width, and the expert index is a separate dimension. */
     if (w->part >= FM_PART_GATE_UP && t->dims == dims + 1)
         same = t->shape[0] == (uint64_t)c->E && t->shape[1] == want[0] / (uint64_t)c->E &&
                want[0] % (uint64_t)c->E == 0 && (dims == 1 || t->shape[2] == want[1]);

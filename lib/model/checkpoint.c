@@ -1,5 +1,5 @@
 /*
- * Sort the tensors of a checkpoint into those of experts and the rest, by the family's table.
+ * Divides the tensors of a checkpoint into those of experts and the rest, by the family's table.
  * fm-pack copies them as bytes, so no values are read here.  A tensor that is missing, duplicated
  * or of the wrong shape is reported before the first byte is copied.
  */
@@ -44,7 +44,7 @@ static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
     return place;
 }
 
-/* Store a tensor that an expert's row of the table describes. */
+/* Store a tensor that matches one of the table's rows for experts. */
 static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int l, int e,
                        const struct fm_stored *at, struct fm_err *err)
 {

@@ -36,8 +36,9 @@ struct fm_checkpoint {
         *rest; /* all other tensors except those that belong to codes, sorted by name */
     struct fm_stored *aside; /* tensors that belong to codes, including scales */
     size_t asides;
-    struct fm_stored *extra; /* tensors outside the decoder layers, sorted by name; not in rest */
-    size_t experts, rests;   /* counts: shares of experts, other tensors */
+    struct fm_stored
+        *extra; /* tensors outside the decoder layers, sorted by name; `rest` does not have them */
+    size_t experts, rests; /* numbers of shares and of other tensors */
     size_t extras;
     struct fm_extra sum; /* of extra */
 };
@@ -50,7 +51,7 @@ struct fm_checkpoint {
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);
 void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 
-/* The shares (tensors) of expert e of the m-th layer with experts. */
+/* The shares of expert e of the m-th layer with experts, one in each of `tensors` tensors. */
 const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
 
 /* Bytes of a share of its tensor, or of the tensor of its scales. */
@@ -58,8 +59,8 @@ uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct 
                                    const struct fm_tensor *tensor);
 
 /*
- * Names in exports: of the row with `part` in the family's table, for layer l and expert e; and of
- * a tensor of the checkpoint outside the experts (its own name if the table has no other).
+ * Names in exports: of the table's row with that part, for layer l and expert e; and of a tensor of
+ * the checkpoint outside the experts (unchanged unless the table has another name for exports).
  */
 void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
                         enum fm_naming naming, enum fm_weight_part part, int l, int e);

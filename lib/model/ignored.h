@@ -1,5 +1,5 @@
 /*
- * Modules that quantization_config lists as not quantised.  These tools recognise codes by their
+ * Modules that quantization_config lists as not quantised.  The suite recognises codes by their
  * tensors; a server uses the list, and would read listed codes as unquantised weights.
  */
 #ifndef FM_IGNORED_H

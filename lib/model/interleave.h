@@ -1,6 +1,6 @@
 /*
- * One expert's weights between the checkpoint's three matrices and the order of a bundle
- * (fm-method(7)), as bytes: rows and elements move, values are not interpreted.
+ * Convert one expert's weights between the checkpoint's three matrices and the order of a bundle
+ * (fm-method(7)), as bytes: rows and elements are moved, and values are not interpreted.
  *
  *     checkpoint   gate (I, H), up (I, H), down (H, I)
  *     online       gate_up (2 I, H) rows g0, u0, g1, u1, ...; down (I, H), transposed

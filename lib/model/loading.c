@@ -21,7 +21,7 @@
  *     target   | expert 0   | expert 1    | expert 2     |      gate_up of the slot
  *              row0[0]      row0[1]       row0[2]
  *
- * Invariants, while a layer is loaded:
+ * Invariants while a layer is loaded:
  *   1. A piece is inside its tensor (read_piece).
  *   2. A cut's rows are inside a channel of its part (target_of_cut).
  *   3. Experts follow each other in the slot without a gap, so no two tasks write the same values
@@ -69,19 +69,18 @@ struct conversion {
     struct fm_model *m;
     struct fm_layer_tensors *layer;
     struct fm_layer_slot *slot;
-    int l, pieces; /* tasks per tensor: E if it holds all experts of a layer */
+    int l, pieces; /* tasks per tensor: E if any tensor holds all experts of the layer */
     pthread_mutex_t lock;
     int failed; /* lowest task that failed, INT_MAX: none */
     struct fm_err err;
     bool unread; /* a task could not read its bytes */
     bool summing;
-    struct fm_digest *shares; /* (places, 2) of tensors that hold all experts: codes or
-                                 values, scales */
-    const struct fm_model_tensor
-        *whole; /* outside the layers: the one tensor that is cut into pieces */
+    struct fm_digest *shares; /* (places, 2) sums of the shares of tensors that hold all experts:
+                                 codes or values; scales */
+    const struct fm_model_tensor *whole; /* outside the layers: the tensor that is read in pieces */
     struct fm_out dst;
     struct fm_scales scales; /* scale is NULL if the tensor holds values */
-    struct fm_digest sum;    /* of the pieces; of the layer */
+    struct fm_digest sum;    /* sum of a tensor's pieces, or of the layer */
 };
 
 static void fail_piece(struct conversion *v, int i, const struct fm_err *err, bool unread)
@@ -119,7 +118,7 @@ static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
     return FM_OK;
 }
 
-/* Record the sum of what was just read at place l.  FM_ECONFIG if other weights are wanted. */
+/* Record the sum of what was just read at place l.  FM_ECONFIG if it is not the wanted sum. */
 static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, struct fm_err *err)
 {
     if (m->summed[l])
@@ -131,7 +130,7 @@ static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, stru
     return fm_within(err, "%s", m->path);
 }
 
-/* If the run is about to end, skip task i and mark it as failed. */
+/* If the run was asked to stop, skip task i and mark it as failed. */
 static bool is_ending(struct conversion *v, int i)
 {
     struct fm_err err = {0};
@@ -195,7 +194,7 @@ static int read_end_scales(struct conversion *v, struct fm_digest *sum, struct f
     return widen_scales(&v->scales, v->m, v->whole, 0, 1, raw, factor, err);
 }
 
-/* The field that the tensor fills, if it is one that carries its type; else NULL. */
+/* The field that the tensor fills, if it is a field with a type of its own; else NULL. */
 static struct fm_in *end_with_type(struct fm_model *m, const struct fm_model_tensor *p)
 {
     return p->weight->field == offsetof(struct fm_nonlayer, embed)     ? &m->nonlayer.embed
@@ -280,8 +279,8 @@ struct piece {
     const struct fm_model_tensor *tensor;
     int e;                   /* -1: not of one expert */
     size_t first, n;         /* its elements in the tensor */
-    const void *raw, *scale; /* their bytes, and those of their scales */
-    float factor[2]; /* multipliers of the scales; for codes of a bundle, one for each row of a
+    const void *raw, *scale; /* the bytes of these elements and of their scales */
+    float factor[2]; /* multipliers of the scales; in a bundle of codes, one for each row of a
                         channel */
 };
 
@@ -453,7 +452,7 @@ static void note_bytes(struct conversion *v, const struct piece *x, bool second,
     pthread_mutex_unlock(&v->lock);
 }
 
-/* Add what was summed by shares to the sum of the layer. */
+/* Add the sums of shares to the sum of the layer. */
 static void join_shares(struct conversion *v)
 {
     for (size_t i = 0; v->summing && i < 2 * v->layer->places; i++) {
@@ -493,10 +492,10 @@ static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err
 }
 
 /*
- * Find a tensor with one value per matrix of an expert and none per channel: a tensor of the
- * expert, with the checkpoint's name and the end `end`; or, in an export with our modelling file, a
- * tensor of all experts, `own` after the name of the codes, with `n` elements per expert.  Errors
- * name the tensor.
+ * Find a tensor that has `n` values per matrix of an expert, and none per channel.  It is either
+ * the expert's own tensor, with the checkpoint's name and the suffix `end`; or, in an export with
+ * our modelling file, a tensor of all experts, with the name of the codes and the suffix `own`.
+ * Errors name the tensor.
  */
 static int find_apart(struct fm_tensor *found, const struct fm_file **file,
                       const struct conversion *v, const struct piece *x, enum fm_weight_part part,
@@ -548,7 +547,7 @@ static int read_factors(const struct conversion *v, struct piece *x, struct fm_e
     return FM_OK;
 }
 
-/* Read codes of a bundle or an export: as many channels as are wanted. */
+/* Read codes of a bundle or an export, for the channels that the layer has in memory. */
 static int read_packed(struct conversion *v, struct piece *x, struct fm_err *err)
 {
     const struct fm_stored *at = &x->tensor->at;
@@ -675,7 +674,7 @@ static int check_unchanged(const struct fm_layer_tensors *layer, struct fm_err *
     return rc;
 }
 
-/* Read the constants of the layer's removed experts; of the others they are 0. */
+/* Read the constants of the layer's removed experts; the other experts' constants are 0. */
 static int load_constants(struct fm_model *m, struct fm_layer_slot *s, int l, struct fm_err *err)
 {
     size_t H = (size_t)m->config.H;
@@ -720,8 +719,8 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     join_shares(&v);
     fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
-    /* If the sums differ, report that these are other weights rather than an error in their
-     * values. */
+    /* If the sums differ, report that the weights are different ones, not that a value is invalid.
+     */
     if (!v.unread && note_sum(m, l, &v.sum, err))
         return err->code;
     if (v.failed != INT_MAX) {

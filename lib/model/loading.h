@@ -1,6 +1,6 @@
 /*
- * Structures shared by the opening and the reading of a model; private to lib/model/model.c,
- * loading.c and slots.c.
+ * Structures that lib/model/model.c, loading.c, prefetch.c and slots.c share to open and read a
+ * model.
  */
 #ifndef FM_LOADING_H
 #define FM_LOADING_H
@@ -19,7 +19,7 @@
 /* A tensor of a layer: its place on disk and the weight it becomes. */
 struct fm_model_tensor {
     const struct fm_weight *weight;
-    enum fm_weight_part part; /* the weight's part, or the part as its codes are stored */
+    enum fm_weight_part part; /* the weight's part, or the part that its codes are stored as */
     int expert;               /* -1: not of one expert */
     struct fm_stored at;
     const struct fm_packed_part *packed; /* codes of a bundle; else NULL */
@@ -55,11 +55,11 @@ struct fm_prefetch {
 
 struct fm_model {
     char *path;
-    const struct fm_ops *ops; /* convert the weights */
+    const struct fm_ops *ops; /* for converting the weights */
     struct fm_tensors tensors;
     struct fm_config config;
     struct fm_packed_layers packed; /* tensors of a bundle of codes */
-    bool keeps;                     /* its bundle keeps the codes, so values are never rounded */
+    bool keeps; /* the bundle will keep the codes, so values are never rounded */
     enum fm_dtype dtype;
     uint32_t *caps;             /* (M, E) */
     struct fm_stored *constant; /* (M, E): constants of removed experts (FM_REMOVED_KEY); NULL: no
@@ -91,13 +91,13 @@ const struct fm_stored *fm_model_constant(const struct fm_model *m, int l, int e
 void fm_prefetch_begin(struct fm_model *m, int l);
 void fm_prefetch_end(struct fm_model *m);
 
-/* Type of a field of a layer in memory: projections have the operand type of products whatever
- * their type on disk.  fm_slots_nonlayer: that of a tensor outside the layers; the embedding keeps
- * its values, because it is also looked up. */
+/* Type in memory of a field of a layer: projections have the operand type of products, whatever
+ * their type on disk.  fm_slots_nonlayer: that of a tensor outside the layers; the embedding is
+ * never rounded, because its rows are also looked up. */
 enum fm_dtype fm_slots_field(const struct fm_model *m, const struct fm_weight *w);
 enum fm_dtype fm_slots_nonlayer(const struct fm_model *m, const struct fm_model_tensor *p);
 
-/* Bytes of an array of n elements in a layer's block; and of layer l. */
+/* Bytes of an array of n elements in a layer's block; and of the block of layer l. */
 static inline size_t fm_slots_size(uint64_t n, enum fm_dtype dtype)
 {
     return ((size_t)n * (size_t)(fm_dtype_bits(dtype) / 8) + FM_ALIGN - 1) / FM_ALIGN * FM_ALIGN;

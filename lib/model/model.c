@@ -1,6 +1,6 @@
 /*
  * Opening a model does everything that needs no weights: it finds each tensor and checks its shape,
- * refuses tensors that the family's table lacks, and determines how many layers fit into memory.
+ * refuses tensors that do not belong to the model, and determines how many layers fit into memory.
  * After that, reading a layer fails only on disk errors, changed files and values that are not
  * finite.
  */
@@ -202,7 +202,7 @@ static const struct fm_tensor *find_tensor(const void *in, const char *name,
     return fm_source_find(in, name, file);
 }
 
-/* The form of layer l's experts in a bundle or an export of codes. */
+/* How layer l's experts are stored in a bundle or an export of codes. */
 static const struct fm_packed *packed_of(const struct fm_model *m, int l)
 {
     return fm_packed_at(&m->packed, fm_config_moe(&m->config, l));
@@ -215,8 +215,8 @@ static bool is_packed(const struct fm_model *m, const struct fm_weight *w, int l
            fm_packed_find(packed_of(m, l), w->part, 0);
 }
 
-/* Check the shape of a tensor of codes of a layer's experts: of a bundle, or with the channels that
- * an export has. */
+/* Check the shape of a tensor of codes of a layer's experts, in a bundle or with the channels of an
+ * export. */
 static int check_packed(const struct fm_model *m, const struct fm_packed_part *part, int l,
                         const struct fm_tensor *t, struct fm_err *err)
 {
@@ -246,7 +246,7 @@ static int find_packed(struct fm_model *m, struct fm_model_tensor *p, const stru
     return FM_OK;
 }
 
-/* FM_EFORMAT: a weight is missing; its codes are named if their scales exist. */
+/* FM_EFORMAT for a missing weight; the message names its codes if their scales exist. */
 static int fail_missing(const struct fm_model *m, const char *name, struct fm_err *err)
 {
     char codes[FM_ST_NAME_BYTES_MAX + 1], scale[FM_ST_NAME_BYTES_MAX + 1];
@@ -316,8 +316,8 @@ static uint64_t place_bytes(const struct fm_stored *at)
     return at->tensor->size + (at->scale ? at->scale->size : 0);
 }
 
-/* Count the bytes that the layer's tensors, and one task's share of them, need while they are read:
- * bytes of the file, and scales as floats. */
+/* Count the bytes that reading the layer's tensors takes, in all and for one task: bytes of the
+ * file, and scales as floats. */
 static void count_bytes(const struct fm_model *m, int l, struct fm_layer_tensors *layer)
 {
     for (size_t i = 0; i < layer->places; i++) {
@@ -394,8 +394,8 @@ static int find_nonlayer(struct fm_model *m, struct fm_err *err)
     return FM_OK;
 }
 
-/* Whether the tensor is the one by which servers switch the budget of an elastic export; it is not
- * a weight. */
+/* Whether the tensor is the one that servers write to switch the budget of an elastic export; it is
+ * not a weight. */
 static bool is_switch(const struct fm_model *m, const char *name)
 {
     static const char end[] = ".experts.budget";
@@ -403,7 +403,7 @@ static bool is_switch(const struct fm_model *m, const char *name)
     return m->tensors.naming == FM_NAMING_RAGGED && len > n && strcmp(name + len - n, end) == 0;
 }
 
-/* Check a tensor that nothing is computed with: fm-pack writes it as values, so codes need their
+/* Check a tensor that the model does not use.  fm-pack writes it as values, so codes must have
  * scales. */
 static int check_unread(const struct fm_model *m, const struct fm_tensor *t, struct fm_err *err)
 {
@@ -412,8 +412,8 @@ static int check_unread(const struct fm_model *m, const struct fm_tensor *t, str
     return fm_stored_check(&at, &m->config, err);
 }
 
-/* Whether the name is that of scales of codes in a bundle or an export, in the same file or, if
- * they have no channels, among the other tensors; or of their factors. */
+/* Whether the name is that of scales, or of their factors, for codes in a bundle or an export.
+ * Scales are in the codes' file or, if they have no channels, among the other tensors. */
 static bool is_packed_scale(const struct fm_model *m, const char *name)
 {
     int l, e;
@@ -451,7 +451,7 @@ static int refuse_stray(struct fm_model *m, const struct fm_tensor *t, struct fm
 {
     int l, e;
     char codes[FM_ST_NAME_BYTES_MAX + 1], weight[FM_ST_NAME_BYTES_MAX + 1];
-    const char *of = t->name; /* scales belong to the same place as their weight */
+    const char *of = t->name; /* scales are in the same layer and expert as their weight */
     const struct fm_file *file;
     if (fm_weights_find(&m->config, m->tensors.naming, of, &l, &e) || is_switch(m, of) ||
         is_packed_scale(m, of) || is_constant(m, t))

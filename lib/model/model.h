@@ -1,18 +1,18 @@
 /*
- * This room, lib/model: where the weights of a model are stored, and how a layer of them is read
- * into memory.  It finds tensors in files by lib/family's tables, and does not compute.  In reading
- * order: this header, source and stored (where a weight is on disk), model.c with loading.c,
- * prefetch.c and slots.c (opening, reading, memory), ignored (modules that config.json lists as not
- * quantised), packed and interleave (the tensors of a bundle, and their order), checkpoint and
- * weightsum (for stages that copy or identify a checkpoint by its bytes).
+ * This room, lib/model: where the weights of a model are stored, and how they are read into memory,
+ * layer by layer.  It finds tensors in files by lib/family's tables, and does not compute.  In
+ * reading order: this header, source and stored (where a weight is on disk), model.c with
+ * loading.c, prefetch.c and slots.c (opening, reading, memory), ignored (modules that config.json
+ * lists as not quantised), packed and interleave (the tensors of a bundle, and their order),
+ * checkpoint and weightsum (for stages that copy or identify a checkpoint by its bytes).
  *
- * An open model: its sizes (lib/block/block.h), and its weights, layer by layer.
+ * An open model has its sizes (lib/block/block.h), and reads its weights layer by layer.
  *
- * Weights are float32 in the online layout (kernels/ops/kernels.h) whatever the file holds.  If the
- * products of the table in use would round them to bfloat16, they are bfloat16 in memory:
- * projections and the LM head always, the matrices of experts and MLPs and the embedding if they
- * are bfloat16 on disk.  One layer is resident at a time while the next one is prefetched; if all
- * layers fit into --memory, all are kept.
+ * Weights are float32 in the online layout (kernels/ops/kernels.h) whatever the file holds.  But
+ * matrices whose products would round them to bfloat16 are bfloat16 in memory: projections and the
+ * LM head always; the matrices of experts and MLPs, and the embedding, if they are bfloat16 on
+ * disk.  One layer is resident at a time while the next one is prefetched; if all layers fit into
+ * --memory, all are kept.
  *
  * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
@@ -45,8 +45,8 @@ struct fm_model;
  * bytes.  Errors name the file and the tensor.
  */
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
-/* Open a checkpoint or ragged export whose directory is already open, so that everything reported
- * about it comes from one opening.  Borrows dir until close. */
+/* Open a checkpoint or ragged export whose directory is already open, so that all information about
+ * it comes from the same files.  Borrows dir until close. */
 int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
                       struct fm_err *err);
 void fm_model_close(struct fm_model *model); /* NULL is fine */
@@ -56,8 +56,8 @@ const struct fm_config *fm_model_config(const struct fm_model *model);
 /* Tensors outside the decoder layers in the files of the model. */
 const struct fm_extra *fm_model_extra(const struct fm_model *model);
 
-/* Dtype of the expert weights on disk, to which merged weights are rounded.  If they are stored as
- * codes, the dtype in which their values are written. */
+/* Dtype of the expert weights on disk, to which merged weights are rounded; for codes, the dtype in
+ * which their values are written. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);
 
 /* Bytes that one direction of a sweep reads if no layer stays in memory, and bytes outside the
@@ -80,20 +80,20 @@ const uint32_t *fm_model_caps(const struct fm_model *model);
  * the file's order.  Only for stock checkpoints: all others are already ranked. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
-/* From now on `ops` convert the weights, to the type that its products take; weights in memory of a
- * different type are read again, and the number of layers that are kept is recomputed.  Borrows
- * ops. */
+/* From now on convert weights with `ops`, to the operand type of its products.  Weights in memory
+ * that have a different type are read again, and the number of resident layers is recomputed.
+ * Borrows ops. */
 void fm_model_use(struct fm_model *model, const struct fm_ops *ops);
 
 /* The ops of the last fm_model_use. */
 const struct fm_ops *fm_model_ops(const struct fm_model *model);
 
-/* From now on as many layers stay in memory as fit into `memory` bytes; weights that are in memory
- * now are freed, and read again when they are needed. */
+/* From now on keep as many layers in memory as fit into `memory` bytes.  Weights in memory are
+ * freed, and read again when they are needed. */
 void fm_model_limit(struct fm_model *model, uint64_t memory);
 
 /* Embedding, last norm, LM head: read at the first call, resident until close.  FM_ESAVED if the
- * calling thread's run is about to end (fm_pool_heed), as in fm_model_layer. */
+ * calling thread's run was asked to stop (fm_pool_heed), as in fm_model_layer. */
 int fm_model_nonlayer(struct fm_model *model, const struct fm_nonlayer **nonlayer,
                       struct fm_err *err);
 
@@ -130,8 +130,8 @@ void fm_model_keep_codes(struct fm_model *model, bool keep);
  * the layer must have that tensor. */
 enum fm_dtype fm_model_stored(const struct fm_model *model, int l, size_t field);
 
-/* Require these sums (lib/model/weightsum.h) of every layer and the nonlayer as they are read;
- * other weights fail with FM_ECONFIG.  Borrows wanted. */
+/* Compare the sums (lib/model/weightsum.h) of the weights with `wanted` when they are read;
+ * FM_ECONFIG if they differ.  Borrows wanted. */
 void fm_model_want(struct fm_model *model, const struct fm_weightsum *wanted);
 
 /* The sums of the checkpoint.  Layers not yet read are read now; FM_ESAVED once *stop (NULL: never)
@@ -142,8 +142,8 @@ int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, const atomi
 int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, const atomic_int *stop,
                      struct fm_err *err);
 
-/* Bytes of one resident layer; and bytes that the model holds after a sweep: the nonlayer, the
- * layers that are kept, the slot for the others and the buffers for reading it. */
+/* Bytes of one resident layer; and bytes that the model holds after a sweep: the weights outside
+ * the layers, the resident layers, the shared slot, and the buffers for reading into it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
 uint64_t fm_model_resident_bytes(const struct fm_model *model);
 /* Number of layers that stay in memory once they are read. */

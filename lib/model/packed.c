@@ -44,7 +44,7 @@ static void add_plain(struct fm_packed *p, const struct fm_config *c, enum fm_we
     part->items = columns ? (uint64_t)c->H : (uint64_t)p->group;
 }
 
-/* Shape of elements that are rows of channels, interleaved. */
+/* Set the shape of a part whose items are rows of channels, interleaved. */
 static void shape_rows(struct fm_packed_part *part, const struct fm_packed *p,
                        const struct fm_config *c, const struct fm_plane *plane, int bits)
 {
@@ -58,8 +58,8 @@ static void shape_rows(struct fm_packed_part *part, const struct fm_packed *p,
     part->shape[2] = part->item * 8 / (uint64_t)element;
 }
 
-/* Shape of elements that are columns of channels: for each row, the elements of a channel group are
- * adjacent. */
+/* Set the shape of a part whose channels are columns: in each row, the elements of a channel group
+ * are adjacent. */
 static void shape_columns(struct fm_packed_part *part, const struct fm_packed *p,
                           const struct fm_config *c, const struct fm_plane *plane, int bits)
 {
@@ -163,7 +163,7 @@ void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *c,
     add_all(layers, c, &scheme, dtype, scales);
 }
 
-/* Whether codes have one scale for the whole matrix: the form of a layer has no place for it. */
+/* Whether codes have one scale for the whole matrix, for which the form of a layer has no place. */
 static bool has_one_scale(const struct fm_scheme *scheme)
 {
     return scheme->storage && scheme->block_rows == 0;
@@ -226,7 +226,7 @@ bool fm_packed_any(const struct fm_packed_layers *layers, const struct fm_config
 {
     if (!layers->storage)
         snprintf(why, FM_PACKED_WHY, "no routed expert is stored as codes");
-    else if (c->mixed) /* and yet no tensor differs */
+    else if (c->mixed) /* even though no tensor differs */
         snprintf(why, FM_PACKED_WHY, "config.json gives experts of one layer different formats");
     return layers->storage && !c->mixed;
 }
@@ -236,7 +236,7 @@ static bool can_scale(const struct fm_storage *storage, enum fm_dtype dtype)
     return storage->scale_dtypes & 1u << dtype;
 }
 
-/* FM_EFORMAT unless experts can be of that scheme with such scales. */
+/* FM_EFORMAT unless experts can have that scheme and scales of that dtype. */
 static int check_codes(const struct fm_scheme *scheme, const struct fm_config *c,
                        enum fm_dtype scales, struct fm_err *err)
 {
@@ -268,7 +268,8 @@ int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *c, enu
     return FM_OK;
 }
 
-/* The scheme of a layer's experts according to config.json; *fused: if they are in one tensor. */
+/* The scheme of a layer's experts according to config.json; *fused: whether they are in one tensor.
+ */
 static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
 {
     char name[FM_WEIGHT_NAME_BYTES];
@@ -314,7 +315,8 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
     return FM_OK;
 }
 
-/* Each key is a text, or a list with a text for each layer with experts. */
+/* Read "storage" and "scales": each is a string, or a list with a string for each layer with
+ * experts. */
 static int read_codes(struct fm_packed_layers *layers, const struct fm_config *c,
                       enum fm_dtype dtype, const cJSON *model, struct fm_err *err)
 {
@@ -420,7 +422,7 @@ const struct fm_packed_part *fm_packed_find(const struct fm_packed *p, enum fm_w
     return NULL;
 }
 
-/* Decode rows of channels: each has its own scales, or those of its block of rows. */
+/* Decode rows of channels; a row has its own scales, or those of its block of rows. */
 static void decode_rows(char *rows, enum fm_dtype dtype, const struct fm_packed_part *part,
                         const struct fm_plane *plane, struct fm_scales s, uint64_t channels,
                         const char *codes)

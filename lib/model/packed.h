@@ -15,11 +15,11 @@
  * experts.
  *
  * All experts of a layer are stored alike; layers can differ.  Many quantised checkpoints leave
- * their first or last layers unquantised, or use two formats.  Widths are then whole groups of all
- * layers.
+ * their first or last layers unquantised, or use two formats.  Widths are then multiples of the
+ * groups of all layers.
  *
- * The item that is copied when channels are reordered: in gate_up, a row of elements; in down, the
- * elements of a group in one row.
+ * Reordering channels copies items: in gate_up, an item is a row of elements; in down, the elements
+ * of a group in one row.
  */
 #ifndef FM_PACKED_H
 #define FM_PACKED_H
@@ -46,7 +46,7 @@ enum fm_weights_as {
 /* A tensor of a layer. */
 struct fm_packed_part {
     enum fm_weight_part of; /* FM_PART_GATE_UP, FM_PART_DOWN_T or FM_PART_BIAS */
-    int plane;              /* of the storage; -1: unquantised */
+    int plane;              /* index of the storage's plane; -1: unquantised */
     char name[24];          /* "gate_up", "down_scale" */
     enum fm_dtype dtype;
     int dims;
@@ -127,8 +127,8 @@ int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *bund
 int fm_packed_of(struct fm_packed_layers *layers, const struct fm_config *config,
                  enum fm_dtype scales, struct fm_err *err);
 
-/* A part as exports store it: the experts, `channels` channels in total, are concatenated, and one
- * dimension replaces two. */
+/* A part as exports store it: the experts' channels, `channels` in total, are concatenated in one
+ * dimension. */
 struct fm_packed_part fm_packed_flat(const struct fm_packed *packed,
                                      const struct fm_packed_part *part, uint64_t channels);
 
@@ -159,7 +159,7 @@ static inline uint64_t fm_packed_bytes(const struct fm_packed *packed,
 /*
  * Values of `channels` channels, whole groups, of a part of an expert that is stored as codes: rows
  * of the online layout, rounded once to `dtype`.  `codes` and `scales` are the bytes of these
- * channels in the tensors of the part; if no tensor has scales per channel, all scales of the
+ * channels in the tensors of the part; if scales have no channels, `scales` are all scales of the
  * expert.  `factor` multiplies or divides the scales of each row of a channel.
  */
 void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,

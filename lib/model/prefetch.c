@@ -1,6 +1,6 @@
 /*
  * While a layer is computed, a separate thread asks the kernel to read ahead the bytes of the next
- * one.  The disk works in parallel, and the process needs no extra memory.
+ * one.  Reading from disk then overlaps with computation, and the process needs no extra memory.
  */
 #include "lib/base/signals.h"
 #include "lib/model/loading.h"

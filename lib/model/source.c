@@ -1,6 +1,6 @@
 /*
- * Four kinds of files can hold a model.  Each is opened into one sorted list of names, each with
- * its file and offset; after that the kind affects only the names that are searched.
+ * Four kinds of files can hold a model.  Opening any of them gives one sorted list of names with
+ * files and offsets; after that the kind affects only which names are looked up.
  */
 #include "lib/model/source.h"
 
@@ -130,7 +130,7 @@ static const cJSON *native_widths(const cJSON *json)
  */
 static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
-    struct fm_err unread = {0}; /* a broken config.json is reported when it is parsed fully */
+    struct fm_err unread = {0}; /* a malformed config.json is reported when it is parsed */
     cJSON *json = NULL;
     bool has = !fm_json_tree(&json, t->config, t->config_bytes, &unread) &&
                cJSON_GetObjectItemCaseSensitive(json, "fm_widths") != NULL;
@@ -170,8 +170,8 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
     return rc;
 }
 
-/* A checkpoint has up to some hundred thousand names in a few dozen files, and each is searched a
- * few times.  Hashes are compared first, and names only if these are equal. */
+/* A checkpoint has up to some hundred thousand names in a few dozen files, and each is looked up a
+ * few times.  Hashes are compared first, and names only if the hashes are equal. */
 struct fm_source_name {
     uint64_t hash;
     const struct fm_tensor *tensor;
@@ -270,7 +270,7 @@ const struct fm_tensor *fm_source_find(const struct fm_tensors *t, const char *n
 {
     const struct fm_tensor wanted = {.name = name};
     const struct fm_source_name key = {hash_of(name), &wanted, 0};
-    size_t low = 0, high = t->names; /* the first that is not before the key */
+    size_t low = 0, high = t->names; /* search for the first name not before the key */
     while (low < high) {
         size_t mid = low + (high - low) / 2;
         if (compare_names(&t->name[mid], &key) < 0)

@@ -1,6 +1,6 @@
 /*
- * The tensors of a model in a checkpoint directory, a bundle's members, or an export, with one
- * search by name.  Handles files and names, not layers or shapes.
+ * The tensors of a model in a checkpoint directory, a bundle or an export, found by name.  This
+ * module handles files and names, not layers or shapes.
  */
 #ifndef FM_SOURCE_H
 #define FM_SOURCE_H
@@ -9,7 +9,7 @@
 #include "formats/tensor/hfdir.h"
 #include "lib/family/family.h"
 
-/* The file that marks a directory as an export and gives its kind; lib/export writes it. */
+/* The file that marks a directory as an export and names its layout; lib/export writes it. */
 #define FM_EXPORT_JSON "fm-export.json"
 
 /* One safetensors file or member. */
@@ -37,9 +37,9 @@ struct fm_tensors {
 };
 
 /*
- * Open what is at `path`: headers only.  A bundle is a regular file; a native export is a directory
- * whose fm-export.json says so; a ragged, elastic or layer export has fm_widths in config.json.  On
- * failure *t is already closed; closing a zeroed struct is fine.
+ * Open what is at `path`: only headers are read.  A bundle is a regular file; a native export is a
+ * directory whose fm-export.json says so; a ragged, elastic or layer export has fm_widths in
+ * config.json.  On failure *t is already closed; closing a zeroed struct is fine.
  */
 int fm_source_open(struct fm_tensors *t, const char *path, struct fm_err *err);
 void fm_source_close(struct fm_tensors *t);

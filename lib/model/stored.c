@@ -1,8 +1,8 @@
 /*
  * Scales are matched to their weight by name only: a tensor whose name has the storage's suffix for
  * scales belongs to the tensor with the rest of the name.  A weight without its scales, or scales
- * without their weight, mean that the checkpoint was damaged or renamed; it would silently be read
- * wrong.
+ * without their weight, mean that the checkpoint was damaged or its tensors renamed; such a
+ * checkpoint is refused, because it would be read wrongly.
  */
 #include "lib/model/stored.h"
 
@@ -141,7 +141,8 @@ static uint64_t blocks(uint64_t size, int block)
     return block ? (size + (uint64_t)block - 1) / (uint64_t)block : 1;
 }
 
-/* FM_EFORMAT unless the tensor has that shape; `who` requires it, as in "config.json requires". */
+/* FM_EFORMAT unless the tensor has that shape; `who` begins the reason, as in "config.json
+ * requires". */
 static int check_shape(const struct fm_tensor *t, const uint64_t *want, int dims, const char *who,
                        struct fm_err *err)
 {
@@ -192,7 +193,7 @@ static int check_number(const struct fm_tensor *t, struct fm_err *err)
                    t->name, has);
 }
 
-/* FM_EFORMAT unless the tensors with one value per matrix exist. */
+/* FM_EFORMAT unless the tensors with one number, or two, per matrix exist and fit. */
 static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_storage *storage = fm_storage_of(c, s->tensor->name).storage;
@@ -265,7 +266,7 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     return check_shape(s->scale, want, 2, who, err);
 }
 
-/* The part that a weight's codes are if they are stored transposed; -1 if unknown. */
+/* The part that a weight's transposed codes are; -1 if there is none. */
 static int turned(enum fm_weight_part part)
 {
     return part == FM_PART_GATE_UP_T ? (int)FM_PART_GATE_UP
@@ -281,7 +282,7 @@ static int check_whole(const struct fm_tensor *t, const struct fm_config *c, uin
     int block = scheme.block_columns;
     int unit = fm_dtype_bits(t->dtype) / fm_storage_bits(scheme.storage);
     block = block > 0 ? block : 1;
-    block = block % unit == 0 ? block : unit; /* a whole number of words, too */
+    block = block % unit == 0 ? block : unit; /* also a whole number of words */
     if (!scheme.storage->whole || columns % (uint64_t)block == 0)
         return FM_OK;
     return fm_fail(

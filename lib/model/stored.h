@@ -1,8 +1,8 @@
 /*
  * A weight as it is stored on disk: one unquantised tensor or, in a checkpoint with a storage
  * (lib/block/storage.h), a tensor of codes and the tensor of their scales.  Here the two are
- * matched and checked, and the size of the written form is computed.  The storage defines the value
- * of a code, the family which tensors a layer needs.
+ * matched and checked, and the size of the written form is computed.  The value of a code is
+ * defined by the storage; which tensors a layer needs, by the family.
  */
 #ifndef FM_STORED_H
 #define FM_STORED_H
@@ -48,8 +48,8 @@ void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_con
 bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                      const char *weight);
 
-/* FM_EFORMAT if `name`, of codes or of what belongs to them, stands for a weight that also exists
- * unquantised: `plain`, or NULL. */
+/* FM_EFORMAT if `name`, of codes or of a tensor that belongs to them, stands for a weight that also
+ * exists unquantised, as `plain` (or NULL). */
 int fm_stored_twice(const struct fm_config *config, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err);
 
@@ -65,9 +65,9 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            const struct fm_config *config, const struct fm_weight *w, int l,
                            uint64_t channels, struct fm_err *err);
 
-/* For writing codes: the part as which a row's codes are stored; the name of the tensor with suffix
- * `end` (struct fm_storage) in place of the suffix of `weight` in the family's table; and the
- * number of dimensions of a plane's tensor for a weight whose own tensor is `plain`. */
+/* For writing codes: the part that a row's codes are stored as; the name `weight` of the family's
+ * table with its suffix replaced by `end` (struct fm_storage); and the number of dimensions of a
+ * plane's tensor for a weight whose unquantised tensor is `plain`. */
 enum fm_weight_part fm_stored_part(const struct fm_config *config, enum fm_weight_part part);
 void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                     const char *weight, const char *end);
@@ -83,8 +83,8 @@ int fm_stored_check_belongs(const struct fm_config *config, const char *name,
 int fm_stored_bits(const struct fm_config *config, const struct fm_tensor *tensor);
 uint64_t fm_stored_count(const struct fm_config *config, const struct fm_tensor *tensor);
 
-/* A tensor as bundles store it: codes are described as their values, with name (in `name`), dtype,
- * shape and size of these; a plain tensor is unchanged and keeps its name. */
+/* A tensor as bundles store it: for codes, the name (in `name`), dtype, shape and size of their
+ * values; an unquantised tensor is unchanged. */
 void fm_stored_values(struct fm_tensor *values, char name[FM_ST_NAME_BYTES_MAX + 1],
                       const struct fm_config *config, const struct fm_tensor *tensor);
 
@@ -111,7 +111,8 @@ void fm_stored_write(void *dst, enum fm_dtype dtype, const void *raw, enum fm_dt
  * positive and finite. */
 int fm_stored_factor(float *factor, const struct fm_stored *s, struct fm_err *err);
 
-/* Whether the name is that of a tensor of scales, or of one of rows and columns. */
+/* Whether the name is that of a tensor of scales, or of one with the numbers of rows and columns.
+ */
 bool fm_stored_is_scale(const struct fm_config *config, const char *name);
 bool fm_stored_is_shape(const struct fm_config *config, const char *name);
 
@@ -120,9 +121,9 @@ void fm_stored_scales(float *scale, const struct fm_storage *storage, const void
                       enum fm_dtype dtype, size_t n, float factor);
 
 /*
- * Prepare the conversion of codes: read `count` scales of the tensor from number `first` on, whole
- * rows of blocks, from their bytes into `scale`, which has room for them and is borrowed.  `factor`
- * is fm_stored_factor's.  FM_EFORMAT, naming tensor and element, if one cannot be a scale.
+ * Prepare the conversion of codes: read `count` scales of the tensor, from number `first` on (whole
+ * rows of blocks), from their bytes into `scale`, which the caller provides and keeps.  `factor` is
+ * fm_stored_factor's.  FM_EFORMAT, naming tensor and element, if one cannot be a scale.
  */
 int fm_stored_widen(struct fm_scales *scales, float *scale, const struct fm_stored *s,
                     const struct fm_config *config, const void *raw, size_t first, size_t count,

@@ -3,9 +3,10 @@
  * uses them to recognise the checkpoint that the previous stage read, and to distinguish a
  * fine-tune from the original.
  *
- * Sums are exclusive ors, so that digests can be added in any order and by many threads: of the
- * pieces of a tensor, each hashed with its index, and of the tensors of a layer, each hashed with
- * its name, dtype and shape.  Tensors that the model does not use are not included.
+ * Sums are exclusive ors, so that digests can be added in any order and by many threads.  A
+ * tensor's sum is over its pieces, each hashed with its index; a layer's sum is over its tensors,
+ * each hashed with its name, dtype and shape.  Tensors that the model does not use are not
+ * included.
  */
 #ifndef FM_WEIGHTSUM_H
 #define FM_WEIGHTSUM_H
@@ -38,8 +39,8 @@ struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *byte
 /* Add a digest to a sum, which begins with zeros. */
 void fm_weightsum_add(struct fm_digest *sum, const struct fm_digest *digest);
 
-/* The place in [0, L] where the tensor `name` of a stock checkpoint is summed, scales with their
- * weight; -1 if it is not. */
+/* The place in [0, L] where the tensor `name` of a stock checkpoint is summed (scales: with their
+ * weight); -1 if it is not summed. */
 int fm_weightsum_place(const struct fm_config *config, const char *name);
 
 /* FM_ECONFIG, naming the layer, if `sum` at place l of [0, L] differs from `wanted`. */

@@ -1,7 +1,7 @@
 /*
- * Fits a family into one page.  The page is built completely and its bytes are counted.  If there
- * are too many, it is built again with half of the members, down to two, and then without the
- * widths and tokens of single experts.  The choice depends only on the input.
+ * Fits a family into one page.  A page is built completely and its bytes are counted.  If they
+ * exceed the limit, it is built again with half of the members, down to two, and at last without
+ * the widths and tokens of single experts.  The choice depends only on the input.
  */
 #include "lib/page/page.h"
 
@@ -18,7 +18,7 @@
 #include "lib/page/pagetext.h"
 #include "lib/page/pagewidths.h"
 
-#define SHOWN_MAX 256 /* most members on a page: a slider cannot show more distinct positions */
+#define SHOWN_MAX 256 /* limit of members on a page: a slider cannot distinguish more */
 #define HISTORY_BYTES_MAX ((size_t)150 << 10)
 
 /* Data from which a page is made. */

@@ -1,12 +1,12 @@
 /*
  * This room, lib/page: a family as one HTML page that a browser shows without a network.  The page
- * holds figures from the bundle and from named measurement files as one JSON text, and a script
- * that draws it; it computes no figure.  Only cmd includes this room.  In reading order: this
- * header with page.c (how much of a large family a page shows), pagefacts (the bundle), pagewidths
- * (masks as text), pageresults (measurements), pagetext (HTML and its escaping), and page.html,
- * page.css, page.js, charts.js and maps.js, which are compiled into the tools.
+ * holds one JSON text with figures from the bundle and from named measurement files, and a script
+ * that draws them.  Only cmd includes this room.  In reading order: this header with page.c (how
+ * much of a large family a page shows), pagefacts (the bundle), pagewidths (masks as text),
+ * pageresults (measurements), pagetext (HTML and its escaping), and page.html, page.css, page.js,
+ * charts.js and maps.js, which are compiled into the tools.
  *
- * The same bundle and figures give the same bytes, wherever the files are.
+ * The same bundle and figures give the same bytes, whatever the files' directories.
  */
 #ifndef FM_PAGE_H
 #define FM_PAGE_H
@@ -22,8 +22,7 @@
 
 struct fm_page_options {
     const char *const *figures; /* files that our tools wrote with --json; ends with NULL */
-    uint64_t context;           /* number of context tokens for the memory of a GPU; 0:
-                                   FM_PAGE_CONTEXT */
+    uint64_t context; /* tokens whose cache must fit into a GPU's memory; 0: FM_PAGE_CONTEXT */
 };
 
 struct fm_page {

@@ -50,7 +50,7 @@ static void add_model(cJSON *data, const struct fm_list *list)
         fm_json_add_string(model, "storage", list->storage);
 }
 
-/* Add the cache of a sequence on a server, and GPUs with their memory. */
+/* Add the sizes of a sequence's cache on a server, and the GPUs with their memory. */
 static void add_cards(cJSON *data, const struct fm_pagefacts *f, uint64_t context)
 {
     const struct fm_runtimes_cache *cache = &f->list.cache;
@@ -145,9 +145,9 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
         fm_json_add_string(runs, NULL, "llama.cpp");
 }
 
-/* Forms of exports: the fm-pack options that make them, whether a server reads them, and whether
- * they compute the function of the mask, for all masks.  A load cap starts at the member's
- * widths. */
+/* Add a form of export: the fm-pack options that make it; `capped`: with a load cap, which starts
+ * at the member's widths; `served`: a server reads it; `exact`: it computes the function of every
+ * mask. */
 static cJSON *add_form(cJSON *forms, const char *name, const char *options, bool capped,
                        bool served, bool exact)
 {

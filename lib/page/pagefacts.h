@@ -29,8 +29,8 @@ const char *fm_pagefacts_name(const char *path);
 /* Bytes of all tensors of a ragged export with this number of channels removed. */
 uint64_t fm_pagefacts_bytes(const struct fm_pagefacts *f, uint64_t removed);
 
-/* Add the members of a page's data: the model, what a server keeps of `context` tokens, the
- * GPUs, the forms of exports, and `shown` (n) members in each form. */
+/* Add keys to a page's data: the model, the cache of `context` tokens on a server and the GPUs; and
+ * the forms of exports, with `shown` (n) members in each form. */
 void fm_pagefacts_model(cJSON *data, const struct fm_pagefacts *f, const char *path,
                         uint64_t context);
 void fm_pagefacts_budgets(cJSON *data, const struct fm_pagefacts *f, const int *shown, int n);

@@ -19,7 +19,7 @@
 #define FILE_BYTES_MAX ((size_t)16 << 20)
 #define SERIES_MAX 64
 #define NAME_BYTES_MAX 64
-#define POINTS_MAX 256 /* most points of a series; longer ones are thinned evenly */
+#define POINTS_MAX 256 /* limit of points of a series; longer series are thinned evenly */
 
 /* A file that is being read. */
 struct reading {
@@ -151,7 +151,8 @@ static int add_point(const struct reading *r, const char *name, const char *role
     return add_halves(r, point, quality);
 }
 
-/* Every n-th row of an array is kept; return n. */
+/* Return n such that keeping every n-th row of an array makes a series of at most POINTS_MAX
+ * points. */
 static int stride_of(const cJSON *rows)
 {
     return (cJSON_GetArraySize(rows) + POINTS_MAX - 1) / POINTS_MAX;

@@ -44,7 +44,8 @@ struct fm_verifier {
     bool rest_decoded; /* experts are stored as codes; all other codes are decoded and rounded */
 };
 
-/* The code of a finding described by `err`: the machine's error if it is one, else `otherwise`. */
+/* The code of a finding described by `err`: that of err for an I/O or memory error, else
+ * `otherwise`. */
 static inline int fm_verifier_code(const struct fm_err *err, int otherwise)
 {
     return err->code == FM_EIO || err->code == FM_ENOMEM ? err->code : otherwise;
@@ -71,8 +72,7 @@ enum fm_scan_fault {
  * Read [at, at + size) of a file once, in pieces that fit the cache.  As requested, add each piece
  * to `whole` (if not NULL), look for values that are not finite, and compare spans with their
  * digests.  Spans are contiguous and end at `size`; span i has bound[i % bounds + 1] - bound[i %
- * bounds] channels in groups of unit_bytes each, the order of the segments of one expert after
- * another.
+ * bounds] channels, in groups of unit_bytes each: the segments of all experts, expert by expert.
  */
 struct fm_scan {
     const struct fm_file *file;
@@ -90,10 +90,10 @@ struct fm_scan {
 int fm_verifier_scan(struct fm_verifier *v, const struct fm_scan *s, struct fm_err *err);
 
 /*
- * Open a bundle from a pipe while its weights are still to come.  The members before the weights
- * have their digests in the manifest, which comes first; those of the weights come last.  So the
- * first members are kept and opened at once.  If they have unexpected content, the whole bundle is
- * kept, and the checks for a file report it.
+ * Open a bundle from a pipe before its weights arrive.  The manifest, which comes first, has the
+ * digests of the members before the weights; the digests of the weights come last.  So the members
+ * before the weights are kept and opened at once.  If their content is unexpected, the whole bundle
+ * is kept, and the checks for a file report the fault.
  */
 int fm_verifier_open_stream(struct fm_bundle *b, struct fm_spool *s, struct fm_err *err);
 

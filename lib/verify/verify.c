@@ -20,7 +20,7 @@
 #include "lib/pack/pack.h"
 #include "lib/verify/verifier.h"
 
-/* fits the L2 cache, so that computing digests and checking values read from there */
+/* fits the L2 cache, from which the digests and the checks of values then read */
 #define SCAN_BYTES ((size_t)256 << 10)
 
 /* ---- findings ---- */
@@ -96,7 +96,7 @@ struct scan_state {
     struct fm_hasher *hasher; /* bytes of the span */
     size_t span;
     uint64_t end; /* end of the span, in the scan */
-    bool finite;  /* bytes of the span so far */
+    bool finite;  /* no NaN or Inf in the span so far */
 };
 
 static uint64_t span_size(const struct fm_scan *s, size_t span)

@@ -1,19 +1,19 @@
 /*
- * This room, lib/verify: find and name every fault of a file that the suite wrote, in one run.  It
- * uses the descriptions of members and layouts in the rooms that write them, so that each exists
- * once.  In reading order: this header, verifier.h and verify.c (findings, and the scan of bytes),
- * verify_bundle.c with verify_contents.c and verify_claims.c, verify_export.c with verify_parts.h
- * and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
+ * This room, lib/verify: find and name every fault of a file that the suite wrote, in one run.
+ * Members and layouts are described only in the rooms that write them; this room uses those
+ * descriptions.  In reading order: this header, verifier.h and verify.c (findings, and the scan of
+ * bytes), verify_bundle.c with verify_contents.c and verify_claims.c, verify_export.c with
+ * verify_parts.h and verify_weights.c, verify_table.c, verify_function.c, verify_stream.c.
  *
  * Check a bundle, a stage stream, or an exported directory.  A directory is checked against the
  * bundle it was made from (its members up to segments.safetensors are enough, and it may be
  * truncated after them), or, without one, against its own table of files.
  *
- * A finding is one line: the item (member, tensor, budget) and what is wrong.  The check goes on to
- * the end, so one run lists everything.
+ * A finding is one line: the item (member, tensor, budget) and what is wrong.  The check continues
+ * to the end, so one run lists everything.
  *
  * With run->inputs.model and without `function`, the weights of the bundle, or of the export's
- * bundle, are also made again from that checkpoint and compared by their checksums (lib/pack).
+ * bundle, are also packed again from that checkpoint, and their checksums are compared (lib/pack).
  *
  * Result: FM_OK; FM_EDIFF if bytes differ from a checksum; FM_EFORMAT if the checksums match but
  * the content is invalid (an order that is not a permutation, a width that is not an action, a
@@ -43,7 +43,8 @@ struct fm_verify_options {
     const char *against; /* for a directory: its bundle, or the beginning of it; NULL: check
                             against its own table */
     bool record;         /* without a bundle: update the table to the files as they are now */
-    bool function; /* also compute: needs run->inputs.model (a bundle) and run->inputs.tokens */
+    bool function; /* also compare what the weights compute; needs run->inputs.tokens and, for a
+                      bundle, run->inputs.model */
     int batches;   /* sequences to compute for `function`; 0: 4 */
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */
@@ -61,8 +62,8 @@ struct fm_verify_report {
     uint64_t failed;  /* findings */
     uint64_t bytes;   /* bytes read and checked; of an intact export, its files as fm-pack and
                          fm_list_form count them */
-    int codes;        /* for exports: files that Python may run, keys by which a program loads
-                         code or another model ("config.json: auto_map"), and who wrote them */
+    int codes; /* for exports: number of files that Python may run, and of keys by which a program
+                  loads code or another model ("config.json: auto_map"), each with its author */
     struct fm_verify_code {
         char name[FM_CODE_NAME_BYTES];
         bool ours;
@@ -77,9 +78,9 @@ struct fm_verify_report {
 
 /*
  * Verify. run gives threads, memory, progress and, for `function`, model, tokens, seq_len and
- * device.  A bundle: its full model is compared with run->inputs.model, ranked, the adapter merged.
- * A directory: the export is compared with the function of the bundle's mask, for which `against`
- * must be a whole bundle.
+ * device.  With `function`, a bundle's full model is compared with run->inputs.model, in ranked
+ * order and with the adapter merged; and an export is compared with the bundle under the export's
+ * mask, for which `against` must be a whole bundle.
  */
 int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *options,
               struct fm_verify_report *report, struct fm_err *err);

@@ -40,8 +40,8 @@ struct place {
     int part;   /* index of this tensor among the layer's tensors */
 };
 
-/* Check the segments of expert 0, of expert 1, ...: one line for each expert that differs, and
- * one for each with a bad value. */
+/* Report faults in the spans of a tensor, the segments of expert 0, of expert 1, ...: one line for
+ * each expert that differs, and one for each with a value that is not finite. */
 static void tell_segments(const struct place *p, const char *tensor, const struct fm_scan *s)
 {
     const struct fm_segments *seg = &p->j->seg;
@@ -101,7 +101,8 @@ static bool check_layer_tensor(struct fm_bundle_job *j, struct place *p, const s
             return true;
     }
     fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
-                     "tensor '%s' is not one of layer %d in the model's shape", t->name, p->layer);
+                     "tensor '%s' does not have the name, shape and type of a tensor of layer %d",
+                     t->name, p->layer);
     return false;
 }
 
@@ -110,11 +111,11 @@ static bool check_other_tensor(struct fm_bundle_job *j, struct place *p, const s
     bool same = fm_segments_match(&j->seg, t) != NULL;
     if (!same)
         fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
-                         "tensor '%s' is not in %s with that type and shape", t->name,
-                         FM_MEMBER_SEGMENTS);
+                         "%s has no tensor '%s' of that type and shape", FM_MEMBER_SEGMENTS,
+                         t->name);
     if ((fm_extra_layer(&j->config, t->name) >= 0) != p->extra)
         fm_verifier_find(j->v, p->i, FM_EFORMAT, j->bundle.member[p->i].name,
-                         "tensor '%s' does not belong here", t->name);
+                         "tensor '%s' belongs in another member", t->name);
     return same;
 }
 
@@ -177,7 +178,7 @@ static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struc
     if (!rc)
         rc = fm_spool_read(j->v->spool, at, length, sizeof length, err);
     uint64_t bytes = !rc ? fm_little_endian(length, sizeof length) : 0;
-    /* the reader refuses strings of other lengths */
+    /* headers of other lengths are refused when they are read */
     if (!rc && bytes <= FM_ST_HEADER_BYTES_MAX && bytes <= m->size - sizeof length)
         rc = fm_spool_keep(j->v->spool, at + sizeof length + bytes, err);
     j->bundle.file.size = at + m->size; /* members that are still to come count as present */
@@ -224,8 +225,8 @@ static int check_weights(struct fm_bundle_job *j, size_t i, struct fm_hasher *wh
         rc = scan_tensor(j, &p, &st.tensor[t], whole, err);
     size_t expected = tensors_of(j, &p);
     if ((p.layer >= 0 ? (size_t)p.parts : st.count) != expected)
-        fm_verifier_find(j->v, i, FM_EFORMAT, m->name, "holds %zu tensors, the model has %zu here",
-                         st.count, expected);
+        fm_verifier_find(j->v, i, FM_EFORMAT, m->name,
+                         "holds %zu tensors, but the model has %zu here", st.count, expected);
     fm_safetensors_close(&st);
     return rc;
 }
@@ -322,14 +323,16 @@ static int close_stream(struct fm_bundle_job *j, int rc, struct fm_err *err)
     if (fm_spool_keep(j->v->spool, UINT64_MAX, err))
         return err->code;
     if (fm_bundle_open_file(&whole, &j->v->spool->file, false, err)) {
-        fm_verifier_forget(j->v); /* report no other faults of such a file */
+        fm_verifier_forget(j->v); /* report no other faults if the structure is broken */
         return err->code;
     }
     fm_bundle_close(&j->bundle);
     j->bundle = whole;
     if (rc || whole.members != members) {
         *err = early;
-        return !rc ? fm_fail(err, FM_EFORMAT, "standard input: not what its manifest says") : rc;
+        return !rc ? fm_fail(err, FM_EFORMAT,
+                             "standard input: its members are not those of its manifest")
+                   : rc;
     }
     for (size_t i = 0; i < members; i++)
         if (has_digest(whole.member[i].name) && !whole.member[i].listed)

@@ -83,8 +83,10 @@ static void check_quality(struct fm_bundle_job *j)
             continue;
         first = first ? first : q;
         if (q->positions != first->positions || q->recovered != first->recovered)
-            fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
-                             "budget %d: quality was not measured like that of the first", b);
+            fm_verifier_find(
+                j->v, 0, FM_EFORMAT, MANIFEST,
+                "budget %d: quality was measured on other tokens, or by another tool, than before",
+                b);
         if (q->recovered && !adapted)
             fm_verifier_find(
                 j->v, 0, FM_EFORMAT, MANIFEST,
@@ -105,10 +107,11 @@ static void check_group(struct fm_bundle_job *j)
     for (int b = 0; b < masks->count; b++)
         for (int x = 0; x < masks->M * masks->E; x++)
             if (fm_masks_widths(masks, b)[x] % (uint32_t)group) {
-                fm_verifier_find(j->v, 0, FM_EFORMAT, MANIFEST,
-                                 "budget %d: a width of %u cuts a group of %d channels, "
-                                 "the groups recorded in fm-rank's history",
-                                 b, fm_masks_widths(masks, b)[x], group);
+                fm_verifier_find(
+                    j->v, 0, FM_EFORMAT, MANIFEST,
+                    "budget %d: a width of %u splits a group of %d channels (the size of "
+                    "groups in fm-rank's history)",
+                    b, fm_masks_widths(masks, b)[x], group);
                 return;
             }
 }

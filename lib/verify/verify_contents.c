@@ -186,7 +186,7 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
         return fm_extra_check(&extra, &j->config, err);
     if (nonexpert.unread_tensors == known->unread_tensors &&
         nonexpert.unread_bytes == known->unread_bytes)
-        return fm_fail(err, FM_EFORMAT, "has tensors of other types than the manifest says");
+        return fm_fail(err, FM_EFORMAT, "has tensors of types that the manifest does not list");
     return fm_fail(err, FM_EFORMAT,
                    "has %" PRIu64 " tensors in %" PRIu64 " bytes that the model does not use, the "
                    "manifest says %" PRIu64 " in %" PRIu64,
@@ -199,7 +199,7 @@ static int read_segments(struct fm_bundle_job *j, struct fm_err *err)
     int rc = fm_segments_read(&j->seg, &j->bundle, &j->config, err);
     j->segments = !rc;
     if (!rc && j->seg.dtype != j->model.dtype)
-        rc = fm_fail(err, FM_EFORMAT, "is for %s weights, the manifest's model has %s",
+        rc = fm_fail(err, FM_EFORMAT, "is for %s weights, but the manifest's model has %s",
                      fm_dtype_name(j->seg.dtype), fm_dtype_name(j->model.dtype));
     if (!rc)
         rc = check_others(j, err);
@@ -225,7 +225,7 @@ static void check_presence(struct fm_bundle_job *j)
     if (cJSON_HasObjectItem(j->bundle.manifest, "adapter") &&
         !fm_bundle_find(&j->bundle, FM_MEMBER_ADAPTER))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_MEMBER_ADAPTER,
-                         "is missing: the manifest has an adapter");
+                         "is missing, but the manifest has an adapter");
     if (!j->model.extra.tensors && fm_bundle_find(&j->bundle, FM_VOLUMES_EXTRA))
         fm_verifier_find(j->v, 0, FM_EFORMAT, FM_VOLUMES_EXTRA,
                          "exists, but the manifest lists no extra tensors");

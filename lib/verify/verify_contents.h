@@ -24,8 +24,8 @@ struct fm_bundle_job {
 
 /*
  * Check the members other than weights once their digests are known: manifest, config, segments,
- * ranking, masks and adapter, each as far as it is intact, must agree.  Fills model, config, seg
- * and budgets.  A contradiction is a finding; an error ends the check.
+ * ranking, masks and adapter must agree, as far as they are intact.  Fills model, config, seg and
+ * budgets.  A contradiction is a finding; an error ends the check.
  */
 int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err);
 

@@ -32,7 +32,7 @@ static int read_cap(struct fm_export_options *o, const cJSON *json, struct fm_er
     if (!cap)
         return FM_OK;
     if (cJSON_GetArraySize(cap) != 2 || !cJSON_IsNumber(low) || !cJSON_IsNumber(high))
-        return fm_fail(err, FM_EFORMAT, "'load_cap' is not two numbers");
+        return fm_fail(err, FM_EFORMAT, "'load_cap' must be two numbers");
     o->load_cap = true;
     o->load_low = low->valuedouble;
     o->load_high = high->valuedouble;
@@ -159,7 +159,7 @@ static int open_bundle(struct fm_verify_job *j, struct fm_err *err)
         rc = fm_exportplan_begin(&j->plan, &j->opened, &j->options, err);
     bool decoded = !j->plan.codes || j->options.layout->code;
     bool values = (j->opened.packed.storage && decoded) || j->options.quantise;
-    if (!rc && values) { /* to be compared, or rounded again */
+    if (!rc && values) { /* the bundle's weights are compared, or rounded again */
         fm_exportplan_release(&j->plan);
         fm_opened_release(&j->opened);
         rc = fm_opened_open(&j->opened, bundle, FM_OPENED_CHECKSUMS | FM_OPENED_WEIGHTS, err);
@@ -386,7 +386,7 @@ static void check_tensor(struct fm_verify_job *j, size_t i)
     fm_verifier_count(j->v, 1, 0);
     if (!same && s->parsed)
         fm_verifier_find(j->v, t->file, FM_EDIFF, t->t.name,
-                         have ? "has another type or shape than the budget gives it"
+                         have ? "does not have the type and shape that its budget requires"
                               : "is not in its file %s",
                          j->plan.file[t->file].name);
     j->have[i] = same ? have : NULL;

@@ -76,7 +76,7 @@ static void compare(struct job *j, const float *have, const float *want)
     r->logprob_diff_max = 0;
     for (size_t i = 0; i < n; i++) {
         double d = fabs((double)have[i] - (double)want[i]);
-        /* A NaN is larger than any number. */
+        /* NaN counts as the largest difference. */
         if (!(d <= r->logprob_diff_max) && !isnan(r->logprob_diff_max)) {
             r->logprob_diff_max = d;
             worst = i;
@@ -125,7 +125,7 @@ static int run_both(struct job *j, struct fm_model *have, const struct fm_lane *
 {
     struct fm_verify_report *r = j->v->report;
     struct fm_run_options run = *j->v->run;
-    run.inputs.stream = j->bundle.file.path; /* its tokenizer is used for text */
+    run.inputs.stream = j->bundle.file.path; /* text is encoded with its tokenizer */
     int rc = fm_calib_open(&j->calib, &run, fm_model_config(have), false, err);
     if (rc)
         return rc;

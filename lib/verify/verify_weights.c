@@ -1,8 +1,8 @@
 /*
  * Compares the bytes of an export's tensors with the golden segment checksums of its bundle.  A
- * task checks one block of the plan, which is one expert in one tensor.  A prefix of the bundle's
- * bytes is hashed in place, segment by segment; any other form is first converted back to the
- * bundle's order in memory, gate and up rows together.
+ * task checks one block of the plan, which is one expert in one tensor.  A block that is a prefix
+ * of the bundle's bytes is hashed segment by segment.  A block in any other form is first converted
+ * back to the bundle's order in memory, gate and up rows together.
  */
 #include "lib/verify/verify_parts.h"
 
@@ -288,10 +288,10 @@ static int check_widened(struct place *p, const struct fm_tensor *have, struct f
     if (fm_dtype_is_weight(have->dtype) && fm_dtype_nonfinite(packed, have->dtype, values) < values)
         say_not_finite(p);
     if (!same)
-        fm_verifier_find(p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
-                         p->t->again
-                             ? "scales after those of the shared expert differ from the last"
-                             : "channels after those of the shared expert are not all zero");
+        fm_verifier_find(
+            p->j->v, p->t->file, FM_EDIFF, p->t->t.name,
+            p->t->again ? "scales after those of the shared expert do not repeat its last scale"
+                        : "channels after those of the shared expert are not all zero");
     return FM_OK;
 }
 
@@ -330,10 +330,10 @@ static int check_block(struct place *p, uint64_t *bytes, struct fm_err *err)
     const struct fm_packed_part *part = fm_packed_find(packed, cut.of, p->b->plane);
     if (p->b->plane >= 0 && p->j->options.quantise)
         return check_filled(p, p->b->at, p->b->at + *bytes,
-                            "is not what the bundle's weights are rounded to", err);
+                            "differs from the bundle's weights, rounded to this format", err);
     if (!part)
         return check_filled(p, p->b->at, p->b->at + *bytes,
-                            "is not the values of the bundle's codes", err);
+                            "differs from the decoded values of the bundle's codes", err);
     p->of = part;
     p->part = (int)(part - packed->part);
     if (cut.columns)
@@ -359,13 +359,15 @@ static void check_unit(void *arg, int i)
     if (p.b)
         rc = check_block(&p, &bytes, &err);
     else if (p.t->fill == FM_FILL_NUMBER)
-        rc = check_filled(&p, 0, have->size, "is not the expected value", &err);
+        rc = check_filled(&p, 0, have->size, "differs from the expected value", &err);
     else if (p.t->fill == FM_FILL_CONSTANT)
-        rc = check_filled(&p, 0, have->size, "is not the constant of the removed expert", &err);
+        rc = check_filled(&p, 0, have->size, "differs from the constant of the removed expert",
+                          &err);
     else if (p.t->experts > 0)
         rc = check_filled(&p, 0, have->size,
-                          j->plan.codes ? "differs from the value computed with the bundle's scales"
-                                        : "is not what the bundle's weights are rounded to",
+                          j->plan.codes
+                              ? "differs from the value computed with the bundle's scales"
+                              : "differs from the bundle's weights, rounded to this format",
                           &err);
     else if (p.t->scale || p.t->fill == FM_FILL_SHAPE)
         rc = check_filled(&p, 0, have->size,

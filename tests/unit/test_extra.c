@@ -133,7 +133,7 @@ TEST(config_json_says_how_many)
     fm_extra_note(note, &(struct fm_extra){.seen = 1}, &c);
     assert_string_equal(note, "");
     fm_extra_note(note, &(struct fm_extra){0}, &c);
-    assert_string_equal(note, "config.json speaks of 1 layer for multi-token prediction, the "
+    assert_string_equal(note, "config.json lists 1 layer for multi-token prediction, but the "
                               "checkpoint has 0");
     c = config_of(&without);
     assert_ok(read_keys(&c, "{\"modules\": 17}", &err));

@@ -169,7 +169,7 @@ TEST(an_export_of_another_budget_does_not_pass_for_this_one)
         assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
         bool family = fm_layouts[i]->all_members, shapes = !family && !fm_layouts[i]->full;
         const char *all = family ? "config.json: differs" : "layer";
-        assert_non_null(strstr(verify_found, shapes ? "has another type or shape" : all));
+        assert_non_null(strstr(verify_found, shapes ? "does not have the type and shape" : all));
     }
 }
 

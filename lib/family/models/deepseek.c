@@ -1,7 +1,7 @@
 /*
- * The layers of DeepSeek's models and similar ones: some are dense, as a number or a list in
- * config.json says; all others have experts and a shared expert, an MLP as wide as several experts
- * that every token passes through.
+ * The layers of DeepSeek's models and similar ones: a number or a list in config.json says which
+ * are dense; all others have experts and a shared expert, which is an MLP as wide as several
+ * experts through which every token passes.
  */
 #include "lib/family/models/deepseek.h"
 
@@ -65,7 +65,7 @@ static int read_first(struct fm_config *c, int *dense, const char *key, const cJ
     return FM_OK;
 }
 
-/* If the family has a list, it decides.  A number in addition must agree with it; without a list, a
+/* A list, if the family reads one, decides, and a number must agree with it.  Without a list, a
  * number that transformers does not read must be the default. */
 static int read_dense(struct fm_config *c, const struct fm_deepseek_layers *o,
                       const struct fm_keys *keys, struct fm_err *err)

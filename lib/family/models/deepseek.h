@@ -25,8 +25,9 @@ struct fm_deepseek_layers {
 int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *options,
                        const struct fm_keys *keys, struct fm_err *err);
 
-/* V3's rule: experts chosen by sigmoid and bias, from the best groups if there are groups; their
- * weights divided by their sum, times `by` if config.json has no routed_scaling_factor. */
+/* V3's rule: experts are chosen by sigmoid and bias, from the best groups if there are groups;
+ * their weights are divided by their sum and multiplied by routed_scaling_factor, `by` if
+ * config.json does not have it. */
 #define FM_DEEPSEEK_V3_ROUTER(by)                                                                  \
     {                                                                                              \
         .sigmoid = true, .groups = FM_GROUPS_NOAUX, .renormalised = true, .norm_key = true,        \

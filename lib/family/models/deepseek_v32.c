@@ -1,7 +1,8 @@
 /*
  * DeepSeek-V3.2: V3 with a sparse indexer in every layer, which chooses index_topk keys for each
- * query.  Up to that length these are all keys, so attention is V3's, and the indexer, which has no
- * gradient at any length, is only carried along.  Source: transformers' modeling_deepseek_v32.py.
+ * query.  In sequences of at most that length it chooses all keys, so attention is V3's.  The
+ * indexer has no gradient at any length, and is only copied.  Source: transformers'
+ * modeling_deepseek_v32.py.
  */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
@@ -31,7 +32,8 @@ static const struct fm_mla_options attention = {.indexer = true,
 
 static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(2.5);
 
-/* transformers reads none of these.  The indexer itself rotates in halves. */
+/* transformers reads none of these.  The indexer itself rotates the halves of its vectors, not
+ * pairs. */
 static const struct fm_keys_only only[] = {{"rope_interleave", "true"},
                                            {"indexer_rope_interleave", "false"},
                                            {"moe_router_dtype", "'float32'"},

@@ -20,7 +20,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Read a number; a list would give text and images separate experts. */
+/* Read a number; a list, which would give text and images separate experts, is refused. */
 static int read_number(int64_t *value, const struct fm_keys *keys, const char *key, int64_t least,
                        struct fm_err *err)
 {

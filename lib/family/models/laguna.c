@@ -25,8 +25,8 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* A gate for each head is called true or "per-head"; transformers reads any other value, including
- * false, as a gate for each element. */
+/* true and "per-head" mean a gate for each head; transformers takes any other value, even false,
+ * for a gate for each element. */
 static int check_gate(const cJSON *value, const char *key, struct fm_err *err)
 {
     if (!value || cJSON_IsNull(value) || cJSON_IsTrue(value) ||
@@ -108,8 +108,8 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
 static const struct fm_scored_options router = {
     .sigmoid = true, .renormalised = true, .scale_key = "moe_routed_scaling_factor", .scale = 1};
 
-/* transformers reads the first two and stops or computes something else; only vLLM reads the
- * others. */
+/* With another value of the first two, transformers fails or computes something else; only vLLM
+ * reads the others. */
 static const struct fm_keys_only only[] = {{"moe_apply_router_weight_on_input", "false"},
                                            {"moe_router_logit_softcapping", "0"},
                                            {"moe_router_score_func", "'sigmoid'"},

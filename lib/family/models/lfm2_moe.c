@@ -62,8 +62,8 @@ const struct fm_model_family fm_lfm2_moe = {
     .eps_key = "norm_eps",
     .positions = 128000,
     .only = only,
-    .needed = "layer_types num_key_value_heads", /* transformers has no default of the first; that
-                                                    of the second is 8 */
+    .needed = "layer_types num_key_value_heads", /* transformers has no default for the first; for
+                                                    the second it is 8 */
     .keys =
         "block_use_init_xavier conv_L_cache conv_dim conv_dim_out conv_use_xavier_init norm_eps "
         "num_dense_layers routed_scaling_factor theta tie_embedding use_pos_enc",

@@ -1,12 +1,12 @@
 /*
- * MiniMax-M3, the text part: grouped attention with a sparse indexer in most layers, which chooses
- * blocks of keys and, up to index_topk_blocks blocks, all of them; clamped SwiGLU without biases in
- * experts, shared expert and dense layers; norms that multiply by 1 + w.
+ * MiniMax-M3, the text part: grouped attention, with a sparse indexer in most layers that chooses
+ * index_topk_blocks blocks of keys (all keys of shorter sequences); clamped SwiGLU without biases
+ * in experts, shared expert and dense layers; norms that multiply by 1 + w.
  *
- * The published checkpoint is multimodal and has every matrix separately; transformers' text class
- * saves other names and fused matrices (wrapper_form of lib/family/family.h).  Its config.json also
- * has keys of its own, which must agree with those of transformers if both are present.  Source:
- * transformers' modular_minimax_m3_vl.py.
+ * The published checkpoint is multimodal and stores every matrix separately; transformers' text
+ * class saves fused matrices under different names (wrapper_form of lib/family/family.h).  Its
+ * config.json also has keys of its own, which must agree with those of transformers if both are
+ * present.  Source: transformers' modular_minimax_m3_vl.py.
  */
 #include <string.h>
 
@@ -24,8 +24,9 @@
 #define SHARED(prefix) prefix "shared_experts."
 
 /* clang-format off */
-/* A tensor of the multimodal checkpoint, under the text class's name in a ragged export; and one of
- * the text class. */
+/* WHOLE: the names of a tensor of the multimodal checkpoint; in a ragged export it has the text
+ * class's name.  CARRIED and ROUTER have a row for each form of checkpoint, FUSED only rows for
+ * that of the text class. */
 #define WHOLE(name, text) {name, name, text}
 #define CARRIED(whole, text, shape)                                                                \
     {WHOLE(FM_ATTENTION whole, FM_ATTENTION text), FM_PART_CARRIED, 0, shape,                      \
@@ -94,8 +95,8 @@ static int read_marks(struct marks *m, const cJSON *object, int L, struct fm_err
                : fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", m->key, l, L);
 }
 
-/* Read two lists of the same thing, the second one in another object; either may be missing, and
- * both must agree.  Set *first to what they say. */
+/* Read two lists with the same meaning, the second one from `object`.  Either may be missing; two
+ * must agree.  Sets *first to the result. */
 static int read_both(struct marks *first, const cJSON *json, struct marks *second,
                      const cJSON *object, int L, struct fm_err *err)
 {
@@ -155,7 +156,7 @@ static const struct fm_keys_only only_sparse[] = {{"use_sparse_attention", "true
                                                   {"sparse_init_block", "0"},
                                                   {NULL, NULL}};
 
-/* Refuse indexers with a branch of values, which layers with 0 in this list have. */
+/* Refuse indexers with a value branch, which layers with 0 in sparse_disable_index_value have. */
 static int check_values(const struct marks *indexed, const cJSON *sparse, int L, struct fm_err *err)
 {
     struct marks off = {.key = "sparse_disable_index_value"};
@@ -252,7 +253,7 @@ static const struct fm_keys_only only[] = {{"use_gemma_norm", "true"},
                                            {"swiglu_beta", "1"},
                                            {NULL, NULL}};
 
-/* The parts for images; and layers for multi-token prediction, which config.json counts and the
+/* The parts for images; and layers for multi-token prediction, which config.json counts but the
  * published checkpoint does not have. */
 static const char *const extra_names[] = {
     "vision_tower.", "multi_modal_projector.", "patch_merge_mlp.", "mtp.", "model.mtp.", NULL};
