@@ -178,7 +178,8 @@ static int check_complete(const struct fm_hfdir *dir, const struct fm_shard *s, 
     return FM_OK;
 }
 
-/* The configuration in the other format: matrices of plain numbers are listed by name. */
+/* Make the same configuration as compressed-tensors writes it, where `ignore` names the matrices
+ * that are not quantised. */
 static int make_config(char **config, const struct fm_hfdir *dir, int group, struct fm_err *err)
 {
     struct fm_text t = {0};

@@ -241,8 +241,10 @@ static int resume(struct scorer *s, int batches, struct fm_err *err)
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     rc = fm_journal_read(&j, item, list_state(item, s), err);
     if (!rc && (s->next < 0 || s->next > batches))
-        rc = fm_fail(err, FM_EFORMAT, "state file '%s': batch %lld of %d",
-                     s->task->run->outputs.state, (long long)s->next, batches);
+        rc = fm_fail(
+            err, FM_EFORMAT,
+            "state file '%s' is at batch %lld, but the run has %d; remove the file to start anew",
+            s->task->run->outputs.state, (long long)s->next, batches);
     fm_journal_close(&j);
     return rc;
 }

@@ -185,8 +185,10 @@ static int resume(struct recovery *r, struct fm_err *err)
     struct fm_journal_item item[FM_JOURNAL_ITEMS_MAX];
     rc = fm_journal_read(&j, item, list_state(item, r), err);
     if (!rc && (r->tune.taken < 0 || r->tune.taken > r->options->steps))
-        rc = fm_fail(err, FM_EFORMAT, "state file '%s': step %lld of %d",
-                     r->task.run->outputs.state, (long long)r->tune.taken, r->options->steps);
+        rc = fm_fail(
+            err, FM_EFORMAT,
+            "state file '%s' is at step %lld, but the run has %d; remove the file to start anew",
+            r->task.run->outputs.state, (long long)r->tune.taken, r->options->steps);
     r->resumed = (int)r->tune.taken;
     fm_journal_close(&j);
     return rc;

@@ -1,9 +1,9 @@
 /*
- * A descent goes from a mask to another that is nowhere wider.  One step lowers the group whose
- * next action loses the least score per channel.  To fill a gap, the descent starts at the wider of
- * both neighbours, expert by expert; to nest a family, it starts at the mask before and ends at the
- * narrower of both.  Scores only order the steps inside a gap; its two ends were chosen by the
- * method.
+ * A descent goes from a mask to another in which no expert is wider.  One step lowers the group
+ * whose next action loses the least score per channel.  To fill a gap, the descent starts with each
+ * expert's larger width in the two neighbouring masks; to nest a family, it starts at the previous
+ * mask and ends with each expert's smaller width in the previous and the next mask.  Scores only
+ * order the steps inside a gap; its two ends were chosen by the method.
  */
 #include "lib/masks/gaps.h"
 
@@ -18,7 +18,7 @@ struct way {
     size_t X;          /* experts */
     uint64_t removed;  /* current widths */
     uint32_t *widths;  /* (X) */
-    uint32_t *towards; /* (X), nowhere wider than `widths` */
+    uint32_t *towards; /* (X), for no expert wider than `widths` */
 };
 
 static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_masks *from,
@@ -31,7 +31,7 @@ static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_m
     return w->widths ? FM_OK : FM_ENOMEM;
 }
 
-/* Start at the wider of a and b, expert by expert, and end at b; if b is NULL, at the narrowest
+/* Start with each expert's larger width in a and b, and end at b; if b is NULL, at the narrowest
  * mask. */
 static void begin_wide(struct way *w, const struct fm_masks *f, const uint32_t *a,
                        const uint32_t *b)
@@ -90,8 +90,8 @@ static uint64_t largest_step(const struct fm_gaps *g)
     return (uint64_t)most * (uint64_t)g->size;
 }
 
-/* Add masks for the targets between the last mask and `next`, except those that `next` exceeds by
- * less than a step; NULL: for all remaining targets. */
+/* Add masks for the targets between the last mask and mask b of `from`, except those that mask b
+ * exceeds by less than a step; if b is from->count, for all remaining targets. */
 static int fill_gap(struct fm_masks *f, struct way *w, const struct fm_masks *from, int b,
                     struct fm_err *err)
 {
@@ -147,7 +147,7 @@ int fm_gaps_nest(struct fm_masks *f, const struct fm_masks *from, const struct f
         const uint32_t *next = fm_masks_widths(from, b);
         for (size_t x = 0; x < way.X; x++)
             way.towards[x] = next[x] < way.widths[x] ? next[x] : way.widths[x];
-        /* The narrower of both removes at least as much as `next`. */
+        /* The smaller widths remove at least as much as `next`. */
         bool arrived = go_down(&way, from->mask[b].removed);
         assert(arrived);
         if (way.removed <= f->mask[f->count - 1].removed)

@@ -197,8 +197,8 @@ void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, in
 double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
                       double until, double rho)
 {
-    /* The line continues after the last step, because the hardened budget trails the expected
-     * one. */
+    /* The target continues to fall after the last step, because the hardened budget lags behind the
+     * expected one. */
     double target = rho_start + (until - rho_start) * (double)taken / steps;
     lambda += gain / steps * (target - rho);
     return lambda > 0 ? lambda : 0;

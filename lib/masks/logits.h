@@ -16,9 +16,9 @@ struct fm_logits {
     int X, A;
     const struct fm_actions *actions; /* borrowed */
     double I;                         /* width of the widest action */
-    double *alpha, *m, *v;            /* (X, A): the trained logits and their moments: the state */
+    double *alpha, *m, *v;            /* (X, A): the state: the trained logits and their moments */
     double *p;                        /* (X, A): softmax(alpha), without noise */
-    double *grad;                     /* (X, A): gradient of the loss at alpha */
+    double *grad;                     /* (X, A): gradient of the loss with respect to alpha */
     double *soft;                     /* (X, A): softmax((alpha + g) / tau) of the last sample */
 };
 

@@ -1,8 +1,8 @@
 /*
  * A family is an array of masks sorted by budget, and this file has the methods that make one
  * without gradients.  saliency: the concave hull of score against width gives the steps of each
- * expert, from the least to the greatest loss per channel; the steps of all experts are sorted into
- * one order, which is cut at each target.
+ * expert, from the least to the greatest loss per channel; the steps of all experts are sorted, and
+ * each target takes the first of them until it is reached.
  */
 #include "lib/masks/masks.h"
 

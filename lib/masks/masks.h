@@ -37,7 +37,7 @@ const char *fm_method_name(enum fm_method method);
 int fm_method_parse(enum fm_method *method, const char *text, struct fm_err *err);
 
 /* Kinds of held-out text, by name; empty if there is only one text. */
-#define FM_KINDS_MAX 16 /* FM_INPUTS_MAX */
+#define FM_KINDS_MAX 16 /* equal to FM_INPUTS_MAX */
 #define FM_KIND_CHARACTERS "-._0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 struct fm_kinds {
     int count;
@@ -68,7 +68,7 @@ struct fm_masks {
     size_t mask_room, widths_room; /* capacity of mask and widths, in masks */
     struct fm_mask *mask;          /* (count), removed strictly increasing */
     uint32_t *widths;              /* (count, M, E) */
-    struct fm_kinds kinds;         /* the kinds that qualities have figures for */
+    struct fm_kinds kinds;         /* the kinds of text that qualities have figures for */
 };
 
 /* The kind with the largest increase of loss over the full model's quality, and that increase;
@@ -122,7 +122,8 @@ int fm_masks_nearest(const struct fm_masks *f, const struct fm_decimal *budget);
 
 /*
  * measured (count) = the masks to measure with --measure-step: the first, the last, and those
- * nearest to a multiple of `every`; all if that is at most `step`, the distance of budgets.
+ * nearest to a multiple of `every`; all masks if `every` is at most `step`, the distance between
+ * budgets.
  */
 void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm_decimal *every,
                        const struct fm_decimal *step);
@@ -134,10 +135,10 @@ void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm
 bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b);
 
 /*
- * Saliency: per expert the concave hull of summed score against width over the action set,
- * hull segments taken in order of score lost per channel over the whole model.  scores (M, E, I)
- * in original channel order, order (M, E, I) as in ranking.safetensors.  Experts that share a width
- * have one hull, of their summed scores.
+ * Saliency: each expert has the concave hull of summed score against width over the action set; the
+ * segments of all hulls are taken in order of score lost per channel.  scores (M, E, I) in original
+ * channel order, order (M, E, I) as in ranking.safetensors.  Experts that share a width have one
+ * hull, of their summed scores.
  */
 int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, const double *scores,
                       const int32_t *order, const struct fm_decimal *step,

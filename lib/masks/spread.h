@@ -1,6 +1,6 @@
 /*
- * The distribution of losses over tokens, and the uncertainty of their mean.  Percentiles of the
- * divergence per token, of the change in the probability of the true token, the agreement of the
+ * The distribution of losses over tokens, and the uncertainty of their mean: percentiles of the
+ * divergence per token and of the change in the probability of the true token, the agreement of the
  * five most probable tokens, and 95 % intervals of the mean losses.
  *
  * Percentiles are interpolated linearly, like numpy's default and, in float32, llama.cpp's
@@ -25,8 +25,7 @@
 struct fm_token {
     float ce, kl; /* nats */
     float change; /* probability of the true token minus that in the original */
-    uint8_t near; /* of the original's five most probable tokens, the number that are among our
-                     five */
+    uint8_t near; /* how many of the original's five most probable tokens are among our five */
 };
 
 /* Counts of a text for which losses are also given per word and byte; zeroed: only per token. */

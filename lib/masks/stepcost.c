@@ -17,7 +17,7 @@
  *
  * and then two rounds of
  *
- *     fm_stepcost_draw   two masks around the present one, drawn at random
+ *     fm_stepcost_draw   two masks around the current one, drawn at random
  *     one sweep          gradients at these masks: sums (2, X, 2, A)
  *     fm_stepcost_add    running means of value and square, ratio and trust
  *     fm_stepcost_pairs  a step down of one expert for a step up of another that gains more
@@ -29,7 +29,7 @@
  *   3. fm_stepcost_lower never widens, and ends at the target or with every expert at width[0].
  *   4. fm_stepcost_pairs names each expert at most once, a pair has two different experts, and
  *      both steps exist: the one that goes down is above width[0], the other below width[A-1].
- *   5. A value is NaN until both ends of its range were measured in one sweep, and never again
+ *   5. A value is NaN until both ends of its range were measured in one sweep, and never NaN
  *      afterwards; trust is in [0, 1] and ratio above 0.
  */
 #include "lib/masks/stepcost.h"
@@ -47,9 +47,9 @@
  * channels are ranked. */
 #define DEEPER 1.2
 /* The fraction of tokens that is assumed to be distributed evenly.  On three models of real text
- * (fm-train(1)), 0 gives a higher loss on other kinds of text, and 1 on that of calibration. */
+ * (fm-train(1)), 0 gives a higher loss on other kinds of text, and 1 on the calibration text. */
 #define TEMPER 0.5
-#define SHARE_MIN 0.05 /* of an even share, so that every expert has a finite weight */
+#define SHARE_MIN 0.05 /* smallest share, relative to an even one, so that weights are bounded */
 
 int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,
                      struct fm_err *err)
@@ -130,8 +130,8 @@ void fm_stepcost_draw(const struct fm_stepcost *w, const uint32_t *widths, uint3
     }
 }
 
-/* Mean over the masks of the squares of range a; of -dL/dm over its two ends, if both were
- * measured. */
+/* Set *square to the mean of range a's squares over the masks.  If both ends of the range were
+ * measured, set *value to the mean of -dL/dm over them; else return false. */
 static bool estimate(const struct fm_stepcost *w, int x, int a, const uint32_t *around,
                      const double *sums, double *value, double *square)
 {
@@ -158,8 +158,9 @@ static int compare_doubles(const void *pa, const void *pb)
     return a < b ? -1 : a > b;
 }
 
-/* The ratio of values to squares, over the half of the next steps with the smaller squares: choices
- * are made among these, and otherwise a few large ones would dominate the ratio. */
+/* Compute the ratio of values to squares from the half of the next steps that has the smaller
+ * squares: choices are made among these, and a few large squares would otherwise dominate the
+ * ratio. */
 static int update_ratio(struct fm_stepcost *w, const uint32_t *widths, struct fm_err *err)
 {
     size_t A = (size_t)w->actions->count, n = 0;
@@ -218,8 +219,8 @@ int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_
             spread += off * off;
         }
     }
-    /* A running mean has `part` of the variance of one value, and a value less that mean has
-     * 1 + part of it. */
+    /* The variance of a running mean is `part` times that of one value; the variance of a value
+     * minus the mean before it is 1 + part times that. */
     double part = (1 - KEEP) / (1 + KEEP), noise = scatter * part / (1 + part);
     if (spread > 0)
         w->scale[FM_STEPCOST_TRUST] = noise < spread ? 1 - noise / spread : 0;
@@ -227,7 +228,7 @@ int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_
     return update_ratio(w, widths, err);
 }
 
-/* The measured value, per channel. */
+/* The cost of a range per channel, shrunk towards the squares, before weighting. */
 static double cost_of(const struct fm_stepcost *w, int x, int a)
 {
     size_t at = (size_t)x * (size_t)w->actions->count + (size_t)a;

@@ -4,9 +4,9 @@
  * A range a is the channels between action a - 1 and action a of an expert.  Its cost is the
  * increase of the loss when it is removed: the mean of -dL/dm while the masks m of its channels go
  * from 1 to 0.  Gradients with the range and without it give both ends of that mean (the trapezoid
- * rule).  All experts move at random at once, each a step down in one of two masks and a step up in
- * the other, so two masks give the values of every expert's next step down and up.  The gradient at
- * a single mask is useless: at small budgets it is noise around 0.
+ * rule).  In each of two masks every expert is a step away from its width, at random down in one
+ * mask and up in the other, so that two masks give the values of every expert's next step down and
+ * up.  The gradient at a single mask is useless: at small budgets it is noise around 0.
  *
  * Signed sums are noisy where they are small.  Their squares (the measure of the walk) are not, but
  * carry less information.  A cost is therefore shrunk towards `ratio` times the squares, by the
@@ -28,7 +28,7 @@
 #define FM_STEPCOST_LANES 2 /* masks drawn around the current one */
 
 /* The version of these rules and constants.  A change that affects masks needs a new version, so
- * that states and outputs of the former rule are not reused. */
+ * that states and outputs of the old version are not reused. */
 #define FM_STEPCOST_RULE "worth 3"
 
 struct fm_stepcost {
@@ -81,7 +81,7 @@ void fm_stepcost_lower(const struct fm_stepcost *w, uint32_t *widths, uint64_t t
 /* A step down of one expert and a step up of another. */
 struct fm_stepcost_pair {
     int down, up;
-    double gain; /* of the loss, per channel */
+    double gain; /* decrease of the loss, per channel */
 };
 
 /*

@@ -189,7 +189,7 @@ bool fm_packed_see(struct fm_packed_layers *layers, const struct fm_config *c, e
         if (own->scales == scales && fm_scheme_equal(&own->scheme, &scheme))
             return true;
         snprintf(why, FM_PACKED_WHY,
-                 "tensor '%.96s' is stored in another way than other experts of its layer",
+                 "tensor '%.96s' is stored differently from other experts of its layer",
                  at->tensor->name);
         return false;
     }
@@ -296,10 +296,10 @@ static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c
         scheme = (struct fm_scheme){0};
         of = FM_U8;
     } else if (!name || !type)
-        return fm_fail(err, FM_EFORMAT, "key '%s' is missing or no text",
+        return fm_fail(err, FM_EFORMAT, "key '%s' is missing or not a string",
                        name ? "scales" : "storage");
     else if (!scheme.storage || strcmp(name, scheme.storage->name) != 0)
-        return fm_fail(err, FM_EFORMAT, "storage is '%.32s', by config.json it is %s", name,
+        return fm_fail(err, FM_EFORMAT, "storage is '%.32s', but config.json says %s", name,
                        scheme.storage ? scheme.storage->name : "none");
     else if (fused && !scheme.storage->fused)
         return fm_fail(err, FM_EFORMAT, "storage is '%s', which experts in one tensor cannot have",
@@ -324,7 +324,9 @@ static int read_codes(struct fm_packed_layers *layers, const struct fm_config *c
     const cJSON *scales = cJSON_GetObjectItemCaseSensitive(model, "scales");
     bool list = cJSON_IsArray(storage) && cJSON_IsArray(scales);
     if (list && (cJSON_GetArraySize(storage) != c->M || cJSON_GetArraySize(scales) != c->M))
-        return fm_fail(err, FM_EFORMAT, "storage or scales are not of %d layers", c->M);
+        return fm_fail(err, FM_EFORMAT,
+                       "storage and scales must have %d entries, one for each layer with experts",
+                       c->M);
     fm_packed_begin(layers);
     storage = list ? storage->child : storage;
     scales = list ? scales->child : scales;

@@ -133,7 +133,8 @@ int fm_stored_check_belongs(const struct fm_config *c, const char *name,
     if (codes && is_codes(c, codes))
         return FM_OK;
     return fm_fail(err, FM_EFORMAT, "tensor '%s' belongs to a tensor of codes, which is %s%s", name,
-                   codes ? fm_dtype_name(codes->dtype) : "missing", codes ? " and holds none" : "");
+                   codes ? fm_dtype_name(codes->dtype) : "missing",
+                   codes ? " and holds no codes" : "");
 }
 
 static uint64_t blocks(uint64_t size, int block)
@@ -240,7 +241,7 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     if (!fm_stored_scale(name, c, t))
         return check_codes_dtype(storage, t, err);
     if (!s->scale)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, and its scales '%s' are missing",
+        return fm_fail(err, FM_EFORMAT, "tensor '%s' is %s, but its scales '%s' are missing",
                        t->name, fm_dtype_name(t->dtype), name);
     int dims = storage->fused ? 4 : 2;
     if (t->dims != dims)

@@ -23,7 +23,7 @@
 #include "lib/stage/stage.h"
 
 #define EXACT_MAX (((int64_t)1 << 53) - 1)
-#define STEPS_MAX 1000000 /* of fm-train */
+#define STEPS_MAX 1000000 /* limit of fm-train's --steps */
 #define RATIOS_BYTES (FM_ACTIONS_MAX * FM_DECIMAL_TEXT + sizeof ",1")
 
 static void measure_widths(struct fm_budget *s, const uint32_t *widths, int experts)
@@ -181,8 +181,8 @@ static int read_actions(struct fm_actions *actions, const cJSON *manifest, int I
     return FM_OK;
 }
 
-/* Read losses of kinds, which must be the same kinds in every budget that has figures; those of
- * the first become *kinds. */
+/* Read the losses on each kind of text.  All budgets with figures must have the same kinds; the
+ * first one sets *kinds. */
 static int read_kinds(struct fm_kinds *kinds, bool first, struct fm_quality *q,
                       const cJSON *quality, struct fm_err *err)
 {
@@ -204,7 +204,8 @@ static int read_kinds(struct fm_kinds *kinds, bool first, struct fm_quality *q,
         if (first)
             snprintf(kinds->name[kinds->count++], sizeof kinds->name[0], "%s", item->string);
         if (n >= kinds->count || strcmp(kinds->name[n], item->string) != 0)
-            return fm_fail(err, FM_EFORMAT, "key 'kinds' has other names than an earlier budget");
+            return fm_fail(err, FM_EFORMAT,
+                           "the names in key 'kinds' are not those of an earlier budget");
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 1e6))
             return fm_fail(err, FM_EFORMAT,
                            "key 'kinds' has a loss that is not a number from 0 to 1e6");
@@ -212,7 +213,7 @@ static int read_kinds(struct fm_kinds *kinds, bool first, struct fm_quality *q,
     }
     return n == kinds->count
                ? FM_OK
-               : fm_fail(err, FM_EFORMAT, "key 'kinds' has %d names of %d", n, kinds->count);
+               : fm_fail(err, FM_EFORMAT, "key 'kinds' has only %d of %d names", n, kinds->count);
 }
 
 static int read_quality(struct fm_masks *masks, struct fm_quality *q, const cJSON *budget,
@@ -284,7 +285,7 @@ static int read_mask(struct fm_masks *masks, struct fm_mask *mask, struct fm_bud
     return FM_OK;
 }
 
-/* The state of reading the budgets. */
+/* State of the reader of budgets. */
 struct reading {
     const struct fm_stage_model *model;
     struct fm_config config;
@@ -317,15 +318,15 @@ static int check_sizes(struct reading *r, const struct fm_mask *mask, const stru
     uint64_t removed = mask->removed * channel_bytes(r);
     if (s->params != params)
         return fm_fail(err, FM_EFORMAT,
-                       "params is %" PRIu64 ", and its widths leave %" PRIu64 " of %" PRIu64,
+                       "params is %" PRIu64 ", but its widths leave %" PRIu64 " of %" PRIu64,
                        s->params, params, r->model->params);
     if (s->params_active != active)
         return fm_fail(err, FM_EFORMAT,
-                       "params_active is %" PRIu64 ", and its widths make %" PRIu64,
+                       "params_active is %" PRIu64 ", but its widths make it %" PRIu64,
                        s->params_active, active);
     if (r->bytes > r->bytes_most)
         return fm_fail(err, FM_EFORMAT,
-                       "tensors have %" PRIu64 " bytes, all shards of the checkpoint %" PRIu64,
+                       "tensors have %" PRIu64 " bytes, but all shards of the checkpoint %" PRIu64,
                        r->bytes, r->bytes_most);
     if (r->bytes && s->bytes != r->bytes - removed)
         return fm_fail(err, FM_EFORMAT, "bytes is %" PRIu64 " where tensors have %" PRIu64,
@@ -340,7 +341,7 @@ static int check_step(const struct reading *r, const struct fm_mask *mask, struc
     int64_t most = mask->method == FM_METHOD_UNIFORM ? 0 : listed ? FM_BUDGETS_MAX : r->steps_most;
     if (mask->step <= most)
         return FM_OK;
-    return fm_fail(err, FM_EFORMAT, "step is %d, and method %s ends at %" PRId64, mask->step,
+    return fm_fail(err, FM_EFORMAT, "step is %d, but method %s ends at %" PRId64, mask->step,
                    fm_method_name(mask->method), most);
 }
 
@@ -382,11 +383,11 @@ static int check_removed(const struct fm_masks *masks, const struct fm_mask *mas
 {
     for (int i = 0; i < masks->M * masks->E; i++)
         if (widths[i] > (uint32_t)masks->I)
-            return FM_OK; /* reported already, and the sum would be meaningless */
+            return FM_OK; /* already reported, and the sum would be meaningless */
     uint64_t removed = fm_masks_removed(masks, widths);
     if (removed != mask->removed)
         return fm_fail(err, FM_EFORMAT,
-                       "the widths remove %" PRIu64 " channels, the manifest says %" PRIu64,
+                       "the widths remove %" PRIu64 " channels, but the manifest says %" PRIu64,
                        removed, mask->removed);
     return FM_OK;
 }
@@ -400,7 +401,7 @@ static int check_growth(const struct fm_mask *mask, const uint64_t *before, stru
                          mask->removed, *before);
 }
 
-/* Report a fault of budget b: as the error, or as one more note. */
+/* Report a fault of budget b: as the error or, if there are notes, as a note. */
 static int note_fault(struct fm_budgets_notes *notes, int b, int rc, struct fm_err *err)
 {
     if (!rc || rc == FM_ENOMEM)
@@ -470,7 +471,8 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     size_t experts = (size_t)model->M * (size_t)model->E;
     int count = cJSON_GetArraySize(array);
     if (!cJSON_IsArray(array) || count < 1 || count > FM_BUDGETS_MAX)
-        return fm_fail(err, FM_EFORMAT, "key 'budgets' is missing, or has not 1 to %d entries",
+        return fm_fail(err, FM_EFORMAT,
+                       "key 'budgets' is missing, or does not have 1 to %d entries",
                        FM_BUDGETS_MAX);
     if (read_actions(&f->actions, b->manifest, model->I, err) ||
         read_widths(widths, b, (size_t)count * experts, err))
@@ -522,7 +524,7 @@ static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_e
     return FM_OK;
 }
 
-/* A training takes at most twice the requested steps. */
+/* Training takes at most twice the requested steps. */
 static int64_t most_steps(const struct fm_bundle *b)
 {
     const cJSON *train = fm_stage_history_of(b, "fm-train");

@@ -60,7 +60,7 @@ static void add_sizes(cJSON *m, const struct fm_config *c, enum fm_dtype dtype)
     fm_json_add_uint(m, "params", fm_config_params(c, NULL));
 }
 
-/* Add the facts about existing tensors that sizes and dtype do not give. */
+/* Add the facts about the checkpoint's tensors that do not follow from sizes and dtype. */
 static int add_tensors(cJSON *m, const struct fm_hfdir *dir, const struct fm_config *c,
                        enum fm_dtype dtype, struct fm_err *err)
 {
@@ -87,7 +87,7 @@ static void add_sum(cJSON *to, const char *key, const struct fm_digest *sum)
     fm_json_add_string(to, key, hex);
 }
 
-/* {"layers": [hex, ...], "rest": hex} */
+/* Add "weights", the digests of the checkpoint's weights: {"layers": [hex, ...], "rest": hex}. */
 static void add_weights(cJSON *model, const struct fm_weightsum *sums)
 {
     cJSON *weights = fm_json_add_object(model, "weights");
@@ -141,7 +141,8 @@ static int read_layers(struct fm_stage_model *m, const cJSON *model, struct fm_e
     {
         int l = cJSON_IsNumber(entry) ? entry->valueint : -1, after = m->M ? m->moe[m->M - 1] : -1;
         if (l <= after || l >= m->L || l != entry->valuedouble)
-            return fm_fail(err, FM_EFORMAT, "moe_layers do not increase from 0 to below %d", m->L);
+            return fm_fail(err, FM_EFORMAT,
+                           "moe_layers must be increasing numbers from 0 to below %d", m->L);
         m->moe[m->M++] = (int16_t)l;
     }
     return m->M > 0 ? FM_OK : fm_fail(err, FM_EFORMAT, "moe_layers is empty");
@@ -175,7 +176,7 @@ static int check_shards(const cJSON *model, struct fm_err *err)
     return FM_OK;
 }
 
-/* {"layers": [hex, ...], "rest": hex} */
+/* Read "weights", as add_weights writes it. */
 static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struct fm_err *err)
 {
     const cJSON *weights = cJSON_GetObjectItemCaseSensitive(model, "weights"), *entry;
@@ -271,8 +272,9 @@ static int read_model(struct fm_stage_model *m, const cJSON *model, struct fm_er
     m->params = (uint64_t)params;
     uint64_t experts = (uint64_t)m->M * (uint64_t)m->E * (uint64_t)m->I * m->channel_params;
     if (experts > m->params)
-        return fm_fail(err, FM_EFORMAT, "params is %" PRIu64 ", and its experts have %" PRIu64,
-                       m->params, experts);
+        return fm_fail(err, FM_EFORMAT,
+                       "params is %" PRIu64 ", but the experts alone have %" PRIu64, m->params,
+                       experts);
     return fm_nonexpert_read(&m->nonexpert, model, m->dtype, m->params - experts, err);
 }
 
@@ -301,13 +303,14 @@ int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *c, st
     if (fm_stage_model_read(&m, b, err) || fm_json_get_string(model, "family", &family, err))
         return err->code;
     if (strcmp(family, fm_config_family(c)) != 0)
-        return fm_fail(err, FM_EFORMAT, "is of family '%s', the manifest's model of '%.64s'",
+        return fm_fail(err, FM_EFORMAT, "is of family '%s', but the manifest's model is of '%.64s'",
                        fm_config_family(c), family);
     if (c->L != m.L || c->M != m.M || memcmp(c->moe, m.moe, (size_t)c->M * sizeof *c->moe) != 0 ||
         c->E != m.E || c->K != m.K || c->H != m.H || c->I != m.I || c->V != m.V)
         return fm_fail(err, FM_EFORMAT, "its sizes are not those of the manifest's model");
     if (fm_config_params(c, NULL) != m.params)
-        return fm_fail(err, FM_EFORMAT, "has %" PRIu64 " parameters, the manifest says %" PRIu64,
+        return fm_fail(err, FM_EFORMAT,
+                       "has %" PRIu64 " parameters, but the manifest says %" PRIu64,
                        fm_config_params(c, NULL), m.params);
     return FM_OK;
 }
@@ -359,8 +362,8 @@ int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, 
         return fm_fail(
             err, FM_ECONFIG,
             "%s: config.json has digest %s, but %s was made from a checkpoint where it "
-            "has %s; give that one with --model, or rank and train on this one (a quantised twin "
-            "has other weights)",
+            "has %s; give that one with --model, or rank and train on this one (a quantised "
+            "version has other weights)",
             dir->path, hex, b->file.path, config);
     if ((size_t)cJSON_GetArraySize(shards) != dir->shards)
         return fm_fail(err, FM_ECONFIG,

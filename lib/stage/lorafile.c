@@ -1,8 +1,8 @@
 /*
  * An adapter has as many channels for an expert as the mask it was trained on keeps, so the shapes
- * in the file identify that mask.  All shapes are checked before memory is allocated: the file
- * contains that many bytes, so a small file cannot cause a large allocation.  fm_lorafile_check
- * then compares the shapes with the mask that the manifest names.
+ * in the file identify that mask.  All shapes are checked before memory is allocated: the file must
+ * have that many bytes, so a small file cannot cause a large allocation.  fm_lorafile_check then
+ * compares the shapes with the mask that the manifest names.
  */
 #include "lib/stage/lorafile.h"
 
@@ -120,8 +120,9 @@ static int read_widths(uint32_t *widths, const struct fm_stmember *m,
         if (!t || t->dims != 2)
             return fm_fail(err, FM_EFORMAT, "tensor '%s' is missing or not a matrix", name);
         if (t->shape[0] > (uint64_t)model->I)
-            return fm_fail(err, FM_EFORMAT, "tensor '%s' has %llu rows, an expert %d channels",
-                           name, (unsigned long long)t->shape[0], model->I);
+            return fm_fail(err, FM_EFORMAT,
+                           "tensor '%s' has %llu rows, but an expert has %d channels", name,
+                           (unsigned long long)t->shape[0], model->I);
         widths[i] = (uint32_t)t->shape[0];
     }
     return FM_OK;
@@ -189,7 +190,7 @@ static int read_router_adapter(struct fm_adapter *a, const struct fm_stmember *m
     size_t M = (size_t)model->M;
     bool biased = m->st.count == 2 * M;
     if (m->st.count != M && !biased)
-        return fm_fail(err, FM_EFORMAT, "has %zu tensors, %zu layers have one or two each",
+        return fm_fail(err, FM_EFORMAT, "has %zu tensors, but %zu layers have one or two each",
                        m->st.count, M);
     if (read_routers(NULL, m, model, biased, err) ||
         fm_adapter_init_routers(a, model->M, model->E, model->H, biased, err))
@@ -197,7 +198,8 @@ static int read_router_adapter(struct fm_adapter *a, const struct fm_stmember *m
     return read_routers(a, m, model, biased, err);
 }
 
-/* Shapes first: the file contains all of their bytes, so that much may be allocated. */
+/* Checks all shapes first: the file has the bytes of these shapes, so memory for them may be
+ * allocated. */
 static int read_adapter(struct fm_adapter *a, const struct fm_stmember *m,
                         const struct fm_stage_model *model, uint32_t *widths, struct fm_err *err)
 {
@@ -256,9 +258,10 @@ static int check_widths(const struct fm_adapter *a, const int16_t *moe, const st
     const uint32_t *widths = fm_masks_widths(f, cross ? 0 : (int)index);
     for (int i = 0; i < a->M * a->E; i++)
         if (a->widths[i] != widths[i])
-            return fm_fail(
-                err, FM_EFORMAT, "layer %d, expert %d: the adapter has %u channels, mask %d has %u",
-                moe[i / a->E], i % a->E, a->widths[i], cross ? 0 : (int)index, widths[i]);
+            return fm_fail(err, FM_EFORMAT,
+                           "layer %d, expert %d: the adapter has %u channels, but mask %d has %u",
+                           moe[i / a->E], i % a->E, a->widths[i], cross ? 0 : (int)index,
+                           widths[i]);
     return FM_OK;
 }
 

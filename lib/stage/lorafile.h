@@ -2,8 +2,8 @@
  * The adapter as the member adapter.safetensors: tensors
  * `layers.{l}.experts.{e}.{gate_A,gate_B,up_A,up_B,down_A,down_B}` in F32, only for channels that
  * have an adapter; metadata rank, alpha.  An adapter of routers has `layers.{l}.router` (E, H) and,
- * if its logits have a bias, `layers.{l}.router_bias` (E) in F32, the differences to the
- * checkpoint's; metadata train, "router".
+ * if its logits have a bias, `layers.{l}.router_bias` (E) in F32, the differences from the
+ * checkpoint's values; metadata train, "router".
  */
 #ifndef FM_LORAFILE_H
 #define FM_LORAFILE_H
@@ -20,7 +20,7 @@
 int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data, size_t *size,
                      struct fm_err *err);
 
-/* The value for routers in metadata and manifest. */
+/* The value of "train" for routers, in metadata and manifest. */
 #define FM_LORAFILE_ROUTER "router"
 
 /* Read an adapter from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT
@@ -29,8 +29,8 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
 
 /*
  * FM_EFORMAT unless the manifest's "adapter" matches this adapter: for experts rank, alpha, and the
- * widths of the named mask (strategy single) or of the full mask (cross); for routers that it is of
- * routers.  The family is that of the stream.
+ * widths of the named mask (strategy single) or of the full mask (cross); for routers, "train".
+ * The family is that of the stream.
  */
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
                       const struct fm_masks *masks, struct fm_err *err);

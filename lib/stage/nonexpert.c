@@ -76,7 +76,7 @@ int fm_nonexpert_read(struct fm_nonexpert *o, const cJSON *model, enum fm_dtype 
             n == 0 || ((enum fm_dtype)i != dtype && fm_dtype_is_weight((enum fm_dtype)i));
         if (!possible || (uint64_t)n > elements)
             return fm_fail(err, FM_EFORMAT,
-                           "others: %" PRId64 " elements are %s, of %" PRIu64 " that can be", n,
+                           "others: %" PRId64 " elements are %s, but at most %" PRIu64 " can be", n,
                            fm_dtype_name((enum fm_dtype)i), possible ? elements : 0);
         o->elements[i] = (uint64_t)n;
         elements -= (uint64_t)n;

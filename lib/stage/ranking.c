@@ -1,8 +1,8 @@
 /*
  * Groups of channels (usually of one channel) are sorted by score, ties by the lower index, so
- * there is exactly one order for given scores, and the reader checks it.  Before memory of the
- * manifest's sizes is allocated, every tensor must exist with its shape.  Scores must be finite and
- * not negative, and orders permutations.
+ * there is exactly one order for given scores, which the reader checks.  Every tensor must exist
+ * with its shape before memory of the manifest's sizes is allocated.  Scores must be finite and not
+ * negative, and orders must be permutations.
  */
 #include "lib/stage/ranking.h"
 
@@ -127,7 +127,7 @@ enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double 
 
 static const char *const metadata[] = {"fm.kind", "ranking", NULL};
 
-/* The tensors of ranking.safetensors; their data only if the ranking has its arrays. */
+/* Number of tensors of a layer in ranking.safetensors. */
 static size_t tensors_per_layer(bool means)
 {
     return means ? 4 : 3;
@@ -227,7 +227,7 @@ static int check_means(const float *means, int H, struct fm_err *err)
 {
     for (int i = 0; i < H; i++)
         if (!isfinite(means[i]))
-            return fm_fail(err, FM_EFORMAT, "number %d of its mean output is %g", i,
+            return fm_fail(err, FM_EFORMAT, "element %d of its mean output is %g", i,
                            (double)means[i]);
     return FM_OK;
 }

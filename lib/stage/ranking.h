@@ -18,8 +18,8 @@ struct fm_ranking {
     int32_t *order;  /* (M, E, I) original channel at each rank */
     int64_t *tokens; /* (M, E) number of token slots that calibration routed to the expert */
     int H;           /* hidden size if the ranking has means, else 0 */
-    float *means;    /* (M, E, H) mean output of the expert over these slots, 0 if there are
-                        none; or NULL */
+    float *means; /* (M, E, H) mean output of the expert over these slots, 0 without slots; NULL: no
+                     means */
 };
 
 /* Allocate zeroed arrays, with group 1; release takes a zeroed struct too. */
@@ -34,7 +34,8 @@ void fm_ranking_keep_order(struct fm_ranking *r);
  * noise. */
 enum fm_reach { FM_REACH_NONE, FM_REACH_STARVED, FM_REACH_ENOUGH };
 
-/* The number of token slots of the m-th layer of experts; and the share of expert e. */
+/* The number of token slots of the m-th layer of experts; and whether expert e got enough of these
+ * `slots`. */
 double fm_ranking_slots(const struct fm_ranking *r, int m);
 enum fm_reach fm_ranking_reach(const struct fm_ranking *r, int m, int e, double slots);
 

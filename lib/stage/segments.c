@@ -324,7 +324,8 @@ static int read_entry(const struct fm_safetensors *st, const char *bytes, const 
     for (int i = 0; same && i < dims; i++)
         same = t->shape[i] == shape[i];
     if (!same)
-        return fm_fail(err, FM_EFORMAT, "tensor '%s' has another type or shape than the model says",
+        return fm_fail(err, FM_EFORMAT,
+                       "tensor '%s' does not have the type and shape that the model requires",
                        name);
     memcpy(dst, bytes + t->offset, t->size);
     return FM_OK;

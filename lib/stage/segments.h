@@ -7,9 +7,9 @@
  * segments.safetensors: `boundaries` I32 (S + 1) from 0 to I, strictly increasing;
  * `layers.{l}.gate_up` and so on, one for each tensor that a layer has in the bundle
  * (lib/model/packed.h), U8 (E, S, 16): digests of the bytes of channels [b_s, b_{s+1}) in it;
- * boundaries of codes are multiples of the channel group; `tensor.<original name>` U8 (16).  Its
- * metadata says fm.kind=segments, fm.dtype= the dtype of expert weights, and for every other tensor
- * tensor.<original name>= dtype and shape, "BF16 512 64".
+ * boundaries of codes are multiples of the channel group; `tensor.<original name>` U8 (16).
+ * Metadata: fm.kind=segments; fm.dtype, the dtype of expert weights; and tensor.<original name> for
+ * every other tensor, its dtype and shape, "BF16 512 64".
  */
 #ifndef FM_SEGMENTS_H
 #define FM_SEGMENTS_H

@@ -96,7 +96,7 @@ int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, st
     return FM_OK;
 }
 
-/* Detects a manifest and a config.json that come from different streams. */
+/* Check that the manifest and config.json come from the same stream. */
 static int check_config(const struct fm_bundle *b, struct fm_err *err)
 {
     const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_CARRIED "config.json");
@@ -110,8 +110,8 @@ static int check_config(const struct fm_bundle *b, struct fm_err *err)
     if (fm_json_get_string(model, "config", &config, err))
         return err->code;
     if (strcmp(hex, config) != 0)
-        return fm_fail(err, FM_EFORMAT, "%s: digest is %s, the manifest's model has %s", m->name,
-                       hex, config);
+        return fm_fail(err, FM_EFORMAT, "%s: digest is %s, but the manifest's model has %s",
+                       m->name, hex, config);
     if (fm_stage_config_read(&parsed, b, err))
         return err->code;
     fm_config_release(&parsed);
@@ -164,8 +164,8 @@ static void copy_key(cJSON *to, const cJSON *from, const char *key)
         fm_json_add(to, key, cJSON_Duplicate(item, true));
 }
 
-/* Name a member of the input that a later stage made; it is dropped, because this stage replaces
- * what it was made from. */
+/* Name a member of the input that a later stage made, if there is one.  It is dropped, because this
+ * stage replaces the members from which it was made. */
 static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage stage,
                          const struct fm_bundle *in)
 {

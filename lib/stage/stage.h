@@ -60,8 +60,8 @@ struct fm_stage_model {
 /*
  * Open a stream ("-": standard input) and check its manifest's model and history. `needs` is the
  * member that this stage requires: if it is missing, FM_ECONFIG names the tool that makes it.
- * FM_EFORMAT if the carried config.json does not fit the model.  NULL for callers that only read
- * (fm-verify reports such faults itself).
+ * FM_EFORMAT if the carried config.json does not fit the model.  If `needs` is NULL, only the
+ * manifest's model and history are checked: fm-verify reports other faults itself.
  */
 int fm_stage_open(struct fm_bundle *b, const char *path, const char *needs, struct fm_err *err);
 /* The same checks for a bundle that is already open. */

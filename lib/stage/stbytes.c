@@ -76,7 +76,8 @@ int fm_stbytes_pack(struct fm_stbytes *s, const char *const *metadata, void **by
     }
     memcpy(file, header, (size_t)header_bytes);
     free(header);
-    for (size_t i = 0; i < s->count; i++) { /* the plan reordered tensors, not their names */
+    for (size_t i = 0; i < s->count;
+         i++) { /* the plan has reordered the tensors, but not s->name and s->data */
         const struct fm_tensor *t = &s->tensor[i];
         size_t from = (size_t)(t->name - s->name[0]) / FM_STBYTES_NAME;
         if (t->size)

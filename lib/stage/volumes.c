@@ -1,6 +1,6 @@
 /*
- * In a bundle every expert of a layer has the same size, so its offset is computed.  This file
- * checks once that the headers agree with that, and returns offsets from then on.
+ * In a bundle all experts of a layer have the same size, so an expert's offset is computed.  The
+ * headers are checked once to agree with that.
  */
 #include "lib/stage/volumes.h"
 

@@ -58,7 +58,7 @@ static int compare_config(struct fm_bundle_job *j, const void *text, size_t size
     if (rc)
         return rc;
     if (strcmp(hex, want) != 0)
-        return fm_fail(err, FM_EFORMAT, "digest is %s, the manifest's model has %s", hex, want);
+        return fm_fail(err, FM_EFORMAT, "digest is %s, but the manifest's model has %s", hex, want);
     return fm_stage_model_fits(&j->bundle, &j->config, err);
 }
 
@@ -174,13 +174,15 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
     if (extra.tensors != said->tensors || extra.bytes != said->bytes || extra.seen != said->seen)
         return fm_fail(err, FM_EFORMAT,
                        "has %" PRIu64 " tensors outside the decoder layers in %" PRIu64
-                       " bytes (layers '%s'), the manifest says %" PRIu64 " in %" PRIu64 " ('%s')",
+                       " bytes (layers '%s'), but the manifest says %" PRIu64 " in %" PRIu64
+                       " ('%s')",
                        extra.tensors, extra.bytes, have, said->tensors, said->bytes, want);
     for (int i = 0; i < FM_DTYPES; i++)
         elements += nonexpert.elements[i];
     if (elements != needed)
         return fm_fail(err, FM_EFORMAT,
-                       "tensors outside the experts have %" PRIu64 " elements, the model %" PRIu64,
+                       "tensors outside the experts have %" PRIu64
+                       " elements, but the model has %" PRIu64,
                        elements, needed);
     if (fm_nonexpert_equal(&nonexpert, known))
         return fm_extra_check(&extra, &j->config, err);
@@ -188,8 +190,8 @@ static int check_others(const struct fm_bundle_job *j, struct fm_err *err)
         nonexpert.unread_bytes == known->unread_bytes)
         return fm_fail(err, FM_EFORMAT, "has tensors of types that the manifest does not list");
     return fm_fail(err, FM_EFORMAT,
-                   "has %" PRIu64 " tensors in %" PRIu64 " bytes that the model does not use, the "
-                   "manifest says %" PRIu64 " in %" PRIu64,
+                   "has %" PRIu64 " tensors in %" PRIu64 " bytes that the model does not use, but "
+                   "the manifest says %" PRIu64 " in %" PRIu64,
                    nonexpert.unread_tensors, nonexpert.unread_bytes, known->unread_tensors,
                    known->unread_bytes);
 }

@@ -121,7 +121,7 @@ TEST(means_read_back_and_are_numbers_of_the_hidden_size)
     fm_bundle_close(&b);
     fm_ranking_release(&back);
     r.means[n - 1] = NAN;
-    expect_ranking_refused(&r, "score", "layer 2, expert 4: number 47 of its mean output is nan");
+    expect_ranking_refused(&r, "score", "layer 2, expert 4: element 47 of its mean output is nan");
     r.means[n - 1] = INFINITY;
     expect_ranking_refused(&r, "score", "of its mean output is inf");
     r.means[n - 1] = 0;
