@@ -1,9 +1,9 @@
 /*
  * Everything but the weights' bytes is planned first: the members, their sizes, and the boundaries
- * at which digests are taken.  Then the weights are copied.  The digests of all segments come
- * before the weights in the stream.  In a file they are filled in afterwards.  For a pipe the
- * checkpoint is read twice and the two passes are compared, because a checkpoint that changes in
- * between must not become a bundle.
+ * at which digests are taken.  Then the weights are copied.  In the stream, the digests of all
+ * segments come before the weights.  In a file they are filled in afterwards.  For a pipe the
+ * checkpoint is read twice, and the two passes are compared, so that a checkpoint that changes in
+ * between does not become a bundle.
  */
 #include "lib/pack/packing.h"
 
@@ -49,7 +49,8 @@ static void tell_extra(const struct fm_packing *p)
         fm_run_warn(p->run, "%s", note);
 }
 
-/* Refuse the name of a part for a bundle in one file: it would be read as one part of several. */
+/* Refuse the name of a part as output: a bundle with such a name would be read as one part of
+ * several. */
 static int check_name(const struct fm_run_options *run, struct fm_err *err)
 {
     int number, parts;
@@ -101,7 +102,7 @@ static bool find_forms(struct fm_packed_layers *layers, const struct fm_checkpoi
     return fm_packed_any(layers, &cp->config, why);
 }
 
-/* Whether codes can be kept in this order of channels. */
+/* Whether codes can be kept with the ranking's channel group. */
 static bool can_keep(struct fm_packed_layers *layers, const struct fm_packing *p,
                      char why[FM_PACKED_WHY])
 {
@@ -172,7 +173,7 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* A tensor outside the experts, as the bundle has it; `name` has room for its name. */
+/* A tensor outside the experts, as the bundle has it; `name` receives its name. */
 static struct fm_tensor written(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_packing *p,
                                 const struct fm_stored *s)
 {
@@ -247,7 +248,7 @@ static int plan_segments(struct fm_packing *p, struct fm_err *err)
             rest[p->rests + i] = *p->cp.extra[i].tensor;
         rc = fm_segments_init(&p->seg, c, &p->packed, p->cp.dtype, width, n, rest, rests, err);
     }
-    /* The size is that of the finished member, although all digests are still zero. */
+    /* All digests are still zero, but the size is that of the finished member. */
     if (!rc)
         rc = fm_segments_write(&p->seg, &p->segments, &p->segments_bytes, err);
     free(width);
@@ -321,7 +322,7 @@ static int plan_volumes(struct fm_packing *p, struct fm_err *err)
     return rc;
 }
 
-/* List the members in bundle order, with the bytes of the segments if those are `final`. */
+/* List the members in bundle order, with the bytes of segments.safetensors if they are `final`. */
 static int plan_parts(struct fm_packing *p, bool final, struct fm_err *err)
 {
     fm_stage_parts_release(&p->parts);
@@ -371,8 +372,8 @@ static uint64_t count_merged(const struct fm_packing *p)
     return channels * fm_expert_channel_weights(p->cp.config.expert, p->cp.config.H);
 }
 
-/* The largest share of an expert in one tensor of codes, and the scales of a tensor, as stored and
- * as floats, in bytes. */
+/* Set *share to the bytes of the largest share of an expert in a tensor of codes, and *scales to
+ * the most bytes that the scales of a tensor or share take, as stored and as floats. */
 static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t *scales)
 {
     const struct fm_checkpoint *cp = &p->cp;
@@ -388,7 +389,7 @@ static void largest_codes(const struct fm_packing *p, uint64_t *share, uint64_t 
     }
 }
 
-/* Rows of a channel in the tensor of the checkpoint that has most: 2 if gate and up are in one
+/* Largest number of rows of a channel in one tensor of the checkpoint: 2 if gate and up are in one
  * tensor. */
 static uint64_t rows_of_tensor(const struct fm_packing *p)
 {
@@ -404,8 +405,8 @@ static uint64_t rows_of_tensor(const struct fm_packing *p)
     return most;
 }
 
-/* Scratch of a task: a part of an expert as it is in the bundle and as it is read, its codes and
- * scales, and its channels in float32 if an adapter is merged; or a piece of another tensor. */
+/* Bytes of a task's scratch: a part of an expert as written and as read, its codes and scales, and
+ * its channels in float32 if an adapter is merged; or a piece of another tensor. */
 static uint64_t task_memory(const struct fm_packing *p)
 {
     uint64_t channels = (uint64_t)p->cp.config.I * (uint64_t)p->cp.config.H;
@@ -440,11 +441,11 @@ static uint64_t index_memory(const struct fm_checkpoint *cp)
     return bytes;
 }
 
-/* Scratch of all tasks at once, or the member of the ranking or the adapter, which is in memory while
- * its values are copied; and the memory that is held throughout. */
+/* Bytes of memory: those held throughout; and the scratch of all tasks or, if it is larger, the
+ * member of the ranking or the adapter, which is in memory while its values are copied. */
 static uint64_t plan_memory(const struct fm_packing *p)
 {
-    /* If members are written in order, one thread also holds the parts that the others make. */
+    /* For a pipe, the thread that writes also holds the parts that the others have made. */
     uint64_t threads = (uint64_t)fm_pool_threads(), tasks = to_pipe(p) ? 2 * threads - 1 : threads;
     uint64_t writing = tasks * task_memory(p) + p->segments_bytes;
     const struct fm_member *member = fm_bundle_find(&p->in, FM_MEMBER_ADAPTER);
@@ -528,7 +529,8 @@ static int plan(struct fm_packing *p, struct fm_err *err)
 /* ---- a bundle with the output's name in a different number of files ---- */
 
 struct replaced {
-    char *first[2]; /* of a bundle in one file, and of one in parts; NULL: it does not exist */
+    char *first[2]; /* first file of a bundle in one file, and of one in parts; NULL: it does not
+                       exist */
 };
 
 /* Find a bundle with the output's name in a different number of files; FM_ECREATE if it may not be
@@ -557,8 +559,8 @@ static int find_replaced(struct replaced *old, const struct fm_packing *p, struc
     return FM_OK;
 }
 
-/* Remove the old bundle, its first file first, after the new one is complete.  A file that cannot
- * be opened as a bundle is kept. */
+/* Remove the old bundle, beginning with its first file, after the new one is complete.  A file that
+ * cannot be opened as a bundle is kept. */
 static void remove_replaced(const struct replaced *old, const struct fm_run_options *run)
 {
     for (int i = 0; i < 2; i++) {
@@ -617,7 +619,7 @@ static int compare_passes(const struct fm_packing *p, struct fm_err *err)
     return rc;
 }
 
-/* Write digests first, then everything in order. */
+/* Compute the digests in a first pass, then write everything in order. */
 static int write_pipe(struct fm_packing *p, struct fm_err *err)
 {
     if (fm_packing_pass(p, "digests", err) || fm_packing_check_sums(p, err) ||
@@ -639,7 +641,7 @@ static int write_file(struct fm_packing *p, struct fm_err *err)
                : rc;
 }
 
-/* Write everything; the output does not have its name yet. */
+/* Write everything; the output gets its name at the end. */
 static int write_bundle(struct fm_packing *p, struct replaced *old, struct fm_err *err)
 {
     if (plan(p, err) || find_replaced(old, p, err) ||
@@ -737,8 +739,8 @@ static void compare_part(const struct fm_packing *p, const struct fm_segments *s
         return;
     fm_volumes_tensor(item, p->cp.config.moe[m], &fm_packed_at(&said->packed, m)->part[part]);
     snprintf(what, sizeof what,
-             "is not what the checkpoint gives in %d experts, the first %d, from channel %d on",
-             count, first, said->bound[at]);
+             "differs from the checkpoint in %d experts, the first %d, from channel %d on", count,
+             first, said->bound[at]);
     out->differs(out->self, item, what);
 }
 
@@ -760,7 +762,7 @@ static int compare_all(const struct fm_packing *p, struct fm_pack_compared *out,
         const struct fm_segment_tensor *have = fm_segments_find(&said, p->seg.tensor[i].name);
         if (!have || !fm_digest_equal(&have->digest, &p->seg.tensor[i].digest))
             out->differs(out->self, p->seg.tensor[i].name,
-                         have ? "is not that of the checkpoint" : "is missing");
+                         have ? "differs from the checkpoint" : "is missing");
     }
     fm_segments_release(&said);
     return rc;

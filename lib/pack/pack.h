@@ -1,17 +1,17 @@
 /*
- * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  Only this room
- * reorders weights permanently.  In reading order: this header, packing.h, pack.c (the members and
- * their order), packweights.c (the bytes of experts).
+ * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  Only this room writes
+ * reordered weights.  In reading order: this header, packing.h, pack.c (the members and their
+ * order), packweights.c (the bytes of experts).
  *
- * Make a bundle: a stage stream (ranking, masks, perhaps an adapter) and the checkpoint it was made
- * from become one stream that carries the weights.
+ * A bundle combines a stage stream (ranking, masks, perhaps an adapter) and the checkpoint that it
+ * was made from in one stream with weights.
  *
  * Weights are copied expert by expert in the dtype in which they are stored: rows of gate and up
  * and columns of down are permuted, interleaved and transposed as bytes; so are codes and their
  * scales, in whole channel groups (lib/model/packed.h).  Only channels under the adapter's mask are
- * converted to float32 and rounded once; all other bytes are the checkpoint's.  Member digests,
- * golden segment checksums and checks for NaN and Inf are made in the same pass.  Only a few
- * experts per thread are in memory at a time.
+ * converted to float32 and rounded once; all other bytes are the checkpoint's.  Member digests and
+ * golden segment checksums are computed, and values are checked for NaN and Inf, in the same pass.
+ * Only a few experts per thread are in memory at a time.
  *
  * For a file the checkpoint is read once and segments.safetensors is filled in afterwards; for
  * standard output it is read twice.  The bytes are the same in both cases and for any number of
@@ -38,11 +38,11 @@ struct fm_pack_options {
 /* Largest file that the Hugging Face Hub recommends; it refuses files of more than 500 GB. */
 #define FM_PACK_FILE_BYTES ((uint64_t)200 * 1000 * 1000 * 1000)
 
-/* Report of fm_pack; with --dry-run, of what it would write. */
+/* Report of fm_pack; with --dry-run, what it would write. */
 struct fm_pack_report {
     uint64_t bytes_in;      /* the checkpoint's weights as they are stored */
     uint64_t bytes_weights; /* the weights in the bundle */
-    uint64_t bytes_values; /* the weights as values, as the bundle has them if codes are not kept */
+    uint64_t bytes_values;  /* the weights as values, which the bundle has if codes are not kept */
     char storage[FM_STORAGE_NAMES];       /* of the checkpoint, "fp8"; "": unquantised */
     bool kept;                            /* the bundle keeps the codes */
     char why_not[FM_PACKED_WHY];          /* the reason, if the checkpoint's codes are not kept */
@@ -63,10 +63,10 @@ struct fm_pack_report {
 
 /*
  * Uses run->inputs.model, input (a stage stream, "-" for standard input), output, force, threads,
- * progress and stop; no tokens.  With part_bytes the output is files of at most that many bytes,
- * named as in formats/bundle/partname.h, unless one file holds everything; not for standard output.
- * A bundle of that name in a different number of files counts as the output, too: it is removed
- * when the new one is complete. FM_ECONFIG if the stage stream comes from another checkpoint, or if
+ * progress and stop; no tokens.  With part_bytes, unless one file holds everything, the output is
+ * several files of at most that many bytes, named as in formats/bundle/partname.h; not for standard
+ * output.  An existing bundle of the output's name in a different number of files is removed when
+ * the new one is complete. FM_ECONFIG if the stage stream comes from another checkpoint, or if
  * codes are to be kept but cannot be; FM_EFORMAT for broken input, or, naming the tensor, for NaN
  * or Inf in a weight; FM_ECREATE if the output exists or does not fit.
  */
@@ -76,14 +76,14 @@ int fm_pack(const struct fm_run_options *run, const struct fm_pack_options *opti
 /* Counts of fm_pack_compare, and its callback for differences. */
 struct fm_pack_compared {
     uint64_t items,
-        bytes; /* tensors outside the experts and tensors of one expert; bytes of the checkpoint */
+        bytes; /* number of the bundle's tensors that were compared; bytes of the checkpoint */
     void (*differs)(void *self, const char *item, const char *what);
     void *self;
 };
 
 /*
  * Check whether fm_pack would make the bundle run->inputs.stream from the checkpoint
- * run->inputs.model.  Its weights are made again without writing them, and their checksums are
+ * run->inputs.model.  The weights are packed again without writing them, and their checksums are
  * compared with the bundle's; each tensor of the bundle that differs is reported.  FM_ECONFIG if
  * the bundle was made from another checkpoint.
  */

@@ -32,9 +32,9 @@ struct fm_packing_volume {
     struct fm_tensor *tensor;
     size_t tensors;
     const char
-        *name_of[FM_PACKED_PARTS_MAX]; /* names of the parts of experts, which `tensor` points to */
+        *name_of[FM_PACKED_PARTS_MAX]; /* names of the experts' parts; `tensor` points to them */
     int layer;                         /* -1: tensors outside the experts */
-    const struct fm_stored *from;      /* (tensors) their sources, sorted by name */
+    const struct fm_stored *from;      /* (tensors) the tensors' sources, sorted by name */
     bool extra; /* tensors outside the decoder layers: their values are not checked */
     size_t part;
 };
@@ -57,19 +57,19 @@ struct fm_packing {
     struct fm_packing_volume *volume; /* layers, the other tensors, extra tensors */
     int volumes;
     struct fm_stage_parts parts;
-    void *segments; /* the member, after its digests are known */
+    void *segments; /* bytes of the member, once its digests are known */
     size_t segments_bytes;
     struct fm_bundle_writer *writer; /* NULL: a pass that only computes digests */
-    uint64_t scratch;                /* of a task */
-    int at_once;                     /* experts of one volume that are made at once */
+    uint64_t scratch;                /* bytes of a task's scratch */
+    int at_once;                     /* number of experts of one volume that are made in parallel */
     struct fm_weightsum wanted,
-        sums;             /* sums of the checkpoint that was ranked, and of the one that is read */
+        sums;             /* sums of the ranked checkpoint, and of the one that is read */
     pthread_mutex_t lock; /* guards sums */
     struct fm_taskgroup tasks;
 };
 
 /* Dtype in which an expert is reordered: the bundle's, or float32 if an adapter is merged into
- * values of codes; these are rounded once, after the merge. */
+ * values of codes, so that they are rounded only once, after the merge. */
 static inline enum fm_dtype fm_packing_made_as(const struct fm_packing *p)
 {
     return p->cp.config.storage && p->ops ? FM_F32 : p->cp.dtype;

@@ -1,8 +1,8 @@
 /*
- * Experts are made in batches, one per thread, and appended in order: the order of the stream is
- * fixed, and only a few experts are in memory.  Rows are copied as bytes in their own dtype; only
- * channels that the adapter changes are converted to float32 and rounded once, as are the values of
- * codes.  Digests and checks for NaN and Inf are made while an expert is in the cache.
+ * Experts are made in batches, one expert per thread, and appended in the order that the stream
+ * prescribes, so that only a few experts are in memory.  Rows are copied as bytes in their own
+ * dtype; only channels that the adapter changes, and the values of codes, are computed in float32
+ * and rounded once.  An expert is hashed, and checked for NaN and Inf, while it is in the cache.
  */
 #include "lib/pack/packing.h"
 
@@ -31,7 +31,7 @@ struct run {
     int layer, first, part; /* `part` is the index of a tensor of the layer in p->packed */
     char *rows;             /* one after another */
     size_t bytes;
-    /* For tensors that hold all experts, and their scales: the sums of the shares' digests. */
+    /* Sums of the shares' digests, for tensors that hold all experts, and for their scales. */
     struct fm_digest pieces[FM_EXPERT_TENSORS_MAX][2];
 };
 
@@ -73,7 +73,7 @@ static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
 static void join_sums(const struct run *w)
 {
     const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
-    int plane = part_of(w)->plane; /* -1: if there are two planes, both */
+    int plane = part_of(w)->plane; /* -1: codes and scales */
     for (int i = 0; i < w->p->cp.tensors; i++) {
         const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -171,7 +171,8 @@ static int check_codes(struct run *w, int e, int i, const void *codes, struct fm
     return rc;
 }
 
-/* Copy items of a cut of a plane to their places in a part of an expert, by channel groups. */
+/* Copy the items of a cut, in one plane, to their places in an expert's part, channel group by
+ * channel group. */
 static void place_items(const struct run *w, const struct fm_packed_part *part,
                         const struct fm_expert_cut *cut, char *rows, const char *from,
                         const int32_t *order)
@@ -190,7 +191,7 @@ static void place_items(const struct run *w, const struct fm_packed_part *part,
                              (size_t)cut->rows * part->item);
 }
 
-/* Make one plane of a part of one expert: codes or scales as in the checkpoint. */
+/* Make one plane of a part of one expert: codes or scales, unchanged. */
 static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
@@ -199,7 +200,8 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
     const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
     const int32_t *order =
         p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
-    size_t row = w->bytes / (size_t)part->rows; /* bytes of a cut with one row for every channel */
+    size_t row =
+        w->bytes / (size_t)part->rows; /* bytes of a cut that has one row for each channel */
     int rc = FM_OK;
     for (int i = 0; i < p->cp.tensors && !rc; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -233,7 +235,7 @@ static size_t merged_width(const struct fm_packing *p, int m, int e)
 static int merge(const struct fm_packing *p, enum fm_weight_part part, int m, int e, void *rows,
                  float *wide, size_t n, struct fm_err *err)
 {
-    /* The other part is NULL, and is not changed. */
+    /* Only one of the two parts is given and changed; the other is NULL. */
     if (merged_width(p, m, e) > 0)
         fm_adapter_merge(&p->adapter, p->ops, part == FM_PART_GATE_UP ? wide : NULL,
                          part == FM_PART_DOWN_T ? wide : NULL, m, e);
@@ -265,7 +267,7 @@ static void place_cut(const struct fm_packing *p, const struct fm_expert_cut *cu
     fm_interleave_gather(rows, from, all, n, c->H, (int)element);
 }
 
-/* Make one part of one expert in the online layout. */
+/* Make one part of one expert from its values, in the online layout. */
 static int order_part(struct run *w, int e, void *rows, enum fm_dtype dtype, struct fm_err *err)
 {
     struct fm_packing *p = w->p;
@@ -382,7 +384,8 @@ static const struct fm_stored *find_name(const struct fm_packing_volume *v, cons
     return NULL;
 }
 
-/* The source of a planned tensor: of that name, or codes whose values have it. */
+/* The source of a planned tensor: the tensor of that name, or the codes whose values have that
+ * name. */
 static const struct fm_stored *find_place(const struct fm_packing *p,
                                           const struct fm_packing_volume *v, const char *name)
 {
@@ -467,8 +470,8 @@ static int pass_piece(struct fm_packing *p, struct other *o, size_t index, size_
     return rc;
 }
 
-/* Copy one tensor outside the experts: byte for byte, or, if codes are not kept, the values of its
- * codes, rounded once. */
+/* Copy one tensor outside the experts byte for byte or, if it has codes that are not kept, as their
+ * values, rounded once. */
 static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
                       const struct fm_tensor *t, struct fm_err *err)
 {
@@ -479,7 +482,8 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     o.change = rc ? NULL : change_of(p, t);
-    assert(!o.change || !p->packed.storage || !o.place->scale); /* choose_form() refuses that */
+    assert(!o.change || !p->packed.storage ||
+           !o.place->scale); /* choose_form() refuses this case */
     if (p->packed.storage)
         o.scales.scale = NULL; /* scales of codes that are kept are only checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);

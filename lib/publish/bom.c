@@ -1,6 +1,6 @@
 /*
  * Most of a bill is a translation of the bundle's manifest: entries of its history become tasks,
- * and the values that they record become properties, each named by the path of its keys.
+ * and their values become properties, each named by the path of keys that leads to it.
  */
 #include "lib/publish/bom.h"
 

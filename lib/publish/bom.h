@@ -39,8 +39,8 @@ struct fm_bom_report {
  * Write the bill.  It is bom.cdx.json (FM_EXPORT_BOM) in the directory of an export, and
  * FILE.bom.cdx.json next to a bundle; for a bundle in parts, next to the first part, and it lists
  * all parts.  Every file is read once. run->inputs.model, or NULL, is the parent, from which the
- * bundle must have been made. run->outputs.force replaces an earlier bill, which is FM_ECREATE
- * otherwise.  FM_EUSAGE if the bundle of an export is not given, FM_ECONFIG if the export is of
+ * bundle must have been made. FM_ECREATE if there is a bill already, unless run->outputs.force is
+ * set.  FM_EUSAGE if the bundle of an export is not given, FM_ECONFIG if the export was made from
  * another bundle, FM_EFORMAT for malformed files.
  */
 int fm_bom_write(const struct fm_run_options *run, const struct fm_bom_options *options,

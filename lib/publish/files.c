@@ -1,7 +1,7 @@
 /*
- * One thread makes the list first, so that errors are reported before gigabytes are read; then the
- * threads hash one file each at a time.  Names are paths relative to the directory.  A check at the
- * end detects that the directory was replaced in the meantime.
+ * One thread makes the list first, so that errors are reported before gigabytes are read; then each
+ * thread hashes one file at a time.  Names are paths relative to the directory.  A check at the end
+ * detects that the directory was replaced in the meantime.
  */
 #include "lib/publish/files.h"
 

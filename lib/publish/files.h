@@ -1,7 +1,7 @@
 /*
- * This room, lib/publish: files that are published with a bundle or an export: signatures and bills
- * of materials.  It reads bundles and exports and does not change them.  In reading order: files
- * (the files of a directory and their SHA-256), sign (signatures), bom (bills of materials).
+ * This room, lib/publish: files to publish with a bundle or an export: signatures and bills of
+ * materials.  It reads bundles and exports and does not change them.  In reading order: files (the
+ * files of a directory and their SHA-256), sign (signatures), bom (bills of materials).
  *
  * The files of a directory at any depth, or one file, and their SHA-256 digests.  Files that a hub
  * and its client keep beside a repository's files are ignored: at the top, `.cache` and names that
@@ -19,7 +19,8 @@
 #include "lib/run/run.h"
 
 struct fm_files_entry {
-    char *name; /* path relative to the directory; "." for a single file; the path of a part */
+    char *name; /* path relative to the directory; "." for a single file; for a part of a bundle,
+                   its path */
     uint64_t bytes;
     struct fm_sha256 digest; /* valid once the file was hashed */
     bool hash;               /* to be hashed; set by fm_files_list */
@@ -48,11 +49,11 @@ struct fm_files_rule {
 };
 
 /*
- * List the files at `path`, which f borrows.  FM_ENOENT, FM_EPERM; FM_EFORMAT for a path that is
- * neither a file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many files
- * or levels; FM_ECONFIG for a link that leads elsewhere; FM_EUSAGE for the file that must not be in
- * the directory, and for one part of a bundle unless rule->parts.  Call fm_files_release in every
- * case.
+ * List the files at `path`, which f borrows.  FM_ENOENT, FM_EPERM.  FM_EFORMAT for a path that is
+ * neither a file nor a directory, a name that cannot be signed (formats/sign/oms.h), too many
+ * files, or too deep a directory.  FM_ECONFIG for a link that must not be followed.  FM_EUSAGE if
+ * the directory has the private key, and for one part of a bundle unless rule->parts.  Call
+ * fm_files_release in every case.
  */
 int fm_files_list(struct fm_files *f, const char *path, const struct fm_files_rule *rule,
                   struct fm_err *err);

@@ -26,7 +26,7 @@ static const char *const not_signed[] = {FM_OMS_NAME, NULL};
 
 /* ---- signing and verifying ---- */
 
-/* The last name of a path that may end in slashes or be "."; malloced. */
+/* Allocate the last component of a path, which may end in slashes or be ".". */
 static int name_of(char **name, const char *path, struct fm_err *err)
 {
     char *real = realpath(path, NULL);
@@ -114,7 +114,7 @@ static int open_key(struct fm_key *key, const struct fm_sign_options *o, struct 
     return rc;
 }
 
-/* The statement of the files; strings are borrowed from f. */
+/* Make the statement to sign, which lists the files; its strings are borrowed from f. */
 static int make_statement(struct fm_oms *m, const struct fm_files *f, struct fm_err *err)
 {
     if (f->entries == 0)
@@ -132,7 +132,8 @@ static int make_statement(struct fm_oms *m, const struct fm_files *f, struct fm_
     return FM_OK;
 }
 
-/* The names that other verifiers must ignore: those that ours ignores, present or not. */
+/* The names that other verifiers must ignore: all those that ours ignores, whether they exist or
+ * not. */
 static int list_ignored(const char ***list, size_t *count, const struct fm_files *f,
                         struct fm_err *err)
 {

@@ -27,16 +27,17 @@ struct fm_sign_report {
     char *signature;         /* path of the signature; free() it */
     const char *curve;       /* curve of the key: "P-256" */
     char key[FM_SHA256_HEX]; /* the public key's name: SHA-256 of its PEM text, in hex */
-    uint64_t files, bytes;   /* signed, or read to verify them */
+    uint64_t files, bytes;   /* signed, or read to verify */
     uint64_t links;          /* of those, links to blobs of a Hugging Face cache */
     uint64_t failed;         /* number of findings */
     double seconds;
 };
 
 /*
- * Sign: every file is read once, and the signature appears whole.  run->outputs.force replaces an
- * earlier one; without it that is FM_ECREATE.  FM_EUSAGE if the private key is in the directory, or
- * is encrypted and no passphrase was given; also the errors of files.h and formats/sign/key.h.
+ * Sign.  Every file is read once, and the signature is written completely or not at all.
+ * FM_ECREATE if there is one already, unless run->outputs.force is set.  FM_EUSAGE if the private
+ * key is in the directory, or is encrypted and no passphrase was given; also the errors of files.h
+ * and formats/sign/key.h.
  */
 int fm_sign(const struct fm_run_options *run, const struct fm_sign_options *options,
             struct fm_sign_report *report, struct fm_err *err);

@@ -1,6 +1,7 @@
-/* The names are those of the guard.  Files that do not exist or cannot be opened are skipped; the
- * tool reports them later.  A directory that cannot be listed to its end is an error here: a link
- * that was not seen would be refused later, as if the user had not named its directory. */
+/* The allowed files are those of the guard.  Files that do not exist or cannot be opened are
+ * skipped; the tool reports them later.  A directory that cannot be listed completely is an error
+ * here, because the targets of links that were missed would be refused later, as if the user had
+ * not named the directory. */
 #include "lib/run/confine.h"
 
 #include <dirent.h>
@@ -143,7 +144,7 @@ int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct 
     bool named = false, piped = false;
     int rc = FM_OK;
     fm_sandbox_open(&s);
-    /* the last one is standard input, which every command may read */
+    /* the last entry is standard input, which every command may read */
     for (int i = 0; i + 1 < guard->reads && !rc; i++) {
         const struct fm_guard_read *r = &guard->read[i];
         bool operand = strcmp(r->what, "the operand") == 0, stream = strcmp(r->path, "-") == 0;

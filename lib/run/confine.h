@@ -8,10 +8,10 @@
  * - A directory with everything below it; for a snapshot in a Hugging Face cache also the blobs of
  * its repository; for links in it, targets that end in .safetensors or .json.
  *
- * - The directory of each output, for reading and writing: an output is created there under another
- * name, read again for its digests, and renamed.
+ * - The directory of each output, for reading and writing: an output is created there under a
+ * temporary name, read again for its digests, and renamed.
  *
- * - The directory of temporary files, to which a pipe is copied.
+ * - The directory of temporary files, where the contents of a pipe are kept.
  */
 #ifndef FM_CONFINE_H
 #define FM_CONFINE_H
@@ -21,9 +21,10 @@
 #include "lib/run/guard.h"
 
 /*
- * Confine the process permanently, before any other thread exists.  `rewrites`: the operand, or a
- * file in or next to it, is also written.  *files: only these files can be opened from now on; set
- * on failure too.  FM_EIO and the like if a directory that is read cannot be listed to its end.
+ * Confine the process permanently, before any other thread exists.  `rewrites`: the command also
+ * writes its operand, or a file in or next to it.  *files, set also on failure: whether only the
+ * files above can be opened from now on.  FM_EIO and the like if a directory that is read cannot be
+ * listed to its end.
  */
 int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct fm_err *err);
 

@@ -21,7 +21,7 @@
 #include "formats/text/tokens.h"
 #include "lib/run/run.h"
 
-#define OWN_BYTES_MAX ((size_t)64 << 20) /* largest report or plot that is recognised */
+#define OWN_BYTES_MAX ((size_t)64 << 20) /* limit of reports and plots that are recognised */
 
 /* The file that a name refers to. */
 struct spot {
@@ -135,8 +135,8 @@ static bool is_below(const struct spot *s, const struct spot *directory)
 }
 
 /* Find out whether an entry of the directory refers to the file, such as a link in a checkpoint
- * cache or a hard link to a shard.  For a directory that cannot be opened the answer is no: the
- * code that reads it fails. */
+ * cache or a hard link to a shard.  False for a directory that cannot be opened: the code that
+ * reads it reports the error. */
 static int find_linked(bool *linked, const struct spot *s, const struct spot *directory,
                        struct fm_err *err)
 {
@@ -182,7 +182,7 @@ static bool is_own(const char *path, fm_guard_own *own, const char *tool)
     return is;
 }
 
-/* Check the second file of a pair of token words and index. */
+/* Check the other file of a pair: the words and the index of a token file. */
 static int check_beside(const struct spot *s, const char *written, const struct spot *r,
                         const char *what, struct fm_err *err)
 {
@@ -262,8 +262,8 @@ static int check_target(const struct fm_guard *g, const struct fm_guard_write *w
     struct stat st;
     if (w->kind == FM_GUARD_RESULT)
         return fm_output_check(w->path, g->force || g->replaces, err);
-    /* If --if-changed finds the export up to date, it is kept, whatever other files the
-     * directory has; otherwise the export checks again before it writes. */
+    /* With --if-changed an export that is up to date is kept, whatever other files its directory
+     * has; otherwise the directory is checked again before anything is written. */
     if (w->kind == FM_GUARD_DIRECTORY && g->replaces && !g->force && stat(w->path, &st) == 0 &&
         S_ISDIR(st.st_mode))
         return FM_OK;

@@ -1,10 +1,10 @@
 /*
- * Rules for the files that a run may write.  Every output is checked before hours of work, and
- * again before a file appears:
+ * Rules for the files that a run may write.  Every output is checked at the start, before hours of
+ * work, and again before a file gets its final name:
  *
  * - No file that the run reads is written, and no file is written twice.  Existing files are
- * compared by device and inode, so links do not matter; others by directory and name.  The index
- * and the words of a token file belong together.
+ * compared by device and inode, so links do not matter; others by directory and name.  The words
+ * and the index of a token file count as one file.
  *
  * - No file is written into a directory that is read, at any depth, and no directory that contains
  * a file that is read is replaced.
@@ -42,7 +42,7 @@ enum fm_guard_kind {
 };
 
 struct fm_guard_read {
-    const char *what, *path; /* "--tokens"; path is borrowed, not always terminated */
+    const char *what, *path; /* "--tokens"; path is borrowed, and not always NUL-terminated */
     size_t length;
 };
 
@@ -82,8 +82,8 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);
 
 /*
- * Write a report or plot, completely or not at all, following the last rule above.  On failure the
- * tool's earlier file is removed, so that it is not mistaken for the result of this run.
+ * Write a report or plot, completely or not at all, following the last rule above.  On failure an
+ * earlier file of the tool is removed, so that it is not mistaken for the result of this run.
  */
 int fm_guard_text(const char *path, const char *text, fm_guard_own *own, const char *tool,
                   bool force, struct fm_err *err);

@@ -7,7 +7,7 @@
 
 #include "formats/tensor/hfcache.h"
 
-#define DECIMALS 6 /* most decimals of a weight */
+#define DECIMALS 6 /* limit of a weight's decimals */
 
 const char *fm_inputs_first(const struct fm_inputs *inputs)
 {

@@ -12,7 +12,7 @@
 #include "formats/text/tokens.h"
 #include "lib/base/err.h"
 
-#define FM_INPUTS_MAX 16       /* most files of calibration data in one run */
+#define FM_INPUTS_MAX 16       /* limit of calibration files in one run */
 #define FM_WEIGHT_ONE 1000000u /* a weight of 1 in FILE:WEIGHT */
 
 /* Default number of tokens that quality is measured on. */
@@ -22,28 +22,28 @@ struct fm_inputs {
     const char *model;                      /* --model DIR */
     const char *stream;                     /* stage stream, "-": standard input, NULL: none */
     const char *tokens;                     /* --tokens FILE[:WEIGHT] */
-    const char *also_tokens[FM_INPUTS_MAX]; /* additional files, NULL after the last */
-    const char *texts[FM_INPUTS_MAX];       /* --text FILE[:WEIGHT], in the same form, after all
-                                               tokens */
-    const char *text_field;                 /* field with the text in JSONL rows; NULL: "text" */
-    bool split_blank_lines;                 /* for plain text: a document ends at a blank line */
-    const char *tokenizer;                  /* tokenizer.json; NULL: the model's own */
-    const char *tokenizer_cmd;              /* a command that encodes instead, or NULL */
-    const char *separator;                  /* NULL: "eos", else "none" or a token */
-    const char *eval_tokens;                /* --eval-tokens FILE, or NULL */
-    const char *eval_texts[FM_INPUTS_MAX];  /* --eval-text FILE, NULL after the last */
-    enum fm_token_type token_dtype;         /* type of raw token files */
-    int seq_len;                            /* 0: min(2048, max positions, columns of a 2-D file) */
-    int batch;                              /* sequences per batch; 0: the tool's default */
-    uint64_t max_tokens;                    /* 0: no limit */
-    uint64_t max_eval_tokens;               /* 0: FM_EVAL_TOKENS */
+    const char *also_tokens[FM_INPUTS_MAX]; /* more token files, NULL after the last */
+    const char *texts[FM_INPUTS_MAX]; /* --text FILE[:WEIGHT], NULL after the last; used after all
+                                         token files */
+    const char *text_field;           /* field with the text in JSONL rows; NULL: "text" */
+    bool split_blank_lines;           /* for plain text: a document ends at a blank line */
+    const char *tokenizer;            /* tokenizer.json; NULL: the model's own */
+    const char *tokenizer_cmd;        /* a command that encodes instead, or NULL */
+    const char *separator;            /* NULL: "eos", else "none" or a token */
+    const char *eval_tokens;          /* --eval-tokens FILE, or NULL */
+    const char *eval_texts[FM_INPUTS_MAX]; /* --eval-text FILE, NULL after the last */
+    enum fm_token_type token_dtype;        /* type of raw token files */
+    int seq_len;                           /* 0: min(2048, max positions, columns of a 2-D file) */
+    int batch;                             /* sequences per batch; 0: the tool's default */
+    uint64_t max_tokens;                   /* 0: no limit */
+    uint64_t max_eval_tokens;              /* 0: FM_EVAL_TOKENS */
     bool shuffle;
     uint64_t seed;
 };
 
 /*
  * inputs->model may be ORG/NAME if no file has that name: it is replaced by the directory of that
- * checkpoint in the cache of Hugging Face's programs, which stays valid.  FM_ENOENT.
+ * checkpoint in the Hugging Face cache; that string stays valid.  FM_ENOENT.
  */
 int fm_inputs_find_model(struct fm_inputs *inputs, struct fm_err *err);
 
@@ -55,8 +55,8 @@ const char *fm_inputs_first(const struct fm_inputs *inputs);
 
 /*
  * Parse "FILE" or "FILE:WEIGHT" from the command line; *length becomes the length of FILE.  A colon
- * that no number follows belongs to FILE; a weight has at most six decimals and is above 0 and at
- * most a million, else FM_EUSAGE.
+ * without a number after it belongs to FILE.  FM_EUSAGE unless the weight is above 0, at most a
+ * million, and has at most six decimals.
  */
 int fm_inputs_parse(const char *spec, size_t *length, uint64_t *weight, struct fm_err *err);
 

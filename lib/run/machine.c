@@ -56,8 +56,8 @@ const char *fm_machine_precision(const struct fm_ops *ops)
     return ops->operand == FM_BF16 ? "bf16" : "f32";
 }
 
-/* Memory available to this process: the machine's, or less if its control group or resource
- * limits say so. */
+/* Memory available to this process: the machine's, or less if its control group or resource limits
+ * allow less. */
 static uint64_t memory_of_job(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);

@@ -1,6 +1,6 @@
 /*
- * The resources of a run: a table of operations, memory, threads, the ranks of one job.  Only
- * device and precision affect a result.
+ * The resources of a run: a table of operations, memory, threads, the ranks of one job.  Of these
+ * only device and precision affect a result.
  */
 #ifndef FM_MACHINE_H
 #define FM_MACHINE_H
@@ -21,7 +21,7 @@ struct fm_machine {
                                  measuring table */
     double assume_rate;       /* GFLOP/s for the forecast of --dry-run; 0: measure */
     uint64_t memory;          /* bytes; 0: half of the available memory */
-    bool memory_firm;         /* a run that needs more is refused; else it only warns */
+    bool memory_firm;         /* a run that needs more is refused, instead of only warning */
     int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
     struct fm_comm *comm;     /* the ranks that make this run together; NULL: a single process */
 };
@@ -33,8 +33,8 @@ int fm_machine_ops(const struct fm_ops **ops, const struct fm_machine *machine,
 /* The type to which products of a table round their operands, as in --precision: "f32", "bf16". */
 const char *fm_machine_precision(const struct fm_ops *ops);
 
-/* machine->memory, or half of what is available to the process: the machine's physical memory,
- * or the limit of its control group or address space.  A rank gets its part of that. */
+/* machine->memory, or half of what is available to the process: the machine's physical memory, or
+ * the limit of its control group or address space.  Ranks of one machine share that half. */
 uint64_t fm_machine_memory(const struct fm_machine *machine);
 
 #endif

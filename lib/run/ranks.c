@@ -1,7 +1,7 @@
 /*
- * Launchers give standard input to one rank and bind the others in various ways, and a machine may
- * have an older program under the same name.  These differences are removed or refused here, before
- * any file is opened.
+ * Launchers give standard input to only one rank and bind ranks to CPUs in various ways, and a
+ * machine may have an older program under the same name.  These differences between ranks are
+ * removed or refused here, before any file is opened.
  */
 #include "lib/run/ranks.h"
 
@@ -111,7 +111,8 @@ bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
 
 /* ---- CPUs ---- */
 
-/* This rank's share of the CPUs that all ranks of the machine may use, as even as possible. */
+/* Bind this rank to its share, as even as possible, of the CPUs that all ranks of the machine may
+ * use. */
 static void take_part(const cpu_set_t *all, int nth, int beside)
 {
     cpu_set_t own;
@@ -138,7 +139,7 @@ static int divide_cpus(const struct fm_run_options *run, struct fm_err *err)
     CPU_ZERO(&own);
     int rc = fm_comm_agree(comm, all ? FM_OK : FM_ENOMEM, err);
     if (!rc && sched_getaffinity(0, sizeof own, &own) != 0)
-        CPU_ZERO(&own); /* more CPUs than the set can hold: leave them unchanged */
+        CPU_ZERO(&own); /* more CPUs than the set can hold: do not bind */
     if (!rc)
         rc = fm_comm_collect(comm, all, &own, sizeof own, err);
     for (int r = 0; !rc && r < ranks; r++)

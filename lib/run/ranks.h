@@ -1,6 +1,6 @@
 /*
- * Work that a tool does once, after its communication has begun: check that all ranks run the same
- * program, distribute standard input, and divide the threads of a machine among its ranks.
+ * Work that a tool does once, after it has opened its communicator: check that all ranks run the
+ * same program, distribute standard input, and divide the CPUs of a machine among its ranks.
  */
 #ifndef FM_RANKS_H
 #define FM_RANKS_H

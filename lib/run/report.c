@@ -1,4 +1,4 @@
-/* Reports of the tools as JSON: their beginning, and writing them. */
+/* Reports of the tools as JSON: recognising and writing them. */
 #include "lib/run/report.h"
 
 #include <stdlib.h>

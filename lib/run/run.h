@@ -1,8 +1,8 @@
 /*
- * This room, lib/run: what the runs of all tools have in common: options, checks of the files that
- * they write, tasks that may be stopped, a report.  It does not depend on models or streams.  In
- * reading order: this header, inputs, machine, ranks (the beginning of a run of many processes),
- * guard (outputs), confine (what may be opened), taskgroup, report.
+ * This room, lib/run: what the runs of all tools have in common: options, checks of output files,
+ * tasks that can be stopped, and reports.  It does not depend on models or streams.  In reading
+ * order: this header, inputs, machine, ranks (the beginning of a run of many processes), guard
+ * (outputs), confine (what may be opened), taskgroup, report.
  *
  * The options that every tool has, in three groups. cmd/cli.c fills them from the command line, and
  * the library reads them; a function that needs one group takes only that one.
@@ -21,7 +21,7 @@
 /* Progress of a long run: `done` of `total` units ("layers", "steps", "bytes") of `stage`. */
 struct fm_progress {
     void (*report)(void *self, const char *stage, uint64_t done, uint64_t total, const char *unit);
-    /* The stage that is reported next does `work` of the run, in FLOPs or a similar unit, and
+    /* Called before a stage is reported: the stage does `work`, in FLOPs or a similar unit, and
      * `after` remains when it ends. */
     void (*phase)(void *self, double work, double after);
     /* A warning for the user, one line: "fm-rank: warning: 3 experts saw no token". */
@@ -33,9 +33,9 @@ struct fm_progress {
 };
 
 /*
- * Called once, by the process that writes the result, when the result is complete on disk but not
- * yet renamed to its final name, to print the report of the run.  If it fails, the result does not
- * appear, and the same run can be started again.
+ * Called once, by the process that writes the result, to print the run's report, when the result is
+ * complete on disk but not yet renamed to its final name.  If it fails, the result is discarded,
+ * and the same run can be started again.
  */
 struct fm_announce {
     int (*say)(void *self, struct fm_err *err); /* NULL: no messages */
@@ -59,8 +59,8 @@ struct fm_run_options {
     const atomic_int *stop; /* set to nonzero by any thread: save and end with FM_ESAVED */
 };
 
-/* Check before hours of work that the result does not go to a terminal: FM_EUSAGE.  For files
- * see lib/run/guard.h. */
+/* FM_EUSAGE if the result would go to a terminal; to be called before hours of work.  For files see
+ * lib/run/guard.h. */
 int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
 
 /*
@@ -73,14 +73,14 @@ int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *f
 /* Remove every unfinished output, after a second signal (async-signal-safe) and at the end. */
 void fm_run_abandon(void);
 
-/* For a run that cannot stay within its limit of memory, and the smallest limit with which it can:
- * FM_EUSAGE; a warning and FM_OK if the limit is not firm. */
+/* Refuse a run that needs at least `least` bytes, more than its memory limit: FM_EUSAGE; a warning
+ * and FM_OK if the limit is not firm. */
 int fm_run_memory(const struct fm_run_options *run, uint64_t least, struct fm_err *err);
 
 /* Call run->announce, if it is set. */
 int fm_run_announce(const struct fm_run_options *run, struct fm_err *err);
 
-/* Report progress; does nothing if the caller does not want it. */
+/* Report progress; does nothing if run->progress has no function for it. */
 void fm_run_report(const struct fm_run_options *run, const char *stage, uint64_t done,
                    uint64_t total, const char *unit);
 void fm_run_phase(const struct fm_run_options *run, double work, double after);

@@ -1,8 +1,8 @@
 /*
  * A state file is saved like an output, by rename, so a run that is killed while it saves still has
- * the previous state.  It is valid only for the same run: a version and a digest of options and
- * inputs exclude any other, and a digest of the arrays detects damage.  The interval between saves
- * is twenty times the cost of a save, between one second and twenty.
+ * the previous state.  It is valid only for the same run: its version and its digest of options and
+ * inputs must match, and a digest of the arrays detects damage.  The interval between saves is
+ * twenty times the cost of a save, between one second and twenty.
  */
 #include "lib/state/journal.h"
 
@@ -207,7 +207,7 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
     return FM_OK;
 }
 
-/* List the lengths of the arrays; there are no more than we ever write. */
+/* List the lengths of the arrays, of which a valid file has at most FM_JOURNAL_ITEMS_MAX. */
 static void list_counts(struct fm_journal *j)
 {
     for (size_t i = 0; i < j->st.count && i < FM_JOURNAL_ITEMS_MAX; i++) {
@@ -320,7 +320,7 @@ static int read_file(const struct fm_journal *j, const struct fm_journal_item *i
     return rc;
 }
 
-/* Broadcast rank 0's contents of an item. */
+/* Broadcast rank 0's records of a store. */
 static int tell_store(struct fm_comm *comm, const struct fm_store *store, struct fm_err *err)
 {
     char *spare = fm_alloc(store->record, 1, "a record of state", err);

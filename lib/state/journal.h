@@ -3,9 +3,9 @@
  * memory, journal saves the state of a run so that it can resume.  In reading order: store,
  * journal.
  *
- * State files of long runs: arrays in a safetensors file that appears whole or not at all, with a
- * digest of everything that determines the result, and one of the arrays themselves.  After a kill
- * at any moment, the same command resumes from the last saved state.
+ * State files of long runs: arrays in a safetensors file that is written completely or not at all,
+ * with a digest of everything that determines the result, and one of the arrays.  After a kill at
+ * any moment, the same command resumes from the last saved state.
  */
 #ifndef FM_JOURNAL_H
 #define FM_JOURNAL_H
@@ -34,15 +34,15 @@ struct fm_journal_item {
     const struct fm_store *store;
 };
 
-/* Digest of a text of everything that determines a run's result; doubles as %.17g. */
+/* Digest of a text with everything that determines a run's result; print doubles with %.17g. */
 int fm_journal_params(struct fm_digest *params, struct fm_err *err, const char *fmt, ...)
     FM_PRINTF(3, 4);
 
 /* True if the file is a state of `tool`, with any options. */
 bool fm_journal_is_own(const char *path, const char *tool);
 
-/* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE if another file has
- * taken that name.  All ranks call it, and rank 0 writes its arrays. */
+/* Write the state of `tool` ("fm-train"), replacing an older one; FM_ECREATE if a file that is not
+ * such a state has that name.  All ranks must call it; rank 0 writes its own arrays. */
 int fm_journal_save(struct fm_comm *comm, const char *path, const char *tool,
                     const struct fm_digest *params, const struct fm_journal_item *item,
                     size_t items, struct fm_err *err);
@@ -59,9 +59,9 @@ struct fm_journal {
 };
 
 /*
- * All ranks make these calls, with the same result.  *found is false, with FM_OK, if there is no
- * file, or path is NULL.  FM_ECONFIG if it belongs to a different tool or different parameters;
- * FM_EFORMAT if it is not a state file.
+ * All ranks must make these calls, and get the same result.  *found is false, with FM_OK, if there
+ * is no file, or path is NULL.  FM_ECONFIG if it belongs to a different tool or different
+ * parameters; FM_EFORMAT if it is not a state file.
  */
 int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path, const char *tool,
                     const struct fm_digest *params, bool *found, struct fm_err *err);
@@ -71,16 +71,17 @@ void fm_journal_close(struct fm_journal *j); /* zeroed struct is fine */
 uint64_t fm_journal_count(const struct fm_journal *j, const char *name);
 
 /* Read all arrays of the file, in the order they were saved.  FM_EFORMAT if a dtype or count
- * differs from the file's, or the bytes from those that were saved. */
+ * differs from the file's, or if the bytes are not those that were saved. */
 int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *item, size_t items,
                     struct fm_err *err);
 
-/* Remove a state of `tool`; does nothing if path is NULL, does not exist, or is another file. */
+/* Remove a state file of `tool`; does nothing if path is NULL, does not exist, or is any other
+ * file. */
 int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
 
 /*
- * When to save: often enough that a kill loses little, rarely enough that saving takes a
- * twentieth of the time; between 1 and 20 seconds.  Seconds of lib/base/clock.h.
+ * When to save: so rarely that saving takes at most about a twentieth of the time, but every 1 to
+ * 20 seconds, so that a kill loses little.  Times are seconds of lib/base/clock.h.
  */
 struct fm_journal_clock {
     double saved; /* end of the last save */

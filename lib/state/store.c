@@ -1,7 +1,7 @@
 /*
- * The first records are in one block of memory, the others in a file at an offset that follows from
- * their number.  There is no eviction and no search: callers give low numbers to the records they
- * use most.
+ * The first records are in one block of memory; the others are in a file, at offsets that follow
+ * from their numbers.  There is no eviction and no search: callers give low numbers to the records
+ * they use most.
  */
 #include "lib/state/store.h"
 

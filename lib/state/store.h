@@ -1,6 +1,6 @@
 /*
- * Records of one size: as many as a limit allows are in memory, the others in an unlinked temporary
- * file.  Callers get a pointer in both cases.
+ * Records of one size: as many as a limit allows are in memory, and the others are in an unlinked
+ * temporary file.  Callers get a pointer in both cases.
  */
 #ifndef FM_STORE_H
 #define FM_STORE_H
@@ -30,12 +30,12 @@ void fm_store_release(struct fm_store *s); /* a zeroed struct is fine */
  * caller). */
 void *fm_store_place(const struct fm_store *s, size_t i, void *spare);
 
-/* *data: bytes [offset, offset + size) of record i as written, in place, or read into `spare` (size
- * bytes). */
+/* Set *data to bytes [offset, offset + size) of record i as they were put: in place, or read into
+ * `spare` (size bytes). */
 int fm_store_get(const struct fm_store *s, size_t i, size_t offset, size_t size, void **data,
                  void *spare, struct fm_err *err);
 
-/* Store bytes [offset, offset + size) of record i, which are complete at `data`, in place or not.
+/* Store bytes [offset, offset + size) of record i from `data`, which may be the record's own place.
  * Threads may use different records, and different parts of one, at the same time. */
 int fm_store_put(const struct fm_store *s, size_t i, size_t offset, size_t size, const void *data,
                  struct fm_err *err);

@@ -90,8 +90,8 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
 int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *options,
                     struct fm_err *err);
 
-/* For a dry run: these checks, and with `function` whether the files can be opened, and FM_EUSAGE if
- * the limit of memory is too small. */
+/* For a dry run: these checks, and with `function` whether the files can be opened, and FM_EUSAGE
+ * if the limit of memory is too small. */
 int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_options *options,
                    struct fm_err *err);
 
