@@ -25,8 +25,8 @@
 
 /* Extra tensors of a family; lists end with NULL. */
 struct fm_extra_form {
-    const char *const *name; /* prefixes of their names; {x} is the layer's number; a prefix without
-                                it has its index in this list as number */
+    const char *const *name; /* prefixes of their names; {x} is the layer's number, or else the
+                                prefix's index in this list */
     const char *mark; /* the tensor that every such layer has and no decoder layer has; NULL: names
                          suffice */
     bool behind;      /* layer numbers continue from num_hidden_layers; else they start at 0 */
@@ -76,8 +76,8 @@ int fm_extra_layers(const struct fm_extra *extra);
 /* Index, from 0, of the layer with that number in names; -1 if there can be no such layer. */
 int fm_extra_index(const struct fm_config *config, int64_t number);
 
-/* Whether extra tensors are identified by prefixes of names instead of layer numbers; they need not
- * belong to layers then. */
+/* Whether extra tensors are identified by prefixes of names instead of layer numbers.  Such tensors
+ * need not belong to layers. */
 bool fm_extra_named(const struct fm_extra *extra);
 
 /* Write the numbers of the extra layers ("46", "61, 62") or the prefixes of their names ("mtp.,

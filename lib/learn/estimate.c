@@ -221,10 +221,11 @@ int fm_estimate_check(const struct fm_estimate *estimate, const struct fm_run_op
     if (!rc && estimate->spill > 0 && space < estimate->spill) {
         fm_units_bytes(needed, estimate->spill);
         fm_units_bytes(has, space);
-        return fm_fail(err, FM_EIO,
-                       "temporary files take %s, %s are free in '%s'; give more --memory, or point "
-                       "TMPDIR at another disk",
-                       needed, has, temp);
+        return fm_fail(
+            err, FM_EIO,
+            "temporary files take %s, but only %s are free in '%s'; give more --memory, or point "
+            "TMPDIR at another disk",
+            needed, has, temp);
     }
     return rc;
 }

@@ -1,5 +1,5 @@
 /*
- * Method `learned`: train logits on sampled subnets, while a controller lowers the budget
+ * Method `learned`: train logits on sampled subnets, while a controller raises the budget
  * (fm-method(7)).  All state that a step changes is in struct fm_learn and the family, so a run can
  * be saved between any two steps.
  */

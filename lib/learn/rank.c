@@ -541,7 +541,7 @@ static void say_codes(char text[FM_ESTIMATE_CODES], int group, const struct fm_m
                  layers.group);
     else
         snprintf(text, FM_ESTIMATE_CODES,
-                 "not kept, bundles will have %s: --channel-group %d is no multiple of %d",
+                 "not kept, bundles will have %s: --channel-group %d is not a multiple of %d",
                  fm_dtype_name(c->storage->written), group, layers.group);
 }
 

@@ -110,7 +110,7 @@ static int open_stream(struct fm_task *task, const char *needs, struct fm_err *e
     fm_model_want(task->model, &task->wanted);
     if (task->ranking.M != c->M || task->ranking.E != c->E || task->ranking.I != c->I)
         return fm_fail(err, FM_ECONFIG,
-                       "the ranking in '%s' has %d x %d x %d channels, the model "
+                       "the ranking in '%s' has %d x %d x %d channels, but the model "
                        "in '%s' has %d x %d x %d",
                        task->run->inputs.stream, task->ranking.M, task->ranking.E, task->ranking.I,
                        task->run->inputs.model, c->M, c->E, c->I);
@@ -399,8 +399,7 @@ int fm_task_params(const struct fm_task *task, struct fm_digest *params, const c
                    struct fm_err *err)
 {
     char hex[5][FM_DIGEST_HEX] = {"", "", "", "", ""}, separator[32] = "";
-    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] =
-        ""; /* the kinds are equal numbers of sequences */
+    char kinds[FM_INPUTS_MAX * (FM_KIND_BYTES + 1) + 1] = "";
     const struct fm_corpus *encoded = encoded_text(task);
     if (encoded)
         snprintf(separator, sizeof separator, " separator %d", (int)encoded->separator.id);

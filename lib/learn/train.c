@@ -55,8 +55,7 @@ struct fm_trainer {
     struct fm_stepcost stepcost; /* for exchange, then for --refine */
     struct fm_budgets input;     /* for the shuffles: the family of the stream */
     int64_t idle;                /* consecutive rounds without improvement on the current mask */
-    int64_t
-        refined; /* rounds of --refine so far; -1: refining has ended and gaps were filled again */
+    int64_t refined;             /* rounds of --refine so far; -1: gaps were filled again */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
@@ -419,7 +418,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
         /* The result is made last. */
         bool expected = i == FM_TRAIN_RESULT ? count > 0 : f->count > 0;
         if ((count > 0) != expected || count > FM_BUDGETS_MAX)
-            return fm_fail(err, FM_EFORMAT, "state file '%s' holds %llu masks",
+            return fm_fail(err, FM_EFORMAT, "state file '%s' is damaged: it has %llu masks",
                            t->task.run->outputs.state, (unsigned long long)count);
         if (count == 0)
             continue;
@@ -441,7 +440,7 @@ static int check_widths(const struct fm_trainer *t, struct fm_err *err)
         for (size_t x = 0; x < X * (size_t)t->masks[i].count; x++) {
             if (fm_actions_find(&t->actions, t->masks[i].widths[x]) < 0)
                 return fm_fail(err, FM_EFORMAT,
-                               "state file '%s': width %u is not in the action set",
+                               "state file '%s' is damaged: width %u is not in the action set",
                                t->task.run->outputs.state, t->masks[i].widths[x]);
         }
     }
@@ -454,7 +453,8 @@ static int check_methods(const struct fm_trainer *t, const struct packed *p, int
     for (int b = 0; b < count; b++) {
         double method = p->quality[(size_t)b * QUALITIES + METHOD];
         if (!(method >= 0 && method < FM_METHODS))
-            return fm_fail(err, FM_EFORMAT, "state file '%s': mask %d is of method %g",
+            return fm_fail(err, FM_EFORMAT,
+                           "state file '%s' is damaged: mask %d has method number %g",
                            t->task.run->outputs.state, b, method);
     }
     return FM_OK;
@@ -1291,7 +1291,7 @@ static int check_criterion(const struct fm_train_options *o, const struct fm_tas
     if (m->has & FM_TRAIN_STEPS)
         snprintf(prior, sizeof prior, " with --prior %g", o->prior);
     return fm_fail(err, FM_ECONFIG,
-                   "the channels were ranked by %s, but --method %s%s needs scores of taylor: run "
+                   "the channels were ranked by %s, but --method %s%s needs taylor scores: run "
                    "fm-rank with --criterion taylor, or use --method uniform or %s--prior 0",
                    fm_criterion_name(criterion), fm_method_name(o->method), prior,
                    prior[0] ? "" : "learned with ");

@@ -197,7 +197,7 @@ void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, in
 double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
                       double until, double rho)
 {
-    /* The target continues to fall after the last step, because the hardened budget lags behind the
+    /* The target continues to rise after the last step, because the hardened budget lags behind the
      * expected one. */
     double target = rho_start + (until - rho_start) * (double)taken / steps;
     lambda += gain / steps * (target - rho);

@@ -553,7 +553,7 @@ static int find_replaced(struct replaced *old, const struct fm_packing *p, struc
         free(first);
     for (int i = 0; i < 2; i++)
         if (old->first[i] && !p->run->outputs.force) {
-            fm_fail(err, FM_ECREATE, "'%s' exists, a bundle of the same name", old->first[i]);
+            fm_fail(err, FM_ECREATE, "'%s' exists and is a bundle of the same name", old->first[i]);
             return fm_advise(err, FM_ADVISE_REPLACE);
         }
     return FM_OK;

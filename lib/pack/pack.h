@@ -1,7 +1,7 @@
 /*
- * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  Only this room writes
- * reordered weights.  In reading order: this header, packing.h, pack.c (the members and their
- * order), packweights.c (the bytes of experts).
+ * This room, lib/pack: makes a bundle from a stage stream and a checkpoint.  No other room changes
+ * the order of weights on disk.  In reading order: this header, packing.h, pack.c (the members and
+ * their order), packweights.c (the bytes of experts).
  *
  * A bundle combines a stage stream (ranking, masks, perhaps an adapter) and the checkpoint that it
  * was made from in one stream with weights.

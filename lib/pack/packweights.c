@@ -200,8 +200,7 @@ static int keep_part(struct run *w, int e, void *rows, struct fm_err *err)
     const struct fm_share *share = fm_checkpoint_expert(&p->cp, w->layer, e);
     const int32_t *order =
         p->ranking.order + ((size_t)w->layer * (size_t)c->E + (size_t)e) * (size_t)c->I;
-    size_t row =
-        w->bytes / (size_t)part->rows; /* bytes of a cut that has one row for each channel */
+    size_t row = w->bytes / (size_t)part->rows; /* bytes of a cut with one row per channel */
     int rc = FM_OK;
     for (int i = 0; i < p->cp.tensors && !rc; i++) {
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -482,8 +481,7 @@ static int pass_other(struct fm_packing *p, const struct fm_packing_volume *v,
     int rc = o.hasher ? read_scales(p, o.place, 0, NULL, &o.scales, err)
                       : fm_fail(err, FM_ENOMEM, "no memory for a digest");
     o.change = rc ? NULL : change_of(p, t);
-    assert(!o.change || !p->packed.storage ||
-           !o.place->scale); /* choose_form() refuses this case */
+    assert(!o.change || !p->packed.storage || !o.place->scale); /* refused by choose_form() */
     if (p->packed.storage)
         o.scales.scale = NULL; /* scales of codes that are kept are only checked */
     o.raw = o.written = fm_scratch(FM_PACKING_PIECE_BYTES);

@@ -30,8 +30,8 @@ int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *f
         return rc;
     fm_units_bytes(needed, bytes);
     fm_units_bytes(has, *free_bytes);
-    return fm_fail(err, FM_ECREATE, "%s: the %s takes %s, %s are free there", path, what, needed,
-                   has);
+    return fm_fail(err, FM_ECREATE, "%s: the %s takes %s, but only %s are free there", path, what,
+                   needed, has);
 }
 
 int fm_run_announce(const struct fm_run_options *run, struct fm_err *err)

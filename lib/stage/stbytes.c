@@ -76,8 +76,7 @@ int fm_stbytes_pack(struct fm_stbytes *s, const char *const *metadata, void **by
     }
     memcpy(file, header, (size_t)header_bytes);
     free(header);
-    for (size_t i = 0; i < s->count;
-         i++) { /* the plan has reordered the tensors, but not s->name and s->data */
+    for (size_t i = 0; i < s->count; i++) { /* planning reordered the tensors, not s->data */
         const struct fm_tensor *t = &s->tensor[i];
         size_t from = (size_t)(t->name - s->name[0]) / FM_STBYTES_NAME;
         if (t->size)

@@ -195,10 +195,11 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
         return fm_fail(err, FM_ECONFIG, "state file '%s' belongs to %s; this is %s", path, has_tool,
                        tool);
     if (strcmp(has_version, FM_VERSION) != 0)
-        return fm_fail(err, FM_EFORMAT,
-                       "state file '%s' is of version %s of the fm suite, this is %s; end the run "
-                       "with that version, or remove the file to start anew",
-                       path, has_version, FM_VERSION);
+        return fm_fail(
+            err, FM_EFORMAT,
+            "state file '%s' is of version %s of the fm suite, but this is %s; end the run "
+            "with that version, or remove the file to start anew",
+            path, has_version, FM_VERSION);
     if (strcmp(has_params, hex) != 0)
         return fm_fail(err, FM_ECONFIG,
                        "state file '%s' belongs to a run with other inputs or options; repeat that "

@@ -119,8 +119,8 @@ static void meet_other(void *self, const char *name)
 
 /* ---- the files as a model ---- */
 
-/* Open the files as a model.  Not for layout layer for vLLM, whose experts the suite cannot read:
- * only its files are checked. */
+/* Open the files as a model.  Exports for vLLM in layout layer are skipped, because the suite
+ * cannot read their experts. */
 static int open_model(const struct job *j, struct fm_err *err)
 {
     const struct fm_layout *form = j->claim.layout;

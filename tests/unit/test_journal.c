@@ -167,7 +167,8 @@ TEST(the_state_of_another_version_is_refused)
     scratch_write("e.state", bytes, size);
     free(bytes);
     assert_int_equal(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err), FM_EFORMAT);
-    snprintf(want, sizeof want, "is of version %s of the fm suite, this is %s", other, FM_VERSION);
+    snprintf(want, sizeof want, "is of version %s of the fm suite, but this is %s", other,
+             FM_VERSION);
     assert_non_null(strstr(err.text, want));
     assert_true(fm_journal_is_own(path, "fm-test"));
 }
