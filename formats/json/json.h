@@ -35,19 +35,20 @@ struct fm_json {
 
 void fm_json_init(struct fm_json *j, const char *text, size_t size);
 
-/* Each skips white space and consumes one item, or fails with the byte position (FM_EFORMAT). */
+/* The functions below skip white space and consume one item; FM_EFORMAT, with the byte position, if
+ * it is not there. */
 int fm_json_expect(struct fm_json *j, char c, struct fm_err *err);
 /* If the next byte is c, consume it and return true. */
 bool fm_json_accept(struct fm_json *j, char c);
-/* A string, unescaped, into dst (capacity bytes with the NUL); FM_EFORMAT if it is longer.  For
- * names: control characters are refused, even if escaped. */
+/* Read a string into dst, unescaped; FM_EFORMAT if it and its NUL do not fit into `capacity` bytes.
+ * For names: control characters are refused, even if escaped. */
 int fm_json_string(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
-/* The same for values: escaped control characters (such as a line feed) are accepted, NUL is
- * not. */
+/* As fm_json_string, for values: escaped control characters such as a line feed are accepted, but
+ * not NUL. */
 int fm_json_text(struct fm_json *j, char *dst, size_t capacity, struct fm_err *err);
-/* A non-negative integer below 2^63: no sign, fraction, exponent, leading zero. */
+/* Read an integer from 0 to below 2^63, without sign, fraction, exponent or leading zeros. */
 int fm_json_uint(struct fm_json *j, uint64_t *value, struct fm_err *err);
-/* Any value, checked and skipped. */
+/* Check and skip any value. */
 int fm_json_skip(struct fm_json *j, struct fm_err *err);
 /* FM_EFORMAT unless only white space is left. */
 int fm_json_end(struct fm_json *j, struct fm_err *err);
