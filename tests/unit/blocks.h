@@ -11,6 +11,7 @@
 #include "lib/base/rng.h"
 #include "lib/block/pass.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/relaxed.h"
 #include "tests/unit/test.h"
 
 enum { S = 2, T = 11, N = S * T, H = 19, FLOATS = N * H, GUARD = 64 };
@@ -24,14 +25,16 @@ struct block {
     int count;
 };
 
-/* *c = `sizes` with the values that its attention reads from `keys`, members of config.json. */
+/* *c = `sizes` with the values that its attention reads from `keys`, members of config.json
+ * (relaxed JSON). */
 static inline int block_read(struct fm_config *c, const struct fm_config *sizes,
                              const void *options, const char *keys, struct fm_err *err)
 {
     char text[1024];
     cJSON *json = NULL;
     *c = *sizes;
-    snprintf(text, sizeof text, "{%s}", keys);
+    text[0] = '{';
+    strcat(relaxed_json(text + 1, sizeof text - 2, keys), "}");
     assert_int_equal(fm_json_tree(&json, text, strlen(text), err), FM_OK);
     const struct fm_keys k = {.json = json, .family = "test"};
     int rc = c->attention->read(c, options, &k, err);

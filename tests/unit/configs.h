@@ -4,16 +4,18 @@
 
 #include "lib/family/family.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/relaxed.h"
 #include "tests/unit/test.h"
 
-/* Parse the object {keys, more}; more may be NULL. */
+/* Parse the object {keys, more}, relaxed JSON; more may be NULL. */
 static inline int config_parse(struct fm_config *c, const char *keys, const char *more,
                                struct fm_err *err)
 {
-    char text[4096];
-    int n = snprintf(text, sizeof text, "{%s%s%s}", keys, more ? "," : "", more ? more : "");
-    assert_in_range(n, 0, sizeof text - 1);
-    return fm_config_parse(c, text, (size_t)n, err);
+    char relaxed[4096], text[5120];
+    int n = snprintf(relaxed, sizeof relaxed, "{%s%s%s}", keys, more ? "," : "", more ? more : "");
+    assert_in_range(n, 0, sizeof relaxed - 1);
+    relaxed_json(text, sizeof text, relaxed);
+    return fm_config_parse(c, text, strlen(text), err);
 }
 
 static inline struct fm_config must(const char *keys, const char *more)

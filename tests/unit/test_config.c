@@ -10,27 +10,28 @@
 #include "lib/family/family.h"
 #include "lib/model/model.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/relaxed.h"
 #include "tests/unit/test.h"
 
 /* The members of a config.json.  config_text leaves out those whose key begins with `without`, and
  * appends `more`. */
 static const char *const base[] = {
-    "\"model_type\":\"mixtral\"",  "\"hidden_size\":4096",
-    "\"intermediate_size\":14336", "\"num_hidden_layers\":32",
-    "\"num_attention_heads\":32",  "\"num_key_value_heads\":8",
-    "\"num_local_experts\":8",     "\"num_experts_per_tok\":2",
-    "\"vocab_size\":32000",        "\"max_position_embeddings\":32768",
+    "model_type:'mixtral'",          "hidden_size:4096",       "intermediate_size:14336",
+    "num_hidden_layers:32",          "num_attention_heads:32", "num_key_value_heads:8",
+    "num_local_experts:8",           "num_experts_per_tok:2",  "vocab_size:32000",
+    "max_position_embeddings:32768",
 };
 
 static const char *config_text(const char *without, const char *more)
 {
-    static char text[4096];
-    size_t at = (size_t)snprintf(text, sizeof text, "{\"architectures\":[\"MixtralForCausalLM\"]");
+    static char text[5120];
+    char relaxed[4096];
+    size_t at = (size_t)snprintf(relaxed, sizeof relaxed, "{architectures:['MixtralForCausalLM']");
     for (size_t i = 0; i < sizeof base / sizeof *base; i++)
-        if (!without || strncmp(base[i] + 1, without, strlen(without)) != 0)
-            at += (size_t)snprintf(text + at, sizeof text - at, ",%s", base[i]);
-    snprintf(text + at, sizeof text - at, "%s%s}", more ? "," : "", more ? more : "");
-    return text;
+        if (!without || strncmp(base[i], without, strlen(without)) != 0)
+            at += (size_t)snprintf(relaxed + at, sizeof relaxed - at, ",%s", base[i]);
+    snprintf(relaxed + at, sizeof relaxed - at, "%s%s}", more ? "," : "", more ? more : "");
+    return relaxed_json(text, sizeof text, relaxed);
 }
 
 static int parse(struct fm_config *c, const char *without, const char *more, struct fm_err *err)
@@ -77,8 +78,8 @@ static int window(const char *without, const char *more)
 
 TEST(mixtral_8x7b_is_read)
 {
-    struct fm_config c = must(NULL, "\"rope_theta\":1000000.0,\"torch_dtype\":\"bfloat16\","
-                                    "\"sliding_window\":null,\"rms_norm_eps\":1e-05");
+    struct fm_config c = must(NULL, "rope_theta:1000000.0,torch_dtype:'bfloat16',"
+                                    "sliding_window:null,rms_norm_eps:1e-05");
     assert_int_equal(c.L, 32);
     assert_int_equal(c.H, 4096);
     assert_int_equal(c.Q, 32);
@@ -100,59 +101,58 @@ TEST(mixtral_8x7b_is_read)
 
 TEST(both_spellings_of_rope_are_read)
 {
-    assert_true(theta(NULL, "\"rope_theta\":5e3") == 5e3);
+    assert_true(theta(NULL, "rope_theta:5e3") == 5e3);
     assert_true(theta(NULL, NULL) == 1e6);
-    assert_true(theta(NULL, "\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":7e3}") ==
-                7e3);
-    assert_true(theta(NULL, "\"rope_theta\":1,\"rope_parameters\":{\"rope_theta\":7e3}") == 7e3);
-    must(NULL, "\"rope_scaling\":null,\"dtype\":\"bfloat16\"");
-    expect(NULL, "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}", FM_ECONFIG, "linear");
-    expect(NULL, "\"rope_parameters\":{\"rope_type\":\"yarn\"}", FM_ECONFIG, "yarn");
-    expect(NULL, "\"rope_parameters\":3", FM_EFORMAT, "rope_parameters");
+    assert_true(theta(NULL, "rope_parameters:{rope_type:'default',rope_theta:7e3}") == 7e3);
+    assert_true(theta(NULL, "rope_theta:1,rope_parameters:{rope_theta:7e3}") == 7e3);
+    must(NULL, "rope_scaling:null,dtype:'bfloat16'");
+    expect(NULL, "rope_scaling:{type:'linear',factor:2}", FM_ECONFIG, "linear");
+    expect(NULL, "rope_parameters:{rope_type:'yarn'}", FM_ECONFIG, "yarn");
+    expect(NULL, "rope_parameters:3", FM_EFORMAT, "rope_parameters");
 }
 
 TEST(no_window_has_three_spellings)
 {
-    assert_int_equal(window(NULL, "\"sliding_window\":null"), 0);
-    assert_int_equal(window(NULL, "\"sliding_window\":0"), 0);
-    assert_int_equal(window(NULL, "\"use_sliding_window\":false,\"sliding_window\":4096"), 0);
-    assert_int_equal(window(NULL, "\"sliding_window\":4096"), 4096);
-    expect(NULL, "\"sliding_window\":-1", FM_EFORMAT, "sliding_window");
+    assert_int_equal(window(NULL, "sliding_window:null"), 0);
+    assert_int_equal(window(NULL, "sliding_window:0"), 0);
+    assert_int_equal(window(NULL, "use_sliding_window:false,sliding_window:4096"), 0);
+    assert_int_equal(window(NULL, "sliding_window:4096"), 4096);
+    expect(NULL, "sliding_window:-1", FM_EFORMAT, "sliding_window");
 }
 
 TEST(heads_may_have_a_width_of_their_own)
 {
-    assert_int_equal(must(NULL, "\"head_dim\":null").C, 128);
-    assert_int_equal(must(NULL, "\"head_dim\":10").C, 10);
-    assert_int_equal(must("num_key", "\"num_key_value_heads\":null").G, 32);
-    expect(NULL, "\"head_dim\":9", FM_EFORMAT, "head_dim 9");
-    expect("num_key", "\"num_key_value_heads\":5", FM_EFORMAT, "num_key_value_heads 5");
-    assert_true(must(NULL, "\"tie_word_embeddings\":true").tied);
+    assert_int_equal(must(NULL, "head_dim:null").C, 128);
+    assert_int_equal(must(NULL, "head_dim:10").C, 10);
+    assert_int_equal(must("num_key", "num_key_value_heads:null").G, 32);
+    expect(NULL, "head_dim:9", FM_EFORMAT, "head_dim 9");
+    expect("num_key", "num_key_value_heads:5", FM_EFORMAT, "num_key_value_heads 5");
+    assert_true(must(NULL, "tie_word_embeddings:true").tied);
 }
 
 TEST(what_we_cannot_compute_is_refused_by_name)
 {
-    expect("model_type", "\"model_type\":\"llama\"", FM_ECONFIG, "supported: mixtral");
-    expect(NULL, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
-    expect(NULL, "\"attention_bias\":true", FM_ECONFIG, "attention_bias");
-    expect(NULL, "\"quantization_config\":{\"quant_method\":\"gptq\"}", FM_ECONFIG, "quantized");
-    must(NULL, "\"hidden_act\":\"silu\",\"attention_bias\":false,\"quantization_config\":null");
-    assert_null(must(NULL, "\"quantization_config\":null").storage);
+    expect("model_type", "model_type:'llama'", FM_ECONFIG, "supported: mixtral");
+    expect(NULL, "hidden_act:'gelu'", FM_ECONFIG, "gelu");
+    expect(NULL, "attention_bias:true", FM_ECONFIG, "attention_bias");
+    expect(NULL, "quantization_config:{quant_method:'gptq'}", FM_ECONFIG, "quantized");
+    must(NULL, "hidden_act:'silu',attention_bias:false,quantization_config:null");
+    assert_null(must(NULL, "quantization_config:null").storage);
 }
 
 TEST(sizes_have_limits)
 {
     expect("vocab_size", NULL, FM_EFORMAT, "vocab_size");
-    expect("vocab_size", "\"vocab_size\":0", FM_EFORMAT, "vocab_size");
-    expect("vocab_size", "\"vocab_size\":1e9", FM_ECONFIG, "vocab_size");
-    expect("vocab_size", "\"vocab_size\":12.5", FM_EFORMAT, "vocab_size");
-    expect("num_hidden", "\"num_hidden_layers\":1025", FM_ECONFIG, "limit 1024");
-    expect("hidden_size", "\"hidden_size\":\"4096\"", FM_EFORMAT, "hidden_size");
-    expect("intermediate", "\"intermediate_size\":[1,2]", FM_EFORMAT, "intermediate_size");
-    expect("intermediate", "\"intermediate_size\":1048577", FM_ECONFIG, "limit 1048576");
-    expect("num_experts", "\"num_experts_per_tok\":9", FM_EFORMAT, "num_experts_per_tok 9");
-    expect(NULL, "\"rms_norm_eps\":-1", FM_EFORMAT, "rms_norm_eps");
-    expect(NULL, "\"hidden_size\":4096", FM_EFORMAT, "twice");
+    expect("vocab_size", "vocab_size:0", FM_EFORMAT, "vocab_size");
+    expect("vocab_size", "vocab_size:1e9", FM_ECONFIG, "vocab_size");
+    expect("vocab_size", "vocab_size:12.5", FM_EFORMAT, "vocab_size");
+    expect("num_hidden", "num_hidden_layers:1025", FM_ECONFIG, "limit 1024");
+    expect("hidden_size", "hidden_size:'4096'", FM_EFORMAT, "hidden_size");
+    expect("intermediate", "intermediate_size:[1,2]", FM_EFORMAT, "intermediate_size");
+    expect("intermediate", "intermediate_size:1048577", FM_ECONFIG, "limit 1048576");
+    expect("num_experts", "num_experts_per_tok:9", FM_EFORMAT, "num_experts_per_tok 9");
+    expect(NULL, "rms_norm_eps:-1", FM_EFORMAT, "rms_norm_eps");
+    expect(NULL, "hidden_size:4096", FM_EFORMAT, "twice");
 }
 
 TEST(every_tensor_has_a_row_and_nothing_else_has)
@@ -194,19 +194,18 @@ TEST(every_tensor_has_a_row_and_nothing_else_has)
 /* The form of DeepSeek-V3 and MiniMax-M2. */
 TEST(a_storage_is_read)
 {
-    struct fm_config c =
-        must(NULL, "\"quantization_config\":{\"activation_scheme\":\"dynamic\",\"fmt\":\"e4m3\","
-                   "\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}");
+    struct fm_config c = must(NULL, "quantization_config:{activation_scheme:'dynamic',fmt:'e4m3',"
+                                    "quant_method:'fp8',weight_block_size:[128,128]}");
     assert_ptr_equal(c.storage, &fm_fp8);
     assert_true(c.block_rows == 128 && c.block_columns == 128);
-    c = must(NULL, "\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"float8_e4m3fn\","
-                   "\"scale_fmt\":\"ue8m0\",\"weight_block_size\":[64,32],"
-                   "\"modules_to_not_convert\":[\"gate\",\"lm_head\"]}");
+    c = must(NULL, "quantization_config:{quant_method:'fp8',fmt:'float8_e4m3fn',"
+                   "scale_fmt:'ue8m0',weight_block_size:[64,32],modules_to_not_convert:['gate',"
+                   "'lm_head']}");
     assert_true(c.block_rows == 64 && c.block_columns == 32);
-    expect(NULL, "\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":\"x\"}",
-           FM_EFORMAT, "weight_block_size");
-    expect(NULL, "\"compression_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[1,1]}",
-           FM_ECONFIG, "quantized (compression_config");
+    expect(NULL, "quantization_config:{quant_method:'fp8',weight_block_size:'x'}", FM_EFORMAT,
+           "weight_block_size");
+    expect(NULL, "compression_config:{quant_method:'fp8',weight_block_size:[1,1]}", FM_ECONFIG,
+           "quantized (compression_config");
 }
 
 /* config.json of every family in golden/, with each number in turn set to the limits of int,

@@ -8,42 +8,39 @@
 
 /* Sizes as the models on the hub have them. */
 #define HEADS(n, nope, v)                                                                          \
-    "\"num_attention_heads\":" n ",\"num_key_value_heads\":" n ",\"qk_nope_head_dim\":" nope       \
-    ",\"qk_rope_head_dim\":64,\"v_head_dim\":" v ",\"kv_lora_rank\":512,"
+    "num_attention_heads:" n ",num_key_value_heads:" n ",qk_nope_head_dim:" nope                   \
+    ",qk_rope_head_dim:64,v_head_dim:" v ",kv_lora_rank:512,"
 #define EXPERTS(e, k, shared, width)                                                               \
-    "\"n_routed_experts\":" e ",\"num_experts_per_tok\":" k ",\"n_shared_experts\":" shared        \
-    ",\"moe_intermediate_size\":" width ","
+    "n_routed_experts:" e ",num_experts_per_tok:" k ",n_shared_experts:" shared                    \
+    ",moe_intermediate_size:" width ","
 #define V2_LITE                                                                                    \
-    "\"model_type\":\"deepseek_v2\",\"hidden_size\":2048,\"intermediate_size\":10944,"             \
-    "\"num_hidden_layers\":27,\"first_k_dense_replace\":1,\"q_lora_rank\":null,"                   \
-    "\"vocab_size\":102400," HEADS("16", "128", "128") EXPERTS(                                    \
-        "64", "6", "2",                                                                            \
-        "1408") "\"routed_scaling_factor\":1.0,\"n_group\":1,\"topk_group\":1,\"scoring_func\":"   \
-                "\"softmax\","                                                                     \
-                "\"moe_layer_freq\":1,\"max_position_embeddings\":163840,\"rope_theta\":10000"
+    "model_type:'deepseek_v2',hidden_size:2048,intermediate_size:10944,num_hidden_layers:27,"      \
+    "first_k_dense_replace:1,q_lora_rank:null,vocab_size:102400," HEADS("16", "128", "128")        \
+        EXPERTS("64", "6", "2", "1408") "routed_scaling_factor:1.0,n_group:1,topk_group:1,"        \
+                                        "scoring_func:'softmax',moe_layer_freq:1,"                 \
+                                        "max_position_embeddings:163840,rope_theta:10000"
 #define YARN                                                                                       \
-    "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,\"beta_fast\":32,\"beta_slow\":1,"          \
-    "\"mscale\":0.707,\"mscale_all_dim\":0.707,\"original_max_position_embeddings\":4096}"
-#define V3_LIKE "\"topk_method\":\"noaux_tc\",\"scoring_func\":\"sigmoid\",\"norm_topk_prob\":true,"
+    "rope_scaling:{type:'yarn',factor:40,beta_fast:32,beta_slow:1,mscale:0.707,"                   \
+    "mscale_all_dim:0.707,original_max_position_embeddings:4096}"
+#define V3_LIKE "topk_method:'noaux_tc',scoring_func:'sigmoid',norm_topk_prob:true,"
 #define MOONLIGHT                                                                                  \
-    "\"model_type\":\"deepseek_v3\",\"hidden_size\":2048,\"intermediate_size\":11264,"             \
-    "\"num_hidden_layers\":27,\"first_k_dense_replace\":1,\"q_lora_rank\":null,"                   \
-    "\"vocab_size\":163840," V3_LIKE HEADS("16", "128", "128") EXPERTS(                            \
-        "64", "6", "2",                                                                            \
-        "1408") "\"rms_norm_eps\":1e-5,\"rope_theta\":50000,\"routed_scaling_factor\":2.446"
-#define ONE_GROUP "\"n_group\":1,\"topk_group\":1"
+    "model_type:'deepseek_v3',hidden_size:2048,intermediate_size:11264,num_hidden_layers:27,"      \
+    "first_k_dense_replace:1,q_lora_rank:null,vocab_size:163840," V3_LIKE HEADS("16", "128",       \
+                                                                                "128")             \
+        EXPERTS("64", "6", "2",                                                                    \
+                "1408") "rms_norm_eps:1e-5,rope_theta:50000,routed_scaling_factor:2.446"
+#define ONE_GROUP "n_group:1,topk_group:1"
 #define V3                                                                                         \
-    "\"hidden_size\":7168,\"intermediate_size\":18432,\"num_hidden_layers\":61,"                   \
-    "\"q_lora_rank\":1536," V3_LIKE HEADS("128", "128", "128")                                     \
-        EXPERTS("256", "8", "1", "2048") "\"first_k_dense_replace\":3,\"vocab_size\":129280,"      \
-                                         "\"num_nextn_predict_layers\":1,"                         \
-                                         "\"n_group\":8,\"topk_group\":4"
+    "hidden_size:7168,intermediate_size:18432,num_hidden_layers:61,q_lora_rank:1536," V3_LIKE      \
+        HEADS("128", "128", "128")                                                                 \
+            EXPERTS("256", "8", "1", "2048") "first_k_dense_replace:3,vocab_size:129280,num_"      \
+                                             "nextn_predict_layers:1,n_group:8,"                   \
+                                             "topk_group:4"
 #define FLASH                                                                                      \
-    "\"model_type\":\"glm4_moe_lite\",\"hidden_size\":2048,\"intermediate_size\":10240,"           \
-    "\"num_hidden_layers\":47,\"q_lora_rank\":768,\"vocab_size\":154880,\"n_group\":1,"            \
-    "\"topk_group\":1," V3_LIKE HEADS("20", "192", "256")                                          \
-        EXPERTS("64", "4", "1", "1536") "\"partial_rotary_factor\":1.0,\"rope_theta\":1000000,"    \
-                                        "\"routed_scaling_factor\":1.8"
+    "model_type:'glm4_moe_lite',hidden_size:2048,intermediate_size:10240,num_hidden_layers:47,"    \
+    "q_lora_rank:768,vocab_size:154880,n_group:1,topk_group:1," V3_LIKE HEADS("20", "192", "256")  \
+        EXPERTS("64", "4", "1",                                                                    \
+                "1536") "partial_rotary_factor:1.0,rope_theta:1000000,routed_scaling_factor:1.8"
 
 static uint64_t millions(uint64_t n)
 {
@@ -53,9 +50,9 @@ static uint64_t millions(uint64_t n)
 /* As their cards say: 15.7 (2.7 active), 16 (3), 671 (37) and 31 (3) billion. */
 TEST(the_hubs_models_have_their_size)
 {
-    struct fm_config lite = must(V2_LITE, "\"topk_method\":\"greedy\"," YARN);
+    struct fm_config lite = must(V2_LITE, "topk_method:'greedy'," YARN);
     struct fm_config moonlight = must(MOONLIGHT, ONE_GROUP);
-    struct fm_config v3 = must("\"model_type\":\"deepseek_v3\"", V3), flash = must(FLASH, NULL);
+    struct fm_config v3 = must("model_type:'deepseek_v3'", V3), flash = must(FLASH, NULL);
     assert_int_equal(fm_config_params(&lite, NULL), 15706484224);
     assert_int_equal(millions(fm_config_params(&moonlight, NULL)), 15960);
     assert_int_equal(millions(fm_config_params(&v3, NULL)), 671026);
@@ -70,7 +67,7 @@ TEST(the_hubs_models_have_their_size)
 
 TEST(routers_follow_their_rules)
 {
-    struct fm_config lite = must(V2_LITE, NULL), v3 = must("\"model_type\":\"deepseek_v3\"", V3);
+    struct fm_config lite = must(V2_LITE, NULL), v3 = must("model_type:'deepseek_v3'", V3);
     const struct fm_route_rule *two = &lite.scored->rule, *three = &v3.scored->rule;
     assert_true(!two->sigmoid && two->groups == 1 && !two->renormalised && two->scale == 1);
     assert_true(three->sigmoid && three->groups == 8 && three->topk_group == 4 &&
@@ -80,50 +77,48 @@ TEST(routers_follow_their_rules)
 
 TEST(kimi_is_v3_by_its_architecture)
 {
-    const char *kimi = "\"model_type\":\"kimi_k2\",\"architectures\":[\"DeepseekV3ForCausalLM\"]";
+    const char *kimi = "model_type:'kimi_k2',architectures:['DeepseekV3ForCausalLM']";
     struct fm_config c = must(kimi, V3);
     assert_string_equal(fm_config_family(&c), "kimi_k2");
     assert_string_equal(c.family->name, "deepseek_v3");
-    refused("\"model_type\":\"kimi_k2\",\"architectures\":[\"KimiForCausalLM\"]", V3, FM_ECONFIG,
+    refused("model_type:'kimi_k2',architectures:['KimiForCausalLM']", V3, FM_ECONFIG,
             "'kimi_k2' with architectures 'KimiForCausalLM' is not supported; supported: "
             "DeepseekV3ForCausalLM");
-    refused("\"model_type\":\"kimi_k2\"", V3, FM_ECONFIG, "with architectures ''");
+    refused("model_type:'kimi_k2'", V3, FM_ECONFIG, "with architectures ''");
 }
 
 TEST(a_list_says_which_layers_are_dense)
 {
-    const char *lite = "\"model_type\":\"glm4_moe_lite\",\"hidden_size\":8,\"intermediate_size\":5,"
-                       "\"num_hidden_layers\":3,\"q_lora_rank\":null,\"vocab_size\":11," //
+    const char *lite = "model_type:'glm4_moe_lite',hidden_size:8,intermediate_size:5,"
+                       "num_hidden_layers:3,q_lora_rank:null,vocab_size:11," //
         HEADS("2", "4", "4") EXPERTS("4", "2", "1", "3") ONE_GROUP;
-    struct fm_config c = must(lite, "\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]");
+    struct fm_config c = must(lite, "mlp_layer_types:['sparse','dense','sparse']");
     assert_true(c.M == 2 && c.moe[0] == 0 && c.moe[1] == 2 && c.dense == 5);
-    c = must(lite, "\"mlp_layer_types\":[\"sparse\",\"sparse\",\"sparse\"]");
+    c = must(lite, "mlp_layer_types:['sparse','sparse','sparse']");
     assert_true(c.M == 3 && c.dense == 0);
-    c = must(lite, "\"first_k_dense_replace\":1");
+    c = must(lite, "first_k_dense_replace:1");
     assert_true(c.M == 2 && c.moe[0] == 1);
-    must(lite, "\"first_k_dense_replace\":1,"
-               "\"mlp_layer_types\":[\"dense\",\"sparse\",\"sparse\"]");
-    refused(lite, "\"first_k_dense_replace\":2", FM_ECONFIG, "first_k_dense_replace 2 without");
-    refused(lite,
-            "\"first_k_dense_replace\":1,\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\"]",
-            FM_ECONFIG, "name different layers");
-    refused(lite, "\"mlp_layer_types\":[\"dense\",\"sparse\"]", FM_EFORMAT, "2 entries for 3");
-    refused(lite, "\"mlp_layer_types\":[\"dense\",\"dense\",\"dense\"]", FM_ECONFIG, "no layer is");
-    refused(lite, "\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\"]", FM_ECONFIG, "'moe'");
-    refused(lite, "\"mlp_layer_types\":3", FM_EFORMAT, "not an array");
+    must(lite, "first_k_dense_replace:1,mlp_layer_types:['dense','sparse','sparse']");
+    refused(lite, "first_k_dense_replace:2", FM_ECONFIG, "first_k_dense_replace 2 without");
+    refused(lite, "first_k_dense_replace:1,mlp_layer_types:['sparse','dense','sparse']", FM_ECONFIG,
+            "name different layers");
+    refused(lite, "mlp_layer_types:['dense','sparse']", FM_EFORMAT, "2 entries for 3");
+    refused(lite, "mlp_layer_types:['dense','dense','dense']", FM_ECONFIG, "no layer is");
+    refused(lite, "mlp_layer_types:['dense','moe','moe']", FM_ECONFIG, "'moe'");
+    refused(lite, "mlp_layer_types:3", FM_EFORMAT, "not an array");
 }
 
 TEST(what_is_not_computed_is_refused_by_name)
 {
     refused(MOONLIGHT, NULL, FM_EFORMAT, "'n_group' is missing");
-    refused(MOONLIGHT, ONE_GROUP ",\"index_topk\":64", FM_ECONFIG, "index_topk");
-    refused(MOONLIGHT, ONE_GROUP ",\"moe_layer_freq\":2", FM_ECONFIG, "moe_layer_freq 2");
-    refused(MOONLIGHT, ONE_GROUP ",\"num_key_value_heads\":1", FM_EFORMAT, "twice");
-    refused(V2_LITE, "\"mlp_bias\":true", FM_ECONFIG, "mlp_bias true is not supported");
-    refused(V2_LITE, "\"norm_topk_prob\":true", FM_ECONFIG, "norm_topk_prob true");
-    refused(V2_LITE, "\"topk_method\":\"noaux_tc\"", FM_ECONFIG, "noaux_tc");
-    refused(V2_LITE, "\"rope_scaling\":{\"type\":\"longrope\"}", FM_ECONFIG, "default, yarn");
-    refused("\"model_type\":\"deepseek_v32\"", V3, FM_EFORMAT, "'index_topk' is missing");
+    refused(MOONLIGHT, ONE_GROUP ",index_topk:64", FM_ECONFIG, "index_topk");
+    refused(MOONLIGHT, ONE_GROUP ",moe_layer_freq:2", FM_ECONFIG, "moe_layer_freq 2");
+    refused(MOONLIGHT, ONE_GROUP ",num_key_value_heads:1", FM_EFORMAT, "twice");
+    refused(V2_LITE, "mlp_bias:true", FM_ECONFIG, "mlp_bias true is not supported");
+    refused(V2_LITE, "norm_topk_prob:true", FM_ECONFIG, "norm_topk_prob true");
+    refused(V2_LITE, "topk_method:'noaux_tc'", FM_ECONFIG, "noaux_tc");
+    refused(V2_LITE, "rope_scaling:{type:'longrope'}", FM_ECONFIG, "default, yarn");
+    refused("model_type:'deepseek_v32'", V3, FM_EFORMAT, "'index_topk' is missing");
 }
 
 TEST_MAIN(NULL, NULL)

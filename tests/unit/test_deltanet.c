@@ -21,10 +21,10 @@ static const struct fm_deltanet_options packed = {.full = {.gated = true,
 static const struct fm_config sizes = {
     .attention = &fm_deltanet, .norm = &fm_rmsnorm_plus, .H = H, .L = L, .T_max = 64, .eps = 1e-6f};
 
-#define FULL "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8"
+#define FULL "num_attention_heads:4,num_key_value_heads:2,head_dim:8"
 #define LINEAR                                                                                     \
-    "\"linear_num_key_heads\":2,\"linear_num_value_heads\":6,\"linear_key_head_dim\":5,"           \
-    "\"linear_value_head_dim\":3,\"linear_conv_kernel_dim\":4"
+    "linear_num_key_heads:2,linear_num_value_heads:6,linear_key_head_dim:5,"                       \
+    "linear_value_head_dim:3,linear_conv_kernel_dim:4"
 #define PLAIN FULL "," LINEAR
 
 static struct fm_config must(const char *keys, bool apart)
@@ -47,12 +47,11 @@ TEST(layers_alternate_as_config_json_says)
     assert_true(c.Q == 4 && c.G == 2 && c.C == 8 && c.gqa->rope.R == 2 && c.gqa->gated);
     for (int l = 0; l < L; l++)
         assert_true(fm_deltanet_layer(&c, l) == (l != 3)); /* every fourth */
-    c = must(PLAIN ",\"full_attention_interval\":2", false);
+    c = must(PLAIN ",full_attention_interval:2", false);
     for (int l = 0; l < L; l++)
         assert_true(fm_deltanet_layer(&c, l) == (l % 2 == 0));
-    c = must(PLAIN ",\"full_attention_interval\":2,\"layer_types\":[\"full_attention\","
-                   "\"linear_attention\",\"full_attention\",\"full_attention\","
-                   "\"linear_attention\",\"full_attention\"]",
+    c = must(PLAIN ",full_attention_interval:2,layer_types:['full_attention','linear_attention',"
+                   "'full_attention','full_attention','linear_attention','full_attention']",
              true);
     for (int l = 0; l < L; l++)
         assert_true(fm_deltanet_layer(&c, l) == (l == 1 || l == 4));
@@ -65,27 +64,27 @@ TEST(layers_alternate_as_config_json_says)
 
 TEST(what_it_cannot_be_is_refused_by_name)
 {
-    expect(PLAIN ",\"layer_types\":[\"sliding_attention\"]", FM_ECONFIG,
+    expect(PLAIN ",layer_types:['sliding_attention']", FM_ECONFIG,
            "layer_types 'sliding_attention' is not supported; supported: linear_attention, "
            "full_attention");
-    expect(PLAIN ",\"layer_types\":[\"linear_attention\"]", FM_EFORMAT, "1 entries for 6 layers");
-    expect(PLAIN ",\"layer_types\":\"x\"", FM_EFORMAT, "layer_types");
-    expect(PLAIN ",\"full_attention_interval\":0", FM_EFORMAT, "full_attention_interval");
-    expect(PLAIN ",\"attention_bias\":true", FM_ECONFIG, "attention_bias true");
-    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}", FM_ECONFIG, "yarn");
-    expect("\"num_attention_heads\":4," LINEAR, FM_EFORMAT, "'head_dim' is missing");
-    expect(FULL ",\"linear_num_key_heads\":4,\"linear_num_value_heads\":6", FM_EFORMAT,
+    expect(PLAIN ",layer_types:['linear_attention']", FM_EFORMAT, "1 entries for 6 layers");
+    expect(PLAIN ",layer_types:'x'", FM_EFORMAT, "layer_types");
+    expect(PLAIN ",full_attention_interval:0", FM_EFORMAT, "full_attention_interval");
+    expect(PLAIN ",attention_bias:true", FM_ECONFIG, "attention_bias true");
+    expect(PLAIN ",rope_scaling:{type:'yarn',factor:4}", FM_ECONFIG, "yarn");
+    expect("num_attention_heads:4," LINEAR, FM_EFORMAT, "'head_dim' is missing");
+    expect(FULL ",linear_num_key_heads:4,linear_num_value_heads:6", FM_EFORMAT,
            "linear_num_value_heads 6 is not a multiple of linear_num_key_heads 4");
-    expect(FULL ",\"linear_conv_kernel_dim\":65", FM_ECONFIG, "linear_conv_kernel_dim");
+    expect(FULL ",linear_conv_kernel_dim:65", FM_ECONFIG, "linear_conv_kernel_dim");
 }
 
 /* Find the row of the file for each row in memory. */
 TEST(heads_are_taken_apart)
 {
     struct fm_config c =
-        must("\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":2,"
-             "\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"
-             "\"linear_key_head_dim\":1,\"linear_value_head_dim\":2,\"partial_rotary_factor\":1",
+        must("num_attention_heads:2,num_key_value_heads:1,head_dim:2,linear_num_key_heads:2,"
+             "linear_num_value_heads:4,linear_key_head_dim:1,linear_value_head_dim:2,"
+             "partial_rotary_factor:1",
              false);
     static const int32_t q[] = {0, 1, 4, 5, 2, 3, 6, 7};
     static const int32_t qkvz[] = {0,  10, 1, 11, 2, 3, 4,  5,  12, 13,

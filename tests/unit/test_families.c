@@ -13,43 +13,38 @@
 
 /* Sizes as the models on the hub have them. */
 #define QWEN15_A27B                                                                                \
-    "\"model_type\":\"qwen2_moe\",\"hidden_size\":2048,\"intermediate_size\":5632,"                \
-    "\"moe_intermediate_size\":1408,\"shared_expert_intermediate_size\":5632,"                     \
-    "\"num_hidden_layers\":24,\"num_attention_heads\":16,\"num_key_value_heads\":16,"              \
-    "\"num_experts\":60,\"num_experts_per_tok\":4,\"norm_topk_prob\":false,"                       \
-    "\"decoder_sparse_step\":1,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,"                   \
-    "\"use_sliding_window\":false,\"sliding_window\":32768,\"max_window_layers\":21,"              \
-    "\"vocab_size\":151936,\"tie_word_embeddings\":false,\"max_position_embeddings\":8192"
+    "model_type:'qwen2_moe',hidden_size:2048,intermediate_size:5632,moe_intermediate_size:1408,"   \
+    "shared_expert_intermediate_size:5632,num_hidden_layers:24,num_attention_heads:16,"            \
+    "num_key_value_heads:16,num_experts:60,num_experts_per_tok:4,norm_topk_prob:false,"            \
+    "decoder_sparse_step:1,rms_norm_eps:1e-06,rope_theta:1000000.0,use_sliding_window:false,"      \
+    "sliding_window:32768,max_window_layers:21,vocab_size:151936,tie_word_embeddings:false,"       \
+    "max_position_embeddings:8192"
 #define QWEN3_30B                                                                                  \
-    "\"model_type\":\"qwen3_moe\",\"hidden_size\":2048,\"intermediate_size\":6144,"                \
-    "\"moe_intermediate_size\":768,\"num_hidden_layers\":48,\"num_attention_heads\":32,"           \
-    "\"num_key_value_heads\":4,\"head_dim\":128,\"num_experts_per_tok\":8,"                        \
-    "\"norm_topk_prob\":true,\"vocab_size\":151936,"                                               \
-    "\"sliding_window\":null,\"mlp_only_layers\":[],\"decoder_sparse_step\":1"
+    "model_type:'qwen3_moe',hidden_size:2048,intermediate_size:6144,moe_intermediate_size:768,"    \
+    "num_hidden_layers:48,num_attention_heads:32,num_key_value_heads:4,head_dim:128,"              \
+    "num_experts_per_tok:8,norm_topk_prob:true,vocab_size:151936,sliding_window:null,"             \
+    "mlp_only_layers:[],decoder_sparse_step:1"
 #define OLMOE_1B                                                                                   \
-    "\"model_type\":\"olmoe\",\"hidden_size\":2048,\"intermediate_size\":1024,"                    \
-    "\"num_hidden_layers\":16,\"num_attention_heads\":16,\"num_key_value_heads\":16,"              \
-    "\"num_experts\":64,\"num_experts_per_tok\":8,\"norm_topk_prob\":false,"                       \
-    "\"vocab_size\":50304"
+    "model_type:'olmoe',hidden_size:2048,intermediate_size:1024,num_hidden_layers:16,"             \
+    "num_attention_heads:16,num_key_value_heads:16,num_experts:64,num_experts_per_tok:8,"          \
+    "norm_topk_prob:false,vocab_size:50304"
 #define GPT_OSS_SIZES                                                                              \
-    "\"model_type\":\"gpt_oss\",\"hidden_size\":64,\"intermediate_size\":64,"                      \
-    "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":32," \
-    "\"num_local_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":11"
-#define GPT_OSS_TURNED                                                                             \
-    GPT_OSS_SIZES ",\"rope_parameters\":{\"rope_theta\":150000,\"rope_type\":\"default\"}"
-#define GPT_OSS GPT_OSS_TURNED ",\"sliding_window\":8"
+    "model_type:'gpt_oss',hidden_size:64,intermediate_size:64,num_hidden_layers:4,"                \
+    "num_attention_heads:2,num_key_value_heads:1,head_dim:32,num_local_experts:4,"                 \
+    "num_experts_per_tok:2,vocab_size:11"
+#define GPT_OSS_TURNED GPT_OSS_SIZES ",rope_parameters:{rope_theta:150000,rope_type:'default'}"
+#define GPT_OSS GPT_OSS_TURNED ",sliding_window:8"
 /* Six layers, of which 1, 3 and 5 may have experts. */
 #define SPARSE                                                                                     \
-    "\"model_type\":\"qwen2_moe\",\"hidden_size\":8,\"intermediate_size\":5,"                      \
-    "\"moe_intermediate_size\":3,\"shared_expert_intermediate_size\":4,\"num_hidden_layers\":6,"   \
-    "\"num_attention_heads\":2,\"num_experts\":4,\"num_experts_per_tok\":2,\"vocab_size\":11,"     \
-    "\"decoder_sparse_step\":2"
+    "model_type:'qwen2_moe',hidden_size:8,intermediate_size:5,moe_intermediate_size:3,"            \
+    "shared_expert_intermediate_size:4,num_hidden_layers:6,num_attention_heads:2,num_experts:4,"   \
+    "num_experts_per_tok:2,vocab_size:11,decoder_sparse_step:2"
 
 /* Parameters as their cards say: 14.3, 30.5 and 6.9 billion, 2.7, 3.3 and 1.3 of them active. */
 TEST(the_hubs_models_have_their_size)
 {
     struct fm_config qwen2 = must(QWEN15_A27B, NULL), olmoe = must(OLMOE_1B, NULL);
-    struct fm_config qwen3 = must(QWEN3_30B, "\"num_experts\":128");
+    struct fm_config qwen3 = must(QWEN3_30B, "num_experts:128");
     assert_true(fm_config_params(&qwen2, NULL) == 14315784192);
     assert_true(fm_config_params_active(&qwen2, NULL) == 2689173504);
     assert_true(fm_config_params(&qwen3, NULL) == 30532122624);
@@ -67,18 +62,18 @@ TEST(the_hubs_models_have_their_size)
 
 TEST(the_number_of_experts_has_two_names)
 {
-    assert_int_equal(must(QWEN3_30B, "\"num_experts\":128").E, 128);
-    assert_int_equal(must(QWEN3_30B, "\"num_local_experts\":128").E, 128);
-    assert_int_equal(must(QWEN3_30B, "\"num_experts\":null,\"num_local_experts\":128").E, 128);
-    refused(QWEN3_30B, "\"x\":1", FM_EFORMAT, "num_local_experts");
+    assert_int_equal(must(QWEN3_30B, "num_experts:128").E, 128);
+    assert_int_equal(must(QWEN3_30B, "num_local_experts:128").E, 128);
+    assert_int_equal(must(QWEN3_30B, "num_experts:null,num_local_experts:128").E, 128);
+    refused(QWEN3_30B, "x:1", FM_EFORMAT, "num_local_experts");
 }
 
 TEST(both_spellings_of_a_config_give_the_same)
 {
-    struct fm_config old = must(OLMOE_1B, "\"rope_theta\":5e5,\"torch_dtype\":\"bfloat16\","
-                                          "\"rope_scaling\":null");
-    struct fm_config new = must(OLMOE_1B, "\"dtype\":\"bfloat16\",\"rope_parameters\":"
-                                          "{\"rope_theta\":5e5,\"rope_type\":\"default\"}");
+    struct fm_config old = must(OLMOE_1B, "rope_theta:5e5,torch_dtype:'bfloat16',"
+                                          "rope_scaling:null");
+    struct fm_config new = must(OLMOE_1B, "dtype:'bfloat16',rope_parameters:{rope_theta:5e5,"
+                                          "rope_type:'default'}");
     assert_memory_equal(old.gqa, new.gqa, sizeof *old.gqa);
     new.gqa = old.gqa;
     assert_memory_equal(&old, &new, sizeof old);
@@ -86,7 +81,7 @@ TEST(both_spellings_of_a_config_give_the_same)
 
 TEST(layers_without_experts_are_found)
 {
-    struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3,99]");
+    struct fm_config c = must(SPARSE, "mlp_only_layers:[3,99]");
     assert_int_equal(c.L, 6);
     assert_int_equal(c.M, 2);
     assert_int_equal(c.moe[0], 1);
@@ -96,12 +91,12 @@ TEST(layers_without_experts_are_found)
         assert_int_equal(fm_config_moe(&c, l), place[l]);
         assert_int_equal(fm_config_mlp(&c, l), place[l] < 0 ? 5 : 4);
     }
-    c = must(SPARSE, "\"mlp_only_layers\":null");
+    c = must(SPARSE, "mlp_only_layers:null");
     assert_int_equal(c.M, 3);
-    refused(SPARSE, "\"mlp_only_layers\":[1,3,5]", FM_ECONFIG, "no layer is a mixture");
-    refused(SPARSE, "\"mlp_only_layers\":[-1]", FM_EFORMAT, "mlp_only_layers");
-    refused(SPARSE, "\"mlp_only_layers\":[1.5]", FM_EFORMAT, "mlp_only_layers");
-    refused(SPARSE, "\"mlp_only_layers\":\"1\"", FM_EFORMAT, "mlp_only_layers");
+    refused(SPARSE, "mlp_only_layers:[1,3,5]", FM_ECONFIG, "no layer is a mixture");
+    refused(SPARSE, "mlp_only_layers:[-1]", FM_EFORMAT, "mlp_only_layers");
+    refused(SPARSE, "mlp_only_layers:[1.5]", FM_EFORMAT, "mlp_only_layers");
+    refused(SPARSE, "mlp_only_layers:'1'", FM_EFORMAT, "mlp_only_layers");
 }
 
 TEST(gpt_oss_is_refused_where_it_is_another)
@@ -111,48 +106,48 @@ TEST(gpt_oss_is_refused_where_it_is_another)
     for (int l = 0; l < 4; l++) /* the first layer has a window */
         assert_int_equal(c.gqa->full[0] >> l & 1, l % 2);
     assert_int_equal(c.gqa->window, 8);
-    c = must(GPT_OSS, "\"swiglu_limit\":5.5,\"swiglu_alpha\":1,\"layer_types\":[\"full_attention\","
-                      "\"full_attention\",\"sliding_attention\",\"full_attention\"]");
+    c = must(GPT_OSS, "swiglu_limit:5.5,swiglu_alpha:1,layer_types:['full_attention',"
+                      "'full_attention','sliding_attention','full_attention']");
     assert_true(c.alpha == 1 && c.limit == 5.5f);
     for (int l = 0; l < 4; l++)
         assert_int_equal(c.gqa->full[0] >> l & 1, l != 2);
-    must(GPT_OSS, "\"layer_types\":null,\"swiglu_limit\":null");
-    refused(GPT_OSS, "\"swiglu_limit\":-1", FM_EFORMAT, "key 'swiglu_limit' is -1");
-    refused(GPT_OSS, "\"swiglu_limit\":1e39", FM_EFORMAT, "key 'swiglu_limit' is 1e+39");
-    refused(GPT_OSS, "\"swiglu_limit\":\"7\"", FM_EFORMAT, "key 'swiglu_limit' is not a number");
-    refused(GPT_OSS, "\"swiglu_alpha\":-1.702", FM_EFORMAT, "key 'swiglu_alpha' is -1.702");
-    refused(GPT_OSS, "\"swiglu_alpha\":true", FM_EFORMAT, "key 'swiglu_alpha' is not a number");
-    refused(GPT_OSS, "\"layer_types\":[\"full_attention\"]", FM_EFORMAT, "1 entries for 4 layers");
-    refused(GPT_OSS, "\"layer_types\":[\"chunked_attention\"]", FM_ECONFIG,
+    must(GPT_OSS, "layer_types:null,swiglu_limit:null");
+    refused(GPT_OSS, "swiglu_limit:-1", FM_EFORMAT, "key 'swiglu_limit' is -1");
+    refused(GPT_OSS, "swiglu_limit:1e39", FM_EFORMAT, "key 'swiglu_limit' is 1e+39");
+    refused(GPT_OSS, "swiglu_limit:'7'", FM_EFORMAT, "key 'swiglu_limit' is not a number");
+    refused(GPT_OSS, "swiglu_alpha:-1.702", FM_EFORMAT, "key 'swiglu_alpha' is -1.702");
+    refused(GPT_OSS, "swiglu_alpha:true", FM_EFORMAT, "key 'swiglu_alpha' is not a number");
+    refused(GPT_OSS, "layer_types:['full_attention']", FM_EFORMAT, "1 entries for 4 layers");
+    refused(GPT_OSS, "layer_types:['chunked_attention']", FM_ECONFIG,
             "layer_types 'chunked_attention' is not supported; supported: full_attention, "
             "sliding_attention");
-    refused(GPT_OSS, "\"layer_types\":[1,2,3,4]", FM_ECONFIG, "layer_types '?'");
-    refused(GPT_OSS, "\"layer_types\":\"full_attention\"", FM_EFORMAT, "not an array");
-    refused(GPT_OSS, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "hidden_act 'gelu'");
-    refused(GPT_OSS, "\"swiglu_limit\":0", FM_EFORMAT, "key 'swiglu_limit' is 0");
-    refused(GPT_OSS, "\"swiglu_alpha\":0", FM_EFORMAT, "key 'swiglu_alpha' is 0");
+    refused(GPT_OSS, "layer_types:[1,2,3,4]", FM_ECONFIG, "layer_types '?'");
+    refused(GPT_OSS, "layer_types:'full_attention'", FM_EFORMAT, "not an array");
+    refused(GPT_OSS, "hidden_act:'gelu'", FM_ECONFIG, "hidden_act 'gelu'");
+    refused(GPT_OSS, "swiglu_limit:0", FM_EFORMAT, "key 'swiglu_limit' is 0");
+    refused(GPT_OSS, "swiglu_alpha:0", FM_EFORMAT, "key 'swiglu_alpha' is 0");
 }
 
 /* Keys are read as by transformers: a missing key means 128, and no other key disables the window.
  * Without a window in sliding layers, transformers fails, or attends to no key. */
 TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 {
-    static const char all_full[] = "\"layer_types\":[\"full_attention\",\"full_attention\","
-                                   "\"full_attention\",\"full_attention\"],";
+    static const char all_full[] = "layer_types:['full_attention','full_attention',"
+                                   "'full_attention','full_attention'],";
     struct fm_config c = must(GPT_OSS_TURNED, NULL);
     assert_int_equal(c.gqa->window, 128);
-    c = must(GPT_OSS, "\"use_sliding_window\":false");
+    c = must(GPT_OSS, "use_sliding_window:false");
     assert_int_equal(c.gqa->window, 8);
-    c = must(GPT_OSS_TURNED, "\"sliding_window\":8,\"max_position_embeddings\":8");
+    c = must(GPT_OSS_TURNED, "sliding_window:8,max_position_embeddings:8");
     assert_int_equal(c.gqa->window, 0);
     for (int i = 0; i < 2; i++) {
         char more[256];
         const char *none = i ? "null" : "0";
-        snprintf(more, sizeof more, "\"sliding_window\":%s", none);
+        snprintf(more, sizeof more, "sliding_window:%s", none);
         refused(GPT_OSS_TURNED, more, FM_ECONFIG,
                 "sliding_window is null or 0 but layer 0 is sliding_attention, which programs "
                 "interpret");
-        snprintf(more, sizeof more, "%s\"sliding_window\":%s", all_full, none);
+        snprintf(more, sizeof more, "%ssliding_window:%s", all_full, none);
         must(GPT_OSS_TURNED, more);
     }
 }
@@ -160,17 +155,17 @@ TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 TEST(gpt_oss_says_its_rotation)
 {
     refused(GPT_OSS_SIZES, NULL, FM_ECONFIG, "rope_parameters and rope_scaling are missing");
-    refused(GPT_OSS_SIZES, "\"rope_scaling\":{},\"rope_theta\":150000", FM_ECONFIG,
+    refused(GPT_OSS_SIZES, "rope_scaling:{},rope_theta:150000", FM_ECONFIG,
             "rope_parameters and rope_scaling are missing");
-    refused(GPT_OSS_SIZES, "\"rope_parameters\":null", FM_ECONFIG, "programs interpret");
-    struct fm_config c = must(GPT_OSS_SIZES, "\"rope_parameters\":{}");
+    refused(GPT_OSS_SIZES, "rope_parameters:null", FM_ECONFIG, "programs interpret");
+    struct fm_config c = must(GPT_OSS_SIZES, "rope_parameters:{}");
     assert_true(c.gqa->rope.theta == 150000 && c.gqa->rope.scale == 1);
 }
 
 /* Parameters at given widths: two layers of experts, of which one keeps 1 of 3 channels each. */
 TEST(only_routed_channels_change_the_count)
 {
-    struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3]");
+    struct fm_config c = must(SPARSE, "mlp_only_layers:[3]");
     const uint32_t widths[] = {1, 1, 1, 1, 3, 3, 3, 3};
     uint64_t full = fm_config_params(&c, NULL), cut = fm_config_params(&c, widths);
     assert_int_equal(full - cut, 4 * 2 * 3 * 8);
@@ -180,7 +175,7 @@ TEST(only_routed_channels_change_the_count)
 
 TEST(the_tables_follow_the_config)
 {
-    struct fm_config c = must(SPARSE, "\"mlp_only_layers\":[3]");
+    struct fm_config c = must(SPARSE, "mlp_only_layers:[3]");
     const struct {
         const char *name;
         bool there;
@@ -202,10 +197,10 @@ TEST(the_tables_follow_the_config)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!fm_weights_find(&c, FM_NAMING_STOCK, names[i].name, &l, &e) == names[i].there)
             fail_msg("'%s' should be %s", names[i].name, names[i].there ? "there" : "absent");
-    c = must(SPARSE, "\"qkv_bias\":false");
+    c = must(SPARSE, "qkv_bias:false");
     assert_null(
         fm_weights_find(&c, FM_NAMING_STOCK, "model.layers.2.self_attn.k_proj.bias", &l, &e));
-    c = must(QWEN3_30B, "\"num_experts\":128,\"attention_bias\":true");
+    c = must(QWEN3_30B, "num_experts:128,attention_bias:true");
     assert_non_null(
         fm_weights_find(&c, FM_NAMING_STOCK, "model.layers.2.self_attn.o_proj.bias", &l, &e));
     assert_non_null(
@@ -214,24 +209,24 @@ TEST(the_tables_follow_the_config)
 
 TEST(what_is_not_computed_is_refused_by_name)
 {
-    refused(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":8", FM_ECONFIG,
+    refused(SPARSE, "use_sliding_window:true,sliding_window:8", FM_ECONFIG,
             "use_sliding_window true with sliding_window 8 is not supported for qwen2_moe");
-    must(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":32768");
-    must(SPARSE, "\"use_sliding_window\":true,\"sliding_window\":0");
-    must(SPARSE, "\"sliding_window\":8");
-    refused(SPARSE, "\"layer_types\":[\"full_attention\",\"sliding_attention\"]", FM_ECONFIG,
+    must(SPARSE, "use_sliding_window:true,sliding_window:32768");
+    must(SPARSE, "use_sliding_window:true,sliding_window:0");
+    must(SPARSE, "sliding_window:8");
+    refused(SPARSE, "layer_types:['full_attention','sliding_attention']", FM_ECONFIG,
             "sliding_attention");
-    must(SPARSE, "\"layer_types\":[\"full_attention\",\"full_attention\"]");
-    refused(SPARSE, "\"clip_qkv\":8", FM_ECONFIG, "clip_qkv is not supported for qwen2_moe");
-    struct fm_config olmoe = must(OLMOE_1B, "\"x\":8");
+    must(SPARSE, "layer_types:['full_attention','full_attention']");
+    refused(SPARSE, "clip_qkv:8", FM_ECONFIG, "clip_qkv is not supported for qwen2_moe");
+    struct fm_config olmoe = must(OLMOE_1B, "x:8");
     assert_true(olmoe.gqa->clip == 0);
-    refused(OLMOE_1B, "\"rope_scaling\":{\"type\":\"yarn\"}", FM_ECONFIG, "yarn");
-    refused(OLMOE_1B, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "gelu");
-    refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"fp8\"}", FM_ECONFIG,
+    refused(OLMOE_1B, "rope_scaling:{type:'yarn'}", FM_ECONFIG, "yarn");
+    refused(OLMOE_1B, "hidden_act:'gelu'", FM_ECONFIG, "gelu");
+    refused(OLMOE_1B, "quantization_config:{quant_method:'fp8'}", FM_ECONFIG,
             "fp8 without weight_block_size is not supported");
-    refused(OLMOE_1B, "\"quantization_config\":{\"quant_method\":\"awq\"}", FM_ECONFIG, "awq");
-    refused(OLMOE_1B, "\"quantization_config\":{}", FM_ECONFIG, "quantization_config");
-    refused("\"model_type\":\"llama\"", "\"x\":1", FM_ECONFIG,
+    refused(OLMOE_1B, "quantization_config:{quant_method:'awq'}", FM_ECONFIG, "awq");
+    refused(OLMOE_1B, "quantization_config:{}", FM_ECONFIG, "quantization_config");
+    refused("model_type:'llama'", "x:1", FM_ECONFIG,
             "model_type 'llama' is not supported; supported: mixtral, qwen2_moe");
 }
 

@@ -40,8 +40,8 @@ static const struct fm_config sizes = {
     .attention = &fm_gqa, .norm = &fm_rmsnorm, .H = H, .L = 4, .T_max = 64, .eps = 1e-5f};
 
 /* Layers 0 and 2 have no window; layers 1 and 3 have twice as many key heads. */
-#define KEYS "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":10,\"v_head_dim\":3"
-#define HEADS KEYS ",\"heads\":[6,4,2,8]"
+#define KEYS "num_attention_heads:4,num_key_value_heads:2,head_dim:10,v_head_dim:3"
+#define HEADS KEYS ",heads:[6,4,2,8]"
 
 static struct fm_config must(const char *keys)
 {
@@ -71,64 +71,63 @@ TEST(layers_have_heads_and_rotations_of_their_own)
     assert_true(c.gqa->window_rope.theta == 30 && c.gqa->window_rope.R == 6);
     assert_int_equal(fm_gqa.angles(&c), 4);
     assert_true(c.gqa->scale == 0.7f);
-    assert_true(must(KEYS ",\"value_scale\":null").gqa->scale == 1);
+    assert_true(must(KEYS ",value_scale:null").gqa->scale == 1);
 }
 
 TEST(numbers_of_heads_are_checked)
 {
-    expect(KEYS ",\"heads\":7", FM_EFORMAT, "key 'heads' is not an array");
-    expect(KEYS ",\"heads\":[4,4]", FM_EFORMAT, "heads has 2 entries for 4 layers");
-    expect(KEYS ",\"heads\":[4,4,4,4,4]", FM_EFORMAT, "heads has 5 entries for 4 layers");
-    expect(KEYS ",\"heads\":[4,0,4,4]", FM_EFORMAT, "heads of layer 1 is not a number from 1");
-    expect(KEYS ",\"heads\":[4,4,4.5,4]", FM_EFORMAT, "heads of layer 2 is not a number from 1");
-    expect(KEYS ",\"heads\":[4,4,4,1e9]", FM_EFORMAT, "heads of layer 3 is not a number from 1");
-    expect(KEYS ",\"heads\":[4,6,4,4]", FM_EFORMAT,
+    expect(KEYS ",heads:7", FM_EFORMAT, "key 'heads' is not an array");
+    expect(KEYS ",heads:[4,4]", FM_EFORMAT, "heads has 2 entries for 4 layers");
+    expect(KEYS ",heads:[4,4,4,4,4]", FM_EFORMAT, "heads has 5 entries for 4 layers");
+    expect(KEYS ",heads:[4,0,4,4]", FM_EFORMAT, "heads of layer 1 is not a number from 1");
+    expect(KEYS ",heads:[4,4,4.5,4]", FM_EFORMAT, "heads of layer 2 is not a number from 1");
+    expect(KEYS ",heads:[4,4,4,1e9]", FM_EFORMAT, "heads of layer 3 is not a number from 1");
+    expect(KEYS ",heads:[4,6,4,4]", FM_EFORMAT,
            "num_attention_heads 6 is not a multiple of num_key_value_heads 4");
-    expect("\"num_attention_heads\":1024,\"num_key_value_heads\":1024,\"head_dim\":2,"
-           "\"v_head_dim\":2",
-           FM_ECONFIG, "num_key_value_heads 1024 is too many (limit 512)");
-    expect("\"num_attention_heads\":4,\"head_dim\":10", FM_EFORMAT, "'v_head_dim' is missing");
-    expect(KEYS ",\"value_scale\":0", FM_EFORMAT, "value_scale is not above 0");
+    expect("num_attention_heads:1024,num_key_value_heads:1024,head_dim:2,v_head_dim:2", FM_ECONFIG,
+           "num_key_value_heads 1024 is too many (limit 512)");
+    expect("num_attention_heads:4,head_dim:10", FM_EFORMAT, "'v_head_dim' is missing");
+    expect(KEYS ",value_scale:0", FM_EFORMAT, "value_scale is not above 0");
 }
 
 TEST(each_type_of_layer_says_its_rotation)
 {
-#define FULL ",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9,\"rope_type\":\"default\"}"
-    struct fm_config c = must(KEYS FULL ",\"sliding_attention\":{\"rope_theta\":8,"
-                                        "\"partial_rotary_factor\":1.0}}");
+#define FULL ",rope_parameters:{full_attention:{rope_theta:9,rope_type:'default'}"
+    struct fm_config c = must(KEYS FULL ",sliding_attention:{rope_theta:8,"
+                                        "partial_rotary_factor:1.0}}");
     assert_true(c.gqa->rope.theta == 9 && c.gqa->rope.R == 6);
     assert_true(c.gqa->window_rope.theta == 8 && c.gqa->window_rope.R == 10);
-    expect(KEYS FULL ",\"sliding_attention\":{}}", FM_EFORMAT,
+    expect(KEYS FULL ",sliding_attention:{}}", FM_EFORMAT,
            "sliding_attention of rope_parameters has no rope_theta");
     expect(KEYS FULL "}", FM_ECONFIG, "rope_parameters has no object 'sliding_attention'");
-    expect(KEYS ",\"rope_parameters\":{\"rope_theta\":7}", FM_ECONFIG,
+    expect(KEYS ",rope_parameters:{rope_theta:7}", FM_ECONFIG,
            "rope_parameters has no object 'full_attention'");
-    expect(KEYS ",\"rope_parameters\":7", FM_ECONFIG, "no object 'full_attention'");
-    expect(KEYS FULL ",\"sliding_attention\":{\"rope_type\":\"yarn\",\"factor\":2}}", FM_ECONFIG,
+    expect(KEYS ",rope_parameters:7", FM_ECONFIG, "no object 'full_attention'");
+    expect(KEYS FULL ",sliding_attention:{rope_type:'yarn',factor:2}}", FM_ECONFIG,
            "sliding_attention: rope_type 'yarn' is not supported for test; supported: default");
-    expect(KEYS ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}", FM_ECONFIG,
+    expect(KEYS ",rope_scaling:{type:'yarn',factor:2}", FM_ECONFIG,
            "rope_scaling is not supported for test");
-    must(KEYS ",\"swa_rope_theta\":30,\"partial_rotary_factor\":0.6");
-    expect(KEYS ",\"swa_rope_theta\":31", FM_ECONFIG,
+    must(KEYS ",swa_rope_theta:30,partial_rotary_factor:0.6");
+    expect(KEYS ",swa_rope_theta:31", FM_ECONFIG,
            "swa_rope_theta 31 differs from the rope_theta 30 of sliding_attention");
-    expect(KEYS ",\"partial_rotary_factor\":0.4", FM_ECONFIG,
+    expect(KEYS ",partial_rotary_factor:0.4", FM_ECONFIG,
            "partial_rotary_factor 0.4 does not rotate 6 elements, as sliding_attention does");
 }
 
 TEST(windows_in_other_spellings_are_the_same)
 {
-    assert_int_equal(must(KEYS ",\"before\":8").gqa->window, 9);
-    assert_int_equal(must(KEYS ",\"before\":8,\"sliding_window\":8").gqa->window, 9);
-    assert_int_equal(must(KEYS ",\"before\":8,\"sliding_window\":9").gqa->window, 9);
-    expect(KEYS ",\"before\":8,\"sliding_window\":10", FM_ECONFIG,
+    assert_int_equal(must(KEYS ",before:8").gqa->window, 9);
+    assert_int_equal(must(KEYS ",before:8,sliding_window:8").gqa->window, 9);
+    assert_int_equal(must(KEYS ",before:8,sliding_window:9").gqa->window, 9);
+    expect(KEYS ",before:8,sliding_window:10", FM_ECONFIG,
            "sliding_window 10 is neither before 8 nor one more");
-    must(KEYS ",\"pattern\":[0,1,0,1]");
-    expect(KEYS ",\"pattern\":[0,1,1,1]", FM_ECONFIG, "pattern of layer 2 is not 0");
-    expect(KEYS ",\"pattern\":[0,1,0]", FM_EFORMAT, "pattern has 3 entries for 4 layers");
-    expect(KEYS ",\"pattern\":[0,true,0,1]", FM_ECONFIG, "pattern of layer 1 is not 1");
-    expect(KEYS ",\"pattern\":{}", FM_EFORMAT, "key 'pattern' is not an array");
-    must(KEYS ",\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\","
-              "\"sliding_attention\"],\"pattern\":[1,0,0,1]");
+    must(KEYS ",pattern:[0,1,0,1]");
+    expect(KEYS ",pattern:[0,1,1,1]", FM_ECONFIG, "pattern of layer 2 is not 0");
+    expect(KEYS ",pattern:[0,1,0]", FM_EFORMAT, "pattern has 3 entries for 4 layers");
+    expect(KEYS ",pattern:[0,true,0,1]", FM_ECONFIG, "pattern of layer 1 is not 1");
+    expect(KEYS ",pattern:{}", FM_EFORMAT, "key 'pattern' is not an array");
+    must(KEYS ",layer_types:['sliding_attention','full_attention','full_attention',"
+              "'sliding_attention'],pattern:[1,0,0,1]");
 }
 
 /* ---- gradients ---- */
@@ -137,7 +136,7 @@ static void open_block(struct block *b, int l, bool gated)
 {
     struct fm_gqa_options form = options;
     form.gated = form.gate_apart = form.gate_heads = gated;
-    *b = (struct block){.c = block_must(&sizes, &form, HEADS ",\"attention_bias\":true"), .l = l};
+    *b = (struct block){.c = block_must(&sizes, &form, HEADS ",attention_bias:true"), .l = l};
     size_t q = fm_gqa.size(&b->c, l, 'q'), k = fm_gqa.size(&b->c, l, 'g');
     size_t v = fm_gqa.size(&b->c, l, 'u'), o = fm_gqa.size(&b->c, l, 'o');
     b->layer.gqa = (struct fm_gqa_weights){.q = block_draw(b, q * H, 0.3f),

@@ -14,9 +14,8 @@ static const struct fm_mla_options options = {.interleave_key = true,
 static const struct fm_config sizes = {.attention = &fm_mla, .H = H, .T_max = 2560};
 
 #define HEADS                                                                                      \
-    "\"num_attention_heads\":3,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":12,\"v_head_dim\":5,"   \
-    "\"kv_lora_rank\":13"
-#define PLAIN HEADS ",\"q_lora_rank\":null"
+    "num_attention_heads:3,qk_nope_head_dim:6,qk_rope_head_dim:12,v_head_dim:5,kv_lora_rank:13"
+#define PLAIN HEADS ",q_lora_rank:null"
 
 static struct fm_config must(const char *keys)
 {
@@ -35,7 +34,7 @@ TEST(heads_have_two_parts_and_values_a_width_of_their_own)
     assert_true(c.Q == 3 && c.G == 3 && c.C == 18 && m->D == 5 && m->q_rank == 0 && !m->bias);
     assert_true(m->rope.pairs && m->rope.R == 12 && m->rope.m == 1 && m->rope.theta == 1e4);
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_PLAIN);
-    c = must(HEADS ",\"q_lora_rank\":7,\"attention_bias\":true,\"rope_interleave\":false");
+    c = must(HEADS ",q_lora_rank:7,attention_bias:true,rope_interleave:false");
     assert_true(c.mla->q_rank == 7 && !c.mla->rope.pairs);
     assert_int_equal(fm_mla.has(&c, 0), FM_MLA_Q_RANK | FM_MLA_BIAS);
 }
@@ -43,19 +42,18 @@ TEST(heads_have_two_parts_and_values_a_width_of_their_own)
 TEST(what_it_cannot_be_is_refused_by_name)
 {
     expect(HEADS, FM_EFORMAT, "'q_lora_rank' is missing");
-    expect(PLAIN ",\"num_key_value_heads\":1", FM_ECONFIG, "num_key_value_heads 1");
-    expect(PLAIN ",\"partial_rotary_factor\":0.5", FM_ECONFIG, "partial_rotary_factor 0.5");
-    expect(PLAIN ",\"rope_parameters\":{\"partial_rotary_factor\":0.5}", FM_ECONFIG, "0.5");
-    expect(PLAIN ",\"rope_scaling\":{\"type\":\"linear\"}", FM_ECONFIG, "default, yarn");
-    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\"}", FM_EFORMAT, "factor");
-    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}", FM_EFORMAT, "factor");
-    expect(PLAIN ",\"rope_theta\":1,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2}", FM_EFORMAT,
+    expect(PLAIN ",num_key_value_heads:1", FM_ECONFIG, "num_key_value_heads 1");
+    expect(PLAIN ",partial_rotary_factor:0.5", FM_ECONFIG, "partial_rotary_factor 0.5");
+    expect(PLAIN ",rope_parameters:{partial_rotary_factor:0.5}", FM_ECONFIG, "0.5");
+    expect(PLAIN ",rope_scaling:{type:'linear'}", FM_ECONFIG, "default, yarn");
+    expect(PLAIN ",rope_scaling:{type:'yarn'}", FM_EFORMAT, "factor");
+    expect(PLAIN ",rope_scaling:{type:'yarn',factor:0.5}", FM_EFORMAT, "factor");
+    expect(PLAIN ",rope_theta:1,rope_scaling:{type:'yarn',factor:2}", FM_EFORMAT,
            "rope_theta above 1");
-    expect(PLAIN ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":2},"
-                 "\"rope_parameters\":{\"rope_type\":\"default\"}",
+    expect(PLAIN ",rope_scaling:{type:'yarn',factor:2},rope_parameters:{rope_type:'default'}",
            FM_ECONFIG, "keep one of them");
-    expect("\"num_attention_heads\":3,\"qk_nope_head_dim\":6,\"qk_rope_head_dim\":11,"
-           "\"v_head_dim\":5,\"kv_lora_rank\":13,\"q_lora_rank\":null",
+    expect("num_attention_heads:3,qk_nope_head_dim:6,qk_rope_head_dim:11,v_head_dim:5,"
+           "kv_lora_rank:13,q_lora_rank:null",
            FM_EFORMAT, "qk_rope_head_dim 11 is not even");
 }
 
@@ -66,17 +64,17 @@ TEST(yarn_turns_as_in_transformers)
         const char *keys;
         double cos[6], m;
     } row[] = {
-        {"\"rope_theta\":10000,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"
-         "\"original_max_position_embeddings\":64,\"beta_fast\":32,\"beta_slow\":1,\"mscale\":1,"
-         "\"mscale_all_dim\":0.707}",
+        {"rope_theta:10000,rope_scaling:{type:'yarn',factor:40,"
+         "original_max_position_embeddings:64,beta_fast:32,beta_slow:1,mscale:1,"
+         "mscale_all_dim:0.707}",
          {0.8310302, -0.6370528, 1.084726, 1.08568, 1.085724, 1.085726},
          1.26080431},
-        {"\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":150000,\"factor\":32,"
-         "\"original_max_position_embeddings\":96,\"truncate\":false,\"beta_fast\":4}",
+        {"rope_parameters:{rope_type:'yarn',rope_theta:150000,factor:32,"
+         "original_max_position_embeddings:96,truncate:false,beta_fast:4}",
          {1.030686, -1.261276, 1.346255, 1.346568, 1.346573, 1.346574},
          1},
-        {"\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":5000,\"factor\":4,"
-         "\"attention_factor\":1.25,\"mscale\":null}",
+        {"rope_parameters:{rope_type:'yarn',rope_theta:5000,factor:4,attention_factor:1.25,"
+         "mscale:null}",
          {0.9567676, -1.110369, -0.2327209, 1.183748, 1.248085, 1.249963},
          1},
     };
@@ -120,9 +118,9 @@ static void open_block(struct block *b, const char *keys)
 
 static const char *const forms[] = {
     PLAIN,
-    HEADS ",\"q_lora_rank\":7,\"attention_bias\":true,\"rope_interleave\":false",
-    HEADS ",\"q_lora_rank\":9,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"mscale\":1,"
-          "\"mscale_all_dim\":0.8,\"original_max_position_embeddings\":20}",
+    HEADS ",q_lora_rank:7,attention_bias:true,rope_interleave:false",
+    HEADS ",q_lora_rank:9,rope_scaling:{type:'yarn',factor:8,mscale:1,mscale_all_dim:0.8,"
+          "original_max_position_embeddings:20}",
 };
 enum { FORMS = sizeof forms / sizeof *forms };
 
@@ -150,7 +148,7 @@ TEST(the_fast_table_agrees_with_the_definition)
 TEST(latents_have_an_eps_of_their_own)
 {
     struct block b;
-    open_block(&b, HEADS ",\"q_lora_rank\":7");
+    open_block(&b, HEADS ",q_lora_rank:7");
     const struct fm_mla *m = b.c.mla;
     struct fm_pass pass = block_pass(&b, fm_ops_ref());
     size_t floats = fm_attention_floats(&b.c, 0, N);

@@ -6,29 +6,27 @@
 #include "lib/block/sparsemix.h"
 #include "lib/family/family.h"
 #include "tests/unit/owned.h"
+#include "tests/unit/relaxed.h"
 #include "tests/unit/test.h"
 
 #define ATTENTION                                                                                  \
-    "\"attention_bias\":true,\"lm_head_bias\":true,\"num_attention_heads\":32,"                    \
-    "\"num_key_value_heads\":8,"
+    "attention_bias:true,lm_head_bias:true,num_attention_heads:32,num_key_value_heads:8,"
 #define SIZES                                                                                      \
-    "\"hidden_size\":4096,\"intermediate_size\":6400,\"num_hidden_layers\":32,"                    \
-    "\"num_local_experts\":16,\"vocab_size\":32064,\"max_position_embeddings\":131072,"            \
-    "\"rms_norm_eps\":1e-05,"
-#define ROPE "\"short_factor\":[%s],\"long_factor\":[2],\"long_mscale\":1.3"
+    "hidden_size:4096,intermediate_size:6400,num_hidden_layers:32,num_local_experts:16,"           \
+    "vocab_size:32064,max_position_embeddings:131072,rms_norm_eps:1e-05,"
+#define ROPE "short_factor:[%s],long_factor:[2],long_mscale:1.3"
 
 /* config.json of Phi-3.5-MoE, with 64 factors in place of each %s of `rope`. */
 static const char *config_text(const char *experts, const char *rope)
 {
     static char text[8192];
-    char factors[512] = "1.25", filled[2048];
+    char relaxed[8192], factors[512] = "1.25", filled[2048];
     for (int i = 1; i < 64; i++)
         strcat(factors, i % 2 ? ",1" : ",1.5");
     snprintf(filled, sizeof filled, rope, factors);
-    snprintf(text, sizeof text,
-             "{\"model_type\":\"phimoe\"," SIZES ATTENTION "\"num_experts_per_tok\":%s%s}", experts,
-             filled);
-    return text;
+    snprintf(relaxed, sizeof relaxed,
+             "{model_type:'phimoe'," SIZES ATTENTION "num_experts_per_tok:%s%s}", experts, filled);
+    return relaxed_json(text, sizeof text, relaxed);
 }
 
 static int parse(struct fm_config *c, const char *experts, const char *rope, struct fm_err *err)
@@ -59,14 +57,13 @@ TEST(phi_3_5_moe_is_read_in_both_spellings)
 {
     const char *rope[] = {
         /* transformers 4, as on the hub */
-        ",\"rope_theta\":10000.0,\"sliding_window\":131072,\"original_max_position_embeddings\":"
-        "4096,\"rope_scaling\":{\"type\":\"longrope\",\"short_mscale\":1.243163121016122," ROPE "}",
+        ",rope_theta:10000.0,sliding_window:131072,original_max_position_embeddings:4096,"
+        "rope_scaling:{type:'longrope',short_mscale:1.243163121016122," ROPE "}",
         /* transformers 5 */
-        ",\"sliding_window\":null,\"rope_parameters\":{\"rope_type\":\"longrope\",\"rope_theta\":"
-        "10000.0,\"short_mscale\":1.243163121016122,\"original_max_position_embeddings\":4096," ROPE
-        "}"};
+        ",sliding_window:null,rope_parameters:{rope_type:'longrope',rope_theta:10000.0,"
+        "short_mscale:1.243163121016122,original_max_position_embeddings:4096," ROPE "}"};
     for (int i = 0; i < 2; i++) {
-        struct fm_config c = must("2,\"router_jitter_noise\":0.02", rope[i]);
+        struct fm_config c = must("2,router_jitter_noise:0.02", rope[i]);
         assert_string_equal(fm_config_family(&c), "phimoe");
         const struct fm_gqa *g = c.gqa;
         assert_true(g->qkv_bias && g->o_bias && c.head_bias && !c.tied);
@@ -87,8 +84,8 @@ TEST(phi_3_5_moe_is_read_in_both_spellings)
 
 TEST(the_rotation_has_short_factors_and_scale)
 {
-    struct fm_config c = must("2", ",\"rope_theta\":100,\"rope_scaling\":{\"rope_type\":"
-                                   "\"longrope\",\"short_mscale\":1.5," ROPE "}");
+    struct fm_config c = must("2", ",rope_theta:100,rope_scaling:{rope_type:'longrope',"
+                                   "short_mscale:1.5," ROPE "}");
     enum { T = 5 };
     static float cosines[T * 64], sines[T * 64];
     c.attention->fill_angles(cosines, sines, &c, T);
@@ -104,18 +101,15 @@ TEST(the_rotation_has_short_factors_and_scale)
 TEST(what_it_cannot_be_is_refused_by_name)
 {
     expect("3", "", FM_ECONFIG, "num_experts_per_tok is 3; sparsemixer chooses 2");
-    expect("2", ",\"rope_scaling\":{\"type\":\"yarn\"}", FM_ECONFIG, "default, longrope");
-    expect("2", ",\"rope_scaling\":{\"type\":\"longrope\"," ROPE "}", FM_EFORMAT, "short_mscale");
-    expect("2", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_mscale\":1}", FM_EFORMAT,
+    expect("2", ",rope_scaling:{type:'yarn'}", FM_ECONFIG, "default, longrope");
+    expect("2", ",rope_scaling:{type:'longrope'," ROPE "}", FM_EFORMAT, "short_mscale");
+    expect("2", ",rope_scaling:{type:'longrope',short_mscale:1}", FM_EFORMAT, "64 numbers");
+    expect("2", ",rope_scaling:{type:'longrope',short_mscale:1,short_factor:[1]}", FM_EFORMAT,
            "64 numbers");
-    expect("2", ",\"rope_scaling\":{\"type\":\"longrope\",\"short_mscale\":1,\"short_factor\":[1]}",
-           FM_EFORMAT, "64 numbers");
-    expect("2",
-           ",\"rope_scaling\":{\"type\":\"longrope\",\"short_mscale\":1,\"short_factor\":[%s,1]}",
-           FM_EFORMAT, "64 numbers");
-    expect("2",
-           ",\"rope_scaling\":{\"type\":\"longrope\",\"short_mscale\":1,\"short_factor\":[0,%s]}",
-           FM_EFORMAT, "above 0");
+    expect("2", ",rope_scaling:{type:'longrope',short_mscale:1,short_factor:[%s,1]}", FM_EFORMAT,
+           "64 numbers");
+    expect("2", ",rope_scaling:{type:'longrope',short_mscale:1,short_factor:[0,%s]}", FM_EFORMAT,
+           "above 0");
 }
 
 TEST_MAIN(NULL, NULL)

@@ -12,102 +12,92 @@
 
 /* Sizes of the models on the hub, with as few layers as the test needs. */
 #define SOLAR_KEYS                                                                                 \
-    "\"model_type\":\"solar_open\",\"hidden_size\":4096,\"num_hidden_layers\":48,"                 \
-    "\"num_attention_heads\":64,\"moe_intermediate_size\":1280,\"n_routed_experts\":128,"          \
-    "\"num_experts_per_tok\":8,\"vocab_size\":196608"
-#define SOLAR SOLAR_KEYS ",\"num_key_value_heads\":8,\"head_dim\":128"
+    "model_type:'solar_open',hidden_size:4096,num_hidden_layers:48,num_attention_heads:64,"        \
+    "moe_intermediate_size:1280,n_routed_experts:128,num_experts_per_tok:8,vocab_size:196608"
+#define SOLAR SOLAR_KEYS ",num_key_value_heads:8,head_dim:128"
 #define HY3_KEYS                                                                                   \
-    "\"model_type\":\"hy_v3\",\"hidden_size\":4096,\"intermediate_size\":13312,"                   \
-    "\"num_hidden_layers\":80,\"num_attention_heads\":64,\"num_key_value_heads\":8,"               \
-    "\"head_dim\":128,\"moe_intermediate_size\":1536,\"num_experts\":192,"                         \
-    "\"num_experts_per_tok\":8,\"vocab_size\":120832"
-#define HY3 HY3_KEYS ",\"expert_hidden_dim\":1536"
+    "model_type:'hy_v3',hidden_size:4096,intermediate_size:13312,num_hidden_layers:80,"            \
+    "num_attention_heads:64,num_key_value_heads:8,head_dim:128,moe_intermediate_size:1536,"        \
+    "num_experts:192,num_experts_per_tok:8,vocab_size:120832"
+#define HY3 HY3_KEYS ",expert_hidden_dim:1536"
 
 #define LATENT                                                                                     \
-    "\"vocab_size\":154880,\"kv_lora_rank\":512,\"qk_rope_head_dim\":64,\"moe_intermediate_"       \
-    "size\":"                                                                                      \
-    "2048,\"n_shared_experts\":1,\"num_experts_per_tok\":8,\"first_k_dense_replace\":3"
-#define INDEXER ",\"index_topk\":2048,\"index_head_dim\":128,\"index_n_heads\":"
+    "vocab_size:154880,kv_lora_rank:512,qk_rope_head_dim:64,moe_intermediate_size:2048,"           \
+    "n_shared_experts:1,num_experts_per_tok:8,first_k_dense_replace:3"
+#define INDEXER ",index_topk:2048,index_head_dim:128,index_n_heads:"
 #define GLM5_KEYS                                                                                  \
-    "\"model_type\":\"glm_moe_dsa\",\"hidden_size\":6144,\"intermediate_size\":12288,"             \
-    "\"num_hidden_layers\":78,\"num_attention_heads\":64,\"q_lora_rank\":2048,"                    \
-    "\"qk_nope_head_dim\":192,\"v_head_dim\":256," LATENT
-#define GLM5 GLM5_KEYS ",\"n_routed_experts\":256" INDEXER "32"
+    "model_type:'glm_moe_dsa',hidden_size:6144,intermediate_size:12288,num_hidden_layers:78,"      \
+    "num_attention_heads:64,q_lora_rank:2048,qk_nope_head_dim:192,v_head_dim:256," LATENT
+#define GLM5 GLM5_KEYS ",n_routed_experts:256" INDEXER "32"
 #define V32                                                                                        \
-    "\"model_type\":\"deepseek_v32\",\"hidden_size\":7168,\"intermediate_size\":18432,"            \
-    "\"num_hidden_layers\":61,\"num_attention_heads\":128,\"q_lora_rank\":1536,"                   \
-    "\"qk_nope_head_dim\":128,\"v_head_dim\":128,\"n_routed_experts\":256," LATENT INDEXER "64"
-#define GROUPS ",\"n_group\":8,\"topk_group\":4"
+    "model_type:'deepseek_v32',hidden_size:7168,intermediate_size:18432,num_hidden_layers:61,"     \
+    "num_attention_heads:128,q_lora_rank:1536,qk_nope_head_dim:128,v_head_dim:128,"                \
+    "n_routed_experts:256," LATENT INDEXER "64"
+#define GROUPS ",n_group:8,topk_group:4"
 #define GROUPED                                                                                    \
-    ",\"num_attention_heads\":4,\"head_dim\":8,\"moe_intermediate_size\":6,\"num_experts\":8,"     \
-    "\"num_experts_per_tok\":2,\"vocab_size\":11,\"hidden_size\":16,\"intermediate_size\":20,"     \
-    "\"num_hidden_layers\":4"
-#define EXAONE                                                                                     \
-    "\"model_type\":\"exaone_moe\",\"num_key_value_heads\":2,\"max_position_embeddings\":"         \
-    "64" GROUPED
-#define AFMOE "\"model_type\":\"afmoe\",\"max_position_embeddings\":64" GROUPED
+    ",num_attention_heads:4,head_dim:8,moe_intermediate_size:6,num_experts:8,"                     \
+    "num_experts_per_tok:2,vocab_size:11,hidden_size:16,intermediate_size:20,"                     \
+    "num_hidden_layers:4"
+#define EXAONE "model_type:'exaone_moe',num_key_value_heads:2,max_position_embeddings:64" GROUPED
+#define AFMOE "model_type:'afmoe',max_position_embeddings:64" GROUPED
 
 #define LAGUNA_KEYS                                                                                \
-    "\"model_type\":\"laguna\",\"max_position_embeddings\":64,\"num_key_value_heads\":2,"          \
-    "\"shared_expert_intermediate_size\":10" GROUPED
+    "model_type:'laguna',max_position_embeddings:64,num_key_value_heads:2,"                        \
+    "shared_expert_intermediate_size:10" GROUPED
 #define LAGUNA                                                                                     \
-    LAGUNA_KEYS                                                                                    \
-    ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\","            \
-    "\"full_attention\"],\"sliding_window\":8"
+    LAGUNA_KEYS ",layer_types:['full_attention','sliding_attention','sliding_attention','full_"    \
+                "attention'],"                                                                     \
+                "sliding_window:8"
 
 #define MIMO_KEYS                                                                                  \
-    "\"model_type\":\"mimo_v2_flash\",\"max_position_embeddings\":64,\"num_key_value_heads\":2,"   \
-    "\"num_attention_heads\":4,\"moe_intermediate_size\":6,\"n_routed_experts\":8,"                \
-    "\"num_experts_per_tok\":2,\"vocab_size\":11,\"hidden_size\":16,\"intermediate_size\":20,"     \
-    "\"num_hidden_layers\":7,\"head_dim\":12"
-#define MIMO MIMO_KEYS ",\"v_head_dim\":5"
+    "model_type:'mimo_v2_flash',max_position_embeddings:64,num_key_value_heads:2,"                 \
+    "num_attention_heads:4,moe_intermediate_size:6,n_routed_experts:8,num_experts_per_tok:2,"      \
+    "vocab_size:11,hidden_size:16,intermediate_size:20,num_hidden_layers:7,head_dim:12"
+#define MIMO MIMO_KEYS ",v_head_dim:5"
 
 /* The published text_config: 0 for the three dense layers, without an indexer, 1 for the others. */
 #define M3_LIST "[0,0,0" M3_ONES M3_ONES M3_ONES "]"
 #define M3_ONES ",1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"
 #define M3_SPARSE(list)                                                                            \
-    "\"sparse_attention_config\":{\"use_sparse_attention\":true,\"sparse_index_dim\":128,"         \
-    "\"sparse_num_index_heads\":4,\"sparse_topk_blocks\":16,\"sparse_block_size\":128,"            \
-    "\"sparse_disable_index_value\":" list ",\"sparse_score_type\":\"max\",\"sparse_init_block\":" \
-    "0,\"sparse_local_block\":1,\"sparse_attention_freq\":" M3_LIST "}"
+    "sparse_attention_config:{use_sparse_attention:true,sparse_index_dim:128,"                     \
+    "sparse_num_index_heads:4,sparse_topk_blocks:16,sparse_block_size:128,"                        \
+    "sparse_disable_index_value:" list ",sparse_score_type:'max',sparse_init_block:0,sparse_"      \
+    "local_block:1,sparse_attention_freq:" M3_LIST "}"
 #define M3_WHOLE                                                                                   \
-    "\"fm_wrapper\":{\"model_type\":\"minimax_m3_vl\"},\"model_type\":\"minimax_m3_vl_text\","     \
-    "\"hidden_size\":6144,\"intermediate_size\":3072,\"dense_intermediate_size\":12288,"           \
-    "\"shared_intermediate_size\":3072,\"num_hidden_layers\":60,\"num_attention_heads\":64,"       \
-    "\"num_key_value_heads\":4,\"head_dim\":128,\"vocab_size\":200064,\"num_local_experts\":128,"  \
-    "\"num_experts_per_tok\":4,\"n_shared_experts\":1,\"moe_layer_freq\":" M3_LIST                 \
-    ",\"hidden_act\":\"swigluoai\",\"swiglu_beta\":1.0,\"use_gemma_norm\":true,\"use_qk_norm\":"   \
-    "true,\"qk_norm_type\":\"per_head\",\"use_routing_bias\":true,\"scoring_func\":\"sigmoid\","   \
-    "\"attention_output_gate\":false,\"rope_theta\":5000000,\"max_position_embeddings\":1048576"
-#define M3_HUB M3_WHOLE ",\"rotary_dim\":64,\"partial_rotary_factor\":0.5," M3_SPARSE(M3_LIST)
+    "fm_wrapper:{model_type:'minimax_m3_vl'},model_type:'minimax_m3_vl_text',hidden_size:6144,"    \
+    "intermediate_size:3072,dense_intermediate_size:12288,shared_intermediate_size:3072,"          \
+    "num_hidden_layers:60,num_attention_heads:64,num_key_value_heads:4,head_dim:128,"              \
+    "vocab_size:200064,num_local_experts:128,num_experts_per_tok:4,n_shared_experts:1,"            \
+    "moe_layer_freq:" M3_LIST                                                                      \
+    ",hidden_act:'swigluoai',swiglu_beta:1.0,use_gemma_norm:true,use_qk_norm:true,"                \
+    "qk_norm_type:'per_head',use_routing_bias:true,scoring_func:'sigmoid',"                        \
+    "attention_output_gate:false,rope_theta:5000000,max_position_embeddings:1048576"
+#define M3_HUB M3_WHOLE ",rotary_dim:64,partial_rotary_factor:0.5," M3_SPARSE(M3_LIST)
 /* What the text class saves, with fewer layers. */
 #define M3_KEYS                                                                                    \
-    "\"model_type\":\"minimax_m3_vl_text\",\"hidden_size\":16,\"intermediate_size\":6,"            \
-    "\"shared_intermediate_size\":10,\"num_hidden_layers\":4,\"num_attention_heads\":4,"           \
-    "\"num_key_value_heads\":2,\"head_dim\":8,\"vocab_size\":11,\"num_local_experts\":8,"          \
-    "\"num_experts_per_tok\":2"
+    "model_type:'minimax_m3_vl_text',hidden_size:16,intermediate_size:6,"                          \
+    "shared_intermediate_size:10,num_hidden_layers:4,num_attention_heads:4,"                       \
+    "num_key_value_heads:2,head_dim:8,vocab_size:11,num_local_experts:8,num_experts_per_tok:2"
 #define M3_INDEX(block, blocks)                                                                    \
-    "\"index_n_heads\":2,\"index_head_dim\":5,\"index_block_size\":" block                         \
-    ",\"index_topk_blocks\":" blocks
+    "index_n_heads:2,index_head_dim:5,index_block_size:" block ",index_topk_blocks:" blocks
 #define M3_TYPES                                                                                   \
-    ",\"layer_types\":[\"full_attention\",\"minimax_m3_sparse\",\"full_attention\","               \
-    "\"minimax_m3_sparse\"]"
+    ",layer_types:['full_attention','minimax_m3_sparse','full_attention','minimax_m3_sparse']"
 #define M3 M3_KEYS M3_TYPES "," M3_INDEX("4", "5")
 
 /* The config.json of granite-3.1-1b-a400m. */
 #define GRANITE_SIZES                                                                              \
-    "\"hidden_size\":1024,\"intermediate_size\":512,\"num_hidden_layers\":24,"                     \
-    "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"num_local_experts\":32,"               \
-    "\"num_experts_per_tok\":8,\"vocab_size\":49155,\"tie_word_embeddings\":true"
-#define GRANITE "\"model_type\":\"granitemoe\"," GRANITE_SIZES
-#define GRANITE_SHARED "\"model_type\":\"granitemoeshared\"," GRANITE_SIZES
+    "hidden_size:1024,intermediate_size:512,num_hidden_layers:24,num_attention_heads:16,"          \
+    "num_key_value_heads:8,num_local_experts:32,num_experts_per_tok:8,vocab_size:49155,"           \
+    "tie_word_embeddings:true"
+#define GRANITE "model_type:'granitemoe'," GRANITE_SIZES
+#define GRANITE_SHARED "model_type:'granitemoeshared'," GRANITE_SIZES
 
 #define LFM2_KEYS                                                                                  \
-    "\"model_type\":\"lfm2_moe\",\"hidden_size\":16,\"intermediate_size\":20,"                     \
-    "\"moe_intermediate_size\":6,\"num_hidden_layers\":4,\"num_attention_heads\":4,"               \
-    "\"num_experts\":8,\"num_experts_per_tok\":2,\"vocab_size\":11"
-#define LFM2_TYPES ",\"layer_types\":[\"conv\",\"conv\",\"full_attention\",\"conv\"]"
-#define LFM2 LFM2_KEYS LFM2_TYPES ",\"num_key_value_heads\":2"
+    "model_type:'lfm2_moe',hidden_size:16,intermediate_size:20,moe_intermediate_size:6,"           \
+    "num_hidden_layers:4,num_attention_heads:4,num_experts:8,num_experts_per_tok:2,"               \
+    "vocab_size:11"
+#define LFM2_TYPES ",layer_types:['conv','conv','full_attention','conv']"
+#define LFM2 LFM2_KEYS LFM2_TYPES ",num_key_value_heads:2"
 
 static bool has(const struct fm_config *c, enum fm_naming naming, const char *name)
 {
@@ -119,39 +109,39 @@ static bool has(const struct fm_config *c, enum fm_naming naming, const char *na
 
 TEST(every_layer_of_solar_has_experts)
 {
-    struct fm_config c = must(SOLAR, "\"intermediate_size\":10240,\"first_k_dense_replace\":0");
+    struct fm_config c = must(SOLAR, "intermediate_size:10240,first_k_dense_replace:0");
     assert_true(c.M == 48 && c.moe[0] == 0 && c.dense == 0 && c.shared == 1280);
     assert_int_equal(fm_config_params(&c, NULL) / 1000000000, 102);
-    refused(SOLAR, "\"first_k_dense_replace\":1", FM_ECONFIG,
+    refused(SOLAR, "first_k_dense_replace:1", FM_ECONFIG,
             "first_k_dense_replace 1 is not supported for solar_open: runtimes disagree about it; "
             "supported: 0");
 }
 
 TEST(solar_has_biases_of_q_k_v_and_no_norms)
 {
-    struct fm_config c = must(SOLAR, "\"attention_bias\":true,\"use_qk_norm\":false");
+    struct fm_config c = must(SOLAR, "attention_bias:true,use_qk_norm:false");
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.v_proj.bias"));
     assert_false(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.o_proj.bias"));
     assert_true(c.gqa->qk_norm == FM_QK_NORM_NONE && c.gqa->rope.theta == 1e6);
-    refused(SOLAR, "\"use_qk_norm\":true", FM_ECONFIG,
+    refused(SOLAR, "use_qk_norm:true", FM_ECONFIG,
             "use_qk_norm true is not supported for solar_open; supported: false");
 }
 
 /* transformers' class raises an error in this case. */
 TEST(no_part_of_solars_heads_is_rotated)
 {
-    must(SOLAR, "\"partial_rotary_factor\":1.0");
-    refused(SOLAR, "\"partial_rotary_factor\":0.5", FM_ECONFIG, "partial_rotary_factor 0.5");
-    refused(SOLAR, "\"rope_parameters\":{\"partial_rotary_factor\":0.5,\"rope_type\":\"default\"}",
-            FM_ECONFIG, "partial_rotary_factor 0.5");
+    must(SOLAR, "partial_rotary_factor:1.0");
+    refused(SOLAR, "partial_rotary_factor:0.5", FM_ECONFIG, "partial_rotary_factor 0.5");
+    refused(SOLAR, "rope_parameters:{partial_rotary_factor:0.5,rope_type:'default'}", FM_ECONFIG,
+            "partial_rotary_factor 0.5");
 }
 
 /* transformers would use 128 and 8, whatever the other sizes are. */
 TEST(heads_that_transformers_would_make_up_are_missed)
 {
-    refused(SOLAR_KEYS, "\"num_key_value_heads\":8", FM_EFORMAT, "key 'head_dim' is missing");
-    refused(SOLAR_KEYS, "\"head_dim\":64", FM_EFORMAT, "key 'num_key_value_heads' is missing");
-    refused(SOLAR_KEYS, "\"num_key_value_heads\":8,\"head_dim\":null", FM_EFORMAT,
+    refused(SOLAR_KEYS, "num_key_value_heads:8", FM_EFORMAT, "key 'head_dim' is missing");
+    refused(SOLAR_KEYS, "head_dim:64", FM_EFORMAT, "key 'num_key_value_heads' is missing");
+    refused(SOLAR_KEYS, "num_key_value_heads:8,head_dim:null", FM_EFORMAT,
             "key 'head_dim' is missing");
 }
 
@@ -161,45 +151,45 @@ TEST(two_keys_for_the_width_of_hy3s_experts_agree)
 {
     assert_int_equal(must(HY3, NULL).I, 1536);
     assert_int_equal(must(HY3_KEYS, NULL).I, 1536);
-    refused(HY3_KEYS, "\"expert_hidden_dim\":1024", FM_ECONFIG,
+    refused(HY3_KEYS, "expert_hidden_dim:1024", FM_ECONFIG,
             "expert_hidden_dim 1024 differs from moe_intermediate_size 1536, and programs differ "
             "in which they read");
-    refused(HY3_KEYS, "\"expert_hidden_dim\":0", FM_EFORMAT, "expert_hidden_dim");
-    refused(HY3_KEYS, "\"expert_hidden_dim\":\"1536\"", FM_EFORMAT, "expert_hidden_dim");
+    refused(HY3_KEYS, "expert_hidden_dim:0", FM_EFORMAT, "expert_hidden_dim");
+    refused(HY3_KEYS, "expert_hidden_dim:'1536'", FM_EFORMAT, "expert_hidden_dim");
 }
 
 TEST(hy3_renormalises_with_a_factor_of_its_own_key)
 {
-    struct fm_config c = must(HY3, "\"routed_scaling_factor\":7");
+    struct fm_config c = must(HY3, "routed_scaling_factor:7");
     const struct fm_route_rule *rule = &c.scored->rule;
     assert_true(rule->sigmoid && rule->renormalised && rule->groups == 1 && rule->eps == 1e-20F);
     assert_true(rule->scale == 2.826F);
-    c = must(HY3, "\"router_scaling_factor\":1.5,\"route_norm\":true");
+    c = must(HY3, "router_scaling_factor:1.5,route_norm:true");
     assert_true(c.scored->rule.scale == 1.5F);
-    refused(HY3, "\"router_scaling_factor\":0", FM_EFORMAT, "router_scaling_factor is not above 0");
-    refused(HY3, "\"route_norm\":false", FM_ECONFIG, "route_norm false is not supported for hy_v3");
-    refused(HY3, "\"qk_norm\":false", FM_ECONFIG, "qk_norm false");
-    refused(HY3, "\"moe_router_use_sigmoid\":false", FM_ECONFIG, "moe_router_use_sigmoid false");
-    refused(HY3, "\"moe_router_enable_expert_bias\":0", FM_ECONFIG, "expert_bias 0 is not");
+    refused(HY3, "router_scaling_factor:0", FM_EFORMAT, "router_scaling_factor is not above 0");
+    refused(HY3, "route_norm:false", FM_ECONFIG, "route_norm false is not supported for hy_v3");
+    refused(HY3, "qk_norm:false", FM_ECONFIG, "qk_norm false");
+    refused(HY3, "moe_router_use_sigmoid:false", FM_ECONFIG, "moe_router_use_sigmoid false");
+    refused(HY3, "moe_router_enable_expert_bias:0", FM_ECONFIG, "expert_bias 0 is not");
 }
 
 /* transformers reads only the list, vLLM only the number. */
 TEST(hy3s_dense_layers_are_those_of_all_programs)
 {
-    struct fm_config c = must(HY3, "\"first_k_dense_replace\":1");
+    struct fm_config c = must(HY3, "first_k_dense_replace:1");
     assert_true(c.M == 79 && c.moe[0] == 1 && c.dense == 13312);
     assert_int_equal(must(HY3, NULL).M, 79);
-    refused(HY3, "\"first_k_dense_replace\":3", FM_ECONFIG,
+    refused(HY3, "first_k_dense_replace:3", FM_ECONFIG,
             "first_k_dense_replace 3 without mlp_layer_types is not supported for hy_v3");
-    refused(HY3, "\"mlp_layer_types\":[\"dense\"]", FM_EFORMAT, "1 entries for 80 layers");
+    refused(HY3, "mlp_layer_types:['dense']", FM_EFORMAT, "1 entries for 80 layers");
 }
 
 /* transformers would create one as wide as a dense layer. */
 TEST(hy3_without_a_shared_expert_is_refused)
 {
-    assert_int_equal(must(HY3, "\"num_shared_experts\":2").shared, 3072);
-    refused(HY3, "\"num_shared_experts\":0", FM_ECONFIG, "num_shared_experts 0 is not supported");
-    refused(HY3, "\"num_shared_experts\":-1", FM_EFORMAT, "num_shared_experts");
+    assert_int_equal(must(HY3, "num_shared_experts:2").shared, 3072);
+    refused(HY3, "num_shared_experts:0", FM_ECONFIG, "num_shared_experts 0 is not supported");
+    refused(HY3, "num_shared_experts:-1", FM_EFORMAT, "num_shared_experts");
 }
 
 TEST(hy3s_names_are_its_own_on_disk)
@@ -222,14 +212,14 @@ TEST(hy3s_names_are_its_own_on_disk)
 /* Beyond that length the indexer chooses keys, which is not supported here. */
 TEST(sequences_end_where_an_indexer_would_choose)
 {
-    struct fm_config c = must(V32 GROUPS, "\"max_position_embeddings\":163840");
+    struct fm_config c = must(V32 GROUPS, "max_position_embeddings:163840");
     assert_true(c.T_max == 163840 && c.T_exact == 2048);
     assert_string_equal(c.exact,
                         "the range in which sparse attention (index_topk) attends to all keys");
-    c = must(V32 GROUPS, "\"max_position_embeddings\":1024");
+    c = must(V32 GROUPS, "max_position_embeddings:1024");
     assert_true(c.T_exact == 1024 && !c.exact);
-    refused(GLM5_KEYS, "\"n_routed_experts\":256", FM_EFORMAT, "key 'index_topk' is missing");
-    refused(GLM5_KEYS, "\"n_routed_experts\":256,\"index_topk\":0", FM_EFORMAT, "index_topk");
+    refused(GLM5_KEYS, "n_routed_experts:256", FM_EFORMAT, "key 'index_topk' is missing");
+    refused(GLM5_KEYS, "n_routed_experts:256,index_topk:0", FM_EFORMAT, "index_topk");
 }
 
 /* These numbers exclude multi-token prediction; with it the card says 754 (40 active). */
@@ -244,7 +234,7 @@ TEST(an_indexers_tensors_are_of_the_layers_that_have_one)
         snprintf(name, sizeof name, "model.layers.60.self_attn.indexer.%s", end[i]);
         assert_true(has(&c, FM_NAMING_STOCK, name) && has(&c, FM_NAMING_RAGGED, name));
     }
-    c = must(GLM5, "\"index_topk_freq\":4,\"index_skip_topk_offset\":3");
+    c = must(GLM5, "index_topk_freq:4,index_skip_topk_offset:3");
     for (int l = 0; l < 78; l++) { /* 0, 1, 2, 6, 10, ... */
         assert_int_equal(fm_mla_indexed(&c, l), l < 2 || l % 4 == 2);
         assert_true(fm_mla_indexed(&glm, l));
@@ -256,109 +246,105 @@ TEST(an_indexers_tensors_are_of_the_layers_that_have_one)
 TEST(which_layers_share_indices_is_said_the_same_everywhere)
 {
     const char *glm =
-        "\"model_type\":\"glm_moe_dsa\",\"hidden_size\":8,\"intermediate_size\":5,"
-        "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"q_lora_rank\":4,"
-        "\"qk_nope_head_dim\":4,\"v_head_dim\":4,\"n_routed_experts\":16," LATENT INDEXER "1";
-    struct fm_config c = must(glm, "\"index_topk_pattern\":\"FFSS\"");
+        "model_type:'glm_moe_dsa',hidden_size:8,intermediate_size:5,num_hidden_layers:4,"
+        "num_attention_heads:2,q_lora_rank:4,qk_nope_head_dim:4,v_head_dim:4,n_routed_experts:"
+        "16," LATENT INDEXER "1";
+    struct fm_config c = must(glm, "index_topk_pattern:'FFSS'");
     assert_int_equal(c.mla->indexed[0], 3);
-    c = must(glm, "\"indexer_types\":[\"full\",\"full\",\"shared\",\"shared\"],"
-                  "\"index_topk_freq\":4,\"index_skip_topk_offset\":2");
+    c = must(glm, "indexer_types:['full','full','shared','shared'],index_topk_freq:4,"
+                  "index_skip_topk_offset:2");
     assert_int_equal(c.mla->indexed[0], 3);
-    refused(glm,
-            "\"index_topk_pattern\":\"FFSS\",\"index_topk_freq\":2,"
-            "\"index_skip_topk_offset\":2",
-            FM_ECONFIG, "index_topk_pattern and index_topk_freq give indexers to different layers");
-    refused(glm, "\"index_topk_freq\":4", FM_ECONFIG,
+    refused(glm, "index_topk_pattern:'FFSS',index_topk_freq:2,index_skip_topk_offset:2", FM_ECONFIG,
+            "index_topk_pattern and index_topk_freq give indexers to different layers");
+    refused(glm, "index_topk_freq:4", FM_ECONFIG,
             "index_topk_freq 4 without index_skip_topk_offset is interpreted");
-    refused(glm, "\"index_topk_pattern\":\"SFSS\"", FM_EFORMAT, "layer 0 cannot share the indices");
-    refused(glm, "\"index_topk_pattern\":\"FFS\"", FM_EFORMAT, "has 3 entries for 4 layers");
-    refused(glm, "\"index_topk_pattern\":\"FXSS\"", FM_ECONFIG, "of layer 1 is not supported");
-    refused(glm, "\"indexer_types\":7", FM_EFORMAT, "neither a list nor a string");
-    refused(glm, "\"indexer_types\":[\"full\",1,2,3]", FM_ECONFIG, "of layer 1 is not supported");
-    refused(glm, "\"index_topk_freq\":0", FM_EFORMAT, "index_topk_freq");
+    refused(glm, "index_topk_pattern:'SFSS'", FM_EFORMAT, "layer 0 cannot share the indices");
+    refused(glm, "index_topk_pattern:'FFS'", FM_EFORMAT, "has 3 entries for 4 layers");
+    refused(glm, "index_topk_pattern:'FXSS'", FM_ECONFIG, "of layer 1 is not supported");
+    refused(glm, "indexer_types:7", FM_EFORMAT, "neither a list nor a string");
+    refused(glm, "indexer_types:['full',1,2,3]", FM_ECONFIG, "of layer 1 is not supported");
+    refused(glm, "index_topk_freq:0", FM_EFORMAT, "index_topk_freq");
 }
 
 /* transformers would read one, servers the other. */
 TEST(two_numbers_of_experts_are_refused)
 {
-    assert_int_equal(must(GLM5_KEYS INDEXER "32", "\"num_experts\":64").E, 64);
-    refused(GLM5, "\"num_experts\":64", FM_ECONFIG,
-            "num_experts 64 differs from n_routed_experts 256");
-    refused(GLM5, "\"num_local_experts\":64", FM_ECONFIG, "num_local_experts 64 differs from");
+    assert_int_equal(must(GLM5_KEYS INDEXER "32", "num_experts:64").E, 64);
+    refused(GLM5, "num_experts:64", FM_ECONFIG, "num_experts 64 differs from n_routed_experts 256");
+    refused(GLM5, "num_local_experts:64", FM_ECONFIG, "num_local_experts 64 differs from");
 }
 
 TEST(keys_of_indexed_families_that_transformers_does_not_read)
 {
-    struct fm_config c = must(GLM5, "\"head_dim\":192,\"indexer_rope_interleave\":true,"
-                                    "\"moe_router_dtype\":\"float32\",\"moe_layer_freq\":1");
+    struct fm_config c = must(GLM5, "head_dim:192,indexer_rope_interleave:true,"
+                                    "moe_router_dtype:'float32',moe_layer_freq:1");
     assert_true(c.mla->rope.R == 64 && c.mla->rope.pairs && c.C == 256);
-    refused(GLM5, "\"rope_interleave\":false", FM_ECONFIG,
-            "rope_interleave false is not supported");
-    refused(GLM5, "\"indexer_rope_interleave\":false", FM_ECONFIG, "indexer_rope_interleave false");
-    refused(V32 GROUPS, "\"indexer_rope_interleave\":true", FM_ECONFIG, "supported: false");
-    refused(GLM5, "\"moe_router_dtype\":\"bfloat16\"", FM_ECONFIG, "supported: 'float32'");
-    refused(GLM5, "\"scoring_func\":\"softmax\"", FM_ECONFIG, "supported: sigmoid");
+    refused(GLM5, "rope_interleave:false", FM_ECONFIG, "rope_interleave false is not supported");
+    refused(GLM5, "indexer_rope_interleave:false", FM_ECONFIG, "indexer_rope_interleave false");
+    refused(V32 GROUPS, "indexer_rope_interleave:true", FM_ECONFIG, "supported: false");
+    refused(GLM5, "moe_router_dtype:'bfloat16'", FM_ECONFIG, "supported: 'float32'");
+    refused(GLM5, "scoring_func:'softmax'", FM_ECONFIG, "supported: sigmoid");
     refused(V32, NULL, FM_EFORMAT, "key 'n_group' is missing");
 }
 
 TEST(an_indexer_needs_the_latent_of_queries)
 {
-    refused("\"model_type\":\"deepseek_v32\",\"hidden_size\":8,\"intermediate_size\":5,"
-            "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"qk_nope_head_dim\":4,"
-            "\"v_head_dim\":4,\"n_routed_experts\":16," LATENT INDEXER "1",
-            "\"n_group\":1,\"topk_group\":1,\"q_lora_rank\":null", FM_ECONFIG,
-            "q_lora_rank null is not supported with a sparse indexer");
+    refused(
+        "model_type:'deepseek_v32',hidden_size:8,intermediate_size:5,num_hidden_layers:4,"
+        "num_attention_heads:2,qk_nope_head_dim:4,v_head_dim:4,n_routed_experts:16," LATENT INDEXER
+        "1",
+        "n_group:1,topk_group:1,q_lora_rank:null", FM_ECONFIG,
+        "q_lora_rank null is not supported with a sparse indexer");
 }
 
 /* ---- K-EXAONE ---- */
 
 TEST(exaones_layers_without_a_window_have_no_positions)
 {
-    struct fm_config c = must(EXAONE, "\"sliding_window\":8");
+    struct fm_config c = must(EXAONE, "sliding_window:8");
     assert_true(c.gqa->unrotated);
     for (int l = 0; l < 4; l++)
         assert_int_equal(fm_gqa_window(&c, l), l == 3 ? 0 : 8);
-    c = must(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":2");
+    c = must(EXAONE, "sliding_window:8,sliding_window_pattern:2");
     assert_true(fm_gqa_window(&c, 1) == 0 && fm_gqa_window(&c, 2) == 8);
-    refused(EXAONE, "\"sliding_window\":null", FM_EFORMAT, "key 'sliding_window' is missing");
-    refused(EXAONE, "\"sliding_window\":0", FM_ECONFIG, "sliding_window is null or 0 but layer 0");
+    refused(EXAONE, "sliding_window:null", FM_EFORMAT, "key 'sliding_window' is missing");
+    refused(EXAONE, "sliding_window:0", FM_ECONFIG, "sliding_window is null or 0 but layer 0");
 }
 
 TEST(exaones_pattern_of_letters_needs_layer_types)
 {
-    refused(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":\"LLLG\"", FM_ECONFIG,
+    refused(EXAONE, "sliding_window:8,sliding_window_pattern:'LLLG'", FM_ECONFIG,
             "sliding_window_pattern 'LLLG' without layer_types is not supported");
-    must(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":\"LLLG\",\"layer_types\":"
-                 "[\"sliding_attention\",\"sliding_attention\",\"sliding_attention\","
-                 "\"full_attention\"]");
-    refused(EXAONE, "\"sliding_window\":8,\"sliding_window_pattern\":0", FM_EFORMAT,
+    must(EXAONE, "sliding_window:8,sliding_window_pattern:'LLLG',"
+                 "layer_types:['sliding_attention','sliding_attention','sliding_attention',"
+                 "'full_attention']");
+    refused(EXAONE, "sliding_window:8,sliding_window_pattern:0", FM_EFORMAT,
             "sliding_window_pattern");
 }
 
 TEST(the_makers_list_of_exaones_layers_says_the_same)
 {
-    struct fm_config c =
-        must(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[false,true,true,true]");
+    struct fm_config c = must(EXAONE, "sliding_window:8,is_moe_layer:[false,true,true,true]");
     assert_true(c.M == 3 && c.dense == 20 && c.shared == 6);
-    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[true,true,true,true]", FM_ECONFIG,
+    refused(EXAONE, "sliding_window:8,is_moe_layer:[true,true,true,true]", FM_ECONFIG,
             "is_moe_layer of layer 0 is not false");
-    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[false]", FM_EFORMAT, "1 entries for 4");
-    refused(EXAONE, "\"sliding_window\":8,\"first_last_k_dense_replace\":2", FM_ECONFIG,
+    refused(EXAONE, "sliding_window:8,is_moe_layer:[false]", FM_EFORMAT, "1 entries for 4");
+    refused(EXAONE, "sliding_window:8,first_last_k_dense_replace:2", FM_ECONFIG,
             "first_last_k_dense_replace is 2, but layer 1 is the first with experts");
-    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":1", FM_EFORMAT, "is not an array");
-    refused(EXAONE, "\"sliding_window\":8,\"is_moe_layer\":[0,1,1,1]", FM_ECONFIG, "layer 0");
+    refused(EXAONE, "sliding_window:8,is_moe_layer:1", FM_EFORMAT, "is not an array");
+    refused(EXAONE, "sliding_window:8,is_moe_layer:[0,1,1,1]", FM_ECONFIG, "layer 0");
 }
 
 TEST(later_models_of_exaones_name_are_refused)
 {
-    refused(EXAONE, "\"sliding_window\":8,\"swiglu_limits\":[7]", FM_ECONFIG,
+    refused(EXAONE, "sliding_window:8,swiglu_limits:[7]", FM_ECONFIG,
             "swiglu_limits is not supported for exaone_moe");
-    refused(EXAONE, "\"sliding_window\":8,\"sliding_windows\":[8]", FM_ECONFIG, "sliding_windows");
+    refused(EXAONE, "sliding_window:8,sliding_windows:[8]", FM_ECONFIG, "sliding_windows");
 }
 
 TEST(exaones_bias_is_beside_the_router_on_disk)
 {
-    struct fm_config c = must(EXAONE, "\"sliding_window\":8");
+    struct fm_config c = must(EXAONE, "sliding_window:8");
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.mlp.e_score_correction_bias"));
     assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.1.mlp.gate.e_score_correction_bias"));
 }
@@ -369,10 +355,10 @@ TEST(exaones_bias_is_beside_the_router_on_disk)
  * others. */
 TEST(axk1s_norm_behind_the_experts_is_spare_in_dense_layers)
 {
-    const char *axk1 = "\"model_type\":\"axk1\",\"hidden_size\":8,\"intermediate_size\":5,"
-                       "\"num_hidden_layers\":4,\"num_attention_heads\":2,\"q_lora_rank\":4,"
-                       "\"qk_nope_head_dim\":4,\"v_head_dim\":4,\"n_routed_experts\":16," LATENT;
-    struct fm_config c = must(axk1, "\"n_group\":2,\"topk_group\":1");
+    const char *axk1 = "model_type:'axk1',hidden_size:8,intermediate_size:5,num_hidden_layers:4,"
+                       "num_attention_heads:2,q_lora_rank:4,qk_nope_head_dim:4,v_head_dim:4,"
+                       "n_routed_experts:16," LATENT;
+    struct fm_config c = must(axk1, "n_group:2,topk_group:1");
     int l, e;
     for (int i = 0; i < 4; i++) {
         char name[80];
@@ -382,8 +368,7 @@ TEST(axk1s_norm_behind_the_experts_is_spare_in_dense_layers)
         assert_int_equal(fm_config_output_norms(&c, i), i < 3 ? 0 : FM_NORMS_MLP);
     }
     refused(axk1, NULL, FM_EFORMAT, "key 'n_group' is missing");
-    refused(axk1, "\"n_group\":2,\"topk_group\":1,\"moe_layer_freq\":2", FM_ECONFIG,
-            "moe_layer_freq 2");
+    refused(axk1, "n_group:2,topk_group:1,moe_layer_freq:2", FM_ECONFIG, "moe_layer_freq 2");
 }
 
 /* ---- Trinity ---- */
@@ -404,25 +389,25 @@ TEST(trinitys_post_attention_norm_is_of_what_attention_gives)
 TEST(trinitys_embeddings_are_scaled_where_mup_is_on)
 {
     assert_true(must(AFMOE, NULL).embed_scale == 1);
-    assert_true(must(AFMOE, "\"mup_enabled\":true").embed_scale == 4);
-    refused(AFMOE, "\"mup_enabled\":1", FM_EFORMAT, "mup_enabled");
+    assert_true(must(AFMOE, "mup_enabled:true").embed_scale == 4);
+    refused(AFMOE, "mup_enabled:1", FM_EFORMAT, "mup_enabled");
 }
 
 TEST(trinitys_router_is_what_vllm_reads)
 {
-    struct fm_config c = must(AFMOE, "\"route_scale\":2.826,\"score_func\":\"sigmoid\"");
+    struct fm_config c = must(AFMOE, "route_scale:2.826,score_func:'sigmoid'");
     assert_true(c.scored->rule.scale == 2.826F && c.scored->rule.renormalised);
     assert_true(c.shared == 12 && c.M == 3 && c.G == 4);
-    refused(AFMOE, "\"score_func\":\"softmax\"", FM_ECONFIG, "supported: 'sigmoid'");
-    refused(AFMOE, "\"route_norm\":false", FM_ECONFIG, "route_norm false");
-    refused(AFMOE, "\"n_group\":2", FM_ECONFIG, "n_group 2 is not supported for afmoe");
-    refused(AFMOE, "\"route_scale\":0", FM_EFORMAT, "route_scale is not above 0");
-    refused(AFMOE, "\"num_dense_layers\":4", FM_ECONFIG, "(num_dense_layers 4 of 4)");
+    refused(AFMOE, "score_func:'softmax'", FM_ECONFIG, "supported: 'sigmoid'");
+    refused(AFMOE, "route_norm:false", FM_ECONFIG, "route_norm false");
+    refused(AFMOE, "n_group:2", FM_ECONFIG, "n_group 2 is not supported for afmoe");
+    refused(AFMOE, "route_scale:0", FM_EFORMAT, "route_scale is not above 0");
+    refused(AFMOE, "num_dense_layers:4", FM_ECONFIG, "(num_dense_layers 4 of 4)");
 }
 
 TEST(trinity_turns_heads_in_layers_with_a_window_only)
 {
-    struct fm_config c = must(AFMOE, "\"sliding_window\":8,\"global_attn_every_n_layers\":2");
+    struct fm_config c = must(AFMOE, "sliding_window:8,global_attn_every_n_layers:2");
     assert_true(c.gqa->unrotated && c.gqa->gate_apart);
     for (int l = 0; l < 4; l++)
         assert_int_equal(fm_gqa_window(&c, l), l % 2 ? 0 : 8);
@@ -433,15 +418,15 @@ TEST(trinity_turns_heads_in_layers_with_a_window_only)
 
 TEST(every_layer_of_laguna_has_its_number_of_heads)
 {
-    struct fm_config c = must(LAGUNA, "\"num_attention_heads_per_layer\":[4,6,8,2]");
+    struct fm_config c = must(LAGUNA, "num_attention_heads_per_layer:[4,6,8,2]");
     static const int heads[] = {4, 6, 8, 2};
     for (int l = 0; l < 4; l++)
         assert_true(fm_gqa_heads(&c, l) == heads[l] && fm_gqa_groups(&c, l) == 2);
     c = must(LAGUNA, NULL);
     assert_int_equal(fm_gqa_heads(&c, 1), 4);
-    refused(LAGUNA, "\"num_attention_heads_per_layer\":[4,6,8]", FM_EFORMAT,
+    refused(LAGUNA, "num_attention_heads_per_layer:[4,6,8]", FM_EFORMAT,
             "num_attention_heads_per_layer has 3 entries for 4 layers");
-    refused(LAGUNA, "\"num_attention_heads_per_layer\":[4,6,7,2]", FM_EFORMAT,
+    refused(LAGUNA, "num_attention_heads_per_layer:[4,6,7,2]", FM_EFORMAT,
             "num_attention_heads 7 is not a multiple of num_key_value_heads 2");
 }
 
@@ -453,46 +438,44 @@ TEST(each_type_of_lagunas_layers_has_a_rotation)
     assert_true(c.gqa->rope.theta == 5e5 && c.gqa->rope.R == 4);
     assert_true(c.gqa->window_rope.theta == 1e4 && c.gqa->window_rope.R == 8);
 #define ROPES(full)                                                                                \
-    "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9" full                               \
-    "},\"sliding_attention\":{\"rope_theta\":8}}"
+    "rope_parameters:{full_attention:{rope_theta:9" full "},sliding_attention:{rope_theta:8}}"
     c = must(LAGUNA, ROPES(""));
     assert_true(c.gqa->rope.theta == 9 && c.gqa->rope.R == 8 && c.gqa->window_rope.theta == 8);
-    c = must(LAGUNA, ROPES(",\"partial_rotary_factor\":0.5,\"rope_type\":\"yarn\",\"factor\":4"));
+    c = must(LAGUNA, ROPES(",partial_rotary_factor:0.5,rope_type:'yarn',factor:4"));
     assert_true(c.gqa->rope.R == 4 && c.gqa->rope.factor[1] != 1 && c.gqa->window_rope.R == 8);
-#define OWN ",\"partial_rotary_factor\":0.5"
-    c = must(LAGUNA, "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9" OWN
-                     "},\"sliding_attention\":{\"rope_theta\":8" OWN "}}"
-                     ",\"partial_rotary_factor\":0.25");
+#define OWN ",partial_rotary_factor:0.5"
+    c = must(LAGUNA, "rope_parameters:{full_attention:{rope_theta:9" OWN
+                     "},sliding_attention:{rope_theta:8" OWN "}},partial_rotary_factor:0.25");
     assert_true(c.gqa->rope.R == 4 && c.gqa->window_rope.R == 4);
     refused(
         LAGUNA, ROPES("") OWN, FM_ECONFIG,
         "partial_rotary_factor is outside rope_parameters, which lacks it for 'full_attention'");
     refused(LAGUNA, ROPES(OWN) OWN, FM_ECONFIG, "which lacks it for 'sliding_attention'");
-#define YARN ",\"rope_type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16"
+#define YARN ",rope_type:'yarn',factor:4,original_max_position_embeddings:16"
     c = must(LAGUNA, ROPES(YARN));
-    struct fm_config other = must(LAGUNA, ROPES(YARN) ",\"original_max_position_embeddings\":1024");
+    struct fm_config other = must(LAGUNA, ROPES(YARN) ",original_max_position_embeddings:1024");
     assert_memory_equal(&c.gqa->rope, &other.gqa->rope, sizeof c.gqa->rope);
-    refused(LAGUNA, "\"rope_parameters\":{\"rope_theta\":9,\"rope_type\":\"default\"}", FM_ECONFIG,
+    refused(LAGUNA, "rope_parameters:{rope_theta:9,rope_type:'default'}", FM_ECONFIG,
             "rope_parameters has no object 'full_attention'; for laguna, programs read");
-    refused(LAGUNA, "\"swa_rope_parameters\":{\"rope_theta\":9}", FM_ECONFIG,
+    refused(LAGUNA, "swa_rope_parameters:{rope_theta:9}", FM_ECONFIG,
             "swa_rope_parameters is not supported for laguna; use sliding_attention");
 }
 
 TEST(lagunas_gate_is_a_softplus_for_each_head)
 {
-    struct fm_config c = must(LAGUNA, "\"gating\":true,\"gating_types\":[\"per-head\",null]");
+    struct fm_config c = must(LAGUNA, "gating:true,gating_types:['per-head',null]");
     assert_true(c.gqa->gated && c.gqa->gate_apart && c.gqa->gate_heads);
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.0.self_attn.g_proj.weight"));
-    refused(LAGUNA, "\"gating\":\"per-element\"", FM_ECONFIG,
+    refused(LAGUNA, "gating:'per-element'", FM_ECONFIG,
             "gating 'per-element' is not supported for laguna; supported: per-head");
-    refused(LAGUNA, "\"gating\":false", FM_ECONFIG, "gating '?' is not supported");
-    refused(LAGUNA, "\"gating_types\":[\"per-head\",\"none\"]", FM_ECONFIG, "gating_types 'none'");
-    refused(LAGUNA, "\"gating_types\":\"none\"", FM_EFORMAT, "'gating_types' is not an array");
+    refused(LAGUNA, "gating:false", FM_ECONFIG, "gating '?' is not supported");
+    refused(LAGUNA, "gating_types:['per-head','none']", FM_ECONFIG, "gating_types 'none'");
+    refused(LAGUNA, "gating_types:'none'", FM_EFORMAT, "'gating_types' is not an array");
 }
 
 TEST(without_layer_types_no_layer_of_laguna_has_a_window)
 {
-    struct fm_config c = must(LAGUNA_KEYS, "\"sliding_window\":8"), some = must(LAGUNA, NULL);
+    struct fm_config c = must(LAGUNA_KEYS, "sliding_window:8"), some = must(LAGUNA, NULL);
     for (int l = 0; l < 4; l++) {
         assert_int_equal(fm_gqa_window(&c, l), 0);
         assert_int_equal(fm_gqa_window(&some, l), l == 1 || l == 2 ? 8 : 0);
@@ -501,32 +484,32 @@ TEST(without_layer_types_no_layer_of_laguna_has_a_window)
 
 TEST(keys_of_laguna_that_transformers_does_not_read)
 {
-    refused(LAGUNA, "\"moe_router_logit_softcapping\":30", FM_ECONFIG,
+    refused(LAGUNA, "moe_router_logit_softcapping:30", FM_ECONFIG,
             "moe_router_logit_softcapping 30 is not supported for laguna; supported: 0");
-    refused(LAGUNA, "\"moe_apply_router_weight_on_input\":true", FM_ECONFIG, "on_input true");
-    refused(LAGUNA, "\"moe_router_score_func\":\"sqrtsoftplus\"", FM_ECONFIG, "'sqrtsoftplus'");
-    refused(LAGUNA, "\"norm_topk_prob\":false", FM_ECONFIG, "norm_topk_prob false");
-    refused(LAGUNA, "\"qkv_bias\":true", FM_ECONFIG, "qkv_bias true");
-    must(LAGUNA, "\"mlp_only_layers\":[0],\"decoder_sparse_step\":1");
-    refused(LAGUNA, "\"mlp_only_layers\":[]", FM_ECONFIG, "mlp_only_layers are not the dense");
-    refused(LAGUNA, "\"mlp_only_layers\":[1]", FM_ECONFIG, "mlp_only_layers are not the dense");
-    refused(LAGUNA, "\"mlp_only_layers\":7", FM_ECONFIG, "mlp_only_layers are not the dense");
-    refused(LAGUNA, "\"decoder_sparse_step\":2", FM_ECONFIG, "decoder_sparse_step 2");
+    refused(LAGUNA, "moe_apply_router_weight_on_input:true", FM_ECONFIG, "on_input true");
+    refused(LAGUNA, "moe_router_score_func:'sqrtsoftplus'", FM_ECONFIG, "'sqrtsoftplus'");
+    refused(LAGUNA, "norm_topk_prob:false", FM_ECONFIG, "norm_topk_prob false");
+    refused(LAGUNA, "qkv_bias:true", FM_ECONFIG, "qkv_bias true");
+    must(LAGUNA, "mlp_only_layers:[0],decoder_sparse_step:1");
+    refused(LAGUNA, "mlp_only_layers:[]", FM_ECONFIG, "mlp_only_layers are not the dense");
+    refused(LAGUNA, "mlp_only_layers:[1]", FM_ECONFIG, "mlp_only_layers are not the dense");
+    refused(LAGUNA, "mlp_only_layers:7", FM_ECONFIG, "mlp_only_layers are not the dense");
+    refused(LAGUNA, "decoder_sparse_step:2", FM_ECONFIG, "decoder_sparse_step 2");
 }
 
 /* No eps in the sum of weights, and a width of the shared expert that does not depend on the
  * experts'. */
 TEST(lagunas_shared_expert_has_a_width_of_its_own)
 {
-    struct fm_config c = must(LAGUNA, "\"moe_routed_scaling_factor\":2.5");
+    struct fm_config c = must(LAGUNA, "moe_routed_scaling_factor:2.5");
     const struct fm_route_rule *rule = &c.scored->rule;
     assert_true(c.shared == 10 && c.I == 6 && c.dense == 20 && c.M == 3);
     assert_true(rule->sigmoid && rule->renormalised && rule->eps == 0 && rule->scale == 2.5F);
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.mlp.experts.e_score_correction_bias"));
     assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.1.mlp.gate.e_score_correction_bias"));
     assert_true(has(&c, FM_NAMING_STOCK, "model.layers.1.mlp.shared_expert.up_proj.weight"));
-    refused(LAGUNA, "\"moe_routed_scaling_factor\":0", FM_EFORMAT, "factor is not above 0");
-    refused("\"model_type\":\"laguna\",\"num_key_value_heads\":2" GROUPED, "\"x\":1", FM_EFORMAT,
+    refused(LAGUNA, "moe_routed_scaling_factor:0", FM_EFORMAT, "factor is not above 0");
+    refused("model_type:'laguna',num_key_value_heads:2" GROUPED, "x:1", FM_EFORMAT,
             "key 'shared_expert_intermediate_size' is missing");
 }
 
@@ -534,7 +517,7 @@ TEST(lagunas_shared_expert_has_a_width_of_its_own)
 
 TEST(mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks)
 {
-    struct fm_config c = must(MIMO, "\"swa_num_key_value_heads\":4,\"sliding_window\":8");
+    struct fm_config c = must(MIMO, "swa_num_key_value_heads:4,sliding_window:8");
     int found;
     for (int l = 0; l < 7; l++) {
         char name[80];
@@ -546,61 +529,57 @@ TEST(mimos_layers_with_a_window_have_twice_the_key_heads_and_sinks)
         snprintf(name, sizeof name, "model.layers.%d.self_attn.sinks", l);
         assert_int_equal(has(&c, FM_NAMING_RAGGED, name), !full);
     }
-    refused(MIMO, "\"swa_num_key_value_heads\":2", FM_ECONFIG,
+    refused(MIMO, "swa_num_key_value_heads:2", FM_ECONFIG,
             "swa_num_key_value_heads 2 is not 4, 2 times num_key_value_heads, and programs differ");
-    refused(MIMO, "\"swa_head_dim\":10", FM_ECONFIG, "swa_head_dim 10 is not 12, 1 times head_dim");
-    refused(MIMO, "\"swa_v_head_dim\":10", FM_ECONFIG, "swa_v_head_dim 10 is not 5");
-    refused(MIMO, "\"swa_num_attention_heads\":8", FM_ECONFIG, "swa_num_attention_heads 8 is not");
-    refused(MIMO, "\"add_swa_attention_sink_bias\":false", FM_ECONFIG, "sink_bias false");
-    refused(MIMO, "\"add_full_attention_sink_bias\":true", FM_ECONFIG, "sink_bias true");
+    refused(MIMO, "swa_head_dim:10", FM_ECONFIG, "swa_head_dim 10 is not 12, 1 times head_dim");
+    refused(MIMO, "swa_v_head_dim:10", FM_ECONFIG, "swa_v_head_dim 10 is not 5");
+    refused(MIMO, "swa_num_attention_heads:8", FM_ECONFIG, "swa_num_attention_heads 8 is not");
+    refused(MIMO, "add_swa_attention_sink_bias:false", FM_ECONFIG, "sink_bias false");
+    refused(MIMO, "add_full_attention_sink_bias:true", FM_ECONFIG, "sink_bias true");
 }
 
 TEST(mimos_values_are_narrow_and_scaled)
 {
     struct fm_config c = must(MIMO, NULL);
     assert_true(c.C == 12 && fm_gqa_value(&c) == 5 && c.gqa->scale == 0.707f);
-    assert_true(must(MIMO, "\"attention_value_scale\":null").gqa->scale == 1);
-    refused(MIMO_KEYS, "\"x\":1", FM_EFORMAT, "key 'v_head_dim' is missing");
+    assert_true(must(MIMO, "attention_value_scale:null").gqa->scale == 1);
+    refused(MIMO_KEYS, "x:1", FM_EFORMAT, "key 'v_head_dim' is missing");
 }
 
 /* One more than the model's own key, which counts the positions before a query's own. */
 TEST(mimos_window_counts_the_query_itself)
 {
-    struct fm_config c = must(MIMO, "\"sliding_window_size\":8,\"sliding_window\":8");
+    struct fm_config c = must(MIMO, "sliding_window_size:8,sliding_window:8");
     assert_int_equal(fm_gqa_window(&c, 1), 9);
-    c = must(MIMO, "\"sliding_window\":8");
+    c = must(MIMO, "sliding_window:8");
     assert_int_equal(fm_gqa_window(&c, 1), 8);
-    refused(MIMO, "\"sliding_window_size\":8,\"sliding_window\":11", FM_ECONFIG,
+    refused(MIMO, "sliding_window_size:8,sliding_window:11", FM_ECONFIG,
             "sliding_window 11 is neither sliding_window_size 8 nor one more");
-    c = must(MIMO, "\"sliding_window_size\":null,\"sliding_window\":8");
+    c = must(MIMO, "sliding_window_size:null,sliding_window:8");
     assert_int_equal(fm_gqa_window(&c, 1), 8);
-    refused(MIMO, "\"sliding_window_size\":0,\"sliding_window\":8", FM_EFORMAT,
-            "sliding_window_size");
+    refused(MIMO, "sliding_window_size:0,sliding_window:8", FM_EFORMAT, "sliding_window_size");
 }
 
 /* transformers ignores the values of these keys and uses its own defaults. */
 TEST(the_makers_keys_of_mimo_say_what_transformers_computes)
 {
-    struct fm_config c = must(MIMO, "\"rope_theta\":5000000,\"swa_rope_theta\":10000,"
-                                    "\"partial_rotary_factor\":0.334,\"layernorm_epsilon\":1e-5,"
-                                    "\"hybrid_layer_pattern\":[0,1,1,1,1,0,1],"
-                                    "\"moe_layer_freq\":[0,1,1,1,1,1,1],"
-                                    "\"routed_scaling_factor\":null");
+    struct fm_config c = must(MIMO, "rope_theta:5000000,swa_rope_theta:10000,"
+                                    "partial_rotary_factor:0.334,layernorm_epsilon:1e-5,"
+                                    "hybrid_layer_pattern:[0,1,1,1,1,0,1],moe_layer_freq:[0,1,1,"
+                                    "1,1,1,1],routed_scaling_factor:null");
     assert_true(c.gqa->rope.theta == 5e6 && c.gqa->rope.R == 4 && c.gqa->window_rope.theta == 1e4);
     assert_true(c.M == 6 && c.dense == 20 && c.shared == 0 && c.scored->rule.scale == 1);
-    refused(MIMO, "\"rope_theta\":1000000", FM_ECONFIG,
-            "rope_theta 1e+06 differs from the rope_theta");
-    refused(MIMO, "\"swa_rope_theta\":1000", FM_ECONFIG,
-            "swa_rope_theta 1000 differs from the rope");
-    refused(MIMO, "\"partial_rotary_factor\":0.5", FM_ECONFIG, "0.5 does not rotate 4 elements");
-    refused(MIMO, "\"layernorm_epsilon\":1e-6", FM_ECONFIG, "layernorm_epsilon 1e-06 differs from");
-    refused(MIMO, "\"hybrid_layer_pattern\":[0,1,1,1,1,1,1]", FM_ECONFIG, "of layer 5 is not 0");
-    refused(MIMO, "\"moe_layer_freq\":[0,0,1,1,1,1,1]", FM_ECONFIG,
+    refused(MIMO, "rope_theta:1000000", FM_ECONFIG, "rope_theta 1e+06 differs from the rope_theta");
+    refused(MIMO, "swa_rope_theta:1000", FM_ECONFIG, "swa_rope_theta 1000 differs from the rope");
+    refused(MIMO, "partial_rotary_factor:0.5", FM_ECONFIG, "0.5 does not rotate 4 elements");
+    refused(MIMO, "layernorm_epsilon:1e-6", FM_ECONFIG, "layernorm_epsilon 1e-06 differs from");
+    refused(MIMO, "hybrid_layer_pattern:[0,1,1,1,1,1,1]", FM_ECONFIG, "of layer 5 is not 0");
+    refused(MIMO, "moe_layer_freq:[0,0,1,1,1,1,1]", FM_ECONFIG,
             "moe_layer_freq of layer 1 is not 1");
-    refused(MIMO, "\"moe_layer_freq\":[0,1]", FM_EFORMAT, "has 2 entries for 7 layers");
-    refused(MIMO, "\"moe_layer_freq\":2", FM_ECONFIG, "moe_layer_freq 2 is not supported");
-    refused(MIMO, "\"routed_scaling_factor\":2.5", FM_ECONFIG, "routed_scaling_factor 2.5");
-    refused(MIMO, "\"n_shared_experts\":1", FM_ECONFIG, "n_shared_experts 1");
+    refused(MIMO, "moe_layer_freq:[0,1]", FM_EFORMAT, "has 2 entries for 7 layers");
+    refused(MIMO, "moe_layer_freq:2", FM_ECONFIG, "moe_layer_freq 2 is not supported");
+    refused(MIMO, "routed_scaling_factor:2.5", FM_ECONFIG, "routed_scaling_factor 2.5");
+    refused(MIMO, "n_shared_experts:1", FM_ECONFIG, "n_shared_experts 1");
 }
 
 /* ---- MiniMax-M3 ---- */
@@ -634,9 +613,8 @@ TEST(m3s_sequences_end_where_blocks_of_keys_would_be_chosen)
     refused(M3_KEYS M3_TYPES, M3_INDEX("0", "5"), FM_EFORMAT, "index_block_size");
     refused(M3_KEYS M3_TYPES, M3_INDEX("4", "-1"), FM_EFORMAT, "index_topk_blocks");
     refused(M3_KEYS M3_TYPES,
-            "\"index_n_heads\":3,\"index_head_dim\":5,\"index_block_size\":4,"
-            "\"index_topk_blocks\":5",
-            FM_EFORMAT, "num_attention_heads 4 is not a multiple of index_n_heads 3");
+            "index_n_heads:3,index_head_dim:5,index_block_size:4,index_topk_blocks:5", FM_EFORMAT,
+            "num_attention_heads 4 is not a multiple of index_n_heads 3");
 }
 
 TEST(m3s_index_tensors_are_of_the_layers_that_have_them)
@@ -679,71 +657,70 @@ TEST(the_part_of_m3s_heads_that_turns_is_not_rotary_dim)
 {
     struct fm_config c = must(M3, NULL);
     assert_int_equal(c.gqa->rope.R, 8);
-    c = must(M3, "\"rotary_dim\":4,\"rope_parameters\":{\"partial_rotary_factor\":0.5,"
-                 "\"rope_theta\":9,\"rope_type\":\"default\"}");
+    c = must(M3, "rotary_dim:4,rope_parameters:{partial_rotary_factor:0.5,rope_theta:9,"
+                 "rope_type:'default'}");
     assert_true(c.gqa->rope.R == 4 && c.gqa->rope.theta == 9);
-    refused(M3, "\"rotary_dim\":4", FM_ECONFIG,
+    refused(M3, "rotary_dim:4", FM_ECONFIG,
             "rotary_dim is 4, and partial_rotary_factor rotates 8 of 8 elements; programs differ");
 }
 
 TEST(two_spellings_of_m3s_layers_agree)
 {
-#define DENSE_0 "\"dense_intermediate_size\":20,\"mlp_layer_types\":[\"dense\",\"sparse\","
+#define DENSE_0 "dense_intermediate_size:20,mlp_layer_types:['dense','sparse',"
     struct fm_config c = must(M3, NULL);
     assert_true(c.M == 4 && c.dense == 0);
-    c = must(M3, DENSE_0 "\"sparse\",\"sparse\"],\"moe_layer_freq\":[0,1,1,1]");
+    c = must(M3, DENSE_0 "'sparse','sparse'],moe_layer_freq:[0,1,1,1]");
     assert_true(c.M == 3 && c.dense == 20 && c.shared == 10);
-    refused(M3, DENSE_0 "\"sparse\",\"sparse\"],\"moe_layer_freq\":[1,1,1,1]", FM_ECONFIG,
+    refused(M3, DENSE_0 "'sparse','sparse'],moe_layer_freq:[1,1,1,1]", FM_ECONFIG,
             "mlp_layer_types and moe_layer_freq differ in layer 0");
-    refused(M3, DENSE_0 "\"sparse\"]", FM_EFORMAT, "mlp_layer_types has 3 entries for 4 layers");
-    refused(M3, DENSE_0 "\"both\",\"sparse\"]", FM_ECONFIG,
+    refused(M3, DENSE_0 "'sparse']", FM_EFORMAT, "mlp_layer_types has 3 entries for 4 layers");
+    refused(M3, DENSE_0 "'both','sparse']", FM_ECONFIG,
             "mlp_layer_types of layer 2 is 'both', which is not supported; supported: sparse");
-    refused(M3, "\"moe_layer_freq\":[0,1,1,1]", FM_EFORMAT, "dense_intermediate_size");
-    refused(M3, "\"moe_layer_freq\":[0,0,0,0]", FM_ECONFIG, "no layer is a mixture of experts");
-    refused(M3, "\"moe_layer_freq\":[1,2,1,1]", FM_ECONFIG, "moe_layer_freq of layer 1");
-    refused(M3, "\"moe_layer_freq\":1", FM_EFORMAT, "key 'moe_layer_freq' is not an array");
-    refused(M3, "\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,0,0]}", FM_ECONFIG,
+    refused(M3, "moe_layer_freq:[0,1,1,1]", FM_EFORMAT, "dense_intermediate_size");
+    refused(M3, "moe_layer_freq:[0,0,0,0]", FM_ECONFIG, "no layer is a mixture of experts");
+    refused(M3, "moe_layer_freq:[1,2,1,1]", FM_ECONFIG, "moe_layer_freq of layer 1");
+    refused(M3, "moe_layer_freq:1", FM_EFORMAT, "key 'moe_layer_freq' is not an array");
+    refused(M3, "sparse_attention_config:{sparse_attention_freq:[0,1,0,0]}", FM_ECONFIG,
             "layer_types and sparse_attention_freq differ in layer 3");
     refused(
-        M3, "\"sparse_attention_config\":{\"sparse_topk_blocks\":6}", FM_ECONFIG,
+        M3, "sparse_attention_config:{sparse_topk_blocks:6}", FM_ECONFIG,
         "index_topk_blocks 5 is not sparse_topk_blocks 6, and programs differ in which they read");
-    refused(M3, "\"sparse_attention_config\":[]", FM_EFORMAT, "is not an object");
-    refused(M3_KEYS, "\"layer_types\":[\"sliding_attention\"]", FM_ECONFIG,
-            "layer_types of layer 0");
+    refused(M3, "sparse_attention_config:[]", FM_EFORMAT, "is not an object");
+    refused(M3_KEYS, "layer_types:['sliding_attention']", FM_ECONFIG, "layer_types of layer 0");
 }
 
 /* transformers ignores the values of these keys. */
 TEST(keys_of_m3_that_transformers_does_not_read)
 {
-    refused(M3, "\"use_gemma_norm\":false", FM_ECONFIG, "use_gemma_norm false");
-    refused(M3, "\"use_qk_norm\":false", FM_ECONFIG, "use_qk_norm false");
-    refused(M3, "\"qk_norm_type\":\"per_layer\"", FM_ECONFIG, "qk_norm_type 'per_layer'");
-    refused(M3, "\"use_routing_bias\":false", FM_ECONFIG, "use_routing_bias false");
-    refused(M3, "\"attention_output_gate\":true", FM_ECONFIG, "attention_output_gate true");
-    refused(M3, "\"n_shared_experts\":2", FM_ECONFIG, "n_shared_experts 2");
-    refused(M3, "\"swiglu_beta\":0", FM_ECONFIG, "swiglu_beta 0 is not supported");
-    refused(M3, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "hidden_act 'gelu' is not supported");
-    refused(M3, "\"scoring_func\":\"softmax\"", FM_ECONFIG, "scoring_func 'softmax'");
-    refused(M3, "\"sparse_attention_config\":{\"use_sparse_attention\":false}", FM_ECONFIG,
+    refused(M3, "use_gemma_norm:false", FM_ECONFIG, "use_gemma_norm false");
+    refused(M3, "use_qk_norm:false", FM_ECONFIG, "use_qk_norm false");
+    refused(M3, "qk_norm_type:'per_layer'", FM_ECONFIG, "qk_norm_type 'per_layer'");
+    refused(M3, "use_routing_bias:false", FM_ECONFIG, "use_routing_bias false");
+    refused(M3, "attention_output_gate:true", FM_ECONFIG, "attention_output_gate true");
+    refused(M3, "n_shared_experts:2", FM_ECONFIG, "n_shared_experts 2");
+    refused(M3, "swiglu_beta:0", FM_ECONFIG, "swiglu_beta 0 is not supported");
+    refused(M3, "hidden_act:'gelu'", FM_ECONFIG, "hidden_act 'gelu' is not supported");
+    refused(M3, "scoring_func:'softmax'", FM_ECONFIG, "scoring_func 'softmax'");
+    refused(M3, "sparse_attention_config:{use_sparse_attention:false}", FM_ECONFIG,
             "use_sparse_attention false");
-    refused(M3, "\"sparse_attention_config\":{\"sparse_disable_index_value\":[0,1,0,0]}",
-            FM_ECONFIG, "sparse_disable_index_value of layer 3 is 0");
+    refused(M3, "sparse_attention_config:{sparse_disable_index_value:[0,1,0,0]}", FM_ECONFIG,
+            "sparse_disable_index_value of layer 3 is 0");
 }
 
 /* transformers would use 128 and 4. */
 TEST(heads_that_m3s_class_would_make_up_are_missed)
 {
-    const char *none = "\"model_type\":\"minimax_m3_vl_text\"";
-    refused(none, "\"num_key_value_heads\":4", FM_EFORMAT, "key 'head_dim' is missing");
-    refused(none, "\"head_dim\":8", FM_EFORMAT, "key 'num_key_value_heads' is missing");
+    const char *none = "model_type:'minimax_m3_vl_text'";
+    refused(none, "num_key_value_heads:4", FM_EFORMAT, "key 'head_dim' is missing");
+    refused(none, "head_dim:8", FM_EFORMAT, "key 'num_key_value_heads' is missing");
 }
 
 /* ---- Granite ---- */
 
 TEST(granites_factors_are_read_and_1_where_they_are_missing)
 {
-    struct fm_config c = must(GRANITE, "\"embedding_multiplier\":12.0,\"residual_multiplier\":0.22,"
-                                       "\"logits_scaling\":6.0");
+    struct fm_config c = must(GRANITE, "embedding_multiplier:12.0,residual_multiplier:0.22,"
+                                       "logits_scaling:6.0");
     assert_true(c.embed_scale == 12 && c.residual_scale == 0.22f && c.logit_scale == 1 / 6.0f);
     c = must(GRANITE, NULL);
     assert_true(c.embed_scale == 1 && c.residual_scale == 1 && c.logit_scale == 1);
@@ -753,21 +730,20 @@ TEST(granites_factors_are_read_and_1_where_they_are_missing)
 /* The key replaces the factor 1 / sqrt(head width): without it, scores are not scaled. */
 TEST(granites_attention_multiplier_replaces_the_root_of_the_head_width)
 {
-    assert_true(must(GRANITE, "\"attention_multiplier\":0.015625").gqa->divisor == 64);
+    assert_true(must(GRANITE, "attention_multiplier:0.015625").gqa->divisor == 64);
     assert_true(must(GRANITE, NULL).gqa->divisor == 1);
     assert_true(must(AFMOE, NULL).gqa->divisor == 0);
 }
 
 TEST(factors_of_granite_that_are_not_above_0_are_refused)
 {
-    refused(GRANITE, "\"logits_scaling\":0", FM_EFORMAT,
-            "logits_scaling' is 0, which is not above");
-    refused(GRANITE, "\"residual_multiplier\":0", FM_EFORMAT, "residual_multiplier' is 0");
-    refused(GRANITE, "\"attention_multiplier\":0.0", FM_EFORMAT, "attention_multiplier' is 0");
-    refused(GRANITE, "\"embedding_multiplier\":-12", FM_EFORMAT, "embedding_multiplier' is -12");
-    refused(GRANITE, "\"logits_scaling\":1e-300", FM_EFORMAT, "logits_scaling' is 1e-300");
-    refused(GRANITE, "\"embedding_multiplier\":1e39", FM_EFORMAT, "embedding_multiplier' is 1e+39");
-    refused(GRANITE, "\"residual_multiplier\":\"0.22\"", FM_EFORMAT, "is not a number");
+    refused(GRANITE, "logits_scaling:0", FM_EFORMAT, "logits_scaling' is 0, which is not above");
+    refused(GRANITE, "residual_multiplier:0", FM_EFORMAT, "residual_multiplier' is 0");
+    refused(GRANITE, "attention_multiplier:0.0", FM_EFORMAT, "attention_multiplier' is 0");
+    refused(GRANITE, "embedding_multiplier:-12", FM_EFORMAT, "embedding_multiplier' is -12");
+    refused(GRANITE, "logits_scaling:1e-300", FM_EFORMAT, "logits_scaling' is 1e-300");
+    refused(GRANITE, "embedding_multiplier:1e39", FM_EFORMAT, "embedding_multiplier' is 1e+39");
+    refused(GRANITE, "residual_multiplier:'0.22'", FM_EFORMAT, "is not a number");
 }
 
 TEST(granites_experts_are_fused_outside_mlp)
@@ -779,21 +755,21 @@ TEST(granites_experts_are_fused_outside_mlp)
     assert_true(has(&c, FM_NAMING_RAGGED, "model.layers.0.block_sparse_moe.experts.gate_up"));
     assert_false(has(&c, FM_NAMING_RAGGED, "model.layers.0.mlp.experts.gate_up"));
     assert_false(has(&c, FM_NAMING_STOCK, "lm_head.weight"));
-    refused(GRANITE, "\"hidden_act\":\"gelu\"", FM_ECONFIG, "hidden_act 'gelu'");
+    refused(GRANITE, "hidden_act:'gelu'", FM_ECONFIG, "hidden_act 'gelu'");
 }
 
 /* 0 is transformers' default, and means none; an expert's width is another key. */
 TEST(granites_shared_expert_exists_where_its_width_is_said)
 {
     static const char shared[] = "model.layers.0.shared_mlp.input_linear.weight";
-    struct fm_config c = must(GRANITE_SHARED, "\"shared_intermediate_size\":1024");
+    struct fm_config c = must(GRANITE_SHARED, "shared_intermediate_size:1024");
     assert_true(c.shared == 1024 && has(&c, FM_NAMING_STOCK, shared));
-    c = must(GRANITE_SHARED, "\"shared_intermediate_size\":0");
+    c = must(GRANITE_SHARED, "shared_intermediate_size:0");
     assert_true(c.shared == 0 && !has(&c, FM_NAMING_STOCK, shared));
     assert_int_equal(must(GRANITE_SHARED, NULL).shared, 0);
-    assert_int_equal(must(GRANITE, "\"shared_intermediate_size\":1024").shared, 0);
-    refused(GRANITE_SHARED, "\"shared_intermediate_size\":-1", FM_EFORMAT, "size' is -1");
-    refused(GRANITE_SHARED, "\"shared_intermediate_size\":2000000", FM_EFORMAT, "is 2000000");
+    assert_int_equal(must(GRANITE, "shared_intermediate_size:1024").shared, 0);
+    refused(GRANITE_SHARED, "shared_intermediate_size:-1", FM_EFORMAT, "size' is -1");
+    refused(GRANITE_SHARED, "shared_intermediate_size:2000000", FM_EFORMAT, "is 2000000");
 }
 
 /* ---- LFM2 ---- */
@@ -810,16 +786,16 @@ TEST(lfm2s_layers_are_convolutions_or_attention)
         assert_int_equal(has(&c, FM_NAMING_STOCK, name), l == 2);
     }
     assert_int_equal(c.shortconv->W, 3);
-    assert_int_equal(must(LFM2, "\"conv_L_cache\":4").shortconv->W, 4);
-    refused(LFM2_KEYS ",\"num_key_value_heads\":2", NULL, FM_EFORMAT, "'layer_types' is missing");
-    refused(LFM2_KEYS ",\"num_key_value_heads\":2", "\"layer_types\":[\"conv\"]", FM_EFORMAT,
+    assert_int_equal(must(LFM2, "conv_L_cache:4").shortconv->W, 4);
+    refused(LFM2_KEYS ",num_key_value_heads:2", NULL, FM_EFORMAT, "'layer_types' is missing");
+    refused(LFM2_KEYS ",num_key_value_heads:2", "layer_types:['conv']", FM_EFORMAT,
             "layer_types has 1 entries for 4 layers");
-    refused(LFM2_KEYS ",\"num_key_value_heads\":2", "\"layer_types\":\"conv\"", FM_EFORMAT,
+    refused(LFM2_KEYS ",num_key_value_heads:2", "layer_types:'conv'", FM_EFORMAT,
             "layer_types has 0 entries for 4 layers");
-    refused(LFM2_KEYS ",\"num_key_value_heads\":2", "\"layer_types\":[\"linear_attention\"]",
-            FM_ECONFIG, "layer_types 'linear_attention' is not supported; supported: conv, full");
-    refused(LFM2, "\"conv_L_cache\":0", FM_EFORMAT, "conv_L_cache");
-    refused(LFM2, "\"conv_L_cache\":65", FM_ECONFIG, "conv_L_cache' is 65 (limit 64)");
+    refused(LFM2_KEYS ",num_key_value_heads:2", "layer_types:['linear_attention']", FM_ECONFIG,
+            "layer_types 'linear_attention' is not supported; supported: conv, full");
+    refused(LFM2, "conv_L_cache:0", FM_EFORMAT, "conv_L_cache");
+    refused(LFM2, "conv_L_cache:65", FM_ECONFIG, "conv_L_cache' is 65 (limit 64)");
 }
 
 /* transformers' class would use 8. */
@@ -830,29 +806,29 @@ TEST(key_heads_that_lfm2s_class_would_make_up_are_missed)
 
 TEST(lfm2_has_keys_of_its_own_for_usual_things)
 {
-    struct fm_config c = must(LFM2, "\"norm_eps\":0.001,\"rms_norm_eps\":0.1");
+    struct fm_config c = must(LFM2, "norm_eps:0.001,rms_norm_eps:0.1");
     assert_true(c.eps == 0.001f && c.tied && c.gqa->rope.theta == 1e6);
     assert_true(must(LFM2, NULL).eps == 1e-5f);
-    assert_true(!must(LFM2, "\"tie_word_embeddings\":false").tied);
-    assert_true(must(LFM2, "\"tie_word_embeddings\":false,\"tie_embedding\":true").tied);
-    assert_true(!must(LFM2, "\"tie_word_embeddings\":true,\"tie_embedding\":false").tied);
+    assert_true(!must(LFM2, "tie_word_embeddings:false").tied);
+    assert_true(must(LFM2, "tie_word_embeddings:false,tie_embedding:true").tied);
+    assert_true(!must(LFM2, "tie_word_embeddings:true,tie_embedding:false").tied);
 }
 
 TEST(two_layers_of_lfm2_are_dense_where_nothing_is_said)
 {
     struct fm_config c = must(LFM2, NULL);
     assert_true(c.M == 2 && c.moe[0] == 2 && c.dense == 20 && c.shared == 0);
-    assert_int_equal(must(LFM2, "\"num_dense_layers\":0").M, 4);
-    refused(LFM2, "\"num_dense_layers\":4", FM_ECONFIG, "no layer is a mixture of experts");
+    assert_int_equal(must(LFM2, "num_dense_layers:0").M, 4);
+    refused(LFM2, "num_dense_layers:4", FM_ECONFIG, "no layer is a mixture of experts");
 }
 
 TEST(what_lfm2_can_switch_is_refused_or_obeyed)
 {
-    struct fm_config c = must(LFM2, "\"norm_topk_prob\":false,\"routed_scaling_factor\":2.5");
+    struct fm_config c = must(LFM2, "norm_topk_prob:false,routed_scaling_factor:2.5");
     assert_true(!c.scored->rule.renormalised && c.scored->rule.scale == 2.5f);
     assert_true(must(LFM2, NULL).scored->rule.eps == 1e-6f);
-    refused(LFM2, "\"conv_bias\":true", FM_ECONFIG, "conv_bias true is not supported");
-    refused(LFM2, "\"use_expert_bias\":false", FM_ECONFIG, "use_expert_bias false");
+    refused(LFM2, "conv_bias:true", FM_ECONFIG, "conv_bias true is not supported");
+    refused(LFM2, "use_expert_bias:false", FM_ECONFIG, "use_expert_bias false");
 }
 
 TEST_MAIN(NULL, NULL)
