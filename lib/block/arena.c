@@ -18,9 +18,15 @@ void *fm_arena_alloc_if(bool wanted, struct fm_arena *r, size_t n)
     return wanted ? fm_arena_alloc(r, n) : NULL;
 }
 
+const struct fm_attention *fm_attention_of(const struct fm_config *c, int l)
+{
+    const struct fm_attention *a = c->attention;
+    return a->others && !a->is_own(c, l) ? a->others : a;
+}
+
 size_t fm_attention_floats(const struct fm_config *c, int l, int N)
 {
     struct fm_arena count = {.counting = true};
-    c->attention->inner(c, l, N, &count);
+    fm_attention_of(c, l)->inner(c, l, N, &count);
     return count.bytes / sizeof(float);
 }

@@ -145,6 +145,11 @@ struct fm_attention {
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
 
+    /* In a model that also has layers of another attention: whether layer l is one of the block's
+     * own, and the block of the others, which has the rotary angles.  NULL: all layers are. */
+    bool (*is_own)(const struct fm_config *config, int l);
+    const struct fm_attention *others;
+
     /* In layer l, the size that a letter in the shapes of the block's tensors stands for. */
     uint64_t (*size)(const struct fm_config *config, int l, char letter);
     /* Bits FM_OWN and above: which of the block's tensors layer l has. */
@@ -174,6 +179,9 @@ struct fm_attention {
     /* Floats per token that a forward and backward pass uses at once. */
     uint64_t (*scratch)(const struct fm_config *config);
 };
+
+/* The block that computes the attention of layer l. */
+const struct fm_attention *fm_attention_of(const struct fm_config *config, int l);
 
 /* Which experts a token goes to, and with which weight. */
 struct fm_router {

@@ -15,7 +15,7 @@ static double router(const struct fm_config *c, int l)
 
 struct fm_flops fm_cost_layer(const struct fm_config *c, int l, int T)
 {
-    struct fm_flops f = c->attention->flops(c, l, T);
+    struct fm_flops f = fm_attention_of(c, l)->flops(c, l, T);
     f.products += router(c, l) + fm_mlp_flops(c, l);
     return f;
 }

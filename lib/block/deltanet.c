@@ -20,11 +20,6 @@
 
 #define FILTER_MAX 64
 
-static void set_linear(struct fm_deltanet *m, int l)
-{
-    m->linear[l / 64] |= (uint64_t)1 << l % 64;
-}
-
 /* ---- config.json ---- */
 
 /* Without a list, every interval-th layer has full attention. */
@@ -34,32 +29,17 @@ static int read_interval(struct fm_config *c, const cJSON *json, struct fm_err *
     int rc = fm_keys_size_opt(&interval, json, "full_attention_interval", FM_LAYERS_MAX, err);
     for (int l = 0; l < c->L && !rc; l++)
         if ((l + 1) % interval != 0)
-            set_linear(c->deltanet, l);
+            c->deltanet->linear[l / 64] |= (uint64_t)1 << l % 64;
     return rc;
 }
 
 static int read_types(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
-    int l = 0;
-    if (!list || cJSON_IsNull(list))
-        return read_interval(c, json, err);
-    cJSON_ArrayForEach(type, list)
-    {
-        const char *name = cJSON_IsString(type) ? type->valuestring : "?";
-        bool linear = strcmp(name, "linear_attention") == 0;
-        if (!linear && strcmp(name, "full_attention") != 0)
-            return fm_fail(err, FM_ECONFIG,
-                           "layer_types '%.64s' is not supported; supported: linear_attention, "
-                           "full_attention",
-                           name);
-        if (linear && l < c->L)
-            set_linear(c->deltanet, l);
-        l++;
-    }
-    if (!cJSON_IsArray(list) || l != c->L)
-        return fm_fail(err, FM_EFORMAT, "layer_types has %d entries for %d layers", l, c->L);
-    return FM_OK;
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "layer_types");
+    return list && !cJSON_IsNull(list)
+               ? fm_keys_layers(c->deltanet->linear, c->L, json, "layer_types", "linear_attention",
+                                "full_attention", err)
+               : read_interval(c, json, err);
 }
 
 static int read_heads(struct fm_deltanet *m, const cJSON *json, struct fm_err *err)
@@ -204,10 +184,8 @@ static struct inner take(const struct fm_config *c, int N, struct fm_arena *aren
 
 static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena *count)
 {
-    if (fm_deltanet_layer(c, l))
-        take(c, N, count);
-    else
-        fm_gqa.inner(c, l, N, count);
+    (void)l;
+    take(c, N, count);
 }
 
 /* The weights of z and a, which follow the weights of qkv and b in packed files. */
@@ -252,7 +230,7 @@ static void normalise(const struct fm_pass *p, const struct inner *a, float *n)
                  m->D, p->config->eps);
 }
 
-static void linear_forward(const struct fm_pass *p, float *inner, float *y, const float *x)
+static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     const struct inner all = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     const struct fm_deltanet *m = p->config->deltanet;
@@ -294,7 +272,7 @@ static void output_back(const struct fm_pass *p, const struct inner *a, float *d
     fm_scratch_release(mark);
 }
 
-static void linear_backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
+static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
     const struct inner all = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner)), *a = &all;
     const struct fm_deltanet *m = p->config->deltanet;
@@ -320,32 +298,6 @@ static void linear_backward(const struct fm_pass *p, float *inner, float *dx, co
     fm_scratch_release(mark);
 }
 
-static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
-{
-    if (fm_deltanet_layer(p->config, p->l))
-        linear_forward(p, inner, y, x);
-    else
-        fm_gqa.forward(p, inner, y, x);
-}
-
-static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
-{
-    if (fm_deltanet_layer(p->config, p->l))
-        linear_backward(p, inner, dx, dy);
-    else
-        fm_gqa.backward(p, inner, dx, dy);
-}
-
-static int angles(const struct fm_config *c)
-{
-    return fm_gqa.angles(c);
-}
-
-static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
-{
-    fm_gqa.fill_angles(cos, sin, c, T);
-}
-
 /* ---- cost ---- */
 
 /* One product with every matrix; the convolution; four passes of each head over its state: read it
@@ -354,8 +306,7 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     const struct fm_deltanet *m = c->deltanet;
     double H = c->H, V = value_width(m), wide = conv_width(m);
-    if (!fm_deltanet_layer(c, l))
-        return fm_gqa.flops(c, l, T);
+    (void)l, (void)T;
     return (struct fm_flops){.products = 2 * H * (wide + 2 * V + 2 * m->Q),
                              .others = 2 * wide * m->W + 8.0 * m->Q * m->C * m->D};
 }
@@ -372,11 +323,11 @@ static uint64_t scratch(const struct fm_config *c)
 
 const struct fm_attention fm_deltanet = {.name = "deltanet",
                                          .read = read,
+                                         .is_own = fm_deltanet_layer,
+                                         .others = &fm_gqa,
                                          .size = size_of,
                                          .has = has,
                                          .order = order_rows,
-                                         .angles = angles,
-                                         .fill_angles = fill_angles,
                                          .inner = count_inner,
                                          .forward = forward,
                                          .backward = backward,

@@ -26,6 +26,27 @@ int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
     return !value || cJSON_IsNull(value) ? FM_OK : fm_keys_size(size, object, key, limit, err);
 }
 
+int fm_keys_layers(uint64_t *bits, int layers, const cJSON *object, const char *key,
+                   const char *first, const char *second, struct fm_err *err)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(object, key), *type;
+    int l = 0;
+    cJSON_ArrayForEach(type, list)
+    {
+        const char *name = cJSON_IsString(type) ? type->valuestring : "?";
+        bool is_first = strcmp(name, first) == 0;
+        if (!is_first && strcmp(name, second) != 0)
+            return fm_fail(err, FM_ECONFIG, "%s '%.64s' is not supported; supported: %s, %s", key,
+                           name, first, second);
+        if (is_first && l < layers)
+            bits[l / 64] |= (uint64_t)1 << l % 64;
+        l++;
+    }
+    if (!cJSON_IsArray(list) || l != layers)
+        return fm_fail(err, FM_EFORMAT, "%s has %d entries for %d layers", key, l, layers);
+    return FM_OK;
+}
+
 /* Print a value in the notation of fm_keys_only's lists; long strings are truncated. */
 static void print_value(char *text, size_t size, const cJSON *value)
 {

@@ -29,6 +29,11 @@ int fm_keys_size(int *size, const cJSON *object, const char *key, int limit, str
 int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
                      struct fm_err *err);
 
+/* Read a list that has one of two words for each layer, and set bit l of `bits` for each layer l
+ * that has the first. */
+int fm_keys_layers(uint64_t *bits, int layers, const cJSON *object, const char *key,
+                   const char *first, const char *second, struct fm_err *err);
+
 /* A key that must have this value if it is present and not null; lists end with a row without a
  * key. */
 struct fm_keys_only {

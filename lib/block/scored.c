@@ -112,10 +112,9 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         return err->code;
     c->router = &fm_scored;
     s->rule.sigmoid = o->sigmoid;
-    int rc = read_score(o, keys, err);
-    if (!rc)
-        rc = read_groups(&s->rule, c, o, keys, err);
-    return rc ? rc : read_weighing(&s->rule, o, keys, err);
+    if (read_score(o, keys, err) || read_groups(&s->rule, c, o, keys, err))
+        return err->code;
+    return read_weighing(&s->rule, o, keys, err);
 }
 
 /* A copy of the pass whose products are float32. */

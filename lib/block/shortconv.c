@@ -18,27 +18,6 @@
 
 /* ---- config.json ---- */
 
-static int read_types(struct fm_config *c, const cJSON *json, struct fm_err *err)
-{
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
-    int l = 0;
-    cJSON_ArrayForEach(type, list)
-    {
-        const char *name = cJSON_IsString(type) ? type->valuestring : "?";
-        bool conv = strcmp(name, "conv") == 0;
-        if (!conv && strcmp(name, "full_attention") != 0)
-            return fm_fail(err, FM_ECONFIG,
-                           "layer_types '%.64s' is not supported; supported: conv, full_attention",
-                           name);
-        if (conv && l < c->L)
-            c->shortconv->conv[l / 64] |= (uint64_t)1 << l % 64;
-        l++;
-    }
-    if (!cJSON_IsArray(list) || l != c->L)
-        return fm_fail(err, FM_EFORMAT, "layer_types has %d entries for %d layers", l, c->L);
-    return FM_OK;
-}
-
 static int read(struct fm_config *c, const void *options, const struct fm_keys *keys,
                 struct fm_err *err)
 {
@@ -48,10 +27,10 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
     if (!s)
         return err->code;
     s->W = 3;
-    int rc = fm_gqa.read(c, &o->full, keys, err);
-    if (!rc)
-        rc = read_types(c, keys->json, err);
-    return rc ? rc : fm_keys_size_opt(&s->W, keys->json, "conv_L_cache", FILTER_MAX, err);
+    if (fm_gqa.read(c, &o->full, keys, err) ||
+        fm_keys_layers(s->conv, c->L, keys->json, "layer_types", "conv", "full_attention", err))
+        return err->code;
+    return fm_keys_size_opt(&s->W, keys->json, "conv_L_cache", FILTER_MAX, err);
 }
 
 /* ---- tensors ---- */
@@ -92,10 +71,8 @@ static struct inner take(const struct fm_config *config, int N, struct fm_arena 
 
 static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena *count)
 {
-    if (fm_shortconv_layer(c, l))
-        take(c, N, count);
-    else
-        fm_gqa.inner(c, l, N, count);
+    (void)l;
+    take(c, N, count);
 }
 
 /* Rows [part H, (part + 1) H) of W_in. */
@@ -119,7 +96,7 @@ static void project_back(const struct fm_pass *p, float *dx, const float *dy, in
     p->ops->gemm(false, false, N, H, H, 1, fm_f32(dy), H, part_of(p, part), H, add, dx, H);
 }
 
-static void conv_forward(const struct fm_pass *p, float *inner, float *y, const float *x)
+static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
 {
     const struct inner a = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner));
     int N = fm_pass_rows(p), H = p->config->H;
@@ -138,7 +115,7 @@ static void conv_forward(const struct fm_pass *p, float *inner, float *y, const 
     fm_scratch_release(mark);
 }
 
-static void conv_backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
+static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
 {
     const struct inner a = take(p->config, fm_pass_rows(p), FM_ARENA_IN(inner));
     int N = fm_pass_rows(p), H = p->config->H;
@@ -160,39 +137,12 @@ static void conv_backward(const struct fm_pass *p, float *inner, float *dx, cons
     fm_scratch_release(mark);
 }
 
-static void forward(const struct fm_pass *p, float *inner, float *y, const float *x)
-{
-    if (fm_shortconv_layer(p->config, p->l))
-        conv_forward(p, inner, y, x);
-    else
-        fm_gqa.forward(p, inner, y, x);
-}
-
-static void backward(const struct fm_pass *p, float *inner, float *dx, const float *dy)
-{
-    if (fm_shortconv_layer(p->config, p->l))
-        conv_backward(p, inner, dx, dy);
-    else
-        fm_gqa.backward(p, inner, dx, dy);
-}
-
-static int angles(const struct fm_config *c)
-{
-    return fm_gqa.angles(c);
-}
-
-static void fill_angles(float *cos, float *sin, const struct fm_config *c, int T)
-{
-    fm_gqa.fill_angles(cos, sin, c, T);
-}
-
 /* ---- cost ---- */
 
 static struct fm_flops flops(const struct fm_config *c, int l, int T)
 {
     double H = c->H;
-    if (!fm_shortconv_layer(c, l))
-        return fm_gqa.flops(c, l, T);
+    (void)l, (void)T;
     return (struct fm_flops){.products = 2 * H * 4 * H, .others = 2 * H * c->shortconv->W};
 }
 
@@ -205,10 +155,10 @@ static uint64_t scratch(const struct fm_config *c)
 
 const struct fm_attention fm_shortconv = {.name = "shortconv",
                                           .read = read,
+                                          .is_own = fm_shortconv_layer,
+                                          .others = &fm_gqa,
                                           .size = size_of,
                                           .has = has,
-                                          .angles = angles,
-                                          .fill_angles = fill_angles,
                                           .inner = count_inner,
                                           .forward = forward,
                                           .backward = backward,

@@ -251,7 +251,7 @@ static void attend(const struct fm_pass *p, struct inner *a, float *x1)
                      c->H, c->eps);
     struct fm_mark mark = fm_scratch_mark();
     float *o = apart(p, a->o_a);
-    c->attention->forward(p, a->attention, o ? o : x1, a->xn);
+    fm_attention_of(c, p->l)->forward(p, a->attention, o ? o : x1, a->xn);
     if (o)
         add_output(p, x1, o, a->rstd_o_a, w->attention_norm);
     fm_scratch_release(mark);
@@ -266,7 +266,7 @@ static void attend_back(const struct fm_pass *p, const struct inner *a, float *d
     struct fm_mark mark = fm_scratch_mark();
     float *dxn = fm_scratch_floats((size_t)N * (size_t)c->H);
     const float *d_o = output_back(p, dx, a->o_a, a->rstd_o_a, w->attention_norm);
-    c->attention->backward(p, a->attention, dxn, d_o);
+    fm_attention_of(c, p->l)->backward(p, a->attention, dxn, d_o);
     c->norm->backward(p->ops, dx, dxn, x, w->input_norm, w->input_norm_bias, a->rstd, N, c->H);
     fm_scratch_release(mark);
 }

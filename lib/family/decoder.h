@@ -1,6 +1,7 @@
 /*
  * Names of tensors that nearly all decoders in transformers share: those outside the layers, the
- * two norms of a layer, and the prefixes of attention and MLP.
+ * two norms of a layer, and the prefixes of attention and MLP.  Also the fields of a family's
+ * blocks.
  */
 #ifndef FM_DECODER_H
 #define FM_DECODER_H
@@ -30,6 +31,11 @@
         FM_NORM("model.layers.{l}.input_layernorm.bias", input_norm_bias, FM_NORM_BIAS),           \
         FM_NORM("model.layers.{l}.post_attention_layernorm.weight", post_norm, FM_ALWAYS),         \
         FM_NORM("model.layers.{l}.post_attention_layernorm.bias", post_norm_bias, FM_NORM_BIAS)
+
+/* The blocks of a family, with the options that its file names `attention` and `router`. */
+#define FM_BLOCKS(attention_block, router_block, expert_form, norm_form)                           \
+    .attention = &attention_block, .attention_options = &attention, .router = &router_block,       \
+    .router_options = &router, .expert = &expert_form, .norm = &norm_form
 
 /* The row that ends a table. */
 #define FM_WEIGHTS_END                                                                             \

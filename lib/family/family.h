@@ -36,6 +36,7 @@ struct fm_model_family {
     /* Set which layers have experts (all are in config->moe when it is called), and the widths of
      * the other MLPs; NULL: every layer has experts and no other MLP. */
     int (*read_layers)(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
+    const void *layers_options; /* for read_layers, or NULL */
     /* The family's blocks, and their options: a struct of the block's header, or NULL. */
     const struct fm_attention *attention;
     const struct fm_router *router;

@@ -103,7 +103,7 @@ static inline struct fm_pass block_pass(struct block *b, const struct fm_ops *op
 static inline void block_compute(struct block *b, const struct fm_ops *ops, float *y,
                                  const float *x, float *dx, const float *dy)
 {
-    const struct fm_attention *attention = b->c.attention;
+    const struct fm_attention *attention = fm_attention_of(&b->c, b->l);
     struct fm_pass pass = block_pass(b, ops);
     struct fm_mark mark = fm_scratch_mark();
     size_t floats = fm_attention_floats(&b->c, b->l, N);

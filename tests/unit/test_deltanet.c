@@ -129,7 +129,7 @@ static void open_block(struct block *b, int l, bool apart)
                                                .q_norm = block_draw(b, rows(c, 'a'), 0.3f),
                                                .k_norm = block_draw(b, rows(c, 'b'), 0.3f)};
     }
-    fm_deltanet.fill_angles(b->cosines, b->sines, c, T);
+    fm_gqa.fill_angles(b->cosines, b->sines, c, T);
 }
 
 static const struct {

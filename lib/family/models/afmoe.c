@@ -31,15 +31,16 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
+static const struct fm_deepseek_layers layers = {
+    .dense = 1, .shared = 2, .dense_key = "num_dense_layers"};
+
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers layers = {
-        .dense = 1, .shared = 2, .dense_key = "num_dense_layers"};
     bool scaled = false;
     int rc = fm_json_opt_bool(keys->json, "mup_enabled", &scaled, err);
     if (!rc && scaled)
         c->embed_scale = (float)sqrt(c->H);
-    return rc ? rc : fm_deepseek_layers(c, &layers, keys, err);
+    return rc ? rc : fm_deepseek_layers(c, keys, err);
 }
 
 static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
@@ -69,12 +70,8 @@ const struct fm_model_family fm_afmoe = {
     .width_key = "moe_intermediate_size",
     .shared_key = "num_shared_experts",
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .output_norms = FM_NORMS_ATTENTION | FM_NORMS_MLP,
     .eps = 1e-5,
     .positions = 16384,

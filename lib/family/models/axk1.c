@@ -26,11 +26,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    static const struct fm_deepseek_layers layers = {.dense = 1, .shared = 1, .listed = true};
-    return fm_deepseek_layers(c, &layers, keys, err);
-}
+static const struct fm_deepseek_layers layers = {.dense = 1, .shared = 1, .listed = true};
 
 static const struct fm_mla_options attention = {.interleave_key = true,
                                                 .rope = {.theta = 1e4, .yarn = true}};
@@ -42,16 +38,10 @@ static const struct fm_keys_only only[] = {{"mlp_bias", "false"}, {NULL, NULL}};
 const struct fm_model_family fm_axk1 = {
     .name = "axk1",
     .class_name = "AXK1",
-    .width_key = "moe_intermediate_size",
-    .experts_key = "n_routed_experts",
-    .shared_key = "n_shared_experts",
-    .read_layers = read_layers,
-    .attention = &fm_mla,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    FM_DEEPSEEK_SIZES,
+    .read_layers = fm_deepseek_layers,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .output_norms = FM_NORMS_EXPERTS,
     .eps = 1e-6,
     .positions = 32768,

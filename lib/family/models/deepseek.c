@@ -27,24 +27,15 @@ static bool is_said(const cJSON *json, const char *key)
 /* Read mlp_layer_types, "dense" or "sparse" for each layer. */
 static int read_list(struct fm_config *c, const cJSON *json, struct fm_err *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(json, "mlp_layer_types"), *type;
-    int l = 0;
-    if (!cJSON_IsArray(list))
+    uint64_t dense[FM_LAYERS_MAX / 64] = {0};
+    if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(json, "mlp_layer_types")))
         return fm_fail(err, FM_EFORMAT, "key 'mlp_layer_types' is not an array");
+    if (fm_keys_layers(dense, c->L, json, "mlp_layer_types", "dense", "sparse", err))
+        return err->code;
     c->M = 0;
-    cJSON_ArrayForEach(type, list)
-    {
-        bool sparse = cJSON_IsString(type) && strcmp(type->valuestring, "sparse") == 0;
-        if (!sparse && (!cJSON_IsString(type) || strcmp(type->valuestring, "dense") != 0))
-            return fm_fail(err, FM_ECONFIG,
-                           "mlp_layer_types '%.64s' is not supported; supported: dense, sparse",
-                           cJSON_IsString(type) ? type->valuestring : "?");
-        if (sparse && l < c->L)
+    for (int l = 0; l < c->L; l++)
+        if (!(dense[l / 64] >> l % 64 & 1))
             c->moe[c->M++] = (int16_t)l;
-        l++;
-    }
-    if (l != c->L)
-        return fm_fail(err, FM_EFORMAT, "mlp_layer_types has %d entries for %d layers", l, c->L);
     if (c->M == 0)
         return fm_fail(err, FM_ECONFIG, "no layer is a mixture of experts (mlp_layer_types)");
     return FM_OK;
@@ -117,9 +108,9 @@ static int check_every(const struct fm_config *c, const struct fm_keys *keys, st
                : fm_fail(err, FM_EFORMAT, "moe_layer_freq has %d entries for %d layers", l, c->L);
 }
 
-int fm_deepseek_layers(struct fm_config *c, const struct fm_deepseek_layers *o,
-                       const struct fm_keys *keys, struct fm_err *err)
+int fm_deepseek_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
+    const struct fm_deepseek_layers *o = c->family->layers_options;
     const char *key = c->family->shared_key;
     int shared = o->shared, width = 0;
     if (read_dense(c, o, keys, err) || check_every(c, keys, err))

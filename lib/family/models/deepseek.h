@@ -8,7 +8,7 @@
 #include "lib/block/scored.h"
 #include "lib/family/models/qwen.h"
 
-/* Options of a family's layers. */
+/* .layers_options of a family whose .read_layers is or calls fm_deepseek_layers. */
 struct fm_deepseek_layers {
     int dense;  /* default number of dense layers before those with experts */
     int shared; /* default width of the shared expert in multiples of an expert's (shared_key of the
@@ -22,8 +22,7 @@ struct fm_deepseek_layers {
 /* Read these keys, intermediate_size if some layers are dense, and moe_intermediate_size.
  * FM_ECONFIG if no layer has experts, if mlp_layer_types disagrees with the number of dense layers,
  * or if other programs would interpret that number differently. */
-int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers *options,
-                       const struct fm_keys *keys, struct fm_err *err);
+int fm_deepseek_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
 /* V3's rule: experts are chosen by sigmoid and bias, from the best groups if there are groups;
  * their weights are divided by their sum and multiplied by routed_scaling_factor, `by` if
@@ -33,6 +32,11 @@ int fm_deepseek_layers(struct fm_config *config, const struct fm_deepseek_layers
         .sigmoid = true, .groups = FM_GROUPS_NOAUX, .renormalised = true, .norm_key = true,        \
         .eps = 1e-20, .scale = by                                                                  \
     }
+
+/* The keys of experts' width and number, and of the shared expert's width. */
+#define FM_DEEPSEEK_SIZES                                                                          \
+    .width_key = "moe_intermediate_size", .experts_key = "n_routed_experts",                       \
+    .shared_key = "n_shared_experts"
 
 /* For .keys of struct fm_model_family. */
 #define FM_DEEPSEEK_KEYS                                                                           \

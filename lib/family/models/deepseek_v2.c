@@ -30,11 +30,12 @@ static int refuse_switches(const struct fm_keys *keys, struct fm_err *err)
     return FM_OK;
 }
 
+static const struct fm_deepseek_layers layers = {.dense = 0, .shared = 2};
+
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers defaults = {.dense = 0, .shared = 2};
     int rc = refuse_switches(keys, err);
-    return rc ? rc : fm_deepseek_layers(c, &defaults, keys, err);
+    return rc ? rc : fm_deepseek_layers(c, keys, err);
 }
 
 static const struct fm_mla_options attention = {.rope = {.theta = 1e4, .yarn = true}};
@@ -44,16 +45,10 @@ static const struct fm_scored_options router = {.groups = FM_GROUPS_METHOD, .sca
 const struct fm_model_family fm_deepseek_v2 = {
     .name = "deepseek_v2",
     .class_name = "DeepseekV2",
-    .width_key = "moe_intermediate_size",
-    .experts_key = "n_routed_experts",
-    .shared_key = "n_shared_experts",
+    FM_DEEPSEEK_SIZES,
     .read_layers = read_layers,
-    .attention = &fm_mla,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-6,
     .positions = 2048,
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,

@@ -21,11 +21,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    static const struct fm_deepseek_layers layers = {.dense = 3, .shared = 1, .listed = true};
-    return fm_deepseek_layers(c, &layers, keys, err);
-}
+static const struct fm_deepseek_layers layers = {.dense = 3, .shared = 1, .listed = true};
 
 static const struct fm_mla_options attention = {.indexer = true,
                                                 .rope = {.theta = 1e4, .yarn = true}};
@@ -43,16 +39,10 @@ static const struct fm_keys_only only[] = {{"rope_interleave", "true"},
 const struct fm_model_family fm_deepseek_v32 = {
     .name = "deepseek_v32",
     .class_name = "DeepseekV32",
-    .width_key = "moe_intermediate_size",
-    .experts_key = "n_routed_experts",
-    .shared_key = "n_shared_experts",
-    .read_layers = read_layers,
-    .attention = &fm_mla,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    FM_DEEPSEEK_SIZES,
+    .read_layers = fm_deepseek_layers,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .indexed = true,
     .eps = 1e-6,
     .positions = 163840,

@@ -31,11 +31,12 @@ static int refuse_windows(const struct fm_config *c, const struct fm_keys *keys,
                    (int)first, keys->family);
 }
 
+static const struct fm_deepseek_layers layers = {.dense = 0, .shared = 0};
+
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers defaults = {.dense = 0, .shared = 0};
     int rc = refuse_windows(c, keys, err);
-    return rc ? rc : fm_deepseek_layers(c, &defaults, keys, err);
+    return rc ? rc : fm_deepseek_layers(c, keys, err);
 }
 
 static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
@@ -49,16 +50,10 @@ static const struct fm_scored_options router = {
 const struct fm_model_family fm_dots1 = {
     .name = "dots1",
     .class_name = "Dots1",
-    .width_key = "moe_intermediate_size",
-    .experts_key = "n_routed_experts",
-    .shared_key = "n_shared_experts",
+    FM_DEEPSEEK_SIZES,
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-6,
     .positions = 2048,
     .keys = FM_DEEPSEEK_KEYS " max_window_layers",

@@ -81,11 +81,12 @@ static int refuse_later(const struct fm_keys *keys, struct fm_err *err)
     return FM_OK;
 }
 
+static const struct fm_deepseek_layers layers = {.dense = 1, .shared = 1, .listed = true};
+
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers layers = {.dense = 1, .shared = 1, .listed = true};
-    if (refuse_later(keys, err) || check_pattern(keys, err) ||
-        fm_deepseek_layers(c, &layers, keys, err) || check_first(c, keys, err))
+    if (refuse_later(keys, err) || check_pattern(keys, err) || fm_deepseek_layers(c, keys, err) ||
+        check_first(c, keys, err))
         return err->code;
     return check_list(c, keys->json, err);
 }
@@ -110,12 +111,8 @@ const struct fm_model_family fm_exaone_moe = {
     .width_key = "moe_intermediate_size",
     .shared_key = "num_shared_experts",
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 2048,
     .needed = "num_key_value_heads sliding_window", /* transformers' defaults are 32 and 4096,

@@ -16,11 +16,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    static const struct fm_deepseek_layers defaults = {.dense = 1, .shared = 1};
-    return fm_deepseek_layers(c, &defaults, keys, err);
-}
+static const struct fm_deepseek_layers layers = {.dense = 1, .shared = 1};
 
 static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
                                                 .qk_norm = FM_QK_NORM_HEAD,
@@ -32,16 +28,10 @@ static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1);
 const struct fm_model_family fm_glm4_moe = {
     .name = "glm4_moe",
     .class_name = "Glm4Moe",
-    .width_key = "moe_intermediate_size",
-    .experts_key = "n_routed_experts",
-    .shared_key = "n_shared_experts",
-    .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    FM_DEEPSEEK_SIZES,
+    .read_layers = fm_deepseek_layers,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 131072,
     .keys = FM_DEEPSEEK_KEYS " use_qk_norm",

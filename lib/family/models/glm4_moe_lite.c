@@ -15,12 +15,8 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    static const struct fm_deepseek_layers layers = {
-        .dense = 1, .shared = 1, .listed = true, .unread = true};
-    return fm_deepseek_layers(c, &layers, keys, err);
-}
+static const struct fm_deepseek_layers layers = {
+    .dense = 1, .shared = 1, .listed = true, .unread = true};
 
 static const struct fm_mla_options attention = {.interleave_key = true,
                                                 .rope = {.theta = 1e4, .yarn = true}};
@@ -30,16 +26,10 @@ static const struct fm_scored_options router = FM_DEEPSEEK_V3_ROUTER(1.8);
 const struct fm_model_family fm_glm4_moe_lite = {
     .name = "glm4_moe_lite",
     .class_name = "Glm4MoeLite",
-    .width_key = "moe_intermediate_size",
-    .experts_key = "n_routed_experts",
-    .shared_key = "n_shared_experts",
-    .read_layers = read_layers,
-    .attention = &fm_mla,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    FM_DEEPSEEK_SIZES,
+    .read_layers = fm_deepseek_layers,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_mla, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 202752,
     .keys = FM_DEEPSEEK_KEYS " " FM_MLA_KEYS,

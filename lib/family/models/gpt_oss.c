@@ -53,12 +53,7 @@ const struct fm_model_family fm_gpt_oss = {
     .class_name = "GptOss",
     .width_key = "intermediate_size",
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_softmax,
-    .expert = &fm_swiglu_clamped,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    FM_BLOCKS(fm_gqa, fm_softmax, fm_swiglu_clamped, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 131072,
     .keys = "experts_per_token initial_context_length rope_ntk_alpha rope_ntk_beta "

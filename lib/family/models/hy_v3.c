@@ -23,12 +23,13 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
+static const struct fm_deepseek_layers layers = {
+    .dense = 1, .shared = 1, .listed = true, .unread = true};
+
 /* Without a shared expert, transformers would create one as wide as a dense layer. */
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers layers = {
-        .dense = 1, .shared = 1, .listed = true, .unread = true};
-    int rc = fm_deepseek_layers(c, &layers, keys, err);
+    int rc = fm_deepseek_layers(c, keys, err);
     return rc || c->shared > 0 ? rc
                                : fm_fail(err, FM_ECONFIG,
                                          "num_shared_experts 0 is not supported for %s, because "
@@ -62,12 +63,8 @@ const struct fm_model_family fm_hy_v3 = {
     .width_twin = "expert_hidden_dim",
     .shared_key = "num_shared_experts",
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 131072,
     .only = only,

@@ -69,19 +69,19 @@ static int check_dense(const struct fm_config *c, const cJSON *json, struct fm_e
                          "default, and programs differ in which they read");
 }
 
+static const struct fm_deepseek_layers layers = {
+    .dense = 1, .listed = true, .unread = true, .width_key = "shared_expert_intermediate_size"};
+
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers layers = {
-        .dense = 1, .listed = true, .unread = true, .width_key = "shared_expert_intermediate_size"};
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(keys->json, "swa_rope_parameters");
     if (rope && !cJSON_IsNull(rope))
         return fm_fail(err, FM_ECONFIG,
                        "swa_rope_parameters is not supported for laguna; use sliding_attention in "
                        "rope_parameters");
-    int rc = check_gates(keys->json, err);
-    if (!rc)
-        rc = fm_deepseek_layers(c, &layers, keys, err);
-    return rc ? rc : check_dense(c, keys->json, err);
+    if (check_gates(keys->json, err) || fm_deepseek_layers(c, keys, err))
+        return err->code;
+    return check_dense(c, keys->json, err);
 }
 
 static const struct fm_rope_options window_rope = {
@@ -123,12 +123,8 @@ const struct fm_model_family fm_laguna = {
     .class_name = "Laguna",
     .width_key = "moe_intermediate_size",
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-6,
     .positions = 131072,
     .only = only,

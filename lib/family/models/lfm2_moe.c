@@ -30,11 +30,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
-{
-    static const struct fm_deepseek_layers layers = {.dense = 2, .dense_key = "num_dense_layers"};
-    return fm_deepseek_layers(c, &layers, keys, err);
-}
+static const struct fm_deepseek_layers layers = {.dense = 2, .dense_key = "num_dense_layers"};
 
 static const struct fm_shortconv_options attention = {
     .full = {.qk_norm = FM_QK_NORM_HEAD, .other_layers = true, .rope = {.theta = 1e6}}};
@@ -49,13 +45,9 @@ const struct fm_model_family fm_lfm2_moe = {
     .name = "lfm2_moe",
     .class_name = "Lfm2Moe",
     .width_key = "moe_intermediate_size",
-    .read_layers = read_layers,
-    .attention = &fm_shortconv,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .read_layers = fm_deepseek_layers,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_shortconv, fm_scored, fm_swiglu, fm_rmsnorm),
     .tied = true,
     .tied_key = "tie_embedding",
     .eps = 1e-5,

@@ -62,13 +62,13 @@ static int check_eps(const struct fm_keys *keys, struct fm_err *err)
                                       own, eps);
 }
 
+static const struct fm_deepseek_layers layers = {.dense = 1, .listed = true, .unread = true};
+
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers layers = {.dense = 1, .listed = true, .unread = true};
-    int rc = check_sizes(keys, err);
-    if (!rc)
-        rc = check_eps(keys, err);
-    return rc ? rc : fm_deepseek_layers(c, &layers, keys, err);
+    if (check_sizes(keys, err) || check_eps(keys, err))
+        return err->code;
+    return fm_deepseek_layers(c, keys, err);
 }
 
 static const struct fm_rope_options window_rope = {.theta = 1e4,
@@ -117,12 +117,8 @@ const struct fm_model_family fm_mimo_v2_flash = {
     .width_key = "moe_intermediate_size",
     .experts_key = "n_routed_experts",
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 131072,
     .only = only,

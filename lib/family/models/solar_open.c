@@ -15,11 +15,12 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
+static const struct fm_deepseek_layers layers = {.dense = 0, .shared = 1, .unread = true};
+
 static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
-    static const struct fm_deepseek_layers layers = {.dense = 0, .shared = 1, .unread = true};
     int rc = fm_rope_whole(keys, err);
-    return rc ? rc : fm_deepseek_layers(c, &layers, keys, err);
+    return rc ? rc : fm_deepseek_layers(c, keys, err);
 }
 
 static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
@@ -32,16 +33,10 @@ static const struct fm_keys_only only[] = {{"use_qk_norm", "false"}, {NULL, NULL
 const struct fm_model_family fm_solar_open = {
     .name = "solar_open",
     .class_name = "SolarOpen",
-    .width_key = "moe_intermediate_size",
-    .experts_key = "n_routed_experts",
-    .shared_key = "n_shared_experts",
+    FM_DEEPSEEK_SIZES,
     .read_layers = read_layers,
-    .attention = &fm_gqa,
-    .router = &fm_scored,
-    .expert = &fm_swiglu,
-    .norm = &fm_rmsnorm,
-    .attention_options = &attention,
-    .router_options = &router,
+    .layers_options = &layers,
+    FM_BLOCKS(fm_gqa, fm_scored, fm_swiglu, fm_rmsnorm),
     .eps = 1e-5,
     .positions = 131072,
     .only = only,
