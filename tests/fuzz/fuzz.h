@@ -362,6 +362,13 @@ static inline size_t fuzz_safetensors(uint8_t *data, size_t size, size_t capacit
     return 8 + header + want;
 }
 
+/* Define the mutator of a target whose files are of one of the formats above. */
+#define FUZZ_MUTATOR(mutate)                                                                       \
+    size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)     \
+    {                                                                                              \
+        return mutate(data, size, capacity, seed);                                                 \
+    }
+
 #ifdef FM_FUZZ
 #define FUZZ_MAIN
 #else

@@ -60,9 +60,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 
-size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned seed)
-{
-    return fuzz_json_or_bytes(data, size, capacity, seed);
-}
-
+FUZZ_MUTATOR(fuzz_json_or_bytes)
 FUZZ_MAIN
