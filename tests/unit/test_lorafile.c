@@ -2,11 +2,18 @@
 #include "tests/unit/stages.h"
 #include "tests/unit/test.h"
 
-TEST(an_adapter_reads_back)
+static struct fm_bundle open_train(void)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];
     struct fm_bundle in = stages_open_rank();
     struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    fm_bundle_close(&in);
+    return train;
+}
+
+TEST(an_adapter_reads_back)
+{
+    struct fm_bundle train = open_train();
     struct fm_adapter a = stages_adapter(), back;
     struct fm_bundle b = stages_open(stages_write_recover("recover", &train, &a, NULL));
     assert_ok(fm_lorafile_open(&back, &b, &err));
@@ -19,69 +26,57 @@ TEST(an_adapter_reads_back)
     fm_adapter_release(&back);
     fm_bundle_close(&b);
     fm_bundle_close(&train);
-    fm_bundle_close(&in);
 }
 
-static void replace(char *bytes, const char *from, const char *to)
-{
-    char *at = memmem(bytes, 4096, from, strlen(from));
-    assert_non_null(at);
-    memcpy(at, to, strlen(to));
-}
-static void edit_rank(char *bytes)
-{
-    replace(bytes, "\"rank\":\"3\"", "\"rank\":\"4\"");
-}
-static void edit_alpha(char *bytes)
-{
-    replace(bytes, "\"alpha\":\"6.5\"", "\"alpha\":\"inf\"");
-}
-static void edit_kind(char *bytes)
-{
-    replace(bytes, "\"adapter\"", "\"adaptor\"");
-}
-static void edit_name(char *bytes)
-{
-    replace(bytes, "layers.0.experts.0.gate_B", "layers.0.experts.9.gate_B");
-}
-static void edit_value(char *bytes)
+/* A change to the bytes of an adapter's file, and the error that it causes. */
+struct edit {
+    const char *from, *to; /* NULL: the first value becomes a NaN */
+    const char *why;
+};
+
+static struct edit now;
+
+static void make_edit(char *bytes)
 {
     uint64_t header;
     memcpy(&header, bytes, 8);
-    memset(bytes + 8 + header, 0xff, 4);
+    if (!now.from) {
+        memset(bytes + 8 + header, 0xff, 4);
+        return;
+    }
+    char *at = memmem(bytes, 4096, now.from, strlen(now.from));
+    assert_non_null(at);
+    memcpy(at, now.to, strlen(now.to));
 }
 
-/* The adapter `a`, as the edit leaves it, cannot be opened. */
+/* The adapter `a` with the edit cannot be opened. */
 static void expect_refused(const struct fm_bundle *train, const struct fm_adapter *a,
-                           void (*edit)(char *bytes), const char *why)
+                           const struct edit *edit)
 {
     struct fm_adapter back;
     struct fm_err err = {0};
-    struct fm_bundle b = stages_open(stages_write_recover("bad", train, a, edit));
+    now = *edit;
+    struct fm_bundle b = stages_open(stages_write_recover("bad", train, a, make_edit));
     int code = fm_lorafile_open(&back, &b, &err);
     fm_bundle_close(&b);
-    stages_expect(code, &err, FM_EFORMAT, why);
+    stages_expect(code, &err, FM_EFORMAT, edit->why);
 }
 
 TEST(adapters_that_cannot_be_are_refused)
 {
-    static const struct {
-        void (*edit)(char *bytes);
-        const char *why;
-    } cases[] = {
-        {edit_rank, "as the manifest implies"}, {edit_alpha, "metadata alpha is 'inf'"},
-        {edit_kind, "fm.kind is 'adaptor'"},    {edit_name, "experts.0.gate_B' is missing"},
-        {edit_value, "nan at element 0"},
+    static const struct edit cases[] = {
+        {"\"rank\":\"3\"", "\"rank\":\"4\"", "as the manifest implies"},
+        {"\"alpha\":\"6.5\"", "\"alpha\":\"inf\"", "metadata alpha is 'inf'"},
+        {"\"adapter\"", "\"adaptor\"", "fm.kind is 'adaptor'"},
+        {"layers.0.experts.0.gate_B", "layers.0.experts.9.gate_B", "experts.0.gate_B' is missing"},
+        {NULL, NULL, "nan at element 0"},
     };
-    char dropped[FM_STAGE_DROPPED_BYTES];
-    struct fm_bundle in = stages_open_rank();
-    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    struct fm_bundle train = open_train();
     struct fm_adapter a = stages_adapter();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        expect_refused(&train, &a, cases[i].edit, cases[i].why);
+        expect_refused(&train, &a, &cases[i]);
     fm_adapter_release(&a);
     fm_bundle_close(&train);
-    fm_bundle_close(&in);
 }
 
 static struct fm_adapter routers(bool biased)
@@ -97,9 +92,7 @@ static struct fm_adapter routers(bool biased)
 
 TEST(routers_read_back)
 {
-    char dropped[FM_STAGE_DROPPED_BYTES];
-    struct fm_bundle in = stages_open_rank();
-    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    struct fm_bundle train = open_train();
     for (int biased = 0; biased < 2; biased++) {
         struct fm_adapter a = routers(biased), back;
         struct fm_bundle b = stages_open(stages_write_recover("recover", &train, &a, NULL));
@@ -111,35 +104,20 @@ TEST(routers_read_back)
         fm_bundle_close(&b);
     }
     fm_bundle_close(&train);
-    fm_bundle_close(&in);
-}
-
-static void edit_train(char *bytes)
-{
-    replace(bytes, "\"router\"", "\"tunnel\"");
-}
-static void edit_layer(char *bytes)
-{
-    replace(bytes, "layers.0.router", "layers.7.router");
 }
 
 TEST(routers_that_cannot_be_are_refused)
 {
-    static const struct {
-        void (*edit)(char *bytes);
-        const char *why;
-    } cases[] = {
-        {edit_train, "metadata train is 'tunnel', not 'router'"},
-        {edit_layer, "layers.0.router' is missing"},
-        {edit_value, "layers.0.router holds -nan at element 0"},
+    static const struct edit cases[] = {
+        {"\"router\"", "\"tunnel\"", "metadata train is 'tunnel', not 'router'"},
+        {"layers.0.router", "layers.7.router", "layers.0.router' is missing"},
+        {NULL, NULL, "layers.0.router holds -nan at element 0"},
     };
-    char dropped[FM_STAGE_DROPPED_BYTES];
-    struct fm_bundle in = stages_open_rank();
-    struct fm_bundle train = stages_open(stages_write_train("train", &in, NULL, dropped));
+    struct fm_bundle train = open_train();
     struct fm_adapter a = routers(false);
     struct fm_budgets budgets;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        expect_refused(&train, &a, cases[i].edit, cases[i].why);
+        expect_refused(&train, &a, &cases[i]);
     /* stages_write_recover's manifest has no "train", so the adapter is of experts. */
     struct fm_bundle b = stages_open(stages_write_recover("bad", &train, &a, NULL));
     assert_ok(fm_budgets_open(&budgets, &b, &err));
@@ -149,7 +127,6 @@ TEST(routers_that_cannot_be_are_refused)
     fm_bundle_close(&b);
     fm_adapter_release(&a);
     fm_bundle_close(&train);
-    fm_bundle_close(&in);
 }
 
 TEST_MAIN(stages_open_model, stages_close_model)
