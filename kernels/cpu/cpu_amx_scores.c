@@ -13,7 +13,6 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "kernels/ops/ops.h"
 #include "lib/base/pool.h"
 
 enum {

@@ -2,8 +2,6 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 
-#include <math.h>
-
 #include "lib/base/pool.h"
 
 struct clamped {

@@ -445,11 +445,11 @@ static int open_match(struct match *s, struct fm_err *err)
     s->quality = fm_alloc(masks, sizeof *s->quality, "measures", err);
     if (!s->cell || !s->widths || !s->closed || !s->quality)
         return FM_ENOMEM;
-    int rc = fm_model_open(&s->model, c->run->inputs.model, fm_machine_memory(&c->run->machine) / 2,
-                           err);
-    if (!rc)
-        rc = fm_machine_ops(&s->ops, &c->run->machine, fm_model_dtype(s->model), err);
-    return rc ? rc : fm_calib_open(&s->held, c->run, &c->config, true, err);
+    if (fm_model_open(&s->model, c->run->inputs.model, fm_machine_memory(&c->run->machine) / 2,
+                      err) ||
+        fm_machine_ops(&s->ops, &c->run->machine, fm_model_dtype(s->model), err))
+        return err->code;
+    return fm_calib_open(&s->held, c->run, &c->config, true, err);
 }
 
 int fm_contest_measure(struct fm_contest *c, struct fm_err *err)

@@ -338,10 +338,9 @@ static int make_family(struct stage *g, uint64_t seed, struct fm_err *err)
     if (!rc)
         rc = fm_actions_parse(&g->actions, FM_ACTIONS_TEN, c->I, 1, err);
     fm_masks_init(&g->masks, c->M, c->E, c->I);
-    if (!rc)
-        rc = fm_masks_saliency(&g->masks, &g->actions, g->ranking.scores, g->ranking.order, &step,
-                               &until, FM_PER_EXPERT, err);
-    return rc;
+    return rc ? rc
+              : fm_masks_saliency(&g->masks, &g->actions, g->ranking.scores, g->ranking.order,
+                                  &step, &until, FM_PER_EXPERT, err);
 }
 
 static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err *err)
@@ -360,11 +359,10 @@ static int make_manifest(struct stage *g, const atomic_int *stop, struct fm_err 
     fm_json_add_object(fm_stage_history(g->manifest, "fm-rank"), "options");
     fm_json_add_object(fm_stage_history(g->manifest, "fm-train"), "options");
     rc = fm_ranking_pack(&g->ranking, g->config.moe, &g->data[0], &g->size[0], err);
-    if (!rc)
-        rc = fm_budgets_pack(&g->masks, &g->actions, &g->config,
-                             fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,
-                             &g->data[1], &g->size[1], err);
-    return rc;
+    return rc ? rc
+              : fm_budgets_pack(&g->masks, &g->actions, &g->config,
+                                fm_stage_tensor_bytes(&g->dir, &g->config), dtype, g->manifest,
+                                &g->data[1], &g->size[1], err);
 }
 
 int fm_synth_stage(const char *model, const char *path, uint64_t seed, const atomic_int *stop,

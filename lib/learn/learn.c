@@ -52,10 +52,9 @@ int fm_learn_init(struct fm_learn *n, struct fm_err *err)
         rc = err->code;
     if (!rc)
         fm_task_warn_idle(n->task, n->batch / micro, micro * n->task->calib.T);
-    if (!rc)
-        rc = fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples, n->sweep, FM_SUMS_DZ,
-                              err);
-    return rc;
+    return rc ? rc
+              : fm_maskgrad_init(&n->grad, n->task->ops, n->actions, c, samples, n->sweep,
+                                 FM_SUMS_DZ, err);
 }
 
 void fm_learn_release(struct fm_learn *n)

@@ -678,10 +678,10 @@ static int list_reached(struct fm_coverage *y, const struct fm_ranking *r,
 static int finish(struct scorer *s, enum fm_rank_order order, int batch,
                   struct fm_rank_report *report, struct fm_err *err)
 {
-    int rc = finish_scores(s, order, report->batches, err);
-    if (!rc)
-        rc = list_reached(&report->coverage, s->ranking, s->task, err);
-    return rc ? rc : write_stream(s, order, batch, report, err);
+    if (finish_scores(s, order, report->batches, err) ||
+        list_reached(&report->coverage, s->ranking, s->task, err))
+        return err->code;
+    return write_stream(s, order, batch, report, err);
 }
 
 /* Allocate the means (H per expert) and the sums of scores and outputs; if H is 0, the sums are the

@@ -435,10 +435,9 @@ static int read_index(struct fm_segments *seg, const struct fm_safetensors *st, 
     if (!kind || strcmp(kind, "segments") != 0 || dtype < 0)
         return fm_fail(err, FM_EFORMAT, "metadata does not say fm.kind=segments and a known dtype");
     seg->dtype = (enum fm_dtype)dtype;
-    int rc = read_bounds(seg, st, bytes, err);
-    if (!rc)
-        rc = read_tensors(seg, st, bytes, err);
-    return rc ? rc : read_experts(seg, st, bytes, err);
+    if (read_bounds(seg, st, bytes, err) || read_tensors(seg, st, bytes, err))
+        return err->code;
+    return read_experts(seg, st, bytes, err);
 }
 
 int fm_segments_read(struct fm_segments *seg, const struct fm_bundle *bundle,

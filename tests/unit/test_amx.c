@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "kernels/cpu/cpu_amx.h"
-#include "kernels/ops/ops.h"
 #include "lib/base/isa.h"
 
 #define TOL_SUM 5e-6

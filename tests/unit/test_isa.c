@@ -12,7 +12,6 @@
 #include "kernels/clip/clip_choose.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_tile.h"
-#include "kernels/ops/ops.h"
 #include "lib/base/isa.h"
 
 static const char *self;

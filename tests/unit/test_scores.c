@@ -6,7 +6,6 @@
 
 #include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/cpu_tile.h"
-#include "kernels/ops/ops.h"
 #include "lib/base/isa.h"
 
 #define TOL_SUM 5e-6

@@ -54,10 +54,9 @@ static int add_index(struct fm_exportplan *p, int m, struct fm_err *err)
 
 static int plan_experts(struct fm_exportplan *p, int m, struct fm_err *err)
 {
-    int rc = check_index(p, err);
-    if (!rc)
-        rc = fm_exportplan_flat(p, m, err);
-    return rc ? rc : add_index(p, m, err);
+    if (check_index(p, err) || fm_exportplan_flat(p, m, err))
+        return err->code;
+    return add_index(p, m, err);
 }
 
 /* ---- texts ---- */
