@@ -32,9 +32,12 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void mark(const uint32_t *range, size_t n, int bit)
 {
-    for (size_t i = 0; i < n; i += 2)
-        for (uint32_t c = range[i]; c <= range[i + 1]; c++)
+    uint32_t c = 0;
+    for (size_t i = 0; i < n; i += 2) {
+        c += range[i];
+        for (uint32_t end = c + range[i + 1]; c < end; c++)
             classes[c] = (uint16_t)(classes[c] | bit);
+    }
 }
 
 static int by_result(const void *a, const void *b)
@@ -57,11 +60,15 @@ static void build(void)
     mark(digits, COUNT(digits), FM_DIGIT);
     classes['\r'] |= FM_NEWLINE;
     classes['\n'] |= FM_NEWLINE;
-    for (size_t i = 0; i < PAIRS; i++)
+    for (size_t i = 0; i < PAIRS; i++) {
+        pairs[3 * i] += i ? pairs[3 * i - 3] : 0;
         pair_by_result[i] = (uint16_t)i;
+    }
     qsort(pair_by_result, PAIRS, sizeof *pair_by_result, by_result);
-    for (size_t i = 0; i < COUNT(others) && others_count < OTHERS_MAX; i += 2 + others[i + 1])
+    for (size_t i = 0; i < COUNT(others) && others_count < OTHERS_MAX; i += 2 + others[i + 1]) {
+        others[i] += others_count ? others[other_at[others_count - 1]] : 0;
         other_at[others_count++] = (uint16_t)i;
+    }
 }
 
 const uint16_t *fm_unicode_classes(void)

@@ -118,11 +118,11 @@ def ranges(points):
     return out
 
 
-def table(name, numbers, comment):
+def table(name, numbers, comment, kind="static const"):
     """The text of one array."""
-    lines, line = [f"\n/* {comment} */\nstatic const uint32_t {name}[] = {{"], "   "
+    lines, line = [f"\n/* {comment} */\n{kind} uint32_t {name}[] = {{"], "   "
     for n in numbers:
-        word = f" {n:#x}," if n > 9 else f" {n},"
+        word = f" {n},"
         if len(line) + len(word) > 99:
             lines.append(line)
             line = "   "
@@ -141,8 +141,13 @@ def write(name, holds, *tables):
 """ + "".join(tables))
 
 
+def differences(numbers):
+    return [b - a for a, b in zip([0, *numbers], numbers)]
+
+
 def flat(points):
-    return [x for r in ranges(points) for x in r]
+    """For each range the gap before it and its length."""
+    return differences([x for a, b in ranges(points) for x in (a, b + 1)])
 
 
 def write_classes():
@@ -150,7 +155,7 @@ def write_classes():
                                       words())
     assert stripped() == spaces, "two kinds of white space"
     write("unicode_classes.h", "classes of code points as in Unicode 16",
-          table("letters", flat(letters), "\\p{L}: first and last of each range"),
+          table("letters", flat(letters), "\\p{L}: for each range the gap before it and its length"),
           table("numbers", flat(numbers), "\\p{N}"),
           table("spaces", flat(spaces), "\\s"),
           table("words", flat(word), "\\w, as tested next to single_word tokens"))
@@ -162,7 +167,7 @@ def write_case():
     upper, lower = matching(r"[\p{Lu}\p{Lt}]"), matching(r"\p{Ll}")
     marks, signs, digit = matching(r"\p{M}"), matching(r"[\p{P}\p{S}]"), digits()
     write("unicode_case.h", "letters by case, marks, signs",
-          table("upper", flat(upper), "\\p{Lu} and \\p{Lt}: first and last of each range"),
+          table("upper", flat(upper), "\\p{Lu} and \\p{Lt}: for each range the gap before it and its length"),
           table("lower", flat(lower), "\\p{Ll}"),
           table("marks", flat(marks), "\\p{M}"),
           table("signs", flat(signs), "\\p{P} and \\p{S}"),
@@ -176,15 +181,20 @@ def write_nfc():
     pairs, others = compositions()
     seconds = {b for _, b in pairs.values()} | set(range(0x1161, 0x1176)) | set(range(0x11A8, 0x11C3))
     unstable = set(order) | set(others) | seconds
+    first = sorted(pairs, key=lambda c: pairs[c])
+    gap = dict(zip(sorted(others), differences(sorted(others))))
     assert all(NFC(chr(c)) == chr(c) for c in ALL if c not in unstable)
     write("unicode_nfc.h", "normal form C as in Unicode 9",
           table("unstable", flat(unstable), "characters that form C may change, alone or in a sequence"),
           table("orders", [x for r in sorted(ranges_with(order)) for x in r],
                 "combining marks: first, last, and the rank of their class"),
-          table("pairs", [x for c in sorted(pairs, key=lambda c: pairs[c]) for x in (*pairs[c], c)],
-                "a, b and what they compose to, sorted by a and b"),
-          table("others", [x for c in sorted(others) for x in [c, len(others[c])] + others[c]],
-                "c, n, and the n characters of its decomposition, which never compose again"))
+          table("pairs", [x for a, c in zip(differences([pairs[c][0] for c in first]), first)
+                          for x in (a, pairs[c][1], c)],
+                "a less the a before, b, and what they compose to, sorted by a and b; build() adds",
+                "static"),
+          table("others", [x for c in sorted(others) for x in [gap[c], len(others[c])] + others[c]],
+                "c less the c before, n, and the n characters of its decomposition, which never "
+                "compose again; build() adds", "static"))
     print(f"marks {len(order)} in {len(set(order.values()))} classes, pairs {len(pairs)}, others "
           f"{len(others)}", file=sys.stderr)
 
