@@ -20,17 +20,23 @@
 /* Implementations, in the order of the output. */
 static const struct kernel {
     const char *name;
-    double (*run)(struct fm_kernelcase *c, int tokens); /* seconds; 0: it cannot run */
-    bool checked;                                       /* its result is a layer's output */
+    bool checked; /* its result is a layer's output */
     enum { CPU, TORCH, GPU } by;
-} kernels[] = {{"oneDNN", fm_kernelcase_dnnl, false, CPU},
-               {"cpu", fm_kernelcase_clip, true, CPU},
-               {"torch-loop", fm_pytorch_loop, true, TORCH},
-               {"torch-grouped", fm_pytorch_grouped, true, TORCH},
-               {"gpu naive", fm_kernelcase_naive, true, GPU},
-               {"gpu bucket", fm_kernelcase_bucket, true, GPU},
-               {"gpu mma", fm_kernelcase_mma, true, GPU},
-               {"gpu hopper", fm_kernelcase_hopper, true, GPU}};
+    double (*run)(struct fm_kernelcase *c, int tokens); /* by CPU: seconds; 0: it cannot run */
+    int32_t path;                                       /* by GPU */
+} kernels[] = {
+    {"oneDNN", false, CPU, fm_kernelcase_dnnl, 0}, {"cpu", true, CPU, fm_kernelcase_clip, 0},
+    {"torch-loop", true, TORCH, NULL, 0},          {"torch-grouped", true, TORCH, NULL, 0},
+    {"gpu naive", true, GPU, NULL, FM_CLIP_NAIVE}, {"gpu bucket", true, GPU, NULL, FM_CLIP_BUCKET},
+    {"gpu mma", true, GPU, NULL, FM_CLIP_MMA},     {"gpu hopper", true, GPU, NULL, FM_CLIP_HOPPER}};
+
+/* Seconds of one run, or 0 if it is not available. */
+static double run_kernel(const struct kernel *k, struct fm_kernelcase *c, int tokens)
+{
+    return k->by == TORCH ? fm_pytorch_run(c->torch, c, k->name, tokens)
+           : k->by == GPU ? fm_kernelcase_gpu(c, tokens, k->path)
+                          : k->run(c, tokens);
+}
 
 enum { KERNELS = sizeof kernels / sizeof *kernels };
 
@@ -154,7 +160,7 @@ static int measure(struct fm_kernelbench *b, struct fm_kernelcase *c,
             c->budget = i % c->layer.B;
             fm_kernelcase_flush(c);
             c->cut = &cut[i];
-            double took = k->run(c, b->row[i].tokens);
+            double took = run_kernel(k, c, b->row[i].tokens);
             if (round < 0 && k->checked && took > 0)
                 b->row[i].error = measure_error(c, b->row[i].tokens);
             else if (round >= 0)

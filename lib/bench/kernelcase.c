@@ -312,32 +312,12 @@ int fm_kernelcase_fill(struct fm_kernelcase *c, struct fm_err *err)
     return FM_OK;
 }
 
-/* The paths of a GPU; mma includes the plain path, which float32 takes. */
-static double run_on_gpu(struct fm_kernelcase *c, int tokens, int32_t path)
+double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path)
 {
     struct fm_clip_call call = fm_kernelcase_call(c, tokens);
+    if (path == FM_CLIP_MMA && c->layer.type == FM_CLIP_F32)
+        path = FM_CLIP_PORTABLE;
     return c->gpu ? fm_clip_gpu_run(c->gpu, path, &call, c->budget) : 0;
-}
-
-double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens)
-{
-    return run_on_gpu(c, tokens, FM_CLIP_NAIVE);
-}
-
-double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens)
-{
-    return run_on_gpu(c, tokens, FM_CLIP_BUCKET);
-}
-
-double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens)
-{
-    bool plain = c->layer.type == FM_CLIP_F32;
-    return run_on_gpu(c, tokens, plain ? FM_CLIP_PORTABLE : FM_CLIP_MMA);
-}
-
-double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens)
-{
-    return run_on_gpu(c, tokens, FM_CLIP_HOPPER);
 }
 
 void fm_kernelcase_release(struct fm_kernelcase *c)

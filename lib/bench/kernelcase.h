@@ -56,10 +56,8 @@ void fm_kernelcase_flush(struct fm_kernelcase *c);
 /* Implementations: seconds of one run at c->budget, or 0 if it is not available. */
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
-double fm_kernelcase_naive(struct fm_kernelcase *c, int tokens);
-double fm_kernelcase_bucket(struct fm_kernelcase *c, int tokens);
-double fm_kernelcase_mma(struct fm_kernelcase *c, int tokens);
-double fm_kernelcase_hopper(struct fm_kernelcase *c, int tokens);
+/* On a path of a GPU; mma includes the plain path, which float32 takes. */
+double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path);
 
 /* Read bandwidth of the machine in bytes/s. */
 double fm_kernelcase_bandwidth(struct fm_kernelcase *c);

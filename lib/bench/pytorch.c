@@ -285,8 +285,8 @@ static int ask(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *
     return receive_all(p, c->out, (size_t)rows * (size_t)c->layer.H * size, err);
 }
 
-static double run_kernel(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
-                         int tokens)
+double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
+                      int tokens)
 {
     struct fm_err err = {0};
     double seconds = 0;
@@ -298,16 +298,6 @@ static double run_kernel(struct fm_pytorch *p, const struct fm_kernelcase *c, co
         return 0;
     }
     return seconds;
-}
-
-double fm_pytorch_loop(struct fm_kernelcase *c, int tokens)
-{
-    return run_kernel(c->torch, c, "torch-loop", tokens);
-}
-
-double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens)
-{
-    return run_kernel(c->torch, c, "torch-grouped", tokens);
 }
 
 /* --- autograd loops over a checkpoint --- */

@@ -31,11 +31,10 @@ void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine *
 /* "2.15.0" */
 const char *fm_pytorch_version(const struct fm_pytorch *p);
 
-/* Implementations, as in lib/bench/kernelcase.h: the seconds of one run of c->torch's "torch-loop"
- * or "torch-grouped" at c->budget, with cold caches; the first rows of c->out are its result. 0: it
- * failed, now or before. */
-double fm_pytorch_loop(struct fm_kernelcase *c, int tokens);
-double fm_pytorch_grouped(struct fm_kernelcase *c, int tokens);
+/* Seconds of one run of the kernel "torch-loop" or "torch-grouped" at c->budget, with cold caches;
+ * the first rows of c->out are its result.  0: it failed, now or before. */
+double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
+                      int tokens);
 
 /* The reason for the first failure, or "". */
 const char *fm_pytorch_why(const struct fm_pytorch *p);
