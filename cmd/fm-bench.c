@@ -102,6 +102,7 @@ static void add_cost(struct fm_estimate *sum, const struct fm_estimate *e)
     sum->forecast = e->forecast;
     sum->forecast.seconds_least += before.seconds_least;
     sum->forecast.seconds_most += before.seconds_most;
+    sum->forecast.loading += before.loading;
 }
 
 /* Measure an exported directory. */

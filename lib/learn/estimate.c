@@ -149,12 +149,17 @@ void fm_estimate_add(struct fm_estimate *estimate, const struct fm_model *model,
     uint64_t layers, once;
     fm_model_read_bytes(model, &layers, &once);
     bool first = estimate->read == 0;
-    estimate->read +=
+    uint64_t read =
         (first ? once : 0) + (uint64_t)(layers_read(model, sweep, first) * (double)layers / c->L);
+    estimate->read += read;
     fm_storage_names(estimate->storage, c);
     estimate->longest = c->T_exact;
     estimate->exact = c->exact;
     fm_model_bytes(model, &estimate->stored, &estimate->written);
+    double bytes = fm_dtype_bits(fm_model_dtype(model)) / 8.0; /* of a value as it is written */
+    if (estimate->stored > 0)
+        estimate->values +=
+            (double)read * (double)estimate->written / (double)estimate->stored / bytes;
 }
 
 void fm_estimate_suggest(struct fm_estimate *estimate, double flops, const char *fmt, ...)

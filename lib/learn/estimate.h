@@ -34,6 +34,7 @@ struct fm_forecast {
     int threads;                  /* number of threads of the probe */
     double rate_least, rate_most; /* FLOP/s of all threads; slices of the probe differ */
     double seconds_least, seconds_most;
+    double loading; /* of these, for conversions of the weights that are read */
     int ranks;
     int working;                      /* ranks that have work in the most expensive kind of sweep */
     struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 if
@@ -49,6 +50,7 @@ struct fm_estimate {
     uint64_t least;  /* smallest memory limit that the run can stay within; 0: the estimate's */
     uint64_t spill;  /* bytes beyond --memory, in temporary files */
     uint64_t read;   /* bytes of weights that the run reads */
+    double values;   /* the number of these weights */
     char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for unquantised
                                        weights */
     char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */

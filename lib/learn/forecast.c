@@ -5,11 +5,15 @@
  * operands takes part of the time.  On a shared machine the rates of the slices differ; the slowest
  * and the fastest give the bounds of the forecast.  Changes that could halve the time are tried in
  * the estimate's order: first a different precision for the same work, then less work.
+ * Weights that are read are also decoded, converted and reordered, which takes most of the time if
+ * an expert has few tokens.  A conversion of values that are not in the cache is measured too, and
+ * counted several times for each of them.
  */
 #include "lib/learn/forecast.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
@@ -17,8 +21,10 @@
 
 #define SLICES 4
 #define SLICE_SECONDS 0.02
-#define OTHERS (4.0 / 3) /* a run's time divided by that of its products */
-#define HALF 0.55        /* largest share of the time that still counts as half */
+#define OTHERS (4.0 / 3)          /* a run's time divided by that of its products */
+#define HALF 0.55                 /* largest share of the time that still counts as half */
+#define LOADED ((int64_t)8 << 20) /* values of the probe of conversions: more than a cache has */
+#define PASSES 10 /* time of a weight that is read, divided by that of such a conversion */
 
 struct probe {
     const struct fm_ops *ops;
@@ -92,6 +98,27 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
     return FM_OK;
 }
 
+/* Seconds for the conversions of `values` weights. */
+static int probe_loading(double *seconds, double values, const struct fm_ops *ops,
+                         struct fm_err *err)
+{
+    size_t bytes = (size_t)LOADED * (sizeof(float) + sizeof(uint16_t));
+    float *wide = fm_alloc_large(bytes, "a probe", err);
+    if (!wide)
+        return err->code;
+    memset(wide, 0, bytes);
+    const struct fm_in from = {.data = wide + LOADED, .dtype = FM_BF16};
+    double least = INFINITY;
+    for (int i = 0; i < SLICES; i++) {
+        double began = fm_clock_now();
+        ops->convert((struct fm_out){wide, FM_F32}, LOADED, from, NULL, 1, LOADED);
+        least = fmin(least, fm_clock_now() - began);
+    }
+    *seconds = PASSES * values * least / (double)LOADED;
+    free(wide);
+    return FM_OK;
+}
+
 /* Suggest bfloat16 if this machine multiplies it fast enough to halve the time. */
 static int try_precision(struct fm_forecast *f, const struct fm_estimate *estimate,
                          const struct fm_run_options *run, const struct fm_ops *now,
@@ -111,14 +138,14 @@ static int try_precision(struct fm_forecast *f, const struct fm_estimate *estima
         return rc;
     f->halved =
         (struct fm_estimate_change){.options = "--precision bf16", .flops = estimate->flops};
-    f->halved_seconds = estimate->flops / least * OTHERS;
+    f->halved_seconds = estimate->flops / least * OTHERS + f->loading;
     return FM_OK;
 }
 
 static void try_changes(struct fm_forecast *f, const struct fm_estimate *estimate)
 {
     for (int i = 0; i < estimate->changes && !f->halved.options[0]; i++) {
-        double seconds = estimate->change[i].flops / f->rate_least * OTHERS;
+        double seconds = estimate->change[i].flops / f->rate_least * OTHERS + f->loading;
         if (seconds > HALF * f->seconds_most)
             continue;
         f->halved = estimate->change[i];
@@ -157,17 +184,17 @@ int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *
     *f =
         (struct fm_forecast){.assumed = run->machine.assume_rate > 0, .threads = fm_pool_threads()};
     f->rate_least = f->rate_most = run->machine.assume_rate * 1e9;
-    int rc = f->assumed ? FM_OK : probe_rate(&f->rate_least, &f->rate_most, ops, err);
-    if (rc)
-        return rc;
+    if (!f->assumed && (probe_rate(&f->rate_least, &f->rate_most, ops, err) ||
+                        probe_loading(&f->loading, estimate->values, ops, err)))
+        return err->code;
     f->ranks = fm_comm_size(run->machine.comm);
     f->working = working_ranks(estimate, f->ranks);
     double part = share_of(estimate, f->ranks);
     f->rate_least /= part;
     f->rate_most /= part;
-    f->seconds_least = estimate->flops / f->rate_most * OTHERS;
-    f->seconds_most = estimate->flops / f->rate_least * OTHERS;
-    rc = try_precision(f, estimate, run, ops, err);
+    f->seconds_least = estimate->flops / f->rate_most * OTHERS + f->loading;
+    f->seconds_most = estimate->flops / f->rate_least * OTHERS + f->loading;
+    int rc = try_precision(f, estimate, run, ops, err);
     if (!rc)
         try_changes(f, estimate);
     return rc;
@@ -180,5 +207,6 @@ double fm_forecast_cores(const struct fm_forecast *f, int cores)
 
 double fm_forecast_ranks(const struct fm_estimate *estimate, int ranks)
 {
-    return estimate->forecast.seconds_most * share_of(estimate, ranks);
+    const struct fm_forecast *f = &estimate->forecast;
+    return (f->seconds_most - f->loading) * share_of(estimate, ranks) + f->loading;
 }

@@ -7,7 +7,7 @@ fm-train -q --model "$odd" --tokens "$odd/tokens.npy" --method saliency --budget
     -o trained ranked >/dev/null
 fm-pack -q --model "$odd" -o family.fm trained >/dev/null
 for tool in fm-rank fm-train fm-recover; do
-    $tool -n --model "$odd" --tokens "$odd/tokens.npy" -o out </dev/null | awk '{ print $1 }'
+    $tool -n --model "$odd" --tokens "$odd/tokens.npy" -o out </dev/null | awk '$1 != "halved" { print $1 }' # which depends on the CPU
     echo "$tool: status ${PIPESTATUS[0]}"
 done
 echo "-- the plan's output against what is written: never less, of fm-rank and fm-recover at most 2 % more"

@@ -617,6 +617,9 @@ TEST(a_plan_counts_sweeps_and_products)
     assert_int_equal(plan.tokens, 6 * 23);
     assert_true(plan.flops > 1e6 && plan.forecast.rate_least > 0 &&
                 plan.forecast.seconds_least > 0);
+    assert_true(plan.values * 2 == (double)plan.read && plan.forecast.loading > 0);
+    double expected = plan.flops / plan.forecast.rate_most * 4 / 3 + plan.forecast.loading;
+    assert_true(fabs(plan.forecast.seconds_least - expected) < 1e-6 * expected);
     assert_true(plan.disk > CHANNELS * 12 && plan.memory > 0);
     assert_int_equal(access(r.run.outputs.path, F_OK), -1);
 }
