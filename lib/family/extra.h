@@ -65,8 +65,8 @@ int fm_extra_layer(const struct fm_config *config, const char *name);
 bool fm_extra_add(struct fm_extra *extra, const struct fm_config *config,
                   const struct fm_tensor *tensor);
 
-/* Call after all tensors were counted.  FM_EFORMAT if a layer lacks its mark, because it may be a
- * decoder layer that config.json does not count. */
+/* Call after all tensors have been counted.  FM_EFORMAT if a layer lacks its mark, because it may
+ * be a decoder layer that config.json does not count. */
 int fm_extra_check(const struct fm_extra *extra, const struct fm_config *config,
                    struct fm_err *err);
 
@@ -89,8 +89,8 @@ void fm_extra_print(char text[FM_EXTRA_TEXT], const struct fm_extra *extra);
  * "bytes"}. */
 void fm_extra_json(cJSON *object, const struct fm_extra *extra);
 
-/* A sentence for the user if config.json gives another number of extra layers than the checkpoint
- * has; else "". */
+/* A sentence for the user if config.json gives a different number of extra layers from the
+ * checkpoint; else "". */
 #define FM_EXTRA_NOTE 128
 void fm_extra_note(char text[FM_EXTRA_NOTE], const struct fm_extra *extra,
                    const struct fm_config *config);

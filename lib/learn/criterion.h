@@ -1,6 +1,6 @@
 /*
  * Criteria for the score of a channel.  The first is the suite's own (fm-method(7)); the others
- * come from other pruners.  fm-rank offers two of those for a quick first look, fm-bench offers
+ * come from other pruners.  fm-rank offers two of those for a quick first look; fm-bench offers
  * them all for comparisons.  All are sums over the rows of an expert, batch by batch, computed by a
  * visitor of the sweep.
  *
@@ -22,7 +22,7 @@ enum fm_criterion {
      * arXiv 2508.02322), [(1 - alpha) |Phi_j|_2^2 + alpha |Phi_j|_inf^2] |down_j|^2, at alpha 0;
      * the paper finds that alpha hardly matters.  In its authors' code (xuyuzhuang11/CAMERA, the
      * option reduce_ratio) alpha is 1 by default and 0.9 in the one example. CAMERA scores a layer
-     * after the layers before it were pruned; here they are complete. */
+     * after the layers before it have been pruned; here they are complete. */
     FM_CRITERION_ENERGY,
     /* Root of the sum over batches of (mean over the batch's rows of |h_j|)^2: Minitron
      * (Muralidharan et al., NeurIPS 2024, arXiv 2407.14679), with the mean over a sequence and the

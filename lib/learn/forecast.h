@@ -1,9 +1,9 @@
 /*
  * The time of a planned run: its floating-point operations divided by the rate of matrix products,
- * which is measured here for some tens of milliseconds, or given by --assume-rate, plus a third for
- * other operations on tokens, plus the time to convert the weights that are read, which is measured
- * too unless the rate is given.  It is meant for choosing a machine and is not a guarantee: waiting
- * for a disk is not included.
+ * which is measured here for a few tens of milliseconds, or given by --assume-rate, plus a third
+ * for other operations on tokens, plus the time to convert the weights that are read, which is
+ * measured too unless the rate is given.  It is meant for choosing a machine and is not a
+ * guarantee: waiting for a disk is not included.
  */
 #ifndef FM_FORECAST_H
 #define FM_FORECAST_H

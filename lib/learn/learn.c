@@ -200,7 +200,8 @@ static int list_flips(const struct fm_learn *n, struct flip *flip, const uint32_
 /*
  * Append the masks between one hardened mask and the next, flip by flip, so that the family has a
  * mask at every budget step even if several experts flip in one training step.  Flips to a larger
- * width come first; within each direction, the largest margin comes first.  `from` becomes `to`.
+ * width come first; within each direction, the largest margin comes first.  On return
+ * `from` equals `to`, unless a mask reached `until` first.
  */
 static int append_flips(struct fm_learn *n, struct fm_masks *masks, uint32_t *from,
                         const uint32_t *to, struct fm_err *err)

@@ -41,14 +41,15 @@ void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
 
 /*
  * Take one step and append its hardened mask to the family, after the masks between it and the
- * previous one (one flip each).  *done is set, and no step is taken, if the family has reached
- * `until`, or after 2 * options->steps steps; the second half lets the hardened budget catch up.
- * When *done is set, the last hardened mask is in the family.
+ * previous one (one flip each), up to the first that reaches `until`.  *done is set, and no step is
+ * taken, if the family has reached `until`, or after 2 * options->steps steps; the second half lets
+ * the hardened budget catch up.  In the second case the last hardened mask is appended if it
+ * removes more than the family's last mask.
  */
 int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, struct fm_err *err);
 
 /* Number of channels that the hardened logits remove, which may be fewer than the family's last
- * mask removes after gaps were filled. */
+ * mask removes once gaps have been filled. */
 uint64_t fm_learn_removed(const struct fm_learn *learn, const struct fm_masks *masks);
 
 #endif

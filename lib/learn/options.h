@@ -38,17 +38,17 @@ struct fm_train_options {
     bool nested;              /* widths never grow with the budget */
     int steps;                /* 500 */
     int samples;              /* subnets per batch, 1 */
-    /* eta, 4: strength with which the scores initialise the logits; 0: as in the paper.  On the
-     * small trained model, over three seeds, the loss with 4 is 0.002 lower than with 2 at a budget
-     * of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6. */
+    /* eta, 4: strength with which the scores initialise the logits; 0: as in the paper
+     * (fm-method(7)).  On a small trained model, over three seeds, the loss with 4 is 0.002 lower
+     * than with 2 at a budget of 0.4, 0.001 lower at 0.2 and 0.001 higher at 0.6. */
     double prior;
     enum fm_lambda_schedule schedule;
     /* Constants without an option. */
     double lr, beta1, beta2;            /* Adam on the logits: 0.02 0.9 0.99 */
     double tau_first, tau_last;         /* temperature: 2 0.5 */
     double entropy_first, entropy_last; /* weight of the entropy: 0.02 0 */
-    double gain; /* of the controller, divided by the number of steps: 400; with 200 and eta 4, runs
-                    often end below `until` */
+    double gain; /* of the controller, which divides it by the number of steps: 400; with 200 and
+                    eta 4, runs often end below `until` */
     double lambda_last;   /* end of the linear schedule */
     int walk_sequences;   /* sequences per budget of walk: 32 */
     int around_sequences; /* minimum sequences per sweep of exchange, or per round of --refine: 8 */
@@ -75,7 +75,7 @@ struct fm_recover_options {
     int rank;            /* 16; rank and alpha apply to adapters of experts */
     double alpha;        /* 32 */
     int steps;           /* 200 */
-    double lr;           /* of AdamW, 1e-4.  On the small trained model, over three seeds, it lowers
+    double lr;           /* of AdamW, 1e-4.  On a small trained model, over three seeds, it lowers
                             the held-out loss at 0.2, 0.4 and 0.6; 3e-4 raises it at 0.2, where the
                             adapter overfits the calibration text */
     double w_task, w_kl; /* 1 1; for routers 0 1, so that they route as in the full model */

@@ -1,9 +1,9 @@
 /*
  * fm-rank: channel scores and the order they give (fm-method(7)).
  *
- * A score is the mean over calibration batches of the sum over a channel's parameters of (theta
- * dL/dtheta)^2, the square taken per parameter and batch, or that of another criterion.  Batches
- * are summed in order, in double, so the result does not depend on threads, memory or
+ * By default a score is the mean over calibration batches of the sum over a channel's parameters of
+ * (theta dL/dtheta)^2, squared per parameter and batch; lib/learn/criterion.h has other criteria.
+ * Batches are summed in order, in double, so the result does not depend on threads, memory or
  * interruptions.
  */
 #ifndef FM_RANK_H
@@ -63,7 +63,7 @@ void fm_rank_report_release(struct fm_rank_report *report); /* zeroed struct is 
  * Score run->inputs.model on run->inputs.tokens (run->inputs.batch sequences per batch, 0: 1) and
  * write the stage stream to run->outputs.path.  run->inputs.stream is not read.  FM_EFORMAT, naming
  * layer and tensor, if a value is not finite; FM_ESAVED when stopped with run->outputs.state.
- * *report is zeroed by the caller and released by the caller in any case.
+ * The caller zeroes *report, and releases it in any case.
  */
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
             struct fm_rank_report *report, struct fm_err *err);

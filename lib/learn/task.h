@@ -53,8 +53,8 @@ struct fm_task {
  */
 int fm_task_open(struct fm_task *task, const struct fm_run_options *run, const char *needs,
                  struct fm_err *err);
-/* Remove the state file of `tool` after the result was written.  Failure is only a warning, because
- * the output exists. */
+/* Remove the state file of `tool` once the result has been written.  Failure is only a warning,
+ * because the output exists. */
 void fm_task_forget(const struct fm_task *task, const char *tool);
 
 void fm_task_close(struct fm_task *task); /* zeroed struct is fine */

@@ -2,8 +2,9 @@
  * Two properties of a family that the user can request and that a method does not provide: a mask
  * at every budget, and nested masks (no expert is wider at a larger budget).
  *
- * Both are made by single steps from one mask of the family to the next.  A step gives one group of
- * experts its next narrower action; the step that loses the least score per channel comes first.
+ * Both are obtained by single steps from one mask of the family to the next.  A step gives one
+ * group of experts its next narrower action; the step that loses the least score per channel comes
+ * first.
  */
 #ifndef FM_GAPS_H
 #define FM_GAPS_H
@@ -19,11 +20,11 @@ struct fm_gaps {
 };
 
 /*
- * f = the masks of `from`, plus a mask at each multiple of `step` up to `until` that lacks one (no
- * mask removes at least as much, and less than a single step more).  An added mask is on the
- * descent to the next mask of `from` or, after the last one, to the narrowest; the descent begins
- * by widening the experts that are wider in the next mask.  An added mask has the method and the
- * step number of the mask that the descent leads to, and no quality.
+ * f = the masks of `from`, plus a mask at each multiple of `step` up to `until` that lacks one.  A
+ * multiple has a mask if one removes at least as much, but less than a single step more.  An added
+ * mask is on the descent to the next mask of `from` or, after the last one, to the narrowest; the
+ * descent begins by widening the experts that are wider in the next mask.  An added mask has the
+ * method and the step number of the mask that the descent leads to, and no quality.
  */
 int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                  struct fm_err *err);

@@ -1,6 +1,6 @@
 /*
  * The mathematics of learned masks, independent of a model: logits over the action set for every
- * expert, the straight-through Gumbel-softmax, the gradients of its loss, Adam, and the controller
+ * expert, the straight-through Gumbel-softmax, the gradients of the loss, Adam, and the controller
  * of the budget (fm-method(7)).  All in double.
  *
  * x counts experts of all layers, X = M E; a counts actions.

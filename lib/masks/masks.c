@@ -1,8 +1,8 @@
 /*
  * A family is an array of masks sorted by budget, and this file has the methods that make one
  * without gradients.  saliency: the concave hull of score against width gives the steps of each
- * expert, from the least to the greatest loss per channel; the steps of all experts are sorted, and
- * each target takes the first of them until it is reached.
+ * expert, from the least to the greatest loss per channel; the steps of all experts are sorted and
+ * taken in order, and a mask is appended whenever the next target is reached.
  */
 #include "lib/masks/masks.h"
 
@@ -298,8 +298,8 @@ static double slope_between(const struct fm_actions *actions, const double *lost
     return (lost[a] - lost[b]) / (double)(actions->width[b] - actions->width[a]);
 }
 
-/* Build the hull of the points (width, -lost), concave seen from above: from wide to narrow, the
- * loss per channel must grow.  Returns the segments of this group, widest first. */
+/* Build the upper hull of the points (width, -lost): from wide to narrow, the loss per channel
+ * grows.  Returns the number of segments, which are stored widest first. */
 static int build_hull(struct segment *segment, const struct fm_actions *actions, const double *lost,
                       size_t group)
 {
@@ -316,7 +316,7 @@ static int build_hull(struct segment *segment, const struct fm_actions *actions,
     return n - 1;
 }
 
-/* Take the segments in order; at every target, the widths so far are a mask. */
+/* Take the segments in order; at every target, append the widths so far as a mask. */
 static int cut_segments(struct fm_masks *f, const struct segment *segment, size_t segments,
                         uint32_t *widths, int size, const struct fm_decimal *step,
                         const struct fm_decimal *until, struct fm_err *err)

@@ -1,16 +1,17 @@
 /*
  * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
- * logits that learn them, experts that share a width.  It includes only lib/base and does not use
- * tensors, files or models, so all of it is tested with plain numbers.  In reading order: decimal,
- * actions, granularity, masks, choose (which mask a budget means), spread (how tokens differ),
- * gaps, stepcost, logits.
+ * logits from which masks are learned, experts that share a width.  It includes only lib/base and
+ * does not use tensors, files or models, so all of it is tested with plain numbers.  In reading
+ * order: decimal, actions, granularity, masks, choose (the mask for a budget), spread (how tokens
+ * differ), gaps, stepcost, logits.
  *
  * struct fm_masks is a family of masks: budgets in increasing order, with a width per expert and
  * the origin of each mask.  (For model families such as Mixtral or OLMoE see lib/family/family.h.)
  * The methods that need no gradient are here: saliency (the concave hull of the scores), uniform,
  * and the two shuffles that serve as controls.
  *
- * Budget = channels removed / (M E I), in integers.  A family begins with the full mask.
+ * The budget of a mask is channels removed / (M E I); the mask records the number of channels,
+ * which is exact.  A family begins with the full mask.
  */
 #ifndef FM_MASKS_H
 #define FM_MASKS_H

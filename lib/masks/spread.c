@@ -1,4 +1,4 @@
-/* Computed in one pass over the tokens in order, and one sort for each kind of percentile. */
+/* Sums are in order of tokens; percentiles are taken from a sorted copy of the values. */
 #include "lib/masks/spread.h"
 
 #include <assert.h>

@@ -5,7 +5,7 @@
  *
  * Percentiles are interpolated linearly, like numpy's default and, in float32, llama.cpp's
  * llama-perplexity.  Intervals are over sequences (or documents, if a text is measured document by
- * document), because tokens of one sequence share their context.  An interval over tokens, as
+ * document), because tokens of one sequence share their context.  An interval over tokens, such as
  * llama.cpp prints, assumes that they are independent and is too narrow.  For a mean of n tokens in
  * g groups with sums s_i of n_i tokens each, the half width is
  *
@@ -33,8 +33,8 @@ struct fm_words {
     uint64_t documents, words, bytes;
 };
 
-/* exp of the loss per word, where the loss is ce nats per token over `tokens` tokens; also the
- * same per byte (with bytes as words), whose logarithm to base 2 is bits per byte. */
+/* Perplexity per word, for a loss of ce nats per token over `tokens` tokens: exp of the loss per
+ * word.  With a count of bytes as `words`, its base-2 logarithm is the bits per byte. */
 double fm_words_perplexity(double ce, uint64_t tokens, uint64_t words);
 
 #define FM_SPREAD_NEAR 5
@@ -57,7 +57,7 @@ struct fm_spread {
 };
 
 /*
- * Compute from `groups` groups of tokens; group i has token[first[i]] to token[first[i + 1]].
+ * Compute from `groups` groups of tokens; group i has tokens [first[i], first[i + 1]).
  * `near` is the maximum of fm_token.near: five, or the size of the vocabulary. sorted
  * (first[groups]) is scratch.  Sums are in order of tokens.
  */

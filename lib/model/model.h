@@ -6,13 +6,13 @@
  * lists as not quantised), packed and interleave (the tensors of a bundle, and their order),
  * checkpoint and weightsum (for stages that copy or identify a checkpoint by its bytes).
  *
- * An open model has its sizes (lib/block/block.h), and reads its weights layer by layer.
+ * Opening a model gives its sizes (struct fm_config); weights are read when they are needed.
  *
  * Weights are float32 in the online layout (kernels/ops/kernels.h) whatever the file holds.  But
  * matrices whose products would round them to bfloat16 are bfloat16 in memory: projections and the
  * LM head always; the matrices of experts and MLPs, and the embedding, if they are bfloat16 on
- * disk.  One layer is resident at a time while the next one is prefetched; if all layers fit into
- * --memory, all are kept.
+ * disk.  As many layers as fit into --memory stay in memory; the others share one slot, and the
+ * next one is prefetched while a layer is computed.
  *
  * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
@@ -76,8 +76,8 @@ void fm_model_bytes(const struct fm_model *model, uint64_t *stored, uint64_t *wr
 const uint32_t *fm_model_caps(const struct fm_model *model);
 
 /* Read experts in ranked order from now on: channel j in memory is channel order[(l E + e) I + j]
- * of the file.  Borrows `order` (M, E, I), checked to be permutations by the caller; NULL restores
- * the file's order.  Only for stock checkpoints: all others are already ranked. */
+ * of the file.  Borrows `order` (M, E, I), which the caller has checked to be permutations; NULL
+ * restores the file's order.  Only for stock checkpoints: all others are already ranked. */
 void fm_model_rank(struct fm_model *model, const int32_t *order);
 
 /* From now on convert weights with `ops`, to the operand type of its products.  Weights in memory
@@ -107,8 +107,8 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
 /*
  * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32.  A
  * bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as the bundle
- * will have them: all, or all but the experts', which are rounded after an adapter was merged into
- * them.  Unquantised weights are not changed.  Pointers to weights become invalid.
+ * will have them: all, or all but the experts', which are rounded after an adapter has been merged
+ * into them.  Unquantised weights are not changed.  Pointers to weights become invalid.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);

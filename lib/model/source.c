@@ -170,8 +170,8 @@ static int open_any_directory(struct fm_tensors *t, struct fm_err *err)
     return rc;
 }
 
-/* A checkpoint has up to some hundred thousand names in a few dozen files, and each is looked up a
- * few times.  Hashes are compared first, and names only if the hashes are equal. */
+/* A checkpoint has up to a few hundred thousand names in a few dozen files, and each is looked up
+ * a few times.  Hashes are compared first, and names only if the hashes are equal. */
 struct fm_source_name {
     uint64_t hash;
     const struct fm_tensor *tensor;

@@ -206,8 +206,8 @@ static bool is_plane(const struct fm_packing *p, const struct fm_stored *s)
     return m >= 0 && fm_packed_find(fm_packed_at(&p->packed, m), cut[0].of, 1);
 }
 
-/* List the tensors outside the experts; if codes are kept, also those that belong to them and have
- * no channels. */
+/* List the tensors outside the experts; if codes are kept, also the tensors that belong to the
+ * codes and have no channels. */
 static int list_rest(struct fm_packing *p, struct fm_err *err)
 {
     const struct fm_checkpoint *cp = &p->cp;

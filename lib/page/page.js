@@ -221,7 +221,7 @@ function sizes() {
 const sizeOf = (cells) => cells[1] || cells[0];
 const isLarger = (cells) => sizeOf(cells) > 1.02 * data.source;
 
-/* The forms that are larger than the checkpoint, with the budget from which on they are smaller. */
+/* The forms that are larger than the checkpoint, with the budget from which they are smaller. */
 function larger(row) {
   const said = row.forms.flatMap((cells, i) => {
     if (!isLarger(cells)) return [];

@@ -22,7 +22,7 @@ struct fm_files_entry {
     char *name; /* path relative to the directory; "." for a single file; for a part of a bundle,
                    its path */
     uint64_t bytes;
-    struct fm_sha256 digest; /* valid once the file was hashed */
+    struct fm_sha256 digest; /* valid once the file has been hashed */
     bool hash;               /* to be hashed; set by fm_files_list */
 };
 

@@ -1,6 +1,6 @@
 /*
  * Sign a directory or a file, and verify a signature (formats/sign/oms.h).  The signature of a
- * directory is the file model.sig in it, that of FILE is FILE.sig.
+ * directory is the file model.sig in it; that of FILE is FILE.sig.
  */
 #ifndef FM_SIGN_H
 #define FM_SIGN_H

@@ -22,9 +22,9 @@
 
 /*
  * Confine the process permanently, before any other thread exists.  `rewrites`: the command also
- * writes its operand, or a file in or next to it.  *files, set also on failure: whether only the
- * files above can be opened from now on.  FM_EIO and the like if a directory that is read cannot be
- * listed to its end.
+ * writes its operand, or a file in or next to it.  *files, which is set even on failure, says
+ * whether only the files above can be opened from now on.  FM_EIO or similar if a directory that is
+ * read cannot be listed completely.
  */
 int fm_confine(const struct fm_guard *guard, bool rewrites, bool *files, struct fm_err *err);
 

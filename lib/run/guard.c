@@ -182,7 +182,7 @@ static bool is_own(const char *path, fm_guard_own *own, const char *tool)
     return is;
 }
 
-/* Check the other file of a pair: the words and the index of a token file. */
+/* Check the files that are read together with an input, such as the index of a token file. */
 static int check_beside(const struct spot *s, const char *written, const struct spot *r,
                         const char *what, struct fm_err *err)
 {

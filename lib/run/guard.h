@@ -3,14 +3,14 @@
  * work, and again before a file gets its final name:
  *
  * - No file that the run reads is written, and no file is written twice.  Existing files are
- * compared by device and inode, so links do not matter; others by directory and name.  The words
- * and the index of a token file count as one file.
+ * compared by device and inode, so links do not matter; others by directory and name.  A token
+ * file and its index count as one file.
  *
  * - No file is written into a directory that is read, at any depth, and no directory that contains
  * a file that is read is replaced.
  *
- * - No existing file is replaced without --force, except a report, plot or state by the tool that
- * made it.
+ * - No existing file is replaced without --force, except that a tool may replace a report, plot or
+ * state that it made.
  *
  * The names come from the option table (cmd/options.c).  The content of a file identifies the tool
  * that made it: lib/run/report.h, lib/state/journal.h, lib/bench/plot.h.
@@ -76,7 +76,7 @@ void fm_guard_writes(struct fm_guard *g, const char *what, const char *path,
  * Check the rules; reads only names and the beginnings of files.  FM_EUSAGE if the command line
  * names an input as an output, a file in a directory that is read, or one file twice.  FM_ECREATE
  * if a file exists or its directory does not, FM_EPERM if the directory is not writable, FM_EIO if
- * a directory that is read cannot be listed to its end.  If standard output is a regular file, it
+ * a directory that is read cannot be listed completely.  If standard output is a regular file, it
  * must not be one of the inputs either.
  */
 int fm_guard_check(const struct fm_guard *g, struct fm_err *err);

@@ -9,8 +9,8 @@
 #include "lib/base/trace.h"
 #include "formats/file/cgroup.h"
 
-/* With --precision auto, choose bfloat16 if checkpoint and CPU have it.  Only a CPU without it
- * leads to float32; missing memory is an error, as the result would differ. */
+/* With --precision auto, choose bfloat16 if the checkpoint stores 16-bit floats and the CPU has
+ * bfloat16.  Other failures do not lead to float32, because the result would differ. */
 static int find_cpu_ops(const struct fm_ops **ops, const struct fm_machine *machine,
                         enum fm_dtype stored, struct fm_err *err)
 {

@@ -245,7 +245,7 @@ double fm_stage_budget_step(const struct fm_bundle *b)
     return 0.01;
 }
 
-/* Take ownership of `bytes` (malloc), also on failure. */
+/* Take ownership of `bytes` (malloc), even on failure. */
 static int keep(struct fm_stage_parts *p, char *bytes, struct fm_err *err)
 {
     if (!bytes)

@@ -151,7 +151,7 @@ int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
 int fm_stage_parts_add(struct fm_stage_parts *p, const struct fm_part *part, struct fm_err *err);
 void fm_stage_parts_release(struct fm_stage_parts *p); /* zeroed struct is fine */
 
-/* Collect, write to run->outputs.path, announce, commit.  Takes ownership of manifest, also on
+/* Collect, write to run->outputs.path, announce, commit.  Takes ownership of manifest, even on
  * failure. */
 int fm_stage_write(const struct fm_run_options *run, enum fm_stage stage, cJSON *manifest,
                    const struct fm_bundle *in, const struct fm_hfdir *dir,

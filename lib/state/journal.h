@@ -1,6 +1,6 @@
 /*
  * This room, lib/state: arrays on disk during a run.  store keeps records that need not fit into
- * memory, journal saves the state of a run so that it can resume.  In reading order: store,
+ * memory; journal saves the state of a run so that it can resume.  In reading order: store,
  * journal.
  *
  * State files of long runs: arrays in a safetensors file that is written completely or not at all,
@@ -80,8 +80,9 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
 int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
 
 /*
- * When to save: so rarely that saving takes at most about a twentieth of the time, but every 1 to
- * 20 seconds, so that a kill loses little.  Times are seconds of lib/base/clock.h.
+ * When to save: the interval is twenty times the cost of a save, so that saving takes about a
+ * twentieth of the time, but at least 1 and at most 20 seconds, so that a kill loses little.  Times
+ * are seconds of lib/base/clock.h.
  */
 struct fm_journal_clock {
     double saved; /* end of the last save */

@@ -23,7 +23,7 @@ static const cJSON *part_of(const struct fm_bundle_job *j, const char *tool, con
     return get(fm_stage_history_of(&j->bundle, tool), part);
 }
 
-/* Compare a number or a string of the history with the other place, if both exist. */
+/* Report a number or string of the history that differs from its copy in `where`, if both exist. */
 static void compare(struct fm_bundle_job *j, const char *tool, const char *key, const cJSON *said,
                     const cJSON *other, const char *where)
 {

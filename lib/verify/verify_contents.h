@@ -30,7 +30,7 @@ struct fm_bundle_job {
 int fm_verify_contents(struct fm_bundle_job *j, struct fm_err *err);
 
 /* Check that facts stated twice, in the manifest or in it and a member, agree.  Call it after the
- * members were read. lib/verify/verify_claims.c. */
+ * members have been read. lib/verify/verify_claims.c. */
 void fm_verify_claims(struct fm_bundle_job *j);
 
 #endif

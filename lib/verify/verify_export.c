@@ -1,7 +1,7 @@
 /*
- * Checks an exported directory against its bundle, or the first members of it.  The export is
- * planned again from the bundle (lib/export/plan.h), which gives names, sizes and texts; the bytes
- * of its weights are then compared with the golden segment checksums.
+ * Checks an exported directory against its bundle, or against the first members of the bundle.  The
+ * export is planned again from the bundle (lib/export/plan.h), which gives names, sizes and texts;
+ * the bytes of its weights are then compared with the golden segment checksums.
  */
 #include "lib/verify/verify_parts.h"
 

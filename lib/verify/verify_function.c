@@ -22,7 +22,7 @@
 #define SEQUENCES 4
 
 /* A different order of sums (permuted channels, tails of zeros) changes a log-probability by
- * about 1e-6; the neighbouring budget changes it by 1e-2 and more. */
+ * about 1e-6; the neighbouring budget changes it by 1e-2 or more. */
 #define LOGPROB_LIMIT 1e-4
 
 struct job {

@@ -119,8 +119,8 @@ static void meet_other(void *self, const char *name)
 
 /* ---- the files as a model ---- */
 
-/* Open the files as a model.  Exports for vLLM in layout layer are skipped, because the suite
- * cannot read their experts. */
+/* Open the files as a model.  Exports for vLLM in layout layer, whose experts the suite cannot
+ * read, are only opened as a directory of tensors. */
 static int open_model(const struct job *j, struct fm_err *err)
 {
     const struct fm_layout *form = j->claim.layout;

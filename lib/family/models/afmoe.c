@@ -59,7 +59,7 @@ static const struct fm_gqa_options attention = {.bias_key = "attention_bias",
 static const struct fm_scored_options router = {
     .sigmoid = true, .renormalised = true, .eps = 1e-20, .scale_key = "route_scale", .scale = 1};
 
-/* vLLM reads these keys, transformers does not. */
+/* vLLM reads these keys; transformers does not. */
 static const struct fm_keys_only only[] = {
     {"score_func", "'sigmoid'"}, {"route_norm", "true"},      {"n_group", "1"}, {"topk_group", "1"},
     {"num_expert_groups", "1"},  {"num_limited_groups", "1"}, {NULL, NULL}};

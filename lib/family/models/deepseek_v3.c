@@ -1,5 +1,5 @@
-/* DeepSeek-V3 and R1, Moonlight, which has no groups and no latent of the queries, and Kimi-K2 with
- * its own model_type. */
+/* DeepSeek-V3 and R1; Moonlight, which has no groups and does not compress queries; and Kimi-K2,
+ * which has its own model_type. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"

@@ -60,7 +60,8 @@ static const struct fm_gqa_options attention = {
 
 static const struct fm_scored_options router = {.sigmoid = true, .renormalised = true};
 
-/* The published config.json counts three such layers, but the checkpoints have none. */
+/* Layers for multi-token prediction: the published config.json counts three, but the checkpoints
+ * have none. */
 static const char *const extra_names[] = {FM_EXTRA_BEHIND, NULL};
 static const char *const extra_counts[] = {"num_mtp_modules", "num_nextn_predict_layers", NULL};
 static const struct fm_extra_form extra = {.name = extra_names,
