@@ -17,7 +17,7 @@ for of in table.values():
         x.append(100 * (of[method][3] / of[method][0] - 1))
 want = ["%.0f to %.0f %%" % (min(x), max(x)) for x in (lost["exchange"], lost["saliency"])]
 text = " ".join((root / "README.md").read_text().split())
-said = re.search(r"for (\d to \d %) of cross-entropy by the default method, and (\d to \d %) by `--method saliency`", text)
+said = re.search(r"the cross-entropy by (\d to \d %) with the default method, and by (\d to \d %) with `--method saliency`", text)
 print(len(rows), "rows; README:", said and list(said.groups()) == want and "agrees with the table" or want)
 
 def ends(f, *budgets):
