@@ -4,9 +4,9 @@
  * Tar readers often disagree about the members of a file, and attacks exploit that.  So the reader
  * here checks every byte of a header and refuses anything except this: regular files (type '0'),
  * ustar magic, octal numbers, mode 0644, uid, gid and mtime 0, no owner names, no links, names of
- * [A-Za-z0-9._/-]+ without empty, "." or ".." components, no name twice, padding of zeros, two zero
- * blocks and the end of the file right after them.  A pax header is accepted only for a member of 8
- * GiB or more and may contain only its size.
+ * [A-Za-z0-9._/-]+ without empty, "." or ".." components, no duplicate names, padding of zeros, two
+ * zero blocks and the end of the file right after them.  A pax header is accepted only for a member
+ * of 8 GiB or more and may contain only its size.
  *
  * The writer uses libarchive's headers, in exactly that subset.
  */

@@ -1,5 +1,5 @@
-/* A line of /proc/self/cgroup is "number:kinds:group"; kinds are empty in version 2.  A limit
- * applies to a group and all its descendants. */
+/* A line of /proc/self/cgroup is "hierarchy:controllers:group"; version 2 leaves controllers empty.
+ * A limit applies to a group and all its descendants. */
 #include "formats/file/cgroup.h"
 
 #include <inttypes.h>

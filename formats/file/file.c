@@ -1,5 +1,5 @@
 /*
- * Inputs.  If another process truncates a mapped file, reading it ends our process by a signal; if
+ * Inputs.  If another process truncates a mapped file, reading it kills our process with SIGBUS; if
  * it rewrites the file, data changes after our checks.  So inputs are opened once, read with pread,
  * and identified by device, inode, size and modification time, which are compared again at the end
  * of a run.  Temporary files are unlinked, so nothing has to be removed however a run ends.

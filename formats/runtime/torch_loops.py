@@ -63,7 +63,7 @@ class Masked:
 
 
 class Train:
-    experts = EXPERTS[:1]  # Masked needs rows sorted by expert, as only grouped_mm has them
+    experts = EXPERTS[:1]  # Masked needs rows sorted by expert, which only grouped_mm provides
 
     def __init__(self, torch, model):
         self.torch, self.model = torch, model

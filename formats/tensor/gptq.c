@@ -178,7 +178,7 @@ static int check_complete(const struct fm_hfdir *dir, const struct fm_shard *s, 
     return FM_OK;
 }
 
-/* Make the same configuration as compressed-tensors writes it, where `ignore` names the matrices
+/* Make a configuration like those that compressed-tensors writes; its `ignore` names the matrices
  * that are not quantised. */
 static int make_config(char **config, const struct fm_hfdir *dir, int group, struct fm_err *err)
 {

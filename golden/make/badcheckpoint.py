@@ -1,4 +1,4 @@
-"""Checkpoints that must be refused: st safetensors, ix their directories, cf config.json, js JSON."""
+"""Checkpoints that must be refused: st-* safetensors, ix-* directories, cf-* config.json, js-* JSON."""
 import json
 import struct
 

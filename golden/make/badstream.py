@@ -1,4 +1,4 @@
-"""Streams that must be refused: tr the tar, mf its manifest, zs the frame of masks."""
+"""Streams that must be refused: tr-* tar archives, mf-* manifests, zs-* zstd frames of masks."""
 import json
 import struct
 

@@ -1,4 +1,4 @@
-"""Calibration input that must be refused: cd token files, tk tokenizer.json, tx text."""
+"""Calibration input that must be refused: cd-* token files, tk-* tokenizer.json, tx-* text."""
 import json
 import struct
 

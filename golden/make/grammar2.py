@@ -1,8 +1,8 @@
 """A second grammar, whose words, facts and syntax differ from grammar.py's.
 
 Choices made on models of one grammar are confirmed on models of the other.  The lexicon is that of
-grammar.py with another seed, so no word has the same meaning, and none of the four domains has a
-form of grammar.py's five.
+grammar.py with another seed, so no word has the same meaning, and none of the four domains has the
+form of one of grammar.py's five.
 """
 
 import grammar

@@ -1,11 +1,11 @@
 """The families and the gradients of fm-method(7), implemented again in plain double precision.
 
-transformers rounds to float32 and its autograd is a black box.  `make.py check` compares the stored
+transformers rounds to float32, and autograd is a black box.  `make.py check` compares the stored
 goldens with this implementation, so that a mistake in oracle.py or a library is found before anything
 is compared with the goldens.  The mask gradient is computed by fm-method(7)'s formula, not by autograd.
 
 Weights have the names on disk in one spelling (`spell`), and what a family does follows from the
-tensors it has: a norm with a bias is LayerNorm, q_norm as long as a head is per head, and so on.
+tensors it has: a norm with a bias is LayerNorm, a q_norm of one head's width applies per head, and so on.
 """
 
 import math
@@ -305,7 +305,7 @@ def route(z, w, cfg):
 
 
 def mixture(x, w, cfg, masks, tape):
-    """Run x (N, H) through the experts; tape receives each expert's inputs of the sum in fm-method(7)."""
+    """Run x (N, H) through the experts; tape receives each expert's inputs to the sum in fm-method(7)."""
     router = w["mlp.gate.weight"]
     top, index = route(linear(x, w, "mlp.gate"), w, cfg)
     y = torch.zeros_like(x)

@@ -11,8 +11,8 @@ PLAIN = ("lm_head", "mlp.gate", "model.layers.1.self_attn.k_proj")  # modules_to
 
 
 def stored_scale(name, scale):
-    """Use every dtype of scales: float32 in layer 0; in layer 1 bfloat16 (experts of even number) and powers
-    of two, as F8_E8M0 (odd number) and as bytes (attention)."""
+    """Use every dtype of scales: float32 in layer 0; in layer 1 bfloat16 (even-numbered experts) and
+    powers of two, as F8_E8M0 (odd-numbered experts) and as bytes (attention)."""
     if ".layers.0." in name:
         return scale
     if ".experts." in name and int(name.split(".experts.")[1].split(".")[0]) % 2 == 0:

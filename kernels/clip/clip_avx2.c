@@ -1,8 +1,8 @@
 /*
  * The AVX2 tile: 16 of a panel's lanes at a time, in two registers, against up to 6 rows.  12 sums,
- * two vectors of the panel and one element of a row fill the 16 registers.  Sums are made term by
- * term in the order that clip_tile.h requires, so the results are bit-identical to those of the
- * AVX-512 tile.
+ * two vectors of the panel and one element of a row take 15 of the 16 registers.  Terms are added
+ * in the order that clip_tile.h requires, so the results are bit-identical to those of the AVX-512
+ * tile.
  */
 #include "kernels/clip/clip_tile.h"
 
@@ -31,7 +31,7 @@ INLINE __m256 load(const void *src, int n, int type)
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-/* Transpose rows into columns. */
+/* Transpose an 8 x 8 matrix, a row in each vector, in place. */
 INLINE void transpose(__m256 v[8])
 {
     __m256 t[8];
@@ -87,7 +87,7 @@ AVX2 static void pack_columns(void *panel, const void *src, int64_t ld, int lane
                                       : _mm256_setzero_ps());
 }
 
-/* 16 of the panel's lanes: 12 sums fill the 16 registers. */
+/* Compute 16 of the panel's lanes. */
 INLINE void product_of(const int rows, float *c, int ldc, const float *const *x, const float *panel,
                        int terms, bool first)
 {

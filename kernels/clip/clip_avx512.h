@@ -21,7 +21,7 @@ FM_AVX512_INLINE __m512 fm_clip_load(const void *src, int n, int type)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* Transpose rows into columns. */
+/* Transpose a 16 x 16 matrix, a row in each vector, in place. */
 FM_AVX512_INLINE void fm_clip_transpose(__m512 v[16])
 {
     __m512 t[16];

@@ -8,9 +8,9 @@
 /* CPUs that this process may use. */
 int fm_clip_pool_cpus(void);
 
-/* Make sure that `threads` can work, including the caller's; fewer if the system allows fewer.
- * They run on the CPUs that the caller may use, or, if these are too few, on those to which the
- * process has bound its other threads. */
+/* Start threads until there are `threads`, including the caller's; fewer if the system allows
+ * fewer.  They run on the CPUs that the caller may use, or, if these are too few, on those to which
+ * the process has bound its other threads. */
 void fm_clip_pool_want(int threads);
 
 /*

@@ -5,9 +5,9 @@
  * product and hidden elements in the second.  FM_CLIP_LANES columns of FM_CLIP_DEPTH terms are
  * packed into a panel, term after term, and all rows of the expert pass over it.
  *
- * Each sum is made the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH terms
- * in order with fused multiply-add from zero, and those blocks added in order.  So the bits of a
- * token do not depend on other tokens, and AVX2 and AVX-512 give bit-identical results.
+ * Each sum is computed the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH
+ * terms in order with fused multiply-add from zero, and those blocks added in order.  So the bits
+ * of a token do not depend on other tokens, and AVX2 and AVX-512 give bit-identical results.
  */
 #ifndef FM_KERNELS_CLIP_TILE_H
 #define FM_KERNELS_CLIP_TILE_H

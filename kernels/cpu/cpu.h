@@ -1,9 +1,9 @@
 /*
- * This room, kernels/cpu: fast versions of the operations of kernels/ops: products by oneDNN, loops
- * over rows on all cores.  Each file is named after the reference implementation that it must agree
- * with; tests/unit/test_kernels_cpu.c compares the two.  The rest of the suite gets the table
- * through kernels/ops/kernels.h.  In reading order: cpu.c (the table), cpu_rows, cpu_norm, dnnl,
- * cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta, cpu_route, cpu_expert,
+ * This room, kernels/cpu: fast versions of the operations of kernels/ops, with products by oneDNN
+ * and loops over rows on all cores.  Each file is named after the reference implementation that it
+ * must agree with; tests/unit/test_kernels_cpu.c compares the two.  The rest of the suite gets the
+ * table through kernels/ops/kernels.h.  In reading order: cpu.c (the table), cpu_rows, cpu_norm,
+ * dnnl, cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta, cpu_route, cpu_expert,
  * cpu_clamped, cpu_scores with cpu_tile and cpu_amx_scores, cpu_sums, cpu_vocab, cpu_optim,
  * cpu_families, cpu_memory.
  *
@@ -12,8 +12,8 @@
  * results.  The last bits of products depend on the level of lib/base/isa.h and on the sizes of
  * caches, so results are only reproducible on one type of machine.
  *
- * Sums are made in FM_LANES float lanes over a block, in a fixed order, and the lanes are added in
- * double, so that compilers may use vectors of any width and still give the same bytes.
+ * Sums are computed in FM_LANES float lanes over a block, in a fixed order, and the lanes are added
+ * in double, so that compilers may use vectors of any width and still give the same bytes.
  */
 #ifndef FM_KERNELS_CPU_H
 #define FM_KERNELS_CPU_H

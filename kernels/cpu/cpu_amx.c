@@ -20,7 +20,7 @@ enum { TILE = FM_AMX_TILE, STEP = FM_AMX_STEP, PIECE = FM_AMX_PIECE };
 
 /* ---- operands ---- */
 
-enum { AHEAD = 2 * STEP, AHEAD_WIDE = 6 }; /* rows to prefetch, of a few columns and of many */
+enum { AHEAD = 2 * STEP, AHEAD_WIDE = 6 }; /* rows to prefetch ahead: few columns, many columns */
 
 /* A mask of the first `count` of 32 elements. */
 static inline __mmask32 mask_of(int count)
@@ -28,8 +28,8 @@ static inline __mmask32 mask_of(int count)
     return count >= STEP ? ~0u : count <= 0 ? 0 : (1u << count) - 1;
 }
 
-/* v[0], v[1] = pairs (x[c], x[ld + c]) for sixteen columns each, of those in `mask`; only the first
- * `n` of the two rows are read. */
+/* v[0] and v[1]: pairs (x[c], x[ld + c]) of columns 0 to 15 and 16 to 31, 0 outside `mask`; only
+ * the first `n` of the two rows are read. */
 TARGET static inline void pair_rows(__m512i v[2], const uint16_t *x, int64_t ld, int n,
                                     __mmask32 mask)
 {
@@ -163,8 +163,8 @@ TARGET void fm_amx_begin(void)
         c.bytes[i] = STEP * sizeof(uint16_t);
         c.rows[i] = TILE;
     }
-    /* gcc 12 assumes that the instruction reads only eight bytes, and that loads of registers read
-     * no memory; this barrier makes all earlier stores visible to both. */
+    /* gcc 12 assumes that the instruction reads only eight bytes, and that tile loads do not read
+     * memory; this barrier makes all earlier stores visible to both. */
     __asm__ volatile("" : : "r"(&c) : "memory");
     _tile_loadconfig(&c);
 }

@@ -1,8 +1,8 @@
 /*
- * Products by matrix registers.  A task computes a tile of C. For each stretch of K it packs its
+ * Products with matrix registers.  A task computes a tile of C. For each stretch of K it packs its
  * columns of B, which stay in the L2 cache, and processes its rows of A, 32 at a time, which stay
  * in the L1 cache for all columns.  The sums of one stretch are continued from C in the next one,
- * so every sum is made in float32 in the order of K, however the product is divided into tasks.
+ * so every sum is computed in float32 in the order of K, however the product is divided into tasks.
  *
  * oneDNN (2.6) is as fast if it may choose B's layout and C is packed; with B in its given layout,
  * or C in wider rows, it reaches a third of that speed.

@@ -1,7 +1,8 @@
 /*
  * dW = a^T b in blocks of 32 x 32 values, summed over all rows of a batch, so that a block is
- * written to memory only once, to be squared with W.  oneDNN cannot do this: its products end in an
- * array as large as the weights, and writing and reading that takes longer than the product.
+ * written to memory only once, before it is multiplied by W and squared.  oneDNN cannot do this:
+ * its products end in an array as large as the weights, and writing and reading that takes longer
+ * than the product.
  *
  * With many small experts a batch has few rows, and reading W takes longer than the product, so
  * blocks of several batches are computed before W is read.

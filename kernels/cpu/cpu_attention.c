@@ -83,7 +83,7 @@ struct attention {
     enum fm_dtype operand; /* type of the products' operands */
 };
 
-/* A product by matrix registers. */
+/* A product with matrix registers. */
 static void amx_product(bool ta, bool tb, int M, int N, int K, float alpha, struct fm_in A, int lda,
                         struct fm_in B, int ldb, float beta, float *C, int ldc)
 {
@@ -126,7 +126,7 @@ struct rows {
     int ld;
 };
 
-enum { LINE = 16, AHEAD = 8 }; /* floats of a cache line; rows to prefetch */
+enum { LINE = 16, AHEAD = 8 }; /* floats of a cache line; prefetch distance in rows */
 
 /* x (T, width), rows ld floats apart: x itself, or rounded in scratch.  Later rows are prefetched:
  * they are too far apart for the hardware prefetcher. */

@@ -7,9 +7,10 @@
  *     u = v - exp(c) K Z - A d            d = beta u: row after row
  *     o = exp(c) Q Z + P d                Z' = exp(c_last) Z + (exp(c_last - c) K)^T d
  *
- * and the backward is that of these lines.  Differences of c are computed in double, because after
- * a strong decay c is large and float would lose the differences.  States are computed again as in
- * the reference implementation (kernels/ops/delta.c), by segments of chunks instead of tokens.
+ * and the backward pass differentiates these lines.  Differences of c are computed in double,
+ * because after a strong decay c is large and float would lose the differences.  States are
+ * computed again as in the reference implementation (kernels/ops/delta.c), by segments of chunks
+ * instead of tokens.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
@@ -38,7 +39,7 @@ struct chunk {
     float *q_rows, *k_rows;  /* (n, C) */
     float *q_root, *k_root;  /* (n): their divisors, without sqrt(C) */
     float *u, *d;            /* (n, D) */
-    float *A, *P, *L;        /* (n, n), 0 outside the sums; L is full */
+    float *A, *P, *L;        /* (n, n): 0 above the diagonal, A also on it */
     float *grown, *left;     /* (n): exp(c), exp(c_last - c) */
     float *one;              /* (n, max(C, D)): temporary */
     double *c;               /* (n) */
@@ -132,7 +133,7 @@ FM_CLONES(void, decay_square, (float *m, const float *L, int n, bool diagonal), 
         m[(int64_t)i * n + i] = 0;
 }
 
-/* y (n, W) = by x, row by row. */
+/* y (n, W): y[t] = by[t] x[t]. */
 FM_CLONES(void, scale_rows, (float *y, const float *x, const float *by, int n, int W),
           (y, x, by, n, W))
 {
@@ -251,8 +252,8 @@ void cpu_delta_rule(float *o, const float *x, const float *g, const float *beta,
 
 /* ---- its backward ---- */
 
-/* x holds the gradient at d except for the part inside the chunk: from the last row on, x -= A^T z,
- * z = beta x, which is the gradient at u and v; dbeta = u.x. */
+/* x holds the gradient at d except for the part inside the chunk.  From the last row to the first,
+ * subtract A^T z from x, and set z = beta x, the gradient at u and v, and dbeta = u.x. */
 FM_CLONES(void, solve_back, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
@@ -298,7 +299,8 @@ FM_CLONES(void, decays_back, (const struct chunk *y, float *dA, float *dP), (y, 
         dA[(int64_t)i * n + i] = 0;
 }
 
-/* to (n, W) += by rows, and dc (n) += sign rows.(by rows); returns the sum of the latter. */
+/* For each of n rows t, with s = sign by[t] and p = s with[t].rows[t]: to[t] += s rows[t], and
+ * dc[t] += dc_sign p.  Returns the sum of p. */
 FM_CLONES(double, add_scaled,
           (float *to, const float *rows, const float *by, float sign, const float *with, double *dc,
            double dc_sign, int n, int W),
@@ -424,7 +426,7 @@ static void head_back(struct chunk *y, const struct states *k, int s, int h)
 {
     size_t size = k->size, bytes = size * sizeof(float);
     int chunks = count_chunks(y->r), segments = (chunks + k->length - 1) / k->length;
-    float *Z = k->dZ; /* state has no valid contents yet */
+    float *Z = k->dZ; /* dZ is not in use yet */
     memset(Z, 0, bytes);
     for (int i = 0; i < chunks; i++) {
         if (i % k->length == 0)

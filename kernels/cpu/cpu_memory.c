@@ -1,6 +1,6 @@
 /*
  * Copies and conversions on blocks of rows, so that all free threads share the work of one call.
- * Elements are independent: any cut gives the same bytes.
+ * Elements are independent: any division gives the same bytes.
  */
 #include <string.h>
 #if defined(__SSE2__)
@@ -52,8 +52,8 @@ static bool is_copy(struct fm_out y, struct fm_in x)
     return y.dtype == x.dtype && !x.scales;
 }
 
-/* Convert elements of x, from `from` on, to elements [at, at + n) of y: copied, or through floats,
- * directly if y holds floats. */
+/* Convert elements [from, from + n) of x to elements [at, at + n) of y.  Elements of the same type
+ * are copied, others are converted by way of float. */
 static void convert_some(struct fm_out y, size_t at, struct fm_in x, size_t from, size_t n)
 {
     if (is_copy(y, x)) {
@@ -117,8 +117,8 @@ static void scatter(struct fm_out y, float tile[TILE_H][TILE_I], const int32_t *
 enum { SHORTS_H = 2 * TILE_H };
 
 #if defined(__SSE2__)
-/* Write the columns of eight rows of eight numbers, `stride` apart, to at[0..8): by pairs, fours,
- * all. */
+/* Write column c of an 8 x 8 block of numbers, with rows `stride` apart, to at[c]: interleave rows
+ * in pairs, then in fours, then all. */
 static inline void turn_eight(uint16_t *const at[8], const uint16_t *x, size_t stride)
 {
     __m128i v[8], u[8];
@@ -139,7 +139,7 @@ static inline void turn_eight(uint16_t *const at[8], const uint16_t *x, size_t s
     }
 }
 
-/* Write tile (SHORTS_H, eight of TILE_I) as rows of y. */
+/* Write eight columns of a tile, SHORTS_H high, to rows of y. */
 static void turn_columns(uint16_t *y, const uint16_t *tile, const int32_t *place, size_t H)
 {
     uint16_t *at[8];
@@ -193,7 +193,7 @@ static void transpose_strip(void *arg, int index)
 void cpu_transpose(struct fm_out y, struct fm_in x, const int32_t *order, int H, int I)
 {
     struct fm_mark mark = fm_scratch_mark();
-    int32_t *place = fm_scratch((size_t)I * sizeof *place); /* row of y of each column */
+    int32_t *place = fm_scratch((size_t)I * sizeof *place); /* row of y for each column */
     for (int j = 0; j < I; j++)
         place[order ? order[j] : j] = j;
     struct convert a = {.y = y, .x = x, .order = place, .H = H, .I = I};

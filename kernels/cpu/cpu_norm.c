@@ -58,7 +58,7 @@ struct norm_back {
     int H;
 };
 
-/* sum of w dy (x - mean), as fm_dot. */
+/* sum of w dy (x - mean), in the order of fm_dot. */
 FM_INLINE double sum_along(const float *w, const float *dy, const float *x, float mean, int n)
 {
     float lane[FM_LANES] = {0};

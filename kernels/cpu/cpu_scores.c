@@ -31,8 +31,8 @@ struct scores {
     float *packed; /* b, column block after column block, the last one padded with zeros */
 };
 
-/* Channels of a task: for products enough for oneDNN to be fast, for tiles a common multiple of
- * their rows. */
+/* Channels per task.  With products, enough for oneDNN to be fast; with tiles, a common multiple of
+ * their numbers of rows. */
 enum { PRODUCT_CHANNELS = 128, PRODUCT_COLS = 1024, TILE_CHANNELS = 84 };
 
 /* 512 KiB, half of an L2 cache. */
@@ -119,7 +119,7 @@ static void fetch_weights(const float *w, int ld, int rows)
     }
 }
 
-/* lane += squares of columns [from, to) of `rows` rows of W, at most the rows of a tile. */
+/* lane += (W dW)^2 for columns [from, to) of `rows` rows of W, at most as many as a tile has. */
 static void score_panel(const struct scores *t, float *lane, const float *W, const float *panel,
                         int rows, int from, int to)
 {
@@ -166,7 +166,7 @@ static void score_by_tiles(void *arg, int index)
     fm_scratch_release(mark);
 }
 
-/* sum of (w d)^2, as fm_dot. */
+/* sum of (w d)^2, in the order of fm_dot. */
 FM_INLINE double sum_squares(const float *w, const float *d, int n)
 {
     float lane[FM_LANES] = {0};
@@ -179,7 +179,7 @@ FM_INLINE double sum_squares(const float *w, const float *d, int n)
     return fm_add_lanes(lane);
 }
 
-/* sum[i] += row i of W (ld apart) against row i of d (rows, cols). */
+/* sum[i] += sum of (w d)^2 over row i of W, rows ld apart, and row i of d (rows, cols). */
 FM_CLONES(void, square_rows,
           (double *sum, const float *w, int ld, const float *d, int rows, int cols),
           (sum, w, ld, d, rows, cols))
@@ -267,7 +267,7 @@ void cpu_channel_scores_each(double *s, struct fm_in gate_up, struct fm_in down,
     fm_scores_each(cpu_channel_scores, s, gate_up, down, dgu, x, h, dy, first, parts, I, H);
 }
 
-/* Scores by matrix registers, for each batch separately. */
+/* Scores with matrix registers, for each batch separately. */
 static void score_amx(double *s, int per, struct fm_in W, struct fm_in A, struct fm_in B,
                       const int32_t *first, int parts, int I, int H)
 {

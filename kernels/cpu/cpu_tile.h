@@ -10,8 +10,8 @@
 
 enum { FM_TILE_COLS = 32, FM_TILE_ROWS_MAX = 14 };
 
-/* run: d (rows, FM_TILE_COLS) = a^T b, a (n, rows), b (n, FM_TILE_COLS), all packed.  A sum is made
- * over n in order, in float32, with fused multiply-add. */
+/* run: d (rows, FM_TILE_COLS) = a^T b, a (n, rows), b (n, FM_TILE_COLS), all packed.  A sum is
+ * computed over n in order, in float32, with fused multiply-add. */
 struct fm_cpu_tile {
     int rows;
     void (*run)(float *d, const float *a, const float *b, int n);

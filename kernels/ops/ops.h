@@ -1,7 +1,7 @@
 /*
- * Private to kernels/: the entries of the tables.  ref_* are the reference implementation, one file
- * per subject (memory gemm norm attention route expert sums vocab optim); cpu_* are the fast
- * versions in kernels/cpu.  Contracts are in kernels.h, operations in kernels.def.
+ * Private to kernels/: the entries of the tables.  ref_* are the reference implementation in this
+ * room, cpu_* the fast versions in kernels/cpu.  Contracts are in kernels.h, operations in
+ * kernels.def.
  */
 #ifndef FM_KERNELS_OPS_H
 #define FM_KERNELS_OPS_H

@@ -48,10 +48,11 @@ cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots
 cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream);
 cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream);
 
-/* Load the kernels and set the number of blocks that share the tiles; then both products. */
+/* Load the kernels, and set *shape, which has the number of blocks that share the tiles. */
 cudaError_t fm_clip_cuda_route_prepare(int type);
 cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
                                      struct fm_cuda_shape *shape);
+/* Both products. */
 cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStream_t stream);
 
 /* A map over `rows` packed rows of `columns` 16-bit elements, boxes of box_rows x 64, swizzled;
@@ -59,7 +60,7 @@ cudaError_t fm_clip_cuda_mma(const struct fm_cuda_job *job, bool plain, cudaStre
 bool fm_clip_cuda_map(CUtensorMap *map, int type, const void *base, int64_t rows, int64_t columns,
                       unsigned box_rows);
 
-/* The Hopper path.  maps: of gate_up and down, made once. */
+/* The Hopper path.  Preparing it makes the layer's tensor maps. */
 int32_t fm_clip_cuda_hopper_prepare(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error);
 int32_t fm_clip_cuda_hopper(const struct fm_clip_cuda_layer *layer, const struct fm_cuda_job *job,
                             cudaStream_t stream, struct fm_clip_error *error);

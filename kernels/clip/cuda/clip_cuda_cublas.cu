@@ -33,7 +33,7 @@ static const char *const folders[] = {
     "/opt/*/lib/python3*/site-packages/nvidia/*/lib",
 };
 
-/* Load the library at `path`; the one that it requires is found in the same folder. */
+/* Load the library at `path`, after libcublasLt, which it requires, from the same folder. */
 static void *open_at(const std::string &path)
 {
     std::string lt = path;

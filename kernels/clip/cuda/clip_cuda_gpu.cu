@@ -1,5 +1,5 @@
 /*
- * clip_gpu.h on CUDA.  A run is timed by events around only its work.  Before it, memory larger
+ * clip_gpu.h on CUDA.  The events that time a run enclose only its work.  Before it, memory larger
  * than any L2 cache is written and then other memory is read; otherwise the run would include the
  * time to write back dirty lines.
  */
@@ -241,7 +241,7 @@ template <typename F> static double median_seconds(F work)
     return seconds.empty() ? 0 : seconds[seconds.size() / 2];
 }
 
-/* clear the error, or the next launch would report it */
+/* Clear the error, so that the next launch does not report it. */
 static double not_measured()
 {
     cudaGetLastError();
@@ -250,7 +250,7 @@ static double not_measured()
 
 double fm_clip_gpu_bandwidth(void)
 {
-    const size_t bytes = (size_t)2 << 30; /* many times any cache */
+    const size_t bytes = (size_t)2 << 30; /* many times larger than any cache */
     int processors = 0;
     double best = 0;
     struct block memory, sink;

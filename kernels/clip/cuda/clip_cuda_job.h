@@ -57,8 +57,8 @@ struct fm_cuda_job {
 #define FM_CUDA_PART_SLOTS 256
 #define FM_CUDA_PART_COUNTS ((int64_t)1 << 22) /* most of all parts; a single one may have more */
 
-/* Number of parts of the slots that are routed in parallel; it does not grow when slots get
- * fewer. */
+/* Number of parts into which the slots are divided for routing in parallel; it never decreases as
+ * the number of slots grows. */
 static inline int32_t fm_cuda_parts(int64_t slots, int32_t E)
 {
     int64_t parts = (slots + FM_CUDA_PART_SLOTS - 1) / FM_CUDA_PART_SLOTS;

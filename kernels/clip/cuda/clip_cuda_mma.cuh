@@ -1,10 +1,10 @@
 /*
- * The kernels of the portable paths of the clipped FFN's two products, for sm_80 and newer.
+ * Kernels for both products of the clipped FFN on the portable paths, for sm_80 and newer.
  *
  *   mma    bf16 and f16: cp.async into a swizzled ring of shared memory, ldmatrix, mma.m16n8k16
  *   plain  any type, any alignment, any H: ordinary loads and float32 multiply-adds
  *
- * Both take 64 rows x 128 columns a tile with persistent blocks.  Loads past a group's rows, past
+ * Both use tiles of 64 rows x 128 columns and persistent blocks.  Loads past a group's rows, past
  * its width or past H are never issued; their elements are zero.
  */
 #ifndef FM_CLIP_CUDA_MMA_CUH

@@ -164,7 +164,7 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
 #endif
 }
 
-/* One box of a two-dimensional map, from element (c0 of the row, row c1); counts on the barrier. */
+/* One box of a two-dimensional map, from element c0 of row c1; its bytes count on `barrier`. */
 static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, int32_t c0,
                                                 int32_t c1, uint32_t barrier)
 {
@@ -174,7 +174,7 @@ static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *
                  : "memory");
 }
 
-/* The policy of bytes that are read once: evict them from the L2 cache first. */
+/* The cache policy for bytes that are read once: evict them from the L2 cache first. */
 static __device__ __forceinline__ uint64_t policy_once()
 {
     uint64_t policy;
@@ -182,7 +182,7 @@ static __device__ __forceinline__ uint64_t policy_once()
     return policy;
 }
 
-/* copy_box with a policy of the L2 cache. */
+/* copy_box with an L2 cache policy. */
 static __device__ __forceinline__ void copy_box_by(uint32_t to, const CUtensorMap *map, int32_t c0,
                                                    int32_t c1, uint32_t barrier, uint64_t policy)
 {

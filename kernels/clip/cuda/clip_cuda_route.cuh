@@ -59,8 +59,8 @@ static __global__ void __launch_bounds__(256) route_place(const __grid_constant_
         fm_cuda_place(&job, e, team);
 }
 
-/* The form in parts, phase by phase: a warp per part, one block, a warp per part, a warp per
- * expert. */
+/* The four phases of routing in parts (clip_cuda_route.h): count and seat with a warp per part,
+ * offsets in one block, close with a warp per expert. */
 static __global__ void __launch_bounds__(256, 2)
     route_count_parts(const __grid_constant__ fm_cuda_job job)
 {

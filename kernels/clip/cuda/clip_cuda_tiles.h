@@ -201,7 +201,7 @@ FM_HD struct fm_cuda_tile fm_cuda_half(struct fm_cuda_tile tile, int32_t breadth
     return tile;
 }
 
-/* The plan of one chunk in device memory; arrays of `groups` (begin: + 1) entries. */
+/* Totals of the plan of one chunk, in device memory. */
 struct fm_cuda_plan_totals {
     int32_t groups;    /* active ones */
     int32_t rows;      /* sorted rows, all groups */
