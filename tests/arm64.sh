@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Test the suite for arm64 on an x86-64 machine: cross-compile it in a root of Debian 13 against its arm64
-# libraries, and run the unit tests there under QEMU's user mode.  Only instructions are emulated: the kernel
+# Test the suite for arm64 on an x86-64 machine: cross-compile it in a chroot of Debian 13 against its
+# arm64 libraries, and run the unit tests there under QEMU's user mode.  Only instructions are emulated: the kernel
 # and its page size are this machine's.  `make arm64-check`; needs root, debootstrap and a network.
 #
 #   tests/arm64.sh [PATTERN]      the tests, as for tests/run.sh (default: the unit tests that are programs)
 #
-# FM_ARM64_DIR: the folder in which the root is kept (2 GB); default: a temporary one.  QEMU_CPU: a processor
+# FM_ARM64_DIR: the folder in which the chroot is kept (2 GB); default: a temporary one.  QEMU_CPU: a processor
 # of `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 does not.
 #
 # The kernel starts arm64 programs with QEMU (binfmt_misc) in this script's own user namespace, which needs
@@ -19,9 +19,9 @@ skip() {
 for tool in debootstrap unshare; do
     command -v $tool >/dev/null || skip "no $tool here"
 done
-[ "$(id -u)" = 0 ] || skip "only root can make the root"
+[ "$(id -u)" = 0 ] || skip "debootstrap must run as root"
 unshare --user --map-root-user --mount mount -t binfmt_misc none /proc/sys/fs/binfmt_misc 2>/dev/null ||
-    skip "no binfmt_misc in a user namespace here (Linux 6.7)"
+    skip "no binfmt_misc in a user namespace here (needs Linux 6.7)"
 if [ -n "${FM_ARM64_DIR:-}" ]; then
     root=$FM_ARM64_DIR
 else
@@ -43,7 +43,7 @@ say() {
     printf '\n== %s (%s s)\n' "$*" "$SECONDS"
 }
 
-# Run a shell in the root, in /src; its mounts end with it.
+# Run a shell in the chroot, in /src; its mounts end with it.
 inside() { # inside COMMAND
     # shellcheck disable=SC2016 # that shell's
     unshare --mount --fork bash -euc 'mount -t proc proc "$1/proc"
@@ -51,7 +51,8 @@ inside() { # inside COMMAND
             DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "cd /src; $2"' - "$root" "$1"
 }
 
-# The same with binfmt_misc, so that arm64 programs run.  oneDNN reads the processor from /sys: QEMU's max.
+# The same with binfmt_misc, so that arm64 programs run.  oneDNN reads the processor's ID from /sys,
+# which gets that of QEMU's max.
 emulated() { # emulated COMMAND
     # Matches 64-bit little-endian ELF programs and libraries of machine 183.
     local magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
@@ -74,7 +75,7 @@ emulated() { # emulated COMMAND
 }
 
 if [ ! -e "$root/.ready" ]; then
-    say "a root of Debian 13"
+    say "making a chroot of Debian 13"
     mkdir -p "$root"
     [ -e "$root/etc/debian_version" ] ||
         debootstrap --variant=minbase trixie "$root" http://deb.debian.org/debian >"$root.log"
@@ -85,7 +86,7 @@ if [ ! -e "$root/.ready" ]; then
     touch "$root/.ready"
 fi
 
-say "cross-compiled"
+say "cross-compiling"
 find "$root/src" -mindepth 1 -maxdepth 1 ! -name build -exec rm -r {} +
 git ls-files -z | tar c --null -T - | tar x -C "$root/src"
 inside "make -s CROSS_COMPILE=$cross deps" >>"$root.log" 2>&1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Find the packages that a Debian 12 or Ubuntu 24.04 lacks: `deps.sh build` for the tools, `deps.sh check`
+# Find the packages that a Debian 12 or Ubuntu 24.04 system lacks: `deps.sh build` for the tools, `deps.sh check`
 # for the tests as well, `deps.sh deb` for `make deb`, `deps.sh ci` also for the tests that are otherwise
 # skipped when their programs are missing.  If packages are missing, it prints the command that installs
 # them and exits with status 1; `deps.sh install build|check|deb|ci` runs apt-get itself if it is root.

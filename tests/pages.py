@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 NOT_RUN = re.compile(r"\(not run: ([^)]+)\)")
 MARK = re.compile(r'(?:\.\\" |<!-- )(run: .*?|text)(?: -->)?$')
-# What .ci/run may add to a command of a page, and what `make check` runs: lint itself, the demo by tests/run.sh.
+# What .ci/run may add to a command of a page, and the goals that `make check` includes.
 OWN = re.compile(r"(DESTDIR|PREFIX|BUILD|CUDA|MAINTAINER)=|-j")
 BY_CHECK = {"lint": "check", "demo": "check", "deps": "check"}
 TOOL = re.compile(r"fm-(bench|pack|rank|recover|train|verify)$")
@@ -230,7 +230,7 @@ class Check:
         if not source:
             self.fail(block.page, block.line, f"no test {name}")
         elif not ("pages." in text and (page.name in text or "-" in page.stem and page.stem in text) and more in text):
-            self.fail(block.page, block.line, f"{source.relative_to(ROOT)} takes nothing '{more}' from {page.name}")
+            self.fail(block.page, block.line, f"{source.relative_to(ROOT)} takes no block '{more}' from {page.name}")
 
     def tools(self, page, line, words):
         """Check that tools and scripts exist and have the options of a command."""

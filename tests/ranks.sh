@@ -14,7 +14,7 @@ fi
 
 has_ranks() { # has_ranks FILE: true if it was built and there is a launcher; else prints what to install
     [ -x "$1" ] && command -v "$MPIRUN" >/dev/null && return
-    echo "no MPI here: 'make check' tests ranks once 'apt-get install openmpi-bin libopenmpi-dev' was run" >&2
+    echo "no MPI here: 'make check' tests ranks after 'apt-get install openmpi-bin libopenmpi-dev'" >&2
     return 1
 }
 

@@ -3,7 +3,7 @@
 
 A room is a folder of sources with one subject; fm(7) draws them.  Every room has a row below with the
 other rooms that its files may include.  A row may list only rooms above it in the table, so no room
-includes one of a higher layer, and no other room of its own layer unless its row lists that.
+includes one of a higher layer.  A room includes another of its own layer only if its row lists it.
 
 A list that grows (families, storages, layouts) has a folder in the room that uses it.  That folder is a
 separate, higher room: its files include the room with the list, and no file includes them.
@@ -100,7 +100,7 @@ lib/baseline/contest.h
 """.split())
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
-# Only formats/file opens files by name; other rooms open only files of the kernel, by literal names.
+# Only formats/file opens files by name; other rooms open only files in /proc, by literal names.
 OPENS = re.compile(r'\b(open|openat|creat|fopen|freopen|opendir|scandir)\((?!"/proc/)')
 SUFFIXES = {".c", ".h", ".def", ".cu", ".cuh", ".cc"}
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

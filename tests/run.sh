@@ -67,7 +67,7 @@ run() {
     local name=$1 began=$SECONDS status
     timeout -k 10 "$seconds_max" "${@:2}" >"$own/log" 2>&1 </dev/null
     status=$?
-    [ $status != 124 ] || echo "no end after $seconds_max s" >>"$own/log"
+    [ $status != 124 ] || echo "timed out after $seconds_max s" >>"$own/log"
     result "$name" $status "$began" "$own/log"
 }
 

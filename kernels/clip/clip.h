@@ -26,8 +26,8 @@
  * Weights are flat, so ragged and elastic exports have the same form.  Channel c of local expert e
  * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up` (2
  * channels, H): gate, up.  cap[e] channels are resident; nothing at or past cap[e] is read, so a
- * caller may load each expert to the widest width its budgets use and free the tail.  (Hopper's
- * copy engine may fetch up to 63 rows past a width, never past `channels`; they are not used, but
+ * caller may load each expert to the widest width its budgets use and free the tail.  (On
+ * Hopper, TMA may fetch up to 63 rows past a width, never past `channels`; they are not used, but
  * the memory between experts must be mapped.)
  *
  * One header serves CPU and CUDA: `device` in the layer selects one, and then every pointer of that

@@ -4,7 +4,7 @@
 These make a checkpoint OUT from MODEL:
 
     codes.py resize MODEL OUT I       experts of I channels, repeating the first ones if there were
-                                      fewer; also shared experts whose width is given in experts
+                                      fewer; shared experts get n_shared_experts times I channels
     codes.py grow MODEL OUT H         a hidden size of H, repeating the first elements
     codes.py plain MODEL OUT          decode the codes of compressed-tensors or ModelOpt to F32
     codes.py join MODEL OTHER EXPRESSION OUT   take modules that match from OTHER: a mixture of schemes
@@ -19,7 +19,7 @@ These check bundles and exports, comparing bytes, not values:
 
     codes.py bundle MODEL BUNDLE      channels are permuted in whole groups, and no byte changes
     codes.py export MODEL BUNDLE DIR  a uniform export has the first channels in the bundle's order
-    codes.py blank MODEL BUNDLE DIR   a padded export, too, followed by codes that are zero
+    codes.py blank MODEL BUNDLE DIR   so has a padded export, followed by codes of zero
     codes.py flat MODEL BUNDLE DIR [PLAIN]   a native, ragged, elastic or layer export has the first
                                       groups of every expert, expert after expert; everything else is
                                       as in the checkpoint, or as in PLAIN, an export with values
@@ -666,7 +666,7 @@ def resize(model, out, I):
     write(model, out, tensor, lambda c: c.update({key: I}))
 
 
-# Names of matrices whose columns are the hidden size, of those whose rows are, and of vectors of that size.
+# Names of tensors that have the hidden size as their number of columns, and as their number of rows.
 COLUMNS = r"(embed_tokens|lm_head|\.[qkvg]_proj|gate_proj|up_proj|\.gate|q_a_proj|kv_a_proj_with_mqa|wk|weights_proj)\.weight$"
 ROWS = r"(o_proj|down_proj)\.weight$|(input|post_attention|pre_mlp|post_mlp)_layernorm\.weight$|^model\.norm\.weight$|o_proj\.bias$"
 

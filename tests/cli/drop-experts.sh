@@ -1,5 +1,5 @@
 # uniform --drop-experts: experts of width 0 are left out, vLLM's constants replace them, and the
-# tools read such a directory; and directories whose config.json contradicts their contents.
+# tools read such a directory.  Then config.json is changed to contradict the directory's contents.
 here=$(dirname "$0")
 # shellcheck source=tests/cli/family.bash
 . "$here/family.bash"
@@ -38,11 +38,11 @@ for dir in out ragged; do
     fm-bench -q quality $dir --model "$odd" --eval-tokens "$odd/tokens.npy" --precision f32 --json |
         python3 -c 'import json, sys; x = json.load(sys.stdin); print(x["ce"], x["kl"])' >$dir.quality
 done
-cmp out.quality ragged.quality && echo "the function of layout ragged"
+cmp out.quality ragged.quality && echo "the same losses as layout ragged"
 fm-pack -q --export - --layout uniform --drop-experts --budget 0.4 -T 1 family.fm 2>/dev/null | tar xf - --one-top-level=stream
 diff -r out stream && echo "a stream on one thread: same bytes"
 grep -A 1 '^## Making' -A 2 out/README.md
-echo "== their means"
+echo "== mean outputs as constants"
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means -o means 2>/dev/null | head -n 1
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means --criterion energy -o forward >/dev/null 2>&1
 little fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --means -T 1 -o one >/dev/null 2>&1
@@ -81,7 +81,7 @@ for dir in out mean; do
     fm-bench -q quality $dir --model "$odd" --eval-tokens "$odd/tokens.npy" --precision f32 --json |
         python3 -c 'import json, sys; print(json.load(sys.stdin)["kl"])' >$dir.kl
 done
-[ "$(cat out.kl)" != "$(cat mean.kl)" ] && echo "another function"
+[ "$(cat out.kl)" != "$(cat mean.kl)" ] && echo "the divergence differs from that with zeros"
 said fm-verify -q mean --against means.fm --function --tokens "$odd/tokens.npy"
 said fm-pack -q --export no --layout uniform --drop-experts --substitute mean --budget 0.4 family.fm
 said fm-pack -q --export no --layout uniform --substitute zero --budget 0.4 means.fm

@@ -1,10 +1,10 @@
 # Results with every limit of FM_ISA agree with those of --device ref, and so with each other, within
 # the tolerances that fm(7) states.  Every step starts from the rankings and masks of ref, so that only
-# its own difference is measured.  The figures of that table are in the file `figures`.
+# its own difference is measured.  The largest differences are in the file `figures`.
 set -o pipefail
 isa=(base avx2 avx512 amx)
 
-# make MODEL TRAIN STEPS OPTION...: rank, train and recover by ref, then with each limit.
+# make MODEL TRAIN STEPS OPTION...: rank, train and recover with ref, then with each limit.
 make() {
     local model=$GOLDEN/$1 train as device
     read -ra train <<<"$2"

@@ -1,5 +1,5 @@
-# Two kills with SIGKILL at any time, then the same command again: the bytes of an uninterrupted
-# run.
+# Kill a tool with SIGKILL twice, each time after it saved a state, and run the same command again.  The
+# output must have the bytes of an uninterrupted run.
 odd=$GOLDEN/odd-mixtral
 run() { # run TOOL OPTION...: replace the shell by the tool
     tool=$1
@@ -24,8 +24,8 @@ killed() { # killed TOOL OPTION...: kill it twice, each time after it saved a st
     [ -e state ] && echo "$1: the state is left behind"
     return 0
 }
-# both TOOL OPTION...: compare a killed and an uninterrupted run.  States are saved every second, so steps
-# of about four seconds allow two kills; if they do not, the number of steps is doubled.
+# both TOOL OPTION...: compare a killed and an uninterrupted run.  States are saved every second, so a run
+# of about four seconds allows two kills; if it does not, the number of steps is doubled.
 both() {
     local tool=$1 began=${EPOCHREALTIME/./} steps
     shift

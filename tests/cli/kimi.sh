@@ -20,7 +20,7 @@ echo "== a stage of one is refused for the other"
 cp -r "$model" stock
 fm-pack -q --model stock -o other.fm trained
 echo "status $?"
-echo "== another architecture under that name is another model"
+echo "== another architecture under that name is refused"
 sed -i 's/DeepseekV3ForCausalLM/KimiForCausalLM/' model/config.json
 fm-rank -q --model model --tokens "$model/tokens.npy" -o refused
 echo "status $?"

@@ -1,4 +1,4 @@
-# Several --eval-text are kinds of text.  Each has the same loss as if it were measured alone: in the manifest,
+# Each --eval-text is a kind of text.  Its loss is the same as if it were measured alone: in the manifest,
 # in the list, which can be sorted by the worst kind, and in fm-bench quality; also after recovery.
 tiny=$GOLDEN/tiny-mixtral
 calib=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 32 --max-tokens 2048 --precision f32)
@@ -32,7 +32,7 @@ names = ["prose", "code", "odd_name"]
 for name in names:
     own = load(name)["rows"]
     same = all(abs(a[k]["kinds"][name] - b[k]["ce"]) < 1e-5 for a, b in zip(rows, own) for k in a if k != "mask")
-    print(name, "as by itself in", len(own), "members and their controls:", same)
+    print(name, "as measured alone in", len(own), "members and their controls:", same)
 mean = lambda q: sum(q["kinds"].values()) / 3
 print("all is their mean:", all(abs(mean(r["family"]) - r["family"]["ce"]) < 1e-9 for r in rows))
 print("list:", all(abs(list_[r["mask"]]["quality"]["kinds"][n] - r["family"]["kinds"][n]) < 1e-5 for r in rows for n in names))
@@ -52,7 +52,7 @@ fm-pack --list --sort worst family.fm | awk '/^0\.[0-9]* +saliency/ { print $1 }
 cmp want sorted && echo "sorted by the worst"
 fm-pack -q --export out --budget 0.4 family.fm >/dev/null
 fm-bench quality -q "${kinds[@]}" --seq-len 32 --precision f32 out | sed 's/[0-9]*\.[0-9]*/N/g' | tr -s ' ' | grep -v ^convention
-echo "-- a kind has another name: the output is not up to date; kinds of one length"
+echo "-- a renamed kind: the output is not up to date; kinds with equally many sequences"
 changed=("${calib[@]}" --method uniform --budget-step 0.4 --if-changed --max-eval-tokens 700 -o named ranked)
 fm-train -q "${changed[@]}" --eval-text in/prose.txt --eval-text in/code.h >/dev/null
 fm-train -q "${changed[@]}" --eval-text in/prose.txt --eval-text in/code.h | sed 's/took .*/took/'
@@ -72,7 +72,7 @@ try fm-train -q "${calib[@]}" "${kinds[@]}" --eval-text in/code.txt -n ranked
 try fm-train -q "${calib[@]}" "${kinds[@]}" --max-eval-tokens 64 -n ranked
 fm-train -q "${calib[@]}" --eval-text in/code.h --method uniform --budget-step 0.4 -o one ranked >/dev/null
 try fm-pack --list --sort worst one
-echo "-- a liar"
+echo "-- false kinds of text"
 for lie in "b.manifest['budgets'][4]['quality']['kinds'] = {'prose': 1, 'code': 2}" \
     "b.manifest['budgets'][4]['quality']['kinds'] = {'prose': 1, 'code': 2, 'other': 3}" \
     "b.manifest['budgets'][0]['quality']['kinds'] = {'a b': 1}" \

@@ -46,7 +46,7 @@ page --figures wrong.json family.fm
 sed 's/"kl_interval": \[/&0.5, /' quality.json >interval.json
 page --figures interval.json family.fm
 
-echo "-- a liar"
+echo "-- hostile strings"
 liar='</script><script>alert(1)</script><!-- ]]> \u2028 \u202e & <img src=x onerror=alert(1)>'
 python3 "$here/forge.py" family.fm "<img src=x onerror=alert(1)>.fm" "
 liar = '$liar'

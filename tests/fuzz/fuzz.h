@@ -375,7 +375,7 @@ static inline size_t fuzz_safetensors(uint8_t *data, size_t size, size_t capacit
 
 #define FUZZ_GROWTH_MAX 4096 /* bytes that mutations may add */
 
-/* One to eight edits; the copy may become shorter or up to 64 bytes longer. */
+/* Make one to eight edits, each of which may remove bytes or add up to 64. */
 static inline size_t fuzz_mutate(uint8_t *bytes, size_t size, size_t capacity, uint32_t run)
 {
     uint32_t word[4];

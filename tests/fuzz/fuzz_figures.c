@@ -1,5 +1,5 @@
 /* Fuzz the reader of the figures for a page.  Our tools write them with --json, and they may belong
- * to another family than the page. */
+ * to a family other than the page's. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/json/json.h"

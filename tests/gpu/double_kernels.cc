@@ -20,8 +20,9 @@
 #include "tests/gpu/gpu_kernels.cuh"
 #undef define_h
 
-/* TOGETHER: threads that synchronise, run as coroutines.  FEW_APART: kernels with grid-stride
- * loops, whose result does not depend on the number of threads, run with few of them. */
+/* TOGETHER: threads that synchronise, run as coroutines.  APART: threads that do not, run
+ * one after the other.  FEW_APART: kernels with grid-stride loops, whose result does not depend on
+ * the number of threads, run with one. */
 enum manner { TOGETHER, APART, FEW_APART };
 
 struct launched {
@@ -185,7 +186,7 @@ static double_work bind_fill(const unsigned grid[3], unsigned threads, size_t sh
     return binding<fill_bits>::bind<FEW_APART>(grid, threads, shared, fewer);
 }
 
-/* read_all reads; its result is not used. */
+/* The result of read_all is not used: only its time and its use of the cache are modelled. */
 static double_work bind_read(const unsigned[3], unsigned, size_t, void **arguments)
 {
     int64_t n = *(int64_t *)arguments[1];

@@ -365,7 +365,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
 }
 
 /* --- the driver's tensor maps, by the rules that cuda.h states above the function; the fields
- * that the emulator's copy engine needs are in emu_map (tests/unit/cuda_emulator.h) */
+ * that the emulator's TMA needs are in emu_map (tests/unit/cuda_emulator.h) */
 
 struct map_contents {
     const void *base;

@@ -77,7 +77,7 @@ static CUstream_st *known(cudaStream_t stream)
     if (!stream || stream == cudaStreamLegacy)
         return &the_default;
     if (!streams.count(stream))
-        double_die("%p is not a stream, or destroyed", (void *)stream);
+        double_die("%p is not a stream, or was destroyed", (void *)stream);
     return stream;
 }
 
@@ -206,7 +206,7 @@ extern "C" cudaError_t cudaEventCreate(cudaEvent_t *event)
 static CUevent_st *known(cudaEvent_t event)
 {
     if (!events.count(event))
-        double_die("%p is not an event, or destroyed", (void *)event);
+        double_die("%p is not an event, or was destroyed", (void *)event);
     return event;
 }
 

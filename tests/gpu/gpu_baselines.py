@@ -1,10 +1,11 @@
 """Measure other implementations at the shapes of gpu_check's quick benchmark: PyTorch's grouped
-product, and the Triton kernel for fused experts of vLLM or SGLang if one is installed.  They support
+product, and vLLM's Triton kernel for fused experts if vLLM is installed.  They support
 only the full width.
 
     python3 tests/gpu/gpu_baselines.py QUICK.JSON [JSON]
 
-QUICK.JSON is the benchmark's file: our times at full width and at the budgets are printed next to theirs.
+QUICK.JSON is the benchmark's file.  Our speedups at full width and at the budgets are printed next to
+their times.
 Needs torch with CUDA; status 77 without it.
 """
 import json
@@ -61,7 +62,7 @@ def grouped(x, ids, weights, w1, w2):
 
 
 def triton():
-    """The fused experts of a server, as a function of (x, ids, weights, w1, w2), and its name."""
+    """The name of vLLM's fused experts, and a function of (x, ids, weights, w1, w2); or None, None."""
     try:
         from vllm.model_executor.layers.fused_moe import fused_experts
     except ImportError:

@@ -247,7 +247,7 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
  * The largest error divided by the error that rounding allows: h is rounded once (u times the sum
  * of absolute terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11
  * for f16; the errors of float32 sums and of the fast exponential are far smaller.  For float32 u
- * is 1e-6: sums have some hundred terms, and the bound does not account for cancellation in the
+ * is 1e-6: sums have hundreds of terms, and the bound does not account for cancellation in the
  * gate and up products.  The baselines also round gate and up products and each expert's result.
  * The relative root mean square is checked as well and may be at most u.  The ideal implementation
  * of double_kernels.cc, exact sums rounded these two times, is within both bounds and uses more

@@ -1,6 +1,6 @@
-"""Test the modelling file of exports on CUDA tensors.  Experts are computed by libfm_clip eagerly, captured,
-and replayed at another budget; a first call in a capture is refused; and PyTorch computes the experts if the
-library refuses.
+"""Test the modelling file of exports on CUDA tensors.  libfm_clip computes experts eagerly, and in a
+captured graph that is replayed at other budgets.  A first call in a capture is refused.  PyTorch computes
+the experts if the library refuses.
 
     python3 tests/gpu/gpu_model.py LIBFM_CLIP.SO
 

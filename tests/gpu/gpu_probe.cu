@@ -1,5 +1,5 @@
 /*
- * Probes of a few seconds, which run before anything large: whether the copy engine copies a box,
+ * Probes of a few seconds, which run before anything large: whether TMA copies a box,
  * one product is correct for each width and each layout of the operands, tails are cleared, and
  * maps can be made wherever malloc puts a layer.
  */

@@ -1,5 +1,5 @@
 /*
- * The instructions of the Hopper path one by one: a box copied by the copy engine, and a product of
+ * The instructions of the Hopper path one by one: a box copied by TMA, and a product of
  * one stage for every width and every layout of the operands.
  */
 #ifndef TESTS_GPU_PROBE_CUH

@@ -73,7 +73,7 @@ def run_apart(*arguments):
 
 def run(version, open_model, apart=False):
     """open_model(cell) is a context manager that yields (score, switch): score(ids) gives the
-    log-probabilities, switch(budget) changes an elastic model while it is loaded."""
+    log-probabilities, and switch(budget) sets the budget of a loaded elastic model."""
     with open(sys.argv[1]) as f:
         job = json.load(f)
     say(version=version)

@@ -365,7 +365,7 @@ KNOWN = {
     ("lfm2_moe", None, "vllm"),
     ("lfm2_moe", None, "sglang"),
     ("lfm2_moe", None, "sglang + fm_sglang"),
-    # vLLM has no sparse attention on a CPU, and does not build the mask that the stock class's needs.
+    # vLLM has no sparse attention on a CPU, and does not build the mask that the stock class needs for it.
     *((name, None, "vllm") for name in ("glm_moe_dsa", "deepseek_v32")),
     # Neither server's Transformers backend has linear attention.  On a CPU vLLM's own code supports only
     # bfloat16; SGLang's requires CUDA.
@@ -404,12 +404,12 @@ def make_model(name, folder):
         file = folder / "model.safetensors"
         norm = {"model.layers.0.post_mlp_layernorm.weight": torch.ones(SIZES["hidden_size"]).bfloat16()}
         save_file(load_file(file) | norm, file, {"format": "pt"})
-    file = folder / "config.json"  # the hub's checkpoint and the servers spell the class so
+    file = folder / "config.json"  # the hub's checkpoint and the servers use this spelling
     file.write_text(file.read_text().replace('"PhimoeFor', '"PhiMoEFor'))
 
 
 def open_family(name, folder):
-    """Return the model, the tokens for ranking and measuring, and the tokens for the clients."""
+    """Return the family, whose ids are the tokens for the clients, and the file of tokens for ranking."""
     if name == "mixtral":
         source, model = HERE.parents[1] / "golden/tiny-mixtral", folder / "model"
         model.mkdir()

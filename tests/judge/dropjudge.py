@@ -2,7 +2,7 @@
 """Check exports in which constants replace the outputs of removed experts, a format of vLLM 0.33.
 Run by `make judge`.
 
-A family that removes whole experts is made of each model, and exported with --drop-experts.  transformers
+A family that removes whole experts is made from each model, and exported with --drop-experts.  transformers
 does not support this format.  So the removed experts are added again, with random weights, to a checkpoint
 that the stock class loads, and its experts are called as vLLM calls its own
 (ConstantExpertSubstitution.transform_routes): the router weights of removed experts are set to zero, and

@@ -2,12 +2,12 @@
 
     gpujudge.py LIBFM_CLIP_DOUBLE.SO      libfm_clip, linked to a fake CUDA runtime (tests/gpu/double.h)
 
-The modelling file of exports runs on tensors in the fake device's memory.  Its first call of the library
+The modelling file of exports runs on tensors in the fake device's memory.  Its first call into the library
 allocates, so in a graph capture this call must be refused with a message, and the capture must stay valid.
 After one call outside of captures, a call can be captured, and replays at other budgets must give the same
 bits as direct calls.
 
-Then must_serve of tests/gpu/gpu_check.py is checked, which decides which paths the library may not refuse.
+must_serve of tests/gpu/gpu_check.py, which decides which paths the library may not refuse, is checked, too.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ def report(good, what, detail=""):
 
 def must(code):
     if code:
-        raise SystemExit(f"gpujudge.py: a call of the double failed: {code}")
+        raise SystemExit(f"gpujudge.py: a call to the double failed: {code}")
 
 
 class Pool:
@@ -169,7 +169,7 @@ def make_case(dtype, H=136, N=70, K=2):
 
 
 def near(out, case, budget):
-    """Compare with the loop over experts in float64: whether it agrees, and the error as text."""
+    """Compare with the loop over experts in float64; returns whether they agree, and the error as text."""
     wide = [t.double() if t.is_floating_point() else t for t in case[:8]]
     want = modeling.each_expert(*wide, torch.tensor([budget]))
     rms = ((out.double() - want).pow(2).mean() / want.pow(2).mean()).sqrt().item()
@@ -202,7 +202,7 @@ def captures(dtype, stream):
 
 
 def judge_skips():
-    """Check must_serve: gpu_check.py may skip a path that the library refuses only if it returns False."""
+    """Check must_serve, which returns False for paths that gpu_check.py may skip if they are refused."""
     sys.path.insert(0, str(ROOT / "tests" / "gpu"))
     import gpu_check
 

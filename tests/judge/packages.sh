@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Test the Debian packages as users get them (`make packages-check`; needs root, debootstrap and a network).
-# For each release of Debian, build them in a root that has only the build dependencies, check them with
-# lintian, and install them with apt in a minimal root.  There, run the demo with the installed tools, compile
-# the example of libfm(3) with the -dev package, install the wheel with pip, and remove the packages.
+# For each release of Debian, build them in a chroot that has only the build dependencies, check them with
+# lintian, and install them with apt in a minimal chroot.  There, run the demo with the installed tools,
+# compile the example of libfm(3) with the -dev package, install the wheel with pip, and remove the packages.
 #
 #   tests/judge/packages.sh [SUITE...]    bookworm, trixie (default: both)
 #
-# FM_PACKAGES_DIR: the directory in which the roots are kept (1 GB each); default: a temporary one.
+# FM_PACKAGES_DIR: the directory in which the chroots are kept (1 GB each); default: a temporary one.
 # FM_PACKAGES_TWICE=1 builds the packages again at another path and checks that they have the same bytes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -28,7 +28,7 @@ else
 fi
 mkdir -p "$roots"
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# Accepted tags of lintian: no licence has been chosen yet.
+# Lintian tags to accept: no licence has been chosen yet.
 known='copyright-without-copyright-notice'
 
 say() {
@@ -42,7 +42,7 @@ inside() { # inside ROOT COMMAND: run COMMAND in a shell in ROOT, with a clean e
             DEBIAN_FRONTEND=noninteractive SOURCE_DATE_EPOCH="$3" bash -euo pipefail -c "$2"' - "$1" "$2" "$SOURCE_DATE_EPOCH"
 }
 
-fresh() { # fresh SUITE NAME: make a minimal root, replacing an older one
+fresh() { # fresh SUITE NAME: make a minimal chroot, replacing an older one
     [ -e "$roots/$1/.done" ] || {
         debootstrap --variant=minbase "$1" "$roots/$1" http://deb.debian.org/debian >"$roots/$1.log"
         touch "$roots/$1/.done"
@@ -118,9 +118,9 @@ print(place.name, \"ABI\", ctypes.CDLL(str(place)).fm_clip_abi())"'
 
 [ $# -gt 0 ] || set -- bookworm trixie
 for suite; do
-    say "$suite: built"
+    say "$suite: building"
     build "$suite"
-    say "$suite: installed and used in a fresh root"
+    say "$suite: installing and using in a fresh chroot"
     use "$suite"
 done
 say "packages: ok"

@@ -7,6 +7,7 @@ and in vLLM's CPU build, eager and compiled, at several budgets.  Run by `make j
 A request has SEQUENCES prompts of LENGTH tokens, and TOKENS are generated after each prompt.  `first` is the
 time until every prompt has its first token, `next` the mean time between later tokens (each step makes one
 for every prompt), and `tok/s` the number of generated tokens divided by the time of the whole request.
+The columns `own` have the same figures without the library.
 
 A random model is made (FM_CLIP_SHAPE; default: H 1024, I 3584, 8 experts of which 2 are chosen, 4 layers;
 1.4 GB in float32, and three times that on disk while it is made).  For each runtime and mode two processes
@@ -100,7 +101,7 @@ class Worker:
         self.process.wait()
 
     def path(self):
-        """The lines of the modelling file on standard error about how the experts are computed."""
+        """The messages of the modelling file that say how it computes the experts."""
         said = {line for line in self.log.read_text().splitlines() if line.startswith("modeling_fm: experts by ")}
         return " and ".join(sorted(said))
 

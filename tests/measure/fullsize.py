@@ -11,7 +11,7 @@ memory that it took.  Needs a file system with sparse files.
 Without it, a checkpoint of --layers layers is written and goes through --stages under --memory.  A stage is sent
 SIGTERM after the share --stop of its forecast time (of 2 seconds without a forecast), and runs again, from its
 state file if it has one.  A table compares the forecast with the measurement: time without the interrupted part,
-peak memory, bytes read and written, bytes of temporary files (written bytes that do not exist at the end), and
+peak memory, bytes read and written, bytes of temporary files (bytes written, less those of the output), and
 seconds from SIGTERM to the end.  --narrow N divides the widths and keeps every name.  DIR (build/fullsize) is
 removed at the end unless --keep is given.  Needs only Python."""
 
@@ -497,7 +497,7 @@ def main():
     p.add_argument("--seq-len", type=int, help="256; with --plan-only 2048")
     p.add_argument("--memory", help="8GiB; with --plan-only 16GB")
     p.add_argument("--precision", default="f32")
-    p.add_argument("--method", help="saliency; with --plan-only three")
+    p.add_argument("--method", help="saliency; with --plan-only exchange, learned and saliency")
     p.add_argument("--dir")
     p.add_argument("--layers", type=int)
     p.add_argument("--narrow", type=int, default=1, metavar="N")
@@ -509,7 +509,7 @@ def main():
     p.add_argument("--stop", type=float, default=0.5, metavar="SHARE", help="0: no stage is interrupted")
     p.add_argument("--keep", action="store_true")
     p.add_argument("--drop", action="store_true", help="remove the checkpoint once it is packed")
-    p.add_argument("--ranks", type=int, default=0, help="only with --plan-only, as the next two options")
+    p.add_argument("--ranks", type=int, default=0, help="only with --plan-only, like the next two options")
     p.add_argument("--batch", type=int)
     p.add_argument("--rate", metavar="GFLOPS")
     o = p.parse_args()

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run the methods on tiny-mixtral: held-out loss at four budgets, over several seeds, and
+# Run the methods on tiny-mixtral, and print their held-out loss at four budgets over several seeds, and
 # which of the claims about them hold.  The seed determines the order of the calibration text, the noise
 # of training and the initial adapter; the model and the held-out text are always the same.
 #

@@ -12,13 +12,13 @@ Written by tests/measure/study.py, which describes the study and how to continue
 golden/tiny-mixtral (4 layers of 8 experts with 256 channels, top-2) and two models of
 golden/make/trained.py: choose-qwen2 (3 layers of 12 experts with 64 channels, top-3, a shared expert) and
 choose-phimoe (3 layers of 6 experts with 160 channels, top-2).  They were trained for minutes on generated
-text, so the results may not hold for models that people use, nor vice versa.
+text, so results may not carry over between these and the models that people use.
 
 Figures are cross-entropies on 64 sequences of 128 tokens that are used for nothing else (lower is better):
 the mean over the seeds, followed by the maximum minus the minimum.  Between two masks of a family, the loss
 is interpolated linearly.  The paper reports means of seven zero-shot accuracies (higher is better).  The
 tables of claims state, for each budget, whether the claim held in every seed that was run (held), in some
-(in part) or in none (no), in how many of how many seeds, and the mean difference of the losses.
+(in part) or in none (no), the number of seeds in which it held, and the mean difference of the losses.
 
 The calibration data are 192 sequences of 128 tokens (calib.npy).  The seed determines their order, the noise
 of training, the initial adapter, the shuffled masks and the shuffled channels.  Sizes are smaller than the
@@ -201,7 +201,7 @@ def strategies(figures, model):
         ["many points (--strategy cross)"] + [figures.cell(model, "cross", b) for b in BUDGETS],
         ["an adapter for each budget"] + per_budget(figures, model),
     ]
-    text = f"## Strategies of recovery\n\n{STRATEGIES}\n{model}; full model {figures.full(model)}\n\n"
+    text = f"## Recovery strategies\n\n{STRATEGIES}\n{model}; full model {figures.full(model)}\n\n"
     text += table(["", *map(str, BUDGETS)], rows) + "\n"
     return text + claims_table(figures, [model], (("recovered-0.4", "cross", "one point beats many", "61.86 60.43, 58.00 55.00, 49.57 47.57"),)) + "\n"
 

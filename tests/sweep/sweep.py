@@ -160,7 +160,7 @@ class Place:
         except subprocess.TimeoutExpired:
             p.kill()
             p.wait()
-            return "no end"
+            return "timed out"
 
     def told(self):
         """(whether the fault was injected, the number of calls of each function)"""
@@ -259,7 +259,7 @@ class Faults(Sweep):
         elif fault == "statvfs:1:full" and status not in (0, 73, 74):
             what = "a full disk is not detected at the start"
         elif status != 0 and (course.argv[0] + ": ") not in said:
-            what = "no sentence"
+            what = "no error message"
         elif status != 0 and course.makes and result is not None and result != course.want:
             what = "incomplete output"
         elif place.left() and not fault.startswith("unlink"):
@@ -343,7 +343,7 @@ class Signals(Sweep):
         except subprocess.TimeoutExpired:
             p.kill()
             p.wait()
-            return title, "no end"
+            return title, "timed out"
         result, said = place.result(course), place.sentence()
         if status == 0 and result != course.want:
             return title, f"different result: {said}"
@@ -419,7 +419,7 @@ TAR_FIELDS = (("name", 0, 100), ("mode, ids", 100, 124), ("size", 124, 136), ("t
 
 
 def tar_parts(data):
-    """Yield (class, first byte, end) for each part of a bundle, of a part of one, or of a stream."""
+    """Yield (class, first byte, end) for each region of a bundle, of one of its files, or of a stream."""
     at = 0
     while any(data[at : at + 512]):
         yield from ((f"tar header: {field}", at + a, at + b) for field, a, b in TAR_FIELDS)
@@ -441,8 +441,8 @@ def tar_parts(data):
 class Flips(Sweep):
     """fm-verify must find the flipped bit, and the next tool must refuse the file or give the right result.
 
-    Programs that load an export do not check digests, so for exports the second check is --against.  The
-    table counts for each class the cases, those that fm-verify found without --against, those that the next
+    Programs that load an export do not check digests, so for exports the second check is --against.  For
+    each class, the table counts the cases, those that fm-verify found without --against, those that the next
     tool refused, and those in which its result was right.
     """
 
@@ -572,7 +572,7 @@ class Configs(Sweep):
     """A dry run reads all of config.json; if it accepts the file, the real run follows."""
 
     KINDS = {
-        "absent": None, "null": "null", "an object": '{"a": 1}', "a text": '"x"', "a list": "[]", "true": "true",
+        "absent": None, "null": "null", "an object": '{"a": 1}', "a string": '"x"', "a list": "[]", "true": "true",
         "negative": "-1", "zero": "0", "huge": "1e18", "2^31": "2147483648", "a fraction": "1.5", "twice": None,
     }  # fmt: skip
     REFUSED = (65, 66, 78)
@@ -673,7 +673,7 @@ def sweep(name, places, first, cases, seconds):
     for t in threads:
         t.join()
     whole = f" of {len(s.cases)}" if s.cases is not None else ""
-    more = "" if s.cases is not None and at >= len(s.cases) else f"; the next begins --from {at}"
+    more = "" if s.cases is not None and at >= len(s.cases) else f"; continue with --from {at}"
     if isinstance(s, Flips):
         s.table()
     print(f"{name}: {good + bad}{whole} cases: {good} as documented, {bad} not{more}", flush=True)

@@ -20,8 +20,9 @@ static inline void ranked_read(struct fm_ranking *ranking, const char *name)
     fm_bundle_close(&b);
 }
 
-/* Largest difference relative to the largest score of each expert of `channels`.  If all stored
- * scores of an expert are 0, any difference counts as infinite. */
+/* The largest difference between the scores of experts with `channels` channels each, relative to
+ * the largest stored score of the expert.  If all stored scores of an expert are 0, any difference
+ * counts as infinite. */
 static inline double ranked_error(const double *got, const double *want, int experts, int channels)
 {
     double worst = 0;

@@ -125,7 +125,7 @@ static inline struct fm_actions stages_actions(void)
     return a;
 }
 
-/* The full mask, then one more expert at the narrowest width in each mask. */
+/* The full mask, then masks that each narrow one more expert. */
 static inline struct fm_masks stages_family(const struct fm_actions *actions, int masks)
 {
     struct fm_masks f;

@@ -22,7 +22,7 @@ static int list_tasks(int task[TASKS_MAX])
     return n;
 }
 
-/* The CPUs of the one thread that want(threads) creates. */
+/* The CPUs of the one thread that fm_clip_pool_want creates. */
 static cpu_set_t cpus_of_new_helper(int threads)
 {
     int before[TASKS_MAX], after[TASKS_MAX], b = list_tasks(before), found = 0;
@@ -83,7 +83,7 @@ TEST(helpers_run_where_the_process_does)
     assert_int_equal(pthread_create(&other, NULL, wait_at_gate, NULL), 0);
     bind_to(pthread_self(), cpu[0]);
     bind_to(other, cpu[1]);
-    own = cpus_of_new_helper(3); /* not to cpu[0], the caller's, nor to all */
+    own = cpus_of_new_helper(3); /* bound neither to the caller's cpu[0] nor to all */
     assert_true(CPU_COUNT(&own) == 1 && CPU_ISSET(cpu[1], &own));
     fm_clip_pool_for(3, 100, count_task, done);
     for (int i = 0; i < 100; i++)

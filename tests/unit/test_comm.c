@@ -1,4 +1,4 @@
-/* Messages between ranks arrive in order, and all ranks return the error of any one.  Ranks are
+/* Messages between ranks arrive in order, and an error on one rank is returned on all.  Ranks are
  * threads here, and processes under MPI (test_ranks.sh). */
 #include <unistd.h>
 
@@ -84,8 +84,8 @@ static void records_are_collected_in_order(struct fm_comm *comm)
         RANKS_CHECK(all[r].rank == r && all[r].value == 1.0 / (1 + r));
 }
 
-/* Slices of an array: of rank 0 after a gather, of all after a spread; elements without an owner
- * are not touched. */
+/* A gather gives rank 0 the slices of all ranks and changes no other rank's data; a spread gives
+ * them to every rank. */
 static void slices_travel(struct fm_comm *comm)
 {
     static const size_t sizes[] = {1, 7, 16, 33, 100003};
@@ -143,7 +143,7 @@ static void the_least_is_everyones(struct fm_comm *comm)
 
 /* ---- agreement ---- */
 
-/* A stop of one rank is a stop of all, and communication continues. */
+/* If one rank was stopped, all ranks return its status, and communication continues. */
 static void a_stop_is_agreed_and_no_end(struct fm_comm *comm)
 {
     struct fm_err err = {0};
@@ -151,7 +151,7 @@ static void a_stop_is_agreed_and_no_end(struct fm_comm *comm)
     int rc = rank == last ? fm_fail(&err, FM_ESAVED, "stopped by a signal") : FM_OK;
     RANKS_CHECK(fm_comm_agree(comm, rc, &err) == FM_ESAVED && err.code == FM_ESAVED);
     RANKS_CHECK(strcmp(err.text, "stopped by a signal") == 0);
-    /* Outer levels agree on the same error again: it is not sent again. */
+    /* Outer callers agree on the same error again; it is not sent twice. */
     RANKS_CHECK(fm_comm_agree(comm, FM_ESAVED, &err) == FM_ESAVED);
     what_rank_0_has_is_told(comm);
 }

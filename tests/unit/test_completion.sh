@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Test the tools' completions in bash and zsh, by typing at a terminal with Tab.  Functions with the
-# tools' names print the words that they get.
+# Test the tools' completions in bash and zsh by typing commands and Tab at a pseudo-terminal.  Functions
+# with the tools' names print their arguments.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 bin=$PWD/${BUILD:-build}/bin

@@ -1,7 +1,7 @@
 /*
- * Properties of the products of the fast tables besides their values: one thread, the same bytes
- * for any alignment of operands, NaN propagated; an error that names what the CPU lacks; and the
- * exponential.
+ * Test the fast tables' properties other than values: products stay on the calling thread, have the
+ * same bytes for any alignment of operands, and propagate NaN.  Also test the error that names what
+ * the CPU lacks, and the exponential.
  */
 #include "tests/unit/kernels.h"
 

@@ -1,5 +1,5 @@
-/* Criteria other than fm-rank's default, compared with golden/baselines, which a few lines of
- * PyTorch made; and their use by fm-train. */
+/* Compare criteria other than fm-rank's default with golden/baselines, which was computed with
+ * PyTorch, and test their use by fm-train. */
 #include "lib/base/pool.h"
 #include "lib/learn/rank.h"
 #include "lib/learn/train.h"
@@ -77,7 +77,7 @@ TEST(the_bytes_depend_on_nothing_else)
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ESAVED);
     fm_rank_report_release(&report);
     r.stop = 0;
-    options.criterion = FM_CRITERION_ACTIVATION; /* another criterion is another run */
+    options.criterion = FM_CRITERION_ACTIVATION; /* the state is for energy */
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);
     fm_rank_report_release(&report);
     rank_by(&r, FM_CRITERION_ENERGY);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Check the code that the CUDA compiler generated for the GPU paths: the Hopper kernels use the tensor
-# cores (HGMMA) and the copy engine (UTMALDG), nothing spills registers, no wgmma was serialized, and
+# cores (HGMMA) and TMA copies (UTMALDG), nothing spills registers, no wgmma was serialized, and
 # warpgroups take no more registers than exist.
 #
 # Skipped without nvcc: the GPU side is not built then.  Without cuobjdump the instructions
@@ -87,7 +87,7 @@ if [ -n "$NVCC" ]; then
     done
     grep -q 'trap;' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait does not give up"
     grep -q 'vprintf' "$scratch/waits-DFM_CLIP_WATCH.ptx" || fail "a watched wait prints nothing"
-    grep -E 'trap;|vprintf' "$scratch/waits.ptx" && fail "a wait as shipped is watched"
+    grep -E 'trap;|vprintf' "$scratch/waits.ptx" && fail "a wait is watched without FM_CLIP_WATCH"
 fi
 # After a wait for products, products_fence makes every result register depend on the wait.  Otherwise the
 # compiler could move reads of these registers before it, because products write them asynchronously.
@@ -101,7 +101,7 @@ if [ -n "$NVCC" ]; then
         function close_wait() {
             if (wants == 0) return
             waits++
-            if (ties < wants) { print "a wait for " wants " numbers ties " ties " of them"; bad = 1 }
+            if (ties < wants) { print "after a wait, only " ties " of " wants " result registers depend on it"; bad = 1 }
             wants = 0
         }
         /wgmma\.mma_async/ { match($0, /m64n[0-9]+/); width = substr($0, RSTART + 4, RLENGTH - 4) }
@@ -116,7 +116,7 @@ if [ -n "$NVCC" ]; then
             exit bad
         }' "$scratch/fences.ptx" || fail "sums may be read before they are complete"
 fi
-# Two products, two types; three widths of product, four pieces of a step each; and copies.
+# HGMMA: 2 products, 2 types, 3 widths and 4 pieces of a step.  UTMALDG: the 4 kernels together.
 [ "$hgmma" -ge 48 ] || fail "$hgmma HGMMA instructions, fewer than 48"
 [ "$utmaldg" -ge 16 ] || fail "$utmaldg UTMALDG instructions, fewer than 16"
 echo "HGMMA $hgmma, UTMALDG $utmaldg, no spills"

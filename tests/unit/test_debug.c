@@ -1,5 +1,5 @@
-/* The additions of `make DEBUG=1`: a table of operations that checks outputs, checks of masks
- * and bundles, and lines of events. */
+/* Test what `make DEBUG=1` adds: a table of operations that checks outputs, and a trace of
+ * events. */
 #include <math.h>
 #include <sys/mman.h>
 

@@ -6,7 +6,7 @@
 #include "tests/unit/configs.h"
 #include "tests/unit/test.h"
 
-/* Sizes as the models on the hub have them. */
+/* The sizes of the models on the hub. */
 #define HEADS(n, nope, v)                                                                          \
     "num_attention_heads:" n ",num_key_value_heads:" n ",qk_nope_head_dim:" nope                   \
     ",qk_rope_head_dim:64,v_head_dim:" v ",kv_lora_rank:512,"

@@ -1,7 +1,7 @@
 /*
- * Test Gated DeltaNet's operations: the definitions against autograd and finite differences; the
- * fast table against the definitions at lengths around that of a chunk, with heads that forget
- * everything or nothing; and its memory at a length at which stored states would be noticed.
+ * Test Gated DeltaNet's operations: the definitions against autograd and finite differences, and
+ * the fast table against the definitions at lengths around that of a chunk, with heads that forget
+ * everything or nothing.
  */
 #include "tests/unit/gradients.h"
 
@@ -193,7 +193,7 @@ KERNEL_TEST(chunks_agree_with_tokens)
     }
 }
 
-/* After a decay of exp(-2000), a head still has the exact past of the tokens since then. */
+/* A decay of exp(-2000) must not make the results of the tokens after it less exact. */
 KERNEL_TEST(what_was_forgotten_leaves_no_trace)
 {
     enum { T = 60, C = 6, D = 4, WIDTH = 2 * C + D };

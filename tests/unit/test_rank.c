@@ -523,7 +523,7 @@ TEST(a_stopped_run_goes_on)
     fm_rank_report_release(&report);
     assert_int_equal(access(r.run.outputs.state, F_OK), 0);
     assert_int_equal(access(r.run.outputs.path, F_OK), -1);
-    /* Another batch size is another run. */
+    /* The state is for another batch size. */
     r.stop = 0;
     r.run.inputs.batch = 2;
     assert_int_equal(fm_rank(&r.run, &options, &report, &err), FM_ECONFIG);

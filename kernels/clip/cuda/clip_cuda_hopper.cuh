@@ -2,7 +2,7 @@
  * The kernels of the Hopper path of the clipped FFN (sm_90a): one persistent kernel per product
  * over all experts.
  *
- * A block is a producer warp, which keeps the copy engine busy, and two consumer warpgroups.  A
+ * A block is a producer warp, which issues the TMA copies, and two consumer warpgroups.  A
  * stage of the ring holds 64 elements of the sum: up to 128 rows of x or h (16 KB, boxes of 16
  * rows) and up to 256 columns' worth of weights (32 KB, boxes of 64).  One tensor map over all of
  * gate_up and one over all of down serve every expert and every width: clipping is a bound of a

@@ -98,7 +98,7 @@ static __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t a
                  : "memory");
 }
 
-/* Make inits visible to the copy engine. */
+/* Make inits visible to TMA. */
 static __device__ __forceinline__ void barrier_inits_end()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
