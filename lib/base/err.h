@@ -11,8 +11,8 @@
  * FM_OK or one of the codes below.  On failure it also writes one complete sentence to the caller's
  * struct fm_err.  A programming error is an assert, which is enabled in every build.
  *
- * The codes are the exit statuses of the tools, so no translation is needed. fm(7) lists those that
- * are worth a retry: 69, 71, 74, 75, 79.
+ * The codes are the exit statuses of the tools, so no translation is needed.  fm(7) lists those
+ * that are worth a retry: 69, 71, 74, 75, 79.
  */
 #ifndef FM_BASE_ERR_H
 #define FM_BASE_ERR_H

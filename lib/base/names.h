@@ -1,5 +1,5 @@
 /*
- * Sorting, searching and checking for duplicates of records that begin with a name; names are
+ * Sorts and searches arrays of records that begin with a name, and finds duplicate names; names are
  * compared as bytes.  A record is any struct of `size` bytes whose first member is a `const char
  * *`, a `char *` or an array of such pointers.
  */

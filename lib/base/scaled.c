@@ -11,7 +11,7 @@
 
 static const struct {
     int bits;
-    float scale_max; /* times the largest code it is below 3.3895e38, the largest bfloat16 */
+    float scale_max; /* scale_max * largest code < 3.3895e38, the largest bfloat16 */
     float value[16]; /* of codes of four bits */
 } codes_of[] = {
     [FM_CODE_E4M3] = {8, 7.5e35f, {0}},

@@ -1,6 +1,6 @@
 /*
- * All threads block signals except one, which pauses forever and runs the handlers.  Its stack is
- * the only one that the kernel may write to (lib/base/signals.h says why).
+ * All threads block signals except one, which pauses forever and runs the handlers, so the kernel
+ * puts signal frames only on its stack (lib/base/signals.h says why).
  */
 #include "lib/base/signals.h"
 

@@ -1,5 +1,5 @@
 /*
- * Chooses the rows and budgets of the table from the options. contest.c calibrates and measures.
+ * Chooses the rows and budgets of the table from the options.  contest.c calibrates and measures.
  */
 #include "lib/baseline/baseline.h"
 
@@ -150,7 +150,7 @@ static int choose_budgets(struct fm_baseline_table *t, const struct fm_config *c
 /* --- the run --- */
 
 /* Open the model and all tokens once at the start, so that an incomplete input is reported before
- * any long work. */
+ * any lengthy work. */
 static int open_config(struct fm_contest *c, struct fm_err *err)
 {
     struct fm_task task = {0};

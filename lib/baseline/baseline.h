@@ -1,9 +1,9 @@
 /*
- * This room, lib/baseline: compares the suite's masks with other pruners, on the same model, tokens
- * and bytes.  It may include all other rooms of lib, and only cmd includes it.  In reading order:
- * this header; expertdrop (rules that remove whole experts), channelcut (how a score becomes
- * widths), methods (the suite's own methods, run with its own tools), spent (time and memory),
- * contest (measuring all of them), baseline.c (from options to the table).
+ * This room, lib/baseline: compares the suite's masks with those of other pruners, for the same
+ * model, tokens and size.  It may include all other rooms of lib, and only cmd includes it.  In
+ * reading order: this header; expertdrop (rules that remove whole experts), channelcut (how a score
+ * becomes widths), methods (the suite's own methods, run with its own tools), spent (time and
+ * memory), contest (measuring all of them), baseline.c (from options to the table).
  *
  * A budget is a number of experts in every layer, k of E, so that rules that remove experts can
  * reach it.  All other baselines remove at least as many channels, so they keep at most as many
@@ -83,7 +83,7 @@ struct fm_baseline_options {
 
 /*
  * Calibrate every baseline on run->inputs.tokens and measure all on run->inputs.eval_tokens or
- * run->inputs.eval_texts, which no baseline uses. run->inputs.stream: a bundle or a stage stream
+ * run->inputs.eval_texts, which no baseline uses.  run->inputs.stream: a bundle or a stage stream
  * with masks to compare with, or NULL.  With `plan`, only budgets and rows are chosen.  FM_EUSAGE
  * for budgets that the router does not allow, or unknown names.  The figures do not depend on the
  * number of threads or the memory limit.

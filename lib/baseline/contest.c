@@ -394,7 +394,7 @@ int fm_contest_check(const struct fm_contest *c, struct fm_err *err)
     if (!c->run->inputs.stream)
         return FM_OK;
     if (strcmp(c->run->inputs.stream, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "baselines reads the bundle more than once; name a file");
+        return fm_fail(err, FM_EUSAGE, "the bundle is read more than once; name a file");
     int rc = open_file(&b, &budgets, c, c->run->inputs.stream, err);
     fm_budgets_release(&budgets);
     fm_bundle_close(&b);

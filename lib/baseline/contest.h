@@ -40,7 +40,7 @@ struct fm_contest {
     struct fm_spent trained[FM_METHODS], recovered[FM_METHODS];
 };
 
-/* Check, before any long work, that run->inputs.stream, if given, has masks of this model. */
+/* Check, before any lengthy work, that run->inputs.stream, if given, has masks of this model. */
 int fm_contest_check(const struct fm_contest *contest, struct fm_err *err);
 
 /* Compute all rows of the table: first calibrate, recording the cost; then measure. */

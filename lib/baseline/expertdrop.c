@@ -137,8 +137,8 @@ static struct fm_route_rule groups_of(const struct fm_config *c)
     return c->router == &fm_scored ? c->scored->rule : one;
 }
 
-/* The groups that a token selects must together have K experts, and each must have the group_sum
- * experts that its score adds up. */
+/* The groups that are selected for a token must together have K experts, and each must have
+ * group_sum experts, whose scores are added to give the group's score. */
 int fm_expertdrop_most(const struct fm_config *c, int *step)
 {
     const struct fm_route_rule r = groups_of(c);

@@ -63,8 +63,8 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
  * case the comparison is with that file instead of the full width. how->kl_base_out must be NULL.
  * budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are
  * drawn from run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen and the
- * estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.  Release in
- * any case.
+ * estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.  Release it
+ * even after a failure.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, struct fm_estimate *estimate,

@@ -66,7 +66,7 @@ uint64_t fm_bench_text_tokens(const struct fm_bench_text *text);
 /*
  * Begin the file how->kl_base_out of an open text, with its tokens, and set text->detail to use it.
  * *out is zeroed by the caller, and unchanged if there is no such file.  Call fm_bench_text_end_out
- * in any case, with the result of measuring as rc: the file appears only if that is FM_OK.
+ * even after a failure, with the result of measuring as rc: the file appears only if it is FM_OK.
  */
 int fm_bench_text_begin_out(struct fm_klbase_writer *out, struct fm_bench_text *text,
                             const struct fm_bench_how *how, const struct fm_run_options *run,

@@ -54,7 +54,7 @@ static int read_json(cJSON **json, const char *directory, const char *name, stru
     return rc;
 }
 
-/* Bytes of the weight files listed in the index. */
+/* Add the bytes of the weight files that fm-export.json lists. */
 static int add_files(uint64_t *bytes, const cJSON *json, const char *directory, struct fm_err *err)
 {
     static const char end[] = ".safetensors";
@@ -90,7 +90,7 @@ static int read_claim(struct fm_record *r, const char *directory, struct fm_err 
     if (!rc && (!layout || !cJSON_IsNumber(budget) || !(budget->valuedouble >= 0) ||
                 !(budget->valuedouble < 1)))
         rc = fm_fail(err, FM_EFORMAT,
-                     "%s/" FM_EXPORT_JSON ": it does not have a layout and a budget of fm-pack",
+                     "%s/" FM_EXPORT_JSON ": it has no valid layout and budget; export again",
                      directory);
     if (!rc) {
         snprintf(r->layout, sizeof r->layout, "%s", layout->name);

@@ -1,7 +1,7 @@
 /*
  * The quality of an exported directory of any layout, read by the engine like any checkpoint.  If
  * the original is available, this includes its loss, the divergence from it, and how often the most
- * probable tokens agree. lib/export/record.h lists the figures and has the function that writes
+ * probable tokens agree.  lib/export/record.h lists the figures and has the function that writes
  * them into the directory.
  */
 #ifndef FM_EXPORTED_H
@@ -18,13 +18,13 @@ bool fm_bench_is_export(const char *path);
 
 /*
  * Measure run->inputs.stream, an exported directory, and run->inputs.model, the original (or NULL),
- * on run->inputs.eval_tokens or the like, by how->convention; if `estimate` is not NULL, everything
- * is opened but nothing is measured.  how->kl_base replaces the original: FM_EUSAGE if both are
- * given. how->kl_base_out is written from the original: FM_EUSAGE without one.  For a layout that
- * contains all members, measure those nearest to `budgets`, as fm_bench_quality does, and the
- * default member; FM_EUSAGE if budgets are given for any other layout.  FM_ECONFIG if the original
- * has a different vocabulary, because then the losses are not comparable.  Release the result in
- * any case.
+ * on run->inputs.eval_tokens or eval_texts, by how->convention; if `estimate` is not NULL,
+ * everything is opened but nothing is measured.  how->kl_base replaces the original: FM_EUSAGE if
+ * both are given.  how->kl_base_out is written from the original: FM_EUSAGE without one.  For a
+ * layout that contains all members, measure those nearest to `budgets`, as fm_bench_quality does,
+ * and the default member; FM_EUSAGE if budgets are given for any other layout.  FM_ECONFIG if the
+ * original has a different vocabulary, because then the losses are not comparable.  Release the
+ * result even after a failure.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,
                       const struct fm_bench_how *how, struct fm_estimate *estimate,

@@ -24,7 +24,7 @@ struct fm_kernelbench_row {
     double budget;         /* fraction of the layer's channels removed */
     double seconds;        /* median; 0: this case could not run */
     double flops, bytes;   /* of the routed rows; each weight read once, activations in and out */
-    double roofline;       /* seconds that peak and bandwidth allow */
+    double roofline;       /* lower bound of seconds, from peak and bandwidth */
     double speedup, ideal; /* relative to budget 0; ideal: by FLOPs of the routed rows */
     double error;          /* largest |out - definition| over the sum of |terms|, some tokens */
 };
@@ -44,9 +44,9 @@ struct fm_kernelbench {
     struct fm_kernelbench_row *row; /* by tokens, then kernel, then budget */
 };
 
-/* With `dry_run` sizes are determined and nothing is measured.  FM_EUSAGE, FM_ENOMEM; the errors
- * of opening a family; FM_ENOENT, FM_EIO if PyTorch is required and not available.  Release in
- * any case. */
+/* With `dry_run`, sizes are determined and nothing is measured.  FM_EUSAGE, FM_ENOMEM; the errors
+ * of opening a family; FM_ENOENT, FM_EIO if PyTorch is required and not available.  Release the
+ * result even after a failure. */
 int fm_kernelbench_run(const struct fm_kernelbench_options *options, bool dry_run,
                        struct fm_kernelbench *result, struct fm_err *err);
 void fm_kernelbench_release(struct fm_kernelbench *result);

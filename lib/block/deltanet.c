@@ -70,7 +70,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
 {
     const struct fm_deltanet_options *o = options;
     int width = 0; /* read by gqa, which has a different default */
-    c->deltanet = fm_alloc(1, sizeof *c->deltanet, "what attention reads from config.json", err);
+    c->deltanet = fm_alloc(1, sizeof *c->deltanet, "attention settings", err);
     if (!c->deltanet)
         return err->code;
     c->deltanet->packed = o->packed;

@@ -12,8 +12,8 @@
 /* Options of a family. */
 struct fm_deltanet_options {
     struct fm_gqa_options full;
-    bool packed; /* q, k, v and z are in one tensor, and b and a in another, both by key heads; else
-                    [q k v], z, b and a are four tensors */
+    bool packed; /* q, k, v and z are in one tensor, and b and a in another, both grouped by key
+                    head; else [q k v], z, b and a are four tensors */
 };
 
 /* Values read from config.json; struct fm_gqa has the values of the layers with full attention. */

@@ -161,8 +161,8 @@ static int read_before(int64_t *window, const char *key, const cJSON *json, stru
     return FM_OK;
 }
 
-/* null, 0 and `use_sliding_window: false` all mean no window; a window as long as all positions has
- * no effect. */
+/* null, 0 and `use_sliding_window: false` all mean no window; a window that covers all positions
+ * has no effect. */
 static int read_window(struct fm_gqa *g, const struct fm_config *c, const struct fm_gqa_options *o,
                        const struct fm_keys *keys, struct fm_err *err)
 {
@@ -308,8 +308,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_gqa_options *o = options;
-    struct fm_gqa *g = c->gqa =
-        fm_alloc(1, sizeof *g, "what attention reads from config.json", err);
+    struct fm_gqa *g = c->gqa = fm_alloc(1, sizeof *g, "attention settings", err);
     if (!g)
         return err->code;
     if (read_heads(c, keys->json, err) ||
@@ -362,7 +361,7 @@ static uint64_t size_of(const struct fm_config *c, int l, char letter)
     case 'i':
         return (uint64_t)c->gqa->index_heads * (uint64_t)c->gqa->index_width;
     default:
-        assert(!"a letter of a shape");
+        assert(!"unknown letter in a shape");
         return 0;
     }
 }

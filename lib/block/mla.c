@@ -173,8 +173,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_mla_options *o = options;
-    struct fm_mla *m = c->mla =
-        fm_alloc(1, sizeof *m, "what attention reads from config.json", err);
+    struct fm_mla *m = c->mla = fm_alloc(1, sizeof *m, "attention settings", err);
     if (!m)
         return err->code;
     if (read_heads(c, keys->json, err) || read_ranks(m, keys->json, err) ||
@@ -211,7 +210,7 @@ static uint64_t size_of(const struct fm_config *c, char letter)
     case 'i':
         return (uint64_t)m->index_heads * (uint64_t)m->index_width;
     default:
-        assert(!"a letter of a shape");
+        assert(!"unknown letter in a shape");
         return 0;
     }
 }

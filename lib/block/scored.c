@@ -106,8 +106,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_scored_options *o = options;
-    struct fm_scored *s = c->scored =
-        fm_alloc(1, sizeof *s, "what the router reads from config.json", err);
+    struct fm_scored *s = c->scored = fm_alloc(1, sizeof *s, "router settings", err);
     if (!s)
         return err->code;
     c->router = &fm_scored;

@@ -22,8 +22,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_shortconv_options *o = options;
-    struct fm_shortconv *s = c->shortconv =
-        fm_alloc(1, sizeof *s, "what attention reads from config.json", err);
+    struct fm_shortconv *s = c->shortconv = fm_alloc(1, sizeof *s, "attention settings", err);
     if (!s)
         return err->code;
     s->W = 3;

@@ -18,7 +18,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
         rc = fm_fail(err, FM_ECONFIG, "num_experts_per_tok is %d; sparsemixer chooses 2", c->K);
     if (rc)
         return rc;
-    c->sparsemix = fm_alloc(1, sizeof *c->sparsemix, "what the router reads from config.json", err);
+    c->sparsemix = fm_alloc(1, sizeof *c->sparsemix, "router settings", err);
     if (!c->sparsemix)
         return err->code;
     c->sparsemix->threshold = (float)(2 * eps);

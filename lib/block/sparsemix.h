@@ -1,6 +1,7 @@
 /*
- * Router block "sparsemixer", of PhiMoE: two experts, each with the largest logit of those left,
- * weighted by its share in a softmax over those whose logits are close to that largest one.
+ * Router block "sparsemixer", of PhiMoE: two experts are chosen, one after the other, by the
+ * largest remaining logit.  The weight of each is its share in a softmax over the remaining
+ * logits close to its own.
  */
 #ifndef FM_SPARSEMIX_H
 #define FM_SPARSEMIX_H

@@ -94,9 +94,9 @@ struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name)
 
 /*
  * Add the scheme of the modules that `target` selects to config->schemes, which is allocated if it
- * is NULL; for `read` of a checkpoint with several schemes.  `target` is copied: an entry of
- * lib/block/modules.h, or `Linear` for all modules that no other entry matches.  A module's own
- * name takes precedence over patterns and expressions, and among these the first match counts.
+ * is NULL; for `read` of a checkpoint with several schemes.  `target`, which is copied, is an entry
+ * as in lib/block/modules.h, or `Linear` for all modules that no other entry matches.  A module's
+ * own name takes precedence over patterns and expressions, and among these the first match counts.
  * FM_ECONFIG for any other text.  Add all, then call fm_schemes_done.
  */
 int fm_schemes_add(struct fm_config *config, const char *target, const struct fm_scheme *scheme,

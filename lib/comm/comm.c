@@ -1,7 +1,7 @@
 /*
  * Keeps the ranks in step.  Before any data is sent, every rank sends four bytes with its status:
- * whether it has failed.  That costs one small message per rank and call, a few calls per layer,
- * and no rank ever waits for one that has stopped.
+ * whether it has failed, so no rank ever waits for one that has stopped.  That costs one small
+ * message per rank and call; there are a few calls per layer.
  */
 #include "lib/comm/comm.h"
 
@@ -191,7 +191,7 @@ const struct fm_tally *fm_comm_tallies(const struct fm_comm *c)
     return c ? c->tallies : NULL;
 }
 
-/* ceil(n rank / size), without an overflow. */
+/* ceil(n rank / size), without overflow. */
 static size_t begin_of(size_t n, int rank, int size)
 {
     size_t r = (size_t)rank, s = (size_t)size;
@@ -228,7 +228,7 @@ static int worst_of(const struct fm_comm *c)
     return worst;
 }
 
-/* All ranks exchange their error texts and use one: errors are too rare to save messages here. */
+/* All ranks exchange their error texts and use one.  Errors are rare, so this may be slow. */
 static int take_error(struct fm_comm *c, int from, struct fm_err *err)
 {
     struct fm_err *all = malloc((size_t)c->size * sizeof *all);
@@ -368,8 +368,8 @@ static int fail_different(const struct fm_comm *c, const char *what, const char 
     cut_to_word(here, mine, differs);
     cut_to_word(there, first, differs);
     return fm_fail(err, FM_ECONFIG,
-                   "%s is %s, but rank 0 on %s has %s; all ranks must have the same", what, here,
-                   c->host[0], there);
+                   "%s is %s, but rank 0 on %s has %s; it must be the same on all ranks", what,
+                   here, c->host[0], there);
 }
 
 int fm_comm_same(struct fm_comm *c, const struct fm_comm_fact *fact, int facts, struct fm_err *err)

@@ -8,10 +8,10 @@
  * micro-batches of a sweep they compute (lib/engine/sweep.h) and in which values they keep the sums
  * of (lib/engine/reduction.h).  Only rank 0 reads standard input, writes files and prints.
  *
- * The rules that keep results the same bytes for any number of ranks:
+ * The rules that make results byte-identical for any number of ranks:
  *   - no message is summed in transit: a rank receives what another sent;
- *   - lib/engine/reduction.h makes every sum over micro-batches; any other sum is made on every
- *     rank, from the same numbers in the same order;
+ *   - lib/engine/reduction.h computes every sum over micro-batches; any other sum is computed on
+ *     every rank, from the same numbers in the same order;
  *   - values that are not sent (draws, masks, logits) are computed on every rank from shared
  *     values.
  *
@@ -41,7 +41,7 @@ struct fm_comm;
  * Begin.  *comm is NULL for a single process: this build has no wire (NULL), `alone` is set, or the
  * launcher started one process.  FM_EUSAGE if the launcher's environment indicates several
  * processes but the wire reports only this one, because each would write the same output; `alone`
- * permits it.  If only a hint suggests it, *warning (may be NULL) is set to a text.
+ * permits it.  If only WORLD_SIZE suggests it, *warning (may be NULL) is set to a message.
  */
 int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
                  const char **warning, struct fm_err *err);
@@ -92,7 +92,7 @@ int fm_comm_tell(struct fm_comm *comm, void *data, size_t bytes, struct fm_err *
 int fm_comm_collect(struct fm_comm *comm, void *all, const void *mine, size_t bytes,
                     struct fm_err *err);
 
-/* Send each rank's own slice of data, n values of that many bytes, to rank 0, or to all ranks. */
+/* Send each rank's slice of data, n values of `value` bytes each, to rank 0, or to all ranks. */
 int fm_comm_gather(struct fm_comm *comm, void *data, size_t value, size_t n, struct fm_err *err);
 int fm_comm_spread(struct fm_comm *comm, void *data, size_t value, size_t n, struct fm_err *err);
 

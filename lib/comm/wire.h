@@ -27,7 +27,7 @@ struct fm_wire {
     void (*collect)(void *all, const void *mine, size_t bytes);
     /* Broadcast rank 0's data. */
     void (*tell)(void *data, size_t bytes);
-    /* Part r of send goes to rank r, part r of recv comes from it; sizes agree. */
+    /* Part r of send goes to rank r, and part r of recv comes from it; sizes agree. */
     void (*exchange)(const struct fm_wire_part *send, const struct fm_wire_part *recv);
     /* Barrier; all messages have arrived. */
     void (*close)(void);

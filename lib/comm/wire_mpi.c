@@ -1,7 +1,7 @@
 /*
- * Ranks over MPI.  It uses only old functions of MPI: one collective for small records of equal
- * size, a broadcast, and messages between pairs.  MPI never computes a sum, because its order of
- * terms depends on the number of ranks and on their network.
+ * Ranks over MPI.  It uses few functions, all of them in MPI 3.0: an all-gather of small records of
+ * equal size, a broadcast, and point-to-point messages.  MPI never computes a sum, because the
+ * order of its terms would depend on the number of ranks and on the network.
  *
  * A waiting rank polls for a moment and then sleeps, because it may share cores with the threads of
  * a working rank.  If a rank dies, MPI's own error handler ends the job.
@@ -17,7 +17,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/fatal.h"
 
-#define PIECE ((size_t)1 << 30) /* counts of MPI are int */
+#define PIECE ((size_t)1 << 30) /* MPI counts are ints */
 #define SPIN 0.0002             /* seconds of polling before it sleeps */
 #define NAP_NS 50000
 
@@ -57,7 +57,7 @@ static int start(int *rank, int *size, struct fm_err *err)
     *rank = own;
     *size = ranks;
     if (level < MPI_THREAD_FUNNELED)
-        return fm_fail(err, FM_EDEVICE, "this MPI does not support a process with threads");
+        return fm_fail(err, FM_EDEVICE, "this MPI does not support multithreaded processes");
     return FM_OK;
 }
 
@@ -80,7 +80,7 @@ static void tell(void *data, size_t bytes)
     }
 }
 
-/* The piece of a part that begins at byte `at`. */
+/* The size of the piece of a part that begins at byte `at`; 0: none. */
 static int piece_of(const struct fm_wire_part *part, size_t at)
 {
     size_t left = part->size > at ? part->size - at : 0;

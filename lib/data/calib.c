@@ -237,11 +237,10 @@ static void warn_of_rest(const struct reading *r, const struct fm_mixture *m, ui
             ended = r->files->tokens[s].file.path;
     }
     if (m->inputs > 1 && ended && n < all / 2 && r->eval)
-        fm_run_warn(
-            r->run,
-            "'%s' is the shortest kind of text, and all kinds get equally many sequences: %" PRIu64
-            " of %" PRIu64 " are used",
-            ended, n, all);
+        fm_run_warn(r->run,
+                    "'%s' is the shortest kind of text, and all kinds get the same number of "
+                    "sequences: %" PRIu64 " of %" PRIu64 " are used",
+                    ended, n, all);
     else if (m->inputs > 1 && ended && n < all / 2)
         fm_run_warn(r->run,
                     "the mixture ends with '%s': %" PRIu64 " of %" PRIu64
@@ -356,7 +355,8 @@ int fm_calib_read(const struct fm_calib *c, int first, int n, int32_t *ids, stru
     return rc;
 }
 
-/* Read everything once: check every id, and hash `all` and, if r is not NULL, its inputs. */
+/* Read everything once: check every id, and add it to `all` and, if r is not NULL, to the hasher of
+ * its input. */
 static int hash_sequences(const struct fm_calib *c, struct fm_hasher *all, struct reading *r,
                           const atomic_int *stop, struct fm_err *err)
 {

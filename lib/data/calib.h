@@ -26,7 +26,7 @@
 
 #define FM_KIND_BYTES 24 /* of a name */
 
-/* What the manifest records of an input. */
+/* What the manifest records about an input. */
 struct fm_calib_input {
     const char *format;       /* fm_tokens.format */
     bool rows;                /* a sequence is a row; else documents follow one another */

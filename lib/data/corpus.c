@@ -302,7 +302,7 @@ static int open_carried(struct fm_tokenizer **t, const char *path, struct fm_err
     void *text = NULL;
     size_t size = 0;
     if (!path || strcmp(path, "-") == 0)
-        return fm_fail(err, FM_EUSAGE, "--text needs --tokenizer FILE here");
+        return fm_fail(err, FM_EUSAGE, "text needs a tokenizer file; give --tokenizer FILE");
     int rc = fm_bundle_open(&b, path, err);
     if (rc)
         return rc;
@@ -436,7 +436,7 @@ int fm_corpus_encode(struct fm_corpus *c, struct fm_tokens *t, const struct fm_r
     return rc;
 }
 
-/* Whether a bundle or, without one, a model has a tokenizer of its own. */
+/* Whether there is a bundle and it contains a tokenizer.json. */
 static int find_carried(bool *is, const char *path, struct fm_err *err)
 {
     struct fm_bundle b;

@@ -18,7 +18,7 @@
 
 #define FM_CORPUS_FORMAT "text" /* fm_tokens.format */
 
-/* What the manifest records of a text. */
+/* What the manifest records about a text. */
 struct fm_corpus {
     uint64_t documents;
     bool command;               /* run->inputs.tokenizer_cmd made the ids */

@@ -35,7 +35,7 @@ static size_t part_count(const struct fm_adapter *a, uint32_t k, enum fm_lora pa
     case FM_LORA_PARTS:
         break;
     }
-    assert(!"a part of an adapter");
+    assert(!"unknown part of an adapter");
     return 0;
 }
 

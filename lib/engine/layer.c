@@ -15,11 +15,11 @@
  *     y (N,H) = x1 + combine(weights, z) + mlp(xm)
  *
  * A family may normalise the output of attention, and the sum of experts and MLP, before the
- * residual addition; then that sum is a separate array, o_a or o_m.
+ * residual addition; then they are separate arrays, o_a and o_m.
  *
  * The backward starts with dy in dx (N,H) and goes from the end to the beginning:
  *
- *     give_back      dy becomes the gradient at o_m, if there is such a norm
+ *     output_back    dy becomes the gradient at o_m, if there is such a norm
  *     back_experts   dy rows times their weight w: dy' (n,H); dh = dy' down^T (n,full);
  *                    dgu (n, r k); rows of dz (n,H); dweights (R) = <dy', z> / w
  *                    router and combine: dxm (N,H) += from dweights and dz
@@ -517,9 +517,10 @@ static void backward_rows(const struct experts *x, struct fm_expert_rows r, stru
 }
 
 /*
- * In float32 a span has all rows of an expert.  With bfloat16 operands it has as many micro-batches
- * as make up SPAN_ROWS rows, enough for fast products: the weights then take half the memory, and
- * gate and up of all rows, which are always float32, would take more memory than the weights.
+ * In float32 a span has all rows of an expert.  With bfloat16 operands the weights take half the
+ * memory, and gate and up of all rows, which are always float32, would take more than the weights.
+ * So a span has one micro-batch, or several with at most SPAN_ROWS rows together, which is enough
+ * for fast products.
  */
 static struct span next_span(const struct experts *x, int e, int part)
 {

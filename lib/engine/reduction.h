@@ -1,5 +1,5 @@
 /*
- * Sums over the micro-batches of a sweep.  All such sums are made here.
+ * Sums over the micro-batches of a sweep.  All such sums are computed here.
  *
  * The rule.  A sum starts with the value in its memory.  The contributions of the micro-batches,
  * each multiplied by `share`, are added one after another in the order in which the sweep commits

@@ -21,7 +21,7 @@
  * rest of `memory` holds inner values of the last layers, which the backward then need not compute
  * again.
  *
- * Results are the same bytes for any number of threads and any memory limit: which micro-batches go
+ * Results are byte-identical for any number of threads and any memory limit: which micro-batches go
  * through a layer together depends only on their shapes, and visitors are committed in order of
  * micro-batch.  Callers therefore cut their data into sweeps by sizes, never by memory or threads.
  *

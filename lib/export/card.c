@@ -22,10 +22,10 @@
 
 /* The part that fm-pack generates and fm-verify compares. */
 static const struct fm_card_marks generated = {
-    "<!-- fm-pack: begin; fm-verify compares what is between, so write above or below -->\n",
+    "<!-- fm-pack: begin; fm-verify compares this section, so write above or below it -->\n",
     "<!-- fm-pack: end -->\n"};
 const struct fm_card_marks fm_card_figures = {
-    "<!-- fm-bench quality --record: begin; what is between is replaced by the next -->\n",
+    "<!-- fm-bench quality --record: begin; the next --record replaces this section -->\n",
     "<!-- fm-bench quality --record: end -->\n"};
 const struct fm_card_marks fm_card_index = {"# fm-bench quality --record: begin\n",
                                             "# fm-bench quality --record: end\n"};
@@ -325,9 +325,9 @@ static const char *why_package(const struct fm_exportplan *p)
         return ", with the suite's package (fm-clients(7)), since its own code supports only one\n"
                "width for all layers, and no bias of the output head";
     if (layout->code)
-        return ", with the suite's package (fm-clients(7)); without it attention would have no "
+        return ", with the suite's package (fm-clients(7)); without it attention would lack "
                "sinks,\n"
-               "wider windows or too few heads, and the modelling file refuses to run";
+               "use wider windows or too few heads, and the modelling file refuses to run";
     return ", with the suite's package (fm-clients(7)), which adds that bias";
 }
 
@@ -376,8 +376,8 @@ static bool has_tokenizer(const struct fm_exportplan *p)
            fm_bundle_find(&p->from->bundle, FM_MEMBER_CARRIED "tokenizer.model");
 }
 
-/* The section for a program that runs the export unchanged.  The tokenizer does not need trust, but
- * the program asks for it if config.json names custom classes. */
+/* The section for transformers.  The tokenizer runs no code of the directory, but transformers asks
+ * for trust_remote_code if config.json names custom classes. */
 static void say_transformers(struct fm_text *t, const struct fm_exportplan *p)
 {
     bool code = p->options.layout->code;

@@ -35,7 +35,7 @@ struct fm_filetable {
 };
 
 /* Read the table of an fm-export.json.  FM_EFORMAT, naming the entry, if it is missing or has an
- * invalid entry.  Release in any case. */
+ * invalid entry.  Release it even after a failure. */
 int fm_filetable_read(struct fm_filetable *t, const cJSON *json, struct fm_err *err);
 void fm_filetable_release(struct fm_filetable *t); /* zeroed struct is fine */
 

@@ -787,7 +787,7 @@ int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor 
     case FM_FILL_CONSTANT:
         return fill_constant(p, t, from, size, dst, err);
     }
-    assert(!"a fill");
+    assert(!"unknown kind of fill");
     return FM_EBUG;
 }
 

@@ -8,7 +8,7 @@
 #include "lib/export/plan.h"
 
 /*
- * Write bytes [from, to) of a tensor to dst; both ends are cuts.  The family is open with
+ * Write bytes [from, from + size) of a tensor to dst; both ends are cuts.  The family is open with
  * FM_OPENED_WEIGHTS, except for FM_FILL_NUMBER.  If it is also open with FM_OPENED_CHECKSUMS,
  * FM_EFORMAT names the expert and the channels that do not match their digest.  A tensor outside
  * the experts has one digest for all its bytes: the caller that reads them in order checks it.
@@ -62,9 +62,9 @@ void fm_fill_hold_add(struct fm_fill_held *h, const struct fm_exportplan *p,
 void fm_fill_hold(struct fm_fill_held *h);
 void fm_fill_drop(struct fm_fill_held *h);
 
-/* Approximate offset in the bundle of the source of byte `at` of a tensor, for filling pieces in
- * order of the bundle's bytes; equal for tensors that share a part of an expert.  0: it has no
- * source. */
+/* Approximate offset in the bundle from which byte `at` of a tensor is read, so that pieces can be
+ * filled in the bundle's order; equal for tensors that share a part of an expert.  0: the bundle
+ * does not contain the tensor. */
 uint64_t fm_fill_source(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                         uint64_t at);
 /* The expert, m E + e, of byte `at` of a tensor; -1: none. */

@@ -62,10 +62,10 @@ int fm_layouts_drop(const struct fm_layout **layout, struct fm_err *err)
     for (int i = 0; fm_layouts[i]; i++)
         has = fm_layouts[i]->dropped ? fm_layouts[i]->name : has;
     if (!(*layout)->dropped)
-        return fm_fail(
-            err, FM_EUSAGE,
-            "--drop-experts needs layout %s, but this is layout %s; use --layout %s, or omit it",
-            has, (*layout)->name, has);
+        return fm_fail(err, FM_EUSAGE,
+                       "--drop-experts needs layout %s, but this is layout %s; use --layout %s, or "
+                       "omit --drop-experts",
+                       has, (*layout)->name, has);
     *layout = (*layout)->dropped;
     return FM_OK;
 }

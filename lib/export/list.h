@@ -94,7 +94,7 @@ struct fm_list {
 };
 
 /* Fill *list from a bundle or stage stream, "-" for standard input; with `forms` also the sizes
- * in every form, which plans every export.  Release in any case. */
+ * in every form, which plans every export.  Release it even after a failure. */
 int fm_list_read(struct fm_list *list, const char *path, bool forms, struct fm_err *err);
 /* As fm_list_read, for o->bundle, which is open; the other fields of *o are filled here if there
  * are members. */

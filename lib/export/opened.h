@@ -49,7 +49,7 @@ enum fm_opened_needs {
 };
 
 /* Open a bundle or, if no weights are needed, the beginning of one; "-" is standard input.
- * FM_EFORMAT if it is broken.  Release in any case. */
+ * FM_EFORMAT if it is broken.  Release it even after a failure. */
 int fm_opened_open(struct fm_opened *o, const char *path, unsigned needs, struct fm_err *err);
 /* As fm_opened_open, if o->bundle is already open, and all other fields are zero. */
 int fm_opened_read(struct fm_opened *o, unsigned needs, struct fm_err *err);

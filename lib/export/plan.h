@@ -167,7 +167,7 @@ bool fm_exportplan_keeps(const struct fm_export_options *options, double budget)
 #define FM_EXPORTPLAN_SLACK 1e-9
 
 /* Set first and last.  The options have passed fm_exportplan_check; FM_EUSAGE if they do not
- * suit this family.  Release in any case. */
+ * suit this family.  Release it even after a failure. */
 int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err);
 /* Set only the widths of a member, for counting channels. */

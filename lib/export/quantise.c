@@ -302,7 +302,7 @@ static float scale_of(void *stored, const struct fm_quantiser *q, enum fm_dtype 
         *byte = power_of(most, q->top);
         return ldexpf(1, *byte - 127);
     }
-    assert(!"a rule");
+    assert(!"unknown rule for scales");
     return 1;
 }
 

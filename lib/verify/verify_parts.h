@@ -49,7 +49,7 @@ struct fm_verify_job {
 };
 
 /* Read fm-export.json; FM_EFORMAT if fm-pack did not write it.  Its other keys are checked with the
- * texts.  Release in any case. */
+ * texts.  Release it even after a failure. */
 int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
 void fm_verify_claim_release(struct fm_verify_claim *claim);
 
