@@ -47,8 +47,9 @@
  * channels are ranked. */
 #define DEEPER 1.2
 /* The fraction of tokens that is assumed to be distributed evenly.  On three models of real text
- * (fm-train(1)), 0 gives a higher loss on other kinds of text, and 1 on the calibration text. */
-#define TEMPER 0.5
+ * (fm-train(1)), 0 gives a higher loss on distant kinds of text, and 0.5 on the calibration's kind.
+ */
+#define TEMPER 0.2
 #define SHARE_MIN 0.05 /* smallest share, relative to an even one, so that weights are bounded */
 
 int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, int X,

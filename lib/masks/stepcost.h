@@ -12,8 +12,8 @@
  * carry less information.  A cost is therefore shrunk towards `ratio` times the squares, by the
  * share of noise that its scatter between sweeps indicates (an estimate after James and Stein).
  *
- * Other texts are routed to other experts.  So the cost of an expert is weighted as if half of the
- * tokens were distributed evenly over the experts (fm_stepcost_temper).
+ * Other texts are routed to other experts.  So the cost of an expert is weighted as if a fifth of
+ * the tokens were distributed evenly over the experts (fm_stepcost_temper).
  *
  * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at index a; index
  * 0 is unused.
@@ -29,7 +29,7 @@
 
 /* The version of these rules and constants.  A change that affects masks needs a new version, so
  * that states and outputs of the old version are not reused. */
-#define FM_STEPCOST_RULE "worth 3"
+#define FM_STEPCOST_RULE "worth 4"
 
 struct fm_stepcost {
     const struct fm_actions *actions; /* borrowed */
@@ -57,8 +57,8 @@ void fm_stepcost_keep(struct fm_stepcost *w);
 void fm_stepcost_restore(struct fm_stepcost *w);
 
 /* Weight experts by the tokens (X) that calibration routed to them; layers have E experts.  An
- * expert with a share q of its layer's tokens, relative to an even share, has the weight (1 + 1
- * / q) / 2. */
+ * expert with a share q of its layer's tokens, relative to an even share, has the weight (4 + 1
+ * / q) / 5. */
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E);
 
 /* Draw around (LANES, X) for `sweep`: each expert is a step narrower in one mask and a step
