@@ -56,7 +56,7 @@ static const struct {
     [FM_ADVISE_TOKEN_TYPE] = {"for raw tokens give --token-dtype u16 or u32", 0},
     [FM_ADVISE_NO_TOKEN_TYPE] = {"omit --token-dtype", 0},
     [FM_ADVISE_TEXT] = {"give it with --text", 0},
-    [FM_ADVISE_TOKENS_OR_TEXT] = {"give one of tokens, or --text FILE", 0},
+    [FM_ADVISE_TOKENS_OR_TEXT] = {"give a file of tokens, or --text FILE", 0},
 };
 
 static bool files_confined; /* only files named on the command line can be opened */
@@ -263,7 +263,7 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
     char stamp[32], words[96];
     if (code && code != FM_EPIPE && !ended && err->text[0] && speaks) {
         const char *state = code == FM_ESAVED ? cli->run.outputs.state : NULL;
-        bool saved = state && access(state, F_OK) == 0; /* not if it was stopped before the work */
+        bool saved = state && access(state, F_OK) == 0; /* false if stopped before the work began */
         fprintf(stderr, "%s%s: %s%s%s%s%s\n", fm_progress_stamp(stamp), cli->tool, err->text,
                 advise(words, err, cli->groups),
                 saved   ? "; repeat the command to continue from '"

@@ -546,7 +546,7 @@ int main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-bench",
         .synopsis = SYNOPSIS,
-        .about = "Measure a family's quality, its files and the engine's speed; show a family.",
+        .about = "Measure a family's quality and the speed of files and engine; show a family.",
         .often = "model tokens eval-tokens eval-text record seq-len precision threads json quiet "
                  "help version",
         .groups = FM_CLI_MODEL | FM_CLI_TOKENS | FM_CLI_EVAL | FM_CLI_MACHINE | FM_CLI_OPTIONAL |

@@ -65,7 +65,7 @@ int main(int argc, char **argv)
         {"budget", 'b', FM_CLI_TEXT, &options.budget, "R",
          "train at the mask nearest to R (default: 0.40)", 0, 0, SINGLE},
         {"exact", 0, FM_CLI_FLAG, &options.exact, NULL,
-         "with --budget: only a mask of that budget, to four decimals", 0, 0, SINGLE},
+         "with --budget: fail unless a mask has exactly this budget (four decimals)", 0, 0, SINGLE},
         {"train", 0, FM_CLI_CHOICE, &train, "experts|router",
          "train adapters of the experts, or the routers (default: experts)", 0, 0, 0},
         {"strategy", 0, FM_CLI_CHOICE, &strategy, "single|cross",
@@ -88,7 +88,7 @@ int main(int argc, char **argv)
     struct fm_cli cli = {
         .tool = "fm-recover",
         .synopsis = "--model DIR --text FILE [options] [STAGE] > stage.fm",
-        .about = "Train low-rank adapters or routers on one mask; merged, they serve every budget.",
+        .about = "Train one low-rank adapter, or the routers, for every budget.",
         .often = "model tokens text eval-text seq-len max-tokens budget strategy steps "
                  "precision memory "
                  "output state force dry-run json help version",

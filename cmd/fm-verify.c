@@ -100,7 +100,8 @@ static cJSON *describe_json(const struct fm_verify_report *r, const struct findi
     return o;
 }
 
-/* --dry-run of a check file by file: print the amount of work and the result `done`. */
+/* --dry-run of a check file by file: print how many files and bytes would be read, and what would
+ * be `done` with them ("checked"). */
 static int dry_run_files(const struct fm_cli *cli, uint64_t files, uint64_t bytes, const char *done,
                          struct fm_err *err)
 {
@@ -168,7 +169,7 @@ struct signing {
     const char *private_key, *public_key; /* PEM files; NULL: not requested */
 };
 
-/* Report progress of making or verifying a signature. */
+/* What was found while a signature was made or verified. */
 struct signed_files {
     struct findings findings;
     cJSON *ignored;
@@ -314,10 +315,9 @@ static int work(const struct fm_cli *cli, struct fm_verify_options *options,
     options->note = add_note;
     options->self = &findings;
     int rc = fm_verify(&cli->run, options, &report, err);
-    if (rc && report.items == 0 &&
-        report.failed == 0) { /* stopped before the kind of target was known, so this is an error
-                                 and not a result */
-        cJSON_Delete(findings.list); /* and no file was noted */
+    /* Stopped before the kind of target was known: an error, not a result.  There are no notes. */
+    if (rc && report.items == 0 && report.failed == 0) {
+        cJSON_Delete(findings.list);
         fm_cli_text_drop(&text);
         return rc;
     }
@@ -340,12 +340,14 @@ int main(int argc, char **argv)
     struct signing signing = {.options = {.passphrase_fd = -1}};
     const struct fm_cli_option own[] = {
         {"against", 'a', FM_CLI_READ, &options.against, "BUNDLE",
-         "the bundle that DIR is from, or its beginning", 0, 0, FILES | FUNCTION | BESIDE},
+         "the bundle that DIR was exported from; its beginning is enough for most exports", 0, 0,
+         FILES | FUNCTION | BESIDE},
         {"record", 0, FM_CLI_FLAG, &options.record, NULL, "update the list of files in DIR", 0, 0,
          FILES},
         {"function", 0, FM_CLI_FLAG, &options.function, NULL,
-         "also compute a few sequences; needs --text or --tokens, and --model for a bundle", 0, 0,
-         FUNCTION | BESIDE},
+         "also run the model on a few sequences; needs --text or --tokens, and --model for a "
+         "bundle",
+         0, 0, FUNCTION | BESIDE},
         {"batches", 0, FM_CLI_INT, &options.batches, "N", "sequences for --function (default: 4)",
          1, 1 << 20, FUNCTION | BESIDE},
         {"sign", 0, FM_CLI_READ, &signing.private_key, "KEY",

@@ -34,7 +34,7 @@ cJSON *fm_results_io_json(const struct fm_bench_io *io);
 void fm_results_engine(FILE *out, const struct fm_bench_engine *e);
 cJSON *fm_results_engine_json(const struct fm_bench_engine *e);
 
-/* A Markdown table as in README; the speed-ups by budget as an SVG file. */
+/* A Markdown table as in fm-bench(1); the speed-ups by budget as an SVG file. */
 void fm_results_kernels(FILE *out, const struct fm_kernelbench *b);
 cJSON *fm_results_kernels_json(const struct fm_kernelbench *b);
 int fm_results_kernels_plot(const struct fm_kernelbench *b, const char *path, bool force,

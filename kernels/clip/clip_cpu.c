@@ -131,8 +131,8 @@ static const char *weight_at(const struct block *b, int lane, int term, int64_t 
                          : b->weights + term * b->ld + lane * size;
 }
 
-/* Prefetch while tile `tile` of a panel is computed: its share of the lines of the next panel.
- * Lines past the resident channels may be among them; a prefetch does not fault. */
+/* What to prefetch while tile `tile` of a panel is computed: its share of the lines of the next
+ * panel.  Lines past the resident channels may be among them; a prefetch does not fault. */
 static struct fm_clip_ahead look_ahead(const struct block *b, int lane, int term, int tile,
                                        int64_t size)
 {
@@ -482,7 +482,7 @@ static int32_t prepare(struct fm_clip **clip, const struct fm_clip_layer *layer,
     const struct fm_clip_tile *tile = fm_clip_choose(layer->path, layer->type);
     if (!tile)
         return fm_clip_fail(error, FM_CLIP_EDEVICE,
-                            "path %d does not support this CPU with type %d", (int)layer->path,
+                            "path %d is not supported on this CPU with type %d", (int)layer->path,
                             (int)layer->type);
     struct cpu_clip *c = calloc(1, sizeof *c);
     size_t E = (size_t)layer->E;
