@@ -3,8 +3,8 @@
  * of time.  In float32 a small product suffices, because it is as fast as the engine's products.
  * With bfloat16 operands the product has the rows and widths of an expert, because packing the
  * operands takes part of the time.  On a shared machine the rates of the slices differ; the slowest
- * and the fastest give the bounds of the forecast.  Changes that could halve the time are tried in
- * the estimate's order: first a different precision for the same work, then less work.
+ * but one and the fastest give the bounds of the forecast.  Changes that could halve the time are
+ * tried in the estimate's order: first a different precision for the same work, then less work.
  * Weights that are read are also decoded, converted and reordered, which takes most of the time if
  * an expert has few tokens.  A conversion of values that are not in the cache is measured too, and
  * counted several times for each of them.
@@ -19,7 +19,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/pool.h"
 
-#define SLICES 4
+#define SLICES 5
 #define SLICE_SECONDS 0.02
 #define OTHERS (4.0 / 3)          /* a run's time divided by that of its products */
 #define HALF 0.55                 /* largest share of the time that still counts as half */
@@ -77,7 +77,8 @@ static int fill_probe(struct probe *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* FLOP/s of products by `ops`, in the slowest and in the fastest slice. */
+/* FLOP/s of products by `ops`, in the slowest but one and in the fastest slice: the slowest may
+ * have been interrupted. */
 static int probe_rate(double *least, double *most, const struct fm_ops *ops, struct fm_err *err)
 {
     bool narrow = ops->operand != FM_F32;
@@ -87,11 +88,13 @@ static int probe_rate(double *least, double *most, const struct fm_ops *ops, str
         return err->code;
     /* The first call includes the library's initialisation. */
     multiply(&probe, 0);
+    double slowest = INFINITY;
     *least = INFINITY;
     *most = 0;
     for (int i = 0; i < SLICES; i++) {
         double rate = slice_rate(&probe);
-        *least = fmin(*least, rate);
+        *least = fmin(*least, fmax(slowest, rate));
+        slowest = fmin(slowest, rate);
         *most = fmax(*most, rate);
     }
     free(probe.c);
