@@ -58,7 +58,7 @@ static int take_expert(struct fm_checkpoint *cp, const struct fm_weight *w, int 
     if (cp->experts == 0)
         cp->dtype = dtype;
     if (dtype != cp->dtype)
-        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, other experts are %s", t->name,
+        return fm_fail(err, FM_ECONFIG, "tensor '%s' is %s, but other experts are %s", t->name,
                        fm_dtype_name(t->dtype), fm_dtype_name(cp->dtype));
     int m = fm_config_moe(&cp->config, l), first = each ? e : 0, n = each ? 1 : cp->config.E;
     for (int i = first; i < first + n; i++, cp->experts++)

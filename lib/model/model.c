@@ -305,7 +305,7 @@ static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, int 
     if (dtype == m->dtype)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "%s: tensor '%s' is %s, other experts are %s; convert the "
+                   "%s: tensor '%s' is %s, but other experts are %s; convert the "
                    "checkpoint to one dtype",
                    m->path, p->at.tensor->name, fm_dtype_name(p->at.tensor->dtype),
                    fm_dtype_name(m->dtype));

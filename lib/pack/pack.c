@@ -30,12 +30,12 @@ static int check_sizes(const struct fm_packing *p, struct fm_err *err)
     const struct fm_masks *f = &p->budgets.masks;
     if (p->ranking.M != c->M || p->ranking.E != c->E || p->ranking.I != c->I || f->M != c->M ||
         f->E != c->E || f->I != c->I)
-        return fm_fail(err, FM_ECONFIG, "%s: ranking and masks are for another shape than %s",
+        return fm_fail(err, FM_ECONFIG, "%s: ranking and masks do not have the shape of %s",
                        p->in.file.path, p->run->inputs.model);
     bool biased = p->adapter.router && fm_weights_biased_router(c);
     if (p->adapter.M && (p->adapter.M != c->M || p->adapter.E != c->E || p->adapter.H != c->H ||
                          p->adapter.biased != biased))
-        return fm_fail(err, FM_ECONFIG, "%s: the adapter is for another shape than %s",
+        return fm_fail(err, FM_ECONFIG, "%s: the adapter does not have the shape of %s",
                        p->in.file.path, p->run->inputs.model);
     return FM_OK;
 }
@@ -722,7 +722,7 @@ int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options 
 static void compare_part(const struct fm_packing *p, const struct fm_segments *said, int m,
                          int part, struct fm_pack_compared *out)
 {
-    char item[FM_VOLUMES_NAME_BYTES], what[96];
+    char item[FM_VOLUMES_NAME_BYTES], what[128];
     int first = -1, count = 0, at = 0;
     size_t size = (size_t)said->S * sizeof(struct fm_digest);
     for (int e = 0; e < said->E; e++) {
@@ -739,8 +739,8 @@ static void compare_part(const struct fm_packing *p, const struct fm_segments *s
         return;
     fm_volumes_tensor(item, p->cp.config.moe[m], &fm_packed_at(&said->packed, m)->part[part]);
     snprintf(what, sizeof what,
-             "differs from the checkpoint in %d experts, the first %d, from channel %d on", count,
-             first, said->bound[at]);
+             "differs from the checkpoint in %d of %d experts; the first is %d, from channel %d on",
+             count, said->E, first, said->bound[at]);
     out->differs(out->self, item, what);
 }
 

@@ -141,8 +141,8 @@ static int read_layers(struct fm_stage_model *m, const cJSON *model, struct fm_e
     {
         int l = cJSON_IsNumber(entry) ? entry->valueint : -1, after = m->M ? m->moe[m->M - 1] : -1;
         if (l <= after || l >= m->L || l != entry->valuedouble)
-            return fm_fail(err, FM_EFORMAT,
-                           "moe_layers must be increasing numbers from 0 to below %d", m->L);
+            return fm_fail(err, FM_EFORMAT, "moe_layers must be increasing numbers from 0 to %d",
+                           m->L - 1);
         m->moe[m->M++] = (int16_t)l;
     }
     return m->M > 0 ? FM_OK : fm_fail(err, FM_EFORMAT, "moe_layers is empty");
@@ -344,8 +344,8 @@ static int compare_shard(const struct fm_bundle *b, const cJSON *is, const struc
         strcmp(header, hex) == 0)
         return FM_OK;
     return fm_fail(err, FM_ECONFIG,
-                   "%s was made from another checkpoint: its shard '%s' has %" PRId64
-                   " bytes and header digest %s, shard '%s' has %" PRIu64 " and %s",
+                   "%s was made from another checkpoint: there, shard '%s' has %" PRId64
+                   " bytes and header digest %s; here, shard '%s' has %" PRIu64 " and %s",
                    b->file.path, name, size, header, shard->name, shard->file.size, hex);
 }
 

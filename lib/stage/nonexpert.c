@@ -24,7 +24,8 @@ int fm_nonexpert_add(struct fm_nonexpert *o, const struct fm_config *c, const st
     }
     if (!spare && (w || fm_weights_is_stray(c, t->name) || fm_weights_is_off(c, t->name, &l)))
         return fm_fail(err, FM_EFORMAT,
-                       "tensor '%s' belongs to a layer or expert, and not in this file", t->name);
+                       "tensor '%s' belongs to a layer or expert; it must not be in this file",
+                       t->name);
     o->unread_tensors++;
     o->unread_bytes += t->size;
     return FM_OK;

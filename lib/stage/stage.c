@@ -60,7 +60,7 @@ static int check_history(const struct fm_bundle *b, struct fm_err *err)
     if (fm_json_get_string(b->manifest, "stage", &stage, err))
         return err->code;
     if (last < 0 || strcmp(stage, stage_names[last]) != 0)
-        return fm_fail(err, FM_EFORMAT, "stage is '%s' and the last tool of the history '%s'",
+        return fm_fail(err, FM_EFORMAT, "stage is '%s', but the last tool of the history is '%s'",
                        stage, tool);
     return FM_OK;
 }

@@ -197,7 +197,7 @@ static int check_metadata(const struct fm_journal *j, const char *path, const ch
     if (strcmp(has_version, FM_VERSION) != 0)
         return fm_fail(
             err, FM_EFORMAT,
-            "state file '%s' is of version %s of the fm suite, but this is %s; end the run "
+            "state file '%s' is of version %s of the fm suite, but this is %s; finish the run "
             "with that version, or remove the file to start anew",
             path, has_version, FM_VERSION);
     if (strcmp(has_params, hex) != 0)

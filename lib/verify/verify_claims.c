@@ -85,7 +85,7 @@ static void check_quality(struct fm_bundle_job *j)
         if (q->positions != first->positions || q->recovered != first->recovered)
             fm_verifier_find(
                 j->v, 0, FM_EFORMAT, MANIFEST,
-                "budget %d: quality was measured on other tokens, or by another tool, than before",
+                "budget %d: quality was not measured on the same tokens by the same tool as before",
                 b);
         if (q->recovered && !adapted)
             fm_verifier_find(
