@@ -381,7 +381,7 @@ class Readers(Sweep):
             status = place.run(look)
             said = place.sentence()
             told = number % 2 == 1 and status == 74 and "was replaced while it was read" in said
-            told = told or (status == 77 and "the sandbox does not" in said)  # replaced before it was opened
+            told = told or (status == 77 and "the sandbox denied it" in said)  # replaced before it was opened
             if status != 0 and not told:
                 writer.wait()
                 return f"{writers[1].title}, read {reads}", f"status {status}: {said}"
