@@ -21,7 +21,7 @@ void *fm_arena_alloc_if(bool wanted, struct fm_arena *r, size_t n)
 const struct fm_attention *fm_attention_of(const struct fm_config *c, int l)
 {
     const struct fm_attention *a = c->attention;
-    return a->others && !a->is_own(c, l) ? a->others : a;
+    return a->full && !a->is_own(c, l) ? a->full : a;
 }
 
 size_t fm_attention_floats(const struct fm_config *c, int l, int N)

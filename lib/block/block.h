@@ -145,10 +145,10 @@ struct fm_attention {
     int (*read)(struct fm_config *config, const void *options, const struct fm_keys *keys,
                 struct fm_err *err);
 
-    /* In a model that also has layers of another attention: whether layer l is one of the block's
-     * own, and the block of the others, which has the rotary angles.  NULL: all layers are. */
+    /* In a model that also has layers of full attention: whether layer l is one of this block's
+     * layers.  NULL: all layers are. */
     bool (*is_own)(const struct fm_config *config, int l);
-    const struct fm_attention *others;
+    const struct fm_attention *full; /* block of the other layers, which has the rotary angles */
 
     /* In layer l, the size that a letter in the shapes of the block's tensors stands for. */
     uint64_t (*size)(const struct fm_config *config, int l, char letter);

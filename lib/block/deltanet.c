@@ -324,7 +324,7 @@ static uint64_t scratch(const struct fm_config *c)
 const struct fm_attention fm_deltanet = {.name = "deltanet",
                                          .read = read,
                                          .is_own = fm_deltanet_layer,
-                                         .others = &fm_gqa,
+                                         .full = &fm_gqa,
                                          .size = size_of,
                                          .has = has,
                                          .order = order_rows,

@@ -155,7 +155,7 @@ static uint64_t scratch(const struct fm_config *c)
 const struct fm_attention fm_shortconv = {.name = "shortconv",
                                           .read = read,
                                           .is_own = fm_shortconv_layer,
-                                          .others = &fm_gqa,
+                                          .full = &fm_gqa,
                                           .size = size_of,
                                           .has = has,
                                           .inner = count_inner,

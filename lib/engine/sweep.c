@@ -556,7 +556,7 @@ static int take_buffers(struct fm_sweep *s, struct fm_err *err)
 static int take_angles(struct fm_sweep *s, struct fm_err *err)
 {
     const struct fm_attention *attention = s->config->attention;
-    attention = attention->others ? attention->others : attention;
+    attention = attention->full ? attention->full : attention;
     size_t n = (size_t)s->T * (size_t)attention->angles(s->config);
     s->cos = fm_alloc(n, sizeof *s->cos, "rotary angles", err);
     s->sin = s->cos ? fm_alloc(n, sizeof *s->sin, "rotary angles", err) : NULL;
