@@ -1,4 +1,4 @@
-/* fm-bench baselines: options to comparison, and figures to table, JSON and plot. */
+/* fm-bench baselines: check its options, run the comparison, and print and plot the figures. */
 #include "cmd/baselines.h"
 
 #include <stdlib.h>

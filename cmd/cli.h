@@ -25,9 +25,10 @@
 #include "cmd/options.h"
 #include "lib/base/err.h"
 
-/* Parse the options. --help and --version print and exit 0, a mistake prints and exits 2, and a
- * file that must not be written ends the tool as lib/run/guard.h says.  Then start the thread pool,
- * the thread that handles signals, and the progress of cli->run. */
+/* Parse the options. --help and --version print and exit with status 0; a mistake ends the tool
+ * with a message and status 2, and a file that must not be written ends it as described in
+ * lib/run/guard.h.  Then start the thread pool, the thread that handles signals, and the progress
+ * of cli->run. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 

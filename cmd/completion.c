@@ -12,7 +12,7 @@
 
 enum follows { NOTHING, ANYTHING, WORDS, FILES, DIRECTORIES, PROGRAMS };
 
-/* The kinds of words that can follow an option. */
+/* The kind of word that can follow an option. */
 static enum follows follows(const struct fm_cli_option *o)
 {
     switch (o->kind) {

@@ -150,8 +150,8 @@ static int dry_run(const struct fm_cli *cli, const struct fm_verify_options *opt
     return rc;
 }
 
-/* Modes.  Tokens and machine options apply only with --function; an export is then computed
- * together with its bundle. */
+/* Modes.  Tokens and machine options apply only with --function; BESIDE is --function with
+ * --against, which runs an export and its bundle. */
 enum { FILES = 1, FUNCTION = 2, BESIDE = 4, SIGN = 8, TRUST = 16 };
 
 static const struct fm_cli_scope scope[] = {

@@ -14,7 +14,7 @@
 #include "lib/export/runtimes.h"
 
 #define ROWS_ALL 40   /* a table of at most this many members shows all of them */
-#define ROWS_EVEN 20  /* of more members, if too few are measured, it shows about this many */
+#define ROWS_EVEN 20  /* a larger one, if fewer than three are measured, shows about this many */
 #define CONTEXT 32768 /* tokens of one sequence: a common length in serving */
 
 static void format_count(char text[32], uint64_t n)
@@ -112,7 +112,7 @@ static int compare_worst(const void *a, const void *b)
     return x->index - y->index;
 }
 
-/* Tensor-parallel degrees of a form: different for members, or the same for all. */
+/* True if the tensor-parallel degrees of a form differ between members. */
 static bool tp_degrees_vary(const struct fm_list_kind *kind)
 {
     return kind->layout->split == FM_SPLIT_EXPERTS && !kind->layout->full;

@@ -58,7 +58,7 @@ static void add_reference(cJSON *o, enum fm_bench_reference reference)
 
 /* ---- figures of tokens ---- */
 
-/* One line of a table below: "0.4016" and the figures that are usual on cards of pruned and
+/* Print one line of a table: "0.4016" and the figures that are usual on cards of pruned and
  * quantised models. */
 static void print_kl(FILE *out, const char *name, const struct fm_spread *s)
 {

@@ -98,7 +98,7 @@ static void forecast_text(FILE *out, const struct fm_estimate *p)
     fprintf(out, "%-9s%12s  with %s\n", "halved", most, f->halved.options);
 }
 
-/* The leaves of the kind of sweep with the most FLOPs. */
+/* The number of leaves (lib/engine/sweep.h) of the kind of sweep with the most FLOPs. */
 static int leaves_of(const struct fm_estimate *p)
 {
     int most = 0;

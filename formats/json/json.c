@@ -1,9 +1,9 @@
 /*
  * The scanner copies nothing and allocates nothing: it is a position in a text and a few functions
  * that move it.  A value that is not needed is skipped with all checks and without recursion, so
- * nesting is limited by a constant, not by the stack.  It is written by hand because the packaged
- * libraries accept texts that two readers can understand differently, which hostile headers
- * exploit.
+ * nesting is limited by a constant, not by the stack.  The scanner is written by hand because the
+ * packaged libraries accept texts that two readers can understand differently, which hostile
+ * headers exploit.
  */
 #include "formats/json/json.h"
 

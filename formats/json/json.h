@@ -29,7 +29,7 @@
 struct fm_json {
     const char *begin, *at, *end;
     uint64_t base;  /* position of `begin` in the whole text, if this is a window on it */
-    bool text_keys; /* skipped keys are words, not names, and may contain escaped control
+    bool text_keys; /* skipped keys are any text, not names, and may contain escaped control
                        characters */
 };
 

@@ -42,7 +42,7 @@ static int read_config(struct fm_hfdir *dir, struct fm_err *err)
     return rc;
 }
 
-/* Open shard i under that name and index it. */
+/* Open the file `name` as shard i, and index it. */
 static int open_shard(struct fm_hfdir *dir, size_t i, const char *name, struct fm_err *err)
 {
     struct fm_shard *s = &dir->shard[i];

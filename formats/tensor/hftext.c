@@ -16,7 +16,7 @@
 /* "model.language_model.layers" ends with "model.layers": a name is cut, not copied. */
 #define PREFIX "model.language_model."
 #define CUT (sizeof PREFIX - sizeof "model.")
-/* The same before all names of the text part. */
+/* In other checkpoints, the prefix of all names of the text part. */
 #define OUTER "language_model."
 #define SIZE_KEY "hidden_size" /* marks a text_config without model_type as a model's */
 

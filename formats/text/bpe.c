@@ -187,7 +187,7 @@ static bool has_inner_space(const char *text, size_t size)
     return false;
 }
 
-/* Symbols are characters or results of merges, so it is enough to examine these. */
+/* Symbols are single characters or results of merges, so it is enough to examine the merges. */
 static bool is_parted(const struct fm_bpe *b)
 {
     int bytes;

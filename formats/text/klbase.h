@@ -1,6 +1,6 @@
 /*
- * llama.cpp's base-logits file, which llama-perplexity writes with --kl-divergence-base and
- * compares another model with under --kl-divergence (tools/perplexity/perplexity.cpp, commit
+ * llama.cpp's base-logits file, which llama-perplexity --kl-divergence-base writes, and with which
+ * llama-perplexity --kl-divergence compares another model (tools/perplexity/perplexity.cpp, commit
  * 050fc7f3):
  *
  *     "_logits_"                         8 bytes, without NUL

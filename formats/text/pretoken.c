@@ -1,9 +1,9 @@
 /*
  * Each pattern of words is a function that returns the length of the next word, with one branch for
  * each alternative of its regular expression.  Classes of characters come from one table of all
- * code points.  It is written by hand because a general engine may take exponential time on hostile
- * text and is slower on ordinary text.  A pattern that is one class, such as DeepSeek's for digits
- * and scripts, is a list of ranges.
+ * code points.  The functions are written by hand because a general engine may take
+ * exponential time on hostile text and is slower on ordinary text.  A pattern that is one class,
+ * such as DeepSeek's for digits and scripts, is a list of ranges.
  */
 #include "formats/text/pretoken.h"
 
@@ -285,14 +285,15 @@ static size_t skip_case(const struct scan *s, size_t at, int other, size_t *both
     return at;
 }
 
-/* UPPER*LOWER+: its end, or 0.  If no LOWER follows, UPPER* backtracks to the last one of both. */
+/* UPPER*LOWER+: its end, or 0.  If no LOWER follows, UPPER* backtracks to the end of the
+ * last character that is in both classes. */
 static size_t lower_word(const struct scan *s, size_t from)
 {
     size_t both = 0, ignored, at = skip_case(s, from, FM_LOWER, &both);
     return class_at(s, at, &ignored) & FM_LOWER ? skip_case(s, at, FM_UPPER, &ignored) : both;
 }
 
-/* UPPER+LOWER* if that did not match: its end, or 0. */
+/* UPPER+LOWER* if lower_word did not match: its end, or 0. */
 static size_t upper_word(const struct scan *s, size_t from)
 {
     size_t ignored, at = skip_case(s, from, FM_LOWER, &ignored);

@@ -20,7 +20,7 @@ struct fm_pretoken {
         FM_PRETOKEN_LLAMA3,   /* Llama 3, GLM-4: digits in threes */
         FM_PRETOKEN_QWEN35,   /* Qwen3.5: marks belong to words */
         FM_PRETOKEN_O200K,    /* GPT-4o, gpt-oss, MiniMax-M2: words end where the case changes */
-        FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3: the rest, after digits and Chinese */
+        FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3: what its patterns for digits and Chinese leave */
         FM_PRETOKEN_TAIL,     /* \s+$ */
         FM_PRETOKEN_RUN
     } kind;

@@ -2,8 +2,9 @@
  * The pipeline works as the library's does: added tokens are cut out of the text first; the text
  * between them is normalised and split into words, and each word is encoded.  Every detail of the
  * order matters (which white space an lstrip takes, the input of a normaliser), because the ids
- * must be identical to the library's.  It is written by hand because the library is in Rust and has
- * no C interface; --tokenizer-cmd serves tokenizers that are not supported here.
+ * must be identical to the library's.  The tokenizer is written by hand because the
+ * library is in Rust and has no C interface; --tokenizer-cmd serves tokenizers that are not
+ * supported here.
  */
 #include "formats/text/tokenizer.h"
 

@@ -37,8 +37,8 @@ struct fm_tokens {
 int fm_tokens_open(struct fm_tokens *t, const char *path, enum fm_token_type raw,
                    struct fm_err *err);
 /* The name (PATH_MAX bytes) of a file that would be read together with `path`, whether it exists
- * or not: X.idx for X.bin and the reverse, and path.index.  False if there are no more names
- * from number `which` (counted from 0) on. */
+ * or not: X.idx for X.bin and the reverse, and path.index.  False if there is no name number
+ * `which`, counted from 0. */
 bool fm_tokens_beside(char *name, const char *path, int which);
 void fm_tokens_close(struct fm_tokens *t);
 

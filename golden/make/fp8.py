@@ -2,8 +2,8 @@
 
 The definition: value = code * scale of its block, in float32, blocks counted from the first row and
 column and cut at the far edges.  transformers 5.23 computes the block's height as rows / scale rows,
-which gives wrong values or an error if a block is cut.  So models are dequantised here before it loads
-them.
+which gives wrong values or an error if a block is cut.  So models are dequantised here before
+transformers loads them.
 """
 
 import json

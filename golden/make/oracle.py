@@ -224,7 +224,7 @@ def choice_of(router, args, logits):
 
 
 def gap_of_scored(router, args, logits, index):
-    """As gap_of_topk, in scores; or the distance of the sum of the weights from ERNIE's smallest divisor,
+    """Like gap_of_topk, in scores; or the distance of the sum of the weights from ERNIE's smallest divisor,
     if that is smaller."""
     choice, gap = choice_of(router, args, logits)
     gap = torch.minimum(gap, gap_of_topk(choice, index.shape[-1]))

@@ -254,8 +254,8 @@ def feed_forward(x, w, prefix, cfg):
 
 
 def sparsemixer(z, eps):
-    """PhiMoE's two experts: twice the largest of the remaining logits, weighted by its softmax among the
-    logits near it."""
+    """PhiMoE's two experts, each the one with the largest remaining logit, weighted by its softmax among
+    the logits near it."""
     weights, chosen, left = [], [], z
     for _ in range(2):
         top, index = left.max(-1, keepdim=True)

@@ -6,8 +6,9 @@ calibration does not contain.  The four kinds are manual pages in English, the P
 and messages of programs in German, French and Spanish.  All four are in the training text.
 
 Which documents a machine has depends on its packages; the losses in fm-train(1) were measured on Debian
-12 with libpython3.11-stdlib, manpages, manpages-dev, libc6-dev and linux-libc-dev.  A digest of its text
-decides whether a document is in the training text or in the sets of tokens; no document is in both.
+12 with libpython3.11-stdlib, manpages, manpages-dev, libc6-dev and linux-libc-dev.  Whether a
+document is in the training text or in the sets of tokens depends on a digest of its text; no document is
+in both.
 """
 
 import glob

@@ -1,6 +1,6 @@
 """The small trained Mixtral: large enough that ranking, masks and recovery mean something.
 
-Trained from random numbers on text of grammar.py with the router's balancing loss, rounded to
+Trained from random weights on text of grammar.py with the router's balancing loss, rounded to
 bf16 once, saved by transformers itself (so config.json has its current key names), with a
 byte-level BPE made from the same text.
 """
@@ -43,7 +43,7 @@ RECIPE = goldens.Recipe(
     lr=1e-3,
     steps=2,
 )
-# Goldens that would be large and that the odd model has.
+# Goldens that would be large, and that the odd models have.
 LEFT_OUT = ("full.logits", "subnet.logits", "subnet.dx", "lora.logits")
 
 LICENSE = """\

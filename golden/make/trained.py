@@ -3,9 +3,9 @@
 Defaults are chosen on tiny-mixtral and the two whose names begin with `choose`, and confirmed once
 on the two that begin with `confirm`: other families, another seed, another grammar.  Each comes
 with sets of tokens that share no text: calib.npy to work on, heldout.npy for choices, test.npy, which
-is read only by a last measurement, and test-long.npy, a larger one of that kind.  make_test makes the
-last two for tiny-mixtral.  (The constants of exchange were chosen on an earlier test set; this one was
-drawn afterwards.)
+is read only by the final measurement, and test-long.npy, a larger set for the same purpose.  make_test
+makes the last two for tiny-mixtral.  (The constants of --method exchange were chosen on an earlier test
+set; these sets were drawn afterwards.)
 """
 
 from dataclasses import dataclass

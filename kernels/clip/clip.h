@@ -19,9 +19,9 @@
  *
  * The bits of a row of `out` depend only on that row's hidden, ids, weights and widths: not on N,
  * on other rows, on the workspace or on the number of threads; repeating a call gives identical
- * results. (On CUDA also on which experts have more than 64 rows in the whole call: their sums are
- * computed in one piece, those of others in pieces of up to 2048 channels.)  A NaN affects only its
- * own row.
+ * results. (On CUDA they also depend on which experts have more than 64 rows in the whole call: the
+ * sums of these experts are computed in one piece, those of others in pieces of up to 2048
+ * channels.)  A NaN affects only its own row.
  *
  * Weights are flat, so ragged and elastic exports have the same form.  Channel c of local expert e
  * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up` (2
@@ -226,8 +226,9 @@ FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
 /*
  * The reference implementation, plain loops in double, for tests: out (N, H) packed, unrounded;
  * size (N, H), if not NULL, the same sums of absolute values, the scale for measuring errors.
- * Arguments as for fm_clip_prepare and fm_clip_forward, all in host memory, and checked as there, N
- * K below 2^31; call->out and the workspace are not used.  FM_CLIP_EUSAGE, FM_CLIP_ENOMEM.
+ * Arguments as for fm_clip_prepare and fm_clip_forward, all in host memory, and checked in the
+ * same way; N K must be below 2^31; call->out and the workspace are not used.  FM_CLIP_EUSAGE,
+ * FM_CLIP_ENOMEM.
  */
 FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
                                       const struct fm_clip_call *call, struct fm_clip_error *error);

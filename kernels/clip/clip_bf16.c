@@ -36,12 +36,11 @@ BF16 static void pack_rows(void *panel, const void *src, int64_t ld, int lanes, 
         }
 }
 
-/* Merge two rows into one row of pairs. */
+/* Merge rows k and k + 1 into one row of pairs. */
 BF16 static void pack_columns(void *panel, const void *src, int64_t ld, int lanes, int terms,
                               int type)
 {
-    __m512i low,
-        high; /* elements 0 .. 15 and 16 .. 31 of the first row, each before the second's */
+    __m512i low, high; /* indices that interleave elements 0 .. 15, or 16 .. 31, of two rows */
     int16_t index[2][32];
     (void)type;
     for (int i = 0; i < 32; i++)

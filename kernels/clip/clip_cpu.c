@@ -1,6 +1,6 @@
 /*
- * libfm_clip on the CPU: plan, first product with SwiGLU, second product, combine.  Tasks are
- * blocks of one group's rows by columns; results do not depend on the division into tasks.
+ * libfm_clip on the CPU: plan, first product with SwiGLU, second product, combine.  A task is
+ * a block of rows and columns of one group; results do not depend on the division into tasks.
  */
 #include "kernels/clip/clip_device.h"
 

@@ -65,7 +65,8 @@ INLINE void add_rest(const int rows, const int type, __m512 *sum, const float *c
         add_term(rows, sum, x, term + i, term_of(type, line[i / each], i % each));
 }
 
-/* Compute 16 columns of the first product; those at `next` are computed after them. */
+/* Compute 16 columns of the first product; at the end of a row of weights, prefetch the row `next`
+ * bytes further, for the columns that follow. */
 INLINE void few_lanes(const int rows, const int type, float *c, int ldc, const float *const *x,
                       const char *const at[LANES], int64_t next, int terms)
 {

@@ -28,7 +28,7 @@ double fm_clip_gpu_run(struct fm_clip_gpu *gpu, int32_t path, const struct fm_cl
                        int32_t budget);
 
 /* The device's name; its read bandwidth in bytes/s; FLOP/s of cuBLAS in bf16 on random numbers,
- * 0 without cuBLAS.  Measured by each call. */
+ * 0 without cuBLAS.  The last two are measured by each call. */
 const char *fm_clip_gpu_name(const struct fm_clip_gpu *gpu);
 double fm_clip_gpu_bandwidth(void);
 double fm_clip_gpu_peak(void);

@@ -3,7 +3,7 @@
  *
  * Slots (t, j) are numbered t K + j.  Those that contribute are sorted by expert, then by width; a
  * run of one expert and one width is a group, and the index of a slot in this order is its
- * position: the row of the inner activations and of the product that belongs to it.
+ * position: its row in the inner activations and in the result of the second product.
  */
 #ifndef FM_KERNELS_CLIP_PLAN_H
 #define FM_KERNELS_CLIP_PLAN_H

@@ -22,7 +22,8 @@
 enum { FM_CLIP_LANES = 64, FM_CLIP_DEPTH = 256, FM_CLIP_TILE_ROWS = 6 };
 
 /* Where the next panel will be packed from: the lines at + (i & mask) ld + (i >> shift) 64
- * bytes, i counting the terms of a tile, are prefetched during the product.  Never faults. */
+ * bytes, i counting the terms of a tile, are prefetched during the product.  A prefetch never
+ * faults. */
 struct fm_clip_ahead {
     const char *at;
     int64_t ld; /* bytes */
@@ -58,8 +59,8 @@ struct fm_clip_tile {
 
 /* of(n, ...) with n equal to `rows`, of(t, ...) with t equal to `type`: a constant in each
  * branch, so that an inline function is compiled for each value; FM_CLIP_UNROLL(n) before a loop
- * unrolls it n times.  Not under sanitizers: with a branch for every check, unrolled loops
- * become functions with so many blocks that clang 14 takes minutes for each. */
+ * unrolls it n times.  Under sanitizers they do neither: with a branch for every check, unrolled
+ * loops become functions with so many blocks that clang 14 takes minutes for each. */
 #ifdef FM_SANITIZED
 #define FM_CLIP_UNROLL(n)
 #define FM_CLIP_OF_ROWS(of, rows, ...) of(rows, __VA_ARGS__)

@@ -28,7 +28,7 @@ static void fill_bf16(void)
     cpu_bf16.gemm = cpu_bf16_gemm;
     cpu_bf16.channel_scores = cpu_bf16_channel_scores;
     cpu_bf16.channel_scores_each = cpu_bf16_channel_scores_each;
-    if (fm_isa_amx()) { /* oneDNN does not compute such small products faster than in float32 */
+    if (fm_isa_amx()) { /* without AMX, bfloat16 is no faster for products this small */
         cpu_bf16.attention = cpu_bf16_attention;
         cpu_bf16.attention_back = cpu_bf16_attention_back;
     }

@@ -34,8 +34,8 @@ fm_product fm_cpu_f32_product, fm_cpu_bf16_product;
 /* The n elements of x as `dtype`: x itself, or rounded in scratch. */
 struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n);
 
-/* run(args, first, last) for blocks of rows that cover [0, n), in parallel; `work` is the number
- * of elements that one row touches and sets the size of a block. */
+/* Call run(args, first, last) for blocks of rows that cover [0, n), in parallel; `work` is the
+ * number of elements that one row touches and sets the size of a block. */
 void fm_cpu_rows(int64_t n, int64_t work,
                  void (*run)(const void *args, int64_t first, int64_t last), const void *args);
 

@@ -5,7 +5,7 @@
  * The pieces in the layout of the instruction, k being a pair of terms:
  *     left:   piece[c][k] = (row c at 2 k, row c at 2 k + 1)
  *     right:  piece[k][c] = (column c at 2 k, column c at 2 k + 1)
- * Sixteen row loads of an operand give one of the two layouts; the other is its transpose.
+ * Loading 16 rows of an operand gives one of the two layouts; the other is its transpose.
  *
  * The instruction treats denormal operands as 0.
  */
@@ -41,8 +41,8 @@ TARGET static inline void pair_rows(__m512i v[2], const uint16_t *x, int64_t ld,
 }
 
 /* Advance to the next row.  This hides from the compiler that rows have the same distance in every
- * piece: it would keep the address of each row through the loop over pieces, and has too few
- * registers for that. */
+ * piece: otherwise it would keep the address of each row during the loop over pieces, and there are
+ * too few registers for that. */
 static inline const uint16_t *step_down(const uint16_t *x, int64_t ld)
 {
     x += ld;
@@ -52,8 +52,8 @@ static inline const uint16_t *step_down(const uint16_t *x, int64_t ld)
     return x;
 }
 
-/* Copy the first `count` rows of x, of the terms in `mask`, to the rows of a piece, and prefetch
- * the rows of the next block. */
+/* Copy the terms in `mask` of the first `count` rows of x to the rows of a piece, and prefetch the
+ * rows of the next block. */
 TARGET static inline void copy_rows(uint16_t *to, const uint16_t *x, int64_t ld, int count,
                                     __mmask32 mask)
 {
@@ -63,7 +63,7 @@ TARGET static inline void copy_rows(uint16_t *to, const uint16_t *x, int64_t ld,
     }
 }
 
-/* Move pair k of row c to row k, place c: first pairs of rows, then fours, eights, all. */
+/* Move pair k of row c to row k, place c: interleave rows in pairs, then fours, eights, and all. */
 TARGET static inline void transpose(uint16_t *to, const __m512i x[TILE])
 {
     __m512i t[TILE], u[TILE], v[TILE];

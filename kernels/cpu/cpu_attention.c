@@ -67,8 +67,8 @@ void cpu_rope(float *x, const float *cos, const float *sin, int N, int T, int he
 /*
  * Attention is computed for tiles of TILE query rows and the keys that are visible to them, [first,
  * last).  Keys entirely above the diagonal or before the window are not read, and memory is TILE x
- * T.  A NaN in a value that the tile reads also appears in rows of the tile to which it is not
- * visible.
+ * T.  A NaN in a value that the tile reads also appears in rows of the tile to which that value is
+ * not visible.
  */
 enum { TILE = 64 };
 

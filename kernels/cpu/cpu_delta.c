@@ -105,7 +105,7 @@ FM_CLONES(void, normalise_rows,
 }
 
 /* Compute c, L, and the decay of the state from the chunk's start to each token and from each token
- * to its end. */
+ * to the chunk's end. */
 FM_CLONES(void, find_decays, (const struct chunk *y), (y))
 {
     const struct rule *r = y->r;
@@ -274,8 +274,8 @@ FM_CLONES(void, solve_back, (const struct chunk *y), (y))
     }
 }
 
-/* dc from L's part in A and P, whose gradients are -dA and dP; these become the gradients at the
- * plain products k.k and q.k. */
+/* Set dc to the part of its gradient that comes through L in A and P, whose gradients are -dA and
+ * dP.  Then turn dA and dP into the gradients at the products k.k and q.k, before L. */
 FM_CLONES(void, decays_back, (const struct chunk *y, float *dA, float *dP), (y, dA, dP))
 {
     int n = y->n;
@@ -320,7 +320,8 @@ FM_CLONES(double, add_scaled,
     return all;
 }
 
-/* dq, dk (n, C) of normalised rows, except for dZ's part of dk; Z is the state before the chunk. */
+/* dq, dk (n, C) at the normalised rows, except for dZ's part of dk; Z is the state before the
+ * chunk. */
 static void products_back(const struct chunk *y, const float *Z)
 {
     const struct rule *r = y->r;

@@ -241,7 +241,7 @@ FM_CLONES(void, convolve_columns, (const struct convolution *c, float *w, int in
     }
 }
 
-/* da of the W tokens from t on is kept in a ring buffer; after the sequence it is 0. */
+/* A ring buffer holds da of the W tokens from t on; past the end of the sequence da is 0. */
 FM_CLONES(void, convolve_back_columns,
           (const struct convolution *c, float *w, float *ring, int index), (c, w, ring, index))
 {

@@ -15,8 +15,9 @@
  * Measured for oneDNN 2.6.3 on AVX-512: 512 x 1024 tiles run within 5 % of one call for the whole
  * product at every shape of an expert; smaller ones take longer because an operand is packed again.
  * On AVX2, with a right operand that is not transposed, 264 x 1024 tiles reach 0.60 of the speed of
- * 384 x 1024 ones: for few rows oneDNN does not pack it.  With at most 768 rows, the tiles of a
- * product that is cut have 384 or more.
+ * 384 x 1024 ones: for few rows oneDNN does not pack that operand.  As a tile has at most 768
+ * rows, a product that is cut has tiles of at least 384 rows (the last one may have slightly
+ * fewer).
  */
 enum { TILE_ROWS = 768, TILE_COLS = 1024, TILE_STEP = 16 };
 

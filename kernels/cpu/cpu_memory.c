@@ -113,7 +113,7 @@ static void scatter(struct fm_out y, float tile[TILE_H][TILE_I], const int32_t *
     }
 }
 
-/* For unconverted 16-bit numbers, of which a cache line of y holds twice as many. */
+/* Height of a tile of 16-bit numbers that are not converted: twice as many fit in a cache line. */
 enum { SHORTS_H = 2 * TILE_H };
 
 #if defined(__SSE2__)

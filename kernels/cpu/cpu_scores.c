@@ -1,10 +1,10 @@
 /*
  * channel_scores computes dW = a^T b for gate_up (a = dgu, b = x) and for down (a = h, b = dy), and
  * adds (W dW)^2 to the channel that a row of W belongs to.  Two ways:
- *   - tiles of dW that live in registers and a few cache lines (kernels/cpu/cpu_tile.h), with b
- *     packed once, in columns as wide as a tile, and W fetched ahead;
- *   - tiles of dW made by a product: for bfloat16 where the CPU has no matrix registers
- *     (kernels/cpu/cpu_amx.h), and CPUs without fused multiply-add.
+ *   - tiles of dW that are kept in registers and a few cache lines (kernels/cpu/cpu_tile.h), with
+ *     b packed once, in columns as wide as a tile, and W prefetched;
+ *   - tiles of dW computed as products: for bfloat16 on CPUs without matrix registers
+ *     (kernels/cpu/cpu_amx.h), and on CPUs without fused multiply-add.
  *
  * W is multiplied by 2^32, which is exact, so that squares of small gradients do not underflow in
  * float: |theta dtheta| may be anywhere in 1e-28 .. 4e9.
@@ -54,7 +54,7 @@ static void pack_columns(void *arg, int index)
     }
 }
 
-/* Floats of one panel of a.  Rows are copied COPY floats at a time, more than a tile has; the
+/* Floats of one panel of a.  Rows are copied COPY floats at a time, more than a tile has rows; the
  * excess is overwritten by the next row, or is after the panel. */
 enum { COPY = 16, ROWS_AHEAD = 8 };
 
@@ -98,7 +98,7 @@ FM_CLONES(void, square_tile,
     }
 }
 
-/* sum[i] = the lanes of row i, halves added to halves. */
+/* sum[i] = the sum of the lanes of row i: one half is added to the other until one lane is left. */
 FM_CLONES(void, add_lanes, (double *sum, float *lane, int rows), (sum, lane, rows))
 {
     for (int i = 0; i < rows; i++, lane += FM_TILE_COLS) {
@@ -132,8 +132,8 @@ static void score_panel(const struct scores *t, float *lane, const float *W, con
     }
 }
 
-/* Columns of b that stay in the L2 cache while panels of a are processed: a multiple of a tile's.
- */
+/* Columns of b that stay in the L2 cache while panels of a are processed: a multiple of
+ * FM_TILE_COLS. */
 static int find_columns(int n)
 {
     int cols = CACHE_FLOATS / n / FM_TILE_COLS * FM_TILE_COLS;

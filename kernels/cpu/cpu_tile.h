@@ -1,7 +1,7 @@
 /*
  * Private to kernels/: the inner loop of a product whose result is used at once and never written
- * to memory.  oneDNN cannot do this: its products end in an array, and reading that together with
- * the weights costs a fifth of the time.
+ * to memory.  oneDNN cannot do this: its products end in an array, and reading this array in
+ * addition to the weights costs a fifth of the time.
  */
 #ifndef FM_KERNELS_CPU_TILE_H
 #define FM_KERNELS_CPU_TILE_H
@@ -20,7 +20,7 @@ struct fm_cpu_tile {
 /* The index-th tile at the level of lib/base/isa.h, fastest first; NULL after the last. */
 const struct fm_cpu_tile *fm_cpu_tile_get(int index);
 
-/* channel_scores of the table by that tile, or by float32 products if it is NULL. */
+/* channel_scores of the float32 table, computed with `tile`, or with products if it is NULL. */
 void fm_cpu_tile_scores(const struct fm_cpu_tile *tile, double *s, struct fm_in gate_up,
                         struct fm_in down, struct fm_in dgu, struct fm_in x, struct fm_in h,
                         struct fm_in dy, int n, int I, int H);

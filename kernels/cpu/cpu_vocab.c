@@ -43,8 +43,8 @@ FM_INLINE void exp_row(float *restrict e, const float *restrict l, float max, in
 
 /*
  * The row is read from memory once and from the cache after that.  With eq = exp(teacher - its
- * max), zq its sum: kl = sum eq (t - s) / zq - log zq + log zp, with differences of logits minus
- * their maxima, so that it is exact if teacher and student agree.
+ * max), zq its sum: kl = sum eq (t - s) / zq - log zq + log zp, where t and s are logits minus the
+ * maximum of their row, so that kl is exactly 0 if teacher and student agree.  Returns the sum.
  */
 FM_INLINE double sum_kl(const float *eq, const float *t, const float *l, float max_t, float max_l,
                         int V)

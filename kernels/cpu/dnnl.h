@@ -19,8 +19,8 @@
 
 #include "lib/base/err.h"
 
-/* Call before the first product, while no other thread allocates memory: creates in advance the
- * objects whose creation oneDNN does not report as failed.  FM_ENOMEM. */
+/* Call before the first product, while no other thread allocates memory: compiles in advance the
+ * kernels for which oneDNN would not report a lack of memory.  FM_ENOMEM, FM_EDEVICE. */
 int fm_dnnl_prepare(struct fm_err *err);
 
 /* C (M, N) = alpha op(A) op(B) + beta C as in kernels.h.  If oneDNN refuses a call, which means

@@ -138,8 +138,8 @@ static double normalise(double *y, const float *x, int C)
     return root;
 }
 
-/* Update z (C, D) from the state before token t to the one after it; sets qn, kn, and d before
- * beta. */
+/* Update z (C, D) from the state before token t to the one after it; sets qn, kn, and d not yet
+ * multiplied by beta. */
 static void step(struct head *a, double *z, int t)
 {
     const struct rule *r = a->r;

@@ -106,7 +106,7 @@ static double score_row(const float *w, const float *a, int step, const float *b
     return score;
 }
 
-/* s[j] += gate row j, up row j and down row j, each sum of (theta dtheta)^2. */
+/* s[j] += the sums of (theta dtheta)^2 over gate row j, up row j and down row j. */
 void ref_channel_scores(double *s, struct fm_in gate_up, struct fm_in down, struct fm_in dgu,
                         struct fm_in x, struct fm_in h, struct fm_in dy, int n, int I, int H)
 {

@@ -15,7 +15,7 @@
  * then inputs, then sizes.  A forward overwrites its output.  A backward overwrites dx unless its
  * description says "adds".  Operations allocate only scratch and do not fail.  Every operation
  * gives the same bytes for any number of threads: work is cut into tiles that depend only on the
- * sizes, and sums over tiles are made in a fixed order.
+ * sizes, and sums over tiles are computed in a fixed order.
  *
  * Letters, here and everywhere: N tokens (rows), T positions of a sequence, S sequences (N = S T),
  * H hidden width, Q query heads, G key/value heads, C head width, E experts, K experts chosen per

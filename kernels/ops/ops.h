@@ -21,8 +21,8 @@ void fm_read_floats(float *to, struct fm_in x, size_t at, size_t n);
 
 /*
  * Access to arrays that may not be float32, through scratch: n elements to be read as floats;
- * memory for n floats to be written; and the conversion of those to the array.  For float32 they
- * use the array itself.
+ * memory for n floats to be written; and the conversion of these floats to the type of the array.
+ * For float32 they use the array itself.
  */
 const float *fm_widen(struct fm_in x, size_t n);
 float *fm_wide(struct fm_out y, size_t n);

@@ -1,4 +1,4 @@
-/* The reference table: plain loops, sums in double; one function for every line of kernels.def. */
+/* The reference table: plain loops, sums in double; one function for every entry of kernels.def. */
 #include "kernels/ops/ops.h"
 
 static const struct fm_ops ref = {

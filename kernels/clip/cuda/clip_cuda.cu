@@ -1,6 +1,6 @@
 /*
  * The CUDA device of clip.h: preparing a layer, choosing its path, and enqueueing a call.  Kernels
- * are in clip_cuda_route.cu, clip_cuda_mma.cu, clip_cuda_hopper.cu, and clip_cuda_blas.cu.
+ * are launched in clip_cuda_route.cu, clip_cuda_mma.cu, clip_cuda_hopper.cu, and clip_cuda_blas.cu.
  *
  * The runtime is linked statically and the driver is found at run time, so the library can be
  * loaded on a machine that has neither, and returns FM_CLIP_EDEVICE there.
@@ -18,7 +18,7 @@ int32_t fm_clip_cuda_fail(struct fm_clip_error *error, cudaError_t code, const c
                         "%s: %s", what, cudaGetErrorString(code));
 }
 
-/* Makes the layer's device current in a scope, and the caller's device again at its end. */
+/* Makes the layer's device current in a scope, and restores the caller's device at its end. */
 class on_device
 {
     int before = -1;
@@ -66,7 +66,7 @@ static uint64_t cuda_workspace_bytes(const struct fm_clip_layer *layer, int64_t 
                              fm_clip_type_bytes(layer->type));
 }
 
-/* Allocate our copies of row0 and cap, on both sides, and the faults. */
+/* Copy row0 and cap to the host and to device memory of our own, and allocate the faults. */
 static int32_t copy_rows(struct fm_clip_cuda_layer *layer, struct fm_clip_error *error)
 {
     const struct fm_clip_layer *given = &layer->given;
@@ -136,7 +136,7 @@ static int32_t choose_path(struct fm_clip_cuda_layer *layer, int major, int mino
                         g->path, g->type, g->H, (long long)g->channels, major, minor);
 }
 
-/* Whether a path reads sizes back from the device, and so waits for it: the baselines. */
+/* True for the baselines, which read sizes back from the device and so wait for it. */
 static bool waits(const struct fm_clip_cuda_layer *layer)
 {
     return layer->path == FM_CLIP_NAIVE || layer->path == FM_CLIP_BUCKET;

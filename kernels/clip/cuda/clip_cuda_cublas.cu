@@ -14,8 +14,8 @@
 
 static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so"};
 
-/* Patterns of folders; $NAME/ stands for the variable's value, and is omitted if that is not
- * set. */
+/* Patterns of folders; $NAME stands for the variable's value.  A pattern whose variable is not set
+ * is skipped. */
 static const char *const folders[] = {
     "$CUDA_HOME/lib64",
     "$CUDA_PATH/lib64",

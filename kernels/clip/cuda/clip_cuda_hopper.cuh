@@ -14,7 +14,7 @@
  *
  * The producer takes the next tile, the longest first, from a counter that all blocks share, once
  * it has issued all copies of the previous one, and passes its number to the consumers through
- * shared memory.  (With job.simple tiles are assigned in advance, round by round.)  The bits of a
+ * shared memory.  (With job.simple, tiles are assigned in advance, round by round.)  The bits of a
  * tile do not depend on the block that computes it.  Weights that only one tile reads, those of the
  * small form, are evicted from the cache first.
  *
@@ -42,7 +42,7 @@
 #define HOPPER_THREADS (HOPPER_CONSUMERS + 128)
 #define HOPPER_WARPS_OF_CONSUMERS (HOPPER_CONSUMERS / 32)
 
-/* What a tile copies, and how often. */
+/* What a tile copies in each step, and its number of steps. */
 struct work {
     int32_t boxes, row_boxes; /* of weights, of rows */
     int32_t steps;

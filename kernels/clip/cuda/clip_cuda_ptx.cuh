@@ -164,7 +164,8 @@ static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t p
 #endif
 }
 
-/* One box of a two-dimensional map, from element c0 of row c1; its bytes count on `barrier`. */
+/* Copy one box of a two-dimensional map, from element c0 of row c1 on; `barrier` counts the bytes
+ * that have arrived. */
 static __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, int32_t c0,
                                                 int32_t c1, uint32_t barrier)
 {

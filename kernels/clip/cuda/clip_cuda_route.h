@@ -127,8 +127,8 @@ FM_HD void fm_cuda_latch(int32_t *faults, int32_t bit)
 #endif
 }
 
-/* A 16-bit float as float, from its bits: sign, 5 or 8 bits of exponent.  Subnormals become 0 or
- * are rounded up by the caller, which needs the nearest integer. */
+/* A 16-bit float as float, from its bits: sign, 5 or 8 bits of exponent.  F16 subnormals become
+ * 0; the caller needs only the nearest integer. */
 FM_HD float fm_cuda_half_float(uint16_t bits, int bf16)
 {
     union {
@@ -352,8 +352,7 @@ FM_HD void fm_cuda_collect(const struct fm_cuda_job *job, int32_t e, struct fm_c
     }
 }
 
-/* The rows of the slots of each part: turn counts of rows before it into the first row of each
- * expert. */
+/* For expert e, turn the number of its rows in each part into the first of these rows. */
 FM_HD void fm_cuda_part_offsets(const struct fm_cuda_job *job, int32_t e)
 {
     int32_t row = job->offsets[e];

@@ -5,12 +5,14 @@
  *
  * Terms.  A slot is one (token, choice) pair.  A group is a set of slots with the same expert and
  * the same width; without budgets per token there is one group per expert.  Rows are slots sorted
- * by group, in slot order inside a group, so that a group is rows [row, row + rows).  An active
- * group has rows and a width; groups are in the plan in the order of fm_cuda_before.
+ * by group, in slot order inside a group, so that a group is rows [row, row + rows).  A group is
+ * active if it has rows and a width above 0; active groups are in the plan, in the order of
+ * fm_cuda_before.
  *
- * Product 1 makes h (rows, channels) from x and gate/up rows; its columns are gate/up rows, two per
- * channel, interleaved.  Product 2 makes y (rows, H) from h and the down rows; its columns are H,
- * its sum runs over channels [0, width), so clipping is only the bound of that loop.
+ * Product 1 computes h (rows, channels) from x and gate/up rows; its columns are gate/up rows, two
+ * per channel, interleaved.  Product 2 computes y (rows, H) from h and the down rows; its columns
+ * are the H columns of y, and its sum runs over channels [0, width), so clipping is only the bound
+ * of that loop.
  *
  * Two forms.  `large`: many rows, the whole sum in one tile.  `small` (at most FM_CUDA_SMALL_ROWS
  * rows): weights stream past all rows of the group, and a long sum is cut into equal splits, whose
