@@ -499,7 +499,7 @@ static const struct fm_cli_option own[] = {
     {"size", 0, FM_CLI_SIZE, &asked.size, "SIZE", "io: size of the weights (default: 256MiB)", 0, 0,
      IO},
     {"repeat", 0, FM_CLI_INT, &asked.repeat, "N",
-     "io: rounds, the best is printed (default: 3); kernels: the median is printed (default: 7)", 1,
+     "io, kernels: rounds; io prints the best (default: 3), kernels the median (default: 7)", 1,
      100, IO | KERNELS},
     {"family", 0, FM_CLI_READ, &asked.family, "BUNDLE",
      "kernels: bundle to take shape and masks from", 0, 0, KERNELS},

@@ -226,7 +226,7 @@ static int add_others(struct shared *rows, struct fm_cli *cli)
          NEEDS_RESULT},
         {FM_CLI_ALL,
          {"dry-run", 'n', FM_CLI_FLAG, &cli->dry_run, NULL,
-          "check everything and print the plan, compute nothing", 0, 0, 0},
+          "check everything, print a forecast, compute nothing", 0, 0, 0},
          0},
         {FM_CLI_ALL,
          {"quiet", 'q', FM_CLI_FLAG, &cli->quiet, NULL,
