@@ -32,7 +32,7 @@
         FM_NORM("model.layers.{l}.post_attention_layernorm.weight", post_norm, FM_ALWAYS),         \
         FM_NORM("model.layers.{l}.post_attention_layernorm.bias", post_norm_bias, FM_NORM_BIAS)
 
-/* The blocks of a family, with the options that its file names `attention` and `router`. */
+/* The blocks of a family; its file defines their options as `attention` and `router`. */
 #define FM_BLOCKS(attention_block, router_block, expert_form, norm_form)                           \
     .attention = &attention_block, .attention_options = &attention, .router = &router_block,       \
     .router_options = &router, .expert = &expert_form, .norm = &norm_form

@@ -25,8 +25,8 @@
 
 /* Extra tensors of a family; lists end with NULL. */
 struct fm_extra_form {
-    const char *const *name; /* prefixes of their names; {x} is the layer's number, or else the
-                                prefix's index in this list */
+    const char *const *name; /* prefixes of their names; {x} is the layer's number; without {x} it
+                                is the prefix's index in this list */
     const char *mark; /* the tensor that every such layer has and no decoder layer has; NULL: names
                          suffice */
     bool behind;      /* layer numbers continue from num_hidden_layers; else they start at 0 */

@@ -58,12 +58,12 @@ struct fm_model_family {
     const char *eps_key;   /* its key; NULL: rms_norm_eps */
     int positions;
     const struct fm_keys_only
-        *only;          /* keys of config.json of which only one value is supported; NULL: none */
+        *only;          /* keys of config.json for which only one value is supported; NULL: none */
     const char *needed; /* keys that config.json must have ("one two"), because transformers would
                            use its own defaults if they are missing or null; NULL: none */
     const char *keys;   /* other keys of config.json ("one two") that its class in transformers,
-                           servers or published checkpoints use; not those of every family
-                           (fm_families_knows), or in other fields of this row */
+                           servers or published checkpoints use, except those of every family
+                           (fm_families_knows) and those in other fields of this row */
     const struct fm_weight *weight;    /* table of its tensors; ends with a row without names */
     const struct fm_extra_form *extra; /* tensors outside the decoder layers; NULL: none */
 };

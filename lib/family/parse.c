@@ -95,7 +95,7 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
     return FM_OK;
 }
 
-/* Refuse sparse indexers, which choose the tokens of the attention (DeepSeek-V3.2, GLM-5). */
+/* Refuse sparse indexers, which choose the tokens that attention reads (DeepSeek-V3.2, GLM-5). */
 static int refuse_indexer(const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"index_topk", "index_n_heads", "index_head_dim"};
@@ -226,8 +226,8 @@ static int read_head(struct fm_config *c, const cJSON *json, struct fm_err *err)
     return rc;
 }
 
-/* Compare the schemes of the experts' tensors for one weight in layer l with *layer, which the
- * layer's first weight sets. */
+/* Set c->mixed if an expert's tensor for one weight of layer l has a scheme that differs from
+ * *layer, which the layer's first weight sets. */
 static void compare_experts(struct fm_config *c, struct fm_scheme *layer, bool *seen,
                             const struct fm_weight *w, int l)
 {

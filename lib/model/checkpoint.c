@@ -35,7 +35,7 @@ static bool is_row_of_experts(const struct fm_checkpoint *cp, const struct fm_we
            fm_weights_is_expert(w);
 }
 
-/* The index of row w among an expert's tensors. */
+/* The index of row w among the table's rows for experts. */
 static int place_of(const struct fm_checkpoint *cp, const struct fm_weight *w)
 {
     int place = 0;

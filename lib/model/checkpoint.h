@@ -1,6 +1,6 @@
 /*
- * A checkpoint directory as fm-pack needs it: each expert's share of its tensors
- * (lib/block/experts.h), and all other tensors, each with its shard and offset.  Weights are not
+ * A checkpoint directory as fm-pack needs it: for each expert, its shares of tensors
+ * (lib/block/experts.h); and all other tensors, each with its shard and offset.  Weights are not
  * read here.
  */
 #ifndef FM_CHECKPOINT_H
@@ -15,8 +15,8 @@
 #include "lib/model/model.h"
 #include "lib/model/stored.h"
 
-/* Tensors that hold parts of an expert: gate, up and down, or all experts' gate_up, down and
- * biases. */
+/* Largest number of tensors that hold parts of one expert: gate, up and down; or gate_up, down and
+ * their biases, each of all experts. */
 #define FM_EXPERT_TENSORS_MAX 4
 
 /* An expert's share of a tensor: all of it, or one of E equal shares. */
@@ -54,13 +54,14 @@ void fm_checkpoint_close(struct fm_checkpoint *cp); /* zeroed struct is fine */
 /* The shares of expert e of the m-th layer with experts, one in each of `tensors` tensors. */
 const struct fm_share *fm_checkpoint_expert(const struct fm_checkpoint *cp, int m, int e);
 
-/* Bytes of a share of its tensor, or of the tensor of its scales. */
+/* Bytes of a share of `tensor`, which is the share's tensor or that of its scales. */
 uint64_t fm_checkpoint_share_bytes(const struct fm_checkpoint *cp, const struct fm_share *share,
                                    const struct fm_tensor *tensor);
 
 /*
- * Names in exports: of the table's row with that part, for layer l and expert e; and of a tensor of
- * the checkpoint outside the experts (unchanged unless the table has another name for exports).
+ * Names in exports: the first function gives the name of the table's row with that part, for layer
+ * l and expert e; the second, the name of a checkpoint's tensor outside the experts (unchanged
+ * unless the table has another name for exports).
  */
 void fm_checkpoint_name(char name[FM_WEIGHT_NAME_BYTES], const struct fm_config *config,
                         enum fm_naming naming, enum fm_weight_part part, int l, int e);

@@ -1,8 +1,8 @@
 /*
  * Tasks of the pool read a layer piece by piece (a tensor, or an expert's share of one) and convert
- * each piece to the type that products take while it is in the cache.  Meanwhile the bytes of the
- * next layer are prefetched (prefetch.c).  Layers that fit into memory keep a slot of their own,
- * the others share one; callers of fm_model_layer need not distinguish the two.
+ * each piece, while it is in the cache, to the type that products take.  While a layer is computed,
+ * the bytes of the next one are prefetched (prefetch.c).  Layers that fit into memory keep a slot
+ * of their own, and the others share one; callers of fm_model_layer need not distinguish the two.
  *
  * From piece to target.  A piece is what one task reads: a tensor, or expert e of a tensor that
  * holds all of them.  A piece of an expert consists of cuts, one for each part of memory that it
@@ -27,9 +27,9 @@
  *   3. Experts follow each other in the slot without a gap, so no two tasks write the same values
  *      (target_of_cut).
  *   4. The cuts of a piece are all of its values, each once (convert_share).
- *   5. A slot names no layer while tasks write to it; it names one only after every piece was
- *      converted and no file had changed (convert_task; the end of load_layer).
- *   6. A slot holds a layer that shares it, and no other (fm_model_layer).
+ *   5. A slot names no layer while tasks write to it; it names one only after every piece has been
+ *      converted and no file has changed (convert_task; the end of load_layer).
+ *   6. A pinned layer is in its own slot, every other layer in the shared slot (fm_model_layer).
  *   7. No thread asks for the next layer's bytes while a layer is loaded (load_layer).
  */
 #include "lib/model/loading.h"
@@ -118,7 +118,8 @@ static int widen_scales(struct fm_scales *scales, const struct fm_model *m,
     return FM_OK;
 }
 
-/* Record the sum of what was just read at place l.  FM_ECONFIG if it is not the wanted sum. */
+/* Record the sum of the weights that have just been read at place l, unless it is known.
+ * FM_ECONFIG if it is not the wanted sum. */
 static int note_sum(struct fm_model *m, int l, const struct fm_digest *sum, struct fm_err *err)
 {
     if (m->summed[l])
@@ -298,8 +299,8 @@ static const struct fm_packed *packed_of(const struct conversion *v)
     return fm_packed_at(&v->m->packed, fm_config_moe(&v->m->config, v->l));
 }
 
-/* Find piece i % pieces of tensor i / pieces.  Return false if that tensor is a single piece and
- * this is not it. */
+/* Find piece i % pieces of tensor i / pieces.  Return false if the tensor is a single piece, and
+ * task i is not the one that reads it. */
 static bool find_piece(struct piece *x, const struct conversion *v, int i)
 {
     const struct fm_config *c = &v->m->config;
@@ -436,8 +437,9 @@ static void convert_share(const struct conversion *v, const struct piece *x, str
     assert(left == 0); /* invariant 4 */
 }
 
-/* Add `size` bytes of a tensor, or of its scales if `second`, to the layer's sum.  Those of an
- * expert's `share` (not -1) are kept until those of the other experts have been read. */
+/* Add `size` bytes of a tensor, or of its scales if `second`, to the layer's sum.  If `share` is
+ * not -1, the bytes are that expert's share, and are added to the sum of the tensor's shares, which
+ * join_shares adds to the layer's. */
 static void note_bytes(struct conversion *v, const struct piece *x, bool second, int share,
                        const void *bytes, size_t size)
 {
@@ -492,10 +494,10 @@ static int read_factor(struct conversion *v, struct piece *x, struct fm_err *err
 }
 
 /*
- * Find a tensor that has `n` values per matrix of an expert, and none per channel.  It is either
- * the expert's own tensor, with the checkpoint's name and the suffix `end`; or, in an export with
- * our modelling file, a tensor of all experts, with the name of the codes and the suffix `own`.
- * Errors name the tensor.
+ * Find a tensor that has `n` values for each matrix of an expert and no channel dimension.  It is
+ * either the expert's own tensor, with the checkpoint's name and the suffix `end`; or, in an export
+ * with our modelling file, a tensor of all experts, with the name of the codes and the suffix
+ * `own`.  Errors name the tensor.
  */
 static int find_apart(struct fm_tensor *found, const struct fm_file **file,
                       const struct conversion *v, const struct piece *x, enum fm_weight_part part,
@@ -719,8 +721,7 @@ static int load_layer(struct fm_model *m, struct fm_layer_slot *s, int l, struct
     join_shares(&v);
     fm_scratch_release(mark);
     pthread_mutex_destroy(&v.lock);
-    /* If the sums differ, report that the weights are different ones, not that a value is invalid.
-     */
+    /* If the sums differ, report that these are other weights, rather than an invalid value. */
     if (!v.unread && note_sum(m, l, &v.sum, err))
         return err->code;
     if (v.failed != INT_MAX) {

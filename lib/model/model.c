@@ -1,8 +1,8 @@
 /*
  * Opening a model does everything that needs no weights: it finds each tensor and checks its shape,
  * refuses tensors that do not belong to the model, and determines how many layers fit into memory.
- * After that, reading a layer fails only on disk errors, changed files and values that are not
- * finite.
+ * After that, reading a layer fails only if the disk or memory fails, a file has changed, a value
+ * or scale is invalid, the weights are not the wanted ones, or the run is asked to stop.
  */
 #include "lib/model/model.h"
 
@@ -133,7 +133,8 @@ static int find_removed(struct fm_model *m, struct fm_err *err)
     return rc;
 }
 
-/* Read the widths of an export; everything else has full width. */
+/* Set the widths: those that an export records, 0 for the removed experts of a checkpoint, else
+ * I. */
 static int find_caps(struct fm_model *m, struct fm_err *err)
 {
     const struct fm_tensors *t = &m->tensors;
@@ -294,7 +295,8 @@ static int compare_places(const void *a, const void *b)
     return (a_at > b_at) - (a_at < b_at);
 }
 
-/* All experts must share one dtype: merged weights are rounded to it, and a bundle stores it. */
+/* All experts must share one dtype: merged weights are rounded to it, and a bundle stores all
+ * experts in it. */
 static int check_dtype(struct fm_model *m, const struct fm_model_tensor *p, int l, bool first,
                        struct fm_err *err)
 {

@@ -60,8 +60,8 @@ const struct fm_extra *fm_model_extra(const struct fm_model *model);
  * which their values are written. */
 enum fm_dtype fm_model_dtype(const struct fm_model *model);
 
-/* Bytes that one direction of a sweep reads if no layer stays in memory, and bytes outside the
- * layers. */
+/* Bytes on disk of all decoder layers, which one pass over them reads if none stays in memory, and
+ * of the tensors outside the layers. */
 void fm_model_read_bytes(const struct fm_model *model, uint64_t *layers, uint64_t *nonlayer);
 
 /* Bytes of all tensors as they are stored, and as bundles and exports store them. */
@@ -107,8 +107,9 @@ int fm_model_layer(struct fm_model *model, int l, int next, const struct fm_laye
 /*
  * Weights that are stored as codes (lib/block/storage.h) have their exact values in float32.  A
  * bundle stores them as fm_model_dtype, or keeps the codes.  From now on, read them as the bundle
- * will have them: all, or all but the experts', which are rounded after an adapter has been merged
- * into them.  Unquantised weights are not changed.  Pointers to weights become invalid.
+ * will have them: all weights (FM_MODEL_ROUND_ALL), or all but the experts', which are rounded only
+ * after an adapter has been merged into them.  Unquantised weights are not changed.  Pointers to
+ * weights become invalid.
  */
 enum fm_model_rounding { FM_MODEL_EXACT, FM_MODEL_ROUND_ALL, FM_MODEL_ROUND_REST };
 void fm_model_round(struct fm_model *model, enum fm_model_rounding rounding);
@@ -142,8 +143,9 @@ int fm_model_sums(struct fm_model *model, struct fm_weightsum *sums, const atomi
 int fm_model_sums_of(struct fm_weightsum *sums, const struct fm_hfdir *dir, const atomic_int *stop,
                      struct fm_err *err);
 
-/* Bytes of one resident layer; and bytes that the model holds after a sweep: the weights outside
- * the layers, the resident layers, the shared slot, and the buffers for reading into it. */
+/* Bytes of the largest layer in memory; and an upper bound of the bytes that the model holds after
+ * a sweep: the weights outside the layers, the resident layers, the shared slot, and the buffers
+ * for reading into it. */
 uint64_t fm_model_layer_bytes(const struct fm_model *model);
 uint64_t fm_model_resident_bytes(const struct fm_model *model);
 /* Number of layers that stay in memory once they are read. */

@@ -95,7 +95,8 @@ static void add_planes(struct fm_packed *p, const struct fm_config *c, enum fm_w
 
 /* ---- the forms of layers ---- */
 
-/* Make the form of a scheme whose group divides I; unquantised parts and biases have `dtype`. */
+/* Make the form of a layer in a scheme whose group divides I; unquantised parts and biases have
+ * `dtype`. */
 static void make_form(struct fm_packed *p, const struct fm_config *c,
                       const struct fm_scheme *scheme, enum fm_dtype dtype, enum fm_dtype scales)
 {
@@ -226,7 +227,7 @@ bool fm_packed_any(const struct fm_packed_layers *layers, const struct fm_config
 {
     if (!layers->storage)
         snprintf(why, FM_PACKED_WHY, "no routed expert is stored as codes");
-    else if (c->mixed) /* even though no tensor differs */
+    else if (c->mixed) /* although the tensors were stored alike */
         snprintf(why, FM_PACKED_WHY, "config.json gives experts of one layer different formats");
     return layers->storage && !c->mixed;
 }
@@ -282,7 +283,7 @@ static struct fm_scheme scheme_of(const struct fm_config *c, int m, bool *fused)
     return fm_storage_of(c, name);
 }
 
-/* Read a layer's storage and the dtype of its scales; `storage` may be null: unquantised. */
+/* Read a layer's storage and the dtype of its scales; both null: unquantised. */
 static int read_layer(struct fm_packed_layers *layers, const struct fm_config *c,
                       enum fm_dtype dtype, const cJSON *storage, const cJSON *scales,
                       struct fm_err *err)

@@ -58,7 +58,7 @@ struct fm_packed_part {
 
 #define FM_PACKED_PARTS_MAX 5
 
-/* Suffixes of a tensor's name in flat exports: its scales, and the factor of these. */
+/* Suffixes of names in flat exports: for the scales of a tensor, and for the factor of scales. */
 #define FM_PACKED_SCALE "_scale"
 #define FM_PACKED_FACTOR "_factor"
 
@@ -76,7 +76,7 @@ struct fm_packed {
 /* The forms of all layers with experts. */
 struct fm_packed_layers {
     const struct fm_storage *storage; /* of the first quantised layer, or NULL */
-    int group;                        /* common multiple of their groups */
+    int group;                        /* common multiple of all forms' groups */
     int forms;
     struct fm_packed form[FM_PACKED_FORMS_MAX];
     int M;
@@ -89,12 +89,12 @@ static inline const struct fm_packed *fm_packed_at(const struct fm_packed_layers
     return &layers->form[layers->of[m]];
 }
 
-/* Set unquantised layers of that dtype. */
+/* Make all layers unquantised, with that dtype. */
 void fm_packed_plain(struct fm_packed_layers *layers, const struct fm_config *config,
                      enum fm_dtype dtype);
 
-/* Set layers of codes in the config's storage, whose group divides I, with scales of that dtype;
- * biases are of `dtype`. */
+/* Store all layers as codes in the config's storage, whose group divides I, with scales of dtype
+ * `scales`; biases have `dtype`. */
 void fm_packed_codes(struct fm_packed_layers *layers, const struct fm_config *config,
                      enum fm_dtype dtype, enum fm_dtype scales);
 

@@ -126,8 +126,8 @@ static const cJSON *native_widths(const cJSON *json)
     return native && cJSON_GetArraySize(widths) > 0 ? widths : NULL;
 }
 
-/* Set FM_NAMING_RAGGED if config.json has widths; refuse an export with three-dimensional experts.
- */
+/* Set FM_NAMING_RAGGED if config.json has widths; refuse layout layer for vLLM, which config.json
+ * marks with fm_layout. */
 static int tell_ragged(struct fm_tensors *t, struct fm_err *err)
 {
     struct fm_err unread = {0}; /* a malformed config.json is reported when it is parsed */

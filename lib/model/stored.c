@@ -194,7 +194,7 @@ static int check_number(const struct fm_tensor *t, struct fm_err *err)
                    t->name, has);
 }
 
-/* FM_EFORMAT unless the tensors with one number, or two, per matrix exist and fit. */
+/* FM_EFORMAT if the factor is missing, or if the factor or the shape does not fit the codes. */
 static int check_single(const struct fm_stored *s, const struct fm_config *c, struct fm_err *err)
 {
     const struct fm_storage *storage = fm_storage_of(c, s->tensor->name).storage;
@@ -222,7 +222,8 @@ static int check_single(const struct fm_stored *s, const struct fm_config *c, st
                    (unsigned long long)columns);
 }
 
-/* FM_ECONFIG if a tensor has the name of codes, which is no weight's name, but not their dtype. */
+/* If codes have names that differ from those of weights: FM_ECONFIG for a tensor that has the name
+ * of codes, but not their dtype. */
 static int check_codes_dtype(const struct fm_storage *s, const struct fm_tensor *t,
                              struct fm_err *err)
 {
@@ -267,7 +268,7 @@ int fm_stored_check(const struct fm_stored *s, const struct fm_config *c, struct
     return check_shape(s->scale, want, 2, who, err);
 }
 
-/* The part that a weight's transposed codes are; -1 if there is none. */
+/* The part as which a weight's codes are stored if they are transposed; -1 for other parts. */
 static int turned(enum fm_weight_part part)
 {
     return part == FM_PART_GATE_UP_T ? (int)FM_PART_GATE_UP

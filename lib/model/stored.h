@@ -40,7 +40,8 @@ bool fm_stored_scale(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
 bool fm_stored_belongs(char codes[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                        const char *name);
 
-/* The name in the family's table: `name` with the weight's suffix there. */
+/* The name in the family's table of the weight that `name` is, or whose codes, scales or factor it
+ * is. */
 void fm_stored_weight(char weight[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                       const char *name);
 

@@ -31,8 +31,8 @@ struct fm_weightsum {
 /* The digest of piece `index` of a tensor. */
 struct fm_digest fm_weightsum_piece(size_t index, const void *bytes, size_t size);
 
-/* The digest of a tensor: from the sum of its pieces, or from all its bytes; `shares` is the number
- * of experts whose shares it holds, or 0. */
+/* The digest of a tensor, from the sum of its pieces or from all its bytes; `shares` is the number
+ * of experts whose shares are its pieces, or 0. */
 struct fm_digest fm_weightsum_join(const struct fm_tensor *t, const struct fm_digest *pieces);
 struct fm_digest fm_weightsum_tensor(const struct fm_tensor *t, const void *bytes, size_t shares);
 

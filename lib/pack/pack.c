@@ -84,8 +84,8 @@ static int open_inputs(struct fm_packing *p, struct fm_err *err)
 
 /* ---- codes, or their values ---- */
 
-/* Find the form of each layer, codes or unquantised values; false, with the reason in `why`, if a
- * layer has neither. */
+/* Find the form of each layer, codes or unquantised values; false, with the reason in `why`, if the
+ * bundle cannot keep the codes. */
 static bool find_forms(struct fm_packed_layers *layers, const struct fm_checkpoint *cp,
                        char why[FM_PACKED_WHY])
 {

@@ -8,10 +8,11 @@
  *
  * Weights are copied expert by expert in the dtype in which they are stored: rows of gate and up
  * and columns of down are permuted, interleaved and transposed as bytes; so are codes and their
- * scales, in whole channel groups (lib/model/packed.h).  Only channels under the adapter's mask are
- * converted to float32 and rounded once; all other bytes are the checkpoint's.  Member digests and
- * golden segment checksums are computed, and values are checked for NaN and Inf, in the same pass.
- * Only a few experts per thread are in memory at a time.
+ * scales, in whole channel groups (lib/model/packed.h).  Only weights that the adapter changes,
+ * and the values of codes that are not kept, are computed in float32 and rounded once; all other
+ * bytes are the checkpoint's.  Member digests and golden segment checksums are computed, and values
+ * are checked for NaN and Inf, in the same pass.  Only a few experts per thread are in memory at a
+ * time.
  *
  * For a file the checkpoint is read once and segments.safetensors is filled in afterwards; for
  * standard output it is read twice.  The bytes are the same in both cases and for any number of
@@ -62,8 +63,8 @@ struct fm_pack_report {
 };
 
 /*
- * Uses run->inputs.model, input (a stage stream, "-" for standard input), output, force, threads,
- * progress and stop; no tokens.  With part_bytes, unless one file holds everything, the output is
+ * Uses run->inputs.model and .stream ("-": standard input), run->outputs, threads, progress and
+ * stop; no tokens.  With part_bytes, unless one file holds everything, the output is
  * several files of at most that many bytes, named as in formats/bundle/partname.h; not for standard
  * output.  An existing bundle of the output's name in a different number of files is removed when
  * the new one is complete. FM_ECONFIG if the stage stream comes from another checkpoint, or if

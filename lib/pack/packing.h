@@ -48,7 +48,7 @@ struct fm_packing {
     struct fm_ranking ranking;
     struct fm_budgets budgets;
     struct fm_adapter adapter;
-    const struct fm_ops *ops; /* NULL: no adapter of experts; adapter.M is 0 if there is none */
+    const struct fm_ops *ops; /* NULL: no adapter of experts; without any adapter, adapter.M is 0 */
     struct fm_packed_layers packed; /* the tensors of each layer */
     struct fm_stored *rest; /* (rests) tensors outside the experts, sorted by name; if codes are
                                kept, some of them are scales */

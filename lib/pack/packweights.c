@@ -1,7 +1,7 @@
 /*
  * Experts are made in batches, one expert per thread, and appended in the order that the stream
  * prescribes, so that only a few experts are in memory.  Rows are copied as bytes in their own
- * dtype; only channels that the adapter changes, and the values of codes, are computed in float32
+ * dtype; only weights that the adapter changes, and the values of codes, are computed in float32
  * and rounded once.  An expert is hashed, and checked for NaN and Inf, while it is in the cache.
  */
 #include "lib/pack/packing.h"
@@ -69,11 +69,11 @@ static const struct fm_tensor *plane_of(const struct fm_stored *at, int plane,
     return plane > 0 ? at->scale : at->tensor;
 }
 
-/* Add the sums of the shares, after those of all experts were read. */
+/* Add the digests of tensors that hold all experts, once every expert's share has been read. */
 static void join_sums(const struct run *w)
 {
     const struct fm_share *share = fm_checkpoint_expert(&w->p->cp, w->layer, 0);
-    int plane = part_of(w)->plane; /* -1: codes and scales */
+    int plane = part_of(w)->plane; /* -1: values, for which codes and scales are read */
     for (int i = 0; i < w->p->cp.tensors; i++) {
         const struct fm_tensor *of[] = {share[i].at.tensor, share[i].at.scale};
         struct fm_expert_cut cut[FM_EXPERT_CUTS_MAX];
@@ -398,7 +398,7 @@ static const struct fm_stored *find_place(const struct fm_packing *p,
 
 /* A tensor outside the experts that is being copied in pieces. */
 struct other {
-    const float *change; /* differences to a router's values; NULL: not a router, or unchanged */
+    const float *change; /* differences from a router's values; NULL: not a router, or unchanged */
     const struct fm_packing_volume *v;
     const struct fm_tensor *t; /* in the bundle */
     const struct fm_stored *place;

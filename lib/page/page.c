@@ -1,7 +1,8 @@
 /*
  * Fits a family into one page.  A page is built completely and its bytes are counted.  If they
- * exceed the limit, it is built again with half of the members, down to two, and finally without
- * the widths and tokens of single experts.  The choice depends only on the input.
+ * exceed the limit, it is built again with half of the members, down to two.  The last attempt has
+ * all of them again (at most SHOWN_MAX), without the widths and tokens of single experts.  The
+ * choice depends only on the input.
  */
 #include "lib/page/page.h"
 

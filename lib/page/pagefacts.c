@@ -210,7 +210,7 @@ static void add_quality(cJSON *object, const struct fm_list_row *row)
     fm_json_add_bool(object, "recovered", row->recovered);
 }
 
-/* One form of one member; files 0: not counted. */
+/* Add the figures of one member in one form; files 0: not counted. */
 static void add_cells(cJSON *forms, uint64_t tensors, uint64_t files, uint64_t tp_degrees)
 {
     char degrees[FM_TP_DEGREES_TEXT];

@@ -109,8 +109,8 @@ static int half_of(const struct reading *r, const cJSON *o, const char *key, dou
                : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is not an interval", key);
 }
 
-/* Append to a point, after its agreement, null and half the widths of the intervals of ce and kl;
- * -1 if kl has no interval.  Appends nothing if ce has no interval. */
+/* Append null and half the widths of the intervals of ce and kl (-1: kl has no interval) to a point
+ * that has its agreement.  Append nothing if ce has no interval. */
 static int add_halves(const struct reading *r, cJSON *point, const cJSON *quality)
 {
     double ce, kl;
@@ -125,8 +125,8 @@ static int add_halves(const struct reading *r, cJSON *point, const cJSON *qualit
     return FM_OK;
 }
 
-/* Add one measured quality as a point; its budget is in `quality` or in `beside`.  A null or a loss
- * that is not finite adds nothing. */
+/* Add one measured quality as a point; its budget is in `beside` or, if that is NULL, in `quality`.
+ * Add nothing if `quality` is null, or its loss is null because it is not finite. */
 static int add_point(const struct reading *r, const char *name, const char *role,
                      const cJSON *quality, const cJSON *beside)
 {
@@ -367,8 +367,8 @@ static int read_tool(const struct reading *r, const char *tool, bool exported)
                    "writes with --json");
 }
 
-/* Add to a new set, or to that of directories measured on the same tokens; *named is the file
- * whose name was added last. */
+/* Add the figures to a new set or, for an exported directory, to the set of directories measured on
+ * the same tokens by the same convention.  *named is the file whose name was added last. */
 static int read_figures(struct reading *r, cJSON *sets, const char *tool, const char *path,
                         const char **named)
 {

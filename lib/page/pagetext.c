@@ -1,6 +1,6 @@
 /*
  * Template, style and script are files in this directory that the assembler includes (the script is
- * page.js, charts.js and maps.js, concatenated); a word between two '@' of the template is a
+ * page.js, charts.js and maps.js, concatenated); a word between two '@' in the template is a
  * placeholder.
  *
  * Text from files is used in two places.  In the title it is escaped as HTML.  Everything else is

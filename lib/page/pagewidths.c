@@ -1,8 +1,8 @@
 /*
  * Neighbouring masks of a family differ in few experts, so a mask is written as its difference from
- * the one before; if all experts change, it still takes at most one letter for each.  128 experts
- * in 48 layers at 100 budgets are 614,400 widths: as numbers they would take three times the size
- * of a page.
+ * the one before; even if all experts change, it takes at most a sign and a letter for each.  128
+ * experts in 48 layers at 100 budgets are 614,400 widths: as numbers they would take about three
+ * times the limit of a page.
  */
 #include "lib/page/pagewidths.h"
 

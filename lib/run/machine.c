@@ -10,7 +10,8 @@
 #include "formats/file/cgroup.h"
 
 /* With --precision auto, choose bfloat16 if the checkpoint stores 16-bit floats and the CPU has
- * bfloat16.  Other failures do not lead to float32, because the result would differ. */
+ * bfloat16.  Only a CPU without bfloat16 causes the fallback to float32; any other error is
+ * returned, because the result would differ. */
 static int find_cpu_ops(const struct fm_ops **ops, const struct fm_machine *machine,
                         enum fm_dtype stored, struct fm_err *err)
 {

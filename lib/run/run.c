@@ -1,5 +1,6 @@
 /*
- * Messages of a run to its caller: progress, warnings, an output that would not fit.
+ * Messages of a run to its caller: progress, warnings, notes, and errors for an output or a run
+ * that would not fit.
  */
 #include "lib/run/run.h"
 

@@ -1,6 +1,6 @@
 /*
- * Tasks cannot return an error, so the group keeps it.  The first error stops the other tasks
- * before their next piece of work, and a signal counts as an error named `stopped`.
+ * Tasks cannot return an error, so the group keeps it.  After the first error, the other tasks stop
+ * before their next piece of work; a request to stop counts as an error (FM_ESAVED).
  */
 #include "lib/run/taskgroup.h"
 

@@ -334,7 +334,7 @@ static int check_sizes(struct reading *r, const struct fm_mask *mask, const stru
     return FM_OK;
 }
 
-/* Check that the step of a mask is at most that of the longest possible training. */
+/* Check that the step of a mask is at most the last one that its method can reach. */
 static int check_step(const struct reading *r, const struct fm_mask *mask, struct fm_err *err)
 {
     bool listed = mask->method == FM_METHOD_WALK || mask->method == FM_METHOD_SALIENCY;

@@ -35,8 +35,9 @@ struct fm_budgets {
 
 /*
  * Set "actions" and "budgets" of a manifest, replacing older ones, and make the bytes of masks.zst;
- * free() *frame. full_bytes: of the model's tensors (fm_stage_tensor_bytes); `dtype` is that of its
- * experts.  A quality with positions == 0 becomes null.
+ * free() *frame. `full_bytes` is the size of all tensors of the full model
+ * (fm_stage_tensor_bytes), and `dtype` that of its experts.  A quality with positions == 0 becomes
+ * null.
  */
 int fm_budgets_pack(const struct fm_masks *masks, const struct fm_actions *actions,
                     const struct fm_config *config, uint64_t full_bytes, enum fm_dtype dtype,

@@ -199,8 +199,8 @@ static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struc
     return FM_OK;
 }
 
-/* {"layers": [numbers], "tensors", "bytes"}, if the checkpoint has tensors outside the decoder
- * layers. */
+/* Read "extra", {"layers": [numbers], "tensors", "bytes"}, which exists if the checkpoint has
+ * tensors outside the decoder layers. */
 static int read_extra(struct fm_stage_model *m, const cJSON *model,
                       const struct fm_model_family *family, struct fm_err *err)
 {

@@ -1,8 +1,8 @@
 /*
  * An adapter has as many channels for an expert as the mask it was trained on keeps, so the shapes
  * in the file identify that mask.  All shapes are checked before memory is allocated: the file must
- * have that many bytes, so a small file cannot cause a large allocation.  fm_lorafile_check then
- * compares the shapes with the mask that the manifest names.
+ * have as many bytes as they require, so a small file cannot cause a large allocation.
+ * fm_lorafile_check then compares the shapes with the mask that the manifest names.
  */
 #include "lib/stage/lorafile.h"
 

@@ -30,7 +30,7 @@ int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_
 /*
  * FM_EFORMAT unless the manifest's "adapter" matches this adapter: for experts rank, alpha, and the
  * widths of the named mask (strategy single) or of the full mask (cross); for routers, "train".
- * The family is that of the stream.
+ * `masks` is the family of the stream.
  */
 int fm_lorafile_check(const struct fm_adapter *a, const struct fm_bundle *b,
                       const struct fm_masks *masks, struct fm_err *err);

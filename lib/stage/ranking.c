@@ -108,7 +108,8 @@ int fm_ranking_sort(struct fm_ranking *r, struct fm_err *err)
     return rc;
 }
 
-/* In double, which is exact here: the counts of a file may be too large for an integer sum. */
+/* The sum is a double, because the counts in a file may be too large for an integer sum; it is
+ * exact below 2^53. */
 double fm_ranking_slots(const struct fm_ranking *r, int m)
 {
     double slots = 0;

@@ -27,7 +27,7 @@ int fm_ranking_init(struct fm_ranking *r, int M, int E, int I, struct fm_err *er
 /* Allocate zeroed means. */
 int fm_ranking_add_means(struct fm_ranking *r, int H, struct fm_err *err);
 void fm_ranking_release(struct fm_ranking *r);
-/* Release the scores and means, of which a caller that only permutes needs nothing. */
+/* Release the scores and means, which a caller that only permutes does not need. */
 void fm_ranking_keep_order(struct fm_ranking *r);
 
 /* The scores of an expert with less than a tenth of an even share of its layer's tokens are

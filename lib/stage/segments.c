@@ -267,7 +267,7 @@ static const void *entry_bytes(const struct fm_segments *seg, const char *name)
     return fm_segments_expert(seg, m, p, 0);
 }
 
-/* Entries of the file. */
+/* Number of entries of the file. */
 static size_t count_entries(const struct fm_segments *seg)
 {
     size_t n = 1 + seg->tensors;
@@ -405,7 +405,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
     return FM_OK;
 }
 
-/* Set E and L from the member itself; the caller compares them with config.json. */
+/* Read the digests of all experts; the file must have no other entries than the known ones. */
 static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
                         struct fm_err *err)
 {

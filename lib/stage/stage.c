@@ -1,8 +1,8 @@
 /*
  * A stage copies the members that earlier stages made, replaces its own, and drops those that later
  * stages made; one table gives the stage of each member.  A stream is accepted if its history is in
- * the order of the tools, its stage is the last of them, and its config.json is the one that its
- * manifest identifies.
+ * the order of the tools, its stage is that of the last tool, and its config.json is the one that
+ * its manifest identifies.
  */
 #include "lib/stage/stage.h"
 

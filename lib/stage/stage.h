@@ -113,8 +113,8 @@ cJSON *fm_stage_history(cJSON *manifest, const char *tool);
 const cJSON *fm_stage_history_of(const struct fm_bundle *b, const char *tool);
 
 /*
- * The held-out cross-entropy of the checkpoint: that of the mask that removes nothing or, if its
- * figures are with an adapter, the one that fm-recover measured without the adapter.  False: not
+ * The held-out cross-entropy of the checkpoint: the loss of the mask that removes nothing or, if
+ * that mask was measured with an adapter, the loss that fm-recover measured without it.  False: not
  * recorded.
  */
 #define FM_STAGE_ORIGINAL_CE "original_ce" /* in "result" of fm-recover's history entry */

@@ -60,8 +60,8 @@ struct fm_verify_report {
     double budget;    /* for exports: the budget, a fraction */
     uint64_t items;   /* members, tensors, masks, permutations that were checked */
     uint64_t failed;  /* findings */
-    uint64_t bytes;   /* bytes read and checked; of an intact export, its files as fm-pack and
-                         fm_list_form count them */
+    uint64_t bytes;   /* bytes read and checked; for an intact export, the size of its files, as
+                         fm-pack and fm_list_form count it */
     int codes; /* for exports: number of files that Python may run, and of keys by which a program
                   loads code or another model ("config.json: auto_map"), each with its author */
     struct fm_verify_code {
@@ -90,8 +90,8 @@ int fm_verify(const struct fm_run_options *run, const struct fm_verify_options *
 int fm_verify_check(const struct fm_run_options *run, const struct fm_verify_options *options,
                     struct fm_err *err);
 
-/* For a dry run: these checks, and with `function` whether the files can be opened, and FM_EUSAGE
- * if the limit of memory is too small. */
+/* For a dry run: fm_verify_check; with `function`, also open the files, and return FM_EUSAGE if the
+ * memory limit is too small. */
 int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_options *options,
                    struct fm_err *err);
 

@@ -263,7 +263,7 @@ static void check_member(struct fm_bundle_job *j, size_t i)
     fm_taskgroup_add(&j->v->tasks, m->size);
 }
 
-/* Check one group of members, the small ones or the weights, in parallel. */
+/* Members that are checked together: the small ones, or the weights. */
 struct round {
     struct fm_bundle_job *j;
     size_t *member;

@@ -1,6 +1,6 @@
 /*
- * Facts that a manifest states twice.  The history of a stream is written by its tools and cannot
- * be computed again from its members; but if it repeats the value of another key or member, the two
+ * Facts that a manifest states twice.  The history of a stream is written by the tools and cannot
+ * be computed again from the members; but if it repeats the value of another key or member, the two
  * must agree.
  */
 #include "lib/verify/verify_contents.h"
@@ -55,7 +55,7 @@ static void check_adapter(struct fm_bundle_job *j)
     compare(j, tool, "mask", get(result, "mask"), get(adapter, "budget_index"), "'adapter'");
 }
 
-/* Check that all masks of a family are made by the method in fm-train's entry. */
+/* Check that all masks of a family were made by the method in fm-train's entry. */
 static void check_method(struct fm_bundle_job *j)
 {
     static const char tool[] = "fm-train";
@@ -71,7 +71,7 @@ static void check_method(struct fm_bundle_job *j)
     }
 }
 
-/* Check that all members were measured on the same tokens by the same tool. */
+/* Check that all members were measured in the same number of positions and by the same tool. */
 static void check_quality(struct fm_bundle_job *j)
 {
     const struct fm_masks *masks = &j->budgets.masks;

@@ -137,8 +137,7 @@ static int check_adapter(struct fm_bundle_job *j, struct fm_err *err)
     return note(j, FM_MEMBER_ADAPTER, FM_MEMBER_ADAPTER, rc, err);
 }
 
-/* Check the tensors outside the experts, from the checksums: those that the model requires, and
- * those that the manifest lists. */
+/* Count the tensors outside the experts that the checksums list. */
 static int count_nonexperts(const struct fm_bundle_job *j, struct fm_extra *extra,
                             struct fm_nonexpert *nonexpert, struct fm_err *err)
 {

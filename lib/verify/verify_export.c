@@ -86,7 +86,8 @@ static int read_form(struct fm_export_options *o, const cJSON *json, struct fm_e
     return fm_exportplan_check(o, err);
 }
 
-/* A rounded export computes a different function; its difference is not a fault. */
+/* Refuse --function for an export that computes a different function by design: one with rounded
+ * experts, or with mean outputs in place of removed experts. */
 static int refuse_function(const struct fm_verify_job *j, struct fm_err *err)
 {
     if (j->v->options->function && j->options.means)
@@ -284,7 +285,7 @@ static int compare_card(struct fm_verify_job *j, size_t i, const char *have, siz
     return err->code;
 }
 
-/* Compare any other text, byte for byte, with the one that the bundle generates. */
+/* Compare any other text, byte for byte, with the one generated from the bundle. */
 static void compare_bytes(struct fm_verify_job *j, size_t i, const char *text, size_t size,
                           const char *want)
 {

@@ -90,8 +90,7 @@ static void compare(struct job *j, const float *have, const float *want)
                          have[worst], want[worst], LOGPROB_LIMIT);
 }
 
-/* FM_EUSAGE if comparing the models takes too much memory even if none of their layers stays in
- * it. */
+/* FM_EUSAGE if comparing the models takes too much memory even if no layer stays resident. */
 static int check_memory(const struct job *j, struct fm_model *have, struct fm_model *want,
                         const struct fm_adapter *adapter, struct fm_err *err)
 {

@@ -53,8 +53,8 @@ struct fm_verify_job {
 int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, struct fm_err *err);
 void fm_verify_claim_release(struct fm_verify_claim *claim);
 
-/* Call `other` with the name of each entry of the directory that is not `known`, in directory
- * order.  Files that the hub puts there are skipped, and reported as not compared. */
+/* Call `other` with the name of each entry of the directory that is not `known`, in order of
+ * names.  Files that the hub puts there are skipped, and reported as not compared. */
 int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
                      void (*other)(void *self, const char *name), void *self, struct fm_err *err);
 

@@ -105,8 +105,8 @@ static void say(const struct job *j, enum fm_verify_note note, const char *name)
         j->v->options->note(j->v->options->self, note, name);
 }
 
-/* Loaders select weights by file extension, whatever the index says; other files are only
- * reported. */
+/* Loaders select weights by file extension, whatever the index says, so an unlisted weight file is
+ * a fault; any other unlisted file is only noted. */
 static void meet_other(void *self, const char *name)
 {
     struct job *j = self;
@@ -144,7 +144,7 @@ static int open_model(const struct job *j, struct fm_err *err)
     return rc;
 }
 
-/* True if every file matches the table, or will match the updated one. */
+/* If there are no findings yet, check that the files form a model. */
 static void check_structure(struct job *j)
 {
     struct fm_err broken = {0};

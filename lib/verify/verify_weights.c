@@ -143,7 +143,7 @@ static int check_inside(struct place *p, size_t s, uint32_t k, const char *rows,
     return rc;
 }
 
-/* True if all bytes are `blank`.  Comparing each byte with the next is as fast as memcmp. */
+/* True if all bytes are `blank`: the first one is, and memcmp finds each byte equal to the next. */
 static bool is_blank(const char *bytes, size_t n, int blank)
 {
     return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
@@ -186,7 +186,8 @@ static int check_prefix(struct place *p, struct fm_err *err)
 
 /* ---- in another form ---- */
 
-/* Check an expert rebuilt in memory: the digests of the kept segments, and zeros after them. */
+/* Check an expert rebuilt in memory: the digests of the kept segments, and the blank bytes after
+ * them. */
 static int check_rebuilt(struct place *p, const char *rows, struct fm_err *err)
 {
     const struct fm_segments *seg = &p->j->opened.seg;
@@ -263,7 +264,8 @@ static int check_gate_up(struct place *p, struct fm_err *err)
     return check_rebuilt(p, rows, err);
 }
 
-/* Check a tensor wider than the bundle's: the digest of its own bytes, and zeros. */
+/* Check a tensor wider than the bundle's: the digest of the bytes that the bundle has, and the
+ * padding. */
 static int check_widened(struct place *p, const struct fm_tensor *have, struct fm_err *err)
 {
     size_t size = (size_t)have->size, rows, row, wide;
@@ -407,7 +409,7 @@ static int plan_units(struct fm_verify_job *j, struct fm_err *err)
     return FM_OK;
 }
 
-/* If a width is not a boundary of segments, compare with the bundle's weights. */
+/* If a width is not a boundary of segments, open the bundle's weights to compare with them. */
 static int need_weights(struct fm_verify_job *j, struct fm_err *err)
 {
     const struct fm_config *c = &j->opened.config;

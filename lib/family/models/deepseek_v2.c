@@ -1,5 +1,5 @@
 /* DeepSeek-V2, V2-Lite and Coder-V2-Lite: latent attention; router probabilities as weights;
- * experts from the groups with the best ones, if topk_method requires that. */
+ * experts chosen only from the groups with the best experts, if topk_method requires that. */
 #include "lib/block/mla.h"
 #include "lib/block/norm.h"
 #include "lib/family/models/deepseek.h"

@@ -1,6 +1,6 @@
 /*
- * ERNIE-4.5: adjacent elements of a head rotated as pairs, experts chosen by probability and bias
- * in a range of layers, and a shared expert as wide as several experts.
+ * ERNIE-4.5: adjacent elements of a head rotated as pairs; experts only in a range of layers,
+ * chosen by probability and bias; a shared expert as wide as several experts.
  */
 #include "lib/block/gqa.h"
 #include "lib/block/norm.h"
@@ -29,8 +29,8 @@ static int read_number(int64_t *value, const struct fm_keys *keys, const char *k
     return fm_json_opt_int(keys->json, key, least, FM_CHANNELS_MAX, value, err);
 }
 
-/* Read moe_layer_start_index to moe_layer_end_index (-1: the last layer), every
- * moe_layer_interval-th layer. */
+/* Set the layers with experts: every moe_layer_interval-th from moe_layer_start_index to
+ * moe_layer_end_index (-1: the last layer). */
 static int read_range(struct fm_config *c, const struct fm_keys *keys, struct fm_err *err)
 {
     int64_t start = 1, end = -1, interval = 1;

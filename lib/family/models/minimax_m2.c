@@ -1,6 +1,6 @@
 /*
  * MiniMax-M2: Mixtral's experts, but hundreds of them, chosen by sigmoid and bias; q and k
- * normalised over all heads; half of each head rotated, by rotary_dim.  Its config.json has
+ * normalised over all heads; half of each head rotated (rotary_dim).  Its config.json has
  * switches for features of the published models; transformers reads none of them, so other values
  * are refused.
  */
@@ -25,7 +25,7 @@ static const struct fm_weight weights[] = {
 };
 /* clang-format on */
 
-/* Refuse the lightning attention of older models, which is 0 in attn_type_list. */
+/* Refuse the lightning attention of older models, for which attn_type_list has 0. */
 static int refuse_attention_types(const struct fm_keys *keys, struct fm_err *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(keys->json, "attn_type_list"), *type;

@@ -13,7 +13,8 @@
 /* Read decoder_sparse_step and mlp_only_layers, and intermediate_size if some layers are dense. */
 int fm_qwen_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
-/* As fm_qwen_layers; reads shared_expert_intermediate_size of a weighted shared expert, too. */
+/* Like fm_qwen_layers; also reads shared_expert_intermediate_size, the width of a weighted shared
+ * expert. */
 int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
 /* For .keys of struct fm_model_family. */
@@ -36,7 +37,7 @@ int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, 
     FM_MLP_MIX_WEIGHT(FM_MLP "shared_expert_gate.weight"),                                         \
     FM_ROUTER_WEIGHT(FM_MLP "gate.weight", FM_MLP "gate.weight")
 
-/* Options of their layers with full attention. */
+/* Options of the layers with full attention in these families. */
 #define FM_QWEN_GATED_ATTENTION                                                                    \
     {.gated = true, .other_layers = true, .qk_norm = FM_QK_NORM_HEAD,                              \
      .rope = {.theta = 1e4, .partial = 0.25}}
