@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Test the suite for arm64 on an x86-64 machine: cross-compile it in a chroot of Debian 13 against its
-# arm64 libraries, and run the unit tests there under QEMU's user mode.  Only instructions are emulated: the kernel
-# and its page size are this machine's.  `make arm64-check`; needs root, debootstrap and a network.
+# Test the suite for arm64 on an x86-64 machine: cross-compile it in a chroot of Debian 13 against its arm64
+# libraries, and run the unit tests there under QEMU's user mode.  Only instructions are emulated: the
+# kernel and its page size are this machine's.  `make arm64-check`; needs root, debootstrap and a network.
 #
 #   tests/arm64.sh [PATTERN]      the tests, as for tests/run.sh (default: the unit tests that are programs)
 #
-# FM_ARM64_DIR: the folder in which the chroot is kept (2 GB); default: a temporary one.  QEMU_CPU: a processor
-# of `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 does not.
+# FM_ARM64_DIR: the folder in which the chroot is kept (2 GB); default: a temporary one.  QEMU_CPU: a
+# processor of `qemu-aarch64 -cpu help`; default max, which has SVE; neoverse-n1 does not.
 #
 # The kernel starts arm64 programs with QEMU (binfmt_misc) in this script's own user namespace, which needs
 # Linux 6.7; nothing is registered for the rest of the machine.
@@ -45,19 +45,19 @@ say() {
 
 # Run a shell in the chroot, in /src; its mounts end with it.
 inside() { # inside COMMAND
-    # shellcheck disable=SC2016 # that shell's
+    # shellcheck disable=SC2016 # the inner shell expands it
     unshare --mount --fork bash -euc 'mount -t proc proc "$1/proc"
         exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \
             DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "cd /src; $2"' - "$root" "$1"
 }
 
-# The same with binfmt_misc, so that arm64 programs run.  oneDNN reads the processor's ID from /sys,
-# which gets that of QEMU's max.
+# The same with binfmt_misc, so that arm64 programs run.  oneDNN reads the processor's ID from /sys, so
+# /sys is replaced by a folder with the ID of QEMU's max.
 emulated() { # emulated COMMAND
     # Matches 64-bit little-endian ELF programs and libraries of machine 183.
     local magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
     local mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
-    # shellcheck disable=SC2016 # that shell's
+    # shellcheck disable=SC2016 # the inner shell expands it
     unshare --user --map-root-user --mount --pid --fork --kill-child bash -euc '
         mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
         echo "$3" >/proc/sys/fs/binfmt_misc/register

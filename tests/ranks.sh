@@ -18,7 +18,8 @@ has_ranks() { # has_ranks FILE: true if it was built and there is a launcher; el
     return 1
 }
 
-a_rank_of() { # a_rank_of LAUNCHER: print the process of one of its ranks; MPICH starts them through a proxy
+# a_rank_of LAUNCHER: print the process ID of one of its ranks; MPICH starts them through a proxy.
+a_rank_of() {
     local parent=$1 proxy
     ! proxy=$(pgrep -P "$1" hydra) || parent=$proxy
     pgrep -P "$parent" fm- | shuf -n 1 || true

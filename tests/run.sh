@@ -23,7 +23,8 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM # running tests end on their own
 tests=0 running=0
 
-# result NAME STATUS BEGAN LOG: print a line, and the log of a failure, in one write, because tests run in parallel.
+# result NAME STATUS BEGAN LOG: print a line, and the log of a failure, in one write, because tests run in
+# parallel.
 result() {
     local took=$((SECONDS - $3)) text
     times >"$own/times" # of the children of this process, which is one test
@@ -175,7 +176,7 @@ cli_tests
 unit_tests
 scripts
 replays
-# shellcheck disable=SC2046 # a list: without one, a test that is stopped for a while is not waited for
+# shellcheck disable=SC2046 # without a list of jobs, wait would ignore a test that is stopped for a while
 wait -f $(jobs -p)
 
 # Report processor time, which depends less on other processes than elapsed time does.

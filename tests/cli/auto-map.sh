@@ -25,6 +25,6 @@ try() {
 }
 try "no file"
 touch model/configuration_odd.py
-try "one of two"
+try "one of two files"
 sed -i 's/MORE/org\/name--tokenization/' model/config.json
-try "the other elsewhere"
+try "the other file in another repository"

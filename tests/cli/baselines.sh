@@ -33,7 +33,7 @@ baselines "${both[@]}" --budgets 0.2,0.39,0.42 --only reap,random,energy,salienc
     --plot losses.svg --over bytes
 grep -c '<polyline' losses.svg
 grep -o '>bytes of all tensors<' losses.svg
-echo "lines that the field cuts: $(grep -c '<polyline.*clip-path' losses.svg)"
+echo "lines clipped at the edge of the field: $(grep -c '<polyline.*clip-path' losses.svg)"
 baselines "${both[@]}" --budgets 0.2 --only reap,frequency --plot experts.svg >/dev/null
 echo "of experts only: $(grep -c '<polyline.*clip-path' experts.svg)"
 baselines "${both[@]}" --over bytes

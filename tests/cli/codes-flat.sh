@@ -1,5 +1,5 @@
-# Layouts with flat tensors of experts keep the codes of a bundle: native as they are in the bundle, and
-# the layouts with our modelling file with all other tensors as values.
+# Layouts that store experts in flat tensors keep a bundle's codes.  Layout native also keeps all other
+# tensors as they are in the bundle; the layouts with our modelling file store them as plain values.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
 python3 "$here/mxfp4.py" make "$GOLDEN/odd-gptoss" gpt-oss

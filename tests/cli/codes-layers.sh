@@ -1,5 +1,5 @@
 # Checkpoints whose layers are stored in different ways keep their codes, each layer in its own form;
-# plain layers, as the first and the last of many releases, stay plain.
+# plain layers, like the first and the last layers of many releases, stay plain.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
 verify() {

@@ -80,7 +80,7 @@ fm-pack -q --export out --budget 0.5 --layout ragged --weights bf16 -f family.fm
 for file in out/*.safetensors; do
     cmp "$file" "plain/$(basename "$file")" && echo same
 done
-echo "== beside the checkpoint"
+echo "== sizes compared with the checkpoint's"
 for budget in 0.15 0.45; do
     for layout in ragged layer padded; do
         fm-pack -q --export out --budget $budget --layout $layout -f plain.fm | grep -E '^(export|removes|larger)'
@@ -131,7 +131,7 @@ for other in 'mxfp4 .*experts.*down_proj' 'plain .*layers\.1\..*experts\.2\.'; d
     fm-pack --list joined.fm | grep 'stored as'
     rm -r joined joined.fm twin
 done
-echo "== one scale for a whole matrix: of an expert, and of attention only"
+echo "== one scale for a whole matrix: in experts, and in attention only"
 python3 "$here/fp8.py" quantise "$GOLDEN/odd-qwen3" blocks 4096 4096
 python3 "$here/codes.py" whole blocks whole
 python3 "$here/codes.py" join "$GOLDEN/packed/mxfp4" "$GOLDEN/packed/fp8-static" '.*self_attn\.[qkvo]_proj' joined
@@ -156,7 +156,7 @@ said fm-pack -q -m whole --weights keep -f -o none.fm trained
 python3 "$here/forge.py" family.fm liar.fm 'b.manifest["model"].update(storage="fp8-tensor", scales="F32")'
 said fm-verify -q liar.fm
 rm -r blocks whole joined liar.fm
-echo "== a scheme of one expert, and one of no expert"
+echo "== a scheme that one expert uses, and one that no expert uses"
 python3 "$here/codes.py" join "$GOLDEN/packed/nvfp4" "$GOLDEN/packed/fp8-channel" '.*experts\.3\.' joined
 fm-rank -n -m joined -t joined/tokens.npy 2>/dev/null | grep codes
 rm -r joined

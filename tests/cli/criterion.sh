@@ -31,7 +31,7 @@ train --method saliency taylor.fm
 train taylor.fm
 train --method learned --batch 4 --prior 0 --steps 2 --granularity layer taylor.fm
 
-# The dry run plans the same run.
+# The dry run must plan the run that would be made.
 plan() {
     echo "-- $*"
     "$1" --dry-run --model "$odd" --tokens "$odd/tokens.npy" "${@:2}" | awk '/^sweeps/ { print ($2 > 1 ? "many sweeps" : "one sweep") }'

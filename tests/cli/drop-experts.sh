@@ -146,11 +146,11 @@ for dir in missing short matrix integers nan stray list nolayer twice none-left 
     echo "-- $dir"
     said fm-bench -q quality $dir --eval-tokens "$odd/tokens.npy" --precision f32
 done
-echo "-- two lists of a layer, which would leave it no expert"
+echo "-- two lists for one layer, which together would remove all its experts"
 cp -r storage lists
 sed -i "s/\"approximate_experts\": {/&\"1\": [0], /" lists/config.json
 said fm-bench -q quality lists --eval-tokens "$odd/tokens.npy" --precision f32
-echo "-- storage: a quantization_config of plain tensors, and codes"
+echo "-- storage: a quantization_config for plain tensors, and stored codes"
 cp "$odd/tokens.npy" storage
 python3 "$here/fp8.py" quantise storage codes 8 8
 cp out/fm-export.json codes

@@ -20,7 +20,8 @@ sys.dont_write_bytecode = True
 import forge  # noqa: E402
 
 WORD = "\x1b]0;owned\x07\r\nPWNED\x7f\u009b31m\u202eabc\u2066"
-BYTES = "PWNED\udc9b\udcff\udcc3"  # not UTF-8; one reader refuses it everywhere, so it is tested once per format
+# Not UTF-8.  Each format has one reader that refuses it, so it is tested once per format.
+BYTES = "PWNED\udc9b\udcff\udcc3"
 OBEYED = re.compile("[\0-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 runs = lies = 0
 seen = set()
@@ -73,7 +74,7 @@ def read_bundle(title):
 
 
 def lie(title, change):
-    """Yield the bundle with the payload in one place; for the first place of each format, also with BYTES."""
+    """Test the bundle with the payload in one place; for the first place of each format, also with BYTES."""
     global lies
     kind = title.split()[0]
     for word in (WORD,) if kind in seen else (WORD, BYTES):

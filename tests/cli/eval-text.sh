@@ -52,7 +52,7 @@ try fm-train -q --force "${calib[@]}" --text bodies.jsonl:2 -o bodies.jsonl rank
 try fm-bench quality -q --eval-text rows.jsonl --text rows.jsonl family.fm
 try fm-bench quality -q family.fm
 try fm-bench quality -q --eval-text missing.txt family.fm
-echo "-- a bound on what is measured on"
+echo "-- a limit on the held-out tokens"
 for bound in "" "--max-eval-tokens 64" "--max-eval-tokens 31"; do
     # shellcheck disable=SC2086 # none or two words
     fm-bench quality -q --json --eval-tokens rows.npy --seq-len 32 --budgets 0 $bound family.fm 2>&1 |

@@ -101,7 +101,7 @@ try ../MODEL --text ../mine.txt --budget 0.4 --method best -o out
 try ../MODEL --text ../mine.txt --budget 0.4 --steps 3 -o out
 try ../MODEL --text ../mine.txt --budget 0.9 -o out
 try ../MODEL --text ../mine.txt --budget 0.95 --until 0.95 -o out
-coarse=(--layout uniform --width-multiple 64 --until 0.4) # ends at 0.5, 0.25 after the mask before
+coarse=(--layout uniform --width-multiple 64 --until 0.4) # ends at 0.5; the mask before it is at 0.25
 try ../MODEL --text ../mine.txt "${coarse[@]}" --budget 0.8 -o out
 fm-family ../MODEL --text ../mine.txt "${coarse[@]}" --budget 0.7 -o out -n 2>/dev/null
 echo "0.7: status $?"

@@ -1,4 +1,4 @@
-# Exports: the choice of the member, widths, number of files, and texts.  The family is one of equal
+# Exports: the choice of the member, widths, number of files, and texts.  The family has uniform
 # widths, which are the same on every machine.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

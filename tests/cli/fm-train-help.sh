@@ -1,4 +1,4 @@
-# --help and --help=all come from the table that is parsed; the first fits on a screen.
+# --help and --help=all list the options of the table that the tool parses; --help fits on a screen.
 fm-train --help | tee short
 fm-train --help=all
 fm-train --version

@@ -1,5 +1,5 @@
-# A bundle from a pipe is checked as it passes, with the findings and the status that its file
-# gives: whole, cut off, with a byte flipped, and in two parts.
+# A bundle from a pipe is checked as it passes, with the same findings and status as from a file: whole, cut
+# off, with a byte flipped, and in two parts.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency

@@ -3,7 +3,7 @@
 # those of the page.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
-unset MAKEFLAGS MFLAGS MAKELEVEL # they are those of `make check`
+unset MAKEFLAGS MFLAGS MAKELEVEL # set by `make check`
 ln -s "$GOLDEN/odd-mixtral" model
 for dir in made action queued; do
     mkdir $dir
@@ -47,7 +47,7 @@ grep '"ok"' verified.json
 
 echo "-- the job of Slurm"
 cd ../queued || exit 99
-# A stand-in for Slurm: srun runs a step, and the first step ends as if it was stopped.
+# A stand-in for Slurm: srun runs a step, and the first step ends as if it were stopped.
 cat >../bin/srun <<'SCRIPT'
 #!/bin/sh
 [ -e stopped ] || { touch stopped; exit 75; }

@@ -48,7 +48,7 @@ fm-pack -q --export kept --budget 0.4 --layout padded --keep-extra family.fm
 echo "status $?"
 rm -rf ahead made out ranked trained family.fm
 echo "== bytes do not depend on threads, memory or the kind of output"
-family() { # family NAME WITH OPTION...: run the stages by the command WITH
+family() { # family NAME WITH OPTION...: run the stages as arguments of the command WITH
     local name=$1 with=$2
     shift 2
     "$with" fm-rank -q --model "$model" "${tokens[@]}" "$@" -o "$name.rank" >/dev/null 2>&1
@@ -79,7 +79,7 @@ for layout in native ragged elastic layer uniform padded; do
     grep torch_dtype out/config.json
 done
 diff "$model/config.json" out/config.json
-echo "== bytes of both"
+echo "== the bytes of stored and of plain weights"
 fm-rank --model "$model" "${tokens[@]}" --dry-run 2>&1 | grep -E '^(stored|plain)'
 fm-pack --model "$model" --dry-run one.recover | grep -E '^(weights|stored|plain)'
 fm-pack --model "$model" --dry-run --json one.recover | grep -E '"(storage|bytes_(in|stored|plain))"'

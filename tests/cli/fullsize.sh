@@ -1,5 +1,5 @@
-# The shapes of tests/measure/fullsize.py are valid checkpoints: plans with holes as weights, and
-# the pipeline with a few narrow layers that have all experts.
+# The shapes of tests/measure/fullsize.py are valid checkpoints: dry runs on sparse files without weights, and
+# the pipeline on a few narrow layers that have all experts.
 measure=$(dirname "$0")/../measure
 run() {
     (cd "$GOLDEN/.." && BUILD=${PATH%%/bin:*} python3 "$measure/fullsize.py" "$@" --dir "$OLDPWD/made")

@@ -1,5 +1,5 @@
-# GPTQ with symmetric zero points and columns in their order is compressed-tensors' W4A16, transposed:
-# the bundle has the same weights, and exports are of that format.
+# GPTQ with symmetric zero points and without desc_act, which reorders columns, is compressed-tensors' W4A16,
+# transposed: the bundle has the same weights, and exports have the format of compressed-tensors.
 here=$(dirname "$0")
 export PYTHONDONTWRITEBYTECODE=1
 from=$GOLDEN/packed/w4a16

@@ -1,5 +1,5 @@
-# Losses are compared on the same held-out tokens: the history records the tokens, and if the
-# stream's losses are on others, fm-recover measures its masks again.
+# Losses are compared on the same held-out tokens: the history records the tokens, and if the losses in the
+# stream were measured on other tokens, fm-recover measures the masks again.
 tiny=$GOLDEN/tiny-mixtral
 data=(--model "$tiny" --tokens "$tiny/calib.npy" --seq-len 64 --precision f32)
 held=(--eval-tokens "$tiny/heldout.npy")

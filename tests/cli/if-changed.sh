@@ -1,5 +1,5 @@
-# --if-changed: a stage whose output was made from the same inputs and options reports so; otherwise
-# it runs.
+# --if-changed: if a stage's output was made from the same inputs and options, the tool only says that it is
+# up to date; otherwise the stage runs.
 cp -r "$GOLDEN/odd-mixtral" model
 took() { # messages without times and sizes
     sed -E 's/reading [0-9.]+ [kMG]?B/reading BYTES/; s/took .*/took TIME/; s/^(masks|bundle|steps).*/made/' |

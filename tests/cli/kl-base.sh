@@ -42,7 +42,7 @@ python3 - <<'END'
 import json
 
 def near(what, a, b):
-    """Figures of the file are off by its 16 bits, 1.2e-4 nats of a log-probability."""
+    """The file stores 16 bits for each log-probability, so its figures are off by up to 1.2e-4 nats."""
     keys = ["ce", "kl", "agree", "agree_five", "dp_mean", "dp_rms", "kl_tokens", "dp_tokens", "ce_interval"]
     flat = lambda x: [v for k in keys for v in (x[k] if isinstance(x[k], list) else [x[k]])]
     print(what, "agree" if max(abs(x - y) for x, y in zip(flat(a), flat(b))) < 3e-4 else "DIFFER")

@@ -1,5 +1,4 @@
-# A name that is too long for any file system is an output that cannot be made: status 73, before
-# the work.
+# An output whose name is too long for any file system cannot be made: status 73, before the work.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family uniform --until 0.5

@@ -1,5 +1,5 @@
-# --measure-step: which masks have figures after fm-train and fm-recover, lists and cards of the
-# others, and that a mask's figures do not depend on the other measured masks.
+# --measure-step: which masks have figures after fm-train and fm-recover, and what lists and cards say about
+# the others.  A mask's figures do not depend on which other masks are measured.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 on=(--model "$odd" --tokens "$odd/tokens.npy" --precision f32 --threads 1 -q)
@@ -33,7 +33,8 @@ echo "-- a member between two that were measured"
 fm-pack -q -m "$odd" -o family.fm few >/dev/null
 fm-verify -q family.fm >/dev/null && echo "verified"
 fm-pack --list --json family.fm | grep -c '"interpolated": true'
-fm-pack --list family.fm | grep -c 'members are shown; --json has all' # tables have few that were not measured
+# The table leaves out most members that were not measured.
+fm-pack --list family.fm | grep -c 'members are shown; --json has all'
 for budget in 0.1 0.12; do
     fm-pack -q --export at --layout ragged --budget $budget -f family.fm >/dev/null 2>&1
     grep -o 'held-out cross-entropy[a-z ,]*|' at/README.md

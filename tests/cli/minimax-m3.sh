@@ -1,5 +1,5 @@
-# MiniMax-M3 as published: multimodal, with other names than transformers' text class and separate matrices.
-# Scores are the same; exports are complete checkpoints or have our modelling file.
+# MiniMax-M3 as published: multimodal, with separate matrices, and other names than in transformers' text
+# class.  Scores are the same; exports are complete checkpoints or have our modelling file.
 set -o pipefail
 text=$GOLDEN/odd-m3
 tokens=(--tokens "$text/tokens.npy")
@@ -112,7 +112,7 @@ fm-pack -q --export text.out --budget 0.4 --layout uniform text.fm >/dev/null
 names text.out "$text"
 fm-pack -q --export refused --budget 0.4 --layout uniform --weights fp8 text.fm
 echo "status $?"
-echo "== MXFP8 as its makers write it: powers of two for each 32 of a row"
+echo "== MXFP8 as MiniMax writes it: a power of two for every 32 elements of a row"
 fp8=$(dirname "$0")/fp8.py
 cp "$text/tokens.npy" hub
 python3 "$fp8" quantise hub mxfp8 1 32 mxfp8

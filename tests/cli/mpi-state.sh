@@ -12,8 +12,8 @@ started() { # started FILE: wait until the file shows that the ranks have begun
 go_on() { # go_on RANKS
     "$MPIRUN" -n "$1" "$mpi/fm-train" "${long[@]:1}" --steps "$steps" --state state -o stopped ranked >out 2>err &
 }
-# ended STATUS: report how a run ended.  Open MPI's launcher loses messages of its ranks; MPICH 4.0's sometimes
-# loses their status, 75, and exits with 0, or both.  A run that really ends with 0 has written its output.
+# ended STATUS: report how a run ended.  Open MPI's launcher may lose messages of its ranks.  MPICH 4.0's
+# may also lose their status, 75, and exit with 0.  A run that really ends with 0 has written its output.
 ended() {
     if [ "$1" = 75 ] || grep -q '^fm-train: interrupted .* go on from' err; then
         echo stopped

@@ -35,7 +35,7 @@ for layout in native ragged elastic layer padded uniform; do
     fm-verify -q --function "${tokens[@]}" --against model.fm out | numbers
 done
 grep -cE '"quantization_config"' out/config.json
-echo "== a thread's memory: the largest tensor, as a piece, and a block of it twice"
+echo "== a thread adds at most the memory of the largest tensor and of two of its blocks"
 python3 - model.fm <<'PYTHON'
 import json, struct, subprocess, sys
 def planned(threads):

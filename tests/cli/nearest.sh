@@ -23,7 +23,7 @@ recover="fm-recover --model $odd --tokens $odd/tokens.npy --steps 1 --seq-len 8 
 for choice in "--budget 0.24" "--budget 0.9" "--budget 0.24 --exact" "" "--exact" "--strategy cross --exact"; do
     show $recover $choice trained 2>&1 | sed "s|$GOLDEN|GOLDEN|g" >&2
 done
-echo "-- one width for the model: as near to every budget step as the widths come"
+echo "-- one width for the model: the masks nearest to the budget steps"
 for method in saliency exchange; do
     rm ranked trained family.fm
     family $method --granularity model --budget-step 0.01 --width-multiple 4 2>/dev/null
@@ -32,7 +32,7 @@ done
 fm-train -q -n --model "$odd" --tokens "$odd/tokens.npy" --method saliency --granularity model \
     --width-multiple 37 </dev/null
 echo "one width only: status $?"
-echo "-- the plan's end of one width for the model is the family's, which can be after --until"
+echo "-- one width for the model: the plan ends where the family does, which can be after --until"
 for multiple in 1 4 8; do
     rm -f ranked trained family.fm
     options=(--granularity model --until 0.4 --width-multiple "$multiple")

@@ -1,8 +1,8 @@
-# A family that does not reach --until gives the reason and the option to raise: in a warning, in
-# --json, in the manifest, and by its status if requested.  A family that reaches it does not.
+# If a family does not reach --until, a warning gives the reason and the options to change, --json and the
+# manifest record the budget that it reached, and with --strict the status is 1.
 odd=$GOLDEN/odd-mixtral
 fm-rank -q --model "$odd" --tokens "$odd/tokens.npy" --precision f32 -o ranked 2>/dev/null >/dev/null
-train() { # train OPTION...: warnings, what --json says, what the manifest says, the status
+train() { # train OPTION...: print warnings, the status, and what --json and the manifest record
     echo "-- $*"
     fm-train --model "$odd" --tokens "$odd/tokens.npy" --precision f32 --budget-step 0.1 --json -f \
         -o trained "$@" ranked >json

@@ -148,7 +148,7 @@ fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
 fm-pack -q -x out -b 0.5 --layout ragged --weights mxfp4 -f family.fm | grep -E '^experts'
 fm-verify -q -a family.fm out | tail -n 1 | sed 's/ items.*:/:/'
 fm-bench -q quality --eval-tokens bf16/tokens.npy out >/dev/null && echo measured
-echo "== a second time"
+echo "== codes that are rounded a second time"
 family "$GOLDEN/packed/fp8-channel"
 export_as w4a16:32 out >/dev/null
 sed -n '/^| routed/p' out/README.md

@@ -3,7 +3,7 @@
 # shellcheck source=tests/cli/least.bash
 . "$(dirname "$0")/least.bash"
 export PYTHONDONTWRITEBYTECODE=1
-figures() { # omit figures, which differ between CPUs by some digits, and sizes of members that contain them
+figures() { # omit figures, whose last digits differ between CPUs, and sizes of members that contain them
     sed -E 's/loss [.0-9]*, want [.0-9]*;/loss:/; s/differ by [-e.0-9]* at most/differ by D at most/
         s/items, .*B:/items:/; s/budget 0[.0-9]*/budget B/; s/^bundle .*  /bundle  /'
 }

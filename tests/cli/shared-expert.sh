@@ -1,6 +1,6 @@
-# A shared expert whose width config.json gives as a number of experts: if these become narrower
-# under stock names, the number grows, with zeros after its own channels, which are checked; and
-# fm-pack's forecast of the export's size is exact.
+# A shared expert whose width config.json gives as a number of experts.  If a stock layout makes the experts
+# narrower, that number grows, and zeros follow the shared expert's own channels.  fm-verify checks the
+# zeros and the channels, and fm-pack's forecast of the export's size is exact.
 model=$GOLDEN/odd-glm4 # 38 channels, as many as two experts of 19
 fm-rank -q --model "$model" --tokens "$model/tokens.npy" -o ranked >/dev/null 2>&1
 fm-train -q --model "$model" --tokens "$model/tokens.npy" --method saliency --budget-step 0.1 \

@@ -47,7 +47,7 @@ plan --model bare
 echo '{"eos_token": "<end>"}' >bare/tokenizer_config.json
 plan --model bare
 # The same ids with another separator are another run.
-again() { # print how often it reports that the result is of the same run
+again() { # print 1 if it reports that the output is up to date, else 0
     fm-rank -q --model "$tiny" --seq-len 4 --max-tokens 8 --text rows.jsonl --if-changed --force \
         "$@" -o again 2>/dev/null |
         grep -c "up to date"

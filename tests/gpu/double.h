@@ -23,11 +23,12 @@
  *
  * - code: A kernel runs only if its object has code for the device, or PTX that compiles to it.
  *
- * FM_DOUBLE has words: cc=8.0 (compute capability; default: 9.0), processors=N (3), memory=BYTES
- * (2 GiB), none (no driver), nocublas, notensormap, emulated (products also run in the emulator).
+ * FM_DOUBLE is a list of words: cc=8.0 (compute capability; default: 9.0), processors=N (3),
+ * memory=BYTES (2 GiB), none (no driver), nocublas, notensormap, emulated (products also run in the
+ * emulator).
  *
- * double_memory.cc has memory; double_stream.cc streams, events, captures and graphs;
- * double_launch.cc launches and the device; double_kernels.cc the table of kernels.
+ * double_memory.cc implements memory; double_stream.cc streams, events, captures and graphs;
+ * double_launch.cc launches and the device; double_kernels.cc has the table of kernels.
  * double_cublas.cc is a separate library, libcublas.so.13.
  */
 #ifndef TESTS_GPU_DOUBLE_H
@@ -59,7 +60,7 @@ const char *double_word(const char *name);
 
 /* Put work on a stream, or into the graph that it captures; a cudaError_t. */
 int double_enqueue(void *stream, const char *what, double_work work);
-/* Run all work for which a wait for a stream waits (NULL: a wait for the device). */
+/* Run all work that must be complete when a wait for the stream returns (NULL: for the device). */
 void double_drain(void *stream);
 /* Called by functions that wait or allocate: 0, or the error if a capture forbids it (which breaks
  * the capture). */

@@ -282,8 +282,8 @@ static void baselines_are_not_captured()
     cudaStreamDestroy(stream);
 }
 
-/* On a stream that does not wait for the default one, as PyTorch's do not: what prepare and status
- * enqueue on the default stream must be complete when they return. */
+/* Work that prepare and status enqueue on the default stream must be complete when they return: the
+ * call's stream, like PyTorch's streams, does not wait for the default one. */
 static void nothing_is_left_on_the_default_stream()
 {
     inputs in;

@@ -29,7 +29,7 @@
 # Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and others go to
 # $OUT/cache.
 #
-# FM_GPU_DOUBLE=1: run every part that needs no GPU on the fakes (as `make check` does).
+# FM_GPU_DOUBLE=1: run the parts of gpu_check on the fakes instead of a GPU (as `make check` does).
 #
 # Status 0; 1 if something is wrong; 77 if there is no GPU: then only `host` has run, and the rest is
 # untested.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Load exports of fm-pack in transformers, vLLM and SGLang on a CPU.  The virtual environments of vLLM and
-# SGLang (pinned versions, 6 and 10 GB) are made once, in some minutes, in the user's cache directory.
+# SGLang (pinned versions, 6 and 10 GB) are made once in the user's cache directory, which takes some minutes.
 # tests/judge/clients.py runs the programs and prints one table.  Not part of `make check`.
 #
 #   BUILD=build tests/judge/clients.sh [FAMILY...]    families of tests/judge/clients.py; default: all

@@ -8,9 +8,9 @@ loaded by transformers, must have the decoded values, rounded to bfloat16 if its
 formats whose loader is wrong or missing on a CPU, the result is only printed.
 
 Then the layouts with our modelling file are loaded.  In float32 the log-probabilities must be the
-engine's.  In bfloat16 the parameters must be equal to those of the same export with `--weights bf16`:
-loaded by transformers, with and without a load cap, loaded in several calls of load_weights as
-servers do, and loaded again after transformers saved them.
+engine's.  In bfloat16 the parameters must be equal to those of the same export with `--weights bf16`
+when transformers loads them, with and without a load cap, when they are loaded in several calls of
+load_weights as in servers, and when they are loaded again after transformers saved them.
 """
 
 import os

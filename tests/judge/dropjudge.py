@@ -113,7 +113,7 @@ def substitute(model, removed, constants):
 
 
 def open_vllm(folder):
-    """Import vLLM's module with stubs for the classes that it imports, which are bases of GPU classes only."""
+    """Import vLLM's module with stubs for the classes that it imports; only GPU classes derive from these."""
     for name, kind in (("moe_output", "UnfinalizedMoEOutput"), ("routed_experts", "RoutedExperts"),
                        ("unquantized_fused_moe_method", "UnquantizedFusedMoEMethod")):  # fmt: skip
         whole = "vllm.model_executor.layers.fused_moe." + name

@@ -54,7 +54,7 @@ LAYOUTS = ("padded", "uniform", "ragged", "layer", "elastic")
 STOCK = ("padded", "uniform")  # transformers loads these with its own classes
 CAP = 0.3
 OTHER_WIDTHS = ("uniform", "layer")  # layouts whose widths differ from the mask's
-# torch's grouped_mm, the default, requires rows whose size is a multiple of 16 bytes; no width here has one.
+# torch's grouped_mm, the default, requires rows of a multiple of 16 bytes, which no width here gives.
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 

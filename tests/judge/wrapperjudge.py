@@ -4,7 +4,7 @@
 transformers saves a small Qwen3.5 and a small MiniMax-M3 with vision parts, and a family is made from each.
 The multimodal class loads the padded export with all parts: no tensor may be missing or unused, the
 vision weights must be the original's, and the logits for text must be those of an export without the
-vision part.  MiniMax-M3's export without it has other names and needs our modelling file.
+vision part.  Without that part, MiniMax-M3's export has other tensor names and needs our modelling file.
 """
 import json
 import sys

@@ -26,8 +26,8 @@ static double wanted(int i)
     return 0.1 * (i + 1);
 }
 
-/* Copy the widths of the masks before and after every budget; after[i] is the index of the second.
- */
+/* Copy the widths of the masks before and after every budget; after[i] becomes the index of the
+ * mask after budget i. */
 static void choose(uint32_t *widths, int *after, const struct fm_masks *f)
 {
     size_t X = (size_t)f->M * (size_t)f->E;

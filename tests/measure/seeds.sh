@@ -53,7 +53,7 @@ for s; do
 done
 
 # Print lines "NAME SEED LOSS LOSS LOSS LOSS": losses are interpolated linearly between two masks; past
-# the last mask they are its loss.  Of the two losses that fm-recover reports the second is used.
+# the last mask, its loss is used.  Of the two losses that fm-recover reports, the one after recovery is used.
 losses() {
     for name in unranked-uniform ranked-uniform shuffle-global shuffle-layer saliency learned \
         recovered; do

@@ -29,7 +29,7 @@ struct call {
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNT_ALLOCATIONS
 static atomic_ulong allocations;
-extern void *__libc_malloc(size_t size); /* the function of the C library under this name */
+extern void *__libc_malloc(size_t size); /* glibc's malloc under another name */
 extern void *__libc_memalign(size_t align, size_t size);
 void *malloc(size_t size);
 void *malloc(size_t size)

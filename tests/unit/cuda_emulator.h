@@ -8,7 +8,7 @@
  * random (emu.chance is the generator's state).  Threads run in random order, and a block in which
  * no thread can continue is a deadlock and aborts the program.  Results of products become visible
  * only at products_fence, and only if no product is still running, because a compiler may move
- * reads of them up to there.
+ * reads of them up to that point.
  *
  * Data written to shared memory by ordinary stores is not visible to matrix products until the
  * thread that stored it has fenced it.

@@ -349,8 +349,8 @@ TEST(nested_loops_give_the_same_bytes_on_any_threads)
             assert_int_equal(alone.done[i][j], 1);
 }
 
-/* Two tasks on two threads: one ends only after the other has begun, whose inner loop needs both
- * threads. */
+/* Two tasks on two threads begin together.  The one that is not on the caller's thread then runs an
+ * inner loop that needs both threads. */
 struct meeting {
     pthread_barrier_t begun;
     pthread_mutex_t lock;
@@ -515,7 +515,7 @@ static int write_through_null(void)
     return 101;
 }
 
-/* kill(2) of another process, inside the call of the library and after it */
+/* A signal sent with kill(2), during the library's call and after it. */
 static int killed_inside(void)
 {
     watch_a_library(true);

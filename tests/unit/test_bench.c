@@ -57,8 +57,8 @@ TEST(a_synthetic_checkpoint_opens_as_a_model)
     assert_int_not_equal(access(path, F_OK), 0);
 }
 
-/* Outer tasks have the opener's label, and those of a loop inside a task have the label that the
- * task set, whichever thread runs them. */
+/* Tasks of the outer loop have the label of the thread that opened it, and tasks of a loop inside a
+ * task have the label that the task set, whichever thread runs them. */
 static void note_label(void *arg, int i)
 {
     (void)i;

@@ -189,7 +189,8 @@ TEST(families_that_cannot_be_are_refused)
     fm_bundle_close(&in);
 }
 
-/* Rounded widths merge ratios up to 1 into a smaller one. */
+/* Ratios whose widths are rounded to the same number are merged; here 1 is merged into a smaller
+ * one. */
 TEST(merged_actions_read_back)
 {
     char dropped[FM_STAGE_DROPPED_BYTES];

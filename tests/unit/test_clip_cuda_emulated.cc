@@ -522,9 +522,9 @@ static void forms_of_routing(const char *what, int E, int N, bool per_token)
     }
 }
 
-/* A warp routes at most FM_CUDA_PART_SLOTS slots, also if the number of slots is no multiple of it.
- * The parts together are all slots, in order.  Longer parts would give the same rows, more slowly.
- */
+/* A warp routes at most FM_CUDA_PART_SLOTS slots, also if the number of slots is not a multiple of
+ * that.  Together, the parts cover all slots, in order.  Longer parts would give the same rows,
+ * more slowly. */
 static void parts_are_short()
 {
     bool ok = true;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Exports of further budgets add at most 5 % of their bytes, in layout ragged, to a store that keeps
-# each content-defined chunk once (tests/measure/chunks.c); so does the first one if it has the bundle.
+# each content-defined chunk once (tests/measure/chunks.c); so does the first one if the store has the bundle.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD
@@ -21,9 +21,9 @@ for percent in 00 10 20 30 40 50; do
         >/dev/null 2>&1 || exit 1
 done
 
-# The command of fm-guide(7): the bundle, and two exports; then all six of them.
+# The command of fm-guide(7), with the bundle and two exports; then all six exports.
 bash -e command.sh >beside && ./chunks ragged/*/model.safetensors >six || exit 1
 cat beside six
-# All files except the first of each, which is already stored.
+# All files except the first of each store, which shares no chunks with an earlier one.
 awk 'FNR > 1 && !/ all$/ { n++; bad += $2 > 0.05 * $1 } END { exit n != 7 || bad }' beside six ||
     { echo "an export adds more than 5 %" && exit 1; }

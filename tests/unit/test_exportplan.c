@@ -162,8 +162,8 @@ TEST(pieces_are_parts_of_the_whole)
     }
 }
 
-/* A list's table of formats computes one layer for all; a whole plan has the same number of
- * bytes. */
+/* The table of formats in a list plans one layer and counts it for all of them; the plan of all
+ * layers has the same number of bytes. */
 TEST(one_layer_counts_for_all)
 {
     int made = 0;

@@ -195,7 +195,7 @@ TEST(a_name_that_is_not_on_the_disk_is_an_error)
     assert_int_equal(put_directory(scratch("names/model"), false, 2), FM_EIO);
 }
 
-/* The old file is gone by then: without the new one there would be none. */
+/* The old file is gone by then, so if the new one were removed, there would be no file. */
 TEST(what_replaced_a_file_stays)
 {
     scratch_mkdir("stays");

@@ -66,7 +66,7 @@ TEST(gaps_are_filled_by_single_steps)
     fm_masks_init(&f, M, E, I);
     assert_ok(fm_gaps_fill(&f, &from, &gaps, &err));
     has_every_target(&f, FLIP);
-    /* 40 channels are 0.05; 200 and 400 are from's own. */
+    /* 40 channels are 0.05; the masks that remove 200 and 400 are those of `from`. */
     assert_int_equal(f.count, 17);
     assert_int_equal(f.mask[1].removed, 40);
     assert_int_equal(f.mask[1].step, 7);

@@ -73,8 +73,8 @@ hangs() {
     fi
 }
 
-# The limits of all runs that need not be named add up to at most ten minutes, and parts that find
-# faults most cheaply come first.
+# The limits of all parts but those that run only if named add up to at most ten minutes, and parts that
+# find faults most cheaply come first.
 plans() {
     local plan
     plan=$(bash tests/gpu/gpu-check.sh plan)

@@ -23,8 +23,8 @@ TEST(sums_and_widths_go_to_groups_and_back)
     assert_int_equal(fm_granularity_size(FM_PER_MODEL, L, E), X);
 }
 
-/* The total gradient of training, from logits whose rows and samples are row `i % A` of a table;
- * dz and q differ from expert to expert. */
+/* Add all parts of the training gradient.  Logits and samples are the same for every expert; dz and
+ * q differ from expert to expert. */
 static void add_gradient(struct fm_logits *z, const double *dz, const double *q)
 {
     for (int i = 0; i < z->X * A; i++) {

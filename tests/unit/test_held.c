@@ -70,7 +70,7 @@ TEST(half_the_bytes_let_more_layers_stay)
     uint64_t narrow = fm_model_layer_bytes(m);
     assert_true(narrow < wide && 2 * narrow > wide);
     fm_model_close(m);
-    /* Memory for one layer besides the slot in float32; in bfloat16 for more. */
+    /* Memory for one layer besides the slot in float32, and for more than one in bfloat16. */
     m = open_model("golden/odd-qwen2", least + wide, fm_ops_ref());
     const struct fm_layer *layer;
     uint64_t before = fm_model_resident_bytes(m);

@@ -110,7 +110,7 @@ KERNEL_TEST(without_a_limit_the_level_is_the_cpus)
     assert_string_equal(empty.onednn, u.onednn);
 }
 
-/* For each value: the lower of it and the CPU's level, and nothing uses more. */
+/* For each value, the level is the lower of it and the CPU's level, and no part uses more. */
 KERNEL_TEST(every_part_stays_under_the_limit)
 {
 #if defined(__x86_64__)

@@ -191,7 +191,7 @@ TEST(a_flipped_bit_is_found)
     init_arrays(&x, 0);
     assert_ok(fm_journal_open(&j, NULL, path, "fm-test", &d, &found, &err));
     assert_fails(fm_journal_read(&j, item, list(item, &x), &err), FM_EFORMAT, "damaged");
-    /* Another shape than the file's is refused too. */
+    /* A shape that differs from the file's is refused, too. */
     item[0].count--;
     assert_int_equal(fm_journal_read(&j, item, 3, &err), FM_EFORMAT);
     assert_int_equal(fm_journal_read(&j, item, 2, &err), FM_EFORMAT);

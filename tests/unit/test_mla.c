@@ -144,7 +144,7 @@ TEST(the_fast_table_agrees_with_the_definition)
     }
 }
 
-/* Their eps is 1e-6, whatever rms_norm_eps is: a latent of zeros is divided by its square root. */
+/* The norms of latents have an eps of 1e-6, whatever rms_norm_eps is: they divide zeros by 1e-3. */
 TEST(latents_have_an_eps_of_their_own)
 {
     struct block b;

@@ -22,9 +22,8 @@ static void make(struct fm_stepcost *w)
     assert_ok(fm_stepcost_init(w, &actions, X, &err));
 }
 
-/* The loss grows by 10 (x + 1) if range a of expert x is removed, and less than that for the
- * part still present: its gradient is 0.5 of that with the range and 1.5 without; times a, plus
- * `noise`. */
+/* Removing range a of expert x costs 10 (x + 1) (A - a).  The gradient is minus half of that cost
+ * with the range and minus 1.5 times the cost without it, plus `noise`. */
 static double gradient(int x, int a, bool with, double noise, uint64_t draw)
 {
     double cost = 10.0 * (x + 1) * (A - a);
@@ -97,7 +96,7 @@ TEST(worth_is_the_mean_of_both_ends)
     fm_stepcost_release(&w);
 }
 
-/* Root mean square of the error of the cost of the next steps. */
+/* The root-mean-square error of the costs of the next steps. */
 static double error_of(const struct fm_stepcost *w, bool raw)
 {
     double sum = 0;

@@ -9,7 +9,7 @@ struct outcome {
     double *c;
     float *grad, *dx;
     size_t kept;            /* records of inner values */
-    uint64_t bounds, cache; /* bytes of all boundaries, of one such record */
+    uint64_t bounds, cache; /* bytes of all boundaries, and of one record */
 };
 
 static void run_pieces(struct outcome *o, int threads, uint64_t memory, bool tapped, bool adapted)

@@ -72,7 +72,7 @@ TEST(shared_experts_are_as_wide_as_whole_experts)
     assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &c, 0), 96);
     assert_int_equal(fm_layouts_shared(&fm_layout_padded, &c, 40), 96);
     assert_int_equal(fm_layouts_shared(&fm_layout_uniform, &own, 40), 96);
-    c.shared = own.shared = 33; /* 40 in files of the one */
+    c.shared = own.shared = 33; /* stored as 40 for c's family */
     expect(&c, &fm_layout_uniform, k, "1 2");
     expect(&own, &fm_layout_uniform, k, "1");
     c.shared = 0;

@@ -81,7 +81,7 @@ TEST(the_walk_takes_the_cheapest_channels)
 {
     struct fm_actions a;
     assert_ok(fm_actions_parse(&a, "0.25,0.5,1", 8, 1, &err));
-    /* Per channel: expert 0 costs 3 then 1; expert 1 costs 1 then 9, or 4.33 together. */
+    /* Per channel, expert 0 costs 1 and then 3, expert 1 costs 1 and then 9. */
     const double squares[] = {100, 6, 4, 100, 18, 4};
     uint32_t widths[] = {8, 8};
     assert_ok(fm_walk_lower(widths, squares, &a, 2, 3, &err));
@@ -95,8 +95,8 @@ TEST(the_walk_takes_the_cheapest_channels)
     assert_int_equal(widths[1], 4);
     assert_ok(fm_walk_lower(widths, squares, &a, 2, 99, &err));
     assert_int_equal(widths[1], 2);
-    /* Channels without cost after 4 channels of 5 each make these cheaper than 4 of the other's
-     * at 4. */
+    /* Expert 0 has 4 channels at 5 and then 2 without cost, 3.33 on average, which is cheaper than
+     * expert 1's 4 channels at 4. */
     const double bridged[] = {100, 0, 20, 100, 40, 16};
     widths[0] = widths[1] = 8;
     assert_ok(fm_walk_lower(widths, bridged, &a, 2, 1, &err));
