@@ -37,8 +37,8 @@ static struct {
     bool version;
 } chosen;
 
-/* Values of --precision.  Measurements are compared with those of other machines, so fm-bench
- * computes in float32 everywhere; the stages choose the faster type. */
+/* Values of --precision.  The stages choose the faster type by default.  The default of other tools
+ * is float32, so that measurements can be compared between machines. */
 enum { IN_F32, IN_BF16, IN_EITHER };
 
 static bool is_stage(const struct fm_cli *cli)

@@ -1,6 +1,6 @@
 /*
  * The baselines' table: a block for each figure, a row for each baseline, a column for each budget;
- * the lowest loss of a column is marked.
+ * the best figure of a column is marked.
  */
 #include "cmd/results.h"
 

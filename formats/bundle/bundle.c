@@ -232,7 +232,7 @@ static int list_parts(struct fm_bundle *b, struct fm_err *err)
 
 /* ---- names of the members ---- */
 
-/* Check that known names are in order, and that pads are small, between other members, and zero. */
+/* Check that member i, a pad, is shorter than FM_BUNDLE_ALIGN and zero. */
 static int check_pad(const struct fm_bundle *b, size_t i, struct fm_err *err)
 {
     char bytes[FM_BUNDLE_ALIGN];

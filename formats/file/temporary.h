@@ -37,7 +37,7 @@ bool fm_temporary_own(int fd);
 /* Remove the entry from the table; the file is kept.  Does nothing if slot is below 0. */
 void fm_temporary_forget(int slot);
 /* Remove a directory and the files in it (no directories inside); async-signal-safe, silent. `slot`
- * is that of a temporary directory; its reserved descriptor is used. */
+ * is the entry of a temporary directory, whose reserved descriptor is used, or -1. */
 void fm_temporary_rmdir(int slot, const char *path);
 
 /* Set the sentence and code for errno of a failed creation. */

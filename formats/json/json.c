@@ -1,6 +1,6 @@
 /*
- * The scanner copies nothing and allocates nothing: it is a position in a text and a few functions
- * that move it.  A value that is not needed is skipped with all checks and without recursion, so
+ * The scanner allocates nothing: it is a position in a text and a few functions that move it.  A
+ * value that is not needed is skipped with all checks and without recursion, so
  * nesting is limited by a constant, not by the stack.  The scanner is written by hand because the
  * packaged libraries accept texts that two readers can understand differently, which hostile
  * headers exploit.
@@ -362,7 +362,7 @@ static int skip_scalar(struct fm_json *j, struct fm_err *err)
     return skip_word(j, err);
 }
 
-/* Read a key and its colon, after the '{' or a ',' of an object. */
+/* Skip a key and its colon, after the '{' or a ',' of an object. */
 static int skip_key(struct fm_json *j, struct fm_err *err)
 {
     int rc = parse_string(j, j->text_keys, NULL, 0, err);

@@ -51,7 +51,7 @@ static void find_root(char root[PATH_MAX])
         snprintf(root, PATH_MAX, "%s/.cache/huggingface/hub", at);
 }
 
-/* The revision in refs/main: one path component.  *found: the file exists. */
+/* The revision in refs/main.  *found: the file exists and holds one valid path component. */
 static int read_revision(char revision[REVISION_BYTES], bool *found, const char *repository,
                          struct fm_err *err)
 {

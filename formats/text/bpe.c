@@ -28,8 +28,6 @@ struct fm_bpe_symbol {
     int32_t before, next;
 };
 
-/* A possible merge, as rank << 32 | position: the smallest comes first. */
-
 struct fm_bpe_cached {
     uint8_t size, n; /* size 0: empty slot */
     char word[CACHED_BYTES];
@@ -283,6 +281,7 @@ static const struct fm_bpe_merge *merge_of(const struct fm_bpe *b, int32_t left,
     return m->pair == UINT64_MAX ? NULL : m;
 }
 
+/* The heap entry of a possible merge: rank << 32 | position, so that the smallest comes first. */
 static uint64_t step_at(const struct fm_bpe_merge *m, int32_t place)
 {
     return (uint64_t)m->rank << 32 | (uint32_t)place;

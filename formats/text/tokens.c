@@ -1,7 +1,7 @@
 /*
  * Formats are recognised by their first bytes and checked against the file's length, so a
- * truncated file is refused when it is opened.  Each is an array of integers of 2, 4 or 8 bytes at
- * an offset; ids are compared with the vocabulary as they are read.
+ * truncated file is refused when it is opened.  Each is an array of integers of 1, 2, 4 or 8 bytes
+ * at an offset; ids are compared with the vocabulary as they are read.
  */
 #include "formats/text/tokens.h"
 

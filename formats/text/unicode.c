@@ -133,8 +133,8 @@ int fm_unicode_put(char out[4], uint32_t c)
 
 /* --- normal form C --- */
 
-/* Normalise a stretch that may change: a character that does not depend on the text before it,
- * and the characters after it that may. */
+/* A stretch of text that may change: a character that does not depend on the text before it, and
+ * the characters after it that may. */
 struct stretch {
     uint32_t *point;
     size_t n, capacity;

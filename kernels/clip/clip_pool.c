@@ -73,7 +73,7 @@ static unsigned await_loop(unsigned seen)
         pthread_cond_wait(&pool.opened, &pool.lock);
         pool.asleep--;
     }
-    return atomic_load(&pool.loops); /* with the lock held */
+    return atomic_load(&pool.loops); /* the caller unlocks */
 }
 
 static void *help(void *unused)
