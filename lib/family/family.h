@@ -44,8 +44,8 @@ struct fm_model_family {
     const struct fm_norm *norm;
     const void *attention_options, *router_options;
     bool indexed;      /* has a sparse indexer, which selects the keys that a query attends to; the
-                          attention block computes the longest sequence for which it selects all keys,
-                          and the tensors of the indexer are copied unchanged */
+                          attention block sets the length up to which it selects all keys, and the
+                          tensors of the indexer are copied unchanged */
     bool wrapper_form; /* multimodal checkpoints store the text part in a different form from the
                           one that the text class saves: with "language_model." before names, and
                           the rows with FM_EACH instead of those with FM_FUSED.  FM_HFTEXT_WRAPPER

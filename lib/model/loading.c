@@ -64,7 +64,7 @@ const struct fm_stored *fm_model_constant(const struct fm_model *m, int l, int e
     return at->tensor ? at : NULL;
 }
 
-/* Work shared by the tasks that convert: the error of the first failed task is returned. */
+/* State shared by the tasks that convert; the error of the lowest failed task is returned. */
 struct conversion {
     struct fm_model *m;
     struct fm_layer_tensors *layer;

@@ -31,7 +31,7 @@ struct fm_bom_report {
                          Face cache; else options->base_model, else what the export or the
                          checkpoint's config.json says, else "unknown" */
     char revision[128];    /* of such a snapshot; "" if unknown */
-    uint64_t files, bytes; /* number read */
+    uint64_t files, bytes; /* files and bytes read */
     double seconds;
 };
 

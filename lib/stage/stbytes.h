@@ -23,7 +23,8 @@ struct fm_stbytes {
 int fm_stbytes_init(struct fm_stbytes *s, size_t capacity, struct fm_err *err);
 void fm_stbytes_release(struct fm_stbytes *s); /* zeroed struct is fine */
 
-/* shape has two numbers; dims is 1 or 2.  More than `capacity` tensors: assert. */
+/* Add a tensor; `shape` has `dims` numbers, 1 or 2.  Adding more than `capacity` tensors fails an
+ * assertion. */
 void fm_stbytes_add(struct fm_stbytes *s, enum fm_dtype dtype, int dims, const uint64_t *shape,
                     const void *data, const char *fmt, ...) FM_PRINTF(6, 7);
 

@@ -34,8 +34,8 @@ struct fm_uptodate_inputs {
     bool carries;                   /* its carried files are part of the output */
 };
 
-/* True if `path` is the output of a run of the same tool with --if-changed, whatever its inputs:
- * then --if-changed may replace it. */
+/* True if `path` is the output of a run of the same tool with --if-changed, whatever its inputs; a
+ * run with --if-changed may replace such a file. */
 bool fm_uptodate_is_own(const char *path, const char *tool);
 
 /* Does nothing without run->outputs.if_changed.  All ranks call it, and rank 0 does the check.

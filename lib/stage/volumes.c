@@ -1,6 +1,6 @@
 /*
- * In a bundle all experts of a layer have the same size, so an expert's offset is computed.  The
- * headers are checked once to agree with that.
+ * In a bundle all experts of a layer have the same size, so an expert's offset is computed from
+ * that of its tensor.  The shapes in the headers are checked once.
  */
 #include "lib/stage/volumes.h"
 

@@ -1,5 +1,5 @@
 /*
- * The weights/ members of an open bundle: where each layer's parts of experts begin, and
+ * The weights/ members of an open bundle: where the tensors of each layer's experts begin, and
  * the index of all other tensors.  Headers are read and checked, weights are not.
  */
 #ifndef FM_VOLUMES_H
@@ -16,7 +16,7 @@
 struct fm_volumes {
     const struct fm_config *config; /* borrowed */
     struct fm_packed_layers packed; /* the tensors of each layer */
-    uint64_t *at;                   /* (M, FM_PACKED_PARTS_MAX) absolute offset of each part */
+    uint64_t *at;                   /* (M, FM_PACKED_PARTS_MAX) absolute offset of each tensor */
     struct fm_safetensors rest;     /* tensors outside the experts; offsets are absolute in the
                                        bundle */
     struct fm_safetensors extra;    /* extra tensors, with absolute offsets; may be empty */

@@ -43,8 +43,8 @@ struct fm_verify_options {
     const char *against; /* for a directory: its bundle, or the beginning of it; NULL: check
                             against its own table */
     bool record;         /* without a bundle: update the table to the files as they are now */
-    bool function; /* also compare what the weights compute; needs run->inputs.tokens and, for a
-                      bundle, run->inputs.model */
+    bool function; /* also compare what the weights compute; needs tokens or a text in run->inputs
+                      and, for a bundle, run->inputs.model */
     int batches;   /* sequences to compute for `function`; 0: 4 */
     /* One finding; item is "weights/layers-00003.safetensors", "masks.zst: budget 4", ...
      * Called by one thread at a time, in a fixed order. */

@@ -1,6 +1,6 @@
 /*
  * DeepSeek-V3.2: V3 with a sparse indexer in every layer, which chooses index_topk keys for each
- * query.  In sequences of at most that length it chooses all keys, so attention is V3's.  The
+ * query.  In sequences of at most index_topk tokens it chooses all keys, so attention is V3's.  The
  * indexer has no gradient at any length, and is only copied.  Source: transformers'
  * modeling_deepseek_v32.py.
  */
