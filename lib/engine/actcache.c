@@ -52,7 +52,8 @@ void fm_actcache_prepare(struct fm_sweeping *r)
     struct fm_actcache *k = &r->sweep->cache;
     const struct fm_store *store = &r->sweep->store;
     uint64_t memory = r->sweep->options.memory, taken = (uint64_t)store->record * store->count;
-    /* With an adapter of experts, its merged copies, gradients and moments use that memory. */
+    /* Keep nothing if experts have an adapter: its merged copies, gradients and moments use this
+     * memory. */
     size_t want = (size_t)r->blocks * (size_t)r->backs;
     for (int m = 0; m < r->sweep->merges; m++)
         want = r->sweep->merged[m].adapter->router ? want : 0;

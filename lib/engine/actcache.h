@@ -11,11 +11,11 @@
 #include "kernels/ops/kernels.h"
 
 struct fm_actcache {
-    size_t record; /* bytes of one, a multiple of FM_ALIGN */
+    size_t record; /* bytes of a record, a multiple of FM_ALIGN */
     size_t count;  /* records that this run may use */
     size_t held;   /* records that fit into block */
     char *block;
-    int32_t *first; /* (held, E micro-batches of a block + 1): first row of each expert and
+    int32_t *first; /* (held, E P + 1), P micro-batches in a block: first row of each expert and
                        micro-batch */
     size_t firsts;  /* entries per record */
 };

@@ -1,8 +1,7 @@
 /*
  * An adapter is one block of floats: experts one after another, with six thin matrices each, or
- * routers one after another.
- * Gradients and moments are blocks of the same layout, so the same offset finds a part in each of
- * them.
+ * routers one after another.  Gradients and moments are blocks of the same layout, so the same
+ * offset finds a part in each of them.
  */
 #include "lib/engine/adapter.h"
 

@@ -204,8 +204,8 @@ static float *apart(const struct fm_pass *p, float *kept)
     return o;
 }
 
-/* y (N, H) += the norm of o (N, H) with weights w; if rstd is NULL, += o times its factor, by which
- * o is multiplied in place. */
+/* y (N, H) += the norm of o (N, H) with weights w or, if rstd is NULL, o times the residual scale,
+ * by which o is multiplied in place. */
 static void add_output(const struct fm_pass *p, float *y, float *o, float *rstd, const float *w)
 {
     const struct fm_config *c = p->config;
@@ -598,8 +598,8 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     fm_scratch_release(mark);
 }
 
-/* Compute the input of the norm of experts and MLP again, for its gradient, by another forward of
- * the experts. */
+/* Compute the input of the norm of experts and MLP again, for the norm's gradient, by another
+ * forward of both. */
 static void remake_norm(const struct fm_pass *p, const struct inner *a)
 {
     size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;

@@ -17,7 +17,7 @@
 #include "lib/block/pass.h"
 #include "lib/engine/sweep.h"
 
-/* Bytes of a pass's cache for N tokens. */
+/* Bytes of a pass's cache for N tokens; gu: including products of gate_up. */
 size_t fm_layer_cache_bytes(const struct fm_config *config, int N, bool gu);
 
 /* y (S T, H) from x (S T, H); y may be x.  counts (E), if not NULL, receives the number of rows of

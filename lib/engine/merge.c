@@ -89,7 +89,8 @@ static void merge_task(void *arg, int i)
     }
 }
 
-/* *to = value + difference in float32, rounded to the tensor's stored dtype if requested. */
+/* at (n) = *to + change in float32, rounded to the tensor's stored dtype if `round`; then *to is
+ * set to at. */
 static void add_difference(const struct fm_sweeping *r, float **to, float *at, const float *change,
                            int64_t n, size_t field, bool round)
 {

@@ -625,8 +625,8 @@ void fm_sweep_free(struct fm_sweep *s)
 /*
  * Scratch of all threads, which keep what they needed in a layer or in the LM head.  A thread that
  * computes a block of micro-batches in one lane needs inner values, their gradients and the rows of
- * all experts; there are at most blocks * lanes such threads.  All threads compute experts, each
- * with twice its even share of rows.
+ * all experts; there are at most blocks * lanes such threads.  All threads compute experts; each
+ * is assumed to need twice an even share of the rows.
  */
 uint64_t fm_sweep_scratch_bytes(const struct fm_config *c, int batches, int rows, int cut,
                                 int lanes)

@@ -11,15 +11,16 @@
  * whatever the number of micro-batches.
  *
  * A sweep can compute several networks at once, as lanes over the same weights: the full model (the
- * teacher), subnets of it (students: a width per expert), a subnet with an adapter.  Rank, train,
- * walk, recover and quality are visitors of a sweep; they are called with each expert's rows in the
- * backward, and do not depend on how layers are computed.
+ * teacher), subnets of it (students: a width per expert), and subnets with an adapter.  Rank,
+ * train, walk and recover are visitors of a sweep; they are called with each expert's rows, usually
+ * in the backward, and do not depend on how layers are computed.  Quality uses only losses and
+ * logits.
  *
  * Memory: two layers of weights, one boundary (N, H) per lane and micro-batch, and for lanes with a
  * gradient one per layer; those that exceed `memory` go to an unlinked temporary file.  For every
- * adapter among the lanes, a merged copy of one layer's experts.  Unless a lane has an adapter, the
- * rest of `memory` holds inner values of the last layers, which the backward then need not compute
- * again.
+ * adapter among the lanes, a merged copy of one layer's experts.  Unless a lane has an adapter of
+ * experts, the rest of `memory` holds inner values of the last layers, which the backward then need
+ * not compute again.
  *
  * Results are byte-identical for any number of threads and any memory limit: which micro-batches go
  * through a layer together depends only on their shapes, and visitors are committed in order of
@@ -99,7 +100,7 @@ struct fm_expert_view {
     int n;     /* rows routed to the expert, > 0 */
     int parts; /* for a visitor with `spans`: number of micro-batches from `batch` on whose rows
                   these are; else 0 */
-    const int32_t *first; /* (parts + 1): first row of each, relative to first[0] */
+    const int32_t *first; /* (parts + 1): first row of each; subtract first[0] */
     const int32_t *rows;  /* (n) token index within the micro-batches that go through the layer
                              together, ascending */
     int width, cap;       /* channels the lane uses, channels in memory */
@@ -220,8 +221,8 @@ int fm_sweep_leaves(int batches, int rows, int cut);
 /*
  * Run. measure (batches, lanes) is filled. counts (lanes, M, E), if not NULL, receives the number
  * of token slots routed to each expert, summed over batches.  Without a lane that has `backward`
- * only the forward runs. visitor may be NULL.  FM_EFORMAT, naming layer and lane, if an activation
- * or loss is not finite.  All ranks return the same code.
+ * only the forward runs. visitor may be NULL.  FM_EFORMAT, naming the lane, if an activation, a
+ * loss or a gradient is not finite.  All ranks return the same code.
  */
 int fm_sweep_run(struct fm_sweep *sweep, const struct fm_batch *batch, int batches,
                  const struct fm_lane *lane, int lanes, const struct fm_visitor *visitor,

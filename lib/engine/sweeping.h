@@ -3,7 +3,8 @@
  * lib/engine/actcache.c, lib/engine/lm_head.c and lib/engine/merge.c.
  *
  * A block is a few consecutive micro-batches of one shape that go through a layer together, because
- * products with more rows run faster.  Their number depends only on sizes.
+ * products with more rows run faster.  The number of micro-batches in a block depends only on
+ * sizes.
  */
 #ifndef FM_SWEEPING_H
 #define FM_SWEEPING_H
@@ -52,9 +53,9 @@ struct fm_sweep {
 /* One fm_sweep_run, shared by all its tasks. */
 struct fm_sweeping {
     struct fm_sweep *sweep;
-    const struct fm_batch *batch; /* this rank's micro-batches, and the number of their blocks */
-    int batches, blocks;
-    int base; /* micro-batches of lower ranks, before these */
+    const struct fm_batch *batch; /* this rank's micro-batches */
+    int batches, blocks;          /* number of these, and of their blocks */
+    int base;                     /* number of micro-batches of lower ranks */
     const struct fm_lane *lane;
     int lanes;
     const struct fm_visitor *visitor;
@@ -71,7 +72,7 @@ struct fm_sweeping {
     int backs;
     pthread_mutex_t lock;
     pthread_cond_t committed;
-    int commits; /* (batch, lane) pairs of this layer committed: [0, commits) */
+    int commits; /* turns [0, commits) of this layer are committed */
     bool committing;
     int failed; /* lowest task that failed, INT_MAX: none */
     struct fm_err err;

@@ -20,8 +20,8 @@ extern const struct fm_card_marks fm_card_figures, fm_card_index;
 const char *fm_card_line(const char *from, const char *begin);
 /* The line after the one that contains `line`; its NUL if that is the last. */
 const char *fm_card_next(const char *line);
-/* The first part between marks, which *begin and *end include, or NULL.  A mark without its
- * counterpart is ignored. */
+/* The beginning of the first part between marks, or NULL; *end is set to its end.  The part
+ * includes the marks.  A mark without its counterpart is ignored. */
 const char *fm_card_marked(const char *from, const struct fm_card_marks *marks, const char **end);
 
 /* *text (free()) = the part of a card that fm-pack generates and fm-verify compares, without

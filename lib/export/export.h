@@ -39,8 +39,8 @@
  * "keep_config": [keys] (where there are any), "substitute": "zero" or "mean" with "drop_experts",
  * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
  * ..], "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's ranking,
- * "files": every other file of the directory with its size and digest (filetable.h)}.  No paths, no
- * dates: same bundle, same options, same bytes.
+ * "files": every other file of the directory with its size and digest (filetable.h)}.  It has no
+ * paths and no dates, so the same bundle and options always give the same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H

@@ -15,7 +15,7 @@
 enum fm_choice {
     FM_BY_BUDGET, /* the nearest mask, lib/masks/choose.h */
     FM_BY_FIT,    /* the largest member whose export (every file of the directory, or the whole
-                     stream) has at most that many bytes */
+                     stream) has at most `fit` bytes */
     FM_BY_MASK,   /* by its index in the family */
     FM_BY_DEFAULT /* for a layout that holds the family: its widest member */
 };

@@ -1,12 +1,12 @@
 /*
  * Writes a planned export.  A file is cut into pieces that threads fill from the bundle in
  * parallel.  In a directory each piece is written at its offset; in a stream they are written in
- * order, in rounds of one piece per thread. fm-export.json, which has the digests of all other
- * files, is written last: the digests of a stream are computed as it is written.  The pieces of a
- * directory are written in the order of the bundle, so that the bundle is read sequentially.  A
+ * order, in rounds of one group of pieces per thread. fm-export.json, which has the digests of all
+ * other files, is written last: the digests of a stream are computed as it is written.  The pieces
+ * of a directory are written in the order of the bundle, so that the bundle is read sequentially. A
  * digest takes the bytes in the order of the file, so it is computed by reading the file once after
- * it was written, mostly from the page cache.  It is therefore a digest of the bytes in the file,
- * not of those that were meant to be written.
+ * it has been written, mostly from the page cache.  It is therefore a digest of the bytes in the
+ * file, not of those that were meant to be written.
  */
 #include "lib/export/exportwriter.h"
 
@@ -128,7 +128,7 @@ static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
     return FM_OK;
 }
 
-/* True if the tensor is rounded from the bundle's numbers, its pieces from one matrix or two. */
+/* True if the tensor is rounded from the bundle's numbers. */
 static bool is_rounded(const struct fm_exportplan *p, const struct fm_planned_tensor *t)
 {
     return p->options.quantise &&
@@ -158,8 +158,8 @@ static uint64_t rounding_memory(const struct fm_exportplan *p, const struct fm_p
     return most + (t->blocks ? piece : 0);
 }
 
-/* Additional memory for decoding a piece: its codes and the tensor's scales; with the first piece,
- * a piece of the codes that is compared with its checksum. */
+/* Additional memory for decoding a piece: its codes and the tensor's scales; for the first piece,
+ * also the buffer in which the codes are compared with their checksum. */
 static uint64_t decoding_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                 uint64_t piece)
 {
@@ -171,7 +171,7 @@ static uint64_t decoding_memory(const struct fm_exportplan *p, const struct fm_p
 }
 
 /* Additional memory for the source of a piece.  Blocks are filled one after another: if one is
- * transposed or divided, its rows take memory, and their source as much at most. */
+ * transposed or divided, its rows take memory, and their source at most as much. */
 static uint64_t filling_memory(const struct fm_exportplan *p, const struct fm_planned_tensor *t,
                                uint64_t piece)
 {
@@ -326,7 +326,7 @@ static int write_head(const struct writer *w, size_t i, struct fm_output *out, s
     return rc;
 }
 
-/* The digest of a weight file whose pieces are written; the page cache still has them. */
+/* The digest of a weight file whose pieces have been written; most are still in the page cache. */
 static int hash_written(struct filework *f, size_t i, struct fm_err *err)
 {
     const struct fm_planned_file *planned = &f->w->plan->file[i];

@@ -1,7 +1,7 @@
 /*
  * Reads the licence of a model card from the few forms of YAML that cards use: a word, or a list
- * over lines or in brackets, with either kind of line ending.  A value in any other form is left
- * out.
+ * on several lines or in brackets, with either kind of line ending.  A value in any other form is
+ * left out.
  */
 #include "lib/export/frontmatter.h"
 

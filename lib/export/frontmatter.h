@@ -1,6 +1,7 @@
 /*
  * The YAML between two lines of --- at the beginning of a model card, in the forms that cards use:
- * a key with a word, or with a list of words in either form.  Lines may end with CR LF.
+ * a key with a word, or with a list of words on several lines or in brackets.  Lines may end with
+ * CR LF.
  */
 #ifndef FM_FRONTMATTER_H
 #define FM_FRONTMATTER_H

@@ -32,7 +32,7 @@ struct fm_layout {
     const char *name;                /* of --layout */
     const char *runtime;             /* --for: "any", "vllm"; NULL: one form for all */
     const struct fm_layout *vllm;    /* the form for --for vllm, or NULL */
-    const char *listed;              /* the name of that form in lists */
+    const char *listed;              /* in the form for vLLM: its name in lists */
     const struct fm_layout *dropped; /* the form for --drop-experts, or NULL */
 
     /* ---- widths ---- */

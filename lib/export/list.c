@@ -120,8 +120,8 @@ static int fill_cell(struct fm_list_form *f, struct fm_exportplan *p, int index,
     return rc;
 }
 
-/* Compute the size of one member in every form.  A load cap begins at the member, so each has its
- * own plan. */
+/* Compute the size of every member in one form.  A load cap begins at the member of the row, so
+ * with one each row has its own plan. */
 static int fill_form(struct fm_list *list, const struct fm_opened *opened, int form,
                      struct fm_err *err)
 {

@@ -59,10 +59,10 @@ struct fm_list_row {
     double ce, kl, agree;
     double kind[FM_KINDS_MAX]; /* ce of each kind of held-out text, in the order of the list's
                                   kinds */
-    int worst;                 /* the kind whose loss grows most, relative to the first row */
-    double lost; /* relative increase of that kind's loss; -1: no kinds, or no figures in one of the
-                    rows */
-    bool recovered;                                  /* measured on the recovered weights */
+    int worst;      /* the kind whose loss increases most from the first row; -1: no kinds, or no
+                       figures in one of these rows */
+    double lost;    /* increase of that kind's loss, in nats */
+    bool recovered; /* measured on the recovered weights */
     struct fm_list_form form[FM_LIST_FORMS_MAX];     /* in the order of list's `kind` */
     struct fm_list_format format[FM_QUANTISERS_MAX]; /* in the order of fm_quantisers; only for a
                                                         bundle */
@@ -102,9 +102,9 @@ int fm_list_fill(struct fm_list *list, struct fm_opened *o, bool forms, struct f
 void fm_list_release(struct fm_list *list);
 
 /*
- * The knee: the row after which a budget costs more loss than on average over the family, where the
- * measured loss is farthest below the straight line from the first member to the last. -1: fewer
- * than three are measured, or no loss is below the line.
+ * The knee: the row after which a budget costs more loss than on average over the family.  It is
+ * the row whose measured loss is farthest below the straight line from the first row with figures
+ * to the last; -1 if no measured loss between them is below the line.
  */
 int fm_list_knee(const struct fm_list *list);
 

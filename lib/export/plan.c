@@ -541,8 +541,9 @@ static int add_apart(struct fm_exportplan *p, int m, enum fm_weight_part part, e
     return fm_exportplan_add_tensor(p, &t, err);
 }
 
-/* Add one part of every expert as codes: a tensor for each plane.  If the other tensors have no
- * codes, scales and factors are omitted. */
+/* Add one part of every expert as codes: a tensor for each plane.  If only experts keep their
+ * codes, scales and factors that belong to no channel are not copied with the other tensors, so
+ * they are added here. */
 static int add_planes(struct fm_exportplan *p, int m, enum fm_weight_part of, struct fm_err *err)
 {
     const struct fm_packed *packed = fm_packed_at(&p->packed, m);
@@ -608,7 +609,7 @@ int fm_exportplan_fused(struct fm_exportplan *p, int m, struct fm_err *err)
     return FM_OK;
 }
 
-/* The shape of a row's tensor, experts k wide. */
+/* The shape of the tensor of a row of the family's table, for experts of width k. */
 static struct fm_tensor stock_shape(const struct fm_config *c, const struct fm_weight *w,
                                     uint64_t k)
 {
@@ -814,8 +815,8 @@ static bool is_shared(struct fm_tensor *grown, const struct fm_exportplan *p,
     return true;
 }
 
-/* The tensors of the shared expert may be planned wider than they are, with their codes and
- * scales.  Their shapes come from the bundle, which is untrusted. */
+/* Plan a tensor of the shared expert, or its codes or scales, as wide as the export requires.  The
+ * tensor's shape comes from the bundle, which is untrusted. */
 static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan *p,
                         struct fm_err *err)
 {
@@ -850,8 +851,8 @@ static int widen_shared(struct fm_planned_tensor *t, const struct fm_exportplan 
     return FM_OK;
 }
 
-/* Set the numbers of rows and columns stored with a matrix of an expert, or of the shared one,
- * by its width. */
+/* Set the numbers of rows and columns that are stored with a matrix of an expert or of the shared
+ * expert, according to the width in the export. */
 static void shape_rest(struct fm_planned_tensor *t, const struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;

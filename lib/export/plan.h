@@ -52,7 +52,7 @@ enum fm_fill {
  */
 struct fm_planned_block {
     size_t tensor; /* its index in the plan */
-    uint64_t at;   /* in bytes of that tensor */
+    uint64_t at;   /* offset in that tensor, in bytes */
     int m, e;      /* index of the layer in config.moe; expert */
     enum fm_weight_part part;
     int plane; /* plane of the codes; -1: unquantised */
@@ -131,7 +131,7 @@ struct fm_exportplan {
     size_t blocks, block_room;
     struct fm_planned_file *file; /* weight files and their index, then texts */
     size_t files, file_room;
-    size_t weight_files;   /* number of weight files made for `planned_for`; 0: not planned yet */
+    size_t weight_files;   /* weight files, and their index, for `planned_for`; 0: none planned */
     uint32_t *planned_for; /* (M, E): widths.stored, when the weight files were planned */
     struct fm_planned_code code;
     bool codes;                     /* experts keep the codes and scales of the bundle */
@@ -166,8 +166,8 @@ bool fm_exportplan_keeps(const struct fm_export_options *options, double budget)
  * rounding. */
 #define FM_EXPORTPLAN_SLACK 1e-9
 
-/* Set first and last.  The options have passed fm_exportplan_check; FM_EUSAGE if they do not
- * suit this family.  Release it even after a failure. */
+/* Begin a plan, and set first and last.  The options have passed fm_exportplan_check; FM_EUSAGE if
+ * they do not suit this family.  Release it even after a failure. */
 int fm_exportplan_begin(struct fm_exportplan *p, const struct fm_opened *from,
                         const struct fm_export_options *options, struct fm_err *err);
 /* Set only the widths of a member, for counting channels. */
@@ -226,7 +226,7 @@ double fm_exportplan_break_even(const struct fm_exportplan *p, uint64_t source);
  * kernels and the codes require; unchanged without options.pad_multiple and options.quantise. */
 uint32_t fm_exportplan_round(const struct fm_exportplan *p, uint32_t width);
 /* The number of which an expert's channels on each device must be a multiple: the channel group
- * of the codes, or 1. */
+ * of the codes, the multiple that a format of rounded experts requires, or 1. */
 uint32_t fm_exportplan_quantum(const struct fm_exportplan *p);
 /* org/name of the original, from the options or the checkpoint; "" if unknown. */
 const char *fm_exportplan_base_model(const struct fm_exportplan *p);
@@ -270,7 +270,7 @@ int fm_exportplan_add_file(struct fm_exportplan *p, const char *name, char *head
 void fm_exportplan_place(struct fm_exportplan *p, const struct fm_tensor *placed, size_t file);
 
 #define FM_EXPORT_CARD "README.md"
-#define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* files that the owner may add */
+#define FM_EXPORT_CARD_MAX ((size_t)4 << 20) /* bytes that the owner may add to the card */
 #define FM_EXPORT_MODELING "modeling_fm.py"
 #define FM_EXPORT_BOM "bom.cdx.json" /* a bill of materials (lib/publish/bom.h) */
 

@@ -9,7 +9,7 @@
  *     fp8-block  blocks of 128 x 128: s = amax / 448, F32; 1 where that is subnormal
  *     fp8        rows: s = amax / 448, rounded to the dtype of the weights; its epsilon where that
  *                is 0
- *     w4a16      16, 32 or 128 of a row: s = amax / 7.5, the same
+ *     w4a16      32 or 128 of a row: s = amax / 7.5, rounded as for fp8
  *     nvfp4      16 of a row: b = E4M3 of amax / (6 t), from 2^-9 to 448, 1 for a block of zeros;
  *                s = b t; t = amax of gate and up together, or of down, / 2688, 1 where that is 0
  *     nvfp4:ct   16 of a row: u = 1 / amax of gate and up together, or of down, times 2688, both
@@ -66,7 +66,7 @@ struct fm_quantiser {
                                       servers require */
     uint32_t multiple[FM_SERVERS]; /* required divisor of an expert's channels on each device */
     const char *unread;            /* why transformers fails to read it; NULL: it reads it */
-    const char *about;             /* for cards: "FP8, a scale for each 128 x 128 block" */
+    const char *about;             /* for cards: "FP8 (E4M3), one scale per row" */
 };
 
 /* The list, by their option names; ends with NULL. */

@@ -54,7 +54,7 @@ static void say_metric(struct fm_text *t, const char *type, double value, const 
     fm_text_printf(t, "    - type: %s\n      value: %.6f\n      name: %s\n", type, value, name);
 }
 
-/* The unit of the convention: per token, or per word. */
+/* Perplexity in the unit of the convention: per token, or per word. */
 static double perplexity(const struct fm_record *r, double ce)
 {
     return r->words.words ? fm_words_perplexity(ce, r->tokens, r->words.words) : exp(ce);
@@ -384,13 +384,13 @@ int fm_record_write(const struct fm_run_options *run, const struct fm_record *re
  * eval.yaml lists tasks; a model repository has the scores of its model as YAML entries in
  * .eval_results/ with the ids of the data set and the task and a value, which are required, and
  * notes (https://huggingface.co/docs/hub/eval-results).  A loss on the user's own tokens belongs to
- * no benchmark, so there is no entry unless the user names one.  It has no date, because the hub
- * uses the date of the commit.
+ * no benchmark, so there is no entry unless the user names one.  The entry has no date,
+ * because the hub uses the date of the commit.
  */
 #define FOLDER ".eval_results"
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
-/* the task becomes part of a file name */
+/* The task becomes part of a file name. */
 static bool is_task(const char *text)
 {
     return *text && *text != '.' && *text != '-' && !text[strspn(text, LETTERS)];

@@ -56,14 +56,14 @@ struct fm_record {
 int fm_record_write(const struct fm_run_options *run, const struct fm_record *result,
                     struct fm_err *err);
 
-/* The text of an fm-export.json, malloced, without measured figures and the table of files: the
- * part that follows from its bundle. */
+/* Remove the measured figures and the table of files from the text of an fm-export.json (malloced);
+ * what remains follows from its bundle. */
 int fm_record_compared(char **text, size_t *size, struct fm_err *err);
 
 /*
  * What the hub calls a benchmark: a data set whose eval.yaml lists tasks, and whose leaderboard
- * collects the entries of models in .eval_results/.  The owner's eval.yaml defines the score of a
- * task; only the user knows that these tokens are its text.
+ * collects the entries of models in .eval_results/.  The data set's eval.yaml defines the score of
+ * a task; only the user knows that these tokens are its text.
  */
 struct fm_record_benchmark {
     char dataset[128], task[64]; /* "": none */

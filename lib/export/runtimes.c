@@ -138,7 +138,7 @@ static bool shortconv_divides(const struct fm_config *c, int d, bool copies)
     return c->H % d == 0 && gqa_divides(c, d, copies);
 }
 
-/* A state is not split over devices. */
+/* The state of a head is not split over devices. */
 static bool deltanet_divides(const struct fm_config *c, int d, bool copies)
 {
     return c->deltanet->G % d == 0 && gqa_divides(c, d, copies);
@@ -237,8 +237,8 @@ static bool has_sinks(const struct fm_config *c)
     return c->attention == &fm_gqa && c->gqa->sinks;
 }
 
-/* True if layers have windows or different query heads. The backend of SGLang 0.5.23 attends to one
- * position more than the window and gives all layers the same heads. */
+/* True if layers have windows or different numbers of query heads. The backend of SGLang 0.5.23
+ * attends to one position more than the window and gives all layers the same heads. */
 static bool layers_differ(const struct fm_config *c)
 {
     bool differ = false;

@@ -9,11 +9,11 @@
  * the number of key heads); with our modelling file vLLM repeats them and SGLang does not.  One
  * norm over all key heads would count a repeated head twice, so heads with such a norm (OLMoE) are
  * never repeated.  With our modelling file only degree 1 is listed for models with attention sinks,
- * because vLLM gives every device the sinks of all heads and stops, and for linear attention, which
- * no server runs with our modelling file.  Every device has the whole latents of MLA and computes
- * its heads from them.  Dense layers and shared experts are split by channels.  If experts are
- * split too (FM_SPLIT_EXPERTS), the width of each must be a multiple of the degree; if every device
- * has whole experts there are no further rules, and no memory is saved.
+ * because vLLM gives every device the sinks of all heads and stops, and for attention that no
+ * server runs with our modelling file (fm_runtimes_lacking).  Every device has the whole latents of
+ * MLA and computes its heads from them.  Dense layers and shared experts are split by channels.  If
+ * experts are split too (FM_SPLIT_EXPERTS), the width of each must be a multiple of the degree; if
+ * every device has whole experts there are no further rules, and no memory is saved.
  *
  * llama.cpp: its converter reads only some keys of config.json, and its graphs hard-code the rest,
  * so a model with other settings would run as a different model, or not be converted.  In the
@@ -77,8 +77,8 @@ int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, ui
  */
 const char *fm_runtimes_lacking(const struct fm_config *config);
 
-/* The reason why vLLM 0.32 or SGLang 0.5.23 does not run it, with our modelling file (`code`) or
- * its own code, for model cards; NULL if it does. */
+/* The reason why vLLM 0.32 or SGLang 0.5.23 does not run this model, with our modelling file
+ * (`code`) or its own code, for model cards; NULL if it does. */
 const char *fm_runtimes_no_vllm(const struct fm_config *config, bool code);
 const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 

@@ -78,7 +78,7 @@ void fm_texts_set(struct fm_texts_edit *e, const char *key, struct fm_text *valu
     *value = (struct fm_text){0};
 }
 
-/* Architecture and classes of our modelling file, for a family whose class prefix is Stock. */
+/* Set the architecture and the classes of our modelling file. */
 static void set_classes(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     const char *stock = p->from->config.family->class_name;

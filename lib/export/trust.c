@@ -78,7 +78,8 @@ static int note(struct fm_exportplan *p, enum fm_code_fate fate, const char *fil
     return FM_OK;
 }
 
-/* True for code, or a key that loads code. */
+/* Note a file that is code, or a key that loads code: kept with --allow-code, otherwise left out.
+ */
 static int note_code(struct fm_exportplan *p, const char *file, const char *key, struct fm_err *err)
 {
     bool kept = p->options.allow_code;

@@ -1,7 +1,7 @@
 /*
- * Criteria with gradients use the score operations of the table: Fisher's criterion is the suite's
- * own score with all parameters set to 1.  Those without gradients cost little compared with the
- * expert itself, so plain loops suffice, in double and in order of rows.
+ * Criteria with gradients use the score operations of struct fm_ops: Fisher's criterion is the
+ * suite's own score with all parameters set to 1.  Those without gradients cost little compared
+ * with the expert itself, so plain loops suffice, in double and in order of rows.
  */
 #include "lib/learn/criterion.h"
 

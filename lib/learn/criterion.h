@@ -32,8 +32,8 @@ enum fm_criterion {
     /* The following are only for fm-bench.  Sum over batches of the mean of |h_j|, times |down_j|:
      * the other norm of Model-Optimizer (IndependentChannelContributionHook). */
     FM_CRITERION_CONTRIBUTION,
-    /* Mean over batches of the sum over the channel's parameters, including its biases of gate and
-     * up if there are any, of (dL/dtheta)^2, the empirical Fisher information of Fisher-MoE (He et
+    /* Mean over batches of the sum over the channel's parameters, including its gate and up biases
+     * if there are any, of (dL/dtheta)^2, the empirical Fisher information of Fisher-MoE (He et
      * al., arXiv 2606.05538).  The code that its authors published (HectorHHZ/Less-is-MoE) takes
      * the mean of |dL/dtheta| instead, and documents this. */
     FM_CRITERION_FISHER,

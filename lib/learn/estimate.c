@@ -84,8 +84,8 @@ static uint64_t inner_bytes(const struct fm_config *c, const struct fm_estimate_
            fm_layer_cache_bytes(c, rows, s->scores);
 }
 
-/* FLOPs saved by keeping all inner values: the parts that no mask changes, and the rows of gate_up
- * of full experts. */
+/* FLOPs saved by keeping all inner values: the parts that no mask changes and, if there are scores,
+ * the products with gate_up. */
 static double kept_flops(const struct fm_config *c, const struct fm_estimate_sweep *s)
 {
     double rows = c->expert->rows, gate_up = expert_flops(c) * rows / (rows + 1);

@@ -34,12 +34,12 @@ struct fm_forecast {
     int threads;                  /* number of threads of the probe */
     double rate_least, rate_most; /* FLOP/s of all threads; slices of the probe differ */
     double seconds_least, seconds_most;
-    double loading; /* of these, for conversions of the weights that are read */
+    double loading; /* part of these seconds, for converting the weights that are read */
     int ranks;
     int working;                      /* ranks that have work in the most expensive kind of sweep */
     struct fm_estimate_change halved; /* the first change that halves the time; options[0] is 0 if
                                          there is none */
-    double halved_seconds;            /* upper bound of its time, as seconds_most */
+    double halved_seconds;            /* upper bound of its time, like seconds_most */
 };
 
 struct fm_estimate {
@@ -47,17 +47,17 @@ struct fm_estimate {
     struct fm_separator separator;
     uint64_t disk;   /* approximate bytes of the output */
     uint64_t memory; /* largest number of resident bytes */
-    uint64_t least;  /* smallest memory limit that the run can stay within; 0: the estimate's */
+    uint64_t least;  /* smallest memory limit that the run can keep; 0: the given limit suffices */
     uint64_t spill;  /* bytes beyond --memory, in temporary files */
     uint64_t read;   /* bytes of weights that the run reads */
     double values;   /* the number of these weights */
     char codes[FM_ESTIMATE_CODES];  /* whether bundles will keep the codes; "" for unquantised
                                        weights */
     char storage[FM_STORAGE_NAMES]; /* "fp8": storage of the checkpoint; "": unquantised */
-    uint64_t stored, written;       /* bytes of its tensors: as stored; in bundles and exports */
-    uint64_t sweeps;                /* passes over the model */
-    uint64_t tokens;                /* token positions computed, over all lanes */
-    int longest;                    /* longest sequence for which results are exactly the model's */
+    uint64_t stored, written; /* bytes of all tensors: in the checkpoint; in bundles and exports */
+    uint64_t sweeps;          /* passes over the model */
+    uint64_t tokens;          /* token positions computed, over all lanes */
+    int longest;              /* longest sequence for which results are exactly the model's */
     const char *exact; /* the reason for that limit; NULL: it is the model's number of positions */
     uint64_t held, used;          /* tokens in the calibration files, and tokens used; 0: unknown */
     int evaluated, evaluated_len; /* sequences that quality is measured on, and their tokens */
@@ -102,7 +102,7 @@ uint64_t fm_estimate_process(const struct fm_model *model);
 /*
  * Bytes of `memory` that the resident layers and the threads' scratch leave for the boundaries of a
  * sweep of `batches` micro-batches of `rows` tokens in `lanes` lanes; `cut` is that of the sweep's
- * options.  0: all boundaries are spilled.
+ * options.  Returns 0 if all boundaries are spilled.
  */
 uint64_t fm_estimate_boundaries(const struct fm_model *model, int batches, int rows, int cut,
                                 int lanes, uint64_t memory);

@@ -6,8 +6,8 @@
  * but one and the fastest give the bounds of the forecast.  Changes that could halve the time are
  * tried in the estimate's order: first a different precision for the same work, then less work.
  * Weights that are read are also decoded, converted and reordered, which takes most of the time if
- * an expert has few tokens.  A conversion of values that are not in the cache is measured too, and
- * counted several times for each of them.
+ * an expert has few tokens.  The conversion of values that are not in the cache is measured too; a
+ * weight that is read counts as several such conversions.
  */
 #include "lib/learn/forecast.h"
 
@@ -23,7 +23,7 @@
 #define SLICE_SECONDS 0.02
 #define OTHERS (4.0 / 3)          /* a run's time divided by that of its products */
 #define HALF 0.55                 /* largest share of the time that still counts as half */
-#define LOADED ((int64_t)8 << 20) /* values of the probe of conversions: more than a cache has */
+#define LOADED ((int64_t)8 << 20) /* values converted by the probe: more than fit into a cache */
 #define PASSES 10 /* time of a weight that is read, divided by that of such a conversion */
 
 struct probe {

@@ -2,8 +2,8 @@
  * The time of a planned run: its floating-point operations divided by the rate of matrix products,
  * which is measured here for a few tens of milliseconds, or given by --assume-rate, plus a third
  * for other operations on tokens, plus the time to convert the weights that are read, which is
- * measured too unless the rate is given.  It is meant for choosing a machine and is not a
- * guarantee: waiting for a disk is not included.
+ * measured too unless the rate is given.  The forecast is meant for choosing a machine and is
+ * not a guarantee: waiting for a disk is not included.
  */
 #ifndef FM_FORECAST_H
 #define FM_FORECAST_H
@@ -12,7 +12,7 @@
 
 /*
  * Fill estimate->forecast.  The probe of bfloat16 products decides whether --precision bf16 is
- * suggested as a change.  Errors are those of run->machine.ops' device.
+ * suggested as a change.  The only error is FM_ENOMEM.
  */
 int fm_forecast_make(struct fm_estimate *estimate, const struct fm_run_options *run,
                      const struct fm_ops *ops, struct fm_err *err);

@@ -103,7 +103,7 @@ static void harden(const struct fm_learn *n, uint32_t *widths)
     fm_granularity_spread(widths, experts_of(n), n->size);
 }
 
-/* Run the sampled subnets through the model; fills grad.total and counts. */
+/* Sample subnets and run them through the model; fills grad.total and counts. */
 static int run_students(struct fm_learn *n, struct fm_err *err)
 {
     int samples = n->options->samples, T = n->task->calib.T;

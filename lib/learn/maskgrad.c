@@ -1,6 +1,6 @@
 /*
  * For each expert, c is summed over rows and over the channels of each action.  At the end of a run
- * g->total holds the sums of all layers over all micro-batches.
+ * g->total holds the sums of all layers, averaged over the micro-batches.
  */
 #include "lib/learn/maskgrad.h"
 

@@ -1,8 +1,8 @@
 /*
  * Gradients of the loss with respect to prefix masks (fm-method(7)).  The visitor computes c[j] =
  * sum over tokens of h[t,j] dh[t,j], before any mask is applied.  For each expert and action a it
- * keeps dz_a = sum over j < k_a of c[j], or the sum of c[j]^2 over the channels between actions a -
- * 1 and a, or both.
+ * keeps dz_a = sum over j < k_a of c[j], or the sum of c[j]^2 over the channels between actions
+ * a - 1 and a, or both.
  */
 #ifndef FM_MASKGRAD_H
 #define FM_MASKGRAD_H

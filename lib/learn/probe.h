@@ -16,8 +16,8 @@ struct fm_probe {
     float ce; /* weight of the cross-entropy */
 };
 
-/* Add the sums of each sequence to grad->total, for the masks in widths (masks, M, E); the caller
- * releases grad, also after an error. */
+/* Initialise grad, and set grad->total to the mean over sequences of their sums, for the masks in
+ * widths (masks, M, E).  The caller zeroes grad, and releases it even after an error. */
 int fm_probe_gradients(const struct fm_probe *probe, const struct fm_actions *actions,
                        enum fm_mask_sums sums, const uint32_t *widths, int masks,
                        struct fm_maskgrad *grad, struct fm_err *err);

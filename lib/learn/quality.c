@@ -72,8 +72,8 @@ static int common_count(const struct fm_calib *held)
 }
 
 /* The held-out sequences, in micro-batches of S sequences of one kind.  Measured tokens are
- * numbered through; `sequence`, `first` and `group` have the first of each sequence, micro-batch
- * and group. */
+ * numbered consecutively; `sequence`, `first` and `group` hold the number of the first token of
+ * each sequence, micro-batch and group. */
 struct held_out {
     const struct fm_calib *calib;
     const struct fm_quality_detail *detail; /* or NULL */
@@ -179,9 +179,9 @@ struct values {
     struct fm_klbase_writer *out; /* for the rows of lane 0; or NULL */
     int slots, shift;             /* a lane's slot is lane + shift */
     bool compared;
-    atomic_llong agreed[FM_LANES_MAX]; /* with a base file: tokens with the same top token */
+    atomic_llong agreed[FM_LANES_MAX]; /* with a base file: positions with the same top token */
     pthread_mutex_t lock;
-    struct fm_err failed;   /* the first failure of a file */
+    struct fm_err failed;   /* the first error in reading or writing a file */
     int V, near;            /* number of most probable tokens that are compared */
     struct fm_token *token; /* (slots, tokens of b) for each batch b, from first[b] * slots on */
     int32_t *top;           /* (tokens, FM_SPREAD_NEAR): most probable tokens of slot 0 */
@@ -260,7 +260,7 @@ static void fail_values(struct values *v, const struct fm_err *err)
     pthread_mutex_unlock(&v->lock);
 }
 
-/* Write a row of the original to the file, unless its sequence is beyond the file's. */
+/* Write a row of the original to the file, unless the file has fewer sequences. */
 static void put_row(struct values *v, int sequence, int t, const float *logits)
 {
     struct fm_err err = {0};
@@ -275,9 +275,10 @@ static void put_row(struct values *v, int sequence, int t, const float *logits)
 }
 
 /*
- * Compare a lane's row with that of the file.  Sets the divergence, and the file's cross-entropy
- * and most probable tokens, which are the same for every lane.  The divergence is summed as in
- * llama-perplexity: over tokens above FM_KLBASE_LEAST, without normalising.
+ * Compare a lane's row with the file's row for the same position.  Sets the divergence, and the
+ * file's cross-entropy and most probable tokens, which are the same for every lane.  The divergence
+ * is summed as in llama-perplexity: over tokens whose log-probability in the file is above
+ * FM_KLBASE_LEAST, without normalising.
  */
 static void compare_row(struct values *v, int sequence, int t, const float *logits, double ce,
                         int32_t target, struct fm_token *base, int32_t *top, double *kl)

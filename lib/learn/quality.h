@@ -15,7 +15,8 @@
 #include "lib/model/model.h"
 #include "lib/run/run.h"
 
-/* A sequence of its own length, 2 to T; the tokens after it are padding. */
+/* A sequence of `length` tokens, 2 to T, measured from position `from` on; the tokens after it are
+ * padding. */
 struct fm_window {
     int32_t length, from;
     bool goes_on; /* continues the document of the previous sequence: one group for confidence
@@ -30,12 +31,13 @@ struct fm_quality_detail {
     int32_t front; /* see `fronted` */
     const struct fm_window *window; /* (sequences), in place of T and `from`, or NULL */
     struct fm_spread *spread; /* (masks), filled in; relative to the full model or the original */
-    /* NULL, or the writer of a base-logits file for the first sequences: receives every row of the
-     * original (fm_quality_compare with an original).  The caller ends the file. */
+    /* NULL, or the writer of a base-logits file: receives the rows of the original for the
+     * sequences that the file holds (fm_quality_compare with an original).  The caller ends the
+     * file. */
     struct fm_klbase_writer *kl_out;
     /* NULL, or a base-logits file of the same sequences, whose probabilities replace those of a
-     * full model or an original as the reference.  `base` and `base_spread` then receive its own
-     * figures. */
+     * full model or an original as the reference.  `base` and `base_spread` then receive the
+     * file's own figures. */
     const struct fm_klbase *kl_base;
     struct fm_quality *base;
     struct fm_spread *base_spread;
@@ -78,7 +80,7 @@ struct fm_quality_original {
 /*
  * Set quality (masks) of a model cut to widths (masks, M, E), or of the model itself (masks 1) if
  * widths is NULL.  kl and agree compare with the original, which is measured first and shares the
- * run's memory; without an original they are 0.
+ * run's memory; without an original and without detail->kl_base they are 0.
  */
 int fm_quality_compare(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const struct fm_quality_detail *detail,

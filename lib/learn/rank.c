@@ -157,7 +157,7 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     fm_reduction_add(&s->reduction, s->slot + (size_t)slot * n, s->whole ? (size_t)m * n : 0, n);
 }
 
-/* Check the sums of layers from m on. */
+/* Check that n sums, of the layers from m on, are finite. */
 static int check_sums(const struct scorer *s, int m, const double *sums, size_t n,
                       struct fm_err *err)
 {

@@ -61,9 +61,9 @@ void fm_rank_report_release(struct fm_rank_report *report); /* zeroed struct is 
 
 /*
  * Score run->inputs.model on run->inputs.tokens (run->inputs.batch sequences per batch, 0: 1) and
- * write the stage stream to run->outputs.path.  run->inputs.stream is not read.  FM_EFORMAT, naming
- * layer and tensor, if a value is not finite; FM_ESAVED when stopped with run->outputs.state.
- * The caller zeroes *report, and releases it in any case.
+ * write the stage stream to run->outputs.path.  run->inputs.stream is not read.  FM_EFORMAT if a
+ * value is not finite; the message says where.  FM_ESAVED when stopped with run->outputs.state. The
+ * caller zeroes *report, and releases it even after an error.
  */
 int fm_rank(const struct fm_run_options *run, const struct fm_rank_options *options,
             struct fm_rank_report *report, struct fm_err *err);

@@ -1,8 +1,8 @@
 /*
  * fm-recover: train steps, then measure every mask again on merged and rounded weights.  If the
- * stream's figures are for different held-out tokens, first measure the masks without the adapter,
- * so that both sets of figures are for the same tokens.  The run can stop between any two steps or
- * groups of masks and resume from the state file.
+ * stream's figures are for different held-out tokens or follow an earlier recovery, first measure
+ * the masks without the adapter, so that both sets of figures are comparable.  The run can stop
+ * between any two steps or groups of masks and resume from the state file.
  */
 #include "lib/learn/recover.h"
 
@@ -25,8 +25,8 @@
 
 #define TOOL "fm-recover"
 #define BATCH 8
-/* Upper bounds on the bytes that an adapter adds to its values: per tensor in the header, and for
- * the rest of the header and the adapter's part of the manifest. */
+/* Upper bounds on the bytes that an adapter takes in addition to its values: per tensor in the
+ * header, and for the rest of the header and the adapter's part of the manifest. */
 #define ADAPTER_TENSOR 128
 #define ADAPTER_FILE 16384
 
@@ -37,7 +37,7 @@ struct recovery {
     struct fm_budgets budgets; /* of the stream */
     struct fm_tune tune;
     double work_steps, work_measure; /* FLOPs, as estimated */
-    double *before, *after; /* (masks, 4): ce, kl, agree, positions (0: not measured yet) */
+    double *before, *after;          /* (masks, QUALITIES); positions 0: not measured yet */
     struct fm_digest params;
     struct fm_journal_clock clock;
     int resumed;

@@ -13,8 +13,8 @@
 #include "lib/stage/uptodate.h"
 
 struct fm_recover_report {
-    struct fm_masks masks;    /* with the stream's quality figures, before recovery */
-    struct fm_quality *after; /* (family.count) on merged, rounded weights */
+    struct fm_masks masks;    /* with the figures before recovery */
+    struct fm_quality *after; /* (masks.count) on merged, rounded weights */
     int mask;                 /* the mask that was recovered */
     int steps, resumed;
     double loss_first, loss_last; /* of the first and the last step; they are of different text, so
@@ -35,7 +35,7 @@ void fm_recover_report_release(struct fm_recover_report *report); /* zeroed stru
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err);
 
-/* For --dry-run.  Reads the manifest of run->inputs.stream unless that is standard input. */
+/* For --dry-run.  Reads run->inputs.stream unless it is standard input. */
 int fm_recover_estimate(const struct fm_run_options *run, const struct fm_recover_options *options,
                         struct fm_estimate *estimate, struct fm_err *err);
 

@@ -40,7 +40,8 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
 int fm_refine_choose(struct fm_masks *to, const struct fm_masks *f, const struct fm_decimal *step,
                      const struct fm_decimal *until, struct fm_err *err);
 
-/* Largest number of masks that fm_refine_choose keeps of a family up to `until`, for estimates. */
+/* Largest number of masks that fm_refine_choose copies in addition to the full one, from a family
+ * up to `until`; for estimates. */
 uint64_t fm_refine_masks(const struct fm_decimal *step, const struct fm_decimal *until);
 
 #endif

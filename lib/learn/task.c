@@ -1,8 +1,8 @@
 /*
- * Checks before a long run, shared by all three tools: the model can be opened, the stream belongs
- * to it, the tokens are in its vocabulary, the output can be created, and no other run holds the
- * state file.  A run's parameters are one digest of everything that affects its result; a state
- * file is resumed only if it has the same digest.
+ * Checks before a long run, shared by rank, train and recover: the model can be opened, the stream
+ * belongs to it, the tokens are in its vocabulary, the output can be created, and no other run
+ * holds the state file.  A run's parameters are one digest of everything that affects its result; a
+ * state file is resumed only if it has the same digest.
  */
 #include "lib/learn/task.h"
 

@@ -1,7 +1,7 @@
 /*
- * Methods differ in how they make a family: at once from scores, or step by step by gradients
- * (learned, walk, exchange).  The rest is the same for all: check the options, resume the state,
- * make the family, finish it, write the stream.
+ * Methods differ in how they make a family: at once, without gradients, or step by step with
+ * gradients (learned, walk, exchange).  The rest is the same for all: check the options, resume the
+ * state, make the family, finish it, write the stream.
  */
 #include "lib/learn/train.h"
 
@@ -55,7 +55,7 @@ struct fm_trainer {
     struct fm_stepcost stepcost; /* for exchange, then for --refine */
     struct fm_budgets input;     /* for the shuffles: the family of the stream */
     int64_t idle;                /* consecutive rounds without improvement on the current mask */
-    int64_t refined;             /* rounds of --refine so far; -1: gaps were filled again */
+    int64_t refined;             /* rounds of --refine so far; -1: shape_family has been called */
     struct fm_masks masks[FM_TRAIN_FAMILIES];
     struct fm_digest params;
     struct fm_journal_clock clock;
@@ -72,7 +72,7 @@ struct plan {
     const struct fm_train_options *options;
     const struct fm_task *task;
     const struct fm_decimal *step, *until;
-    uint64_t targets; /* budgets */
+    uint64_t targets; /* number of budgets */
 };
 
 /* A method: its features, and functions that begin, make, cost and save it.  A function is NULL if
@@ -263,7 +263,7 @@ static void plan_run(struct fm_estimate *estimate, struct fm_task *task, void *s
     estimate_run(estimate, p->options, task, p->range);
 }
 
-/* Suggest cheaper runs: fewer steps, or a method without steps. */
+/* Suggest cheaper runs: fewer steps, or a cheaper method. */
 static void suggest_less(struct fm_estimate *estimate, const struct fm_train_options *o,
                          struct fm_task *task, const struct range *range)
 {
@@ -415,7 +415,7 @@ static int size_families(struct fm_trainer *t, const struct fm_journal *j, struc
     for (int i = 0; i < FM_TRAIN_FAMILIES; i++) {
         struct fm_masks *f = &t->masks[i];
         uint64_t count = fm_journal_count(j, steps_items[i]);
-        /* The result is made last. */
+        /* The result is made last, so the file may lack it. */
         bool expected = i == FM_TRAIN_RESULT ? count > 0 : f->count > 0;
         if ((count > 0) != expected || count > FM_BUDGETS_MAX)
             return fm_fail(err, FM_EFORMAT, "state file '%s' is damaged: it has %llu masks",
@@ -508,7 +508,7 @@ static int resume(struct fm_trainer *t, struct fm_err *err)
 /*
  * The result is kept separately from the method's family, so that a state file can be written
  * between any two masks.  Gaps are not filled in the uniform family, which has a mask at every
- * allowed width, and in a shuffle, which has one for each mask of its source.
+ * allowed width, or in a shuffle, which has one for each mask of its source.
  */
 
 /* List the masks that must be measured and have no figures yet. */
@@ -612,7 +612,7 @@ static void warn_learned(struct fm_trainer *t, double budget)
                 budget, 2 * o->steps, o->steps, o->until);
 }
 
-/* Does not change a family that is already filled, so it may be repeated after a resume. */
+/* Fill gaps.  A family without gaps does not change, so this may be repeated after a resume. */
 static int fill_family(struct fm_trainer *t, struct fm_masks *f, struct fm_err *err)
 {
     if (f->count == 0 || !is_shaped(t))
@@ -652,7 +652,8 @@ static int begin_refining(struct fm_trainer *t, struct fm_masks *f, struct fm_er
     return rc;
 }
 
-/* Channels that refined mask b must remove at least, by its budget. */
+/* The least number of channels that mask b must remove after refining: the largest target that it
+ * meets. */
 static uint64_t least_of(const struct fm_trainer *t, const struct fm_masks *f, int b)
 {
     uint64_t n = fm_masks_channels(f),
@@ -1339,8 +1340,8 @@ int fm_train(const struct fm_run_options *run, const struct fm_train_options *gi
  * Set *beyond to the distance beyond *reach up to which --budget is accepted (lib/masks/choose.h).
  * With one width for the whole model, the first action that removes `until` is the last mask.  With
  * other granularities, the last mask may exceed `until` by one action step of a group, and the mask
- * before it is at most a budget step and an action step away.  `learned` can skip actions, so that
- * its steps may be larger. */
+ * before it is at most a budget step and an action step away.  `learned` can skip actions, so its
+ * steps may be larger. */
 static int estimate_reach(double *reach, double *beyond, struct fm_trainer *t,
                           struct fm_train_options *o, struct fm_err *err)
 {

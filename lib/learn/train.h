@@ -25,15 +25,15 @@ struct fm_train_report {
     double seconds;        /* of the whole run */
     struct fm_uptodate
         uptodate;        /* result of --if-changed; if up to date, nothing else is filled in */
-    double seconds_step; /* mean of a training step or walk budget; 0: no steps */
+    double seconds_step; /* mean per training step or mask of walk; 0: no steps */
 };
 
 /* Features of a method, which determine the options that apply to it. */
 enum {
     FM_TRAIN_STEPS = 1,  /* trains on batches in steps, and has the options of training */
     FM_TRAIN_WIDTHS = 2, /* gives each expert a width: --granularity, --refine and --nested apply,
-                            gaps are filled */
-    FM_TRAIN_ENDS = 4,   /* a family from an action set up to --until */
+                            and gaps are filled */
+    FM_TRAIN_ENDS = 4,   /* makes a family from an action set, up to --until */
     FM_TRAIN_AROUND = 8  /* measures masks around the current one */
 };
 /* Bits 1 << method of all methods that have all of these features. */
@@ -52,7 +52,7 @@ void fm_train_report_release(struct fm_train_report *report); /* zeroed struct i
 int fm_train(const struct fm_run_options *run, const struct fm_train_options *options,
              struct fm_train_report *report, struct fm_err *err);
 
-/* For --dry-run.  Does not read run->inputs.stream. */
+/* For --dry-run.  Reads run->inputs.stream unless it is standard input. */
 int fm_train_estimate(const struct fm_run_options *run, const struct fm_train_options *options,
                       struct fm_estimate *estimate, struct fm_err *err);
 

@@ -24,11 +24,11 @@ struct fm_tune {
     uint64_t memory; /* bytes for moments and gradients of all layers */
     /* State. */
     struct fm_adapter adapter;
-    struct fm_store moments; /* (L) records: m, v of a layer */
+    struct fm_store moments; /* (M) records: m, v of a layer */
     int64_t taken;           /* steps */
     double loss_first, loss; /* of the first step and the last one */
     /* Scratch. */
-    struct fm_store gradients;     /* (L) records */
+    struct fm_store gradients;     /* (M) records */
     struct fm_reduction reduction; /* of the current layer's gradient */
     float *spare;                  /* record of moments */
     float *slot;                   /* (slots, floats of the largest layer) */

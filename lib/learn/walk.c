@@ -1,5 +1,5 @@
 /*
- * Greedy by measurement: the cost of narrowing an expert is the sum, over the channels it would
+ * `walk` is a greedy method: the cost of narrowing an expert is the sum, over the channels it would
  * lose, of the mean square of each channel's effect on the loss.  Signed effects would cancel each
  * other; squares do not.  Costs are measured again at every budget, because they change as other
  * channels are removed; between two budgets the moves with the lowest cost per channel are taken
@@ -7,11 +7,11 @@
  *
  * `exchange` works in the same way with a better measure: the cost of steps, from gradients at
  * masks around the current one (lib/masks/stepcost.h).  It may also widen an expert again while it
- * narrows another.  It visits fewer budgets, about a twelfth of the remaining channels apart:
- * experts are narrowed by the costs that are already known, then two rounds of measuring and
- * exchanging correct the mask.  Its loss is only the divergence from the full model, because the
- * cross-entropy depends on single next tokens, which are noisy, and would fit the mask to the
- * calibration text.
+ * narrows another.  It visits fewer budgets, about a twelfth of the remaining channels apart.  At
+ * each of them experts are narrowed by the costs that are already known, then two rounds of
+ * measuring and exchanging correct the mask.  Its loss is only the divergence from the full model,
+ * because the cross-entropy depends on single next tokens, which are noisy, and would fit the mask
+ * to the calibration text.
  */
 #include "lib/learn/walk.h"
 

@@ -1,11 +1,11 @@
 /*
- * walk: at every budget step, measure the effect of each expert's channels at the current masks,
+ * walk: at every budget step, measure the effect of each expert's channels at the current mask,
  * and narrow the experts whose channels cost least, until the budget is met (fm-method(7)).  Its
  * only state is the family.  exchange: the same, by the cost of steps around the current mask; an
  * expert may also be narrowed in order to widen another whose channels matter more.  Its state is
  * struct fm_stepcost.  It does not make a mask for every budget: each step removes about a twelfth
- * of the remaining channels, and at least enough for the next budget.  The masks between are filled
- * in afterwards (lib/masks/gaps.h).
+ * of the remaining channels, and at least enough for the next budget.  The masks between these are
+ * filled in afterwards (lib/masks/gaps.h).
  */
 #ifndef FM_WALK_H
 #define FM_WALK_H
@@ -25,7 +25,7 @@ struct fm_walk {
     struct fm_stepcost *stepcost; /* for exchange; NULL for walk */
 };
 
-/* Sweeps of exchange from the full mask, of n channels, to `until`. */
+/* Number of sweeps that exchange makes from the full mask, of n channels, to `until`. */
 uint64_t fm_walk_sweeps(const struct fm_decimal *step, const struct fm_decimal *until, uint64_t n);
 
 /*
@@ -37,8 +37,8 @@ int fm_walk_step(const struct fm_walk *walk, struct fm_masks *masks, bool *done,
 
 /*
  * The choice of fm_walk_step without the measuring: narrow widths (X) until they remove `target`
- * channels.  squares (X, A): mean c^2 summed over the channels between action a - 1 and action a.
- * If that is not possible, every expert gets the narrowest width.
+ * channels; if that is not possible, every expert gets the narrowest width.  squares (X, A): mean
+ * c^2 summed over the channels between action a - 1 and action a.
  */
 int fm_walk_lower(uint32_t *widths, const double *squares, const struct fm_actions *actions, int X,
                   uint64_t target, struct fm_err *err);

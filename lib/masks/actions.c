@@ -1,7 +1,7 @@
 /*
- * An action set converts ratios to widths: each is rounded up to a whole channel and then to a
- * multiple, and equal ones are merged, all in integers (lib/masks/decimal.h).  Training, segment
- * boundaries and exports must round widths in the same way, so only this file rounds.
+ * An action set converts ratios to widths.  Each width is rounded up to a whole channel and then to
+ * a multiple, and equal widths are merged, all in integers (lib/masks/decimal.h).  Training,
+ * segment boundaries and exports must round widths in the same way, so only this file rounds.
  */
 #include "lib/masks/actions.h"
 

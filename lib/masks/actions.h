@@ -21,15 +21,15 @@ struct fm_actions {
     int count;                               /* A, the number of actions */
     struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the first may be 0, the last is 1 */
     uint32_t width[FM_ACTIONS_MAX];          /* increasing; the last is I */
-    uint32_t multiple;                       /* widths were rounded up to a multiple of it */
+    uint32_t multiple;                       /* widths were rounded up to a multiple of this */
     int merged; /* ratios dropped because their width was already in the set */
 };
 
 /*
- * Parse "0.1,0.4,0.7,1" (commas or spaces between) for experts of I channels: width = ceil(ratio I)
- * rounded up to `multiple`, at most I.  Ratios increase, are in [0, 1] and end with 1; an expert of
- * ratio 0 has no channels.  If several ratios have the same width the smallest is kept; the caller
- * warns if `merged` is not 0.
+ * Parse "0.1,0.4,0.7,1" (separated by commas or spaces) for experts of I channels: width =
+ * ceil(ratio I) rounded up to a multiple of `multiple`, at most I.  Ratios increase, are in [0, 1]
+ * and end with 1; an expert of ratio 0 has no channels.  If several ratios have the same width the
+ * smallest is kept; the caller warns if `merged` is not 0.
  */
 int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32_t multiple,
                      struct fm_err *err);
@@ -39,8 +39,8 @@ int fm_actions_parse(struct fm_actions *actions, const char *text, int I, uint32
 int fm_actions_steps(struct fm_actions *actions, const struct fm_decimal *step,
                      const struct fm_decimal *until, int I, uint32_t multiple, struct fm_err *err);
 
-/* width rounded up to a multiple, at most I; and the least common multiple of two such numbers,
- * or UINT32_MAX if it does not fit in 32 bits (then only I is a multiple). */
+/* width rounded up to a multiple of `multiple`, at most I; and the least common multiple of a and
+ * b, or UINT32_MAX if it does not fit in 32 bits (then every width is rounded up to I). */
 uint32_t fm_actions_round(uint64_t width, uint32_t multiple, int I);
 uint32_t fm_actions_both(uint32_t a, uint32_t b);
 
@@ -48,9 +48,9 @@ uint32_t fm_actions_both(uint32_t a, uint32_t b);
 uint32_t fm_actions_uniform(uint64_t removed, int M, int E, int I, uint32_t multiple);
 
 /* The width of the uniform export: fm_actions_uniform, also rounded up to a multiple of
- * FM_UNIFORM_MULTIPLE, at most I.  Stock runtimes require rows of grouped products to be a multiple
- * of 16 bytes (otherwise torch's grouped_mm fails in the forward), and this layout must load
- * everywhere. */
+ * FM_UNIFORM_MULTIPLE, at most I.  Stock runtimes require the rows of grouped products to be
+ * multiples of 16 bytes long (otherwise torch's grouped_mm fails in the forward), and this layout
+ * must load everywhere. */
 #define FM_UNIFORM_MULTIPLE 8
 uint32_t fm_actions_uniform_export(uint64_t removed, int M, int E, int I, uint32_t multiple);
 

@@ -1,5 +1,5 @@
 /*
- * Decimal numbers from 0 to 1 as the user typed them, and counts in proportion to them, in
+ * Decimal numbers from 0 to 1 as the user typed them, and their products with counts, computed in
  * integers.  0.7 * 2560 is 1792 here; in double it is 1792.0000000000002, whose ceiling is 1793.
  */
 #ifndef FM_DECIMAL_H

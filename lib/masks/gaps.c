@@ -1,9 +1,9 @@
 /*
  * A descent goes from a mask to another in which no expert is wider.  One step lowers the group
- * whose next action loses the least score per channel.  To fill a gap, the descent starts with each
- * expert's larger width in the two neighbouring masks; to nest a family, it starts at the previous
- * mask and ends with each expert's smaller width in the previous and the next mask.  Scores only
- * order the steps inside a gap; its two ends were chosen by the method.
+ * whose next action loses the least score per channel.  To fill a gap, the descent starts with the
+ * larger of each expert's widths in the two neighbouring masks.  To nest a family, it starts at the
+ * previous mask and goes towards the smaller of each expert's widths in the previous and the next
+ * mask.  Scores only order the steps inside a gap; its two ends were chosen by the method.
  */
 #include "lib/masks/gaps.h"
 
@@ -16,9 +16,9 @@
 struct way {
     const struct fm_gaps *gaps;
     size_t X;          /* experts */
-    uint64_t removed;  /* current widths */
-    uint32_t *widths;  /* (X) */
-    uint32_t *towards; /* (X), for no expert wider than `widths` */
+    uint64_t removed;  /* channels that `widths` remove */
+    uint32_t *widths;  /* (X) current widths */
+    uint32_t *towards; /* (X) end of the descent, where no expert is wider than in `widths` */
 };
 
 static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_masks *from,
@@ -31,8 +31,8 @@ static int open_way(struct way *w, const struct fm_gaps *gaps, const struct fm_m
     return w->widths ? FM_OK : FM_ENOMEM;
 }
 
-/* Start with each expert's larger width in a and b, and end at b; if b is NULL, at the narrowest
- * mask. */
+/* Start with the larger of each expert's widths in a and b, and descend to b or, if b is NULL, to
+ * the narrowest mask. */
 static void begin_wide(struct way *w, const struct fm_masks *f, const uint32_t *a,
                        const uint32_t *b)
 {
@@ -91,7 +91,7 @@ static uint64_t largest_step(const struct fm_gaps *g)
 }
 
 /* Add masks for the targets between the last mask and mask b of `from`, except those that mask b
- * exceeds by less than a step; if b is from->count, for all remaining targets. */
+ * exceeds by less than the largest step; if b is from->count, for all remaining targets. */
 static int fill_gap(struct fm_masks *f, struct way *w, const struct fm_masks *from, int b,
                     struct fm_err *err)
 {

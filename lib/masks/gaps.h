@@ -32,7 +32,7 @@ int fm_gaps_fill(struct fm_masks *f, const struct fm_masks *from, const struct f
 /*
  * f = masks whose widths never grow with the budget, at the budgets of `from` or less than a single
  * step above.  Each is the previous one, narrowed towards the next mask of `from`; an expert that
- * is wider there keeps its width.  A mask that equals that of `from` keeps its quality.
+ * is wider there keeps its width.  A mask that equals the next mask of `from` keeps its quality.
  */
 int fm_gaps_nest(struct fm_masks *f, const struct fm_masks *from, const struct fm_gaps *gaps,
                  struct fm_err *err);

@@ -1,7 +1,7 @@
 /*
- * The learning of widths, separate from the model: the sweep gives one number dz per expert and
- * action.  Random draws are functions of a counter, so no generator state needs to be saved, and
- * every gradient here is tested against finite differences.
+ * Learns widths, separately from the model: the sweep gives one number dz per expert and action.
+ * Random draws are functions of a counter, so no generator state needs to be saved, and every
+ * gradient here is tested against finite differences.
  */
 #include "lib/masks/logits.h"
 
@@ -60,7 +60,7 @@ void fm_logits_start(struct fm_logits *z, const double *lost, double eta)
     fm_logits_refresh(z);
 }
 
-/* y (A) = softmax(x) in place. */
+/* y (A) = softmax(y), in place. */
 static void soften(double *y, int A)
 {
     double most = y[0], sum = 0;
@@ -197,7 +197,7 @@ void fm_logits_load(double *q, double *floored, const int64_t *counts, int M, in
 double fm_logits_pace(double lambda, double gain, int steps, int64_t taken, double rho_start,
                       double until, double rho)
 {
-    /* The target continues to rise after the last step, because the hardened budget lags behind the
+    /* The target continues to rise after `steps` steps, because the hardened budget lags behind the
      * expected one. */
     double target = rho_start + (until - rho_start) * (double)taken / steps;
     lambda += gain / steps * (target - rho);

@@ -1,6 +1,6 @@
 /*
  * This room, lib/masks: the mathematics of expert widths: sets of widths, families of masks, the
- * logits from which masks are learned, experts that share a width.  It includes only lib/base and
+ * logits of learned masks, and experts that share a width.  It includes only lib/base and
  * does not use tensors, files or models, so all of it is tested with plain numbers.  In reading
  * order: decimal, actions, granularity, masks, choose (the mask for a budget), spread (how tokens
  * differ), gaps, stepcost, logits.
@@ -58,8 +58,8 @@ struct fm_quality {
 struct fm_mask {
     uint64_t removed; /* number of channels */
     enum fm_method method;
-    int step; /* number of steps of training or of the walk; 0: the full mask, or a method
-                 without steps */
+    int step; /* learned: number of training steps so far; saliency, walk and exchange: number of
+                 the budget, from 1; 0: the full mask, or a uniform one */
     struct fm_quality quality;
 };
 
@@ -72,8 +72,8 @@ struct fm_masks {
     struct fm_kinds kinds;         /* the kinds of text that qualities have figures for */
 };
 
-/* The kind with the largest increase of loss over the full model's quality, and that increase;
- * -1: no kinds. */
+/* The kind whose loss increases most from `full`, the full model's; *lost is the increase.  -1: no
+ * kinds. */
 int fm_masks_worst(double *lost, const struct fm_kinds *kinds, const double *kind,
                    const double *full);
 
@@ -103,7 +103,8 @@ uint64_t fm_masks_removed(const struct fm_masks *f, const uint32_t *widths);
 int fm_masks_append(struct fm_masks *f, const uint32_t *widths, enum fm_method method, int step,
                     struct fm_err *err);
 
-/* Append mask b of another family, with its origin and quality; it must also remove more. */
+/* Append mask b of another family, with its origin and quality; it must remove more than the last
+ * mask does. */
 int fm_masks_copy(struct fm_masks *f, const struct fm_masks *from, int b, struct fm_err *err);
 
 /* Replace the widths of mask b, which must stay between its neighbours, and clear its quality. */
@@ -131,7 +132,7 @@ void fm_masks_measured(bool *measured, const struct fm_masks *f, const struct fm
 
 /*
  * The quality of mask b: *q as measured or, with positions 0, interpolated linearly in the number
- * of removed channels between the nearest measured masks.  False if there is neither.
+ * of removed channels between the nearest measured masks.  False if neither is possible.
  */
 bool fm_masks_quality(struct fm_quality *q, const struct fm_masks *f, int b);
 
@@ -151,7 +152,7 @@ int fm_masks_saliency(struct fm_masks *f, const struct fm_actions *actions, cons
 int fm_masks_uniform(struct fm_masks *f, const struct fm_actions *actions,
                      const struct fm_decimal *until, struct fm_err *err);
 
-/* Every mask of `from`, with its widths permuted inside layers or over the model. */
+/* Every mask of `from`, with its widths permuted within layers or over the whole model. */
 int fm_masks_shuffle(struct fm_masks *f, const struct fm_masks *from, bool global, uint64_t seed,
                      struct fm_err *err);
 

@@ -57,8 +57,8 @@ struct fm_spread {
 };
 
 /*
- * Compute from `groups` groups of tokens; group i has tokens [first[i], first[i + 1]).
- * `near` is the maximum of fm_token.near: five, or the size of the vocabulary. sorted
+ * Fill *spread from `groups` groups of tokens; group i has tokens [first[i], first[i + 1]).  `near`
+ * is the maximum of fm_token.near: five, or the size of the vocabulary if that is smaller. `sorted`
  * (first[groups]) is scratch.  Sums are in order of tokens.
  */
 void fm_spread_of(struct fm_spread *spread, const struct fm_token *token, const size_t *first,

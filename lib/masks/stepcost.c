@@ -25,12 +25,12 @@
  *
  * Invariants:
  *   1. Every width is width[a] of some action a, before and after each function.
- *   2. In a drawn mask every expert has its width or an adjacent action.
+ *   2. In a drawn mask every expert has its width or the width of an adjacent action.
  *   3. fm_stepcost_lower never widens, and ends at the target or with every expert at width[0].
  *   4. fm_stepcost_pairs names each expert at most once, a pair has two different experts, and
  *      both steps exist: the one that goes down is above width[0], the other below width[A-1].
- *   5. A value is NaN until both ends of its range were measured in one sweep, and never NaN
- *      afterwards; trust is in [0, 1] and ratio above 0.
+ *   5. A value is NaN until both ends of its range have been measured in one sweep, and never
+ *      NaN afterwards; trust is in [0, 1] and ratio above 0.
  */
 #include "lib/masks/stepcost.h"
 
@@ -43,12 +43,12 @@
 #include "lib/base/rng.h"
 
 #define KEEP 0.5 /* fraction of a running mean that is kept at every sweep */
-/* A range that was not measured costs at least this multiple of the range above it, because
- * channels are ranked. */
+/* A range that has not been measured is assumed to cost at least this multiple of the range above
+ * it, because channels are ranked. */
 #define DEEPER 1.2
-/* The fraction of tokens that is assumed to be distributed evenly.  On three models of real text
- * (fm-train(1)), 0 gives a higher loss on distant kinds of text, and 0.5 on the calibration's kind.
- */
+/* The fraction of tokens that is assumed to be distributed evenly.  On three models trained on
+ * real text (fm-train(1)), 0 gives a higher loss on distant kinds of text, and 0.5 on the
+ * calibration's kind. */
 #define TEMPER 0.2
 #define SHARE_MIN 0.05 /* smallest share, relative to an even one, so that weights are bounded */
 
@@ -221,7 +221,7 @@ int fm_stepcost_add(struct fm_stepcost *w, const uint32_t *widths, const uint32_
         }
     }
     /* The variance of a running mean is `part` times that of one value; the variance of a value
-     * minus the mean before it is 1 + part times that. */
+     * minus the mean before it is (1 + part) times that of the value. */
     double part = (1 - KEEP) / (1 + KEEP), noise = scatter * part / (1 + part);
     if (spread > 0)
         w->scale[FM_STEPCOST_TRUST] = noise < spread ? 1 - noise / spread : 0;

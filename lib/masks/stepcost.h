@@ -51,14 +51,14 @@ int fm_stepcost_init(struct fm_stepcost *w, const struct fm_actions *actions, in
 void fm_stepcost_release(struct fm_stepcost *w); /* zeroed struct is fine */
 void fm_stepcost_clear(struct fm_stepcost *w);   /* Reset: nothing is measured. */
 
-/* Save the current state; restore it.  For a run that is interrupted between two sweeps that
- * belong together and will repeat both. */
+/* Save the current state; restore it.  If a run is interrupted in the middle of a step, a resumed
+ * run repeats all sweeps of that step. */
 void fm_stepcost_keep(struct fm_stepcost *w);
 void fm_stepcost_restore(struct fm_stepcost *w);
 
 /* Weight experts by the tokens (X) that calibration routed to them; layers have E experts.  An
- * expert with a share q of its layer's tokens, relative to an even share, has the weight (4 + 1
- * / q) / 5. */
+ * expert with a share q of its layer's tokens, relative to an even share, has the weight
+ * (4 + 1 / q) / 5. */
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E);
 
 /* Draw around (LANES, X) for `sweep`: each expert is a step narrower in one mask and a step
@@ -85,8 +85,9 @@ struct fm_stepcost_pair {
 };
 
 /*
- * The best exchanges, best first, with each expert in at most one: pair (X / 2).  Returns the
- * number of those whose gain is more than `margin` times their loss.
+ * Set pair (X / 2) to the exchanges in which the step up gains more than `margin` times the cost of
+ * the step down, best first, with each expert in at most one.  Returns their number, or -1 if there
+ * is no memory.
  */
 int fm_stepcost_pairs(const struct fm_stepcost *w, const uint32_t *widths, double margin,
                       struct fm_stepcost_pair *pair, struct fm_err *err);

@@ -1,11 +1,11 @@
 /*
  * layer: like ragged, but all experts of a layer are as wide as the widest; the added channels are
- * their own next ranked ones.
+ * each expert's own next ranked ones.
  *
  * Its form for vLLM is for that program's fused kernels: a layer's experts are two tensors of three
  * dimensions, gate_up_proj (E, 2 k, H), gate rows first, and down_proj (E, H, k); k is a multiple
  * of what the kernels require, and config.json lists it for every decoder layer as
- * moe_intermediate_size. fm_shared is the width of the shared expert, if that key defined it.
+ * moe_intermediate_size. fm_shared is the width of the shared expert, if that key held it.
  */
 #include <inttypes.h>
 

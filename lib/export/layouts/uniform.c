@@ -54,7 +54,7 @@ static void set_config(struct fm_texts_edit *edit, struct fm_exportplan *p)
     fm_texts_set(edit, family->shared_key, &t);
 }
 
-/* Write {"3": [0, 17]}: the layers that lack experts, and which. */
+/* Write {"3": [0, 17]}: the layers that lack experts, and which ones. */
 static void set_removed(struct fm_texts_edit *edit, struct fm_exportplan *p)
 {
     const struct fm_config *c = &p->from->config;
