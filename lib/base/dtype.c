@@ -84,7 +84,7 @@ static inline uint32_t bits_of_float(float f)
     return u;
 }
 
-/* Multiplying by 2^-14 normalises subnormal halves. */
+/* A subnormal half is its fraction times 2^-24, which a float represents exactly. */
 static inline float float_of_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
@@ -135,7 +135,7 @@ static inline float float_of_e4m3(uint8_t b)
     return float_of_bits(sign | nan | (tiny & below) | (normal & ~below));
 }
 
-/* Only 2^-127 is subnormal in float. */
+/* Byte 0 is 2^-127, the only value that is subnormal as a float. */
 static inline float float_of_e8m0(uint8_t b)
 {
     return float_of_bits(b == 0xffu ? 0x7fc00000u : b ? (uint32_t)b << 23 : 0x00400000u);
@@ -212,10 +212,10 @@ void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n)
     }
 }
 
-#define FINITE_BLOCK 4096 /* elements between tests of the accumulated flag */
+#define FINITE_BLOCK 4096 /* elements between tests of the largest exponent */
 
-/* Index of the first NaN among n E4M3 codes, or n: NaN is the largest code without its sign, and
- * there is no Inf. */
+/* Index of the first NaN among n E4M3 codes, or n if there is none.  Without the sign bit, NaN is
+ * the largest code; there is no Inf. */
 static size_t e4m3_nan(const uint8_t *b, size_t n)
 {
     for (size_t at = 0; at < n; at += FINITE_BLOCK) {
@@ -232,8 +232,8 @@ static size_t e4m3_nan(const uint8_t *b, size_t n)
     return n;
 }
 
-/* The largest exponent of n floats, or of n 16-bit floats whose exponent has these bits; not
- * shifted. */
+/* The largest exponent of n floats, or of n 16-bit floats whose exponent is masked by `bits`; the
+ * result is not shifted down. */
 FM_CLONES(int32_t, largest_exponent, (const uint32_t *w, size_t n), (w, n))
 {
     int32_t most = 0;
@@ -265,7 +265,7 @@ size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n)
     const uint16_t exponent = dtype == FM_BF16 ? 0x7f80u : 0x7c00u;
     for (size_t at = 0; at < n; at += FINITE_BLOCK) {
         size_t end = n - at < FINITE_BLOCK ? n : at + FINITE_BLOCK;
-        /* All exponent bits set is the largest that the masked bits can be. */
+        /* NaN and Inf have the largest possible exponent: all its bits are set. */
         bool bad = dtype == FM_F32
                        ? largest_exponent(w + at, end - at) == 0x7f800000
                        : largest_short_exponent(h + at, exponent, end - at) == (int16_t)exponent;

@@ -1,7 +1,7 @@
 /*
  * Number types: the dtypes that a safetensors file may name, their sizes, and the conversion of
- * rows between float and the types of weights, codes and scales.  No other file of the suite
- * interprets the bits of a bfloat16.
+ * rows between float and the types of weights, codes and scales.  Elsewhere only vector
+ * instructions and GPU code convert a bfloat16.
  */
 #ifndef FM_BASE_DTYPE_H
 #define FM_BASE_DTYPE_H
@@ -53,7 +53,7 @@ bool fm_dtype_is_weight(enum fm_dtype dtype);
 
 /* n elements of a weight dtype, F8_E4M3 or F8_E8M0 -> float, exact; NaN stays NaN.  src and dst do
  * not overlap.
- *     F8_E4M3  sign 1, exponent 4 (bias 7), fraction 3 bits: up to 448, subnormals of 2^-9, no Inf,
+ *     F8_E4M3  sign 1, exponent 4 (bias 7), fraction 3 bits: up to 448, subnormals k 2^-9, no Inf,
  *              NaN 0x7f and 0xff (OCP 8-bit floating point, E4M3)
  *     F8_E8M0  2^(byte - 127); NaN 0xff (OCP microscaling formats, E8M0) */
 void fm_dtype_to_f32(float *dst, const void *src, enum fm_dtype dtype, size_t n);
@@ -64,7 +64,8 @@ void fm_dtype_from_f32(void *dst, const float *src, enum fm_dtype dtype, size_t 
 /* Round x[i], i < n, to the nearest value of a weight dtype. */
 void fm_dtype_round(float *x, enum fm_dtype dtype, size_t n);
 
-/* Index of the first NaN or Inf among n elements of a weight dtype or F8_E4M3, or n. */
+/* Index of the first NaN or Inf among n elements of a weight dtype or F8_E4M3; n if there is
+ * none. */
 size_t fm_dtype_nonfinite(const void *src, enum fm_dtype dtype, size_t n);
 
 #endif

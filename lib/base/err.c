@@ -1,7 +1,7 @@
 /*
- * One sentence, written once, into the caller's memory: reporting an error allocates nothing, so it
- * works when memory has run out.  All text of errors passes through here on its way to a terminal,
- * so control bytes are removed here: names in files and on command lines may be hostile.
+ * Writes the sentence into the caller's memory: reporting an error allocates nothing, so it works
+ * when memory has run out.  The text of every error passes through here on its way to a terminal,
+ * so control bytes are replaced here: names in files and on command lines may be hostile.
  */
 #include "lib/base/err.h"
 

@@ -31,8 +31,8 @@ static int read_limit(void)
     return i;
 }
 
-/* The limit, read together with the level, so that a later change of the environment affects
- * neither. */
+/* The limit, read only once, so that a later change of the environment affects neither the limit
+ * nor the level. */
 static int limit(void)
 {
     static atomic_int known; /* limit + 1 */

@@ -15,8 +15,8 @@
 
 /* Overhead of a process, for memory estimates: the program, its libraries, small blocks. */
 #define FM_PROCESS_BYTES ((uint64_t)16 << 20)
-/* Overhead of bfloat16 products, which oneDNN compiles for every shape, including the operands that
- * they round. */
+/* Overhead of bfloat16 products: the code that oneDNN compiles for every shape, and rounded copies
+ * of the operands. */
 #define FM_COMPILED_BYTES ((uint64_t)96 << 20)
 
 /* *out = a * b or a + b; false on overflow, with *out unchanged. */

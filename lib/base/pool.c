@@ -327,7 +327,7 @@ void fm_scratch_reserve(size_t bytes)
     if (s->chunk > 0 || s->used > 0 || (s->bytes[0] >= bytes && all == s->bytes[0]))
         return;
     s->peak = bytes > s->peak ? bytes : s->peak;
-    join_chunks(s, s->peak + CHUNK_BYTES_MIN); /* blocks end at multiples of FM_ALIGN */
+    join_chunks(s, s->peak + CHUNK_BYTES_MIN); /* room for rounding blocks up to FM_ALIGN */
 }
 
 void *fm_scratch(size_t bytes)

@@ -7,7 +7,7 @@
  *
  * Results do not depend on the number of threads because of one rule: what a task computes depends
  * on its index and its data, never on the thread, the number of threads or the order.  Each task
- * writes to its own memory; sums over tasks are made afterwards, in order of index.
+ * writes to its own memory; sums over tasks are computed afterwards, in order of index.
  */
 #ifndef FM_BASE_POOL_H
 #define FM_BASE_POOL_H
@@ -67,7 +67,7 @@ void fm_pool_watch(void (*changed)(int from));
  *
  * Blocks are FM_ALIGN-aligned and not zeroed.  When the machine is out of memory the process ends
  * with FM_ENOMEM and one sentence (lib/base/fatal.h), and temporary files are removed.  The memory
- * plan of a run includes an upper bound of its scratch.
+ * plan of a run includes an upper bound on its scratch.
  */
 struct fm_mark {
     size_t chunk, used;

@@ -1,6 +1,6 @@
 /*
- * The end of a process is detected before it is reaped: until then its id, which is also the id of
- * its group, cannot be reused.
+ * The end of a process is detected before it is reaped: until then its id, and the id of the group
+ * that it leads, cannot be reused.
  */
 #include "lib/base/process.h"
 

@@ -1,5 +1,5 @@
 /*
- * Ending a child program: waiting for it with a time limit, or killing it.  The caller starts the
+ * Waits for the end of a child program, with a time limit, or kills it.  The caller starts the
  * program (each caller with its own descriptors) and sets pid.  It also sets `group` if the program
  * leads a process group; then the other processes of the group are ended with it.
  */

@@ -11,8 +11,8 @@
 
 #include <Random123/philox.h>
 
-/* One stream for each use of random numbers.  The numbers are permanent: changing one changes
- * results. */
+/* One stream for each use of random numbers.  The values of these constants are permanent: changing
+ * one changes results. */
 enum fm_stream {
     FM_STREAM_SHUFFLE = 1,  /* calibration order: counter = position */
     FM_STREAM_EPOCH = 2,    /* training order */
@@ -20,7 +20,7 @@ enum fm_stream {
     FM_STREAM_LORA = 4,     /* initial weights of the adapter */
     FM_STREAM_SANDWICH = 5, /* random middle masks of cross recovery */
     FM_STREAM_CONTROL = 6,  /* shuffle-layer, shuffle-global */
-    FM_STREAM_BENCH = 7,    /* synthetic data */
+    FM_STREAM_BENCH = 7,    /* synthetic data, and random choices of experts to remove */
     FM_STREAM_AROUND = 8    /* masks near a given one, to measure the effect of a step */
 };
 

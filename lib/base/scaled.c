@@ -93,8 +93,8 @@ FM_INLINE float float_of(uint32_t u)
 }
 
 /*
- * |x| as a small float with `fraction` fraction bits, whose exponent 0 means 2^lowest: the fraction
- * of the float is rounded to that many bits, ties to even, and the exponent is rebased.  Values
+ * |x| as a small float with `fraction` fraction bits, whose smallest normal number is 2^lowest: the
+ * fraction of x is rounded to that many bits, ties to even, and the exponent is rebased.  Values
  * below 2^lowest are multiples of 2^(lowest - fraction): adding a number whose last bit has that
  * value rounds to them.  Magnitudes are signed integers and conditions are masks, which every
  * compiler vectorises.
@@ -187,8 +187,8 @@ static void encode(uint8_t *codes, const float *q, size_t n, enum fm_codes code)
     pack_pairs(codes, each, n / 2);
 }
 
-/* The number of elements from `at` on to encode at once: whole blocks if these are small and
- * divide a chunk, else the part of one block that is in the chunk. */
+/* The number of elements from `at` on to encode at once: whole blocks if these are small and divide
+ * a chunk, else as much of the current block as fits in a chunk. */
 static size_t some_of(size_t at, size_t n, size_t block)
 {
     size_t left = n - at, some = left < CHUNK ? left : CHUNK;

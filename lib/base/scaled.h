@@ -1,7 +1,7 @@
 /*
  * Quantised matrices: numbers stored in few bits, with a scale for each block of the matrix.  The
- * value of an element is the number of its code times the scale of its block, one float32 product
- * rounded to nearest.
+ * value of an element is the number that its code stands for, times the scale of its block: one
+ * float32 product, rounded to nearest.
  */
 #ifndef FM_BASE_SCALED_H
 #define FM_BASE_SCALED_H
@@ -25,7 +25,7 @@ enum fm_codes { FM_CODE_E4M3, FM_CODE_E2M1, FM_CODE_INT4 };
 /* Bits of one code: 4 or 8. */
 int fm_code_bits(enum fm_codes code);
 
-/* The value of a byte whose codes are all zero. */
+/* The byte whose codes all stand for the number 0. */
 static inline int fm_code_zero(enum fm_codes code)
 {
     return code == FM_CODE_INT4 ? 0x88 : 0;
@@ -54,8 +54,8 @@ void fm_scaled_to_f32(float *dst, const void *codes, const struct fm_scales *sca
  * elements (the last may be shorter), and NaN or Inf if the run contains one. */
 void fm_scaled_most(float *most, const float *x, size_t n, size_t block);
 /* The code nearest to x / scale, one float32 quotient: ties go to the even code, and larger values
- * saturate at the largest code.  Code zero where the scale is 0.  x must be finite, and n even for
- * codes of four bits. */
+ * saturate at the largest code.  Where the scale is 0, the code of the number 0.  x must be finite,
+ * and n even for codes of four bits. */
 void fm_scaled_from_f32(void *codes, const float *x, const float *scale, size_t n, size_t block,
                         enum fm_codes code);
 

@@ -64,8 +64,8 @@ static void on_signal(int sig)
 }
 
 /* The signals that computing threads block: all but these.  The first seven come from a thread's
- * own instructions and the last two from its own use of a terminal; the suite handles none of
- * them. */
+ * own instructions and the last two from its own use of a terminal.  Of these the suite handles
+ * only SIGSEGV and SIGABRT, to report a lack of memory (lib/base/fatal.c). */
 static void fill_blocked(sigset_t *set)
 {
     static const int own[] = {SIGSEGV, SIGBUS,  SIGFPE,  SIGILL, SIGTRAP,

@@ -41,7 +41,8 @@ _Noreturn void fm_signals_end(int sig);
  * process: then the error is only a consequence of that. */
 void fm_signals_settle(void);
 
-/* pthread_create with no attributes; in the new thread the signals are blocked.  0 or an error. */
+/* pthread_create with no attributes; in the new thread the signals are blocked.  Returns 0 or an
+ * error number. */
 int fm_signals_thread(pthread_t *thread, void *(*body)(void *arg), void *arg);
 
 /*

@@ -1,5 +1,5 @@
-/* Sizes and times for people have three digits or two units; sizes for options have five digits,
- * rounded up. */
+/* For people, a size has three digits and a time has two units; for options, a size has five digits
+ * and is rounded up. */
 #include "lib/base/units.h"
 
 #include <math.h>

@@ -48,7 +48,8 @@
  * e^x within 1.5 units in the last place (checked over all exponents in test_cpu_products.c), or
  * within one denormal step where the result is denormal; Inf above 88.73, 0 below -103.98, NaN
  * stays NaN.  x = n ln 2 + r, |r| <= ln 2 / 2; n ln 2 is split so that its larger part is exact;
- * e^r by the polynomial of Cephes' expf; 2^n in two steps, so that denormals come out rounded once.
+ * e^r by the polynomial of Cephes' expf; 2^n is multiplied in two steps, so that denormals are
+ * rounded only once.
  */
 FM_INLINE float fm_expf(float x)
 {
@@ -64,7 +65,7 @@ FM_INLINE float fm_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    uint32_t bits; /* unsigned: if |x| is huge these are not integers, and may wrap */
+    uint32_t bits; /* unsigned: if |x| is huge, t is not a shifted integer and this may wrap */
     memcpy(&bits, &t, sizeof bits);
     int32_t power = (int32_t)(bits - 0x4b400000u), half = power >> 1; /* the integer n */
     uint32_t first = (uint32_t)(half + 127) << 23, second = (uint32_t)(power - half + 127) << 23;

@@ -182,8 +182,8 @@ static void release(struct fm_contest *c)
     fm_config_release(&c->config);
 }
 
-/* Set the last budget of families: the largest that is compared, or fm-train's own if that is
- * larger. */
+/* Set the last budget of families: slightly above the largest that is compared, but at least 0.8,
+ * as in fm-train, and at most 0.99. */
 static void choose_until(struct fm_contest *c)
 {
     double last = (double)c->table->dropped[c->table->budgets - 1] / c->table->experts + 0.01;

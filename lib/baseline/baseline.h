@@ -74,10 +74,10 @@ struct fm_baseline_table {
 };
 
 struct fm_baseline_options {
-    const char *budgets; /* "0.25,0.5": rounded to the nearest number of experts; NULL: five, as far
-                            as the router allows */
+    const char *budgets; /* "0.25,0.5": rounded to the nearest number of experts; NULL: five
+                            budgets, except those that the router does not allow */
     const char *only;    /* "reap,learned,learned+recover": these rows; NULL: all */
-    int steps;           /* of learned and of recovery; 0: their defaults */
+    int steps;           /* of training and of recovery; 0: their defaults */
     const char *dir;     /* for temporary streams; NULL: TMPDIR or /var/tmp */
 };
 

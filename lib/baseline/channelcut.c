@@ -1,5 +1,5 @@
-/* The channels that are compared are sorted once, and those that are kept are counted for each
- * expert. */
+/* Sorts the channels that are compared with each other, and counts how many of each expert are
+ * kept. */
 #include "lib/baseline/channelcut.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int compare(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* Count the best `kept` of `count` channels, from `first` on, for their experts. */
+/* Of the `count` channels from `first` on, add the best `kept` to the widths of their experts. */
 static void keep_best(uint32_t *widths, const struct fm_ranking *r, struct channel *channel,
                       uint64_t first, uint64_t count, uint64_t kept)
 {

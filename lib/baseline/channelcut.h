@@ -28,8 +28,8 @@ int fm_channelcut_multiple(uint32_t *widths, const struct fm_ranking *ranking, u
 
 /*
  * Set widths (M, E) that remove `count` of the E I channels of a layer, on average over the layers;
- * FM_CUT_EXPERT rounds the common width down.  Ties go to the lower expert and channel, so a width
- * is a prefix of the ranking.
+ * FM_CUT_EXPERT rounds the common width down.  Ties go to the lower expert and channel, so an
+ * expert keeps a prefix of its ranking.
  */
 int fm_channelcut_widths(uint32_t *widths, const struct fm_ranking *ranking,
                          enum fm_channelcut scope, uint64_t count, struct fm_err *err);

@@ -172,7 +172,7 @@ int fm_contest_calibrate(struct fm_contest *c, struct fm_err *err)
 
 /* --- figures --- */
 
-/* State of measuring: the current model, and masks of one row that are to be measured. */
+/* State of measuring: the current model, and the masks of the current row of the table. */
 struct match {
     struct fm_contest *contest;
     struct fm_model *model;

@@ -49,7 +49,8 @@ static void add_batch(void *self, int m, int batch, int lane, int slot)
     }
 }
 
-/* Sum over sequences [at, at + n), with counts (M, E). */
+/* Add up the norms of sequences [at, at + n), and set counts (M, E) to the tokens of each
+ * expert. */
 static int run_group(struct norms *s, struct fm_sweep *sweep, int32_t *ids, int at, int n,
                      bool outputs, int64_t *counts, struct fm_err *err)
 {

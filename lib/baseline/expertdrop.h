@@ -17,15 +17,16 @@
 #include "lib/block/block.h"
 #include "lib/run/run.h"
 
-/* Compute score (M, E) of the model run->inputs.model on run->inputs.tokens by one forward sweep;
- * `outputs`: reap, else frequency.  FM_EFORMAT if a score is not finite. */
+/* Compute score (M, E) of the model run->inputs.model on run->inputs.tokens by a forward pass over
+ * all sequences; `outputs`: reap, else frequency.  FM_EFORMAT if a score is not finite. */
 int fm_expertdrop_score(double *score, const struct fm_run_options *run, bool outputs,
                         struct fm_err *err);
 
 /* Random scores; `n` selects the draw. */
 void fm_expertdrop_draw(double *score, const struct fm_config *config, uint64_t seed, int n);
 
-/* Largest number of experts that each layer may lose, and the step of that number. */
+/* The largest number of experts that each layer may lose; the allowed numbers are multiples of
+ * *step. */
 int fm_expertdrop_most(const struct fm_config *config, int *step);
 
 /* closed (M, E): FM_PASS_CLOSED for the `count` lowest of each layer (ties: the last), 0 for the

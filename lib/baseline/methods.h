@@ -1,6 +1,6 @@
 /*
- * The rows of the suite's own methods.  Each function does what a user does with a tool, on streams
- * in a working directory.  None of them uses the tokens on which quality is measured.
+ * The suite's own methods.  Each function does what a user would do with a tool, on streams in a
+ * working directory.  None of them uses the tokens on which quality is measured.
  */
 #ifndef FM_METHODS_H
 #define FM_METHODS_H

@@ -1,5 +1,5 @@
 /*
- * This room, lib/bench: the measurements of fm-bench: the quality of a family (bench_quality;
+ * This room, lib/bench, has the measurements of fm-bench: the quality of a family (bench_quality;
  * exported for an exported directory; convention for which tokens count, with wikitext), the speed
  * of packing, exporting and verifying (bench_io), the speed of the engine (bench_engine with meter
  * and processor), and one clipped layer compared with its baselines (kernelbench with
@@ -59,12 +59,12 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
 /*
  * Measure run->inputs.stream: a bundle, or a stage stream with masks and run->inputs.model.  The
  * tokens are run->inputs.eval_tokens, or the last FM_QUALITY_SEQUENCES sequences of
- * run->inputs.tokens, cut into windows by how->convention; or the tokens of how->kl_base; in that
- * case the comparison is with that file instead of the full width. how->kl_base_out must be NULL.
- * budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The shuffles are
- * drawn from run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen and the
- * estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.  Release it
- * even after a failure.
+ * run->inputs.tokens, cut into windows by how->convention; or the tokens of how->kl_base; then
+ * quality is compared with the model of that file instead of the full width. how->kl_base_out must
+ * be NULL.  budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The
+ * shuffles are drawn from run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen
+ * and the estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.
+ * Release the result even after a failure.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, struct fm_estimate *estimate,
@@ -81,8 +81,8 @@ struct fm_bench_io {
     int repeat;
 };
 
-/* Make synthetic data of about `size` bytes in a new directory inside `dir` and time them; the
- * directory is removed.  FM_ENOENT if cp or xxhsum is not installed. */
+/* Make synthetic data of about `size` bytes in a new directory inside `dir`, time the operations on
+ * it, and remove the directory.  FM_ENOENT if cp or xxhsum is not installed. */
 int fm_bench_io(const struct fm_run_options *run, const char *dir, uint64_t size, int repeat,
                 struct fm_bench_io *result, struct fm_err *err);
 
@@ -92,7 +92,7 @@ struct fm_bench_engine_run {
     double seconds;       /* wall time of the run */
     double tokens_second; /* calibration tokens */
     double flops;         /* of the matrix products it computed */
-    double useful;        /* without recomputation: a forward, and each gradient once */
+    double useful;        /* FLOPs without recomputation: a forward, and each gradient once */
     double
         peak; /* FLOP/s of large products in its precision, the mean of before and after the run */
     int stages; /* operations, longest first; seconds summed over threads */
@@ -122,7 +122,7 @@ struct fm_bench_engine_options {
                            comparison */
 };
 
-/* run gives batch, memory, device and threads. */
+/* `run` gives batch, memory, device and seed; the threads are the pool's. */
 int fm_bench_engine(const struct fm_run_options *run, const struct fm_bench_engine_options *options,
                     struct fm_bench_engine *result, struct fm_err *err);
 

@@ -4,7 +4,7 @@
  * forward and of each gradient once (lib/learn/estimate.h), divided by the time of the whole run
  * and by the speed that the matrix library reaches with large matrices on this machine.  Fractions
  * of different machines cannot be compared.  The speed of a shared machine changes within minutes,
- * so it is measured before and after each run.
+ * so that speed is measured before and after each run.
  */
 #include "lib/bench/bench.h"
 
@@ -65,7 +65,8 @@ static int measure_rank(struct fm_bench_engine_run *r, struct fm_run_options run
     return rc;
 }
 
-/* Tokens of the training steps only; products and seconds include measuring the masks. */
+/* tokens_second is the rate of the training steps only; the other figures include measuring the
+ * masks. */
 static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options run,
                          const struct fm_ops *ops, int steps, struct fm_err *err)
 {
@@ -82,7 +83,7 @@ static int measure_train(struct fm_bench_engine_run *r, struct fm_run_options ru
     if (!rc)
         settle(r, fm_clock_now() - begin, 0);
     struct fm_estimate estimate = {0};
-    options.steps = report.steps; /* including those after the last planned one */
+    options.steps = report.steps; /* may be more than were planned */
     if (!rc)
         rc = fm_train_estimate(&run, &options, &estimate, err);
     r->useful = estimate.useful;

@@ -29,7 +29,7 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind)
 /* The subject of the measurement: the stream, and the model in the channel order of its masks. */
 struct subject {
     struct fm_bundle bundle;
-    struct fm_hfdir dir; /* the checkpoint's model, if the masks are from a stage stream */
+    struct fm_hfdir dir; /* the checkpoint, if the masks are from a stage stream */
     struct fm_budgets budgets;
     struct fm_ranking ranking;
     struct fm_adapter adapter;

@@ -16,7 +16,8 @@ const char *fm_convention_name(enum fm_convention convention)
     return convention < FM_CONVENTIONS ? name[convention] : NULL;
 }
 
-/* Open windows of which only the tokens after the middle one are predicted. */
+/* Set the first predicted token to the one after the middle of each window, and read the token that
+ * replaces the first one. */
 static int halve_windows(struct fm_bench_text *t, const struct fm_run_options *run,
                          const struct fm_config *config, struct fm_err *err)
 {

@@ -10,7 +10,7 @@
  *                tokenizer's template begins with, if any; the tokens after the middle one are
  *                predicted (tools/perplexity/perplexity.cpp).
  *     wikitext   lm-eval's task of this name, for a text of documents: each document is detokenised
- *                (lib/bench/wikitext.h) and every token of it predicted, the first one from the
+ *                (lib/bench/wikitext.h) and every token of it is predicted, the first one from the
  *                tokenizer's bos_token, or eos_token if the tokenizer has no bos_token.  A document
  *                longer than the window is cut into windows, and the first token of each is
  *                predicted from the last one before it.  The last window is as long as the others,
@@ -27,8 +27,8 @@
 enum fm_convention { FM_CONVENTION_PAPERS, FM_CONVENTION_LLAMA, FM_CONVENTION_WIKITEXT };
 #define FM_CONVENTIONS 3
 
-/* What to measure in addition to the losses: files of formats/text/klbase.h, of convention
- * llama.cpp. */
+/* What to measure: the convention, and files of base logits (formats/text/klbase.h), which require
+ * convention llama.cpp. */
 struct fm_bench_how {
     enum fm_convention convention;
     const char *kl_base_out; /* NULL, or the file to write from the original */
@@ -51,9 +51,10 @@ struct fm_bench_text {
 
 /*
  * Open the tokens that run->inputs gives for a model: its evaluation tokens or text, else the last
- * sequences of its calibration data (fm_quality_open); or the tokens of how->kl_base.  Close in any
- * case.  FM_EUSAGE if run->inputs.seq_len leaves nothing to predict, or if the model has fewer
- * positions than the windows of how->kl_base; FM_ECONFIG if that file has a different vocabulary.
+ * sequences of its calibration data (fm_quality_open); or the tokens of how->kl_base.  Close it
+ * even after a failure.  FM_EUSAGE if run->inputs.seq_len leaves nothing to predict, or if the
+ * model has fewer positions than the windows of how->kl_base; FM_ECONFIG if that file has a
+ * different vocabulary.
  */
 int fm_bench_text_open(struct fm_bench_text *text, const struct fm_bench_how *how,
                        const struct fm_run_options *run, const struct fm_config *config,

@@ -1,7 +1,7 @@
 /*
  * The engine reads an export as a checkpoint, so its quality is the quality of one lane at the
  * widths of its files; a directory with all members has one lane for each chosen member.  Nothing
- * is read from the bundle: what is measured is what was uploaded.
+ * is read from the bundle, so the figures are those of the exported files.
  */
 #include "lib/bench/exported.h"
 

@@ -1,7 +1,7 @@
 /*
  * Implementations are rows of a table, each a function from a case to seconds; one that cannot run
- * on this machine returns 0 and is left out.  A first round checks every result against the
- * definition, so no figure is shown for a wrong result.
+ * on this machine returns 0 and is left out.  A first round compares every layer's output with the
+ * definition, and the largest error is reported with the figures.
  */
 #include "lib/bench/kernelbench.h"
 
@@ -190,7 +190,7 @@ static void describe(struct fm_kernelbench *b, const struct fm_kernelcase *c)
     fm_processor_name(b->cpu, sizeof b->cpu);
 }
 
-/* Start PyTorch if it is available; report it if not. */
+/* Start PyTorch; if it is not available, record the reason, or fail if it is required. */
 static int find_torch(struct fm_kernelbench *b, struct fm_kernelcase *c,
                       const struct fm_kernelbench_options *o, struct fm_err *err)
 {

@@ -219,8 +219,8 @@ static void fill_block(void *arg, int i)
     struct fm_mark mark = fm_scratch_mark();
     float *x = fm_scratch(n * sizeof *x);
     uint32_t w[4];
-    for (size_t j = 0; j < n; j++) { /* uniform numbers are cheaper to draw, and products take
-                                        the same time */
+    for (size_t j = 0; j < n; j++) { /* uniform numbers are cheaper to draw than normal ones, and
+                                        products take the same time */
         if (j % 4 == 0)
             fm_rng_words(w, f->c->seed, FM_STREAM_BENCH, f->counter + (first + j) / 4);
         x[j] = (float)(f->scale * ((double)w[j % 4] * 0x1p-31 - 1));

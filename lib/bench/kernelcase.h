@@ -25,11 +25,11 @@ struct fm_kernelcase {
     int32_t *ids;   /* (tokens_max, K) */
     float *weights; /* (tokens_max, K) */
     char *other;    /* memory written to evict the caches */
-    float *sums;    /* scratch for the oneDNN implementation */
+    float *sums;    /* inputs of the second product of the oneDNN implementation */
     void *workspace;
     uint64_t workspace_bytes;
     struct fm_clip *clip;
-    int *cut;                 /* the fastest variant for the current case; 0: not yet tried */
+    int *cut;                 /* oneDNN's fastest block width in this case; 0: not yet known */
     struct fm_clip_gpu *gpu;  /* NULL: no GPU */
     struct fm_pytorch *torch; /* NULL: no PyTorch; closed by the function that opened it */
 };
@@ -56,7 +56,7 @@ void fm_kernelcase_flush(struct fm_kernelcase *c);
 /* Implementations: seconds of one run at c->budget, or 0 if it is not available. */
 double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens);
 double fm_kernelcase_dnnl(struct fm_kernelcase *c, int tokens);
-/* On a path of a GPU; mma includes the plain path, which float32 takes. */
+/* On a path of a GPU; for float32, FM_CLIP_PORTABLE replaces FM_CLIP_MMA. */
 double fm_kernelcase_gpu(struct fm_kernelcase *c, int tokens, int32_t path);
 
 /* Read bandwidth of the machine in bytes/s. */

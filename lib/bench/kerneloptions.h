@@ -20,7 +20,7 @@ struct fm_kernelbench_options {
     int repeat;          /* rounds; the median is reported */
     int threads;         /* 0: all */
     uint64_t seed;
-    double peak;            /* the machine's peak FLOP/s if known; 0: measured for a second */
+    double peak;            /* the machine's peak FLOP/s if known; 0: it is measured */
     const atomic_int *stop; /* run->stop, or NULL: a nonzero value ends with FM_ESAVED */
 };
 

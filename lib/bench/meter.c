@@ -1,6 +1,6 @@
 /*
- * The wrapper of every operation is generated from the list of operations.  Two are products, whose
- * floating-point operations are counted too.
+ * The wrapper of every operation is generated from the list of operations.  Three operations
+ * compute matrix products, whose floating-point operations are counted, too.
  */
 #include "lib/bench/meter.h"
 
@@ -42,7 +42,7 @@ static void note_product(int stage, int M, int N, int K)
     pthread_mutex_unlock(&lock);
 }
 
-/* Charge the time since the thread's label last changed to its current label. */
+/* Add the time since the thread's label last changed to the time of `label`, its current one. */
 static void charge(int label)
 {
     uint64_t now = nanoseconds(), first = atomic_load(&began);

@@ -31,13 +31,14 @@ struct fm_meter_rest {
     double reading, waiting, other;
 };
 
-/* The table that measures `base`; resets the counters, and is used until the process ends. */
+/* Reset the counters and return the table that measures `base`, which is valid until the process
+ * ends. */
 const struct fm_ops *fm_meter_begin(const struct fm_ops *base);
 
 /* The operations that were called, longest first; returns their number. */
 int fm_meter_end(struct fm_meter_stage stage[FM_METER_STAGES], struct fm_meter_rest *rest);
 
-/* FLOPs of all matrix products: gemm, and those inside channel_scores. */
+/* FLOPs of all matrix products: of gemm, channel_scores and channel_scores_each. */
 double fm_meter_flops(void);
 
 #endif

@@ -21,7 +21,7 @@
 /* Size of the page, of the plot area in it, and of a legend at its side, in pixels. */
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54, ASIDE = 190 };
 
-/* Distinguishable without colours as well. */
+/* Lines differ in their dashes, too, so they can be distinguished without colours. */
 static const char *const colours[] = {"#1b5e9e", "#d1701a", "#3a8a3d", "#9c2f6b",
                                       "#6b6b6b", "#8a6d00", "#157a7a"};
 static const char *const dashes[] = {"none", "7 3", "2 3", "7 3 2 3", "12 3", "4 4"};

@@ -1,6 +1,6 @@
 /*
  * A line chart as SVG: a few named series over one axis, ticks on round numbers, a legend.  The
- * axes cover the data, extended to round numbers.
+ * axes cover the data; the y axis is extended to round numbers.
  */
 #ifndef FM_PLOT_H
 #define FM_PLOT_H
@@ -34,7 +34,7 @@ char *fm_plot_svg(const struct fm_plot *plot, struct fm_err *err);
 /* True if the text is a complete plot of `tool`, named by a comment in its second line. */
 bool fm_plot_is_own(const char *text, size_t size, const char *tool);
 
-/* Write the text to a file with fm_guard_text of lib/run/guard.h. */
+/* Write the document to a file with fm_guard_text of lib/run/guard.h. */
 int fm_plot_write(const struct fm_plot *plot, const char *path, bool force, struct fm_err *err);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * PyTorch runs as a separate program, because it brings threads and an allocator that must not be
  * in a process being measured.  It receives commands as lines over a socket, with raw numbers in
- * between.  If anything fails there, a row of the table is empty and gives the reason; the
- * measurement goes on.
+ * between.  If anything fails in that program, its rows have no figure and the reason is reported;
+ * the measurement goes on.
  */
 #include "lib/bench/pytorch.h"
 
@@ -92,7 +92,8 @@ static int spawn(struct fm_pytorch *p, int theirs, struct fm_err *err)
 
 /* --- lines and numbers --- */
 
-/* Wait until the socket is writable or has bytes; nothing else ends the wait. */
+/* Wait until the socket is writable or has bytes, as `events` selects; fail after `silence` seconds
+ * or a signal. */
 static int await(const struct fm_pytorch *p, short events, struct fm_err *err)
 {
     if (fm_signals_await(p->socket, events, p->silence * 1000))

@@ -5,8 +5,8 @@
  * Private to lib/bench.
  *
  * The process receives the layer's numbers over a socket and keeps a copy of them, which doubles
- * the memory for the weights. fm_pytorch_why gives the reason for the first failure in one
- * sentence; no request follows it.
+ * the memory for the weights. fm_pytorch_why gives the reason for a missing figure in one sentence.
+ * After an error of the process no further request is sent.
  */
 #ifndef FM_PYTORCH_H
 #define FM_PYTORCH_H
@@ -32,11 +32,12 @@ void fm_pytorch_close(struct fm_pytorch *p); /* ends the process; NULL is fine *
 const char *fm_pytorch_version(const struct fm_pytorch *p);
 
 /* Seconds of one run of the kernel "torch-loop" or "torch-grouped" at c->budget, with cold caches;
- * the first rows of c->out are its result.  0: it failed, now or before. */
+ * the first rows of c->out are its result.  0: it cannot run this case, or the process has
+ * failed. */
 double fm_pytorch_run(struct fm_pytorch *p, const struct fm_kernelcase *c, const char *kernel,
                       int tokens);
 
-/* The reason for the first failure, or "". */
+/* The error of the process, else the reason for the first case that it could not run, else "". */
 const char *fm_pytorch_why(const struct fm_pytorch *p);
 
 /* The speed of an autograd loop over transformers' model of a checkpoint. */

@@ -118,8 +118,8 @@ static void config_text(char text[CONFIG_BYTES], const struct fm_synth *s)
              fm_dtype_torch(s->dtype), s->V);
 }
 
-/* The config as the tools parse it; the caller releases it.  Shapes are checked when they are
- * parsed. */
+/* The config as the tools parse it; the caller releases it.  Parsing cannot fail, because the shape
+ * was checked before. */
 static struct fm_config config_of(const struct fm_synth *s)
 {
     char text[CONFIG_BYTES];
@@ -246,7 +246,7 @@ static int write_weights(struct fm_output *o, const struct fm_synth *s, struct t
     return rc;
 }
 
-/* One file of the directory, from bytes (config) or from the table. */
+/* Write config.json. */
 static int write_config(struct fm_outdir *d, const struct fm_synth *s, struct fm_err *err)
 {
     char text[CONFIG_BYTES];

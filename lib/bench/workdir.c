@@ -1,6 +1,6 @@
 /*
- * Measurements write gigabytes of files.  All are in one directory with a unique name, which is
- * removed with its contents at the end.
+ * Measurements write gigabytes of files.  All of these are in one directory with a unique name,
+ * which is removed with its contents at the end.
  */
 #include "lib/bench/workdir.h"
 

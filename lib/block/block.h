@@ -77,7 +77,7 @@ struct fm_config {
     float residual_scale;  /* the outputs of attention, and of experts and MLP together, are
                               multiplied by it before they are added; 1 if they are normalised */
     float logit_scale;     /* logits are multiplied by it */
-    int T_exact;           /* longest sequence for which the results are those of the model */
+    int T_exact;           /* longest sequence that is computed as in the model */
     const char *exact;     /* the reason for T_exact, for messages, or NULL */
     unsigned output_norms; /* bits of enum fm_output_norms */
     bool head_bias;        /* lm_head has a bias */

@@ -1,4 +1,5 @@
-/* The sizes of a model: release, which layers have experts, and the width of each layer's MLP. */
+/* Functions of struct fm_config: its release, which layers have experts, the width of each layer's
+ * MLP, and its output norms. */
 #include <stdlib.h>
 
 #include "lib/block/block.h"

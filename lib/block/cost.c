@@ -30,8 +30,8 @@ double fm_cost_lm_head(const struct fm_config *c)
     return 2.0 * c->H * c->V;
 }
 
-/* Boundaries, norms and their gradients take 8 H floats, and 4 H more with output norms; the rows
- * of K experts take K H. */
+/* Boundaries, norms and their gradients take 8 H floats, and 4 H more with output norms or a
+ * residual scale; the rows of K experts take K H. */
 uint64_t fm_cost_token_floats(const struct fm_config *c)
 {
     uint64_t H = (uint64_t)c->H, mlp = (uint64_t)(c->dense > c->shared ? c->dense : c->shared);

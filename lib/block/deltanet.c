@@ -69,7 +69,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_deltanet_options *o = options;
-    int width = 0; /* read by gqa, which has a different default */
+    int width = 0; /* head_dim must be present, because gqa's default is a different one */
     c->deltanet = fm_alloc(1, sizeof *c->deltanet, "attention settings", err);
     if (!c->deltanet)
         return err->code;

@@ -94,7 +94,7 @@ static int read_layer_types(struct fm_gqa *g, const struct fm_config *c,
     return rc;
 }
 
-/* Refuse a missing window if some layers are sliding: programs disagree about its meaning. */
+/* Refuse a missing window if some layers are sliding: programs disagree about what that means. */
 static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64_t window,
                         struct fm_err *err)
 {

@@ -67,7 +67,7 @@ struct fm_gqa {
     int window_groups, full_groups; /* key heads of layers with a window, and without; 0: config->G
                                        in both */
     int D;                          /* width of a head's values; 0: config->C */
-    float scale;                    /* values are multiplied by it; 0: 1 */
+    float scale;                    /* values are multiplied by it; 0 means 1 */
     double divisor;                 /* scores are divided by it; 0: sqrt(config->C) */
     float clip;                     /* clamp q, k, v to +-clip; 0: no clamping */
     bool qkv_bias, o_bias;          /* as in the options */

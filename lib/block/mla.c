@@ -99,8 +99,8 @@ static int read_full(bool *full, int L, const cJSON *value, const char *key, str
     return FM_OK;
 }
 
-/* Every freq-th layer, from layer `offset` - 1 on.  If config.json has no offset, transformers and
- * the model's own code assume different ones. */
+/* Set `full` for the layers up to `offset` - 1, and for every freq-th layer after that one.  If
+ * config.json has no offset, transformers and the model's own code assume different ones. */
 static int read_frequency(bool *full, int L, const cJSON *json, struct fm_err *err)
 {
     static const char offset_key[] = "index_skip_topk_offset";
@@ -359,7 +359,8 @@ static void forward(const struct fm_pass *p, float *inner, float *y, const float
 }
 
 /* A latent (N, rank) and its norm, for the gradient that passes through them: down (rank, H)
- * computes the latent from x, and dy (N, width) is the gradient at the product of up (width, rank).
+ * computes the latent from x, and dy (N, width) is the gradient at the normalised latent's product
+ * with up (width, rank).
  */
 struct latent {
     const void *down, *up; /* projections */

@@ -5,7 +5,7 @@
  * and R rotated elements; the key's R elements are the same for all heads.  With C = A + R, and D
  * the width of values:
  *
- *     q (Q, C) = W_q x, or W_qb rms(W_qa x)       its last R of each head rotated
+ *     q (Q, C) = W_q x, or W_qb rms(W_qa x)       the last R of each head rotated
  *     [c | r]  = W_kva x                          r (R) rotated
  *     [k | v]  = W_kvb rms(c), per head A and D;  key of a head: [k | r]
  *     y       += W_o softmax(q . key m^2 / sqrt(C)) v
@@ -22,8 +22,8 @@
 struct fm_mla_options {
     bool interleave_key; /* rope_interleave of config.json determines whether adjacent elements are
                             rotated as pairs; without this option, they always are */
-    bool indexer; /* a sparse indexer chooses index_topk keys, so all keys of a sequence up to that
-                     length.  It has no gradient, so its tensors are only copied */
+    bool indexer; /* a sparse indexer chooses index_topk keys for each query: all keys of a sequence
+                     up to that length.  It has no gradient, so its tensors are only copied */
     bool shares_indices; /* layers may share indices, as set by indexer_types and similar keys */
     struct fm_rope_options rope;
 };

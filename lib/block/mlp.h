@@ -33,7 +33,7 @@ static inline uint64_t fm_mlp_channel_params(int H)
 
 /* The MLP's three matrices, (D, H), (D, H), (H, D), in layers selected by `when`: names in
  * checkpoints and bundles, and in ragged exports, which follow transformers' classes; and the
- * weight w of the shared expert's weight sigmoid(w x). */
+ * vector w by which the shared expert is weighted: sigmoid(w x). */
 /* clang-format off */
 #define FM_MLP_NAMED(stock, ragged, part, shape, when)                                             \
     {{stock ".weight", stock ".weight", ragged ".weight"}, part, 0, shape, when}

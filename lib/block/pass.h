@@ -69,7 +69,7 @@ void *fm_arena_alloc_if(bool wanted, struct fm_arena *arena, size_t n);
 /* An arena in memory that the caller provides. */
 #define FM_ARENA_IN(memory) (&(struct fm_arena){.at = (char *)(memory)})
 
-/* Number of floats for the inner values of an attention block: N tokens of layer l. */
+/* Number of floats that the attention block needs for the inner values of N tokens of layer l. */
 size_t fm_attention_floats(const struct fm_config *config, int l, int N);
 
 #endif

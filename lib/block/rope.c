@@ -19,7 +19,7 @@ struct stated {
 };
 
 /* Read `type` or `rope_type` of an object.  If present it must be "default" or a type that the
- * family supports, and equal to those read before. */
+ * family supports, and equal to the types read before. */
 static int read_type(struct stated *stated, const struct fm_rope_options *options,
                      const cJSON *object, const char *where, const char *family, struct fm_err *err)
 {
@@ -159,8 +159,8 @@ void fm_rope_plain(struct fm_rope *r, double theta, int R)
         r->factor[i] = 1;
 }
 
-/* R = partial_rotary_factor of `width`, rounded down as in transformers: the factor is the one in
- * rope_parameters, else the model's, else the value of dims_key, else the family's. */
+/* R = partial_rotary_factor times `width`, rounded down as in transformers.  The factor is the one
+ * in rope_parameters, else the model's, else it follows from dims_key, else it is the family's. */
 static int read_partial(struct fm_rope *r, int width, const struct fm_rope_options *options,
                         const cJSON *json, struct fm_err *err)
 {

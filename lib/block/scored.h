@@ -1,10 +1,10 @@
 /*
  * Router block "scored": experts are chosen by their score, a sigmoid or a probability, plus a
  * trained bias that is used only for the choice; groups of experts may be left out as a whole;
- * weights are the scores, divided by their sum or not, times a factor.  DeepSeek-V3, V2, GLM-4.5,
- * MiniMax-M2 and ERNIE-4.5 are variants of it.  The logits are computed from float32 operands
- * whatever the precision of other products, as in transformers, because choices depend on their
- * last bits.
+ * weights are the scores, divided by their sum or not, times a factor.  DeepSeek-V2 and V3,
+ * GLM-4.5, MiniMax-M2 and ERNIE-4.5 use variants of it.  The logits are computed from float32
+ * operands whatever the precision of other products, as in transformers, because choices depend on
+ * their last bits.
  */
 #ifndef FM_SCORED_H
 #define FM_SCORED_H

@@ -1,6 +1,6 @@
 /*
- * Sparsemixer as PhiMoE evaluates it (its training samples experts; calibration does not).  Weights
- * are not renormalised: if one expert dominates, both are near 1.
+ * Sparsemixer as in PhiMoE's evaluation; in its training, experts are sampled.  Weights are not
+ * renormalised: if one expert dominates, both are near 1.
  */
 #include "lib/block/sparsemix.h"
 

@@ -20,7 +20,8 @@ enum fm_naming {
 /* The destination of a tensor in memory, and its layout there. */
 enum fm_weight_part {
     FM_PART_NONLAYER, /* a field of struct fm_nonlayer, unchanged */
-    FM_PART_NORM,     /* a field of struct fm_layer, unchanged; so are the next five */
+    FM_PART_NORM,     /* a field of struct fm_layer, unchanged; so are the parts up to
+                         FM_PART_DOWN_BIAS, except where noted */
     FM_PART_ATTENTION,
     FM_PART_PROJECTION, /* a field of attention: a matrix that only products read */
     FM_PART_HEADS,      /* as FM_PART_PROJECTION, with its rows reordered by the block */
@@ -45,7 +46,7 @@ enum fm_weight_part {
     FM_PART_BIAS          /* (2 I): biases of the rows of gate_up */
 };
 
-/* Condition for a tensor: it exists in models and layers that have all of these. */
+/* Conditions for a tensor: it exists in models and layers for which all of these hold. */
 enum fm_weight_when {
     FM_ALWAYS = 0,
     FM_UNTIED = 1 << 0,    /* the LM head is not tied to the embedding */

@@ -1,7 +1,7 @@
 /*
- * Keeps the ranks in step.  Before any data is sent, every rank sends four bytes with its status:
- * whether it has failed, so no rank ever waits for one that has stopped.  That costs one small
- * message per rank and call; there are a few calls per layer.
+ * Keeps the ranks in step.  Before any data is sent, each rank sends its status to all others: four
+ * bytes, an error code or FM_OK.  So no rank ever waits for one that has stopped.  An agreement
+ * costs one small message per rank; there are a few per layer.
  */
 #include "lib/comm/comm.h"
 
@@ -16,13 +16,13 @@
 
 #define HOST_BYTES 64
 #define VALUE_BYTES 512
-#define GRAIN 16 /* values: slices are whole vectors */
+#define GRAIN 16 /* slices are multiples of this many values, so that they are whole vectors */
 
 struct fm_comm {
     const struct fm_wire *wire;
     int rank, size;
     char (*host)[HOST_BYTES];
-    int *codes;                       /* (size) the ranks' statuses in an agreement */
+    int *codes;                       /* (size) a status, or another value, of each rank */
     struct fm_wire_part *send, *recv; /* (size) */
     int agreed;                       /* the result of the last agreement */
     struct fm_err over;               /* the error that ended all communication */
@@ -348,7 +348,7 @@ int fm_comm_spread(struct fm_comm *c, void *data, size_t value, size_t n, struct
 
 /* ---- facts that must be equal on all ranks ---- */
 
-/* The first word that differs, with the word before it, which names it. */
+/* Copy the first word that differs, preceded by the word before it, which names it. */
 static void cut_to_word(char *word, const char *value, size_t differs)
 {
     const char *from = value + differs, *end = from + strcspn(from, " ");

@@ -21,9 +21,10 @@
  * return that error.  FM_ESAVED is agreed on in the same way but does not end communication: ranks
  * may go on to save their state.
  *
- * A NULL communicator belongs to a single process: fm_comm_agree and fm_comm_close return the error
- * that they are given, fm_comm_collect copies, and all other calls do nothing and return FM_OK
- * (fm_comm_exchange must not be called).  Calls come from the thread that opened the communicator.
+ * A NULL communicator belongs to a single process.  Of the calls that take an error, fm_comm_agree
+ * and fm_comm_close then return the error that they are given, fm_comm_collect copies, and the
+ * others do nothing and return FM_OK.  fm_comm_exchange and fm_comm_host must not be called.  Calls
+ * come from the thread that opened the communicator.
  */
 #ifndef FM_COMM_H
 #define FM_COMM_H
@@ -40,8 +41,9 @@ struct fm_comm;
 /*
  * Begin.  *comm is NULL for a single process: this build has no wire (NULL), `alone` is set, or the
  * launcher started one process.  FM_EUSAGE if the launcher's environment indicates several
- * processes but the wire reports only this one, because each would write the same output; `alone`
- * permits it.  If only WORLD_SIZE suggests it, *warning (may be NULL) is set to a message.
+ * processes but there is no wire or it reports only this process, because each would write the same
+ * output; `alone` permits it.  If only WORLD_SIZE suggests it, *warning (may be NULL) is set to a
+ * message.
  */
 int fm_comm_open(struct fm_comm **comm, const struct fm_wire *wire, bool alone,
                  const char **warning, struct fm_err *err);
@@ -61,8 +63,9 @@ int fm_comm_beside(const struct fm_comm *comm, int *nth);
 
 /* The counters of this rank; in a single process, a shared dummy. */
 struct fm_tally {
-    uint64_t leaves;                    /* blocks of micro-batches taken through the model */
-    double computing, waiting, reading; /* seconds: in sweeps; for other ranks; for weights */
+    uint64_t leaves; /* blocks of micro-batches computed */
+    /* Seconds of computing in sweeps, of waiting for other ranks, and of reading weights. */
+    double computing, waiting, reading;
 };
 struct fm_tally *fm_comm_tally(struct fm_comm *comm);
 /* Exchange the counters.  After that, fm_comm_tallies returns the counters of all ranks (size);
@@ -70,10 +73,11 @@ struct fm_tally *fm_comm_tally(struct fm_comm *comm);
 int fm_comm_share_tallies(struct fm_comm *comm, struct fm_err *err);
 const struct fm_tally *fm_comm_tallies(const struct fm_comm *comm);
 
-/* The pieces [*first, *first + *count) of n that belong to a rank: as even as possible, in order of
- * rank; if n is above 0, rank 0 has at least one. */
+/* The pieces [*first, *first + *count) of n that belong to a rank.  Shares are as even as possible
+ * and in order of rank; if n is above 0, rank 0 has at least one piece. */
 void fm_comm_share(const struct fm_comm *comm, int rank, int n, int *first, int *count);
-/* The slice of an array of n values that belongs to a rank; slices are whole vectors. */
+/* The slice of an array of n values that belongs to a rank.  Slices are whole vectors, except at
+ * the end of the array. */
 void fm_comm_slice(const struct fm_comm *comm, int rank, size_t n, size_t *first, size_t *count);
 
 /* FM_OK if rc is FM_OK on all ranks, else the error of the lowest rank that has one, or FM_ESAVED
@@ -96,7 +100,8 @@ int fm_comm_collect(struct fm_comm *comm, void *all, const void *mine, size_t by
 int fm_comm_gather(struct fm_comm *comm, void *data, size_t value, size_t n, struct fm_err *err);
 int fm_comm_spread(struct fm_comm *comm, void *data, size_t value, size_t n, struct fm_err *err);
 
-/* Part r of send (size) goes to rank r.  Not to be called in a single process. */
+/* Send part r of send (size) to rank r, and receive part r of recv from it.  Not to be called in a
+ * single process. */
 int fm_comm_exchange(struct fm_comm *comm, const struct fm_wire_part *send,
                      const struct fm_wire_part *recv, struct fm_err *err);
 
@@ -108,8 +113,8 @@ struct fm_comm_fact {
 };
 #define FM_COMM_FACTS_MAX 16
 
-/* FM_ECONFIG names the first rank that differs from rank 0, its machine and the value; the first
- * 511 bytes of a value are compared. */
+/* FM_ECONFIG if a value differs; the message names the first rank that differs from rank 0, its
+ * machine, and both values.  The first 511 bytes of a value are compared. */
 int fm_comm_same(struct fm_comm *comm, const struct fm_comm_fact *fact, int facts,
                  struct fm_err *err);
 

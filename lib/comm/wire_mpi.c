@@ -3,8 +3,8 @@
  * equal size, a broadcast, and point-to-point messages.  MPI never computes a sum, because the
  * order of its terms would depend on the number of ranks and on the network.
  *
- * A waiting rank polls for a moment and then sleeps, because it may share cores with the threads of
- * a working rank.  If a rank dies, MPI's own error handler ends the job.
+ * A waiting rank polls for a moment and then sleeps between polls, because it may share cores with
+ * the threads of a working rank.  If a rank dies, MPI's own error handler ends the job.
  */
 #include "lib/comm/wire.h"
 
@@ -18,7 +18,7 @@
 #include "lib/base/fatal.h"
 
 #define PIECE ((size_t)1 << 30) /* MPI counts are ints */
-#define SPIN 0.0002             /* seconds of polling before it sleeps */
+#define SPIN 0.0002             /* seconds of polling without sleep */
 #define NAP_NS 50000
 
 static int ranks, own;

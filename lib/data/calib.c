@@ -43,8 +43,8 @@ struct reading {
     char kind[FM_INPUTS_MAX][FM_KIND_BYTES]; /* names of kinds, if there are several */
 };
 
-/* Open an input of tokens.  The option for the type of raw files does not apply to the other files
- * of a mixture. */
+/* Open an input of tokens.  In a mixture, the option for the type of raw files does not apply to
+ * files that state their type. */
 static int open_tokens(struct fm_tokens *t, const char *path, const struct reading *r,
                        struct fm_err *err)
 {
@@ -93,7 +93,8 @@ static uint64_t limit_of(const struct reading *r, const char **option)
     return asked || !r->eval ? asked : FM_EVAL_TOKENS;
 }
 
-/* Open a text as tokens.  Without a shuffle, no input can contribute more tokens than the total. */
+/* Open a text as tokens.  Without a shuffle, no input contributes more tokens than the limit of the
+ * mixture, so the rest of the text is not encoded. */
 static int open_text(struct reading *r, int s, const char *path, struct fm_err *err)
 {
     const char *option;
@@ -124,7 +125,8 @@ static int add_source(struct reading *r, const char *spec, bool text, struct fm_
     return rc;
 }
 
-/* Make the name of a kind from the characters that are valid in tables and keys. */
+/* Make the name of a kind from its file's name; characters that are not valid in tables and keys
+ * become '_'. */
 static void name_kind(char name[FM_KIND_BYTES], const char *path)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
@@ -273,7 +275,8 @@ static int count_mixture(struct fm_calib *c, const struct reading *r, struct fm_
     return FM_OK;
 }
 
-/* Take as many sequences from each input as the mixture does, but one kind after another. */
+/* The input of the next sequence.  Each input gives as many sequences as in the mixture, but kinds
+ * are not interleaved. */
 static int next_kind(struct fm_mixture *m, const struct fm_mixture *whole)
 {
     int s = 0;
@@ -457,7 +460,7 @@ void fm_calib_close(struct fm_calib *c)
     *c = (struct fm_calib){0};
 }
 
-/* The digest of the remaining sequences, after the last ones were held out. */
+/* Recompute the digest, for the sequences that remain after the last ones were held out. */
 static int digest_again(struct fm_calib *c, struct fm_err *err)
 {
     struct fm_hasher *h = fm_hasher_new();

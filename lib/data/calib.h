@@ -74,9 +74,10 @@ void fm_calib_close(struct fm_calib *calib);
  * opened. */
 int fm_calib_read(const struct fm_calib *calib, int first, int n, int32_t *ids, struct fm_err *err);
 
-/* Move the last `sequences` of calib to *held, or half of calib if it has fewer than twice as many.
- * Held-out sequences are not trained on; quality is measured on them.  The digests of both are
- * recomputed, and each is closed separately.  FM_EFORMAT if calib has only one sequence. */
+/* Move the last `sequences` of calib to *held, or the last half of calib if it has fewer than twice
+ * as many.  Held-out sequences are not trained on; quality is measured on them.  The digests of
+ * both are recomputed, and each is closed separately.  FM_EFORMAT if calib has only one
+ * sequence. */
 int fm_calib_hold_out(struct fm_calib *calib, struct fm_calib *held, int sequences,
                       struct fm_err *err);
 

@@ -81,7 +81,7 @@ static int start(struct talk *t, struct fm_err *err)
     return rc;
 }
 
-/* Kill the process group if it still runs. */
+/* Close the pipes, and end the process group if it still runs. */
 static void end_process(struct talk *t)
 {
     close_end(&t->to);
@@ -159,8 +159,8 @@ static int check_clock(const struct talk *t, struct fm_err *err)
     return FM_OK;
 }
 
-/* Run until the output ends, there is enough of it, or the process has ended and its output was
- * read.  With no limit, an error of the feed also ends it. */
+/* Write and read until the output ends, there is enough of it, or the process has ended and its
+ * output has been read.  If there is no limit, an error of the feed ends the loop, too. */
 static int converse(struct talk *t, char *piece, struct fm_err *err)
 {
     int rc = FM_OK;

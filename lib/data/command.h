@@ -23,7 +23,7 @@ struct fm_command {
     const char *command;    /* for /bin/sh -c */
     fm_command_feed *feed;  /* the lines */
     void *self;             /* argument of feed */
-    uint64_t enough;        /* ids; the line that reaches it is the last that is read.  0: all */
+    uint64_t enough;        /* stop after the line that reaches this many ids; 0: read all lines */
     int silence;            /* give up after this many seconds without a byte in or out */
     const atomic_int *stop; /* run->stop, or NULL */
 };
@@ -33,11 +33,11 @@ struct fm_command {
  * *lines lines.  The result does not depend on timing: a failure of the command or the feed counts
  * only if it comes before `enough` ids.
  *
- * FM_ENOENT if the shell does not find the command; FM_EFORMAT if it fails, a line is not an array
- * of ids, or there are too few or too many lines; FM_EIO if it is killed or silent; FM_ESAVED if
- * *stop is set.  If it does not end by itself it gets SIGTERM, and a second later SIGKILL.  After
- * its end the background processes that it left get SIGKILL and are not waited for.  The caller
- * must ignore SIGPIPE.
+ * FM_ENOENT if the shell cannot run the command; FM_EFORMAT if it fails, a line is not an array of
+ * ids, or there are too few or too many lines; FM_EIO if it is killed or silent; FM_ESAVED if *stop
+ * is set.  If it does not end by itself it gets SIGTERM, and a second later SIGKILL.  Background
+ * processes that it leaves behind get SIGKILL and are not waited for.  The caller must ignore
+ * SIGPIPE.
  */
 int fm_command_tokens(const struct fm_command *command, int fd, uint64_t *size, uint64_t *lines,
                       struct fm_err *err);

@@ -44,18 +44,19 @@ struct fm_corpus_pages {
 
 /*
  * Encode the text at `path` ("-": standard input) with run->inputs.tokenizer_cmd,
- * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, without one, of the bundle
- * run->inputs.stream; with enough != 0 only until there are that many tokens.  pages may be NULL;
- * with it, run->inputs.tokenizer_cmd must be NULL.  *t is then an open token file that the caller
- * closes.  FM_EFORMAT names the file, the line and the mistake, or the failed command.
+ * run->inputs.tokenizer, or the tokenizer.json of run->inputs.model or, if that is NULL, of the
+ * bundle run->inputs.stream; with enough != 0 only until there are that many tokens.  pages may be
+ * NULL; with it, run->inputs.tokenizer_cmd must be NULL.  *t is then an open token file that the
+ * caller closes.  FM_EFORMAT names the file, the line and the mistake, or the failed command.
  */
 int fm_corpus_encode(struct fm_corpus *corpus, struct fm_tokens *t,
                      const struct fm_run_options *run, const char *path, uint64_t enough,
                      struct fm_corpus_pages *pages, struct fm_err *err);
 
 /*
- * The first id that the template of the same tokenizer puts in front of a text, for a vocabulary of
- * V; *is false: it puts none, there is no tokenizer.json, or a command encodes.
+ * The first id that the template of the tokenizer, chosen as in fm_corpus_encode, puts in front of
+ * a text.  *is is false if there is no such id or no tokenizer.json, or if a command encodes.
+ * FM_ECONFIG if the id is not below V.
  */
 int fm_corpus_front(bool *is, int32_t *front, const struct fm_run_options *run, int V,
                     struct fm_err *err);

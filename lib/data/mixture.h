@@ -1,5 +1,5 @@
 /*
- * Interleaving several inputs of sequences by weight, the same way everywhere.
+ * Interleaves several inputs of sequences by weight, in the same order on every machine.
  *
  * Sequence i of a mixture comes from the input that is furthest below its share: the one with the
  * largest w (i + 1) - W taken, where w is its weight, W the sum of all weights, and `taken` counts

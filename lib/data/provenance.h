@@ -16,7 +16,8 @@ void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
 
 /*
  * "held_out" of a history entry: {"digest", "sequences", "seq_len", "positions" (predictions, T - 1
- * of each sequence), "sources", as above}; without sources if it is the end of "tokens".
+ * of each sequence), "sources", as above}; without sources if it was split from the end of
+ * "tokens".
  */
 void fm_provenance_held_out(cJSON *entry, const struct fm_calib *held);
 /* True if this history entry (may be NULL) records that its figures were measured on these

@@ -1,6 +1,7 @@
 /*
  * A wrong separator would shift every figure a little without being noticed.  So a value in a file
- * is either used or refused; documents have no separator only if no file names one.
+ * is either used or refused; documents have no separator only if the user asks for that, or if no
+ * file names one.
  */
 #include "lib/data/separator.h"
 
@@ -118,7 +119,7 @@ static char *folder_of(const char *path, struct fm_err *err)
     return dir;
 }
 
-/* The token of `key` in tokenizer_config.json; s->id is -1 if that names none. */
+/* Find the token of `key` in tokenizer_config.json; s->id is -1 if the file has no such token. */
 static int find_named(struct fm_separator *s, const struct fm_tokenizer *t,
                       const struct fm_inputs *in, const char *key, struct fm_err *err)
 {

@@ -8,8 +8,8 @@
  *     MIXED_PRECISION     one of these for each module that `quantized_layers` lists; all other
  *                         modules are not quantised
  *
- * `X.input_scale` is for servers.  Other algorithms are refused by name, in `quantized_layers`
- * where the module is one that is read.
+ * `X.input_scale` is for servers.  Other algorithms are refused by name; in `quantized_layers`,
+ * only if the module is read.
  *
  * Source: nvidia-modelopt 0.47, torch/quantization/qtensor and torch/export (quant_utils.py,
  * convert_hf_config.py).
