@@ -28,7 +28,8 @@ static inline int make_bundle(void **unused)
     return 0;
 }
 
-/* Write head.fm to the scratch directory: the bundle up to its checksums, without weights. */
+/* Write head.fm to the scratch directory: the bundle up to its segment checksums, without weights.
+ */
 static inline void write_head(void)
 {
     struct fm_bundle b = {0};
@@ -154,7 +155,7 @@ static inline struct fm_export_options form(int i)
     return kind_of(i)->capped ? capped(0.39, 1) : form_of(kind_of(i)->layout);
 }
 
-/* Bytes of all tensors in the weight files of a directory, and the number of files. */
+/* Bytes of all tensors in the weight files of a directory. */
 static inline uint64_t tensor_bytes(const char *dir)
 {
     char command[1024], path[1024];

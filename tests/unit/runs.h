@@ -15,9 +15,9 @@
 struct runs {
     struct fm_run_options run;
     atomic_int stop; /* the flag of run.stop */
-    int countdown;   /* reports until stop is set; < 0: never */
-    int warnings;    /* reports so far */
-    char text[512];  /* the last report */
+    int countdown;   /* progress reports until stop is set; < 0: never */
+    int warnings;    /* warnings so far */
+    char text[512];  /* the last warning */
     char input[512], output[512], state[512], tokens[512];
 };
 

@@ -214,7 +214,8 @@ static inline int sweeps_tests(void)
     return tests_run(NULL, NULL);
 }
 
-/* Run all tests on every model, with the table of the CPU and that of the definition. */
+/* Run all tests on every odd model, with the CPU's table and that of the definition, and on
+ * tiny-mixtral with the CPU's. */
 static inline int sweeps_run(void)
 {
     const struct fm_ops *cpu = NULL;

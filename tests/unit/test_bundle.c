@@ -416,7 +416,7 @@ static void spew_with_member(char *bytes, size_t size, size_t at, const char *na
     spew(path_a, bytes, size + 512);
 }
 
-/* Change the order of members: the manifest second, an unknown member, a wrong order. */
+/* The manifest is the second member, and a stream is cut after the header of another member. */
 TEST(streams_in_the_wrong_order_are_refused)
 {
     size_t size;

@@ -188,7 +188,8 @@ TEST(origin_is_that_of_a_snapshot)
     assert_string_equal(revision, "0123");
 }
 
-/* A mode 0600 key that a link of a downloaded checkpoint names must not become part of a bundle. */
+/* A private file to which a link in a downloaded checkpoint points must not become part of a
+ * bundle, unless a pattern names the link. */
 TEST(refuses_links_that_lead_elsewhere)
 {
     const char *name = make();

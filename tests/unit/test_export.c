@@ -18,8 +18,8 @@ TEST(a_member_is_chosen_by_its_place)
                  "no mask 7: the family has masks 0 to 6");
 }
 
-/* --fit counts every byte of the directory: the largest member at its exact size, the next one
- * at one byte less, and what is written has that size. */
+/* --fit counts every byte of the directory: a limit of a member's exact size admits it, and one
+ * byte less admits only the next smaller one.  What is written has that size. */
 TEST(the_largest_member_that_fits_is_taken)
 {
     for (int i = 0; !kind_of(i)->capped; i++) {

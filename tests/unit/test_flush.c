@@ -12,8 +12,8 @@
 
 #define MARK "mark.json" /* for directories that may be replaced */
 
-/* The calls so far, "fsync .file.fm, close .file.fm, ..."; which fsync, close fails next (0: none).
- */
+/* The calls so far, "fsync .file.fm, close .file.fm, ...", and which of the next calls of fsync and
+ * of close fails (1: the next one, 0: none). */
 static char calls[2048];
 static int fsync_fails, close_fails;
 /* If not NULL, a user makes this file when directories are exchanged, and no later exchange works.

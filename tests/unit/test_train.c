@@ -186,7 +186,8 @@ TEST(exchange_has_finer_actions)
     }
 }
 
-/* The number of sequences that exchange reads is a parameter only of methods that exchange. */
+/* The number of tokens that a sweep of exchange reads is recorded only for methods that exchange.
+ */
 TEST(a_state_knows_only_what_shaped_it)
 {
     static const struct {
