@@ -576,7 +576,7 @@ static void engine_text(FILE *out, const char *name, const struct fm_bench_engin
     engine_rest(out, "other", r->rest.other, all);
 }
 
-/* Our speed relative to PyTorch's. */
+/* Our tokens per second in the loop of this row. */
 static double ours(const struct fm_bench_engine *e, const struct fm_pytorch_row *row)
 {
     return strcmp(row->what, "rank") == 0 ? e->rank.tokens_second : e->train.tokens_second;

@@ -112,7 +112,7 @@ static bool is_appended(const struct slot *s)
            s->place != FM_PLACE_PAD;
 }
 
-/* True if the bundle is, or may become, several parts. */
+/* True if the bundle is in several parts. */
 static bool is_split(const struct fm_bundle_writer *w)
 {
     return w->files > 1;
@@ -504,7 +504,7 @@ static int begin_files(struct fm_bundle_writer *w, struct fm_err *err)
     return FM_OK;
 }
 
-/* Open the outputs of all parts, in a directory that has no name yet. */
+/* Open the outputs of all parts, in a hidden temporary directory. */
 static int open_parts(struct fm_bundle_writer *w, const char *path, bool force, struct fm_err *err)
 {
     char *name[FM_PARTS_MAX];

@@ -1,5 +1,5 @@
 /*
- * The widths of a hundred masks differ little, so zstd at its highest level compresses megabytes to
+ * The widths of a hundred masks differ little, so zstd at level 19 compresses megabytes to
  * kilobytes.  When reading, kilobytes from an untrusted file could claim to expand to gigabytes.
  * So the frame header is checked against the manifest first, and the frame is decompressed into a
  * block of exactly that size.

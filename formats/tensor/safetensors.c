@@ -35,7 +35,7 @@ struct header {
     size_t text, text_capacity;   /* of st->names */
 };
 
-/* Advance the window until it holds a whole entry or the end of the header. */
+/* Advance the window until it holds the longest possible entry, or the end of the header. */
 static int refill(struct header *h, struct fm_err *err)
 {
     size_t kept = (size_t)(h->j.end - h->j.at);

@@ -327,7 +327,8 @@ static int read_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
     return a->content ? FM_OK : FM_ENOMEM;
 }
 
-/* The id that the library gives: the vocabulary's, or the next one after all ids so far. */
+/* Check that the id is the one that the library gives: the vocabulary's, or the next one after all
+ * ids so far. */
 static int check_id(const struct fm_tokenizer *t, const struct fm_added *a, int32_t *next,
                     struct fm_err *err)
 {

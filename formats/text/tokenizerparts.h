@@ -25,8 +25,7 @@ struct fm_added {
     char *content; /* as in the file; if `normalized`, after normalisation */
     size_t size;
     int32_t id;
-    int place; /* index in the file, with special tokens first; of two equal tokens the earlier
-                  counts */
+    int place; /* index in the file; of two equal tokens a special one counts, else the earlier */
     bool single_word, lstrip, rstrip, normalized, special;
 };
 

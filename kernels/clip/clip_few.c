@@ -42,7 +42,7 @@ INLINE void add_term(const int rows, __m512 *sum, const float *const *x, int ter
         sum[r] = _mm512_fmadd_ps(_mm512_set1_ps(x[r][term]), b, sum[r]);
 }
 
-/* One whole line of each of 16 rows of weights, transposed. */
+/* Add one whole line, transposed, of each of 16 rows of weights. */
 INLINE void add_line(const int rows, const int type, __m512 *sum, const float *const *x, int term,
                      __m512 line[LANES])
 {
