@@ -26,8 +26,8 @@
 enum fm_bench_kind { FM_BENCH_FAMILY, FM_BENCH_UNIFORM, FM_BENCH_LAYER, FM_BENCH_GLOBAL };
 #define FM_BENCH_KINDS 4
 
-/* The model with which KL and agreement compare: the checkpoint; budget 0 of the bundle, with the
- * bundle's adapter if it has one; or the model whose probabilities are in a base-logits file.
+/* The reference of KL and agreement: the checkpoint; budget 0 of the bundle, with the bundle's
+ * adapter if it has one; or the model whose probabilities are in a base-logits file.
  */
 enum fm_bench_reference { FM_BENCH_ORIGINAL, FM_BENCH_BUNDLE, FM_BENCH_FILE };
 

@@ -21,9 +21,9 @@ bool fm_bench_is_export(const char *path);
  * on run->inputs.eval_tokens or eval_texts, by how->convention; if `estimate` is not NULL,
  * everything is opened but nothing is measured.  how->kl_base replaces the original: FM_EUSAGE if
  * both are given.  how->kl_base_out is written from the original: FM_EUSAGE without one.  For a
- * layout that contains all members, measure those nearest to `budgets`, as fm_bench_quality does,
- * and the default member; FM_EUSAGE if budgets are given for any other layout.  FM_ECONFIG if the
- * original has a different vocabulary, because then the losses are not comparable.  Release the
+ * layout that contains all members, measure the members nearest to `budgets`, as fm_bench_quality
+ * does, and the default member; FM_EUSAGE if budgets are given for any other layout.  FM_ECONFIG if
+ * the original has a different vocabulary, because then the losses are not comparable.  Release the
  * result even after a failure.
  */
 int fm_bench_exported(const struct fm_run_options *run, const char *budgets,

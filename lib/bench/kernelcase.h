@@ -1,4 +1,4 @@
-/* Private to lib/bench/kernel*.c: the data of a measurement, and how one case runs. */
+/* Private to lib/bench: the data of a measurement, and how one case runs. */
 #ifndef FM_KERNELCASE_H
 #define FM_KERNELCASE_H
 

@@ -1,7 +1,7 @@
 /*
  * Synthetic checkpoints, tokens and stage streams for benchmarks: a Mixtral of any shape with
- * random weights, or a model of another family by its name, in the form of a user's checkpoint.
- * The same seed gives the same bytes.
+ * random weights, or, by name, a model of another family (lib/bench/shapes.h), in the form of a
+ * user's checkpoint.  The same seed gives the same bytes.
  */
 #ifndef FM_SYNTH_H
 #define FM_SYNTH_H

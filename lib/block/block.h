@@ -125,8 +125,8 @@ int fm_config_mlp(const struct fm_config *config, int l);
 
 /* ---- the blocks ---- */
 
-/* Floating-point operations: those of matrix products (gemm of struct fm_ops), and the others that
- * are numerous enough to matter for plans. */
+/* Floating-point operations: of matrix products (gemm of struct fm_ops), and of all other loops
+ * that are long enough to matter for plans. */
 struct fm_flops {
     double products, others;
 };

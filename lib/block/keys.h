@@ -30,7 +30,7 @@ int fm_keys_size_opt(int *size, const cJSON *object, const char *key, int limit,
                      struct fm_err *err);
 
 /* Read a list that has one of two words for each layer, and set bit l of `bits` for each layer l
- * that has the first. */
+ * that has the first word. */
 int fm_keys_layers(uint64_t *bits, int layers, const cJSON *object, const char *key,
                    const char *first, const char *second, struct fm_err *err);
 

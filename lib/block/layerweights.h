@@ -1,7 +1,7 @@
 /*
- * The weights of a decoder layer in memory, and those outside the layers.  Weights that the model
- * or the layer does not have are NULL.  The rows of a family's table (weight.h) name these fields;
- * H, E, Q, C and the like are struct fm_config's, or those of the block's struct in it.
+ * The weights of a decoder layer in memory, and the weights outside the layers.  Weights that the
+ * model or the layer does not have are NULL.  The rows of a family's table (weight.h) name these
+ * fields; H, E, Q, C and the like are fields of struct fm_config, or of the block's struct in it.
  */
 #ifndef FM_LAYERWEIGHTS_H
 #define FM_LAYERWEIGHTS_H
@@ -14,7 +14,7 @@
 /* Attention block "gqa" (gqa.h). */
 struct fm_gqa_weights {
     void *q, *k, *v, *o; /* projections (Q C, H), (G C, H), (G D, H), (H, Q D), where D is the width
-                            of values; gated: the gate's (Q C, H) follows q */
+                            of values; a gate without its own tensor, (Q C, H), follows q */
     void *gate;          /* (Q D, H), or (Q, H), if the gate has its own tensor */
     float *q_bias, *k_bias, *v_bias, *o_bias; /* (Q C), (G C), (G D), (H) */
     float *q_norm, *k_norm;                   /* (C), or (Q C) and (G C) */

@@ -1,9 +1,9 @@
 /*
  * Attention block "mla": multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, 2.1).  Keys
- * and values of all heads come from one latent vector c per token, as wide as kv_lora_rank; queries
- * may come from another latent.  A head's query and its key each have A elements without position
- * and R rotated elements; the key's R elements are the same for all heads.  With C = A + R, and D
- * the width of values:
+ * and values of all heads come from one latent vector c per token, of width kv_lora_rank; queries
+ * may come from another latent.  A head's query and its key each have A elements without positional
+ * encoding and R rotated elements; the key's R elements are the same for all heads.  With C = A +
+ * R, and D the width of values:
  *
  *     q (Q, C) = W_q x, or W_qb rms(W_qa x)       the last R of each head rotated
  *     [c | r]  = W_kva x                          r (R) rotated

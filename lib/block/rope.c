@@ -96,8 +96,8 @@ static double pair_of(const struct fm_rope *r, int original, double turns)
     return r->R * log(original / (turns * two_pi)) / (2 * log(r->theta));
 }
 
-/* Pairs before `low` keep their frequency, those from `high` on turn `factor` times slower, and
- * those between are interpolated linearly; low and high are the pairs that make beta_fast and
+/* Pairs before `low` keep their frequency, pairs from `high` on turn `factor` times slower, and
+ * pairs in between are interpolated linearly; low and high are the pairs that make beta_fast and
  * beta_slow turns in the original positions. */
 static void ramp(struct fm_rope *r, double factor, double low, double high)
 {

@@ -6,8 +6,8 @@
 
 #include "lib/block/block.h"
 
-/* logits (N, E) = x w^T + bias, plus the pass's `closed`; dx (N, H) = dlogits w; and their
- * operations for one token. */
+/* logits (N, E) = x w^T + bias, plus the pass's `closed`; dx (N, H) = dlogits w; and the operations
+ * of one of these products for one token. */
 void fm_router_logits(const struct fm_pass *pass, float *logits, const float *x);
 void fm_router_logits_back(const struct fm_pass *pass, float *dx, const float *dlogits);
 double fm_router_logits_flops(const struct fm_config *config);

@@ -13,7 +13,7 @@ struct fm_softmax_options {
     bool key;          /* norm_topk_prob of config.json overrides the default */
 };
 
-/* A family names the first; its `read` installs the one that config.json selects. */
+/* A family names fm_softmax, whose `read` installs the block that config.json selects. */
 extern const struct fm_router fm_softmax, fm_softmax_raw;
 
 #endif

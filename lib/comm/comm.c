@@ -228,7 +228,8 @@ static int worst_of(const struct fm_comm *c)
     return worst;
 }
 
-/* All ranks exchange their error texts and use one.  Errors are rare, so this may be slow. */
+/* All ranks exchange their error texts and use the text of rank `from`.  Errors are rare, so this
+ * may be slow. */
 static int take_error(struct fm_comm *c, int from, struct fm_err *err)
 {
     struct fm_err *all = malloc((size_t)c->size * sizeof *all);

@@ -4,9 +4,9 @@
  * implementation provides), comm.c, wire_alone.c (a build without MPI), wire_mpi.c.
  *
  * Ranks are processes, on any number of machines, that make one result together.  Every rank runs
- * the same program on the same inputs with the same control flow.  Ranks differ only in which
- * micro-batches of a sweep they compute (lib/engine/sweep.h) and in which values they keep the sums
- * of (lib/engine/reduction.h).  Only rank 0 reads standard input, writes files and prints.
+ * the same program on the same inputs with the same control flow.  Ranks differ only in the
+ * micro-batches of a sweep that they compute (lib/engine/sweep.h) and in the values whose sums they
+ * keep (lib/engine/reduction.h).  Only rank 0 reads standard input, writes files and prints.
  *
  * The rules that make results byte-identical for any number of ranks:
  *   - no message is summed in transit: a rank receives what another sent;

@@ -1,6 +1,6 @@
 /*
- * The implementation for a single process.  It is in the library, so a tool uses it unless it is
- * linked with a different implementation.
+ * The implementation for a single process.  It is in the library, so a tool uses it unless a
+ * different implementation is linked in.
  */
 #include "lib/comm/wire.h"
 

@@ -67,7 +67,7 @@ static int take_name(struct fm_separator *s, const struct fm_tokenizer *t, const
                      : FM_OK;
 }
 
-/* Read a number, or the first of a list. */
+/* Read a token id, or the first id of a list. */
 static int take_id(struct fm_separator *s, const struct fm_tokenizer *t, const cJSON *config,
                    const char *key, struct fm_err *err)
 {

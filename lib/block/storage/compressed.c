@@ -15,8 +15,8 @@
  *
  * A value is its code times its scale.  Zero points and activation order are refused.  `ignore` is
  * not needed, because the names and dtypes of tensors show which are quantised; nor are `targets`
- * if all groups have the same scheme; else they select the modules of a group (format
- * mixed-precision).
+ * if all groups have the same scheme.  If the groups differ (format mixed-precision), `targets`
+ * select the modules of each group.
  *
  * Source: compressed_tensors 0.20, compressors/ and quantization/lifecycle/forward_helpers.py.
  */

@@ -1,10 +1,10 @@
 /*
  * FP8 in blocks: `X.weight` F8_E4M3 (N, K) and `X.weight_scale_inv` (ceil(N / rows), ceil(K /
  * columns)); the value of an element is its code times the scale of its block.  Blocks are 128 x
- * 128 in all known checkpoints; a matrix whose sizes are not multiples of that has partial blocks
- * at its far edges.  Scales are float32 (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in one
- * byte (ue8m0, as F8_E8M0 or U8).  modules_to_not_convert is not needed, because a tensor's dtype
- * shows whether it is quantised.
+ * 128 in all known checkpoints; a matrix whose sizes are not multiples of 128 has partial blocks at
+ * its far edges.  Scales are float32 (DeepSeek-V3), bfloat16 (Qwen3), or powers of two in one byte
+ * (ue8m0, as F8_E8M0 or U8).  modules_to_not_convert is not needed, because a tensor's dtype shows
+ * whether it is quantised.
  *
  * MiniMax-M3's mxfp8 is the same with a power of two for each 32 elements of a row.
  *
