@@ -210,8 +210,8 @@ static void a_fact_that_differs_is_named(struct fm_comm *comm)
         {"the version", "1"},
         {"an option", other ? "lr 1 batch 80 steps 4" : "lr 1 batch 8 steps 3"}};
     snprintf(want, sizeof want,
-             "rank 1 on %s: an option is batch 80, but rank 0 on %s has batch 8; all ranks must "
-             "have the same",
+             "rank 1 on %s: an option is batch 80, but rank 0 on %s has batch 8; it must be the "
+             "same on all ranks",
              fm_comm_host(comm, 1), fm_comm_host(comm, 0));
     RANKS_CHECK(fm_comm_same(comm, fact, 2, &err) == FM_ECONFIG && err.code == FM_ECONFIG);
     RANKS_CHECK(strcmp(err.text, want) == 0);
