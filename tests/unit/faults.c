@@ -10,7 +10,7 @@
  *                              kill       ends the process as kill -9 does, before the call
  *     FM_FAULT=any:N:kill      the N-th call of any function except malloc
  *     FM_FAULT=space:N:KIND    N bytes can be written, then the disk is full; KIND is
- *                              full       fallocate fails if less space is left
+ *                              full       fallocate of more than N bytes fails
  *                              fail       the file system does not support fallocate
  *     FM_FAULT_TOLD=FILE       gets "hit" at the end if the call failed, and lines "CALL COUNT"
  *

@@ -162,7 +162,7 @@ TEST(gpt_oss_says_its_rotation)
     assert_true(c.gqa->rope.theta == 150000 && c.gqa->rope.scale == 1);
 }
 
-/* Parameters at given widths: two layers of experts, of which one keeps 1 of 3 channels each. */
+/* Two layers have experts; in the first, each expert keeps 1 of its 3 channels. */
 TEST(only_routed_channels_change_the_count)
 {
     struct fm_config c = must(SPARSE, "mlp_only_layers:[3]");
@@ -285,7 +285,7 @@ TEST(every_key_of_a_golden_config_is_known)
     assert_true(keys > 16 * 20);
 }
 
-/* Exports keep the keys that a family defines without an option. */
+/* Exports keep the keys that a family knows, and need no option for it. */
 TEST(no_family_knows_a_key_that_loads_code)
 {
     static const char *const loading[] = {"auto_map",

@@ -1,4 +1,4 @@
-/* The shards of a Hugging Face directory, and one key of a JSON text. */
+/* The shards of a Hugging Face directory, and edits of single keys of a JSON text. */
 #include "formats/json/jsonedit.h"
 #include "formats/tensor/hfwriter.h"
 #include "tests/unit/test.h"

@@ -1,4 +1,4 @@
-/* Compare scores and order with transformers' autograd on the odd model. */
+/* Rankings of the golden models: scores and order are those of transformers' autograd. */
 #include <signal.h>
 #include <sys/time.h>
 
@@ -25,8 +25,7 @@ static void rank_to(struct runs *r, enum fm_rank_order order, struct fm_rank_rep
     assert_ok(fm_rank(&r->run, &options, report, &err));
 }
 
-/* In golden order our scores decrease; where they differ by more than the tolerance, the
- * permutations are equal. */
+/* At each rank the channel is the golden one, or has the same score within the tolerance. */
 static void assert_order(const struct fm_ranking *r, const struct golden *g)
 {
     int32_t *order = golden_read(g, "rank.order", FM_I32, NULL);
@@ -392,8 +391,8 @@ static void assert_percentiles(const double at[FM_SPREAD_AT], double *x, int n)
 
 enum { TOKENS_T = 8, TOKENS_S = 4 };
 
-/* The values of each token of four sequences for two models, from position `from` on, with
- * `front` as first ids unless it is negative, in that much memory. */
+/* The values of each token of four sequences for two models, from position `from` on;
+ * unless `front` is negative, it replaces the first id of each sequence.  `memory` is in bytes. */
 static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from, int front,
                            uint64_t memory)
 {

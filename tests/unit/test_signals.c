@@ -2,9 +2,9 @@
  * Signals at any time: the status is right, a resumed run gives the bytes of an uninterrupted one,
  * and signals from a terminal work.
  *
- * FM_SIGNALS=N signals the tools N times (48), FM_SIGNALS_SEED=N at other times (1),
- * FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), FM_SIGNALS_BIN=DIR is the directory of
- * the tools, and FM_SIGNALS_EMULATED says that /proc lists the threads of an emulator.
+ * FM_SIGNALS=N signals the tools N times (48, or 30 with a sanitizer), FM_SIGNALS_SEED=N at other
+ * times (1), FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), FM_SIGNALS_BIN=DIR is the
+ * directory of the tools, and FM_SIGNALS_EMULATED says that /proc lists the threads of an emulator.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -129,7 +129,7 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == pid;
 }
 
-/* Wait until the tool catches stop signals; before that, a signal ends it like any program. */
+/* Wait until the tool catches stop signals; before that, they end it as they end any program. */
 static void await_catching(pid_t pid)
 {
     char path[64];
@@ -149,7 +149,7 @@ static void await_work(pid_t pid, double seconds)
         nap(0.001);
 }
 
-/* Wait until the tool has slept for a while without using processor time. */
+/* True if the tool sleeps for a while without using processor time. */
 static bool is_waiting(pid_t pid)
 {
     char path[64], state = 0;
@@ -212,7 +212,8 @@ static double work_of_tools(void)
            1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-/* Make a model that spends most of the time in products, and an uninterrupted run. */
+/* Make a model whose runs spend most of their time in products, and run each tool once without
+ * signals. */
 static int prepare(void **state)
 {
     (void)state;
@@ -262,7 +263,8 @@ struct tally {
     int hits, saved, ended, over, wrong, damaged;
 };
 
-/* Start the tool, send one signal at this time, and count the result. */
+/* Start the tool and send one signal `moment` seconds after it catches signals; counts the signal
+ * if the tool was still running, and returns the tool's status. */
 static int hit(const struct job *job, const char *more, int sig, double moment, struct tally *t)
 {
     struct process p = start(job->line, more, false);
@@ -374,7 +376,7 @@ TEST_AROUND(all_threads_but_one_block_what_is_handled, tidy, NULL)
     assert_int_equal(open_ones, 1);
 }
 
-/* A tool is stopped while it waits for a stage stream that does not arrive. */
+/* Signal a tool that waits for input that does not arrive: it ends at once with this status. */
 static void expect_heeded(const char *line, const char *more, int sig, int expected)
 {
     struct process p = start(line, more, true);
@@ -486,7 +488,7 @@ TEST_AROUND(other_signals_do_what_they_always_do, tidy, NULL)
     }
 }
 
-/* Run a tool whose standard output is `to`, which is never read. */
+/* Start a shell command whose standard output is `to`, which is never read. */
 static pid_t start_unread(const char *line, int to)
 {
     pid_t pid = fork();
@@ -500,7 +502,8 @@ static pid_t start_unread(const char *line, int to)
     _exit(98);
 }
 
-/* One signal is enough if a pipe or a socket is full, also if other processes make it blocking. */
+/* One signal ends a tool whose pipe or socket is full; it leaves the flags, which other
+ * processes share, as they are. */
 TEST_AROUND(a_stalled_reader_does_not_keep_it, tidy, NULL)
 {
     char line[8400];

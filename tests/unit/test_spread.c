@@ -26,7 +26,8 @@ TEST(student_quantiles)
     assert_true(isnan(fm_spread_student(0)));
 }
 
-/* Documents of 1, 2 and 3 tokens; sums 3, 2, 7, mean 2; off by 1, -2, 1. */
+/* Documents of 1, 2 and 3 tokens with sums 3, 2 and 7: the mean is 2, and the sums differ from 2
+ * per token by 1, -2 and 1. */
 TEST(an_interval_weighs_groups_by_their_tokens)
 {
     const float ce[] = {3, 1, 1, 2, 2, 3}, kl[] = {1, 1, 1, 1, 1, 1};

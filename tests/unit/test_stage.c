@@ -3,7 +3,8 @@
 #include "tests/unit/stages.h"
 #include "tests/unit/test.h"
 
-/* Layers 0 and 2 of three, and lists that name no layers or others. */
+/* No list (all three layers have experts), layers 0 and 2, and values that are not lists of
+ * increasing layer numbers. */
 TEST(layers_with_experts_are_read_from_the_manifest)
 {
     const char *bad[] = {"[]", "[2,0]", "[0,0]", "[0,3]", "[-1]", "[0.5]", "[\"0\"]", "{}", "7"};

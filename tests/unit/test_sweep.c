@@ -44,7 +44,7 @@ TEST(gradients_of_the_full_model_are_autograds)
     sweeps_open(&u, false, "grad.ids", 1, 1, 1 << 30);
     size_t n = sweeps_boundary(&u) * (size_t)(u.c->L + 1), IH = (size_t)u.c->I * (size_t)u.c->H;
     sweeps_seen_init(&seen, &u, NULL);
-    seen.watch = u.c->M - 1; /* the goldens of tiny-mixtral have only one layer */
+    seen.watch = u.c->M - 1; /* tiny-mixtral's golden has gradients of one layer */
     if (!stored_gradient(u.c->moe[seen.watch]))
         seen.watch--;
     seen.w1 = calloc((size_t)u.c->E * IH, sizeof(float));

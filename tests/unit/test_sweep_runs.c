@@ -3,7 +3,7 @@
 #include "tests/unit/sweeps.h"
 #include "tests/unit/test.h"
 
-/* All results of one run of two lanes over single sequences, to be compared byte for byte. */
+/* All results of one run of two lanes over four batches, to be compared byte for byte. */
 struct outcome {
     struct fm_measure measure[12];
     double *c;

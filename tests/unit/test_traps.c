@@ -55,7 +55,8 @@
     "vocab_size:11,hidden_size:16,intermediate_size:20,num_hidden_layers:7,head_dim:12"
 #define MIMO MIMO_KEYS ",v_head_dim:5"
 
-/* The published text_config: 0 for the three dense layers, without an indexer, 1 for the others. */
+/* A list of the published text_config: 0 for the first three layers, which are dense and have no
+ * indexer, and 1 for the others. */
 #define M3_LIST "[0,0,0" M3_ONES M3_ONES M3_ONES "]"
 #define M3_ONES ",1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"
 #define M3_SPARSE(list)                                                                            \
@@ -222,7 +223,8 @@ TEST(sequences_end_where_an_indexer_would_choose)
     refused(GLM5_KEYS, "n_routed_experts:256,index_topk:0", FM_EFORMAT, "index_topk");
 }
 
-/* These numbers exclude multi-token prediction; with it the card says 754 (40 active). */
+/* GLM-5 has 743 billion parameters without multi-token prediction; the card counts it and says 754
+ * (40 active). */
 TEST(an_indexers_tensors_are_of_the_layers_that_have_one)
 {
     struct fm_config c = must(V32 GROUPS, NULL), glm = must(GLM5, NULL);

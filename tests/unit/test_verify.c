@@ -11,8 +11,6 @@ static char *read_member(const struct fm_bundle *b, const char *name, size_t *si
     return data;
 }
 
-/* The bundle again with other bytes for some members and new digests: a valid tar with false
- * content. */
 struct change {
     const char *name;
     const void *data;
@@ -21,6 +19,8 @@ struct change {
 
 static void (*edit_manifest)(cJSON *manifest); /* NULL: it is unchanged */
 
+/* Write the bundle again with other bytes for some members and new digests: a valid tar with false
+ * content. */
 static void rewrite(const struct change *change, size_t changes)
 {
     struct fm_bundle b = {0};
@@ -239,7 +239,7 @@ TEST(a_nan_under_right_checksums_is_found)
     assert_string_equal(verify_found,
                         "weights/layers-00002.safetensors: layers.2.down: expert 0 has a "
                         "value that is not finite\n");
-    /* Weights of another bundle with this one's segments: the digests of the tar match. */
+    /* Only the weights change: their digest in the tar matches, their segment checksum does not. */
     rewrite(changes, 1);
     assert_int_equal(verify(verify_edited, NULL), FM_EDIFF);
     assert_non_null(strstr(verify_found, "channels 0 to 3 differ from their segment checksum"));

@@ -53,7 +53,7 @@ TEST(a_flipped_byte_in_an_export_is_named)
     }
 }
 
-/* Findings give an expert's layer and number, and only the name of another tensor. */
+/* A finding gives an expert's layer and number; of any other tensor it gives only the name. */
 TEST(a_value_that_is_not_finite_is_named)
 {
     static const char *const name[] = {"model.layers.2.mlp.experts.gate_up", "model.norm.weight"};
@@ -132,7 +132,7 @@ TEST(files_that_are_missing_extra_or_edited_are_named)
     assert_int_equal(verify(to, verify_bundle), FM_OK);
 }
 
-/* The padding after the header has room for its entry. */
+/* The spaces that pad the header have room for the extra tensor's entry. */
 TEST(a_tensor_too_many_is_named)
 {
     const char *to = scratch("copy");
@@ -191,7 +191,7 @@ TEST(an_export_that_claims_what_cannot_be_is_malformed)
     verify_run("sed -i 's/\"schema\": 1/\"schema\": 2/' %s/fm-export.json", to);
     assert_int_equal(verify(to, verify_bundle), FM_EFORMAT);
     assert_non_null(strstr(verify_said.text, "schema is 2, and this program reads schema 1 only"));
-    /* One byte per shard only gives many files, none of which exists. */
+    /* A shard size of one byte means many files, none of which exists. */
     verify_copy_dir(verify_dir_of(&fm_layout_ragged), to);
     verify_run("sed -i 's/\"shard_size\": [0-9]*/\"shard_size\": 1/' %s/fm-export.json", to);
     assert_int_equal(verify(to, verify_bundle), FM_EDIFF);
