@@ -26,13 +26,12 @@ enum {
     REPORT = 256,
     BASED = 512,                                               /* quality with --kl-base */
     MEASURES = QUALITY | HELD | BASELINES | FAMILY | EXPORTED, /* losses of a model on tokens */
-    CALIBRATED = QUALITY | BASELINES | FAMILY | EXPORTED,      /* modes without data of their own to
-                                                                  measure on */
-    LOSSES = QUALITY | HELD | BASELINES | FAMILY               /* modes that --plot can draw */
+    CALIBRATED = QUALITY | BASELINES | FAMILY | EXPORTED,      /* modes with --tokens and --text */
+    LOSSES = QUALITY | HELD | BASELINES | FAMILY /* modes whose losses --plot can draw */
 };
 
 struct options {
-    const char *budgets, *plot;        /* quality */
+    const char *budgets, *plot;        /* quality, baselines, kernels */
     int over;                          /* quality, baselines: for --plot; 1: bytes, -1: not given */
     int convention;                    /* quality; -1: not given */
     struct fm_bench_how how;           /* quality */
@@ -43,11 +42,11 @@ struct options {
     const char *shape;                 /* engine, kernels; NULL: their default */
     int sequences;                     /* engine; 0: its default */
     int layers;                        /* engine; 0: its default */
-    struct fm_bench_engine_options on; /* engine; dir also for io */
-    int dtype;
-    bool record;           /* quality */
-    const char *benchmark; /* quality */
-    int score;             /* quality, with --benchmark; 1: perplexity, -1: not given */
+    struct fm_bench_engine_options on; /* engine; dir also for io, dir and steps for baselines */
+    int dtype;                         /* engine, kernels */
+    bool record;                       /* quality */
+    const char *benchmark;             /* quality */
+    int score;                         /* quality, with --benchmark; 1: perplexity, -1: not given */
     struct fm_baseline_options baselines;
     const char *figures[FM_INPUTS_MAX + 1]; /* report */
     int context;                            /* report; 0: its default */

@@ -207,7 +207,7 @@ static struct {
            .substitute = -1,
            .options = {.budget = -1}};
 
-/* Check the mode, and refuse options that have no effect in it. */
+/* Refuse options that have no effect in the chosen mode, then run it. */
 static int run_mode(struct fm_cli *cli, bool list, const char *directory,
                     const struct fm_listing_options *listing, const struct fm_pack_options *packing,
                     struct fm_export_options *o, int mask, int server, struct fm_err *err)

@@ -83,7 +83,7 @@ def arithmetic(rng, _lex):
 
 
 def code(rng, lex):
-    """A function, whose name determines its body, and a call with its value."""
+    """Functions, whose names determine their bodies, each followed by a call."""
     out = []
     for name in rng.sample(lex.functions, rng.randrange(1, 4)):
         arg, op, constant, callee = lex.body[name]

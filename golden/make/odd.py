@@ -1,4 +1,4 @@
-"""The untrained, deliberately odd models: no size is a multiple of another or of 32.
+"""The untrained, deliberately odd models: almost no size of a tensor is a multiple of 32.
 
 They cover cases that a trained model of round sizes does not.  The code that all of them share is
 here, with Mixtral's row of the table: head_dim different from H / heads, grouped heads, a window
@@ -116,7 +116,7 @@ MIXTRAL = Odd(
     },
     shapes=mixtral_shapes,
     dtype=torch.float16,
-    shards=2,  # the cut falls inside layer 1, between experts
+    shards=2,  # the cut falls inside an expert of layer 1
     recipe=goldens.Recipe(
         seed=21,
         actions=(4, 15, 26, 37),  # 0.1 0.4 0.7 1.0 of 37 channels, rounded up

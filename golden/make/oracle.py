@@ -206,8 +206,8 @@ def choice_of_probabilities(router, choice):
 
 
 def choice_of(router, args, logits):
-    """The scores (N, E) by which a router chooses, -inf in groups that are not chosen; and the smallest
-    difference between the last chosen group and the next one."""
+    """The scores (N, E) by which a router chooses, -inf (DeepSeek-V2: 0) in groups that are not chosen; and
+    the smallest difference between the last chosen group and the next one."""
     if hasattr(router, "topk_method"):  # DeepSeek-V2's
         return choice_of_probabilities(router, logits.softmax(-1))
     softmax = hasattr(router, "moe_statics")  # ERNIE's; the others' scores are sigmoids

@@ -7,7 +7,7 @@
 struct adamw {
     float *p, *m, *v;
     const float *g;
-    float beta1, beta2, gain1, gain2; /* gain = 1 - beta, from double */
+    float beta1, beta2, gain1, gain2; /* gain = 1 - beta, computed in double */
     float shrink, step, root, eps;    /* lr decay, lr / bias1, 1 / sqrt(bias2) */
 };
 

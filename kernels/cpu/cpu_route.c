@@ -1,5 +1,5 @@
-/* Routing on blocks of rows: a token needs only a few exponentials, so the loop bodies are those of
- * the reference implementation. */
+/* Routing on blocks of rows: a token needs little arithmetic, so the loop bodies are those of the
+ * reference implementation. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 

@@ -97,7 +97,7 @@ struct head_back {
     int T, C, D, window;
 };
 
-/* dp = d_o . v_j,  ds = p (dp - sum_j p dp),  dq += ds k / root,  dk_j += ds q / root,
+/* dp = d_o . v_j,  ds = p (dp - sum_j p dp),  dq = sum_j ds k_j / root,  dk_j += ds q / root,
  * dv_j += p d_o. */
 static void add_query(const struct head_back *b, int t)
 {

@@ -26,7 +26,7 @@ void ref_swiglu_clamped(struct fm_out h, const float *gu, int n, int I, float al
     fm_scratch_release(mark);
 }
 
-/* dg = dh (u + 1) (s + alpha g s (1 - s)), du = dh g s, s = sigmoid(alpha g). */
+/* dg = dh (u + 1) (s + alpha g s (1 - s)), du = dh g s, s = sigmoid(alpha g); 0 where clamped. */
 void ref_swiglu_clamped_back(struct fm_out dgu, const float *dh, const float *gu, int n, int I,
                              int k, float alpha, float limit)
 {

@@ -50,15 +50,15 @@ template <> __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, f
     return *reinterpret_cast<uint32_t *>(&v);
 }
 
-/* silu(g) u with exactly rounded steps: for results that stay float32. */
+/* silu(g) u with expf and correctly rounded division: for results that stay float32. */
 __device__ __forceinline__ float gated(float g, float u)
 {
     return g / (1.0f + expf(-g)) * u;
 }
 
 /* silu(g) u with fast exponential and division (errors of a few units in the last place of
- * float32): for results that are rounded to 16 bits.  Below -87 the quotient is 0; the exact one is
- * under 1e-36. */
+ * float32): for results that are rounded to 16 bits.  Below about -87 the quotient is 0; the
+ * exact one is at most about 1e-36. */
 __device__ __forceinline__ float gated_fast(float g, float u)
 {
     return __fdividef(g, 1.0f + __expf(-g)) * u;

@@ -19,8 +19,9 @@
  * small form, are evicted from the cache first.
  *
  * A box may hold channels past the width: real rows of the tensor, or zeros past its end.  Product
- * 1 does not store their columns; product 2, where they are terms of the sum, first overwrites them
- * with zeros in shared memory.  So no number at or past the width affects a result, even a NaN.
+ * 1 stores zeros in their columns; product 2, where they are terms of the sum, first overwrites
+ * them with zeros in shared memory.  So no number at or past the width affects a result, even a
+ * NaN.
  */
 #ifndef FM_CLIP_CUDA_HOPPER_CUH
 #define FM_CLIP_CUDA_HOPPER_CUH

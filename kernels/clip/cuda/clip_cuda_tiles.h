@@ -62,7 +62,7 @@ struct fm_cuda_group {
 struct fm_cuda_tile {
     int32_t group;     /* index in the plan */
     int32_t row, rows; /* first row inside the group, rows (>= 1) */
-    int32_t col, cols; /* first column, columns (>= 1) */
+    int32_t col, cols; /* first column, columns (0 only in an empty half) */
     int32_t from, to;  /* the sum: elements [from, to), from a multiple of FM_CUDA_STEP */
     int32_t split;     /* which partial result */
 };
