@@ -309,8 +309,8 @@ KERNEL_TEST(sums_over_rows_and_channels_are_plain_sums)
     assert_true(c[0] == 14 && c[1] == 0.5 && c[2] == 12);
 }
 
-/* The loss sum_r dy_r . down(h_r) with h and gu given: dW by finite differences of a bilinear
- * form is exact, so this checks which parameter belongs to which channel. */
+/* The gradients are sums of products over the rows, computed here one by one: this checks which
+ * parameter belongs to which channel. */
 KERNEL_TEST(channel_scores_square_each_parameters_gradient)
 {
     enum { N = 4, I = 5, H = 7 };

@@ -249,8 +249,8 @@ KERNEL_TEST(width_zero_gives_zero_and_no_tokens_are_no_work)
     free_arrays();
 }
 
-/* The layer's experts with biases, many gates and ups outside the bounds; biases of channels
- * without an expert are NaN. */
+/* Give the layer's experts biases, and bounds outside of which many gates and ups are; biases of
+ * channels without an expert are NaN. */
 static void clamp_layer(struct layer *s)
 {
     size_t channels = (size_t)s->l.channels, H = (size_t)s->l.H, E = (size_t)s->l.E;
@@ -324,7 +324,7 @@ KERNEL_TEST(cuda_refuses_biases_by_name)
     free_arrays();
 }
 
-/* Copy only the resident channels of `s`, to memory of exactly that size. */
+/* The copy has only the resident channels of `s`, in memory of exactly that size. */
 KERNEL_TEST(freed_tails_give_the_same_bits)
 {
     for (int type = FM_CLIP_F32; type <= FM_CLIP_BF16; type++) {

@@ -39,7 +39,8 @@ static double value(uint16_t bits)
     return f;
 }
 
-/* x (rows, terms) times a panel of `lanes` columns, packed either way, twice: set, then added. */
+/* x (rows, terms) times a panel of `lanes` columns, packed either way.  The product is made twice:
+ * first c is set, then the product is added to it. */
 static void check_tile(const struct fm_clip_tile *tile, int rows, int lanes, int terms,
                        bool columns)
 {
@@ -92,7 +93,7 @@ KERNEL_TEST(the_bf16_tile_multiplies_what_was_packed)
             }
 }
 
-/* Odd sizes: rows of pairs end in half a pair, and the workspace contained NaN. */
+/* Odd sizes: rows of pairs end in half a pair, and the workspace contains NaN before each call. */
 KERNEL_TEST(a_call_by_pairs_agrees_with_the_definition)
 {
     static const int sizes[][2] = {{48, 37}, {67, 131}, {33, 400}, {1, 1}};

@@ -83,8 +83,7 @@ static void blocks_take_every_item_once(const struct fm_cuda_shape *shape, int32
     free(seen);
 }
 
-/* Count how often each (row, column block of 64, split) of group a is computed, and check
- * bounds. */
+/* Count how often each (row, column, split) of group a is computed, and check bounds. */
 static void check_group(const struct fm_cuda_shape *shape, const struct plan *plan, int p,
                         int32_t a, int32_t H)
 {
@@ -197,7 +196,7 @@ TEST(splits_are_whole_steps_and_no_longer_than_the_bound)
         int32_t splits = fm_cuda_splits(width, 0), part = fm_cuda_split_channels(width, 0);
         assert_int_equal(part % FM_CUDA_STEP, 0);
         assert_true(part <= FM_CUDA_SPLIT_CHANNELS && splits * part >= width);
-        assert_true((splits - 1) * part < width); /* no group is empty */
+        assert_true((splits - 1) * part < width); /* no split is empty */
         assert_int_equal(fm_cuda_splits(width, 1), 1);
     }
 }

@@ -217,7 +217,7 @@ KERNEL_TEST(structs_of_other_headers_give_the_same_bits)
     free_arrays();
 }
 
-/* Newer structs that use features unknown here, in the first byte or in the last. */
+/* Newer structs that use features unknown here, in the first unknown byte or in the last. */
 KERNEL_TEST(fields_not_known_here_are_refused)
 {
     struct layer s = make_layer(FM_CLIP_F32, 16, 20, 2);

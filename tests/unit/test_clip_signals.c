@@ -60,7 +60,7 @@ static void fire(struct caller caller[CALLERS])
             if (atomic_load(&caller[i].over))
                 continue;
             going = true;
-            pthread_kill(caller[i].thread, SIGUSR1); /* not joined yet: the name is valid */
+            pthread_kill(caller[i].thread, SIGUSR1); /* not joined yet: its id is valid */
         }
         nanosleep(&pause, NULL);
     }

@@ -1,7 +1,7 @@
 /*
- * Test the fast tables' properties other than values: products stay on the calling thread, have the
- * same bytes for any alignment of operands, and propagate NaN.  Also test the error that names what
- * the CPU lacks, and the exponential.
+ * Test the fast tables' properties other than values: products stay on the calling thread and have
+ * the same bytes for any alignment of operands, and ops propagate NaN.  Also test the error that
+ * names what the CPU lacks, and the exponential.
  */
 #include "tests/unit/kernels.h"
 

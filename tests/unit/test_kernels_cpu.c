@@ -1,11 +1,10 @@
 /*
  * Compare the fast tables with the definition, each op at several odd sizes.  The bytes must be the
- * same for any number of threads, nothing may be written outside the outputs, and NaN must be
- * propagated.
+ * same for any number of threads, and nothing may be written outside the outputs.
  *
  * Tolerances are relative to the largest value of an output.  Products and sums are made in
- * float32: about 6e-8 times the square root of their length, and cancellation loses more; 5e-6 is
- * enough for all of them at these sizes.  Elementwise ops get 1e-6.
+ * float32: their error is about 6e-8 times the square root of their length, and cancellation adds
+ * to it; 5e-6 is enough for all of them at these sizes.  Elementwise ops get 1e-6.
  */
 #include "tests/unit/outputs.h"
 
@@ -23,7 +22,7 @@
 #define TOL_EACH 1e-6
 #define TOL_BF16 2e-2 /* operands have 8 bits */
 
-/* A case runs one or two ops on inputs that depend only on its sizes. */
+/* A case runs one or more ops on random inputs of the sizes z. */
 typedef void run_case(const struct fm_ops *ops, const int *z, struct outputs *o);
 
 /* In each case z holds the sizes.  Here: M N K ta tb beta; leading dimensions have gaps. */
@@ -52,7 +51,7 @@ static void run_norm(const struct fm_ops *ops, const int *z, struct outputs *o)
     ops->norm_back(dx, dy, x, w, b, rstd, z[0], z[1]);
 }
 
-/* z: S T heads C R pairs; the end of each head */
+/* z: S T heads C R pairs; the last R elements of each head are rotated */
 static void run_rope(const struct fm_ops *ops, const int *z, struct outputs *o)
 {
     size_t n = (size_t)z[0] * z[1] * z[2] * z[3], half = (size_t)z[1] * (z[4] / 2);
@@ -599,8 +598,8 @@ KERNEL_TEST(any_number_of_threads_gives_the_same_bytes)
     }
 }
 
-/* Operations made of loops only: FM_CLONES gives the same bits at every level of lib/base/isa.h.
- * The others contain products, whose order of summation depends on the level. */
+/* True if the case contains products, whose order of summation depends on the level of
+ * lib/base/isa.h.  Ops made only of loops (FM_CLONES) have the same bits at every level. */
 static bool is_product(int c)
 {
     static const char *const product[] = {"gemm",      "attention",   "delta",

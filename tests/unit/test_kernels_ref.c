@@ -84,8 +84,8 @@ KERNEL_TEST(norm_back_adds_the_gradient)
     check_norm_back(true);
 }
 
-/* Row 4 is position 1; the angle of element 2 of head 1, paired with the element `other` after
- * it. */
+/* Row 4 is at position 1: of its head 1, element 2 of the rotated part turns by `angle`, paired
+ * with the element `other` places after it. */
 static void check_rope(int R, bool pairs, int first, int angle, int other)
 {
     enum { N = 6, T = 3, HEADS = 2, C = 10 };

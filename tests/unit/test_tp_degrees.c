@@ -15,7 +15,7 @@ static void expect(const struct fm_config *c, const struct fm_layout *layout,
     assert_string_equal(text, want);
 }
 
-/* 12 query heads over 6; experts of 48 channels, of which the masks keep a part. */
+/* 12 query heads over 6 key heads; experts of 48 channels, of which the masks keep a part. */
 static struct fm_gqa attention;
 static const struct fm_config plain = {.family = &fm_mixtral,
                                        .attention = &fm_gqa,
@@ -138,7 +138,7 @@ TEST(the_largest_degree_is_printed_too)
     expect(&c, &fm_layout_ragged, odd, "1 2 4 8 16 32 64");
 }
 
-/* One byte more requires the next card, whether it is of the weights or of the cache. */
+/* One more byte of weights, or one more token in the cache, requires the next card. */
 TEST(a_card_has_space_for_weights_and_cache)
 {
     struct fm_runtimes_cache cache = {.token = 1000, .window_token = 100, .window = 50, .fixed = 7};
