@@ -75,8 +75,8 @@ struct fm_mark {
 struct fm_mark fm_scratch_mark(void);
 void *fm_scratch(size_t bytes);
 /* If the calling thread's stack is empty, replace its chunks with one that has room for `bytes`,
- * unless it is already one such chunk.  Otherwise the stack could hold the chunks of an earlier use
- * in addition to those of the next. */
+ * unless it is already one such chunk.  Without this call the stack could hold the chunks of an
+ * earlier use in addition to those of the next. */
 void fm_scratch_reserve(size_t bytes);
 static inline float *fm_scratch_floats(size_t n)
 {

@@ -17,7 +17,7 @@ double fm_kernelcase_clip(struct fm_kernelcase *c, int tokens)
     return code == FM_CLIP_OK ? seconds : 0;
 }
 
-/* --- oneDNN: the products on prefixes of the same weights, without gate, sum and copies --- */
+/* --- oneDNN: the products on prefixes of the same weights, without gate, sum or copies --- */
 
 struct products {
     struct fm_kernelcase *c;
@@ -32,7 +32,7 @@ static int columns_of(const struct products *p, int e)
     return p->down ? p->c->layer.H : 2 * p->c->widths[(int64_t)p->c->budget * p->c->layer.E + e];
 }
 
-/* Task i is a block of columns of expert i / blocks, all its rows. */
+/* Task i computes one block of columns, in all rows, of expert i / blocks. */
 static void run_product(void *arg, int i)
 {
     struct products *p = arg;

@@ -25,8 +25,8 @@ struct fm_meter_stage {
     double flops; /* of its products; 0 if it has no products */
 };
 
-/* Time outside operations, summed over threads: loading layers, idle, everything else.  Together
- * with the operations this is all time of all threads. */
+/* Time outside operations, summed over threads: loading layers, idle, everything else.  These and
+ * the operations add up to the total time of all threads. */
 struct fm_meter_rest {
     double reading, waiting, other;
 };

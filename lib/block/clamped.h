@@ -4,7 +4,7 @@
  *     g = min(gate x + its bias, limit),  u = up x + its bias, clamped to [-limit, limit]
  *     h = (u + 1) g sigmoid(alpha g),  y = down h + its bias
  *
- * with alpha 1.702 and limit 7 unless config.json has swiglu_alpha, swiglu_limit.  A channel is a
+ * with alpha 1.702 and limit 7 unless config.json has swiglu_alpha or swiglu_limit.  A channel is a
  * row of gate and a row of up, each with a bias, and a column of down.  If its rows of gate and up
  * are zero, h is zero only if the bias of gate is also zero: (u + 1) 0 sigmoid(0) = 0.  Down's bias
  * belongs to the expert and applies at any width, including 0.

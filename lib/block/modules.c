@@ -36,7 +36,7 @@ static bool translate(char *posix, const char *python)
 {
     const char *open = NULL; /* first character in brackets */
     int depth = 0, repeats = 0;
-    char last = '\0'; /* the previous character, if it is an operator */
+    char last = '\0'; /* the previous character; '\0' if it was escaped or in brackets */
     posix = stpcpy(posix, "^(");
     for (; *python; python++) {
         char c = *python, before = last;

@@ -17,8 +17,8 @@ struct fm_rope_options {
     const char *dims_key; /* key of the number of rotated elements, used instead of that factor;
                              NULL: none */
     bool pairs;
-    const char *layer_type; /* rope_parameters has an object for each type of layer: the name of
-                               this type; NULL: it has the rotation of all layers */
+    const char *layer_type; /* the type of layer whose object in rope_parameters is read; NULL:
+                               rope_parameters itself has the rotation of all layers */
     double partial_object;  /* default partial_rotary_factor of that object */
     const char *theta_key;  /* with layer_type: a key that other programs read instead; it must
                                have the same value, as must partial_rotary_factor; NULL: none */
@@ -37,8 +37,8 @@ struct fm_rope {
 void fm_rope_plain(struct fm_rope *rope, double theta, int R);
 
 /* `width` is the width of a head, or of its rotated part for blocks that have one, at most
- * FM_HEAD_DIM_MAX.  If longrope's factors end before max_position_embeddings, T_max is their end,
- * and config->exact gives the reason. */
+ * FM_HEAD_DIM_MAX.  If the range of longrope's short factors ends before max_position_embeddings,
+ * T_max is the end of that range, and config->exact gives the reason. */
 int fm_rope_read(struct fm_rope *rope, struct fm_config *config, int width,
                  const struct fm_rope_options *options, const struct fm_keys *keys,
                  struct fm_err *err);

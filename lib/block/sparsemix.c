@@ -1,6 +1,6 @@
 /*
- * Sparsemixer as in PhiMoE's evaluation; in its training, experts are sampled.  Weights are not
- * renormalised: if one expert dominates, both are near 1.
+ * Sparsemixer as in PhiMoE's evaluation; in its training, experts are sampled.  The two weights are
+ * not renormalised: a weight is 1 if no other remaining logit is close to its own.
  */
 #include "lib/block/sparsemix.h"
 

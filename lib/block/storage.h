@@ -54,8 +54,8 @@ struct fm_storage {
     enum fm_dtype written; /* dtype of the values in bundles and exports, rounded once */
     bool exact;            /* every value is representable as `written` */
     bool whole; /* a row of codes has whole blocks; else blocks at the far edges may be partial */
-    /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block): columns
-     * and rows are those of the weight's own tensor, transposed. */
+    /* The tensor has all experts of a layer, (E, rows, columns / block, bytes of a block), where
+     * rows and columns are the columns and rows of the weight's own tensor. */
     bool fused;
     const char *weight;    /* suffix of the weight in the family's table */
     const char *codes_end; /* suffix of the tensors of codes that replace it */
@@ -68,7 +68,7 @@ struct fm_storage {
     bool divides;          /* scales are divided by it */
     const char *shape_end; /* I64 (2), rows and columns of the matrix; NULL: none */
     const char *const
-        *carried; /* NULL-terminated suffixes of tensors that only servers use; or NULL */
+        *carried; /* NULL-terminated list of suffixes of tensors that only servers use; or NULL */
 };
 
 /* Bits of a value in the tensor of codes. */
@@ -132,11 +132,11 @@ int fm_storage_group(const struct fm_config *config);
 /* The least common multiple of two groups, at most FM_CHANNELS_MAX + 1. */
 int fm_storage_both(int a, int b);
 
-/* The list: a row for each storage, fm_NAME of its file.  fp8 has one scale per block of a matrix,
- * as in DeepSeek-V3; mxfp8 is its form in MiniMax-M3; mxfp4 is for experts, as in gpt-oss;
- * compressed and modelopt are the formats of compressed-tensors and of NVIDIA's ModelOpt, which
- * have several variants: `read` selects one by quantization_config and sets its descriptor in the
- * config. */
+/* The list: a row NAME for each storage, whose file defines fm_NAME.  fp8 has one scale per block
+ * of a matrix, as in DeepSeek-V3; mxfp8 is its form in MiniMax-M3; mxfp4 is for experts, as in
+ * gpt-oss; compressed and modelopt are the formats of compressed-tensors and of NVIDIA's ModelOpt,
+ * which have several variants: `read` selects one by quantization_config and sets its descriptor in
+ * the config. */
 /* clang-format off */
 #define FM_STORAGE_ROWS(ROW) \
     ROW(fp8)                 \

@@ -32,8 +32,8 @@ enum fm_weight_part {
     FM_PART_MLP_UP,      /* (D, H): odd rows */
     FM_PART_MLP_DOWN,    /* (H, D): transposed */
     FM_PART_MLP_GATE_UP, /* (2 D, H): all even rows of mlp_gate_up, then all odd ones */
-    FM_PART_CARRIED, /* not in memory: it must exist with this shape, but is not computed with */
-    FM_PART_SPARE,   /* as FM_PART_CARRIED, but it may be missing */
+    FM_PART_CARRIED,     /* not in memory: it must exist with this shape, and is only copied */
+    FM_PART_SPARE,       /* as FM_PART_CARRIED, but it may be missing */
     /* The following are parts of channels of experts.  Shapes are for one expert; a tensor of all
      * experts of a layer has E in front of them (lib/block/experts.h). */
     FM_PART_GATE,         /* (I, H): the even rows of gate_up */

@@ -1,7 +1,7 @@
 /*
  * The transport between ranks: the functions that lib/comm/comm.h needs, private to this room.
- * There are two implementations.  wire_alone.c has no transport, for a single process.  wire_mpi.c
- * is the only file in the tree that uses MPI; a tool that is linked with this file uses MPI.
+ * There are two implementations.  wire_alone.c, for a single process, has no transport.  wire_mpi.c
+ * is the only file in the tree that uses MPI; a tool that is linked with wire_mpi.c uses MPI.
  *
  * All calls come from the thread that opened the wire.  All ranks make the same calls in the same
  * order.

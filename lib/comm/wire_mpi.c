@@ -1,7 +1,7 @@
 /*
- * Ranks over MPI.  It uses few functions, all of them in MPI 3.0: an all-gather of small records of
- * equal size, a broadcast, and point-to-point messages.  MPI never computes a sum, because the
- * order of its terms would depend on the number of ranks and on the network.
+ * Ranks over MPI.  Only a few functions are used, all of them in MPI 3.0: an all-gather of small
+ * records of equal size, a broadcast, and point-to-point messages.  MPI never computes a sum,
+ * because the order of its terms would depend on the number of ranks and on the network.
  *
  * A waiting rank polls for a moment and then sleeps between polls, because it may share cores with
  * the threads of a working rank.  If a rank dies, MPI's own error handler ends the job.

@@ -1,7 +1,7 @@
 /*
  * What fm-recover trains: LoRA adapters on gate, up and down of every expert, only on the channels
- * that a mask keeps (fm-method(7)), and their merge into the online layout; or differences that are
- * added to the routers' weights.
+ * that a mask keeps (fm-method(7)); or differences that are added to the routers' weights.
+ * Adapters are merged into weights in the online layout.
  *
  * Expert of width k, rank r, s = alpha / r:
  *     gate row j  += s * gate_B[j,:] gate_A          gate_A (r, H), gate_B (k, r)

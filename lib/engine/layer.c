@@ -33,7 +33,7 @@
  *      else that is shared, so tasks need no lock and their order does not matter.
  *   3. k = width <= cap, the channels in memory; the products of the backward have `full` columns,
  *      k or cap.  Channels from k on have a dh (masks learn from it) but no dgu.
- *   4. The spans of an expert are its micro-batches [0, P) in order, each once.
+ *   4. The spans of an expert cover its micro-batches [0, P) in order, each once.
  *   5. With a cache, inner values are those that the forward stored there; without, the backward
  *      computes them with the same functions from the same x and gets the same bits.
  */
@@ -598,8 +598,8 @@ static void back_experts(const struct fm_pass *p, const struct inner *a, float *
     fm_scratch_release(mark);
 }
 
-/* Compute the input of the norm of experts and MLP again, for the norm's gradient, by another
- * forward of both. */
+/* Compute o_m and rstd_o_m again for the gradient of the output norm, by another forward of experts
+ * and MLP. */
 static void remake_norm(const struct fm_pass *p, const struct inner *a)
 {
     size_t count = (size_t)fm_pass_rows(p) * (size_t)p->config->H;

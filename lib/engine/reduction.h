@@ -6,10 +6,10 @@
  * them (by micro-batch, then by lane): total = (((start + share c0) + share c1) + ...) for every
  * value.  That order is the same for any number of threads and of ranks, and so is every byte.
  *
- * One process adds a contribution as it is committed.  Ranks keep theirs until fm_reduction_end,
- * where each receives the contributions of all others to its slice of the values (fm_comm_slice),
- * and adds them.  Then only the owner has the sum of its slice; fm_reduction_whole distributes it
- * to all.
+ * A single process adds a contribution as it is committed.  Ranks keep theirs until
+ * fm_reduction_end, where each receives the contributions of all others to its slice of the values
+ * (fm_comm_slice), and adds them.  Then only the owner has the sum of its slice; fm_reduction_whole
+ * distributes it to all.
  *
  *     fm_reduction_init(&f, sweep, ops, FM_F64, sums, values, lanes, err);
  *     for every sweep, or every layer of it:

@@ -22,7 +22,7 @@ static struct span trim(struct span s)
     return s;
 }
 
-/* The line at *next, without its end; *next moves after it. */
+/* The line at *next, without its end; *next is advanced past it. */
 static struct span take_line(const char **next)
 {
     struct span line = {*next, *next + strcspn(*next, "\n")};

@@ -95,7 +95,8 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
     return FM_OK;
 }
 
-/* Refuse sparse indexers, which choose the tokens that attention reads (DeepSeek-V3.2, GLM-5). */
+/* Refuse a sparse indexer, which chooses the tokens that attention reads, in a family that is not
+ * `indexed` (DeepSeek-V3.2 and GLM-5 are). */
 static int refuse_indexer(const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"index_topk", "index_n_heads", "index_head_dim"};
@@ -119,7 +120,7 @@ static int read_layers(struct fm_config *c, const struct fm_keys *keys, struct f
     return c->family->read_layers ? c->family->read_layers(c, keys, err) : FM_OK;
 }
 
-/* The first of the keys that config.json has, else the most common one. */
+/* The first of the keys that config.json has; if it has none, the family's own, or else `other`. */
 static const char *first_key(const cJSON *json, const char *own, const char *usual,
                              const char *other)
 {

@@ -1,9 +1,9 @@
 /*
- * The time of a planned run: its floating-point operations divided by the rate of matrix products,
- * which is measured here for a few tens of milliseconds, or given by --assume-rate, plus a third
- * for other operations on tokens, plus the time to convert the weights that are read, which is
- * measured too unless the rate is given.  The forecast is meant for choosing a machine and is
- * not a guarantee: waiting for a disk is not included.
+ * The time of a planned run, as the sum of three terms: its floating-point operations divided by
+ * the rate of matrix products; a third of that for other operations on tokens; and the time to
+ * convert the weights that are read.  The rate and the conversion are measured here, in a fraction
+ * of a second; if --assume-rate gives the rate, conversion is not included.  The forecast is meant
+ * for choosing a machine and is not a guarantee: waiting for a disk is never included.
  */
 #ifndef FM_FORECAST_H
 #define FM_FORECAST_H

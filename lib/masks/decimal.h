@@ -1,6 +1,6 @@
 /*
  * Decimal numbers from 0 to 1 as the user typed them, and their products with counts, computed in
- * integers.  0.7 * 2560 is 1792 here; in double it is 1792.0000000000002, whose ceiling is 1793.
+ * integers.  0.55 * 6400 is 3520 here; in double it is 3520.0000000000005, whose ceiling is 3521.
  */
 #ifndef FM_DECIMAL_H
 #define FM_DECIMAL_H

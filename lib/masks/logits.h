@@ -3,7 +3,7 @@
  * expert, the straight-through Gumbel-softmax, the gradients of the loss, Adam, and the controller
  * of the budget (fm-method(7)).  All in double.
  *
- * x counts experts of all layers, X = M E; a counts actions.
+ * x is the index of an expert among those of all layers, X = M E; a is the index of an action.
  */
 #ifndef FM_LOGITS_H
 #define FM_LOGITS_H

@@ -319,8 +319,8 @@ static bool find_piece(struct piece *x, const struct conversion *v, int i)
     return true;
 }
 
-/* Channels of the file in ranked order, for a piece of an expert of a checkpoint that is read
- * ranked; else NULL. */
+/* For an expert's piece, if the checkpoint is read in ranked order: the file's channels in that
+ * order.  Else NULL. */
 static const int32_t *order_of(const struct conversion *v, const struct piece *x)
 {
     const struct fm_config *c = &v->m->config;

@@ -157,10 +157,10 @@ static inline uint64_t fm_packed_bytes(const struct fm_packed *packed,
 }
 
 /*
- * Values of `channels` channels, whole groups, of a part of an expert that is stored as codes: rows
- * of the online layout, rounded once to `dtype`.  `codes` and `scales` are the bytes of these
- * channels in the tensors of the part; if scales have no channels, `scales` are all scales of the
- * expert.  `factor` multiplies or divides the scales of each row of a channel.
+ * Decode `channels` channels (whole groups) of one part of an expert to rows of the online layout,
+ * rounded once to `dtype`.  `codes` and `scales` are the bytes of these channels in the tensors of
+ * the part; if scales have no channels, `scales` are all scales of the expert.  `factor` multiplies
+ * or divides the scales of each row of a channel.
  */
 void fm_packed_values(void *rows, enum fm_dtype dtype, const struct fm_packed *packed,
                       const struct fm_config *config, enum fm_weight_part of, uint64_t channels,

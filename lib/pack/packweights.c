@@ -25,7 +25,7 @@ static void add_sum(struct fm_packing *p, const struct fm_tensor *t, const struc
     pthread_mutex_unlock(&p->lock);
 }
 
-/* A range of experts of one tensor, made at once and appended in order. */
+/* A range of experts of one tensor, made in parallel and appended in order. */
 struct run {
     struct fm_packing *p;
     int layer, first, part; /* `part` is the index of a tensor of the layer in p->packed */

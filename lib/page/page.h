@@ -36,9 +36,9 @@ struct fm_page {
 /*
  * Make the page of a bundle, or of a stage stream with masks; "-" is standard input.  The page has
  * at most FM_PAGE_BYTES_MAX bytes: if the family is too large, it shows fewer, evenly spaced
- * members, or no widths and tokens of single experts.  FM_ECONFIG if figures belong to another
- * family, are of a kind that cannot be drawn, or are too many; FM_EFORMAT for a malformed file.
- * Release in every case.
+ * members, or omits the widths and tokens of single experts.  FM_ECONFIG if figures belong to
+ * another family, are of a kind that cannot be drawn, or are too many; FM_EFORMAT for a malformed
+ * file.  Release the page even after a failure.
  */
 int fm_page_make(struct fm_page *page, const char *path, const struct fm_page_options *options,
                  struct fm_err *err);

@@ -145,9 +145,9 @@ static void add_programs(cJSON *form, const struct fm_config *c, const struct fm
         fm_json_add_string(runs, NULL, "llama.cpp");
 }
 
-/* Add a form of export: the fm-pack options that make it; `capped`: with a load cap, which starts
- * at the member's widths; `served`: a server reads it; `exact`: it computes the function of every
- * mask. */
+/* Add a form of export: the fm-pack options that make it; `capped`: with a load cap that
+ * begins at the member's budget; `served`: a server reads it; `exact`: it computes exactly what
+ * each mask does. */
 static cJSON *add_form(cJSON *forms, const char *name, const char *options, bool capped,
                        bool served, bool exact)
 {

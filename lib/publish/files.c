@@ -114,7 +114,7 @@ static int meet(struct walk *w, const char *path, const char *name, int level, s
     return add_entry(w->f, name, (uint64_t)st.st_size, err);
 }
 
-/* The entries of one directory; `below` is its path from the top on, "" for the top. */
+/* List one directory; `below` is its path relative to the top, "" for the top itself. */
 static int walk(struct walk *w, const char *below, int level, struct fm_err *err)
 {
     char path[PATH_MAX], name[PATH_MAX];
@@ -153,7 +153,7 @@ static int walk(struct walk *w, const char *below, int level, struct fm_err *err
     return rc;
 }
 
-/* Add all parts of the bundle of which f->path is one, by their paths. */
+/* f->path is one part of a bundle: add all parts of that bundle, by their paths. */
 static int add_parts(struct fm_files *f, int parts, struct fm_err *err)
 {
     for (int k = 1; k <= parts; k++) {

@@ -1,6 +1,6 @@
 /*
- * The resources of a run: a table of operations, memory, threads, the ranks of one job.  Of these
- * only device and precision affect a result.
+ * The resources of a run: a table of operations, which device and precision select, memory,
+ * threads, and the ranks of one job.  Only device and precision affect a result.
  */
 #ifndef FM_MACHINE_H
 #define FM_MACHINE_H
@@ -21,7 +21,7 @@ struct fm_machine {
                                  measuring table */
     double assume_rate;       /* GFLOP/s for the forecast of --dry-run; 0: measure */
     uint64_t memory;          /* bytes; 0: half of the available memory */
-    bool memory_firm;         /* a run that needs more is refused, instead of only warning */
+    bool memory_firm;         /* a run that needs more is refused; else there is only a warning */
     int threads;              /* 0: all CPUs; the tool has started the pool (lib/base/pool.h) */
     struct fm_comm *comm;     /* the ranks that make this run together; NULL: a single process */
 };

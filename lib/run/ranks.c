@@ -56,7 +56,7 @@ static int same_program(struct fm_comm *comm, struct fm_err *err)
 static int put_at_0(int fd, struct fm_err *err)
 {
     return dup2(fd, STDIN_FILENO) < 0 || lseek(STDIN_FILENO, 0, SEEK_SET) != 0
-               ? fm_fail_errno(err, "cannot put a file at standard input")
+               ? fm_fail_errno(err, "cannot redirect standard input to a file")
                : FM_OK;
 }
 

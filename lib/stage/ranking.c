@@ -1,8 +1,8 @@
 /*
  * Groups of channels (usually of one channel) are sorted by score, ties by the lower index, so
  * there is exactly one order for given scores, which the reader checks.  Every tensor must exist
- * with its shape before memory of the manifest's sizes is allocated.  Scores must be finite and not
- * negative, and orders must be permutations.
+ * with its shape before memory is allocated for the sizes that the manifest states.  Scores must be
+ * finite and not negative, and orders must be permutations.
  */
 #include "lib/stage/ranking.h"
 
@@ -201,7 +201,7 @@ static int find_layer(struct layer_tensors *t, const struct fm_stmember *m, int 
     return t->scores && t->order && t->tokens && (t->means || H == 0) ? FM_OK : err->code;
 }
 
-/* Check that every tensor exists, before memory of the manifest's sizes is allocated. */
+/* Check that every tensor exists, before memory is allocated for the manifest's sizes. */
 static int check_tensors(const struct fm_stmember *member, const struct fm_stage_model *model,
                          int H, struct fm_err *err)
 {

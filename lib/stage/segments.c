@@ -377,7 +377,7 @@ static int parse_description(struct fm_segment_tensor *t, const char *text, stru
     return FM_OK;
 }
 
-/* Read every entry under tensor., sorted like the index. */
+/* Read every entry whose name begins with TENSOR_PREFIX, in the index's order, by name. */
 static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
                         struct fm_err *err)
 {
@@ -405,7 +405,7 @@ static int read_tensors(struct fm_segments *seg, const struct fm_safetensors *st
     return FM_OK;
 }
 
-/* Read the digests of all experts; the file must have no other entries than the known ones. */
+/* Read the digests of all experts; the file must have no entries other than the known ones. */
 static int read_experts(struct fm_segments *seg, const struct fm_safetensors *st, const char *bytes,
                         struct fm_err *err)
 {
@@ -433,7 +433,7 @@ static int read_index(struct fm_segments *seg, const struct fm_safetensors *st, 
     const char *name = fm_safetensors_metadata(st, "fm.dtype");
     int dtype = name ? fm_dtype_from_name(name, strlen(name)) : -1;
     if (!kind || strcmp(kind, "segments") != 0 || dtype < 0)
-        return fm_fail(err, FM_EFORMAT, "metadata does not say fm.kind=segments and a known dtype");
+        return fm_fail(err, FM_EFORMAT, "metadata lacks fm.kind=segments or a known fm.dtype");
     seg->dtype = (enum fm_dtype)dtype;
     if (read_bounds(seg, st, bytes, err) || read_tensors(seg, st, bytes, err))
         return err->code;

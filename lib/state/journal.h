@@ -80,9 +80,9 @@ int fm_journal_read(const struct fm_journal *j, const struct fm_journal_item *it
 int fm_journal_remove(const char *path, const char *tool, struct fm_err *err);
 
 /*
- * When to save: the interval is twenty times the cost of a save, so that saving takes about a
- * twentieth of the time, but at least 1 and at most 20 seconds, so that a kill loses little.  Times
- * are seconds of lib/base/clock.h.
+ * When to save: the interval is twenty times the cost of a save, limited to 1 to 20 seconds.  So
+ * saving takes about a twentieth of the time, and a kill loses little.  Times are seconds of
+ * lib/base/clock.h.
  */
 struct fm_journal_clock {
     double saved; /* end of the last save */

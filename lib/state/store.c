@@ -23,7 +23,7 @@ int fm_store_init(struct fm_store *s, const struct fm_ops *ops, size_t record_by
                        record_bytes);
     s->resident = s->record && memory / s->record < count ? (size_t)(memory / s->record) : count;
     if (s->resident > 0) {
-        s->block = fm_alloc_large(s->resident * s->record, "layer boundaries", err);
+        s->block = fm_alloc_large(s->resident * s->record, "records", err);
         if (!s->block)
             return err->code;
     }

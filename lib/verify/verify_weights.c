@@ -149,7 +149,7 @@ static bool is_blank(const char *bytes, size_t n, int blank)
     return n == 0 || (bytes[0] == (char)blank && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
-/* Check the channels after the width. */
+/* Check that the padding after the kept channels is blank. */
 static void check_blank(struct place *p, const char *bytes, size_t n)
 {
     if (!is_blank(bytes, n, fm_exportplan_blank(&p->j->plan, p->b)))

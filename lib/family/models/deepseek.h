@@ -19,9 +19,10 @@ struct fm_deepseek_layers {
     bool unread;           /* transformers does not read dense_key */
 };
 
-/* Read these keys, intermediate_size if some layers are dense, and moe_intermediate_size.
- * FM_ECONFIG if no layer has experts, if mlp_layer_types disagrees with the number of dense layers,
- * or if other programs would interpret that number differently. */
+/* Read the number of dense layers, intermediate_size if there are any, and the shared expert's
+ * width, which is a multiple of moe_intermediate_size unless it has a key of its own.  FM_ECONFIG
+ * if no layer has experts, if mlp_layer_types disagrees with the number of dense layers, or if
+ * other programs would interpret that number differently. */
 int fm_deepseek_layers(struct fm_config *config, const struct fm_keys *keys, struct fm_err *err);
 
 /* V3's rule: experts are chosen by sigmoid and bias, from the best groups if there are groups;
@@ -33,7 +34,7 @@ int fm_deepseek_layers(struct fm_config *config, const struct fm_keys *keys, str
         .eps = 1e-20, .scale = by                                                                  \
     }
 
-/* The keys of experts' width and number, and of the shared expert's width. */
+/* The keys for the width and number of experts, and for the shared expert's width. */
 #define FM_DEEPSEEK_SIZES                                                                          \
     .width_key = "moe_intermediate_size", .experts_key = "n_routed_experts",                       \
     .shared_key = "n_shared_experts"

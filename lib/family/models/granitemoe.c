@@ -1,6 +1,6 @@
 /*
- * Granite 3 without Mamba layers (GraniteMoe): Mixtral's layers with four scaling factors: of the
- * embeddings, of attention scores, of the outputs of attention and experts, and of logits; experts
+ * Granite 3 without Mamba layers (GraniteMoe): Mixtral's layers with scaling factors for the
+ * embeddings, the attention scores, the outputs of attention and experts, and the logits; experts
  * are fused, with gate rows before up rows.  GraniteMoeShared adds a shared expert, whose gate and
  * up are fused as well.  Source: transformers' modular_granitemoe.py, modular_granitemoeshared.py.
  */
