@@ -26,9 +26,9 @@
 #include "lib/base/err.h"
 
 /* Parse the options. --help and --version print and exit with status 0; a mistake ends the tool
- * with a message and status 2, and a file that must not be written ends it as described in
- * lib/run/guard.h.  Then start the thread pool, the thread that handles signals, and the progress
- * of cli->run. */
+ * with a message and status 2.  If an option names a file that must not be written, the tool ends
+ * as lib/run/guard.h says.  Then start the thread pool, the thread that handles signals, and the
+ * progress of cli->run. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 
@@ -53,7 +53,7 @@ int fm_cli_settle_side(const char *option, const char *path, int code, struct fm
 /*
  * Print the result, before the output gets its name (lib/run/run.h, struct fm_announce): `text` for
  * people, or `report` as JSON with --json.  It goes to standard output, which is flushed, or to
- * standard error if standard output carries the stream (and nothing for people with --quiet).
+ * standard error if standard output carries the stream; there, --quiet suppresses the text.
  * --report FILE gets the JSON too; if it cannot be written, a warning is printed.  Always releases
  * text and takes ownership of report.
  */

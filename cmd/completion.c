@@ -1,6 +1,6 @@
 /*
  * Completions are printed by the tool itself, so they always match its options.  Both scripts are
- * self-contained: bash's needs no bash-completion package, zsh's is one call of _arguments.
+ * self-contained: bash's needs no bash-completion package, and zsh's is one call of _arguments.
  *
  * What may follow an option is taken from its kind and from the word that --help has for its value.
  * A free value (a number, a pattern) is not completed, not even with file names.  If the first

@@ -34,8 +34,8 @@ struct fm_cli_given {
 };
 #define FM_CLI_GIVEN_MAX 64
 
-/* Sets of shared options.  In addition, all tools have --report --force --json --dry-run --quiet
- * --help --version. */
+/* Sets of shared options.  In addition, all tools have --threads --report --force --json
+ * --dry-run --quiet --log-time --help --version. */
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
     FM_CLI_MODEL = 1 << 1,    /* --model, required */

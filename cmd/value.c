@@ -1,7 +1,7 @@
 /*
- * A size like 23.4GB is computed in integers, because it must be exact to the byte.  Whole and real
- * numbers must be plain decimal text: nothing before or after, no infinity, within the option's
- * limits.  No tool calls setlocale, so the decimal point is always a point.
+ * A size like 23.4GB is computed in integers, because it must be exact to the byte.  Whole numbers
+ * are decimal, and real numbers are in any form that strtod reads: nothing before or after, finite,
+ * within the option's limits.  No tool calls setlocale, so the decimal point is always a point.
  */
 #include "cmd/value.h"
 

@@ -1,8 +1,9 @@
 /*
- * Opening a checkpoint reads headers only: config.json, the index and the shards' headers, which
- * are then compared with each other, so that a shard from another download is found before hours of
- * work.  All tensors are in one sorted list of places.  Weight files may be links, because the
- * hub's cache is made of them; carry.c decides which other files are carried.
+ * Opening a checkpoint reads no weights, only config.json, the index and the shards' headers (for
+ * GPTQ also zero points and the order of columns).  Index and headers are compared, so that a shard
+ * from another download is found before hours of work.  All tensors are in one sorted list of
+ * places.  Weight files may be links, because the hub's cache is made of them; carry.c decides
+ * which other files are carried.
  */
 #include "formats/tensor/hfdir.h"
 
@@ -166,7 +167,7 @@ static int turn_quant(char **value, const cJSON *file, struct fm_err *err)
     {
         bool list = strcmp(entry->string, "exclude_modules") == 0;
         const char *key = list ? "ignore" : entry->string;
-        if (cJSON_HasObjectItem(quant, key)) { /* from one of two lists, or our own key */
+        if (cJSON_HasObjectItem(quant, key)) { /* "ignore" as well, or another quant_method */
             cJSON_Delete(quant);
             return fm_fail(err, FM_EFORMAT, "key '%.64s' contradicts another", entry->string);
         }
@@ -216,7 +217,7 @@ static int take_quant(struct fm_hfdir *dir, struct fm_err *err)
     return rc;
 }
 
-/* For a checkpoint of GPTQ: take its tensors in the format that is read. */
+/* For a checkpoint of GPTQ: make its tensors look like those of compressed-tensors. */
 static int take_gptq(struct fm_hfdir *dir, struct fm_err *err)
 {
     char *value = NULL;

@@ -327,8 +327,8 @@ static int read_added(struct fm_added *a, const cJSON *o, struct fm_err *err)
     return a->content ? FM_OK : FM_ENOMEM;
 }
 
-/* Check that the id is the one that the library gives: the vocabulary's, or the next one after all
- * ids so far. */
+/* Check that the id is the one that Hugging Face's tokenizers would give: the vocabulary's, or the
+ * next one after all ids so far. */
 static int check_id(const struct fm_tokenizer *t, const struct fm_added *a, int32_t *next,
                     struct fm_err *err)
 {
@@ -350,7 +350,7 @@ static int by_content(const void *a, const void *b)
     return order ? order : (x->size > y->size) - (x->size < y->size);
 }
 
-/* Order: by first byte; then the longest first; of two equal tokens, the one that counts first. */
+/* Order: by first byte, then the longest first, then special tokens first, then as in the file. */
 static int by_length(const void *a, const void *b)
 {
     const struct fm_added *x = a, *y = b;
@@ -376,7 +376,7 @@ static void index_matcher(struct fm_matcher *m)
     }
 }
 
-/* Set the text by which a normalized token is searched. */
+/* Normalise the content of a normalized token, which is searched for in normalised text. */
 static int normalise_content(const struct fm_tokenizer *t, struct fm_added *a, struct fm_err *err)
 {
     struct fm_text out = {0}, other = {0};

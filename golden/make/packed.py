@@ -28,7 +28,7 @@ I4 = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False}
 TOKEN = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
 STATIC = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
 
-# Mixtures of formats: a matrix has the first format whose text is in its name.  `mixed` is what
+# Mixtures of formats: a matrix has the first format whose key is part of its name.  `mixed` is what
 # llm-compressor writes for attention in FP8 blocks and experts in NVFP4, each group with its own format;
 # `modelopt-mixed` is ModelOpt's MIXED_PRECISION.
 MIXED = {

@@ -4,8 +4,8 @@ transformers rounds to float32, and autograd is a black box.  `make.py check` co
 goldens with this implementation, so that a mistake in oracle.py or a library is found before anything
 is compared with the goldens.  The mask gradient is computed by fm-method(7)'s formula, not by autograd.
 
-Weights have the names on disk in one spelling (`spell`), and what a family does follows from the
-tensors it has: a norm with a bias is LayerNorm, a q_norm of one head's width applies per head, and so on.
+Weights have the names on disk in one spelling (`spell`).  What a family does follows from the tensors it
+has (a norm with a bias is LayerNorm, a q_norm of one head's width applies per head) or from config.json.
 """
 
 import math
@@ -284,7 +284,7 @@ def scored(z, bias, cfg):
 
 
 def probable(z, cfg):
-    """DeepSeek-V2's router: the most probable experts of the groups with the most probable experts."""
+    """DeepSeek-V2's router: the most probable experts of the groups whose best experts are most probable."""
     p = z.softmax(-1).unflatten(-1, (cfg.n_group, -1))
     out = p.amax(-1) < p.amax(-1).topk(cfg.topk_group, dim=-1).values[..., -1:]
     top, index = p.masked_fill(out[..., None], 0.0).flatten(-2).topk(cfg.num_experts_per_tok, dim=-1)
@@ -292,7 +292,7 @@ def probable(z, cfg):
 
 
 def route(z, w, cfg):
-    """Return the chosen experts and their weights, each (N, K)."""
+    """Return the weights of the chosen experts and their indices, each (N, K)."""
     biases = [t for n, t in w.items() if n.endswith("e_score_correction_bias")]
     if biases:
         return scored(z, biases[0], cfg)

@@ -1,11 +1,12 @@
 """Small trained models of other shapes, made on request and not kept in this tree.
 
 Defaults are chosen on tiny-mixtral and the two whose names begin with `choose`, and confirmed once
-on the two that begin with `confirm`: other families, another seed, another grammar.  Each comes
-with sets of tokens that share no text: calib.npy to work on, heldout.npy for choices, test.npy, which
-is read only by the final measurement, and test-long.npy, a larger set for the same purpose.  make_test
-makes the last two for tiny-mixtral.  (The constants of --method exchange were chosen on an earlier test
-set; these sets were drawn afterwards.)
+on the two that begin with `confirm`: other shapes and seeds, another grammar.  The two that begin with
+`groups` have wide experts and are measured by scripts in tests/measure.  Each comes with sets of tokens that
+share no text: calib.npy to work on, heldout.npy for choices, test.npy, which is read only by the final
+measurement, and test-long.npy, a larger set for the same purpose.  make_test makes the last two for
+tiny-mixtral.  (The constants of --method exchange were chosen on an earlier test set; these sets were drawn
+afterwards.)
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-/* bfloat16 products by the CPU's bfloat16 instruction: two terms at a time, sums in float. */
+/* bfloat16 products with the CPU's bfloat16 instruction: two terms at a time, sums in float. */
 #include "kernels/clip/clip_tile.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && (__GNUC__ >= 10 || defined(__clang__))

@@ -1,6 +1,6 @@
 /*
  * Helper threads are started once and shared by all layers of the process.  A call has a few short
- * loops, so a helper spins for some microseconds before it sleeps.  One caller at a time uses the
+ * loops, so a helper spins for a short time before it sleeps.  One caller at a time uses the
  * pool; others run their loops by themselves instead of waiting.  Helpers handle no signals, do not
  * survive a fork (the child starts its own), and are not bound to the single CPU to which an OpenMP
  * program bound the caller.
@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { SPINS = 4000 }; /* about ten microseconds: the time between two loops of one call */
+enum { SPINS = 4000 }; /* 10 to 100 microseconds by CPU; usually the next loop opens sooner */
 
 /* The current loop.  Helpers enter and leave under `lock`; tasks are taken without it. */
 struct loop {
@@ -113,8 +113,8 @@ static void watch_forks(void)
 }
 
 /* Servers bind each OpenMP thread to a CPU, and a new thread inherits the binding of its
- * creator: all helpers would share one CPU.  If the caller's CPUs are too few, use those of the
- * other threads that are bound to as few. */
+ * creator: all helpers would share one CPU.  If the caller has too few CPUs, use those of
+ * other threads that have no more. */
 static bool find_other_cpus(cpu_set_t *others, int threads)
 {
     cpu_set_t own, one;

@@ -7,7 +7,7 @@
 #include "kernels/clip/clip_plan.h"
 #include "kernels/clip/clip_tile.h"
 
-/* One token's work: its row of hidden, and rows of weights as float. */
+/* Buffers for one token: its row of hidden, and rows of weights, as float. */
 struct rows {
     const struct fm_clip_layer *l;
     const struct fm_clip_call *c;
@@ -20,7 +20,7 @@ static void widen(float *to, const void *array, int64_t first, int n, const stru
     fm_dtype_to_f32(to, from, fm_clip_dtype(l->type), (size_t)n);
 }
 
-/* Add `by` times a row, and its absolute values to size. */
+/* Add `by` times a row to out, and the absolute values of these terms to size. */
 static void add_row(double *out, double *size, const float *row, double by, int H)
 {
     for (int i = 0; i < H; i++) {
@@ -41,7 +41,7 @@ static double inner(double g, double u, const struct fm_clip_layer *l)
     return (u + 1) * g / (1 + exp(-(double)l->alpha * g));
 }
 
-/* Add weight * expert(x) of one channel to out and size. */
+/* Add one channel's part of weight * expert(x) to out, and its absolute values to size. */
 static void add_channel(double *out, double *size, const struct rows *r, int64_t channel,
                         double weight)
 {

@@ -21,7 +21,7 @@
 
 enum { FM_CLIP_LANES = 64, FM_CLIP_DEPTH = 256, FM_CLIP_TILE_ROWS = 6 };
 
-/* Where the next panel will be packed from: the lines at + (i & mask) ld + (i >> shift) 64
+/* Where the next panel will be packed from: the lines at + (i & mask) ld + 64 (i >> shift)
  * bytes, i counting the terms of a tile, are prefetched during the product.  A prefetch never
  * faults. */
 struct fm_clip_ahead {
@@ -36,8 +36,8 @@ struct fm_clip_tile {
     const char *name;
     bool pair;
 
-    /* panel from `lanes` rows of `terms` elements of `type`, `ld` bytes apart; lanes up to
-     * FM_CLIP_LANES are zero. */
+    /* panel from `lanes` rows of `terms` elements of `type`, `ld` bytes apart; the other
+     * lanes, up to FM_CLIP_LANES, are set to zero. */
     void (*pack_rows)(void *panel, const void *src, int64_t ld, int lanes, int terms, int type);
     /* panel from `terms` rows of `lanes` elements. */
     void (*pack_columns)(void *panel, const void *src, int64_t ld, int lanes, int terms, int type);

@@ -60,9 +60,9 @@ void fm_amx_multiply(float *d, int ld, bool add, const uint16_t *left, const uin
                      int steps);
 
 /*
- * Adds into s (I) the sum over the `per` rows i of channel i / per, over H and over the batches, of
- * (W dW)^2, where dW (per I, H) = a^T b of a batch is computed in float32, 32 x 32 values at a
- * time, and not stored.  a (n, per I) and b (n, H) are BF16, W (per I, H) F32 or BF16; batch p of
+ * For each channel c, add to s[c] the sum of (W dW)^2 over its `per` rows, over H and over the
+ * batches.  dW (per I, H) = a^T b of a batch is computed in float32, 32 x 32 values at a time, and
+ * not stored.  a (n, per I) and b (n, H) are BF16, W (per I, H) F32 or BF16; batch p of
  * `parts` has rows [first[p] - first[0], first[p + 1] - first[0]).
  */
 void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,

@@ -1,8 +1,8 @@
 /*
- * Rotation and keys of latent attention on blocks of rows; attention by tiles of queries, with one
- * head of one sequence as a task.  If the CPU has matrix registers, they compute the bfloat16
- * table's products of attention, from operands that are rounded once per head; values between two
- * products stay float32.
+ * Rotation, and the keys of latent attention, on blocks of rows; attention by tiles of queries,
+ * with one head of one sequence as a task.  If the CPU has matrix registers, they compute the
+ * bfloat16 table's products of attention, whose operands are rounded first; softmax and its
+ * backward are computed in float32.
  */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/cpu_amx.h"
@@ -65,10 +65,10 @@ void cpu_rope(float *x, const float *cos, const float *sin, int N, int T, int he
 }
 
 /*
- * Attention is computed for tiles of TILE query rows and the keys that are visible to them, [first,
- * last).  Keys entirely above the diagonal or before the window are not read, and memory is TILE x
- * T.  A NaN in a value that the tile reads also appears in rows of the tile to which that value is
- * not visible.
+ * Attention is computed for tiles of TILE query rows and the keys that are visible to some of them.
+ * Keys entirely above the diagonal or before the window are not read, and a tile has at most
+ * TILE x T scores.  A NaN in a value that the tile reads also appears in rows of the tile to which
+ * that value is not visible.
  */
 enum { TILE = 64 };
 
@@ -160,7 +160,7 @@ static struct fm_in take_tile(const struct attention *a, const float *p, size_t 
     return (struct fm_in){to, a->operand, NULL};
 }
 
-/* Offsets of query head h of a sequence, and of its key head; row0 is the sequence's first row. */
+/* Offsets of one query head of one sequence, and of its key head. */
 struct head {
     int64_t q, o, k, v;
     const float *sink; /* NULL: none */

@@ -91,7 +91,7 @@ void cpu_add_dots(float *g, struct fm_in a, const float *b, int n, int H)
     fm_cpu_rows(n, 2 * (int64_t)H, add_each, &(struct dots){g, a, b, H});
 }
 
-/* Tasks are blocks of columns, with whole channels; rows are added in order. */
+/* Channels per task, each a pair of columns; rows are added in order. */
 enum { CHANNELS = 256 };
 
 struct scores {

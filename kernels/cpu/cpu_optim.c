@@ -1,4 +1,4 @@
-/* The optimiser, and arithmetic on whole arrays, on blocks. */
+/* The optimiser and elementwise arithmetic, in blocks. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ops/ops.h"
 

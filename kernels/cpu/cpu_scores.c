@@ -1,10 +1,11 @@
 /*
  * channel_scores computes dW = a^T b for gate_up (a = dgu, b = x) and for down (a = h, b = dy), and
- * adds (W dW)^2 to the channel that a row of W belongs to.  Two ways:
+ * adds (W dW)^2 to the channel that a row of W belongs to.  Three ways:
  *   - tiles of dW that are kept in registers and a few cache lines (kernels/cpu/cpu_tile.h), with
  *     b packed once, in columns as wide as a tile, and W prefetched;
- *   - tiles of dW computed as products: for bfloat16 on CPUs without matrix registers
- *     (kernels/cpu/cpu_amx.h), and on CPUs without fused multiply-add.
+ *   - tiles of dW computed as products: for bfloat16 on CPUs without matrix registers, and on CPUs
+ *     without fused multiply-add;
+ *   - matrix registers, for bfloat16 on CPUs that have them (kernels/cpu/cpu_amx.h).
  *
  * W is multiplied by 2^32, which is exact, so that squares of small gradients do not underflow in
  * float: |theta dtheta| may be anywhere in 1e-28 .. 4e9.
@@ -54,10 +55,11 @@ static void pack_columns(void *arg, int index)
     }
 }
 
-/* Floats of one panel of a.  Rows are copied COPY floats at a time, more than a tile has rows; the
- * excess is overwritten by the next row, or is after the panel. */
+/* A row of a panel has fewer than COPY floats, but COPY are copied: the excess is overwritten by the
+ * next row; after the last row it is in the COPY spare floats at the end of the panel. */
 enum { COPY = 16, ROWS_AHEAD = 8 };
 
+/* Floats of one panel of a. */
 static size_t count_panel(const struct scores *t)
 {
     return (size_t)t->n * t->tile->rows + COPY;

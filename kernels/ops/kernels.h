@@ -6,9 +6,9 @@
  * vocab, optim, families, memory, ref.c (the reference table), scan (a table for debugging).
  *
  * The contract: the operations of a decoder layer as a table of functions (struct fm_ops).  `ref`
- * is the reference implementation (plain loops, sums in double), `cpu` is fast (oneDNN products,
- * all cores).  The model is written once, against the table.  The operations themselves, with
- * formulas and shapes, are in kernels/ops/kernels.def.
+ * is the reference implementation (plain loops, sums in double), `cpu` is fast (products of
+ * oneDNN or matrix registers, all cores).  The model is written once, against the table.  The
+ * operations themselves, with formulas and shapes, are in kernels/ops/kernels.def.
  *
  * Operations.  Arrays are row-major and packed unless a leading dimension (ld, in elements) is
  * given; float32 unless they carry their type (struct fm_in, struct fm_out).  Outputs come first,
@@ -19,11 +19,11 @@
  *
  * Letters, here and everywhere: N tokens (rows), T positions of a sequence, S sequences (N = S T),
  * H hidden width, Q query heads, G key/value heads, C head width, E experts, K experts chosen per
- * token, I expert width (channels), k <= I the width of a subnet, D width of a dense layer's or
- * shared expert's MLP, V vocabulary, L layers, M those with experts, A actions, B budgets, P
- * micro-batches that go through a layer together, R = N K chosen rows of all experts, n rows of one
- * expert (or of whatever an op works on).  In a product M, N, K are its own sizes: rows and columns
- * of the result, terms of a sum.
+ * token, I expert width (channels), k <= I the width of a subnet, D width of a value head, or
+ * of a dense layer's or shared expert's MLP, V vocabulary, L layers, M those with experts, A
+ * actions, B budgets, P micro-batches that go through a layer together, R = N K chosen rows of all
+ * experts, n rows of one expert (or of whatever an op works on).  In a product M, N, K are its own
+ * sizes: rows and columns of the result, terms of a sum.
  *
  * Expert weights have the online layout: gate_up (2I, H) with rows g0,u0,g1,u1,..., down (I, H),
  * transposed.  A subnet of width k is a prefix of both.

@@ -1,7 +1,7 @@
 /*
- * Reference implementation of sums over an expert's rows for learning, and of adding the sums of
- * micro-batches in an order that the caller fixes, so that the result does not depend on the number
- * of threads.
+ * Reference implementation of sums over an expert's channels by width, of splitting pairs, and of
+ * adding the sums of micro-batches in an order that the caller fixes, so that the result does not
+ * depend on the number of threads.
  */
 #include "kernels/ops/ops.h"
 

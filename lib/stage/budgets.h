@@ -29,7 +29,7 @@ struct fm_budget {
 
 struct fm_budgets {
     struct fm_actions actions;
-    struct fm_masks masks;    /* masks with removed, method, step, quality; widths (B, L, E) */
+    struct fm_masks masks;    /* masks with removed, method, step, quality; widths (B, M, E) */
     struct fm_budget *budget; /* (B), from the manifest; what follows from widths was checked */
 };
 

@@ -64,8 +64,8 @@ __device__ __forceinline__ float gated_fast(float g, float u)
     return __fdividef(g, 1.0f + __expf(-g)) * u;
 }
 
-/* fm_map_quad_keep: v[c] is this lane's channel of group c of four; returns this lane's four
- * neighbouring channels. */
+/* The exchange described at fm_map_quad_keep: v[c] is the channel that this lane has in group c of
+ * four; returns the four consecutive channels that it gets. */
 template <typename T>
 __device__ __forceinline__ uint2 quad_channels(const float v[4], uint32_t lane)
 {

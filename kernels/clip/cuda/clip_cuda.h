@@ -8,8 +8,9 @@
  * clip_cuda_cublas.cu (the baselines, and finding cuBLAS), clip_cuda_gpu.cu (memory and times of a
  * measurement).
  *
- * Private to the CUDA side of the clipped FFN: the prepared layer, and one function per kernel that
- * enqueues it on a stream.  These functions return the CUDA error of the launch itself.
+ * Private to the CUDA side of the clipped FFN: the prepared layer, and functions that enqueue the
+ * kernels of one step on a stream.  Those of type cudaError_t return the error of the launch
+ * itself.
  */
 #ifndef FM_CLIP_CUDA_H
 #define FM_CLIP_CUDA_H
@@ -22,8 +23,9 @@
 
 struct fm_clip_blas; /* buffers and handle of the baselines, clip_cuda_blas.cu */
 
-/* A layer on a CUDA device. row0, cap and faults are in our own device memory; all other fields
- * are read-only after preparing, so that calls may run concurrently. */
+/* A layer on a CUDA device.  row0, cap and faults are in our own device memory.  After preparing, a
+ * call changes only *faults, so calls may run concurrently; those of baselines also change *blas.
+ * */
 struct fm_clip_cuda_layer {
     struct fm_clip clip; /* first member: struct fm_clip is a prefix */
     struct fm_clip_layer given;

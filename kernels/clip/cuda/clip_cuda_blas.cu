@@ -45,7 +45,7 @@ struct fm_clip_blas {
 
 enum buffer { GATE_UP, SUMS, COPY, POINTERS };
 
-/* One expert's part of a call. */
+/* One group of a chunk: the rows of one expert with one width. */
 struct part {
     int expert, width, aligned, row, rows;
     int stride; /* of a row of h; a row of gate/up products has twice as many */

@@ -66,7 +66,7 @@ static inline int32_t fm_cuda_parts(int64_t slots, int32_t E)
     return (int32_t)(parts < 1 ? 1 : parts < most ? parts : most);
 }
 
-/* Rows of y: one for each slot, and a further one for each further split of the small form. */
+/* Rows of y: one for each slot; in the small form, one for each split of each slot. */
 static inline int64_t fm_cuda_y_rows(int64_t slots, int32_t E, int32_t cap_max)
 {
     int64_t small = (int64_t)E * FM_CUDA_SMALL_ROWS;
@@ -82,10 +82,10 @@ static inline void fm_cuda_carve(void **at, char *base, uint64_t *used, uint64_t
 }
 
 /*
- * Point the workspace's fields of `job` into base (or nowhere: NULL), for `slots` slots.  E, H and
- * channels_padded of the job are set; `bytes` is the size of a weight, cap_max of the layer.
- * Returns the bytes needed; nothing overflows while slots <= FM_CUDA_ROWS_MAX, H <= 2^20 and
- * cap_max <= 2^24.
+ * Point the workspace's fields of `job` into base (or set them to NULL if base is NULL), for
+ * `slots` slots.  The job's E, H and channels_padded must be set; `bytes` is the size of a weight,
+ * cap_max the layer's.  Returns the bytes needed; nothing overflows while slots <=
+ * FM_CUDA_ROWS_MAX, H <= 2^20 and cap_max <= 2^24.
  */
 static inline uint64_t fm_cuda_job_carve(struct fm_cuda_job *job, void *base, int64_t slots,
                                          int32_t cap_max, int bytes)

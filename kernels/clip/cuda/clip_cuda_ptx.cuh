@@ -143,9 +143,9 @@ static __device__ __forceinline__ uint64_t nanoseconds()
 }
 #endif
 
-/* Wait until the phase of that parity has ended.  In builds for the check (FM_CLIP_WATCH) a wait
- * of two seconds reports the role, stage and step, and ends the kernel; other builds do not use
- * these. */
+/* Wait until the phase of that parity has ended.  If FM_CLIP_WATCH is defined, a wait of more
+ * than two seconds prints the role, stage and step, and ends the kernel; otherwise these three
+ * arguments are ignored. */
 static __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity,
                                                     const char *role, uint32_t stage, uint32_t step)
 {
@@ -235,8 +235,8 @@ template <int LEFT> static __device__ __forceinline__ void products_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-/* The compiler does not see that products write their registers until they are waited for: no
- * read of d may move before this, and no write after it. */
+/* The compiler does not know that products write d asynchronously, until products_wait: no read of
+ * d may move before this, and no write after it. */
 template <int N> static __device__ __forceinline__ void products_fence(float (&d)[N])
 {
 #pragma unroll
