@@ -55,8 +55,8 @@ static void pack_columns(void *arg, int index)
     }
 }
 
-/* A row of a panel has fewer than COPY floats, but COPY are copied: the excess is overwritten by the
- * next row; after the last row it is in the COPY spare floats at the end of the panel. */
+/* A row of a panel has fewer than COPY floats, but COPY are copied: the next row overwrites the
+ * excess; that of the last row is in the COPY spare floats at the end of the panel. */
 enum { COPY = 16, ROWS_AHEAD = 8 };
 
 /* Floats of one panel of a. */
