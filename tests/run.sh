@@ -159,7 +159,7 @@ cli_tests() {
 run_demo() {
     local began=$SECONDS
     if [ -n "${SAN:-}" ]; then
-        echo "not under sanitizers: minutes become an hour" >"$own/log"
+        echo "not run under sanitizers, where it takes an hour" >"$own/log"
         result demo 77 "$began" "$own/log"
         return
     fi
@@ -181,7 +181,7 @@ wait -f $(jobs -p)
 
 # Report processor time, which depends less on other processes than elapsed time does.
 if [ $tests -gt 20 ]; then
-    echo "The twenty that took most processor time, in seconds:"
+    echo "The twenty tests that took the most processor time, in seconds:"
     sort -nr "$scratch/cpu" | head -n 20
 fi
 passed=$(count passed) failed=$(count failed) skipped=$(count skipped)

@@ -1,6 +1,6 @@
 # fm-family: the commands that it prints and runs, names that a shell would split, mistakes that are
-# found before the first step, and interruptions at every step with the bytes of an uninterrupted
-# run.
+# found before the first step, and interruptions at every step, after which the files are those of
+# an uninterrupted run.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 set -m # background commands get separate process groups

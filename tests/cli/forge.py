@@ -53,7 +53,7 @@ def unpack_safetensors(data):
 
 
 def pack_safetensors(tree, tensors):
-    """Make a file whose header is padded as by the tools: tensors begin at a multiple of 4096."""
+    """Make a file whose header is padded as the tools do: tensors begin at a multiple of 4096."""
     text = json.dumps(tree, separators=(",", ":")).encode()
     text += b" " * (-(len(text) + 8) % 4096)
     return struct.pack("<Q", len(text)) + text + tensors
@@ -124,7 +124,7 @@ class Bundle:
         change("segments.safetensors", entry if expert is not None else "tensor." + entry, store(sum))
 
     def _lay_out(self):
-        """[name, bytes] of all members and the manifest's list of them."""
+        """Set the manifest's list of members; returns [name, bytes] of each."""
         pads, order, entries = 0, [["manifest.json", b""]], []
         for name, data in self.member.items():
             if name in self.aligned:

@@ -1,5 +1,5 @@
 # llama.cpp's base-logits file: it is written from the original; exports and masks have the same figures
-# relative to it as relative to the original; refusals to write or read it.
+# relative to it as relative to the original; what cannot be written or read is refused.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"
 family saliency --until 0.5

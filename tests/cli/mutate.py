@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 import forge
 
 
-# Lists of valid words: a wrong word from the same list is harder to find than an unknown one.
+# Each valid word with another that is valid in its place, which is harder to find than an unknown one.
 WORDS = {"saliency": "uniform", "uniform": "saliency", "learned": "exchange", "f32": "bf16", "bf16": "f32",
          "cpu": "ref", "score": "reached", "expert": "layer", "single": "joint", "joint": "single",
          "F16": "BF16", "BF16": "F16", "mixtral": "qwen3_moe", "npy": "raw", "rows": "concatenated",

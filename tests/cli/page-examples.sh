@@ -1,5 +1,5 @@
-# Run the commands of README.md, fm-guide(7) and fm(7).  A small model has the real model's name in a cache of
-# Hugging Face's programs, and DIR is a folder.  fm-recover makes two steps instead of 200.
+# Run the commands of README.md, fm-guide(7) and fm(7).  A small model stands in for
+# Qwen3-30B-A3B in the Hugging Face cache, and odd-mixtral for DIR.  fm-recover takes two steps instead of 200.
 # shellcheck source=tests/pages.bash
 . "$GOLDEN/../tests/pages.bash"
 export HF_HUB_CACHE=$PWD/hub PYTHONDONTWRITEBYTECODE=1

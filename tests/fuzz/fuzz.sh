@@ -37,7 +37,7 @@ length() {
 # count/NAME has a line for each run: the build, inputs, seconds, edges covered, all edges.
 table() {
     local name file
-    echo "| reader | inputs | of them with sanitizers | coverage |"
+    echo "| reader | inputs | with sanitizers | coverage |"
     echo "| :-- | --: | --: | --: |"
     for file in "$all"/count/fuzz_*; do
         name=${file##*/fuzz_}

@@ -73,7 +73,7 @@ static void change(char **bytes, size_t *size, const char *name, unsigned seed)
 
 /*
  * Write the members again, one of them changed, as a stream whose headers, offsets and digests are
- * right.  Weights, and members whose names are not handled here, are left out.
+ * right.  Members whose names are not in order[] are left out.
  */
 static int sign(const char *path, const struct fm_file *file, const struct fm_archive_member *m,
                 size_t members, unsigned seed)

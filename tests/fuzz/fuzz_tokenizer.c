@@ -1,4 +1,4 @@
-/* Fuzz the reader of tokenizer.json, and encode the same bytes as a text with it. */
+/* Fuzz the reader of tokenizer.json, and use it to encode the same bytes. */
 #include "tests/fuzz/fuzz.h"
 
 #include "formats/text/tokenizerparts.h"

@@ -1,10 +1,10 @@
 /*
  * Strict fakes (test doubles) of the CUDA driver, the CUDA runtime and cuBLAS, on the host.  The
- * objects that nvcc made, of the library and of gpu_check, are linked to them instead of libcudart,
- * so that all host code runs without a GPU.  Kernels are looked up by name and run unchanged in the
- * emulator of tests/unit/cuda_emulator.h.  Only the matrix products are replaced, by plain loops in
- * float64 that round h and out once: they are the ideal implementation, by which the error bounds
- * of gpu_check are tested.
+ * library's and gpu_check's objects, as nvcc compiled them, are linked to these instead of
+ * libcudart, so that all host code runs without a GPU.  Kernels are looked up by name and run
+ * unchanged in the emulator of tests/unit/cuda_emulator.h.  Only the matrix products are replaced,
+ * by plain loops in float64 that round h and out once: they are the ideal implementation, by which
+ * the error bounds of gpu_check are tested.
  *
  * Strict: behaviour that CUDA's documents leave undefined, or that a real driver refuses only
  * sometimes, is always refused here, or ends the program with a message.
@@ -19,7 +19,8 @@
  *
  * - handles: Unknown handles, and those destroyed twice or never, are reported.
  *
- * - maps: Every rule of cuTensorMapEncodeTiled is checked, also the alignment of the map itself.
+ * - maps: Every rule of cuTensorMapEncodeTiled is checked, including the map's own
+ *   alignment.
  *
  * - code: A kernel runs only if its object has code for the device, or PTX that compiles to it.
  *
@@ -48,7 +49,8 @@ typedef std::function<void()> double_work;
 
 /* True if [p, p + bytes) is inside one live allocation. */
 bool double_is_device(const void *p, size_t bytes);
-/* Make the device's memory accessible for the work `who`, and inaccessible to the host again. */
+/* Make the device's memory accessible, with the name of the work for error messages; and make it
+ * inaccessible to the host again. */
 void double_open_memory(const char *who);
 void double_close_memory(void);
 int double_live_allocations(void);
@@ -78,7 +80,8 @@ size_t double_dirty_at_clock(void);
 
 /* Remember an error for cudaGetLastError; returns it. */
 int double_error(int code);
-/* Make the n-th call from now of any function that can fail return an error; 0: no call fails. */
+/* Of the calls from now on of functions that can fail, let number `calls` fail, counted from 1; 0:
+ * none fails. */
 void double_fail_after(int calls);
 /* Whether this call is the one that must fail. */
 bool double_fails(const char *function);

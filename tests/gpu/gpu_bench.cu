@@ -1,8 +1,8 @@
 /*
  * Measure the clipped FFN on a GPU, and in the same run the machine's limits: the read bandwidth of
  * a kernel that only reads, and cuBLAS's peak on random numbers.  The L2 cache is flushed between
- * two runs.  Fused paths run as captured graphs, as in a server; the baselines need the host and
- * run without a graph.
+ * runs.  Fused paths run as captured graphs, as in a server; the baselines need the host and run
+ * without a graph.
  */
 #include "tests/gpu/gpu_check.h"
 

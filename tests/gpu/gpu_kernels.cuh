@@ -42,7 +42,7 @@ static __global__ void fill_numbers(void *to, int type, int64_t n, uint64_t seed
     }
 }
 
-/* h[i, c] = silu(gate_c . x) (up_c . x) of slot list[i], one warp per (i, c). */
+/* h[i, c] = silu(gate_c . x) (up_c . x) of slot i, one warp per (i, c). */
 static __global__ void define_h(double *h, const void *hidden, const void *gate_up, int type, int H,
                                 int I, const int64_t *row0, const int32_t *expert,
                                 const int32_t *width, const int32_t *token, int slots)
@@ -69,7 +69,7 @@ static __global__ void define_h(double *h, const void *hidden, const void *gate_
     }
 }
 
-/* out[t] and the same sum of absolute values, of the K slots of listed token t. */
+/* out[t] is the sum over the K slots of token t, size[t] the sum of the terms' absolute values. */
 static __global__ void define_out(double *out, double *size, const double *h, const void *down,
                                   int type, int H, int I, const int64_t *row0,
                                   const int32_t *expert, const int32_t *width, const float *weights,

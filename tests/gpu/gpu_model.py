@@ -42,7 +42,8 @@ def make_case(dtype, H=136, N=70, K=2):
 
 
 def near(out, case, dtype):
-    """The error's root mean square relative to that of the definition in float64."""
+    """(whether the error is within the bound of the type, its text): the error's root mean square relative to
+    that of the definition in float64."""
     wide = [t.double() if t.is_floating_point() else t for t in case]
     x, ids, weights, gate_up, down, row0, cap, widths, index = wide
     want = torch.zeros_like(x)

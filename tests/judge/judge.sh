@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Check what the suite computes and writes with independent programs: tar, xxhsum and zstd, and
+# Check the suite's results and files with independent programs: tar, xxhsum and zstd, and
 # transformers, safetensors and tokenizers in a virtual environment with pinned versions.  The
-# environment is made once, in the user's cache directory; it needs some GB, and minutes to install.
+# environment is made once, in the user's cache directory; it takes several GB and minutes to
+# install.
 #
 #   BUILD=build tests/judge/judge.sh            run tests/judge/*judge.py with the tools in $BUILD/bin
 #   tests/judge/judge.sh --golden [COMMAND...]  run golden/make/make.py: make all golden files again, or those named

@@ -128,8 +128,8 @@ def changed(folder):
 
 
 def downloads(folder):
-    """Check a download with the files that the hub and its client add, and a snapshot of links in the
-    client's cache."""
+    """Check a download with the files that the hub and its client add, and a snapshot of symbolic links
+    in the client's cache."""
     pub, target = folder / "P-256.pub", folder / "download"
     shutil.copytree(folder / "out40", target)
     signature_of(target).unlink(missing_ok=True)
@@ -141,7 +141,7 @@ def downloads(folder):
     say(ours_verifies(target, pub)[0] == 0, "ours ignores them, too")
     signature_of(target).unlink()
     theirs_signs(target, folder / "P-256.pem")
-    say(ours_verifies(target, pub)[0] == 0, "ours verifies a signature of theirs that lists files of .cache")
+    say(ours_verifies(target, pub)[0] == 0, "ours verifies a signature of theirs that lists files in .cache")
     (target / ".cache/huggingface/x").write_text("y")
     say(ours_verifies(target, pub)[0] == 1, "ours refuses it after such a file was changed")
 

@@ -7,12 +7,14 @@
     textjudge.py --sample DIR         write the sample that `make check` uses (golden/text): the
                                       same pipelines with 1,000 entries, NAME.json, and NAME.ids:
                                       for each string its size, its bytes, the number of its ids
-                                      and the ids, all numbers as little-endian u16
+                                      and the ids, all numbers as little-endian u16; also
+                                      rows.jsonl and its ids, rows.npy
 
-Each pipeline has the component settings of the model family it is named for.  Its vocabulary of
-at least 32,000 entries is trained here, on text that this file generates.  Strings are generated from
-a seed: words of the training text, random characters of every plane, runs of white space, digits,
-emoji, combining marks in any order, code, and added tokens between them.
+Each pipeline has the normalizer, pre-tokenizer and so on of the model family it is named for, except
+`flags`, which has all flags of added tokens.  Its vocabulary of at least 32,000 entries is trained
+here, on text that this file generates.  Strings are generated from a seed: words of the training
+text, random characters of every plane, runs of white space, digits, emoji, combining marks in any
+order, code, and added tokens between them.
 """
 import json
 import os

@@ -3,11 +3,11 @@ runtime's environment, one with libfm_clip and one without.
 
     python clipworker.py RUNTIME MODE DIRECTORY    transformers | vllm, eager | compiled
 
-Each line of standard input is a job in JSON: {"budget"} to switch to, null if there is only one;
-{"ids"}, prompts of equal length; and {"tokens"}.  If it is 0, the result is the loss of the prompts.  If it
-is N, N tokens are generated after each prompt, all prompts in one batch, and the result is the seconds
-[until every prompt has its first token, until all have the last].  The answer is "FM-CELL " and JSON,
-{"value"}.
+Each line of standard input is a job, a JSON object: "budget" is the budget to switch to, null if there is
+only one; "ids" has prompts of equal length.  If "tokens" is 0, the result is the loss of the prompts.  If it
+is N, N tokens are generated after each prompt, all prompts in one batch, and the result is a list: the seconds
+until every prompt has its first token, and until all have the last.  The answer is "FM-CELL " and a JSON
+object, {"value": RESULT}.
 """
 
 import json

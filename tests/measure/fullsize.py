@@ -8,8 +8,8 @@ With --plan-only a checkpoint consists of config.json and headers, with holes fo
 those of the release.  The dry runs of fm-rank, fm-train and fm-recover are printed, each with the time and
 memory that it took.  Needs a file system with sparse files.
 
-Without it, a checkpoint of --layers layers is written and goes through --stages under --memory.  A stage is sent
-SIGTERM after the share --stop of its forecast time (of 2 seconds without a forecast), and runs again, from its
+Without it, a checkpoint of --layers layers is written, and --stages are run on it under --memory.  Each is
+sent SIGTERM after a fraction, --stop, of its forecast time (at least 2 seconds), and runs again, from its
 state file if it has one.  A table compares the forecast with the measurement: time without the interrupted part,
 peak memory, bytes read and written, bytes of temporary files (bytes written, less those of the output), and
 seconds from SIGTERM to the end.  --narrow N divides the widths and keeps every name.  DIR (build/fullsize) is
@@ -481,7 +481,7 @@ def pipeline(o, c, path):
 
 
 def narrow(c, by):
-    """Divide the widths by `by`; those that are cut into blocks or groups stay multiples of their size."""
+    """Divide the widths by `by`, and round them down to multiples of `least`."""
     least = {"hidden_size": 2 * GROUP, "moe_intermediate_size": 2 * GROUP, "intermediate_size": 2 * GROUP,
              "shared_expert_intermediate_size": 16, "vocab_size": 256, "num_attention_heads": 2,
              "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "head_dim": 16,
@@ -503,7 +503,7 @@ def main():
     p.add_argument("--narrow", type=int, default=1, metavar="N")
     p.add_argument("--stages", default="rank,train,recover,pack,copy,list,report,quality,verify,export")
     p.add_argument("--layouts", default="uniform")
-    p.add_argument("--weights", default="keep,bf16", help="forms of the bundle of a quantised model")
+    p.add_argument("--weights", default="keep,bf16", help="formats in which a quantised model is bundled")
     p.add_argument("--budget", default="0.4")
     p.add_argument("--steps", type=int, default=8, help="steps of fm-recover, one sequence each")
     p.add_argument("--stop", type=float, default=0.5, metavar="SHARE", help="0: no stage is interrupted")

@@ -1,5 +1,5 @@
-"""Make a Mixtral checkpoint of random weights, MODEL/ with config.json and model.safetensors, and token ids
-for it, tokens.npy, for measurements of bytes: values do not matter, but no two parts may be equal.
+"""Make a Mixtral checkpoint with random weights, DIR/model, and token ids for it, DIR/tokens.npy.
+They are used to measure sizes: values do not matter, but no two parts may be equal.
 
     python3 -B tests/measure/random.py DIR [--layers L] [--experts E] [--channels I] [--hidden H]
 """

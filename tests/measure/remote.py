@@ -18,7 +18,7 @@ import time
 
 
 class Counted(http.server.BaseHTTPRequestHandler):
-    """Serves GET and HEAD of the files of one folder, whole or one range."""
+    """Serves GET and HEAD requests for the files in one folder, or for one range of a file."""
 
     protocol_version = "HTTP/1.1"
     folder, sent, requests = None, 0, 0
@@ -75,7 +75,7 @@ class Counted(http.server.BaseHTTPRequestHandler):
 
 
 def measure(bundle, mounted, options, budget, layout):
-    """Return bytes, requests and seconds of one export from a fresh mount."""
+    """Export from a fresh mount; returns bytes sent, requests, bytes of the export, and seconds."""
     mount = tempfile.mkdtemp(dir=mounted)
     out, cache = os.path.join(mounted, "out"), os.path.join(mounted, "cache")
     url = f"http://127.0.0.1:{Counted.port}"

@@ -32,7 +32,8 @@ recovery (200).  `not run` marks a cell whose command, below, has not been run; 
 
 
 def between(rows, budget):
-    """The loss at a budget, interpolated linearly between the nearest masks; None beyond the last mask."""
+    """The loss at a budget, interpolated linearly between the nearest masks; the last mask's loss up to 0.02
+    beyond it, then None."""
     for (b0, c0), (b1, c1) in zip(rows, rows[1:]):
         if b0 <= budget <= b1:
             return c0 + (budget - b0) / (b1 - b0) * (c1 - c0) if b1 > b0 else c1

@@ -15,7 +15,7 @@ NAME is
 
 Cases are numbered: `--from N --cases 1` repeats one.  They are sorted by digests of their titles, so
 that a run stopped by --seconds has covered some of each kind, and a new case does not move the others
-far.  At its end, also after SIGTERM, the run prints the number to continue with.  A line is printed for
+far.  At its end, even after SIGTERM, the run prints the number to continue with.  A line is printed for
 each case that did not behave as documented (fm(7), EXIT STATUS, FILES), and the exit status is then 1.  A
 tool that has not ended after --limit seconds (default: 60) counts as hung.  BUILD names the build (default:
 build).

@@ -197,7 +197,8 @@ TEST(a_pipe_gets_the_bytes_that_a_file_gets)
     assert_true(scratch_same(path_a, path_b));
 }
 
-/* Write as fm-pack does: copy all members of the input, add the segments later, append weights. */
+/* Write as fm-pack does: copy members of the input, append weights, and add the segments at the
+ * beginning or, if `late`, at the end. */
 static const char *const weight_names[] = {"weights/layers-00000.safetensors",
                                            "weights/rest.safetensors"};
 struct appending {
@@ -325,8 +326,8 @@ TEST(a_cut_at_a_member_with_end_blocks_is_refused)
 }
 
 /*
- * A stream with any manifest: the members of the good one, its text edited by replacing `from` with
- * `to` of the same length, and correct CHECKSUMS.
+ * Expect an error for a good stream in whose manifest `from` is replaced by `to`, which has the
+ * same length.  CHECKSUMS is corrected.
  */
 static void expect_manifest_refused(const char *from, const char *to, const char *why)
 {
@@ -391,7 +392,7 @@ TEST(digests_that_are_none_are_refused)
         bad[i] = (char)(hex[i] >= 'a' ? hex[i] - 32 : hex[i]);
     expect_manifest_refused(hex, bad, "not 32 lower-case");
     memcpy(bad, hex, sizeof bad);
-    bad[31] = '"'; /* one digit less, and an odd number of digits */
+    bad[31] = '"'; /* one digit fewer, and so an odd number */
     char longer[40], shorter[40];
     snprintf(longer, sizeof longer, "\"%s\"", hex);
     snprintf(shorter, sizeof shorter, "\"%.31s\" ", hex);

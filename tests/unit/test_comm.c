@@ -168,7 +168,7 @@ static void the_error_of_rank_0_is_everyones(struct fm_comm *comm)
     RANKS_CHECK(fm_comm_close(comm, rc, &err) == FM_EIO);
 }
 
-/* The lower of two failing ranks gives the error; it takes precedence over a stop, and
+/* All ranks return the error of the lowest failing rank, which takes precedence over a stop, and
  * communication ends. */
 static void the_error_of_the_lowest_ends_all(struct fm_comm *comm)
 {
@@ -182,7 +182,7 @@ static void the_error_of_the_lowest_ends_all(struct fm_comm *comm)
     RANKS_CHECK(fm_comm_agree(comm, rc, &err) == FM_ECREATE && err.code == FM_ECREATE);
     snprintf(want, sizeof want, "rank 1 on %s: rank 1 is out of disk", fm_comm_host(comm, 1));
     RANKS_CHECK(strcmp(err.text, want) == 0);
-    /* After that, every call returns the error at once, without a message. */
+    /* After that, every call returns the error at once, without communication. */
     for (int i = 0; i <= rank && ranks > 1; i++) {
         struct fm_err again = {0};
         RANKS_CHECK(fm_comm_tell(comm, word, sizeof word, &again) == FM_ECREATE);
@@ -264,7 +264,7 @@ TEST(nothing_is_said_alone)
     assert_int_equal(fm_comm_close(NULL, FM_ESAVED, &err), FM_ESAVED);
 }
 
-/* fm_comm_open in a single process, with one variable of a launcher. */
+/* fm_comm_open in a single process, with a launcher's environment variable set (NULL: not set). */
 static int open_alone(const char *name, const char *value, const struct fm_wire *wire, bool alone,
                       const char **warning, struct fm_err *err)
 {

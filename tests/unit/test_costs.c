@@ -25,7 +25,7 @@ static const char *model_path(const char *name)
     return path;
 }
 
-/* Elements of the tensors that belong to experts, and of all others of the model. */
+/* Elements of the tensors that belong to experts, and of all other tensors. */
 static void count_tensors(uint64_t *experts, uint64_t *others, const struct fm_config *c,
                           const struct fm_hfdir *dir)
 {
@@ -64,7 +64,7 @@ TEST(parameters_are_those_of_the_tensors)
     }
 }
 
-/* The weights of a channel are the difference to an expert that is one channel narrower. */
+/* Narrowing an expert by one channel removes the weights of one channel. */
 TEST(a_channel_is_what_a_width_changes)
 {
     for (size_t i = 0; i < MODELS; i++) {
@@ -183,7 +183,7 @@ TEST(a_backward_takes_the_products_that_blocks_say)
     }
 }
 
-/* Work added by a visitor that scores channels. */
+/* A visitor that scores channels, which takes further products. */
 struct scorer {
     const struct fm_ops *ops;
     int H;
@@ -214,7 +214,8 @@ TEST(gradients_of_experts_weights_take_as_many_again)
     }
 }
 
-/* Operations of a DeltaNet: every head's state is used four times; and the convolution. */
+/* Operations of a DeltaNet for each token: four products with the state of every head, and the
+ * convolution. */
 static double delta_layer(const struct fm_deltanet *m)
 {
     return 8.0 * m->Q * m->C * m->D + 2.0 * (2 * m->G * m->C + m->Q * m->D) * m->W;
@@ -228,8 +229,9 @@ static double attention_layer(const struct fm_config *c, int l)
     return 2.0 * (c->C + fm_gqa_value(c)) * fm_gqa_heads(c, l);
 }
 
-/* Attention also computes products that are not with a layer's tensors: for each query head and
- * key, one of width C and one of the values' width.  So do the states of a DeltaNet. */
+/* Operations that are not products with a layer's matrices: in attention, for each query head and
+ * key, a product of width C and one of the values' width; in a DeltaNet or a short convolution,
+ * those of the states and the convolution. */
 TEST(attention_counts_its_scores)
 {
     for (size_t i = 0; i < MODELS; i++) {
@@ -237,7 +239,7 @@ TEST(attention_counts_its_scores)
         open_run(&r, odd_models[i]);
         double pairs = 0, have = 0;
         for (int t = 0; t < T; t++)
-            pairs += t + 0.5; /* the middle of the diagonal's cell, so that halves are exact */
+            pairs += t + 0.5; /* T / 2 keys on average, as fm_cost_layer assumes */
         for (int l = 0; l < r.c->L; l++)
             have += T * fm_cost_layer(r.c, l, T).others;
         double want = 0;

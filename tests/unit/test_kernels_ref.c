@@ -84,8 +84,8 @@ KERNEL_TEST(norm_back_adds_the_gradient)
     check_norm_back(true);
 }
 
-/* Row 4 is at position 1: of its head 1, element 2 of the rotated part turns by `angle`, paired
- * with the element `other` places after it. */
+/* Row 4 is at position 1.  In its head 1, the pair of element 2 of the rotated part and the element
+ * `other` places after it must turn by `angle`. */
 static void check_rope(int R, bool pairs, int first, int angle, int other)
 {
     enum { N = 6, T = 3, HEADS = 2, C = 10 };
@@ -176,7 +176,7 @@ KERNEL_TEST(attention_sees_the_past_inside_the_window)
     }
 }
 
-/* n: N Q A R D; x: kv, r; the weights of k are r's beginning. */
+/* n: N Q A R D; x: kv, r.  s->r has the weights of k, then those of v. */
 static double join_keys_value(const struct scalar *s)
 {
     const int *n = s->n;

@@ -116,7 +116,7 @@ TEST(scores_of_the_fast_table_are_the_golden_ones)
     assert_all_golden("cpu");
 }
 
-/* The trained model: eight sequences, and its loss on text outside its training data. */
+/* Scores of the trained model on eight sequences, in batches of `batch`. */
 static void assert_trained(int batch, const char *scores)
 {
     struct golden g;
@@ -192,7 +192,8 @@ TEST(quality_of_the_full_model_is_the_golden_loss)
     golden_close(&g);
 }
 
-/* A whole export is measured by itself, and relative to a checkpoint that is opened separately. */
+/* Losses are the same without an original, relative to the full model, and relative to a checkpoint
+ * that is opened separately; so are divergences in the last two cases. */
 TEST(an_original_elsewhere_compares_as_the_full_model_does)
 {
     struct runs r;
@@ -226,7 +227,7 @@ TEST(an_original_elsewhere_compares_as_the_full_model_does)
         assert_true(alone[i].kl == 0 && alone[i].agree == 0);
     }
     assert_true(original.quality.ce == beside[0].ce && apart[1].kl > 0.1 && apart[1].agree < 1);
-    /* A model with its own weights. */
+    /* Without masks. */
     assert_ok(
         fm_quality_compare(&itself, model, ops, &held, NULL, NULL, 1, &original, &r.run, &err));
     assert_true(itself.ce == beside[0].ce && itself.kl == 0 && itself.agree == 1);
@@ -253,7 +254,7 @@ static float *logits_of(struct fm_model *model, const struct fm_ops *ops, const 
     return taps.logits;
 }
 
-/* Divergence of the softmax of `from` from that of `to`, (V). */
+/* KL(softmax(to) || softmax(from)), both (V). */
 static double divergence(const float *from, const float *to, int V)
 {
     double all_from = 0, all_to = 0, kl = 0;
@@ -375,7 +376,7 @@ static void assert_close(double a, double b)
         fail_msg("%.9g, not %.9g", a, b);
 }
 
-/* The definition of a percentile again: the value at rank 1 + at (n - 1). */
+/* A second implementation of percentiles: the value at rank 1 + at (n - 1). */
 static void assert_percentiles(const double at[FM_SPREAD_AT], double *x, int n)
 {
     qsort(x, (size_t)n, sizeof *x, rising);
@@ -391,8 +392,9 @@ static void assert_percentiles(const double at[FM_SPREAD_AT], double *x, int n)
 
 enum { TOKENS_T = 8, TOKENS_S = 4 };
 
-/* The values of each token of four sequences for two models, from position `from` on;
- * unless `front` is negative, it replaces the first id of each sequence.  `memory` is in bytes. */
+/* Compare two models on four sequences, from position `from` on, and check the values of every
+ * token against plain loops.  `front` replaces the first id of each sequence unless it is negative.
+ * `memory` is in bytes. */
 static void compare_tokens(struct fm_spread *got, struct fm_quality *q, int from, int front,
                            uint64_t memory)
 {
@@ -542,7 +544,7 @@ static void on_alarm(int signal_number)
     stop_now = signal_number;
 }
 
-/* Whenever the signal arrives, also inside a group, no batch is counted twice. */
+/* Whenever the signal arrives, even inside a group, no batch is counted twice. */
 TEST(a_run_stopped_at_any_moment_goes_on)
 {
     enum { MOMENTS = 24 };
