@@ -34,9 +34,9 @@ struct fm_archive_member {
 
 /*
  * List the members of a tar file in stream order, at most `limit`; free with fm_archive_release.
- * Reads headers and padding, not data.  FM_EFORMAT names the member and its fault.  With `prefix`
- * the file may be cut off anywhere, and the complete members are listed.  *end is the end of the
- * archive; another may follow in the file.
+ * Reads headers and padding, not data.  FM_EFORMAT gives the fault and the member or the byte
+ * offset.  With `prefix` the file may be cut off anywhere, and the complete members are listed.
+ * *end is the end of the archive; another may follow in the file.
  */
 int fm_archive_list(struct fm_archive_member **member, size_t *members, size_t limit,
                     const struct fm_file *file, bool prefix, uint64_t *end, struct fm_err *err);

@@ -4,8 +4,9 @@
  * manifest is printed at a size that its own offsets fit into.
  *
  * The digests of parts that are still being made are not known then.  In a file they are written
- * into the manifest at the end, over zeros of the same length; a pipe cannot go back, so there all
- * digests must be known at the beginning (lib/pack reads its weights twice for that).
+ * into the manifest at the end, over zeros of the same length.  A pipe cannot go back, so there
+ * every digest that the manifest states must be known at the beginning (lib/pack reads its weights
+ * twice for that).
  *
  * A slot is a member with its tar header h and its padding:
  *
@@ -189,7 +190,7 @@ static int end_file(struct fm_bundle_writer *w, struct fm_err *err)
 
 #define ENTRY_BYTES 256 /* at least the bytes of an entry of the manifest without its name */
 
-/* Upper bound for the manifest and everything before the weights. */
+/* Upper bound of the bytes of the manifest, with its header and padding. */
 static int head_bytes(uint64_t *bytes, const struct fm_bundle_writer *w, const struct fm_part *part,
                       size_t parts, struct fm_err *err)
 {
@@ -326,7 +327,8 @@ static char *print_manifest(struct fm_bundle_writer *w)
     return fm_json_print(w->manifest);
 }
 
-/* Print at exactly `size` bytes: spaces go before the last newline. */
+/* The text of the manifest.  If it is shorter than `size` bytes, spaces are added before the last
+ * newline. */
 static char *print_padded(struct fm_bundle_writer *w, uint64_t size)
 {
     char *text = print_manifest(w);

@@ -17,8 +17,8 @@
 #define FM_CARRIED_NAME_MAX 90 /* "carried/" and the name must fit into a plain tar header */
 
 /* The reason why a file of this name is not carried, as the end of a sentence ("it is hidden");
- * NULL if it is carried: a single component of [A-Za-z0-9._-] that is not the name of a weight
- * file (safetensors, bin, pt, pth, ckpt, gguf, onnx, h5, msgpack, ot, index.json,
+ * NULL if it is carried: 1 to FM_CARRIED_NAME_MAX bytes of [A-Za-z0-9._-], not hidden, and not the
+ * name of a weight file (safetensors, bin, pt, pth, ckpt, gguf, onnx, h5, msgpack, ot, index.json,
  * consolidated.*). */
 const char *fm_carried_refuse(const char *name);
 

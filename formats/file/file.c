@@ -1,8 +1,8 @@
 /*
  * Inputs.  If another process truncates a mapped file, reading it kills our process with SIGBUS; if
- * it rewrites the file, data changes after our checks.  So inputs are opened once, read with pread,
- * and identified by device, inode, size and modification time, which are compared again at the end
- * of a run.  Temporary files are unlinked, so nothing has to be removed however a run ends.
+ * it rewrites the file, data changes after our checks.  So inputs are opened once and read with
+ * pread, and their size and modification time are compared at the end of a run.  Temporary files
+ * are unlinked, so nothing has to be removed however a run ends.
  */
 #include "formats/file/file.h"
 

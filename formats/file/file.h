@@ -113,7 +113,7 @@ int fm_output_open(struct fm_output *o, const char *path, bool binary, bool forc
  * nothing. */
 int fm_output_check(const char *path, bool force, struct fm_err *err);
 /* Reserve `size` bytes, so that a full disk is detected now (FM_EIO names the free space).  The
- * size of the file does not change.  Does nothing for a pipe. */
+ * size of the file does not change.  Does nothing for standard output. */
 int fm_output_reserve(struct fm_output *o, uint64_t size, struct fm_err *err);
 /* FM_ESAVED if the process is asked to stop while it waits for the reader of a pipe. */
 int fm_output_write(struct fm_output *o, const void *src, size_t size, struct fm_err *err);
@@ -132,10 +132,10 @@ int fm_output_text(const char *path, const char *text, bool force, struct fm_err
 void fm_output_abandon(struct fm_output *o); /* removes the temporary; does nothing after commit */
 
 /*
- * A directory that appears whole: made as .NAME.partial-HOST-PID-RAND, renamed by commit.  With
- * `force` (else NULL; borrowed) an existing one is replaced if it is empty, or if it is an export:
- * it has the file `mark`, and otherwise only plain files for which has() is true.  FM_ECREATE names
- * a file that prevents this.
+ * A directory that appears whole: made as .NAME.partial-HOST-PID-RAND, renamed by commit.  If
+ * `force` is NULL, an existing directory is refused.  Else (borrowed) it is replaced if it is
+ * empty, or if it is an export: it has the file `mark`, and otherwise only plain files for which
+ * has() is true.  FM_ECREATE names a file that prevents this.
  */
 struct fm_outdir_listed {
     const char *mark;

@@ -206,8 +206,8 @@ static const char *last_component(const char *path)
 }
 
 /* The old directory has the temporary's name, which the next run would remove: give it another name
- * in the same directory.  The error begins with that name, without the directory, so that a long
- * path never cuts it. */
+ * in the same directory.  The error states that name first, without its directory, so that it is
+ * not cut off after a long path. */
 static int keep_replaced(struct fm_outdir *d, struct fm_err *err)
 {
     char name[PATH_MAX];

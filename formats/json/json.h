@@ -8,8 +8,9 @@
  *
  * Strict: valid UTF-8; numbers as RFC 8259, finite and at most FM_JSON_NUMBER_MAX characters; no
  * raw control bytes and no NUL, escaped or not, inside strings; no lone surrogates; nothing but
- * white space after the value; nesting at most FM_JSON_DEPTH_MAX.  fm_json_parse also refuses
- * duplicate keys and texts of more than FM_JSON_VALUES_MAX values.  Errors give the byte position.
+ * white space after the value; nesting at most FM_JSON_DEPTH_MAX.  fm_json_check and
+ * fm_json_tree also refuse texts of more than FM_JSON_VALUES_MAX values, and fm_json_tree duplicate
+ * keys.  Errors give the byte position.
  */
 #ifndef FM_JSON_H
 #define FM_JSON_H
@@ -62,8 +63,8 @@ int fm_json_tree(cJSON **tree, const char *text, size_t size, struct fm_err *err
 
 /*
  * Getters for trees; `key` is case-sensitive, errors name it.  Integers are exact below 2^53
- * and checked to be in [min, max].  _opt variants do not change *value if the key is absent or
- * null.
+ * and checked to be in [min, max].  The fm_json_opt functions do not change *value if the key is
+ * absent or null.
  */
 int fm_json_get_int(const cJSON *object, const char *key, int64_t min, int64_t max, int64_t *value,
                     struct fm_err *err);

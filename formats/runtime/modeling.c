@@ -4,7 +4,6 @@
  */
 #include "formats/runtime/modeling.h"
 
-/* The assembler includes the file, so that an installed tool needs no other file. */
 __asm__(".pushsection .rodata\n"
         ".globl fm_modeling_begin, fm_modeling_end\n"
         "fm_modeling_begin: .incbin \"formats/runtime/modeling_fm.py\"\n"

@@ -139,8 +139,8 @@ int fm_hfindex_open(struct fm_hfindex *x, const struct fm_file *file, struct fm_
     int rc = fm_file_slurp(file, FM_INDEX_BYTES_MAX, &json, &size, err);
     if (rc)
         return rc;
-    /* Unescaped names are no longer than their JSON; with some slack, so that the limits are
-     * reported first. */
+    /* Unescaped names are no longer than their JSON.  The rest is room for one name of each kind at
+     * its limit, so that longer ones are reported as over the limit. */
     m.text_capacity = size + FM_ST_NAME_BYTES_MAX + NAME_MAX + 2;
     x->text = malloc(m.text_capacity);
     x->shard = malloc(FM_SHARDS_MAX * sizeof *x->shard);

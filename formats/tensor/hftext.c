@@ -2,8 +2,8 @@
  * A multimodal checkpoint contains a complete text model: its config.json in text_config, its
  * tensors under a prefix.  Callers that open the directory see that model, under the names of its
  * own class, and the other tensors as unknown ones.  The text class itself also saves tensors under
- * the prefix if it loaded them from such a checkpoint.  The rest of config.json is kept in the text
- * model's, so that an export can be multimodal again.
+ * the prefix if it loaded them from such a checkpoint.  The wrapper's other keys are kept in the
+ * text model's config.json, so that an export can be multimodal again.
  */
 #include "formats/tensor/hftext.h"
 
@@ -18,7 +18,7 @@
 #define CUT (sizeof PREFIX - sizeof "model.")
 /* In other checkpoints, the prefix of all names of the text part. */
 #define OUTER "language_model."
-#define SIZE_KEY "hidden_size" /* marks a text_config without model_type as a model's */
+#define SIZE_KEY "hidden_size" /* a text_config without model_type is a model's if it has this */
 
 static const char *string_of(const cJSON *object, const char *key)
 {

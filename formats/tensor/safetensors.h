@@ -6,8 +6,8 @@
  * (the text part of a multimodal checkpoint), gptq (a checkpoint of GPTQ), carry (which other files
  * are carried), hfwriter (planning a directory).
  *
- * safetensors: a sorted index of one file that refuses what the reference refuses and what only lax
- * readers accept, and a streaming writer.
+ * safetensors: a reader that makes a sorted index of one file and refuses what the reference
+ * refuses and what only lax readers accept; and the header of a file to be written.
  *
  * Refused, with the tensor's name: a header over the limit, unknown or missing or
  * repeated keys, duplicate names, non-integers, offsets that overlap, leave gaps or
@@ -87,7 +87,7 @@ int fm_tensor_read(const struct fm_tensor *t, const struct fm_file *file, uint64
  * tensor[i].size and .offset (absolute in the planned file) are set; tensor[] is reordered to
  * file order.  metadata is key, value, ..., NULL, or NULL; {"format":"pt"} is added where it is
  * absent.  FM_ECONFIG: a duplicate name, or more tensors or bytes than a file can have.  Names come
- * from us or from a reader, so an assert checks their rules.
+ * from us or from a reader, so only an assert checks their length.
  */
 int fm_safetensors_plan(struct fm_tensor *tensor, size_t count, const char *const *metadata,
                         char **header, uint64_t *header_bytes, uint64_t *file_bytes,

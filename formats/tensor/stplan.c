@@ -15,7 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/names.h"
 
-/* Widest first, so that every tensor is aligned to its element; then by name. */
+/* The widest elements first, then by name. */
 static int compare_places(const void *a, const void *b)
 {
     const struct fm_tensor *s = a, *t = b;

@@ -41,7 +41,7 @@ struct fm_bpe {
     bool parted; /* no merge crosses the start of a word: U+2581 after another character */
 };
 
-/* Add an entry; fm_bpe_index and _finish then check and hash them. */
+/* Add an entry, which fm_bpe_index checks and hashes. */
 int fm_bpe_add(struct fm_bpe *bpe, const char *text, size_t size, uint64_t id, struct fm_err *err);
 /* Call after the last entry: FM_EFORMAT if a text or an id occurs twice. */
 int fm_bpe_index(struct fm_bpe *bpe, struct fm_err *err);

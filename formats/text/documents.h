@@ -18,7 +18,7 @@
 struct fm_documents {
     struct fm_file file;
     bool rows, blocks;
-    uint64_t at;   /* bytes of the file in the buffer so far */
+    uint64_t at;   /* bytes read from the file so far */
     uint64_t line; /* lines before the next record */
     char *buffer;
     size_t capacity, have, used;

@@ -3,7 +3,7 @@
  * each alternative of its regular expression.  Classes of characters come from one table of all
  * code points.  The functions are written by hand because a general engine may take
  * exponential time on hostile text and is slower on ordinary text.  A pattern that is one class,
- * such as DeepSeek's for digits and scripts, is a list of ranges.
+ * such as DeepSeek's for digits and scripts, is parsed into ranges and properties.
  */
 #include "formats/text/pretoken.h"
 

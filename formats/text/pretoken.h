@@ -20,15 +20,15 @@ struct fm_pretoken {
         FM_PRETOKEN_LLAMA3,   /* Llama 3, GLM-4: digits in threes */
         FM_PRETOKEN_QWEN35,   /* Qwen3.5: marks belong to words */
         FM_PRETOKEN_O200K,    /* GPT-4o, gpt-oss, MiniMax-M2: words end where the case changes */
-        FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3: what its patterns for digits and Chinese leave */
+        FM_PRETOKEN_DEEPSEEK, /* DeepSeek-V3: the last of its three patterns */
         FM_PRETOKEN_TAIL,     /* \s+$ */
         FM_PRETOKEN_RUN
     } kind;
     /* For a RUN: [class], with an optional \s? before it and + or {1,3} after it. */
     bool space;
-    uint32_t most;   /* characters of one piece */
+    uint32_t most;   /* limit of the characters of one piece */
     uint16_t bits;   /* of enum fm_unicode_class */
-    uint32_t ranges; /* first and last character of each range, in any order */
+    uint32_t ranges; /* number of ranges: their first and last characters, in order */
     uint32_t range[2 * FM_PRETOKEN_RANGES_MAX];
 };
 

@@ -14,8 +14,8 @@
 
 /*
  * If t->file is one file of such a pair, replace it by the file of words and fill t; *found is true
- * if it was.  FM_EFORMAT: an index without its words (the sentence names it), or fields that
- * contradict each other or the length of the words.
+ * if it was.  FM_ENOENT: X.idx without X.bin.  FM_EFORMAT: fields that contradict each other or the
+ * length of the words.
  */
 int fm_tokenindex_open(struct fm_tokens *t, bool *found, struct fm_err *err);
 

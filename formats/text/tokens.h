@@ -43,7 +43,7 @@ bool fm_tokens_beside(char *name, const char *path, int which);
 void fm_tokens_close(struct fm_tokens *t);
 
 /* Read n tokens from position `at` (which the caller keeps within count), each checked to be in
- * [0, vocabulary), which is below 2^31.  FM_EFORMAT names position and id. */
+ * [0, vocabulary); vocabulary is below 2^31.  FM_EFORMAT names position and id. */
 int fm_tokens_read(const struct fm_tokens *t, uint64_t at, int32_t *ids, uint64_t n,
                    uint32_t vocabulary, struct fm_err *err);
 

@@ -20,7 +20,7 @@
 #define POINTS 0x110000
 #define PAIRS (COUNT(pairs) / 3)
 #define OTHERS_MAX 2048
-#define CLASSES_MAX 64 /* limit of the classes of combining marks */
+#define CLASSES_MAX 64 /* above the ranks of all combining classes */
 
 /* Hangul syllables, by arithmetic. */
 enum { S0 = 0xac00, L0 = 0x1100, V0 = 0x1161, T0 = 0x11a7, LN = 19, VN = 21, TN = 28 };
@@ -149,7 +149,7 @@ static void push(struct stretch *s, uint32_t c)
         s->point[s->n++] = c;
 }
 
-/* The combining class of a mark by number, 0 for a starter. */
+/* The rank of a mark's combining class, from 1 on; 0 for a starter. */
 static int order_of(uint32_t c)
 {
     size_t low = 0, high = COUNT(orders) / 3;

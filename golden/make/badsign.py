@@ -46,7 +46,7 @@ def signature(name, edit=lambda bundle, statement: None, root=True):
 
 
 def at(path, value=None):
-    """Set or, without a value, remove an item of the bundle ("b.") or the statement ("s.")."""
+    """Set or, without a value, remove the item at a path in the bundle ("b/...") or the statement ("s/...")."""
     def edit(bundle, statement):
         first, *keys = [int(k) if k.isdigit() else k for k in path.split("/")]
         node = bundle if first == "b" else statement

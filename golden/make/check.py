@@ -149,7 +149,7 @@ def check_members(report, cfg, weights, g):
 
 
 def check_subnet(report, cfg, weights, g):
-    """Compare masked outputs, and c by the formula of fm-method(7) instead of autograd."""
+    """Compare losses, and c by the formula of fm-method(7) instead of autograd."""
     ids, teacher = g["grad.ids"].long(), None
     with torch.no_grad():
         teacher = Plain(cfg, weights).logits(ids)

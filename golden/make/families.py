@@ -635,7 +635,7 @@ PHIMOE = Odd(
             "short_factor": [1.0, 1.04, 1.1, 1.25, 1.3, 1.7, 2.2],
             "short_mscale": 1.243163121016122,
         },
-        "router_jitter_noise": 0.2,  # so large that experts beside the first are kept
+        "router_jitter_noise": 0.2,  # so large that experts besides the first are kept
         "sliding_window": 11,
         "transformers_version": "5.23.0",
         "vocab_size": 83,

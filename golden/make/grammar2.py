@@ -11,7 +11,7 @@ LEXICON_SEED = 19
 
 
 def letters(rng, lex):
-    """A letter: the greeting names a person, who determines the rest."""
+    """A letter: the two names determine the cities, the trade and the number."""
     to, by = rng.sample(lex.names, 2)
     noun = rng.choice(lex.nouns)
     return (

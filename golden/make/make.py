@@ -6,7 +6,7 @@ Commands; without arguments, all except `trained` and `real` are run in this ord
     make.py odd-NAME   one of them
     make.py train      tiny-mixtral: tokenizer, tokens, weights (minutes; the log goes to stdout)
     make.py tiny       tiny-mixtral: goldens of the existing model
-    make.py baselines  baselines/: results of other pruners' rules on some of them
+    make.py baselines  baselines/: results of other pruners' rules on some odd models
     make.py study      print the losses of tiny-mixtral at several budgets
     make.py trained    the models of trained.py, and test.npy of tiny-mixtral, into build/trained
     make.py real       the models of realtext.py, into build/trained

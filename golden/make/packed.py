@@ -179,7 +179,7 @@ def make(name, out):
 
 
 def compare(model, values):
-    """Check that the decoder of the tests gives exactly the package's values."""
+    """Print the matrices for which the decoder of the tests does not give exactly the package's values."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "cli"))
     import codes
 

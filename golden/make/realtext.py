@@ -108,7 +108,7 @@ def documents():
 
 
 def clip(texts, characters):
-    """The first documents, with this many characters in total."""
+    """The first documents, with at least this many characters in total."""
     out = []
     for text in texts:
         if characters <= 0:

@@ -89,7 +89,7 @@ def encode(tokenizer, documents):
 
 
 def stream(tokenizer, seed, tokens, documents=grammar.documents):
-    """Exactly `count` tokens of text that depends on the seed."""
+    """Exactly `tokens` tokens of text that depends on the seed."""
     return encode(tokenizer, documents(seed, 6 * tokens))[:tokens]
 
 

@@ -58,7 +58,7 @@ def run_cell(cell, ids, open_model):
 
 
 def run_apart(*arguments):
-    """Run a cell in a forked process, so that nothing is imported again; return True if it succeeded.
+    """Run a cell in a forked process, so that nothing is imported again; return True unless the process crashed.
     A crash is retried once: forking while other threads load libraries can cause one."""
     for _ in range(2):
         child = os.fork()

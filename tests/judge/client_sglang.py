@@ -20,7 +20,7 @@ import client  # noqa: E402
 
 
 def start_quickly():
-    """Make an engine fork its two processes after the imports, which would otherwise take each a minute."""
+    """Make an engine fork its two processes after the imports, which would otherwise take a minute in each."""
     start = multiprocessing.set_start_method
     multiprocessing.set_start_method = lambda *_, **__: start("fork", force=True)
     importlib.import_module("sglang.srt.managers.scheduler")

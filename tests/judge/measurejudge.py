@@ -51,7 +51,7 @@ def log_softmax(logits):
 
 
 def half(values):
-    """Half the width of the 95 % interval of the mean, over rows of equal length."""
+    """Half the width of the 95 % interval of the mean, from the means of the rows, which have equal lengths."""
     means = values.mean(1)
     return STUDENT * means.std(ddof=1) / np.sqrt(len(means))
 

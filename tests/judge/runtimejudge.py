@@ -1,7 +1,7 @@
 """Test the wheel fm-runtime as pip installs it, without a network and without libfm_clip on the system.
 Run by `make judge`.
 
-The examples of fm-clip(3) and fm-guide(7) are run from the pages.  The typed call and the operator, eager
+The examples of fm-clip(3) and fm-guide(7) are run from the pages.  fm_clip.Layer and the operator, eager
 and compiled, are compared with the definition in float64.  Each wrong argument must raise the right
 exception.  Last, transformers loads a ragged export: the modelling file must find the library, and must
 say how to get it if it is missing.

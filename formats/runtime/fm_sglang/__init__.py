@@ -1,5 +1,6 @@
-"""Model classes with which SGLang runs exports of fm-pack: `layer --for vllm` with fused kernels, PhiMoE,
-and attention with sinks, windows, or numbers of query heads that differ between layers.
+"""Model classes with which SGLang runs exports of fm-pack that it does not support by itself: the layout
+`layer --for vllm`, in fused kernels; PhiMoE; and models whose attention has sinks, windows, or a number of
+query heads that differs between layers.
 
 This is an external model package: put the directory that contains it on PYTHONPATH and start the
 server with SGLANG_EXTERNAL_MODEL_PACKAGE=fm_sglang.  The other layouts with a modelling file (`ragged`,
