@@ -4,8 +4,8 @@
  * of packing, exporting and verifying (bench_io), the speed of the engine (bench_engine with meter
  * and processor), and one clipped layer compared with its baselines (kernelbench with
  * kerneloptions.h, kernelcase, kernelrun.c and pytorch). synth makes models and tokens of the sizes
- * in shapes, workdir makes a directory for them, plot draws charts.  It may include all other rooms
- * of lib, and only cmd includes it.
+ * in shapes, workdir makes a directory for them, plot draws charts.  Only cmd includes this room,
+ * except that lib/baseline includes workdir.h.
  *
  * Results are structs; fm-bench prints them.
  */
@@ -58,13 +58,12 @@ const char *fm_bench_kind_name(enum fm_bench_kind kind);
 
 /*
  * Measure run->inputs.stream: a bundle, or a stage stream with masks and run->inputs.model.  The
- * tokens are run->inputs.eval_tokens, or the last FM_QUALITY_SEQUENCES sequences of
- * run->inputs.tokens, cut into windows by how->convention; or the tokens of how->kl_base; then
- * quality is compared with the model of that file instead of the full width. how->kl_base_out must
- * be NULL.  budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks are taken.  The
- * shuffles are drawn from run->inputs.seed.  With an `estimate` (else NULL), the rows are chosen
- * and the estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory is too small.
- * Release the result even after a failure.
+ * tokens are those of fm_bench_text_open, cut into windows by how->convention.  If they are from
+ * how->kl_base, quality is compared with the model of that file instead of the full width.
+ * how->kl_base_out must be NULL.  budgets: "0.2,0.4", "all", or NULL for tenths; the nearest masks
+ * are taken.  The shuffles are drawn from run->inputs.seed.  With an `estimate` (else NULL), the
+ * rows are chosen and the estimate is filled, but nothing is measured.  FM_EUSAGE if run's memory
+ * is too small.  Release the result even after a failure.
  */
 int fm_bench_quality(const struct fm_run_options *run, const char *budgets,
                      const struct fm_bench_how *how, struct fm_estimate *estimate,

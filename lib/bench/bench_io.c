@@ -126,7 +126,6 @@ static int time_programs(struct fm_bench_io *r, const struct place *p, struct fm
     return FM_OK;
 }
 
-/* Time each operation once, in turn, so that a slow period of the machine affects all of them. */
 static int time_round(struct fm_bench_io *r, const struct place *p,
                       const struct fm_run_options *run, struct fm_err *err)
 {

@@ -1,7 +1,7 @@
 /*
- * Compares the quality of a family with controls that have the same budget by construction: the
- * same widths shuffled inside layers or over the model, and one width for all.  All of them are
- * masks, which lib/learn/quality.h measures on the same held-out sequences in one call.
+ * Compares the quality of a family with controls: the same widths shuffled inside layers or over
+ * the model, which have the same budget, and one width for all, which is rounded up.  All of them
+ * are masks, which lib/learn/quality.h measures on the same held-out sequences in one call.
  */
 #include "lib/bench/bench.h"
 
@@ -143,7 +143,7 @@ static uint64_t bytes_without(const struct fm_budgets *b, uint64_t removed)
     return all == 0 ? full : full - (full - b->budget[last].bytes) / all * removed;
 }
 
-/* Fill widths (rows, kinds, M, E), and the channels that they actually remove. */
+/* Fill widths (rows, kinds, M, E), and the rows' actual budgets and bytes. */
 static int fill_widths(uint32_t *widths, struct fm_bench_quality *q, const struct subject *s,
                        uint64_t seed, struct fm_err *err)
 {

@@ -42,7 +42,7 @@ const char *fm_convention_name(enum fm_convention convention);
 /* The tokens to measure on, opened. */
 struct fm_bench_text {
     struct fm_calib train, held;
-    struct fm_quality_detail detail; /* all fields except spread */
+    struct fm_quality_detail detail; /* without spread, base and base_spread */
     struct fm_klbase base;           /* detail.kl_base points to it, if it is used */
     struct fm_window *window;        /* detail.window points to it, if it is used */
     struct fm_words words;           /* of convention wikitext */

@@ -1,7 +1,7 @@
 /*
- * Implementations are rows of a table, each a function from a case to seconds; one that cannot run
- * on this machine returns 0 and is left out.  A first round compares every layer's output with the
- * definition, and the largest error is reported with the figures.
+ * Implementations are rows of a table.  Those of a device or program that is missing are left out;
+ * a case that an implementation cannot run takes 0 seconds.  A first round compares some tokens of
+ * each output with the definition, and the largest error is reported with the figures.
  */
 #include "lib/bench/kernelbench.h"
 

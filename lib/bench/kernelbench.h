@@ -2,10 +2,10 @@
  * Measurements of one clipped layer (kernels/clip/clip.h): every implementation at every number of
  * tokens and every budget, compared with the machine's own limits measured in the same run.
  *
- * Weights, hidden states and routing are random, with experts of unequal popularity; masks mix
- * widths in steps of a tenth.  Each round goes through all cases in turn, so that a disturbance
- * affects them alike, and other memory is written between two runs, so that no data is left in a
- * cache.
+ * Weights, hidden states and routing are random, with experts of unequal popularity; masks are
+ * those of a family, or random ones with widths in steps of a tenth.  Each round goes through all
+ * cases in turn, so that a disturbance affects them alike, and other memory is written between two
+ * runs, so that no data is left in a cache.
  */
 #ifndef FM_KERNELBENCH_H
 #define FM_KERNELBENCH_H

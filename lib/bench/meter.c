@@ -19,7 +19,7 @@ static const char *const stage_name[] = {
 
 static const struct fm_ops *base;
 
-/* Time of a thread under each label of the pool: the label of an operation is its stage + 1. */
+/* Time of all threads under each label of the pool; the label of an operation is its stage + 1. */
 enum { LABELS = FM_METER_STAGES + 1 - FM_POOL_IDLE };
 static _Atomic uint64_t spent[LABELS]; /* nanoseconds, at index label - FM_POOL_IDLE */
 static _Atomic uint64_t calls[FM_METER_STAGES];

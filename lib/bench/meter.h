@@ -35,7 +35,7 @@ struct fm_meter_rest {
  * ends. */
 const struct fm_ops *fm_meter_begin(const struct fm_ops *base);
 
-/* The operations that were called, longest first; returns their number. */
+/* Stop counting time; write the operations that were called, longest first; return their number. */
 int fm_meter_end(struct fm_meter_stage stage[FM_METER_STAGES], struct fm_meter_rest *rest);
 
 /* FLOPs of all matrix products: of gemm, channel_scores and channel_scores_each. */

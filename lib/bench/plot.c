@@ -18,7 +18,7 @@
 #define MARK "\n<!-- drawn by " TOOL " -->\n"
 #define END "</svg>\n"
 
-/* Size of the page, of the plot area in it, and of a legend at its side, in pixels. */
+/* Size of the page, margins of the plot area, and width of a legend at its side, in pixels. */
 enum { WIDTH = 760, HEIGHT = 460, LEFT = 70, RIGHT = 20, TOP = 44, BOTTOM = 54, ASIDE = 190 };
 
 /* Lines differ in their dashes, too, so they can be distinguished without colours. */

@@ -1,5 +1,5 @@
 /*
- * A line chart as SVG: a few named series over one axis, ticks on round numbers, a legend.  The
+ * A line chart as SVG: named series over a common x axis, ticks on round numbers, a legend.  The
  * axes cover the data; the y axis is extended to round numbers.
  */
 #ifndef FM_PLOT_H

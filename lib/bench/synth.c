@@ -185,8 +185,8 @@ uint64_t fm_synth_bytes(const struct fm_synth *s)
 
 /* --- their values --- */
 
-/* Block `b` of tensor `t`: uniform, scaled so that a product keeps the size of its input; norms
- * are 1. */
+/* Block `b` of tensor `t`: uniform, scaled so that a product keeps the size of its input; vectors,
+ * such as norms, are 1. */
 static void fill_block(float *x, const struct fm_tensor *tensor, uint64_t t, uint64_t b,
                        uint64_t seed)
 {

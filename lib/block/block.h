@@ -165,8 +165,8 @@ struct fm_attention {
     int (*angles)(const struct fm_config *config);
     void (*fill_angles)(float *cos, float *sin, const struct fm_config *config, int T);
 
-    /* Count the inner values of N tokens of layer l, which the forward keeps for the backward, in a
-     * counting arena; the block divides that memory among its arrays. */
+    /* Count, in a counting arena, the memory for the inner values of N tokens of layer l, which the
+     * forward keeps for the backward. */
     void (*inner)(const struct fm_config *config, int l, int N, struct fm_arena *count);
     /* y (N, H) += attention of x (N, H). */
     void (*forward)(const struct fm_pass *pass, float *inner, float *y, const float *x);

@@ -39,8 +39,8 @@ uint64_t fm_cost_token_floats(const struct fm_config *c)
            fm_mlp_floats(mlp) + (uint64_t)c->K * H;
 }
 
-/* Input, output and gradient of the row; every row of gate_up and the channel, with their
- * gradients. */
+/* Input, output and gradient of the row (H each); the products of gate_up (r I) and the activation
+ * (I), with their gradients. */
 uint64_t fm_cost_row_floats(const struct fm_config *c)
 {
     return 3 * (uint64_t)c->H + 2 * ((uint64_t)c->expert->rows + 1) * (uint64_t)c->I;

@@ -69,7 +69,7 @@ static int read(struct fm_config *c, const void *options, const struct fm_keys *
                 struct fm_err *err)
 {
     const struct fm_deltanet_options *o = options;
-    int width = 0; /* head_dim must be present, because gqa's default is a different one */
+    int width = 0; /* head_dim must be present, because transformers' default is not gqa's */
     c->deltanet = fm_alloc(1, sizeof *c->deltanet, "attention settings", err);
     if (!c->deltanet)
         return err->code;
@@ -188,7 +188,7 @@ static void count_inner(const struct fm_config *c, int l, int N, struct fm_arena
     take(c, N, count);
 }
 
-/* The weights of z and a, which follow the weights of qkv and b in packed files. */
+/* The weights of z and a.  If files are packed, they follow those of qkv and b in memory. */
 static const void *weights_z(const struct fm_pass *p)
 {
     const struct fm_deltanet_weights *w = &p->layer->deltanet;

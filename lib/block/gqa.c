@@ -108,7 +108,7 @@ static int check_window(const struct fm_gqa *g, const struct fm_config *c, int64
     return FM_OK;
 }
 
-/* Find a list with an entry for each layer; *list is NULL if there is no such key. */
+/* Find a list with an entry for each layer; *list is unchanged if there is no such key. */
 static int find_list(const cJSON **list, const cJSON *json, const char *key, int L,
                      struct fm_err *err)
 {
@@ -652,8 +652,8 @@ static struct fm_flops flops(const struct fm_config *c, int l, int T)
     return (struct fm_flops){.products = 2 * c->H * rows, .others = Q * (C + D) * T};
 }
 
-/* q, k, v, o and their gradients; q and k again if they are normalised; the gate, the gated output
- * and its gradient. */
+/* q, k, v, o and their gradients; if q and k are normalised, also q and k before their norms, and
+ * copies of their gradients; the gate, its gradient, and the gated output. */
 static uint64_t scratch(const struct fm_config *c)
 {
     uint64_t keys = heads_width(c, c->Q + c->G);

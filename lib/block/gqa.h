@@ -44,7 +44,7 @@ struct fm_gqa_options {
     bool sinks;            /* every query head has one more score, for a value of zero */
     bool window_sinks;     /* only in layers with a window */
     bool clip;             /* clip_qkv is supported */
-    bool gated;            /* the output is gated by a projection as wide as q */
+    bool gated;            /* each element of the output is gated by a projection of the input */
     bool gate_apart;       /* the gate has its own tensor; else its rows are interleaved with q's */
     bool gate_heads;       /* the gate has one row per head and is a softplus; requires
                               gate_apart */

@@ -58,7 +58,7 @@ struct fm_router_weights {
 
 /* One decoder layer in memory.  Expert e has cap[e] channels (I in a full model): with r rows of
  * gate_up per channel, it has rows [r row0[e], r (row0[e] + cap[e])) of gate_up and [row0[e],
- * row0[e] + cap[e]) of down.  Weights that the model or this layer does not have are NULL. */
+ * row0[e] + cap[e]) of down. */
 struct fm_layer {
     float *input_norm, *input_norm_bias; /* (H) */
     float *post_norm, *post_norm_bias;   /* (H) */

@@ -28,7 +28,7 @@ struct fm_mla_options {
     struct fm_rope_options rope;
 };
 
-/* Keys that the block reads, for .keys of struct fm_model_family. */
+/* Keys of models with this block, for .keys of struct fm_model_family. */
 #define FM_MLA_KEYS                                                                                \
     "kv_lora_rank mlp_bias q_lora_rank qk_head_dim qk_nope_head_dim qk_rope_head_dim "             \
     "rope_interleave v_head_dim"

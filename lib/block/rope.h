@@ -29,7 +29,8 @@ struct fm_rope {
     int R;       /* elements of a head that are rotated, even */
     bool pairs;  /* elements 2 i and 2 i + 1 form a pair; else i and i + R/2 */
     float scale; /* factor of cos and sin */
-    double m;    /* YaRN's mscale_all_dim: blocks that support it multiply scores by m^2; else 1 */
+    double m;    /* from YaRN's mscale_all_dim: blocks that support it multiply scores by m^2;
+                    without YaRN 1 */
     float factor[FM_HEAD_DIM_MAX / 2]; /* (R/2) factor by which each frequency is divided */
 };
 

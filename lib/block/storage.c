@@ -187,7 +187,7 @@ struct fm_scheme fm_storage_of(const struct fm_config *c, const char *name)
     return s->rest;
 }
 
-/* Storage i of storages(c); NULL: unquantised. */
+/* Storage i, below storages(c); NULL: unquantised. */
 static const struct fm_storage *storage_at(const struct fm_config *c, size_t i)
 {
     const struct fm_schemes *s = c->schemes;

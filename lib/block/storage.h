@@ -95,9 +95,10 @@ struct fm_scheme fm_storage_of(const struct fm_config *config, const char *name)
 /*
  * Add the scheme of the modules that `target` selects to config->schemes, which is allocated if it
  * is NULL; for `read` of a checkpoint with several schemes.  `target`, which is copied, is an entry
- * as in lib/block/modules.h, or `Linear` for all modules that no other entry matches.  A module's
- * own name takes precedence over patterns and expressions, and among these the first match counts.
- * FM_ECONFIG for any other text.  Add all, then call fm_schemes_done.
+ * as in lib/block/modules.h, or `Linear` for all modules that no other entry matches.  The name of
+ * the module, or else of the innermost module around it, takes precedence over patterns and
+ * expressions, and among these the first match counts.  FM_ECONFIG for any other text.  Add all,
+ * then call fm_schemes_done.
  */
 int fm_schemes_add(struct fm_config *config, const char *target, const struct fm_scheme *scheme,
                    struct fm_err *err);
@@ -120,8 +121,8 @@ void fm_scheme_planes(struct fm_plane plane[FM_PLANES], const struct fm_scheme *
 
 /*
  * Channels that must be removed together so that codes and scales stay unchanged: the smallest
- * number that fills whole blocks of every plane, in rows and in columns, and whole bytes of codes.
- * All numbers of channels must be multiples of it.  1 for unquantised weights; more than
+ * number that fills whole blocks of every plane, in rows and in columns, and whole bytes or words
+ * of codes.  All numbers of channels must be multiples of it.  1 for unquantised weights; more than
  * FM_CHANNELS_MAX if no expert has that many.
  */
 int fm_scheme_group(const struct fm_scheme *scheme);

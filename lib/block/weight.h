@@ -26,7 +26,7 @@ enum fm_weight_part {
     FM_PART_PROJECTION, /* a field of attention: a matrix that only products read */
     FM_PART_HEADS,      /* as FM_PART_PROJECTION, with its rows reordered by the block */
     FM_PART_ROUTER,
-    FM_PART_MIX,         /* weight of the MLP that all tokens go through */
+    FM_PART_MIX,         /* the vector from which the shared expert's weight is computed */
     FM_PART_DOWN_BIAS,   /* (E, H): per expert, not per channel */
     FM_PART_MLP_GATE,    /* (D, H): even rows of mlp_gate_up */
     FM_PART_MLP_UP,      /* (D, H): odd rows */

@@ -48,7 +48,7 @@ struct encoding {
     struct fm_err late;            /* the error after the items that were read */
     struct fm_text lines;          /* for a command */
     struct fm_corpus_pages *pages; /* or NULL */
-    size_t room;                   /* capacity of the arrays in pages */
+    size_t room;                   /* capacity of pages->end */
     int out;                       /* the temporary file */
     uint64_t at;
 };
@@ -151,7 +151,8 @@ static void drop_items(struct encoding *e)
     e->items = 0;
 }
 
-/* Read up to one batch; an error after its first document is returned by the next call. */
+/* Read and encode up to one batch; an error after its first document is returned by the next
+ * call. */
 static int read_items(struct encoding *e, struct fm_err *err)
 {
     size_t bytes = 0;

@@ -1,7 +1,7 @@
 /*
  * Text as calibration tokens.  Documents are encoded separately, on all cores, and keep their
  * order.  Each gets the tokens that the tokenizer's template puts before and after it, and is
- * followed by the separator unless that is one of its last two ids.  An empty document gets no
+ * followed by the separator unless that is one of its last two ids.  A document without ids gets no
  * separator.  The ids of all documents go to an unlinked temporary file, which is then read like
  * any token file.  So neither a long text nor its tokens have to fit into memory.
  */

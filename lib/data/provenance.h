@@ -9,9 +9,9 @@
 #include "lib/data/calib.h"
 
 /* "tokens" of a history entry: {"digest", "sequences", "seq_len", "sources": [{"format",
- * "packing", "weight", "tokens", "used", "digest"; for a text also "documents", "tokenizer",
- * "before_each", "behind_each" and "separator" (an id or null); for held-out text of several
- * kinds also "kind"}]}. */
+ * "packing", "weight", "tokens", "used", "digest"; for a text also "documents", and either
+ * "tokenizer", "before_each", "behind_each" and "separator" (an id or null), or "tokenizer_cmd";
+ * for held-out text of several kinds also "kind"}]}. */
 void fm_provenance_tokens(cJSON *entry, const struct fm_calib *calib);
 
 /*

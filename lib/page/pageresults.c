@@ -72,7 +72,7 @@ static int removed_of(const struct reading *r, double budget, uint64_t *removed)
 /* ---- series ---- */
 
 /* The "points" of the series with that name, created if missing.  NULL: an error, or out of
- * memory, which is reported at the end of the page. */
+ * memory, which page.c reports after it has read all files. */
 static cJSON *points_of(const struct reading *r, const char *name, const char *role)
 {
     cJSON *list = cJSON_GetObjectItemCaseSensitive(r->set, "series"), *series;
@@ -109,8 +109,8 @@ static int half_of(const struct reading *r, const cJSON *o, const char *key, dou
                : fm_fail(r->err, FM_EFORMAT, "key \"%s\" is not an interval", key);
 }
 
-/* Append null and half the widths of the intervals of ce and kl (-1: kl has no interval) to a point
- * that has its agreement.  Append nothing if ce has no interval. */
+/* Append null and half the widths of the intervals of ce and kl (-1: kl has no interval) to the
+ * five values of a point.  Append nothing if ce has no interval. */
 static int add_halves(const struct reading *r, cJSON *point, const cJSON *quality)
 {
     double ce, kl;
