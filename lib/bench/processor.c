@@ -1,7 +1,7 @@
 /*
- * Every thread multiplies matrices into its own result.  The sizes are large enough that packing an
- * operand is negligible and small enough that a thread's operands stay in its caches; which size is
- * fastest depends on the processor and the type, so all are tried.
+ * Every thread multiplies the same matrix by itself, or by its transpose, into its own result.  The
+ * sizes are large enough that packing an operand is negligible; which size is fastest depends on
+ * the processor and the type, so all are tried.
  */
 #include "lib/bench/processor.h"
 
