@@ -1,8 +1,9 @@
 /*
- * Every large block of the suite is allocated here: aligned for vectors, and refused with an error
- * that names its purpose.  Blocks of fm_alloc are zeroed, so that bytes that were never written
- * cannot differ between runs.  Blocks of fm_alloc_large use huge pages, because matrix products
- * read weights and activations in strides that would miss the TLB with small pages.
+ * Large arrays other than scratch (lib/base/pool.c) are allocated here: aligned for vectors, and
+ * refused with an error that names their purpose.  Blocks of fm_alloc are zeroed, so that bytes
+ * that were never written cannot differ between runs.  Blocks of fm_alloc_large use huge pages,
+ * because matrix products read weights and activations in strides that would miss the TLB with
+ * small pages.
  */
 #include "lib/base/mem.h"
 

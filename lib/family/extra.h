@@ -1,13 +1,14 @@
 /*
- * Tensors of a checkpoint that belong to no decoder layer: layers for multi-token prediction, which
- * predict the token after the next one, and parts of a multimodal model that text does not use.  No
- * tool computes with them, so they are not ranked, masked or trained, and do not contribute to any
- * loss.  A bundle keeps them byte for byte as they are stored; exports leave them out unless
- * --keep-extra is given.
+ * Extra tensors of a checkpoint, which the decoder does not use: layers for multi-token prediction,
+ * which predict the token after the next one, and parts of a multimodal model for images and the
+ * like.  No tool computes with them, so they are not ranked, masked or trained, and do not
+ * contribute to any loss.  A bundle keeps them byte for byte as they are stored; exports leave them
+ * out unless --keep-extra is given.
  *
- * A family defines their names; whether a tensor is extra depends only on its name, not on the
- * number of layers in config.json.  Sparse indexers are refused, except in families whose attention
- * is the same without them up to the supported sequence length (FM_PART_CARRIED).
+ * A family defines their names; whether a tensor is extra follows from its name and the number of
+ * decoder layers, not from the number of extra layers in config.json.  Sparse indexers are refused,
+ * except in families whose attention is the same without them up to the supported sequence length
+ * (FM_PART_CARRIED).
  */
 #ifndef FM_EXTRA_H
 #define FM_EXTRA_H
@@ -43,15 +44,14 @@ struct fm_extra_form {
 /* Layers after the last decoder layer, as in DeepSeek-V3 and similar families. */
 extern const struct fm_extra_form fm_extra_nextn;
 
-/* One set of layers, whose number is in no key of config.json, as in Qwen3-Next and its successors.
- */
+/* One set of layers, whose number is in no key of config.json, as in Qwen3-Next. */
 extern const struct fm_extra_form fm_extra_mtp;
 
 /* Counts of a model's extra tensors. */
 struct fm_extra {
     const struct fm_extra_form *form; /* the family's, if there are any */
     uint64_t tensors, bytes;
-    int first;             /* number of the first layer in names */
+    int first;             /* number of the first extra layer in tensor names */
     unsigned seen, marked; /* bit i: layer i has a tensor; layer i has the mark */
 };
 

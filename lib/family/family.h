@@ -4,8 +4,8 @@
  * file in lib/family/models and one row of the list below; families.c describes how to add one.
  *
  * In reading order after this header and families.c: parse.c (config.json to sizes), decoder.h
- * (names that nearly all families share) and weights.c (the tables), extra (tensors outside the
- * decoder layers).
+ * (names that nearly all families share) and weights.c (the tables), extra (tensors that the
+ * decoder does not use).
  */
 #ifndef FM_FAMILY_H
 #define FM_FAMILY_H
@@ -65,7 +65,7 @@ struct fm_model_family {
                            servers or published checkpoints use, except those of every family
                            (fm_families_knows) and those in other fields of this row */
     const struct fm_weight *weight;    /* table of its tensors; ends with a row without names */
-    const struct fm_extra_form *extra; /* tensors outside the decoder layers; NULL: none */
+    const struct fm_extra_form *extra; /* extra tensors; NULL: none */
 };
 
 /* The list of families: one row each, for the struct fm_NAME in the family's file.  Messages list
@@ -116,9 +116,10 @@ bool fm_families_fused(const struct fm_model_family *family);
  * checkpoint's quantization_config, under that name. */
 #define FM_CODES_KEY "fm_codes"
 /*
- * Set config's storage from the quantization_config of a config.json (`json` is the whole file);
- * nothing if it has none.  config's family must be set.  FM_ECONFIG for weights that are neither
- * numbers of a supported dtype nor in a supported storage: GPTQ, AWQ and the like.
+ * Set config's storage from the quantization_config in `json`, which is a whole config.json or the
+ * object at FM_CODES_KEY; nothing if it has none.  config's family must be set.  FM_ECONFIG for
+ * weights that are neither numbers of a supported dtype nor in a supported storage: GPTQ, AWQ and
+ * the like.
  */
 int fm_families_storage(struct fm_config *config, const cJSON *json, struct fm_err *err);
 /* Write the names of all families: "mixtral, qwen2_moe, ...". */
@@ -132,7 +133,7 @@ void fm_families_list(char *text, size_t size);
  */
 int fm_config_parse(struct fm_config *config, const char *text, size_t size, struct fm_err *err);
 
-/* "mixtral": model_type of config.json, which is the family's name or its alias. */
+/* "mixtral": the family's name or its alias, whichever model_type in config.json gives. */
 const char *fm_config_family(const struct fm_config *config);
 
 /* Parameters of the whole model at these widths ((M, E), NULL: full), and those active for one
@@ -152,7 +153,7 @@ static inline bool fm_weights_more(const struct fm_weight *w)
 void fm_weights_name(char name[FM_WEIGHT_NAME_BYTES], const char *pattern, int l, int e);
 
 /* Read a decimal number below `limit` without leading zeros and advance *name past it; false if
- * it has none. */
+ * *name does not begin with one. */
 bool fm_weights_number(int *value, const char **name, int limit);
 
 /* Whether layer l (-1: outside the layers) of this model has the row's tensor. */

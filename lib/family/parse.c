@@ -95,8 +95,8 @@ int fm_families_storage(struct fm_config *c, const cJSON *json, struct fm_err *e
     return FM_OK;
 }
 
-/* Refuse a sparse indexer, which chooses the tokens that attention reads, in a family that is not
- * `indexed` (DeepSeek-V3.2 and GLM-5 are). */
+/* Refuse a sparse indexer, which chooses the tokens that attention reads; for families that are not
+ * `indexed`. */
 static int refuse_indexer(const cJSON *json, struct fm_err *err)
 {
     const char *keys[] = {"index_topk", "index_n_heads", "index_head_dim"};
@@ -194,7 +194,8 @@ static int read_experts(struct fm_config *c, const struct fm_keys *keys, struct 
     return FM_OK;
 }
 
-/* Check that the size in bytes of the whole model in float32 fits into a size_t. */
+/* Check that the model's size in bytes in float32 fits into a size_t: experts, MLPs and embeddings,
+ * with a margin for the rest. */
 static int check_products(const struct fm_config *c, struct fm_err *err)
 {
     size_t layer = 0, plain = 0, all = 0, table = 0;

@@ -1,6 +1,6 @@
 /*
  * Everything but the weights' bytes is planned first: the members, their sizes, and the boundaries
- * at which digests are taken.  Then the weights are copied.  In the stream, the digests of all
+ * at which digests are taken.  Then the weights are copied.  In a bundle, the digests of all
  * segments come before the weights.  In a file they are filled in afterwards.  For a pipe the
  * checkpoint is read twice, and the two passes are compared, so that a checkpoint that changes in
  * between does not become a bundle.
@@ -173,7 +173,8 @@ static int choose_form(struct fm_packing *p, struct fm_err *err)
     return FM_OK;
 }
 
-/* A tensor outside the experts, as the bundle has it; `name` receives its name. */
+/* A tensor outside the experts, as the bundle has it; `name` receives its name if values are
+ * written for its codes. */
 static struct fm_tensor written(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_packing *p,
                                 const struct fm_stored *s)
 {
@@ -718,7 +719,7 @@ int fm_pack_plan(const struct fm_run_options *run, const struct fm_pack_options 
 
 /* ---- comparing ---- */
 
-/* Compare the experts of a tensor of a layer, and report those whose digests differ. */
+/* Compare the experts of a tensor of a layer; report the tensor if the digests of any differ. */
 static void compare_part(const struct fm_packing *p, const struct fm_segments *said, int m,
                          int part, struct fm_pack_compared *out)
 {

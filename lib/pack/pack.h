@@ -51,11 +51,11 @@ struct fm_pack_report {
     uint64_t bytes_largest;               /* size of the largest file */
     int parts;                            /* number of files */
     char part_first[256], part_last[256]; /* names of parts, without directories; "": one file */
-    uint64_t bytes_memory;                /* buffers at the peak */
+    uint64_t bytes_memory;                /* estimate of the peak */
     uint64_t bytes_free;                  /* on the output's file system; 0 for standard output */
     int passes; /* passes over the checkpoint: 1, or 2 to standard output */
     int layers, experts, budgets, segments;
-    struct fm_extra extra; /* tensors outside the decoder layers, copied unchanged */
+    struct fm_extra extra; /* extra tensors, copied unchanged */
     bool adapter;          /* an adapter is merged */
     uint64_t merged;       /* weights that the adapter changed */
     double seconds;

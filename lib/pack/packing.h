@@ -32,10 +32,10 @@ struct fm_packing_volume {
     struct fm_tensor *tensor;
     size_t tensors;
     const char
-        *name_of[FM_PACKED_PARTS_MAX]; /* names of the experts' parts; `tensor` points to them */
+        *name_of[FM_PACKED_PARTS_MAX]; /* names in order of parts; `tensor` has the same pointers */
     int layer;                         /* -1: tensors outside the experts */
     const struct fm_stored *from;      /* (tensors) the tensors' sources, sorted by name */
-    bool extra; /* tensors outside the decoder layers: their values are not checked */
+    bool extra;                        /* extra tensors, whose values are not checked */
     size_t part;
 };
 
@@ -57,7 +57,7 @@ struct fm_packing {
     struct fm_packing_volume *volume; /* layers, the other tensors, extra tensors */
     int volumes;
     struct fm_stage_parts parts;
-    void *segments; /* bytes of the member, once its digests are known */
+    void *segments; /* bytes of the member; all digests are zero until they are known */
     size_t segments_bytes;
     struct fm_bundle_writer *writer; /* NULL: a pass that only computes digests */
     uint64_t scratch;                /* bytes of a task's scratch */
@@ -77,11 +77,11 @@ static inline enum fm_dtype fm_packing_made_as(const struct fm_packing *p)
 
 /*
  * Pass over all weights once: compute the digests of p->seg, and append the weights if there is a
- * writer.  For a file, members are made in parallel; for a pipe, one after another, with the
+ * writer.  Members are made in parallel; when a pipe is written, one after another, with the
  * experts of each in parallel.  `stage` is the name in progress reports.
  */
 int fm_packing_pass(struct fm_packing *p, const char *stage, struct fm_err *err);
-/* After a pass: FM_ECONFIG if a layer differs from the one that was ranked. */
+/* After a pass: FM_ECONFIG if the weights differ from those that were ranked. */
 int fm_packing_check_sums(const struct fm_packing *p, struct fm_err *err);
 
 #endif

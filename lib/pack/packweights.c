@@ -1,8 +1,9 @@
 /*
- * Experts are made in batches, one expert per thread, and appended in the order that the stream
- * prescribes, so that only a few experts are in memory.  Rows are copied as bytes in their own
- * dtype; only weights that the adapter changes, and the values of codes, are computed in float32
- * and rounded once.  An expert is hashed, and checked for NaN and Inf, while it is in the cache.
+ * For a file, each thread makes the experts of its own member, one at a time; for a pipe, all
+ * threads make experts of one tensor, which are appended in order.  So only a few experts are in
+ * memory.  Rows are copied as bytes in their own dtype; only weights that the adapter changes, and
+ * the values of codes, are computed in float32 and rounded once.  An expert is hashed, and checked
+ * for NaN and Inf, while it is in the cache.
  */
 #include "lib/pack/packing.h"
 
@@ -87,7 +88,8 @@ static void join_sums(const struct run *w)
     }
 }
 
-/* Read the multiplier of the scales.  If codes are kept, it is also copied as a separate tensor. */
+/* Read the multiplier of the scales.  If codes are kept, it is copied as a separate tensor and
+ * summed there. */
 static int read_factor(struct fm_packing *p, const struct fm_stored *place, float *factor,
                        struct fm_err *err)
 {

@@ -51,7 +51,7 @@ static void add_number(cJSON *to, const char *name, double value)
     add_property(to, name, text);
 }
 
-/* The number or string at `key` of an object of the manifest, if there is one. */
+/* Add the number or string at `key` of an object of the manifest, if there is one. */
 static void add_member_of(cJSON *to, const char *name, const cJSON *object, const char *key)
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, key);
@@ -61,7 +61,7 @@ static void add_member_of(cJSON *to, const char *name, const cJSON *object, cons
         add_property(to, name, value->valuestring);
 }
 
-/* A scalar value as text. */
+/* Append a scalar value as text. */
 static void print_plain(struct fm_text *t, const cJSON *value)
 {
     char number[FM_JSON_DOUBLE];
@@ -515,7 +515,8 @@ static int open_export(struct bom *b, struct fm_err *err)
     return rc ? fm_within(err, "%s/%s", target, FM_EXPORT_JSON) : rc;
 }
 
-/* Find the parent's name and revision, and check that the bundle was made from it. */
+/* Find the parent's name and revision; if `model` is given, check that the bundle was made from
+ * it. */
 static int find_parent(struct bom *b, const char *model, struct fm_err *err)
 {
     struct fm_bom_report *r = b->report;

@@ -132,8 +132,8 @@ static int make_statement(struct fm_oms *m, const struct fm_files *f, struct fm_
     return FM_OK;
 }
 
-/* The names that other verifiers must ignore: all those that ours ignores, whether they exist or
- * not. */
+/* The names that other verifiers must ignore: the usual ones, whether they exist or not, and all
+ * others that were ignored here. */
 static int list_ignored(const char ***list, size_t *count, const struct fm_files *f,
                         struct fm_err *err)
 {
@@ -208,7 +208,7 @@ out:
 
 /* ---- verifying ---- */
 
-/* Read the signature next to the target, and return its statement. */
+/* Read the signature at `path`, check it, and return its statement. */
 static int open_signature(struct fm_oms *m, const char *path, bool directory,
                           const struct fm_key *key, struct fm_err *err)
 {

@@ -1,8 +1,8 @@
 /*
  * Every file that is written is compared with every file that is read.  Names are not enough
  * (links, `..`, two spellings of one path), so existing files are compared by device and inode, and
- * others by the identity of their directory and their name.  A file may replace an earlier one
- * without --force only if its content shows that the same tool made it for the same purpose.
+ * others by the identity of their directory and their name.  Without --force an existing file is
+ * replaced only if its content shows that the same tool made it for the same purpose.
  */
 #include "lib/run/guard.h"
 
@@ -301,7 +301,7 @@ static int check_write(const struct fm_guard *g, int write, struct fm_err *err)
     return rc ? rc : check_target(g, w, err);
 }
 
-/* Also check files that the shell opened. */
+/* Also check the file to which the shell redirected standard output. */
 static int check_standard_output(const struct fm_guard *g, struct fm_err *err)
 {
     struct spot s, other;

@@ -111,8 +111,8 @@ bool fm_ranks_streams(const struct fm_run_options *run, bool stage)
 
 /* ---- CPUs ---- */
 
-/* Bind this rank to its share, as even as possible, of the CPUs that all ranks of the machine may
- * use. */
+/* Bind this rank to its share of the CPUs that all ranks of the machine may use; shares are as even
+ * as possible. */
 static void take_part(const cpu_set_t *all, int nth, int beside)
 {
     cpu_set_t own;

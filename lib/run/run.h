@@ -70,11 +70,12 @@ int fm_run_check_stream(const struct fm_run_options *run, struct fm_err *err);
 int fm_run_space(const char *path, const char *what, uint64_t bytes, uint64_t *free_bytes,
                  struct fm_err *err);
 
-/* Remove every unfinished output, after a second signal (async-signal-safe) and at the end. */
+/* Remove every unfinished output.  Called at the end and, since it is async-signal-safe, after a
+ * second signal. */
 void fm_run_abandon(void);
 
-/* Refuse a run that needs at least `least` bytes, more than its memory limit: FM_EUSAGE; a warning
- * and FM_OK if the limit is not firm. */
+/* Call for a run that needs at least `least` bytes, more than its memory limit.  FM_EUSAGE if the
+ * limit is firm; else a warning and FM_OK. */
 int fm_run_memory(const struct fm_run_options *run, uint64_t least, struct fm_err *err);
 
 /* Call run->announce, if it is set. */

@@ -291,7 +291,8 @@ struct reading {
     struct fm_config config;
     uint64_t bytes;      /* of all tensors of the full model; 0: the checksums that give it are
                             malformed, which their own reader reports */
-    uint64_t bytes_most; /* upper bound of the bytes that all shards of the checkpoint can become */
+    uint64_t bytes_most; /* upper bound of `bytes`: size of the shards times the growth of decoded
+                            codes */
     int64_t steps_most;  /* upper bound of the steps of training */
     struct fm_budgets_notes *notes; /* NULL: reading ends at the first fault */
     const uint32_t *widths;         /* of all masks */
@@ -434,7 +435,7 @@ static int read_budget(struct fm_budgets *f, struct reading *r, const cJSON *bud
         rc = note_fault(r->notes, b, check_growth(&mask, b > 0 ? &r->before : NULL, err), err);
     r->before = mask.removed;
     if (rc || (r->notes && (r->notes->count > known || masks->count < b)))
-        return rc; /* a family must have all its masks */
+        return rc; /* after the first fault no mask is appended */
     if (fm_masks_append(masks, widths, mask.method, mask.step, err))
         return err->code;
     masks->mask[b].quality = mask.quality;
@@ -490,8 +491,8 @@ static int read_budgets(struct fm_budgets *f, const struct fm_bundle *b, struct 
     return r->notes && r->notes->count ? FM_EFORMAT : FM_OK;
 }
 
-/* Count the bytes of all tensors: from the checksums or, before packing, from shapes and the dtypes
- * in the manifest. */
+/* Count the bytes of all tensors except extra ones: from the checksums or, before packing, from
+ * shapes and the dtypes in the manifest. */
 static int count_bytes(struct reading *r, const struct fm_bundle *b, struct fm_err *err)
 {
     struct fm_segments seg = {0};

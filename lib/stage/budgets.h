@@ -23,7 +23,7 @@ struct fm_budget {
     double budget; /* removed / (M E I) */
     uint32_t width_min, width_max;
     double width_mean;
-    uint64_t bytes; /* of all tensors of a ragged export */
+    uint64_t bytes; /* of all tensors of a ragged export except extra ones, as values */
     uint64_t params, params_active;
 };
 

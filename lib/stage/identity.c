@@ -1,5 +1,5 @@
-/* The identity of the model that a stream belongs to, and of the build that wrote it: the other
- * functions of lib/stage/stage.h. */
+/* The functions of lib/stage/stage.h that identify the model that a stream belongs to, and the
+ * build that wrote it. */
 #include <archive.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static void add_shard(cJSON *shards, const struct fm_shard *shard)
     fm_json_add_string(s, "header", hex);
 }
 
-/* Add the list of layers with experts, unless all have them. */
+/* Add the number of layers and, unless all have experts, the list of those that do. */
 static void add_layers(cJSON *m, const struct fm_config *c)
 {
     fm_json_add_uint(m, "layers", (uint64_t)c->L);
@@ -158,7 +158,7 @@ static int read_digest(const char **hex, const cJSON *object, const char *key, s
     return FM_OK;
 }
 
-/* Check that the shard list has names, sizes and digests; their values are not checked here. */
+/* Check that every shard has a name, a size and a digest, which are not compared here. */
 static int check_shards(const cJSON *model, struct fm_err *err)
 {
     const cJSON *shards = cJSON_GetObjectItemCaseSensitive(model, "shards"), *s;
@@ -200,7 +200,7 @@ static int read_sums(struct fm_weightsum *sums, const cJSON *model, int L, struc
 }
 
 /* Read "extra", {"layers": [numbers], "tensors", "bytes"}, which exists if the checkpoint has
- * tensors outside the decoder layers. */
+ * extra tensors. */
 static int read_extra(struct fm_stage_model *m, const cJSON *model,
                       const struct fm_model_family *family, struct fm_err *err)
 {

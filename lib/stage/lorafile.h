@@ -23,8 +23,8 @@ int fm_lorafile_pack(const struct fm_adapter *a, const int16_t *moe, void **data
 /* The value of "train" for routers, in metadata and manifest. */
 #define FM_LORAFILE_ROUTER "router"
 
-/* Read an adapter from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT
- * names a tensor with an impossible shape or value (not finite, or wider than the model). */
+/* Read an adapter from a stream and check its digest; release by fm_adapter_release.  FM_EFORMAT,
+ * naming the tensor, if its shape does not fit the model or a value is not finite. */
 int fm_lorafile_open(struct fm_adapter *a, const struct fm_bundle *b, struct fm_err *err);
 
 /*

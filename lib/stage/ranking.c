@@ -59,7 +59,7 @@ void fm_ranking_keep_order(struct fm_ranking *r)
     r->H = 0;
 }
 
-/* The order of channels, or groups: higher score first, ties to the lower index. */
+/* The order of groups: higher score first, ties to the lower index. */
 static bool goes_before(const double *scores, int32_t a, int32_t b)
 {
     return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);

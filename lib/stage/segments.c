@@ -210,7 +210,7 @@ static void describe(char *text, size_t capacity, const struct fm_segment_tensor
         at += snprintf(text + at, capacity - (size_t)at, " %" PRIu64, t->shape[i]);
 }
 
-/* Add entries of the file in any order; false if memory ran out. */
+/* List the entries of the file, in any order, and its metadata; false if memory ran out. */
 static bool list_entries(const struct fm_segments *seg, struct fm_tensor *entry,
                          const char **metadata, struct words *w)
 {

@@ -50,10 +50,10 @@ struct fm_segments {
 };
 
 /*
- * Make zero digests with boundaries at `widths` (n of them, each in (0, I], in any order, repeated
+ * Make zero digests with boundaries at `widths` (n of them, each in [0, I], in any order, repeated
  * or not), at the multiples of FM_SEGMENT_CHANNELS, and at I; for codes each is rounded up to the
  * channel group. `dtype` is that of the experts' values.  Other tensors are copied from `rest`,
- * sorted by name. release() takes a zeroed struct too.
+ * sorted by name. fm_segments_release takes a zeroed struct too.
  */
 int fm_segments_init(struct fm_segments *seg, const struct fm_config *config,
                      const struct fm_packed_layers *packed, enum fm_dtype dtype,

@@ -96,7 +96,7 @@ int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, st
     return FM_OK;
 }
 
-/* Check that the manifest and config.json come from the same stream. */
+/* Check that config.json has the digest in the manifest, and that it fits the manifest's model. */
 static int check_config(const struct fm_bundle *b, struct fm_err *err)
 {
     const struct fm_member *m = fm_bundle_find(b, FM_MEMBER_CARRIED "config.json");
@@ -164,8 +164,8 @@ static void copy_key(cJSON *to, const cJSON *from, const char *key)
         fm_json_add(to, key, cJSON_Duplicate(item, true));
 }
 
-/* Name a member of the input that a later stage made, if there is one.  It is dropped, because this
- * stage replaces the members from which it was made. */
+/* Name the first member of the input that a later stage made, if there is one.  Such members are
+ * dropped, because this stage replaces the members from which they were made. */
 static void name_dropped(char dropped[FM_STAGE_DROPPED_BYTES], enum fm_stage stage,
                          const struct fm_bundle *in)
 {

@@ -52,8 +52,7 @@ struct fm_stage_model {
     int16_t moe[FM_LAYERS_MAX]; /* (M): decoder layers that have experts */
     enum fm_dtype dtype;
     uint64_t params, channel_params; /* of the whole model; of one channel of an expert */
-    struct fm_extra extra;           /* tensors outside the decoder layers; their marks are not
-                                        set */
+    struct fm_extra extra;           /* extra tensors; `marked` is not set */
     struct fm_nonexpert nonexpert;   /* tensors outside the routed experts */
 };
 
@@ -82,9 +81,10 @@ int fm_stage_model_fits(const struct fm_bundle *b, const struct fm_config *confi
 /* Read the carried config.json and check that it fits the manifest's model; fm_config_release
  * *config. */
 int fm_stage_config_read(struct fm_config *config, const struct fm_bundle *b, struct fm_err *err);
-/* Check that the digest of the carried config.json is that in the manifest's model. */
+/* Check that the carried config.json has the digest in the manifest's model, and that it fits that
+ * model. */
 int fm_stage_config_check(const struct fm_bundle *b, struct fm_err *err);
-/* FM_ECONFIG, naming both digests, if `dir` is not the checkpoint that the stream was made from. */
+/* FM_ECONFIG, naming what differs, if `dir` is not the checkpoint that the stream was made from. */
 int fm_stage_model_check(const struct fm_bundle *b, const struct fm_hfdir *dir, struct fm_err *err);
 
 /* Bytes of the checkpoint's shards, from the manifest; FM_EFORMAT if they are not recorded. */
@@ -93,15 +93,15 @@ int fm_stage_shard_bytes(uint64_t *bytes, const struct fm_bundle *b, struct fm_e
 /* The sums of the weights that the stream was made from. */
 int fm_stage_weights_read(struct fm_weightsum *sums, const struct fm_bundle *b, struct fm_err *err);
 
-/* Bytes of all tensors of a checkpoint except extra ones, as bundles store them. */
+/* Bytes of all tensors of a checkpoint except extra ones; codes count as their values. */
 uint64_t fm_stage_tensor_bytes(const struct fm_hfdir *dir, const struct fm_config *config);
 
 /*
  * Begin a manifest.  The first stage passes `model` (ownership is taken) and no `in`; others
  * continue the manifest of `in`, without the parts that this and later stages wrote. dropped is
- * empty or a sentence for the user: "adapter.safetensors of the input is dropped: fm-recover made
- * it for other masks".  If there is no memory for a manifest, here or below, formats/json refuses
- * to print it, so fm_stage_write and fm_bundle_size return the error.
+ * empty or a sentence for the user: "adapter.safetensors of the input is dropped: it was made from
+ * what fm-train now replaces".  If there is no memory for a manifest, here or below, formats/json
+ * refuses to print it, so fm_stage_write and fm_bundle_size return the error.
  */
 cJSON *fm_stage_manifest(enum fm_stage stage, const struct fm_bundle *in, cJSON *model,
                          char dropped[FM_STAGE_DROPPED_BYTES]);
@@ -140,8 +140,8 @@ struct fm_stage_parts {
 
 /*
  * Collect build.json, then the carried files (of `dir` in the first stage, else of `in`), then
- * members of `in` that earlier stages made, with `member` inserted or replaced.  Borrows in and
- * member.data.
+ * members of `in` that earlier stages made.  Each `member` is added in its place, or replaces one
+ * of `in`.  Borrows in and member.data.
  */
 int fm_stage_parts_collect(struct fm_stage_parts *p, enum fm_stage stage,
                            const struct fm_bundle *in, const struct fm_hfdir *dir,

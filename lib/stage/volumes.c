@@ -69,7 +69,7 @@ static int open_layer(struct fm_volumes *v, const struct fm_bundle *bundle, int 
     return !rc ? rc : fm_within(err, "%s", name);
 }
 
-/* Index the tensors outside the experts: inside decoder layers, outside, and extra. */
+/* Index one of the two members with tensors outside the experts: rest or, if `extra`, extra. */
 static int open_others(struct fm_safetensors *st, const struct fm_volumes *v, const char *name,
                        bool extra, const struct fm_bundle *bundle, struct fm_err *err)
 {

@@ -61,7 +61,8 @@ struct fm_journal {
 /*
  * All ranks must call fm_journal_open and fm_journal_read, and get the same result.  *found is
  * false, with FM_OK, if there is no file, or path is NULL.  FM_ECONFIG if it belongs to a different
- * tool or different parameters; FM_EFORMAT if it is not a state file.
+ * tool or different parameters; FM_EFORMAT if it is not a state file of
+ * this version.
  */
 int fm_journal_open(struct fm_journal *j, struct fm_comm *comm, const char *path, const char *tool,
                     const struct fm_digest *params, bool *found, struct fm_err *err);

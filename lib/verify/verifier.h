@@ -56,7 +56,7 @@ static inline int fm_verifier_code(const struct fm_err *err, int otherwise)
 void fm_verifier_find(struct fm_verifier *v, size_t place, int code, const char *item,
                       const char *fmt, ...) FM_PRINTF(5, 6);
 
-/* Count n checked items of `bytes` in total. */
+/* Add to the counts of checked items and bytes. */
 void fm_verifier_count(struct fm_verifier *v, uint64_t items, uint64_t bytes);
 
 /* Remove all findings and reset the counts. */

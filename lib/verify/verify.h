@@ -98,8 +98,8 @@ int fm_verify_plan(const struct fm_run_options *run, const struct fm_verify_opti
 /* True if the target is a directory and no bundle is given. */
 bool fm_verify_is_alone(const struct fm_verify_options *options);
 
-/* Count the files and bytes in the table of an exported directory; reads only the table.
- * FM_EFORMAT. */
+/* Count the files and bytes in the table of an exported directory, and fm-export.json, which has
+ * the table; reads only that file.  FM_EFORMAT. */
 int fm_verify_listed(const char *directory, uint64_t *files, uint64_t *bytes, struct fm_err *err);
 
 #endif

@@ -36,7 +36,7 @@ struct place {
     struct fm_bundle_job *j;
     size_t i; /* index of the member */
     int layer, parts;
-    bool extra; /* it holds tensors outside the decoder layers */
+    bool extra; /* it holds extra tensors */
     int part;   /* index of this tensor among the layer's tensors */
 };
 
@@ -167,7 +167,7 @@ static int layer_of(const struct fm_bundle_job *j, const char *name)
     return strcmp(name, expected) == 0 ? l : -2;
 }
 
-/* For a stream: the bytes that must be kept because the index is read from them. */
+/* For a stream: keep the bytes from which the index of a member is read. */
 static int keep_header(struct fm_bundle_job *j, const struct fm_member *m, struct fm_err *err)
 {
     unsigned char length[8];

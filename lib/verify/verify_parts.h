@@ -54,7 +54,8 @@ int fm_verify_claim(struct fm_verify_claim *claim, const struct fm_verifier *v, 
 void fm_verify_claim_release(struct fm_verify_claim *claim);
 
 /* Call `other` with the name of each entry of the directory that is not `known`, in order of
- * names.  Files that the hub puts there are skipped, and reported as not compared. */
+ * names.  Files that a hub, fm-bench or lib/publish adds are skipped, and reported as not
+ * compared. */
 int fm_verify_others(struct fm_verifier *v, bool (*known)(const void *self, const char *name),
                      void (*other)(void *self, const char *name), void *self, struct fm_err *err);
 

@@ -178,7 +178,8 @@ static int write_table(struct job *j, const struct fm_filetable *made, struct fm
     return rc;
 }
 
-/* Remove files that no longer exist from the table; no file is added. */
+/* Update the entries of changed files, and remove those of files that no longer exist; no file is
+ * added. */
 static int record(struct job *j, struct fm_err *err)
 {
     size_t n = j->table.entries, same = 0;
@@ -236,7 +237,7 @@ int fm_verify_table(struct fm_verifier *v, struct fm_err *err)
     if (v->options->record && !v->report->failed)
         rc = record(&j, err);
     if (!rc)
-        fm_verifier_count(v, 0, j.claim.size); /* report the error under "structure" */
+        fm_verifier_count(v, 0, j.claim.size); /* fm-export.json */
 out:
     close_claim(&j);
     return rc;

@@ -29,7 +29,7 @@ int fm_qwen_shared_layers(struct fm_config *config, const struct fm_keys *keys, 
         FM_SWIGLU_WEIGHTS(FM_MLP, "gate_proj", "up_proj", "down_proj")
 
 /* clang-format off */
-/* All tensors of the families with Gated DeltaNets, except dense layers and experts. */
+/* All tensors of the families with Gated DeltaNets, except the MLPs of dense layers and experts. */
 #define FM_QWEN_DELTANET_WEIGHTS                                                                   \
     FM_DECODER_WEIGHTS,                                                                            \
     FM_DELTANET_WEIGHTS(FM_ATTENTION, "model.layers.{l}.linear_attn."),                            \
