@@ -111,7 +111,7 @@ struct fm_bench_engine {
 
 struct fm_bench_engine_options {
     const char *shape;  /* "H,I,E,K,L,V,T", or a model's name (lib/bench/shapes.h) */
-    int layers;         /* layers of a named model; 0: two */
+    int layers;         /* layers with experts; 0: L of `shape`, or two of a named model */
     const char *dtype;  /* "bf16", "f32" */
     const char *dir;    /* where the checkpoint is created */
     int sequences;      /* sequences of tokens for ranking */
