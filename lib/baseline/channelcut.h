@@ -17,11 +17,11 @@ enum fm_channelcut { FM_CUT_EXPERT, FM_CUT_LAYER, FM_CUT_GLOBAL, FM_CUT_MULTIPLE
 
 /*
  * winnow's rule (hbfreed/winnow): each layer keeps its best channels, all but `count`; the number
- * of these in an expert is its share.  An expert whose share is under `multiple` has width 0,
- * unless fewer than `least` experts of a layer would be kept: then the `least` largest shares are
- * kept.  Shares of kept experts are rounded down to the multiple, and the layer's remaining
- * channels go to the largest remainders, in whole multiples; ties go to the lower expert. widths
- * (M, E).
+ * of channels that an expert has among them is its share.  An expert whose share is under
+ * `multiple` has width 0, unless fewer than `least` experts of a layer would be kept: then the
+ * `least` largest shares are kept.  Shares of kept experts are rounded down to the multiple, but to
+ * at least one multiple, and the layer's remaining channels go to the largest remainders, in whole
+ * multiples; ties go to the lower expert. widths (M, E).
  */
 int fm_channelcut_multiple(uint32_t *widths, const struct fm_ranking *ranking, uint64_t count,
                            uint32_t multiple, int least, struct fm_err *err);

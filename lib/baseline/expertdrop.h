@@ -29,8 +29,8 @@ void fm_expertdrop_draw(double *score, const struct fm_config *config, uint64_t 
  * *step. */
 int fm_expertdrop_most(const struct fm_config *config, int *step);
 
-/* closed (M, E): FM_PASS_CLOSED for the `count` lowest of each layer (ties: the last), 0 for the
- * others; count is a multiple of the step. */
+/* closed (M, E): FM_PASS_CLOSED for the `count` lowest of each layer, equally many in each group
+ * (ties: the last), 0 for the others; count is a multiple of the step. */
 void fm_expertdrop_close(float *closed, const double *score, const struct fm_config *config,
                          int count);
 

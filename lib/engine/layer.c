@@ -19,7 +19,7 @@
  *
  * The backward starts with dy in dx (N,H) and goes from the end to the beginning:
  *
- *     output_back    dy becomes the gradient at o_m, if there is such a norm
+ *     output_back    dy becomes the gradient at the sum, through its norm or scale if it has one
  *     back_experts   dy rows times their weight w: dy' (n,H); dh = dy' down^T (n,full);
  *                    dgu (n, r k); rows of dz (n,H); dweights (R) = <dy', z> / w
  *                    router and combine: dxm (N,H) += from dweights and dz

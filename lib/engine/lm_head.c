@@ -55,8 +55,9 @@ static void take_memory(struct chunk *k, const struct fm_sweeping *r)
     }
 }
 
-/* The memory of take_memory, plus the logits of a teaching sweep or of a second teacher, plus a
- * copy of the logits in bfloat16 for products. */
+/* The memory of take_memory, with the logits of one lane and, if there are several lanes, those of
+ * a teacher (`lanes` includes the teaching sweep); plus a copy of the logits in bfloat16 for
+ * products. */
 uint64_t fm_sweep_head_bytes(const struct fm_config *c, int rows, int lanes, int *tasks)
 {
     uint64_t n = (uint64_t)(rows < FM_HEAD_ROWS ? rows : FM_HEAD_ROWS), row = sizeof(float);

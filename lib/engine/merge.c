@@ -1,7 +1,7 @@
 /*
  * Weights of experts or routers with an adapter merged into them.  All lanes that name the same
- * adapter share one merged copy of the resident layer's weights, made when the sweep enters the
- * layer.
+ * adapter and the same rounding share one merged copy of the resident layer's weights, made when
+ * the sweep enters the layer.
  */
 #include "lib/engine/sweeping.h"
 

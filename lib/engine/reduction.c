@@ -1,8 +1,8 @@
 /*
  * The contributions of a rank are stored in the order in which they were committed.  Ranks have
  * consecutive micro-batches, so the contributions of all ranks, rank after rank, are in the order
- * of the whole sweep.  They are sent in columns of a few megabytes, so that receiving needs little
- * memory however many ranks there are.
+ * of the whole sweep.  They are sent in messages of about MESSAGE_BYTES, each with some of the
+ * values of every contribution, so that receiving needs little memory however many ranks there are.
  */
 #include "lib/engine/reduction.h"
 

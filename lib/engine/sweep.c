@@ -6,7 +6,7 @@
  * In the backward the tasks of a layer finish in any order, but the sums of visitors must not
  * depend on that order.  So each micro-batch of each lane with a gradient has a turn, numbered by
  * micro-batch, then lane.  A turn is computed into a slot of the visitor's scratch and committed
- * from it, and commits happen one at a time in the order of turns.  There are fewer slots than
+ * from it, and commits happen one at a time in the order of turns.  There may be fewer slots than
  * turns: turn i uses slot i % slots, after turn i - slots was committed.
  *
  *     turns     0   1   2 | 3   4   5   6   7   8 | 9  10  ...  batches * backs - 1

@@ -82,7 +82,7 @@ struct fm_measure {
 /* Some positions of a micro-batch in the LM head, for one lane; pointers are valid only during the
  * call. */
 struct fm_head_rows {
-    int batch, lane;       /* -1: the lane of options.teacher */
+    int batch, lane;       /* lane -1: that of options.teacher */
     int first, n;          /* rows of the micro-batch, numbered sequence by sequence */
     const int32_t *target; /* (n) the next token; -1: position not measured */
     const float *logits;   /* (n, V) */
@@ -156,8 +156,8 @@ struct fm_visitor {
      * add the slot to the total and clear the slot. */
     void (*commit)(void *self, int m, int batch, int lane, int slot);
     int (*layer_end)(void *self, int m, struct fm_err *err);
-    /* Called after the backward of all layers.  All ranks call layer_begin, layer_end and this;
-     * only ranks with a leaf call the others.  So reductions end here or in layer_end. */
+    /* Called after the backward of all layers.  All ranks call losses, layer_begin, layer_end and
+     * this; only ranks with a leaf call the others.  So reductions end here or in layer_end. */
     int (*end)(void *self, struct fm_err *err);
 };
 

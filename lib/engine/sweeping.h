@@ -19,7 +19,8 @@ struct fm_block {
     int first, count; /* micro-batches [first, first + count) */
 };
 
-/* A layer whose experts or router have an adapter merged in, shared by all lanes that name it. */
+/* A layer whose experts or router have an adapter merged in, shared by all lanes with that adapter
+ * and rounding. */
 struct fm_merged {
     const struct fm_adapter *adapter;
     bool round;

@@ -100,8 +100,8 @@ static int choose(struct fm_exportplan *p, const struct fm_run_options *run, int
 
 /* ---- the plan ---- */
 
-/* Set the cost of rounding up (zero if every expert is stored at full width) and what a load cap
- * saves. */
+/* Set what rounding up costs (no bytes if every expert is stored at full width anyway) and what a
+ * load cap saves. */
 static void report_channels(struct fm_export_report *r, const struct fm_exportplan *p)
 {
     r->channels_layout = p->widths.by_layout;

@@ -34,13 +34,14 @@
  *
  * Every directory holds config.json, the carried files, README.md (a model card) and
  * fm-export.json: {"schema": 1, "suite": "fm", "layout", "for" ("any", "vllm" or "sglang"),
- * "index", "removed", "budget", "weights" (--weights, of codes), "base_model" and "load_cap": [R,
- * R2] (where they were given), "allow_code", "keep_extra" and "drop_experts": true and
- * "keep_config": [keys] (where there are any), "substitute": "zero" or "mean" with "drop_experts",
- * "pad_multiple", "shard_size" (0 where the layout is not sharded), "widths": [[k of layer 0 ..]
- * ..], "config": digest of the checkpoint's config.json, "ranking": digest of the bundle's ranking,
- * "files": every other file of the directory with its size and digest (filetable.h)}.  It has no
- * paths and no dates, so the same bundle and options always give the same bytes.
+ * "index", "removed", "budget", "weights" ("keep", "bf16" or a format; only if the bundle has codes
+ * or experts are rounded), "base_model" and "load_cap": [R, R2] (where they were given),
+ * "allow_code", "keep_extra" and "drop_experts": true and "keep_config": [keys] (where there are
+ * any), "substitute": "zero" or "mean" with "drop_experts", "pad_multiple", "shard_size" (0 where
+ * the layout is not sharded), "widths": [[k of layer 0 ..] ..], "config": digest of the
+ * checkpoint's config.json, "ranking": digest of the bundle's ranking, "files": every other file of
+ * the directory with its size and digest (filetable.h)}.  It has no paths and no dates, so the same
+ * bundle and options always give the same bytes.
  */
 #ifndef FM_EXPORT_H
 #define FM_EXPORT_H
@@ -90,7 +91,8 @@ struct fm_export_report {
  * directory to make ("-": the same files as a tar stream on standard output); force, threads,
  * progress and stop are used too.  FM_EUSAGE if no member is close enough or small enough (the
  * error lists the nearest ones), and for options that exclude each other.  FM_ECONFIG if the layout
- * cannot hold the family.  FM_EFORMAT for a broken bundle; FM_ECREATE if the directory exists.
+ * cannot hold the family.  FM_EFORMAT for a broken bundle; FM_ECREATE if the directory exists,
+ * unless `force` may replace it (ownexport.h).
  */
 int fm_export(const struct fm_run_options *run, const struct fm_export_options *options,
               struct fm_export_report *report, struct fm_err *err);

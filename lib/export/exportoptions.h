@@ -26,7 +26,7 @@ enum fm_choice {
 #define FM_KEEP_CONFIG_MAX 16 /* limit on the uses of --keep-config */
 
 /* Zero is a valid default for all fields except `layout` and the choice of the member.  `layout` is
- * one of fm_layouts, or its form for a server. */
+ * one of fm_layouts, or its form for a server or for --drop-experts. */
 struct fm_export_options {
     const struct fm_layout *layout;
     enum fm_choice by;

@@ -98,8 +98,8 @@ static void hold(struct fm_fill_held *held, const struct fm_exportplan *p,
 }
 
 /* Cut a file into *count pieces.  Those of a stream are in order of the file.  Those of a directory
- * are in order of the bundle, which is then read sequentially, and a tensor outside the experts is
- * one piece, because it has one digest. */
+ * are in order of the bundle, which is then read sequentially, and a tensor that is copied
+ * (FM_FILL_COPY) is one piece, because it has one digest. */
 static int cut(struct piece **piece, int *count, const struct fm_exportplan *p,
                const struct fm_planned_file *f, bool stream, struct fm_err *err)
 {

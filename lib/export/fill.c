@@ -1,9 +1,10 @@
 /*
- * Makes the bytes of an export's tensors from the bytes of the bundle.  In the bundle an expert is
- * two ranges of ranked channels: interleaved gate and up rows, and the transposed down matrix.  A
- * prefix of either range is copied as it is; separate gate and up rows are every second row of the
- * first range, and the checkpoint's down is the second range transposed back.  Segments are hashed
- * while they are in the cache, so every byte of the bundle is checked before it enters an export.
+ * Makes the bytes of an export's tensors from the bytes of the bundle.  In the bundle an expert
+ * without codes and biases is two ranges of ranked channels: interleaved gate and up rows, and the
+ * transposed down matrix.  A prefix of either range is copied as it is; separate gate and up rows
+ * are every second row of the first range, and the checkpoint's down is the second range transposed
+ * back.  If the checksums were opened, segments are hashed while they are in the cache, so every
+ * byte of an expert is checked before it enters an export.
  */
 #include "lib/export/fill.h"
 

@@ -9,9 +9,10 @@
 
 /*
  * Write bytes [from, from + size) of a tensor to dst; both ends are cuts.  The family is open with
- * FM_OPENED_WEIGHTS, except for FM_FILL_NUMBER.  If it is also open with FM_OPENED_CHECKSUMS,
- * FM_EFORMAT names the expert and the channels that do not match their digest.  A tensor outside
- * the experts has one digest for all its bytes: the caller that reads them in order checks it.
+ * FM_OPENED_WEIGHTS, unless the fill is FM_FILL_NUMBER, FM_FILL_SHAPE or FM_FILL_CONSTANT, which
+ * read no weights.  If it is also open with FM_OPENED_CHECKSUMS, FM_EFORMAT names the expert and
+ * the channels that do not match their digest.  A tensor outside the experts has one digest for all
+ * its bytes: the caller that reads them in order checks it.
  */
 int fm_fill_bytes(const struct fm_exportplan *p, const struct fm_planned_tensor *t, uint64_t from,
                   uint64_t size, void *dst, struct fm_err *err);

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Characters of a word; links may also have ':'. */
+/* Characters of a word; ':' is also accepted, for links. */
 #define FM_FRONTMATTER_LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/"
 
 /*

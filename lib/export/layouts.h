@@ -80,7 +80,8 @@ struct fm_layout {
     enum fm_split split;
 };
 
-/* The list: a row for each layout, fm_layout_NAME of its file, in the order of output. */
+/* The list, in the order of output: a row NAME for each layout, whose file defines fm_layout_NAME.
+ */
 /* clang-format off */
 #define FM_LAYOUT_ROWS(ROW) \
     ROW(native)             \

@@ -108,8 +108,8 @@ void fm_list_release(struct fm_list *list);
  */
 int fm_list_knee(const struct fm_list *list);
 
-/* The first row, that is the largest model, whose ragged export fits into
- * fm_runtimes_cards[card] together with the cache of `tokens` tokens; -1: none. */
+/* The first row (the largest model) whose ragged export fits into fm_runtimes_cards[card] together
+ * with the cache of `tokens` tokens; -1: none. */
 int fm_list_first_on_card(const struct fm_list *list, int card, uint64_t tokens);
 
 /* True if the widths in files of a form are valid for `devices` devices that split experts, or
@@ -121,7 +121,8 @@ bool fm_list_passes(const struct fm_list_kind *kind, const struct fm_list_form *
  * unless that is NULL), bytes and parameters. */
 void fm_list_add_member(cJSON *object, const struct fm_list_row *row, const char *inside);
 
-/* Add the keys of the model from "family" to "params", and of its layers of experts if wanted. */
+/* Add the keys of the model from "family" to "params"; with `moe_layers` also the list of its
+ * layers with experts. */
 void fm_list_model(cJSON *model, const struct fm_list *list, bool moe_layers);
 
 /* The list as JSON text that ends with a newline; free() it.  NULL: no memory. */

@@ -68,7 +68,8 @@ struct fm_planned_tensor {
     int64_t rows, columns;                 /* for SHAPE */
     float number;                          /* for NUMBER */
     enum fm_weight_part part;              /* for CODES, SCALES, FACTOR: the matrix */
-    int e, experts; /* for CODES, SCALES, FACTOR: the first expert, and the number of experts */
+    int e, experts; /* for CODES, SCALES, FACTOR: the first expert, and the number of experts; for
+                       CONSTANT, e is the expert */
     int wider;      /* for WIDENED: the dimension that grows */
     uint64_t by;    /* for WIDENED: by how much that dimension grows */
     size_t again;   /* bytes of the last scale, which the padding repeats; 0: it repeats
@@ -216,8 +217,8 @@ bool fm_exportplan_full(const struct fm_exportplan *p);
 /* True if it holds every channel although its mask removes some, as a layout with one width for
  * many experts may. */
 bool fm_exportplan_removes_nothing(const struct fm_exportplan *p);
-/* True if weight files are larger than `source` bytes by more than the size of names and
- * headers. */
+/* True if weight files are more than 2 % larger than `source` bytes; names and headers alone stay
+ * below that. */
 bool fm_exportplan_larger(const struct fm_exportplan *p, uint64_t source);
 /* The fraction of removed channels from which weight files are smaller than `source` bytes: at
  * most 0 if they always are, more than 1 if they never are. */

@@ -1,7 +1,7 @@
 /*
- * Works on a band of rows at a time, as many as a block has: they are widened to float32; the
- * largest magnitude of each block is found; a scale is computed from it, in the dtype in which
- * scales are stored; and codes are computed from the scales.
+ * Processes rows in bands, each as high as a block: the values are widened to float32; the largest
+ * magnitude of each block is found; a scale is computed from it, in the dtype in which scales are
+ * stored; and codes are computed from the scales.
  */
 #include "lib/export/quantise.h"
 

@@ -69,7 +69,7 @@ struct fm_quantiser {
     const char *about;             /* for cards: "FP8 (E4M3), one scale per row" */
 };
 
-/* The list, by their option names; ends with NULL. */
+/* All formats; the last is NULL. */
 extern const struct fm_quantiser *const fm_quantisers[];
 #define FM_QUANTISERS_MAX 16
 const struct fm_quantiser *fm_quantisers_find(const char *name);

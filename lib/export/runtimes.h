@@ -78,7 +78,7 @@ int fm_runtimes_card(uint64_t weights, const struct fm_runtimes_cache *cache, ui
 const char *fm_runtimes_lacking(const struct fm_config *config);
 
 /* The reason why vLLM 0.32 or SGLang 0.5.23 does not run this model, with our modelling file
- * (`code`) or its own code, for model cards; NULL if it does. */
+ * (`code`) or with the server's own code, for model cards; NULL if it does. */
 const char *fm_runtimes_no_vllm(const struct fm_config *config, bool code);
 const char *fm_runtimes_no_sglang(const struct fm_config *config, bool code);
 

@@ -194,8 +194,8 @@ static void leave_extra(struct fm_texts_edit *e, const struct fm_exportplan *p)
     cJSON_Delete(json);
 }
 
-/* The weights of an export are unquantised, or codes that only our modelling file reads, so remove
- * quantization_config and set the dtype to the dtype of the written weights. */
+/* If the export of a quantised checkpoint has values, or codes that only our modelling file reads,
+ * remove quantization_config and set the dtype to that of the written weights. */
 static void set_plain(struct fm_texts_edit *e, const struct fm_exportplan *p)
 {
     cJSON *json = NULL;

@@ -36,8 +36,9 @@ struct fm_texts_edit {
 void fm_texts_set(struct fm_texts_edit *edit, const char *key, struct fm_text *value);
 /* With our modelling file: set its architecture and classes, and the widths. */
 void fm_texts_ours(struct fm_texts_edit *edit, struct fm_exportplan *p);
-/* Under stock names: set the architecture name that servers use, and remove an auto_map to files
- * that are not in the export, because a loader would fail on it. */
+/* Under stock names: set the architecture name that servers use and the second key of the width, if
+ * the family has one; with allow_code, empty an auto_map to files that are not in the export,
+ * because a loader would fail on it. */
 void fm_texts_stock(struct fm_texts_edit *edit, struct fm_exportplan *p);
 
 /* ---- values ---- */

@@ -33,8 +33,8 @@ void fm_trust_begin(struct fm_exportplan *p);
 /* Plan a carried file: unchanged, without some keys, or left out. */
 int fm_trust_carried(struct fm_exportplan *p, const struct fm_member *m, struct fm_err *err);
 
-/* Remove the keys that load code from config.json, *text (malloc, NUL-terminated); `edit` has the n
- * keys that the layout sets. */
+/* Remove the keys that load code and, for layouts with our modelling file, unknown keys from
+ * config.json, *text (malloc, NUL-terminated); `edit` has the n keys that the layout sets. */
 int fm_trust_config(struct fm_exportplan *p, char **text, size_t *size,
                     const struct fm_jsonedit *edit, int n, struct fm_err *err);
 

@@ -32,7 +32,7 @@ struct fm_estimate_change {
 struct fm_forecast {
     bool assumed;                 /* --assume-rate */
     int threads;                  /* number of threads of the probe */
-    double rate_least, rate_most; /* FLOP/s of all threads; slices of the probe differ */
+    double rate_least, rate_most; /* FLOP/s of all threads and ranks; slices of the probe differ */
     double seconds_least, seconds_most;
     double loading; /* part of these seconds, for converting the weights that are read */
     int ranks;

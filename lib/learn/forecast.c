@@ -4,10 +4,10 @@
  * With bfloat16 operands the product has the rows and widths of an expert, because packing the
  * operands takes part of the time.  On a shared machine the rates of the slices differ; the slowest
  * but one and the fastest give the bounds of the forecast.  Changes that could halve the time are
- * tried in the estimate's order: first a different precision for the same work, then less work.
- * Weights that are read are also decoded, converted and reordered, which takes most of the time if
- * an expert has few tokens.  The conversion of values that are not in the cache is measured too; a
- * weight that is read counts as several such conversions.
+ * tried in this order: a different precision for the same work, then less work, as the estimate
+ * suggests it.  Weights that are read are also decoded, converted and reordered, which takes most
+ * of the time if an expert has few tokens.  The conversion of values that are not in the cache is
+ * measured too; a weight that is read counts as several such conversions.
  */
 #include "lib/learn/forecast.h"
 

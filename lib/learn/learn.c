@@ -1,10 +1,10 @@
 /*
  * A step: draw widths for every student from the logits, run them with the teacher through one
  * sweep, turn the visitor's sums into gradients of the logits, take a step of Adam, and adjust
- * lambda so that the expected budget follows its linear schedule.  The mask of the most probable
- * actions is appended to the family, after masks that change one expert at a time, so that no
- * budget is skipped.  Draws are a function of (seed, step, student, expert), so no random state
- * needs to be saved.
+ * lambda so that the expected budget follows its linear schedule.  From one hardened mask (the most
+ * probable actions) to the next, one expert is changed at a time, and a mask is appended to the
+ * family whenever it removes a budget step more than the last, so that no budget is skipped.  Draws
+ * are a function of (seed, step, student, expert), so no random state needs to be saved.
  */
 #include "lib/learn/learn.h"
 

@@ -40,11 +40,11 @@ int fm_learn_init(struct fm_learn *learn, struct fm_err *err);
 void fm_learn_release(struct fm_learn *learn); /* zeroed struct is fine */
 
 /*
- * Take one step and append its hardened mask to the family, after the masks between it and the
- * previous one (one flip each), up to the first that reaches `until`.  *done is set, and no step is
- * taken, if the family has reached `until`, or after 2 * options->steps steps; the second half lets
- * the hardened budget catch up.  In the second case the last hardened mask is appended if it
- * removes more than the family's last mask.
+ * Take one step, go from the previous hardened mask to the new one, one flip at a time, and append
+ * each mask that removes at least `step` more than the family's last, up to the first that reaches
+ * `until`.  *done is set, and no step is taken, if the family has reached `until`, or after 2 *
+ * options->steps steps; the second half lets the hardened budget catch up.  In the second case the
+ * last hardened mask is appended if it removes more than the family's last mask.
  */
 int fm_learn_step(struct fm_learn *learn, struct fm_masks *masks, bool *done, struct fm_err *err);
 

@@ -28,11 +28,12 @@ enum fm_lambda_schedule { FM_LAMBDA_PACED, FM_LAMBDA_LINEAR };
 struct fm_train_options {
     enum fm_method method;
     enum fm_granularity granularity; /* experts that share a width; not for the shuffles */
-    const char *actions;     /* "0.1,0.4,0.7,1"; NULL: ten, from 0.1 to 1; for exchange twenty, from
-                                0.05 to 1 */
-    uint32_t width_multiple; /* 0: the ranking's channel group */
-    const char *budget_step; /* "0.01" */
-    const char *until;       /* "0.80" */
+    /* "0.1,0.4,0.7,1"; NULL: ten, from 0.1 to 1; for exchange twenty, from 0.05 to 1; one per
+     * budget step for uniform, and if all experts share one width. */
+    const char *actions;
+    uint32_t width_multiple;  /* 0: the ranking's channel group */
+    const char *budget_step;  /* "0.01" */
+    const char *until;        /* "0.80" */
     const char *measure_step; /* "0.05": the masks nearest to its multiples are measured */
     int refine;               /* rounds of exchange at a fixed budget; 0: none */
     bool nested;              /* widths never grow with the budget */

@@ -1,6 +1,6 @@
 /*
  * Gradients are summed over one sequence at a time, because the sums are squared per sequence;
- * losses are computed in the largest micro-batches that a sweep accepts.
+ * losses are computed in micro-batches of several sequences (fm_sweep_micro).
  */
 #include "lib/learn/probe.h"
 

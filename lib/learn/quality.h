@@ -52,8 +52,8 @@ uint64_t fm_quality_detail_bytes(uint64_t tokens, int masks);
  * are held in memory, 4 bytes each.  detail is NULL if all next tokens are measured and no values
  * are kept; it must be NULL if there are ranks.  With an adapter every mask is measured on the
  * merged weights as they will be stored: rounded to the model's dtype.  The figures do not depend
- * on which masks are measured together.  run provides memory and stop (FM_ESAVED).  The model must
- * already be in the order that the masks cut.
+ * on which masks are measured together.  run provides memory and stop (FM_ESAVED).  The model's
+ * channels must already be in the order to which the masks apply.
  */
 int fm_quality_measure(struct fm_quality *quality, struct fm_model *model, const struct fm_ops *ops,
                        const struct fm_calib *held, const struct fm_quality_detail *detail,

@@ -1,7 +1,7 @@
 /*
- * fm-recover: train low-rank adapters of the experts, or the routers, on one mask of the family,
- * for use with all of its masks (fm-method(7)).  The ranked weights stay frozen, and channels
- * beyond the mask are not changed.
+ * fm-recover: train low-rank adapters of the experts, or the routers, on one mask of the family or,
+ * with strategy cross, on several, for use with all of its masks (fm-method(7)).  The ranked
+ * weights stay frozen.  With a single mask, channels beyond it are not changed.
  */
 #ifndef FM_RECOVER_H
 #define FM_RECOVER_H

@@ -63,7 +63,7 @@ struct fm_trainer {
         double make, refine, measure;
     } work;      /* FLOPs of each part, as estimated */
     bool warned; /* the warning that the method ended before `until` was given */
-    int resumed; /* steps and budgets read from the state file */
+    int resumed; /* steps, or masks of walk and exchange, read from the state file */
 };
 
 /* Everything from which a method's sweeps are planned, before the output or the state file is
@@ -191,7 +191,7 @@ static int clip_sequences(const struct fm_calib *calib, int want)
     return want < calib->count ? want : calib->count;
 }
 
-/* Sequences per budget of exchange, or per round of --refine. */
+/* Sequences per sweep of exchange, or per round of --refine. */
 static int sequences_around(const struct fm_calib *calib, const struct fm_train_options *o)
 {
     int take = (o->around_tokens + calib->T - 1) / calib->T;

@@ -2,7 +2,7 @@
  * fm-train: a family of masks, one for every budget (fm-method(7)).
  *
  * `learned` trains logits over the action set for every expert by straight-through Gumbel-softmax,
- * while a controller lowers the expected width linearly; the hardened masks of all steps are the
+ * while a controller lowers the expected width linearly; the hardened masks on the way make up the
  * family.  `walk` narrows the cheapest experts by measured gradients; `exchange` does so with
  * better estimates.  The other methods need no gradients (lib/masks/masks.h).
  */
@@ -19,13 +19,13 @@ struct fm_train_report {
     struct fm_actions actions;
     struct fm_masks masks; /* with quality; as in the output stream */
     int steps;             /* taken by learned, including those after the last planned one */
-    int resumed;           /* steps read from the state file */
+    int resumed;           /* steps, or masks of walk and exchange, read from the state file */
     bool reached;          /* the method itself came within a step of `until` */
     double came_to;        /* last budget of the method */
     double seconds;        /* of the whole run */
     struct fm_uptodate
         uptodate;        /* result of --if-changed; if up to date, nothing else is filled in */
-    double seconds_step; /* mean per training step or mask of walk; 0: no steps */
+    double seconds_step; /* mean per step, or mask of walk and exchange; 0: no steps */
 };
 
 /* Features of a method, which determine the options that apply to it. */

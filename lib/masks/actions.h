@@ -19,7 +19,8 @@
 
 struct fm_actions {
     int count;                               /* A, the number of actions */
-    struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the first may be 0, the last is 1 */
+    struct fm_decimal ratio[FM_ACTIONS_MAX]; /* increasing; the first may be 0; the last is 1 or has
+                                                the same width as 1 */
     uint32_t width[FM_ACTIONS_MAX];          /* increasing; the last is I */
     uint32_t multiple;                       /* widths were rounded up to a multiple of this */
     int merged; /* ratios dropped because their width was already in the set */

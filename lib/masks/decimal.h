@@ -21,7 +21,7 @@ int fm_decimal_parse(struct fm_decimal *d, const char *text, const char *what, s
 /* Parse the first `len` bytes of text. */
 int fm_decimal_span(struct fm_decimal *d, const char *text, size_t len, const char *what,
                     struct fm_err *err);
-/* If text is a percentage of at least 2, "40" or "40%", the fraction that it means; else 0. */
+/* If text is a percentage from 2 to 100, "40" or "40%", the fraction that it means; else 0. */
 double fm_decimal_percent(const char *text, size_t len);
 
 /* Reduce to the smallest denominator. */

@@ -15,8 +15,8 @@
  * Other texts are routed to other experts.  So the cost of an expert is weighted as if a fifth of
  * the tokens were distributed evenly over the experts (fm_stepcost_temper).
  *
- * x counts experts, or groups of tied ones, X of them; (X, A) arrays have range a at index a; index
- * 0 is unused.
+ * x is the index of an expert, or of a group of tied ones, X in all; (X, A) arrays have range a at
+ * index a; index 0 is unused.
  */
 #ifndef FM_STEPCOST_H
 #define FM_STEPCOST_H
@@ -57,8 +57,8 @@ void fm_stepcost_keep(struct fm_stepcost *w);
 void fm_stepcost_restore(struct fm_stepcost *w);
 
 /* Weight experts by the tokens (X) that calibration routed to them; layers have E experts.  An
- * expert with a share q of its layer's tokens, relative to an even share, has the weight
- * (4 + 1 / q) / 5. */
+ * expert with a share q of its layer's tokens, relative to an even share and counted as at least
+ * 0.05, has the weight (4 + 1 / q) / 5. */
 void fm_stepcost_temper(struct fm_stepcost *w, const int64_t *tokens, int E);
 
 /* Draw around (LANES, X) for `sweep`: each expert is a step narrower in one mask and a step

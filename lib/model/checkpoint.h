@@ -44,8 +44,8 @@ struct fm_checkpoint {
 };
 
 /*
- * Open a checkpoint.  FM_ECONFIG for a family or dtype that is not supported; FM_EFORMAT if an
- * expert's tensor is missing, has a different shape or dtype from the other experts', or belongs to
+ * Open a checkpoint.  FM_ECONFIG for a family or dtype that is not supported, or if experts have
+ * different dtypes; FM_EFORMAT if an expert's tensor is missing, has a wrong shape, or belongs to
  * no expert.
  */
 int fm_checkpoint_open(struct fm_checkpoint *cp, const char *path, struct fm_err *err);

@@ -10,7 +10,8 @@
 
 #include "lib/base/pool.h"
 
-/* Tiles of 64 x 64 halves, 8 KiB each for source and destination: both fit into the L1 cache. */
+/* Tiles of 64 x 64 elements: of 16 bits, they take 8 KiB each for source and destination, and both
+ * fit into the L1 cache. */
 #define TILE 64
 
 void fm_interleave_spread(void *to, size_t step, const void *from, const int32_t *order, int n,

@@ -59,7 +59,7 @@ struct fm_model {
     struct fm_tensors tensors;
     struct fm_config config;
     struct fm_packed_layers packed; /* tensors of a bundle of codes */
-    bool keeps; /* the bundle will keep the codes, so values are never rounded */
+    bool keeps; /* the bundle will keep the codes, so FM_MODEL_ROUND_ALL rounds nothing */
     enum fm_dtype dtype;
     uint32_t *caps;             /* (M, E) */
     struct fm_stored *constant; /* (M, E): constants of removed experts (FM_REMOVED_KEY); NULL: no

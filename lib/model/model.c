@@ -2,7 +2,8 @@
  * Opening a model does everything that needs no weights: it finds each tensor and checks its shape,
  * refuses tensors that do not belong to the model, and determines how many layers fit into memory.
  * After that, reading a layer fails only if the disk or memory fails, a file has changed, a value
- * or scale is invalid, the weights are not the wanted ones, or the run is asked to stop.
+ * or scale is invalid, a scale or factor that belongs to no channel is missing, the weights are not
+ * the wanted ones, or the run is asked to stop.
  */
 #include "lib/model/model.h"
 

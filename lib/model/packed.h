@@ -117,8 +117,8 @@ bool fm_packed_equal(const struct fm_packed *a, const struct fm_packed *b);
 /* Whether at least one layer of the bundle has its experts stored as codes. */
 bool fm_packed_in(const struct fm_bundle *bundle);
 
-/* The forms of an open bundle, from its manifest; FM_EFORMAT if it contradicts config.json or the
- * ranking's channel group.  A stage stream counts as unquantised. */
+/* The forms of an open bundle, from its manifest; FM_EFORMAT if it contradicts config.json.  A
+ * stage stream counts as unquantised. */
 int fm_packed_read(struct fm_packed_layers *layers, const struct fm_bundle *bundle,
                    const struct fm_config *config, struct fm_err *err);
 

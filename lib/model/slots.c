@@ -1,6 +1,6 @@
 /*
  * A slot is one block of memory that holds the arrays of a layer one after another, so that a layer
- * of any family is allocated and freed at once, and its size follows from shapes and types.
+ * of any family takes one allocation, whose size follows from shapes and types.
  */
 #include <assert.h>
 #include <stddef.h>

@@ -54,8 +54,8 @@ bool fm_stored_codes(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config
 int fm_stored_twice(const struct fm_config *config, const char *name, const struct fm_tensor *plain,
                     struct fm_err *err);
 
-/* FM_EFORMAT if codes lack scales or another tensor that belongs to them, or if the scales' shape
- * is not that of the blocks; FM_ECONFIG if the dtype of codes or scales is not supported. */
+/* FM_EFORMAT if codes lack their scales or the factor of these, or if a tensor that belongs to them
+ * does not fit; FM_ECONFIG if the dtype of codes or scales is not supported. */
 int fm_stored_check(const struct fm_stored *s, const struct fm_config *config, struct fm_err *err);
 
 /*
@@ -67,8 +67,8 @@ int fm_stored_check_weight(enum fm_weight_part *part, const struct fm_stored *s,
                            uint64_t channels, struct fm_err *err);
 
 /* For writing codes: the part that a row's codes are stored as; the name `weight` of the family's
- * table with its suffix replaced by `end` (struct fm_storage); and the number of dimensions of a
- * plane's tensor for a weight whose unquantised tensor is `plain`. */
+ * table with its suffix replaced by `end` (struct fm_storage); and the shape of a plane's tensor,
+ * returning its number of dimensions, for a weight whose unquantised tensor is `plain`. */
 enum fm_weight_part fm_stored_part(const struct fm_config *config, enum fm_weight_part part);
 void fm_stored_name(char name[FM_ST_NAME_BYTES_MAX + 1], const struct fm_config *config,
                     const char *weight, const char *end);

@@ -5,7 +5,8 @@
  * Its form for vLLM is for that program's fused kernels: a layer's experts are two tensors of three
  * dimensions, gate_up_proj (E, 2 k, H), gate rows first, and down_proj (E, H, k); k is a multiple
  * of what the kernels require, and config.json lists it for every decoder layer as
- * moe_intermediate_size. fm_shared is the width of the shared expert, if that key held it.
+ * moe_intermediate_size. fm_shared is the width of the shared expert, if the checkpoint's
+ * config.json gives it as a multiple of that key.
  */
 #include <inttypes.h>
 

@@ -10,7 +10,8 @@
 
 #include "lib/base/mem.h"
 
-/* Name the weight file of the m-th layer of experts or, for -1, of all other tensors. */
+/* Add the weight file `name`, with the tensors of the m-th layer of experts or, for -1, all others.
+ */
 static int add_file(struct fm_exportplan *p, const char *name, int m, struct fm_err *err)
 {
     struct fm_tensor *tensor = fm_alloc(p->tensors, sizeof *tensor, "a file's plan", err);
