@@ -5,8 +5,7 @@
  *     X.qweight I32 (K / 8, N)         X.weight_packed I32 (N, K / 8)  four-bit integers, 8 added
  *     X.scales (K / group, N)          X.weight_scale (N, K / group)
  *     X.qzeros I32 (K / group, N / 8)  X.weight_shape I64 (2)          zero points, all 8
- *     X.g_idx I32 (K)                  absent                          group of each column,
- * ascending
+ *     X.g_idx I32 (K)                  absent                          groups, ascending
  *
  * Source: AutoGPTQ's and GPTQModel's qlinear modules, which store a zero point minus one unless
  * checkpoint_format is gptq_v2.

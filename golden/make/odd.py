@@ -3,7 +3,8 @@
 They cover cases that a trained model of round sizes does not.  The code that all of them share is
 here, with Mixtral's row of the table: head_dim different from H / heads, grouped heads, a window
 shorter than the sequence, tied embeddings, F16 weights in two shards, the key spellings of
-transformers 4, and in layer 1 an expert that no token can reach.  families.py has the other rows.
+transformers 4, and in layer 1 an expert that no token can reach.  families.py and quantised.py have
+the other rows.
 """
 
 import json

@@ -30,7 +30,7 @@ def uniform_losses(model, ids):
 
 
 def study(folder, T):
-    """Print the losses without and with ranking, and the number of tokens that each expert gets."""
+    """Print the unigram entropy, the losses without and with ranking, and the tokens that each expert gets."""
     read = lambda name: torch.from_numpy(np.load(folder / name).astype(np.int64)).view(-1, T)
     heldout, calib = read("heldout.npy"), read("calib.npy")
     counts = torch.bincount(calib.flatten(), minlength=2).double()

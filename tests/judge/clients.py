@@ -354,11 +354,11 @@ KNOWN = {
     # and heads that differ between layers.  fm_sglang supports both, except MiMo's key heads.
     *((name, None, "sglang") for name in WINDOWED),
     ("mimo_v2_flash", None, "sglang + fm_sglang"),
-    # MiMo's key heads differ between layers, so the modelling file also refuses to run in vLLM.  SGLang's
-    # Transformers backend cannot split MiniMax-M3's stock class.
+    # MiMo's key heads differ between layers, so the modelling file also refuses to run in vLLM.
     ("mimo_v2_flash", None, "vllm"),
     ("laguna", None, "vllm"),  # its sigmoid router, and query heads that differ between layers
-    *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),
+    *(("minimax_m3_vl_text", row, "vllm") for row in STOCK),  # its sigmoid router
+    # SGLang's Transformers backend cannot split MiniMax-M3's stock class.
     *(("minimax_m3_vl_text", row, "sglang") for row in STOCK),
     # vLLM's own LFM2 code uses the same rotation kernel, and SGLang's requires a kernel that its CPU build
     # lacks.  The Transformers backends have no short convolutions, so the modelling file refuses to run.

@@ -4,9 +4,9 @@ separate environment.
 
 The commands of fm-guide(7), EVALUATING, are run from the page on an export of each layout that
 transformers loads; layouts that store the same mask must have the same scores.  Then lm-eval's task
-`wikitext`, its data replaced by documents made here, measures the original and an export; fm-bench must
-print the same word perplexity, byte perplexity and bits per byte.  The same is checked with a tokenizer
-that, like Qwen's, adds no token before a text, so that lm-eval adds </s>.
+`wikitext`, its data replaced by documents made here, measures an export; fm-bench must print the same word
+perplexity, byte perplexity and bits per byte, and the original's bits per byte must differ.  The same is
+checked with a tokenizer that, like Qwen's, adds no token before a text, so that lm-eval adds </s>.
 """
 
 import json
