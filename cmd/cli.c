@@ -277,7 +277,7 @@ int fm_cli_end(const struct fm_cli *cli, int code, struct fm_err *err)
                 "%s%s: stopped by a signal; work of %s is lost; use --state FILE to save it\n",
                 fm_progress_stamp(stamp), cli->tool, words);
     }
-    /* The first rank that exits with a status may end the others. */
+    /* A launcher may end the other ranks when the first exits with a status that is not 0. */
     code = fm_comm_close(cli->run.machine.comm, code, err);
     if (ended) {
         fm_run_abandon();

@@ -27,8 +27,8 @@
 
 /* Parse the options. --help and --version print and exit with status 0; a mistake ends the tool
  * with a message and status 2.  If an option names a file that must not be written, the tool ends
- * as lib/run/guard.h says.  Then start the thread pool, the thread that handles signals, and the
- * progress of cli->run. */
+ * as lib/run/guard.h says.  Then start the sandbox (cli->confined), the progress of
+ * cli->run, the thread that handles signals, the ranks and the thread pool. */
 void fm_cli_begin(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                   int count);
 

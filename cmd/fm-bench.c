@@ -42,7 +42,7 @@ struct options {
     const char *shape;                 /* engine, kernels; NULL: their default */
     int sequences;                     /* engine; 0: its default */
     int layers;                        /* engine; 0: its default */
-    struct fm_bench_engine_options on; /* engine; dir also for io, dir and steps for baselines */
+    struct fm_bench_engine_options on; /* engine; dir also io, baselines; steps also baselines */
     int dtype;                         /* engine, kernels */
     bool record;                       /* quality */
     const char *benchmark;             /* quality */

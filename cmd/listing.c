@@ -27,7 +27,7 @@ static void format_count(char text[32], uint64_t n)
             *p = 'K';
 }
 
-/* Print why a row is marked: " 80GB", " knee". */
+/* Print why a row is marked: "  <- 80 GB, knee". */
 static void marks(FILE *out, const struct fm_list *list, int row, uint64_t context)
 {
     const char *before = "  <- ";
@@ -222,7 +222,8 @@ static void format_table(FILE *out, const struct fm_list *list, uint64_t context
     }
 }
 
-/* Print the layouts that allow this number of devices and these kernels. */
+/* Print the layouts that can be split over this number of devices, with widths in multiples of the
+ * quantum on each. */
 static void pass_table(FILE *out, const struct fm_list *list, const struct fm_listing_options *o)
 {
     int devices = o->devices ? o->devices : 1, quantum = o->quantum ? o->quantum : 1;
@@ -392,7 +393,7 @@ static cJSON *list_json(const struct fm_list *list, const struct fm_listing_opti
     return tree;
 }
 
-/* The length of context to reserve memory for. */
+/* Check --sort and --context, and set the default context. */
 static int settle(struct fm_listing_options *o, const struct fm_list *list, const char *path,
                   struct fm_err *err)
 {

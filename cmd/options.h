@@ -39,11 +39,11 @@ struct fm_cli_given {
 enum fm_cli_group {
     FM_CLI_ALL = 1 << 0,
     FM_CLI_MODEL = 1 << 1,    /* --model, required */
-    FM_CLI_TOKENS = 1 << 2,   /* --tokens and the options that modify it, required */
-    FM_CLI_EVAL = 1 << 3,     /* --eval-tokens --eval-text */
-    FM_CLI_MACHINE = 1 << 4,  /* --device --precision --memory --threads */
+    FM_CLI_TOKENS = 1 << 2,   /* --tokens, --text, one of which is required, and options for them */
+    FM_CLI_EVAL = 1 << 3,     /* --eval-tokens --eval-text --max-eval-tokens */
+    FM_CLI_MACHINE = 1 << 4,  /* --device --precision --memory --seed */
     FM_CLI_OUTPUT = 1 << 5,   /* --output */
-    FM_CLI_STATE = 1 << 6,    /* --state */
+    FM_CLI_STATE = 1 << 6,    /* --state --assume-rate */
     FM_CLI_OPTIONAL = 1 << 7, /* --model and --tokens may be absent */
     FM_CLI_RANKS = 1 << 8,    /* --alone: without it the run may be one of many ranks */
     FM_CLI_STAGE = 1 << 9,    /* --if-changed */
@@ -78,8 +78,8 @@ struct fm_cli {
 
 /*
  * Fill *cli and the variables that the rows point to.  A mistake ends the process with one sentence
- * and status 2, with the nearest spelling if there is one.  False if --help or --version was
- * printed and nothing is left to do.
+ * and status 2, with the nearest spelling if there is one.  False if --help, --version or
+ * --completion was given: its output was printed, and nothing is left to do.
  */
 bool fm_options_parse(struct fm_cli *cli, int argc, char **argv, const struct fm_cli_option *own,
                       int count);

@@ -378,7 +378,7 @@ static void add_numbers(cJSON *o, const struct fm_record *e, int i)
     add_words(o, q->ce, e->tokens, &e->words);
 }
 
-/* The --weights of an export, for people. */
+/* The --weights of an export, as in tables and JSON. */
 static const char *weights_of(const struct fm_record *e)
 {
     return !e->weights[0] ? "plain" : strcmp(e->weights, "keep") == 0 ? "codes" : e->weights;

@@ -164,8 +164,9 @@ cJSON *fm_results_baselines_json(const struct fm_baseline_table *t)
     return o;
 }
 
-/* The highest loss of the rules for channels plus a quarter of their span, or 0 if there are
- * none: a plot as high as the losses of whole-expert rules would hide the others. */
+/* The highest loss of the rules for channels plus a quarter of its distance from the full model's
+ * loss, or 0 if there are none: a plot as high as the losses of whole-expert rules would hide the
+ * others. */
 static double loss_most(const struct fm_baseline_table *t)
 {
     double low = t->full.ce, high = 0;

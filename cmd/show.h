@@ -20,7 +20,7 @@ struct fm_show_tool {
     /* Fill only the estimate, if it is not NULL. */
     int (*run)(const struct fm_run_options *run, const void *options, void *report,
                struct fm_estimate *estimate, struct fm_err *err);
-    const struct fm_uptodate *uptodate; /* fields of the report */
+    const struct fm_uptodate *uptodate; /* a field of the report */
     void (*text)(FILE *out, const void *report);
     cJSON *(*json)(const void *report);
 };
@@ -49,9 +49,9 @@ int fm_show_uptodate(const struct fm_cli *cli, const struct fm_uptodate *uptodat
  * printed before the output has its name. */
 int fm_show_tool(const struct fm_cli *cli, const struct fm_show_tool *tool, struct fm_err *err);
 
-/* A line of `out` with "CE 1.8341 at 0, 1.8466 at 0.20, ..." at the masks nearest to even
- * tenths; with `after` (family->count), the figures with an adapter, "1.8890 -> 1.8712 at 0.40";
- * and a line for each kind of held-out text. */
+/* A line "held out CE 1.8341 at 0.000, 1.8466 at 0.200, ..." for the masks nearest to budgets 0,
+ * 0.2, ..., 0.8; with `after` (masks->count), also the figures with an adapter, "1.8890 -> 1.8712
+ * at 0.400"; and a line for each kind of held-out text. */
 void fm_show_losses(FILE *out, const struct fm_masks *masks, const struct fm_quality *after);
 
 /* {"ce", "kl", "agree", "positions", "recovered"}, and "kinds" if there are several; null if

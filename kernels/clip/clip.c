@@ -280,7 +280,7 @@ int64_t fm_clip_chunk(const struct fm_clip_layer *layer, int64_t N, int32_t K, u
     return fits;
 }
 
-/* True if hidden and out share a byte; rows are contiguous here. */
+/* True if the memory of hidden and of out overlaps, counting the gaps between rows. */
 static int overlap(const struct fm_clip_call *c, uint64_t element)
 {
     uintptr_t a = (uintptr_t)c->hidden, b = (uintptr_t)c->out;

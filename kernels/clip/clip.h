@@ -13,7 +13,7 @@
  *     z[t,j] = bias of down_e + sum over c < k of (u + 1) g sigmoid(alpha g) down_c
  *
  * A slot whose id is -1 or outside [e0, e0 + E) contributes nothing: use this for expert
- * parallelism and for padded rows.  A slot of width 0 contributes only the bias of its down.  (If
+ * parallelism and for padded rows.  A slot of width 0 contributes only its expert's down_bias.  (If
  * the channels of an expert are distributed over ranks, pass the bias on only one rank.)  Duplicate
  * ids add.  The caller computes shared experts, the router and the sum over ranks.
  *
@@ -45,7 +45,7 @@
  * `size` is the size known to the caller.  A shorter struct, down to the FM_CLIP_*_SIZE_MIN of its
  * kind, is read as if the missing fields were 0.  A longer one, of a newer header, is accepted if
  * all bytes unknown to this library are 0, and refused otherwise.  `size` is a multiple of
- * FM_CLIP_SIZE_STEP, as every sizeof of such a struct is.  Reserved fields are zero.
+ * FM_CLIP_SIZE_STEP, as is the sizeof of every such struct.  Reserved fields are zero.
  */
 #ifndef FM_CLIP_H
 #define FM_CLIP_H
@@ -93,12 +93,12 @@ enum fm_clip_activation {
  * support. */
 enum fm_clip_path {
     FM_CLIP_BEST = 0,
-    FM_CLIP_PORTABLE = 1, /* CPU: any; sums without fused multiply-add */
+    FM_CLIP_PORTABLE = 1, /* CPU: no fused multiply-add; CUDA: any type, alignment and H */
     FM_CLIP_AVX2 = 2,
     FM_CLIP_AVX512 = 3, /* F32, and F16 and BF16 widened; bit-identical to AVX2 */
     FM_CLIP_AVX512_BF16 = 4,
-    FM_CLIP_NAIVE = 16,  /* CUDA: expert by expert; waits for the device, not for graphs */
-    FM_CLIP_BUCKET = 17, /* CUDA: grouped products by width; waits for the device, not for graphs */
+    FM_CLIP_NAIVE = 16,  /* CUDA: expert by expert; waits for the device: no graphs */
+    FM_CLIP_BUCKET = 17, /* CUDA: grouped products by width; waits for the device: no graphs */
     FM_CLIP_MMA = 18,    /* CUDA: sm_80 and newer */
     FM_CLIP_HOPPER = 19  /* CUDA: sm_90 */
 };
@@ -120,7 +120,7 @@ struct fm_clip_layer {
     uint32_t size;         /*   0: sizeof (struct fm_clip_layer) */
     int32_t device;        /*   4: enum fm_clip_device */
     int32_t ordinal;       /*   8: which CUDA device; 0 on the CPU */
-    int32_t type;          /*  12: F32, F16 or BF16: of gate_up, down, hidden and out */
+    int32_t type;          /*  12: F32, F16 or BF16: of weights, biases, hidden and out */
     int32_t activation;    /*  16: enum fm_clip_activation */
     int32_t H;             /*  20: hidden width, 1 .. 2^20 */
     int32_t E;             /*  24: experts here, 1 .. 65536 */
@@ -228,7 +228,7 @@ FM_CLIP_API const char *fm_clip_name(const struct fm_clip *clip);
  * size (N, H), if not NULL, the same sums of absolute values, the scale for measuring errors.
  * Arguments as for fm_clip_prepare and fm_clip_forward, all in host memory, and checked in the
  * same way; N K must be below 2^31; call->out and the workspace are not used.  FM_CLIP_EUSAGE,
- * FM_CLIP_ENOMEM.
+ * FM_CLIP_EDEVICE, FM_CLIP_ENOMEM.
  */
 FM_CLIP_API int32_t fm_clip_reference(double *out, double *size, const struct fm_clip_layer *layer,
                                       const struct fm_clip_call *call, struct fm_clip_error *error);
@@ -248,9 +248,9 @@ FM_CLIP_API int32_t fm_clip_shard_width(int32_t k, int32_t g, int32_t tp, int32_
  * a channel that does not fit an int32_t. */
 FM_CLIP_API int32_t fm_clip_shard_channel(int32_t c, int32_t g, int32_t tp, int32_t rank);
 
-/* Copy rank's channels of one expert (host memory): gate_up (2 cap, H), down (cap, H), rows of
- * row_bytes, into shard_gate_up and shard_down, which have room for the rank's width of cap.
- * Nothing is copied if that width is 0. */
+/* Copy the rank's channels of one expert (host memory): gate_up (2 cap, H), down (cap, H), rows of
+ * row_bytes, into shard_gate_up and shard_down, which have room for fm_clip_shard_width(cap, g, tp,
+ * rank) channels.  Nothing is copied if that is 0. */
 FM_CLIP_API void fm_clip_shard_copy(void *shard_gate_up, void *shard_down, const void *gate_up,
                                     const void *down, int32_t cap, uint64_t row_bytes, int32_t g,
                                     int32_t tp, int32_t rank);

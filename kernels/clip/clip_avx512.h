@@ -1,4 +1,4 @@
-/* Private to kernels/clip: what the two AVX-512 tiles share. */
+/* Private to kernels/clip: what the two AVX-512 tiles and clip_few.c share. */
 #ifndef FM_KERNELS_CLIP_AVX512_H
 #define FM_KERNELS_CLIP_AVX512_H
 

@@ -210,7 +210,8 @@ static int number_tasks(struct pass *p, bool second)
     return tasks;
 }
 
-/* Columns per task: fewer if there are too few tasks for the threads.  Does not change results. */
+/* Set the columns per task, fewer if there would be too few tasks for the threads, and number the
+ * tasks; returns their number.  Results are the same for any number of columns. */
 static int cut_tasks(struct pass *p, bool second)
 {
     int tasks = 0;
@@ -390,7 +391,7 @@ static void run_combine(void *arg, int i, int worker)
                     p->scratch[worker].sums);
 }
 
-/* Convert rows of hidden to the tile's format, unless they already have it. */
+/* Convert rows of hidden, F16 or BF16, to the tile's format. */
 static void run_convert(void *arg, int i, int worker)
 {
     const struct pass *p = arg;

@@ -7,7 +7,7 @@
  * clip_few.c, clip_pool, clip_shard.c, clip_gpu.
  *
  * Private to kernels/clip: the table of a device. clip.c checks arguments and calls the table of
- * the layer's device; a table never sees a null pointer, a wrong size or a bad type.
+ * the layer's device, so the functions of a table may assume valid pointers, sizes and types.
  */
 #ifndef FM_KERNELS_CLIP_DEVICE_H
 #define FM_KERNELS_CLIP_DEVICE_H

@@ -12,8 +12,8 @@
 
 enum {
     LANES = 16,     /* rows of weights at a time, in the first product */
-    AHEAD = 8,      /* lines of a row that are prefetched before use */
-    ROWS_AHEAD = 12 /* rows that are prefetched, in the second product */
+    AHEAD = 8,      /* prefetch distance in the first product, in lines of a row */
+    ROWS_AHEAD = 12 /* prefetch distance in the second product, in rows */
 };
 
 INLINE __m512 load_line(const char *src, int64_t bytes)
@@ -22,7 +22,8 @@ INLINE __m512 load_line(const char *src, int64_t bytes)
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi8(mask, src));
 }
 
-/* From the words of 16 lanes: the float, or the first or second half. */
+/* One term of each of 16 lanes as float, from a 32-bit word per lane: the float in it, or the first
+ * or second of two 16-bit numbers. */
 INLINE __m512 term_of(const int type, __m512 word, bool second)
 {
     __m512i v = _mm512_castps_si512(word);
@@ -65,8 +66,8 @@ INLINE void add_rest(const int rows, const int type, __m512 *sum, const float *c
         add_term(rows, sum, x, term + i, term_of(type, line[i / each], i % each));
 }
 
-/* Compute 16 columns of the first product; at the end of a row of weights, prefetch the row `next`
- * bytes further, for the columns that follow. */
+/* Compute 16 columns of the first product; where the prefetch distance reaches past the end of a
+ * row of weights, prefetch `next` bytes further, for the columns that follow. */
 INLINE void few_lanes(const int rows, const int type, float *c, int ldc, const float *const *x,
                       const char *const at[LANES], int64_t next, int terms)
 {
@@ -112,7 +113,7 @@ INLINE void few_rows_of(const int type, const int rows, float *c, int ldc, const
     }
 }
 
-/* Compute 16 `wide` columns of the second product. */
+/* Compute up to 16 * wide columns of the second product. */
 INLINE void few_wide(const int rows, const int wide, const int type, float *c, int ldc,
                      const float *const *x, const char *src, int64_t ld, int lanes, int terms)
 {
@@ -162,7 +163,8 @@ INLINE void few_columns_of(const int type, const int rows, float *c, int ldc, co
         few_wide(rows, wide, type, c + l, ldc, x, src + (int64_t)l * size, ld, lanes - l, terms);
 }
 
-/* Dispatch on the number of rows and then on the type, each a constant in its branch. */
+/* fm_clip_few_rows dispatches on the number of rows, this function on the type; each is a constant
+ * in its branch. */
 INLINE void any_rows(const int rows, int type, float *c, int ldc, const float *const *x,
                      const char *src, int64_t ld, int lanes, int terms)
 {

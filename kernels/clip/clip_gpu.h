@@ -2,7 +2,7 @@
  * Measures a clipped layer on a GPU, for fm-bench and the check of the GPU paths: a copy of a
  * host's layer on the first CUDA device, timed runs of any path on it, and the limits of the
  * device.  Without CUDA, or without a device, fm_clip_gpu_open returns FM_CLIP_EDEVICE and no other
- * function is called.  Every function waits for the device.
+ * function is called.  Every function except fm_clip_gpu_name waits for the device.
  */
 #ifndef FM_CLIP_GPU_H
 #define FM_CLIP_GPU_H
@@ -15,15 +15,15 @@ extern "C" {
 
 struct fm_clip_gpu;
 
-/* Copy the layer's weights and tables, all in host memory, to the device.  Close it unless this
- * failed. */
+/* Copy the layer's weights and tables, all in host memory, to the device.  Close *gpu unless this
+ * fails. */
 int32_t fm_clip_gpu_open(struct fm_clip_gpu **gpu, const struct fm_clip_layer *host,
                          struct fm_clip_error *error);
 void fm_clip_gpu_close(struct fm_clip_gpu *gpu); /* NULL is fine */
 
-/* Seconds of one run of `path` with row `budget` of the widths, from a cold cache, without
+/* Seconds of one run of `path` with row `budget` of the widths, from a cold cache, not counting
  * copies; call is on the host, and its out is written.  Fused paths run as a captured graph.  0:
- * this path does not support this layer or device. */
+ * this path does not support this layer or device, or CUDA failed. */
 double fm_clip_gpu_run(struct fm_clip_gpu *gpu, int32_t path, const struct fm_clip_call *call,
                        int32_t budget);
 

@@ -1,8 +1,8 @@
 /*
- * Private to kernels/clip/clip_cpu.c: which rows pass through which expert at which width.
+ * Private to kernels/clip: which rows pass through which expert at which width.
  *
- * Slots (t, j) are numbered t K + j.  Those that contribute are sorted by expert, then by width; a
- * run of one expert and one width is a group, and the index of a slot in this order is its
+ * Slots (t, j) are numbered t K + j.  Those with a width above 0 are sorted by expert, then by
+ * width; a run of one expert and one width is a group, and the index of a slot in this order is its
  * position: its row in the inner activations and in the result of the second product.
  */
 #ifndef FM_KERNELS_CLIP_PLAN_H
@@ -13,14 +13,14 @@
 struct fm_clip_group {
     int32_t expert, width;
     int32_t first, rows; /* positions */
-    int32_t task0;       /* used by the loop that walks the groups */
+    int32_t task0;       /* number of its first task, for clip_cpu.c */
 };
 
 /* The caller owns the arrays. */
 struct fm_clip_plan {
     int32_t *count;              /* (E + 1) */
-    int32_t *width;              /* (n K) by slot; 0: contributes nothing */
-    int32_t *position;           /* (n K) by slot; -1: contributes nothing */
+    int32_t *width;              /* (n K) by slot; 0: no channels */
+    int32_t *position;           /* (n K) by slot; -1: none, as the width is 0 */
     int32_t *slot;               /* (n K) by position */
     struct fm_clip_group *group; /* (n K) */
     int32_t groups, positions;

@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { SPINS = 4000 }; /* 10 to 100 microseconds by CPU; usually the next loop opens sooner */
+enum { SPINS = 4000 }; /* 10 to 100 microseconds; usually the next loop opens sooner */
 
 /* The current loop.  Helpers enter and leave under `lock`; tasks are taken without it. */
 struct loop {

@@ -5,7 +5,7 @@
 #ifndef FM_KERNELS_CLIP_POOL_H
 #define FM_KERNELS_CLIP_POOL_H
 
-/* CPUs that this process may use. */
+/* Number of CPUs that the calling thread may use, 1 to 1024. */
 int fm_clip_pool_cpus(void);
 
 /* Start threads until there are `threads`, including the caller's; fewer if the system allows

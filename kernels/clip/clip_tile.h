@@ -6,8 +6,9 @@
  * packed into a panel, term after term, and all rows of the expert pass over it.
  *
  * Each sum is computed the same way whatever the number of rows, lanes or threads: FM_CLIP_DEPTH
- * terms in order with fused multiply-add from zero, and those blocks added in order.  So the bits
- * of a token do not depend on other tokens, and AVX2 and AVX-512 give bit-identical results.
+ * terms in order from zero, with fused multiply-add except in the portable tile, and those blocks
+ * added in order.  So the bits of a token do not depend on other tokens, and AVX2 and AVX-512 give
+ * bit-identical results.
  */
 #ifndef FM_KERNELS_CLIP_TILE_H
 #define FM_KERNELS_CLIP_TILE_H
@@ -43,7 +44,7 @@ struct fm_clip_tile {
     void (*pack_columns)(void *panel, const void *src, int64_t ld, int lanes, int terms, int type);
 
     /* c (rows, FM_CLIP_LANES), rows ldc floats apart: the product of rows x[] and the panel, set
-     * where `first`, else added.  1 <= rows <= FM_CLIP_TILE_ROWS. */
+     * if `first`, else added.  1 <= rows <= FM_CLIP_TILE_ROWS. */
     void (*product)(float *c, int ldc, const void *const *x, int rows, const void *panel, int terms,
                     bool first, const struct fm_clip_ahead *ahead);
 

@@ -1,11 +1,11 @@
 /*
  * This room, kernels/cpu: fast versions of the operations of kernels/ops, with products by oneDNN
- * and loops over rows on all cores.  Each file is named after the reference implementation that it
- * must agree with; tests/unit/test_kernels_cpu.c compares the two.  The rest of the suite gets the
- * table through kernels/ops/kernels.h.  In reading order: cpu.c (the table), cpu_rows, cpu_norm,
- * dnnl, cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta, cpu_route, cpu_expert,
- * cpu_clamped, cpu_scores with cpu_tile and cpu_amx_scores, cpu_sums, cpu_vocab, cpu_optim,
- * cpu_families, cpu_memory.
+ * or AMX, and loops over rows on all cores.  Most files are named after the reference
+ * implementation that they must agree with; tests/unit/test_kernels_cpu.c compares the two.  The
+ * rest of the suite gets the table through kernels/ops/kernels.h.  In reading order: cpu.c (the
+ * table), cpu_rows, cpu_norm, dnnl, cpu_amx, cpu_gemm with cpu_amx_gemm, cpu_attention, cpu_delta,
+ * cpu_route, cpu_expert, cpu_clamped, cpu_scores with cpu_tile and cpu_amx_scores, cpu_sums,
+ * cpu_vocab, cpu_optim, cpu_families, cpu_memory.
  *
  * Private to kernels/cpu: shared code of the fast loops.  One binary runs on every x86-64: hot
  * loops are compiled for AVX-512, AVX2 and the baseline (vector.h), which give bit-identical
@@ -31,7 +31,7 @@ typedef void fm_product(bool ta, bool tb, int M, int N, int K, float alpha, stru
                         struct fm_in B, int ldb, float beta, float *C, int ldc);
 fm_product fm_cpu_f32_product, fm_cpu_bf16_product;
 
-/* The n elements of x as `dtype`: x itself, or rounded in scratch. */
+/* The n elements of x as `dtype`: x itself, or converted in scratch. */
 struct fm_in fm_cpu_as(struct fm_in x, enum fm_dtype dtype, size_t n);
 
 /* Call run(args, first, last) for blocks of rows that cover [0, n), in parallel; `work` is the

@@ -68,7 +68,7 @@ void fm_amx_multiply(float *d, int ld, bool add, const uint16_t *left, const uin
 void fm_cpu_amx_scores(double *s, int per, struct fm_in W, const uint16_t *a, const uint16_t *b,
                        const int32_t *first, int parts, int I, int H);
 
-/* C (M, N) = op(A) op(B) + beta C as in kernels.h, sums in float32 in the order of K.  K > 0. */
+/* C (M, N) = op(A) op(B) + beta C as in kernels.def, sums in float32 in the order of K.  K > 0. */
 void fm_cpu_amx_gemm(bool ta, bool tb, int M, int N, int K, const uint16_t *A, int lda,
                      const uint16_t *B, int ldb, float beta, float *C, int ldc);
 

@@ -40,7 +40,7 @@ struct amx {
     size_t panel;     /* numbers per panel of all batches, one batch after another */
     size_t *at;       /* (parts + 1) numbers of a panel before those of each batch */
     uint16_t *packed; /* b: batch p's panel j at tiles at[p] + j (at[p + 1] - at[p]) */
-    size_t tiles;     /* of b */
+    size_t tiles;     /* number of panels of b */
 };
 
 static int at_most(int n, int most)

@@ -1,6 +1,7 @@
 /*
  * Inner loops of tiles whose result is used at once, one for each vector instruction set: with as
- * many sums as fit into registers, so that every load of a serves two multiplications.
+ * many sums as fit into registers, so that every element of `a` is loaded once for two
+ * multiplications.
  */
 #include "kernels/cpu/cpu_tile.h"
 

@@ -42,9 +42,9 @@ FM_INLINE void exp_row(float *restrict e, const float *restrict l, float max, in
 }
 
 /*
- * The row is read from memory once and from the cache after that.  With eq = exp(teacher - its
- * max), zq its sum: kl = sum eq (t - s) / zq - log zq + log zp, where t and s are logits minus the
- * maximum of their row, so that kl is exactly 0 if teacher and student agree.  Returns the sum.
+ * With t and s the logits of teacher and student minus the maximum of their row, eq = exp(t), and
+ * zq and zp the sums of exp(t) and exp(s): kl = sum eq (t - s) / zq - log zq + log zp, which is
+ * exactly 0 if teacher and student agree.  Returns sum eq (t - s).
  */
 FM_INLINE double sum_kl(const float *eq, const float *t, const float *l, float max_t, float max_l,
                         int V)
@@ -64,7 +64,7 @@ static int32_t find_first(const float *l, int V, float value)
     for (int i = 0; i < V; i++)
         if (l[i] == value)
             return i;
-    return 0; /* all NaN */
+    return 0; /* l[0] is NaN, and so is the maximum */
 }
 
 /* One row; e and eq (V) are scratch. */

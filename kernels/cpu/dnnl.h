@@ -1,5 +1,5 @@
 /*
- * Products on the calling thread by oneDNN.  Private to kernels/, and the only file that uses
+ * Products on the calling thread by oneDNN.  Private to kernels/, and the only module that uses
  * oneDNN; it builds with the C API of 2.x and 3.x.
  *
  * The bits of oneDNN's results depend on the number of threads and on the split of the rows, so
@@ -23,7 +23,7 @@
  * kernels for which oneDNN would not report a lack of memory.  FM_ENOMEM, FM_EDEVICE. */
 int fm_dnnl_prepare(struct fm_err *err);
 
-/* C (M, N) = alpha op(A) op(B) + beta C as in kernels.h.  If oneDNN refuses a call, which means
+/* C (M, N) = alpha op(A) op(B) + beta C as in kernels.def.  If oneDNN refuses a call, which means
  * that it is out of memory, the process ends with FM_ENOMEM and a message. */
 void fm_dnnl_sgemm(bool ta, bool tb, int M, int N, int K, float alpha, const float *A, int lda,
                    const float *B, int ldb, float beta, float *C, int ldc);

@@ -135,7 +135,7 @@ void ref_attention_back(float *dq, float *dk, float *dv, const float *d_o, const
                         const float *q, const float *k, const float *v, const float *sinks, int S,
                         int T, int Q, int G, int C, int D, double root, int window)
 {
-    (void)o; /* the faster tables compute sum_j p dp from it */
+    (void)o; /* the float32 cpu table computes sum_j p dp from it */
     struct fm_mark mark = fm_scratch_mark();
     size_t nk = (size_t)T * C * sizeof(double), nv = (size_t)T * D * sizeof(double);
     struct head_back b = {.T = T, .C = C, .D = D, .root = root, .window = window};

@@ -212,9 +212,9 @@ static void normalise_back(float *dx, const double *dy, const double *y, double 
 }
 
 /* The backward through one token.  z is the state after it, z0 the one before; dz is the gradient
- * after it, and receives the one before.  With r = (e^g z0)^T k, u = v - r, d = beta u, and do
- * already divided by sqrt(C):
- *     dq = z do, dz += q do^T;  dd = dz^T k, dv = beta dd, dbeta = u.dd, dr = -dv
+ * after it, and receives the one before.  With r = (e^g z0)^T k, u = v - r, d = beta u, and y
+ * the gradient d_o divided by sqrt(C):
+ *     dq = z y, dz += q y^T;  dd = dz^T k, dv = beta dd, dbeta = u.dd, dr = -dv
  *     dk = dz d + e^g z0 dr;  dz += k dr^T;  dg = <e^g z0, dz>;  dz *= e^g */
 static void step_back(struct head *a, const double *z, const double *z0, double *dz,
                       double *scratch, int t)

@@ -96,7 +96,7 @@ struct fm_route_rule {
     bool sigmoid; /* a score is the sigmoid of its logit; else the softmax over all experts */
     int groups, topk_group; /* experts come in `groups` groups of E / groups adjacent ones, and are
                                chosen from the best `topk_group` groups; 1 and 1: no groups */
-    int group_sum;          /* a group's score is the sum of its best experts, this many, 1 or 2 */
+    int group_sum;          /* a group's score is the sum of its best 1 or 2 experts */
     bool renormalised; /* weights are divided by their sum + eps, or by `least` if that is larger */
     float eps, least;
     float scale; /* factor of the weights */
@@ -117,7 +117,8 @@ const struct fm_ops *fm_ops_ref(void);
 
 /*
  * The fast table for this machine.  FM_EDEVICE, naming what is missing, if `precision` is BF16 and
- * the CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16).
+ * the CPU has no bfloat16 instructions (avx512_bf16 or amx_bf16) or FM_ISA excludes them, or if
+ * oneDNN cannot be limited to FM_ISA; FM_ENOMEM.
  */
 int fm_ops_cpu(const struct fm_ops **ops, enum fm_precision precision, struct fm_err *err);
 

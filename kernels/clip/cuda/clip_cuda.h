@@ -23,9 +23,9 @@
 
 struct fm_clip_blas; /* buffers and handle of the baselines, clip_cuda_blas.cu */
 
-/* A layer on a CUDA device.  row0, cap and faults are in our own device memory.  After preparing, a
- * call changes only *faults, so calls may run concurrently; those of baselines also change *blas.
- * */
+/* A layer on a CUDA device.  row0, cap and faults are in our own device memory.  After preparing,
+ * calls change only *faults and may run concurrently; those of baselines also change *blas, and may
+ * not. */
 struct fm_clip_cuda_layer {
     struct fm_clip clip; /* first member: struct fm_clip is a prefix */
     struct fm_clip_layer given;
@@ -50,7 +50,7 @@ cudaError_t fm_clip_cuda_count_call(const struct fm_cuda_job *job, int64_t slots
 cudaError_t fm_clip_cuda_gather(const struct fm_cuda_job *job, cudaStream_t stream);
 cudaError_t fm_clip_cuda_combine(const struct fm_cuda_job *job, cudaStream_t stream);
 
-/* Load the kernels, and set *shape, which has the number of blocks that share the tiles. */
+/* Load the kernels; set *shape, with the number of blocks that share the tiles. */
 cudaError_t fm_clip_cuda_route_prepare(int type);
 cudaError_t fm_clip_cuda_mma_prepare(int type, bool plain, int processors,
                                      struct fm_cuda_shape *shape);

@@ -1,5 +1,5 @@
 /*
- * The baselines that the fused paths are measured against, only for the bench.  Both need the sizes
+ * The baselines that the fused paths are measured against, only for fm-bench.  Both need the sizes
  * on the host, so a call waits for the device; buffers grow as needed and are kept.
  *
  *   naive   per expert: copy the prefix of its weights out, multiply, gate, multiply
@@ -99,7 +99,7 @@ static cudaError_t grow(struct fm_clip_blas *blas, enum buffer which, size_t byt
     return code;
 }
 
-/* The groups of the chunk, on the host. */
+/* Copy the groups of the chunk to the host, and sort them by aligned width, widest first. */
 static cudaError_t fetch_parts(std::vector<part> &parts, const struct fm_cuda_job *job, bool naive,
                                const int32_t *cap, cudaStream_t stream)
 {

@@ -1,5 +1,5 @@
-/* The kernels of measurements: filling memory with bits that take as much energy as real
- * numbers, and reading all memory. */
+/* The kernels of measurements: filling memory with random numbers, whose products take as much
+ * power as those of weights, and reading memory. */
 #ifndef FM_CLIP_CUDA_GPU_CUH
 #define FM_CLIP_CUDA_GPU_CUH
 

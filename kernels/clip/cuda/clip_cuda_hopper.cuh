@@ -9,8 +9,8 @@
  * loop.
  *
  *   large form   d (rows, columns): each consumer takes 64 rows x 256 columns
- *   small form   d (columns, rows): each consumer takes 64 columns x up to 64 rows, so few rows
- *                waste nothing and the weights stream past them
+ *   small form   d (columns, rows): each consumer takes 64 columns x up to 64 rows: an instruction
+ *                has exactly 64 rows of d, but may have as few columns as 16
  *
  * The producer takes the next tile, the longest first, from a counter that all blocks share, once
  * it has issued all copies of the previous one, and passes its number to the consumers through
@@ -181,9 +181,9 @@ static __device__ __forceinline__ void clear_tail(uint32_t weights, int32_t ther
     named_barrier(1, HOPPER_CONSUMERS);
 }
 
-/* Compute the sum of one tile in d.  A and B start at `a` and `b` in a stage and advance by
- * `a_next` and `b_next` bytes every 16 elements; a consumer without work only advances. it: the
- * step of the ring, advanced past the tile. */
+/* Compute the sum of one tile in d.  This consumer's rows start at rows_at in a stage, its weights
+ * at weights_at; they advance by FM_MAP_NEXT_ALONG and w_next bytes every 16 elements.  A consumer
+ * without work only releases the stages.  *it: the step of the ring, advanced past the tile. */
 template <typename T, int PRODUCT, int N, bool SWAP>
 static __device__ __forceinline__ void sum_tile(float (&d)[N / 2], uint32_t ring, uint32_t *it,
                                                 const fm_cuda_tile &tile, const struct work &w,
@@ -273,8 +273,8 @@ static __device__ __forceinline__ void store_y_large(const fm_cuda_job &job, con
     }
 }
 
-/* Small form: d's rows are gate/up rows, a channel's two in neighbouring groups of four lanes;
- * after an exchange each lane has both rows of one channel (fm_map_swap_row). */
+/* Small form: d's rows are gate/up rows; the two of a channel are in neighbouring groups of four
+ * lanes.  After an exchange each lane has both rows of one channel (fm_map_swap_row). */
 template <typename T, int N>
 static __device__ __forceinline__ void store_h_small(const fm_cuda_job &job, const float *d,
                                                      const fm_cuda_tile &tile,

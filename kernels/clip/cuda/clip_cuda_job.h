@@ -37,7 +37,7 @@ struct fm_cuda_job {
     int32_t *counts_call, *counts; /* (E) rows of each expert in the call, in the chunk */
     int32_t *offsets;              /* (E + 1) first sorted row of each expert */
     int32_t *group_counts;         /* (E) groups of each expert */
-    int32_t *group_bases;          /* (E + 1) their sums */
+    int32_t *group_bases;          /* (E + 1) their running sums */
     int32_t *part_rows;      /* (parts, E) rows of each expert in a part; later its next row */
     int32_t *slot_expert;    /* (slots) local expert, or -1: contributes nothing */
     int32_t *slot_width;     /* (slots) */
@@ -66,7 +66,8 @@ static inline int32_t fm_cuda_parts(int64_t slots, int32_t E)
     return (int32_t)(parts < 1 ? 1 : parts < most ? parts : most);
 }
 
-/* Rows of y: one for each slot; in the small form, one for each split of each slot. */
+/* An upper bound on the rows of y: one for each slot; in the small form, one for each split of each
+ * slot. */
 static inline int64_t fm_cuda_y_rows(int64_t slots, int32_t E, int32_t cap_max)
 {
     int64_t small = (int64_t)E * FM_CUDA_SMALL_ROWS;

@@ -4,9 +4,9 @@
  * (tests/unit/test_clip_cuda_emulated.cc runs whole products with them, on the layouts that the PTX
  * ISA documents) and for the device, from this one source.
  *
- * Both GPU paths keep a tile of FM_CUDA_STEP (64) elements of the sum, of 16 bits each: 128 bytes
- * per row, swizzled in atoms of 8 rows (1024 bytes, aligned to 1024).  A block is 64 rows, 8192
- * bytes.
+ * The mma and Hopper paths copy FM_CUDA_STEP (64) elements of the sum at a time, of 16 bits each:
+ * 128 bytes per row, swizzled in atoms of 8 rows (1024 bytes, aligned to 1024).  A block is 64
+ * rows, 8192 bytes.
  *   rows of x or h, rows of gate_up: a row belongs to one row or column of the product, and its 64
  *     elements are consecutive terms of the sum ("along the sum", K-major);
  *   down: a row is one channel, and its 64 elements are 64 columns of the product; a block is 64

@@ -203,7 +203,7 @@ static __global__ void __launch_bounds__(MMA_THREADS)
 
 #define PLAIN_THREADS 256
 #define PLAIN_STEP 16
-#define PLAIN_BLOCK 64 /* this many terms are summed, then the sums: errors grow more slowly */
+#define PLAIN_BLOCK 64 /* terms summed before they are added to d: smaller rounding errors */
 
 static __device__ __forceinline__ void add_part(float (&d)[4][8], float (&part)[4][8])
 {

@@ -245,8 +245,9 @@ template <int N> static __device__ __forceinline__ void products_fence(float (&d
 }
 
 /*
- * d (64 x N) += A (64 x 16) B (16 x N), operands by descriptor; A_ACROSS and B_ACROSS: the operand
- * is stored across the sum. fm_map_d_row and fm_map_d_column give the positions of d's numbers.
+ * d (64 x N) = A (64 x 16) B (16 x N), or += if add_to is not 0; operands by descriptor; A_ACROSS
+ * and B_ACROSS: the operand is stored across the sum. fm_map_d_row and fm_map_d_column give the
+ * positions of d's numbers.
  */
 #define FM_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FM_D16(i) FM_D4(i), FM_D4(i + 4), FM_D4(i + 8), FM_D4(i + 12)

@@ -245,7 +245,8 @@ FM_HD void fm_cuda_count(const struct fm_cuda_job *job, struct fm_cuda_team team
     }
 }
 
-/* The slots of a part: whole steps of a warp, so that parts are consecutive ranges [first, end). */
+/* The slots [first, end) of a part: whole steps of a warp, except for the last slots; a part may be
+ * empty. */
 FM_HD void fm_cuda_part(const struct fm_cuda_job *job, int32_t part, int32_t *first, int32_t *end)
 {
     int32_t each = fm_cuda_ceil(fm_cuda_ceil(job->slots, job->parts), 32) * 32;
@@ -327,7 +328,8 @@ FM_HD void fm_cuda_record(const struct fm_cuda_job *job, int32_t record, int32_t
     g->spare = 0;
 }
 
-/* Write the slots of expert e, in slot order, to `draft` (tokens with budgets) or to their rows. */
+/* Write the slots of expert e, in slot order, to row_draft if tokens have budgets, else to their
+ * rows. */
 FM_HD void fm_cuda_collect(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
 {
     int32_t first = job->offsets[e], found = 0, wanted = job->counts[e];
@@ -412,7 +414,7 @@ FM_HD int32_t fm_cuda_regroup(const struct fm_cuda_job *job, int32_t e, struct f
     return groups;
 }
 
-/* Group the rows of expert e, which are in `draft` or in place: one warp. */
+/* Group the rows of expert e, which are in row_draft or in place: one warp. */
 FM_HD void fm_cuda_close(const struct fm_cuda_job *job, int32_t e, struct fm_cuda_team team)
 {
     int32_t rows = job->counts[e], first = job->offsets[e], groups = rows > 0;

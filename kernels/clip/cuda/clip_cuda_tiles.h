@@ -15,9 +15,9 @@
  * of that loop.
  *
  * Two forms.  `large`: many rows, the whole sum in one tile.  `small` (at most FM_CUDA_SMALL_ROWS
- * rows): weights stream past all rows of the group, and a long sum is cut into equal splits, whose
- * partial results are added in split order by the combine.  The form of a group follows from the
- * group's rows in the whole call, never from a chunk of it, and the splits from its width, so the
+ * rows): a tile has all rows of the group, and a long sum of product 2 is cut into splits, whose
+ * partial results are added in split order by the combine.  The form of a group follows from its
+ * expert's rows in the whole call, never from a chunk of it, and the splits from its width, so the
  * bits of a row depend only on its input, its width and its form.
  *
  * Invariants (tests/unit/test_clip_cuda_tiles.c): the tiles of a product cover every (row, column,
@@ -35,7 +35,7 @@
 #define FM_HD static inline
 #endif
 
-#define FM_CUDA_SMALL_ROWS 64       /* groups of at most this many rows take the small form */
+#define FM_CUDA_SMALL_ROWS 64       /* experts of at most this many rows take the small form */
 #define FM_CUDA_STEP 64             /* elements of the sum that one pipeline stage holds */
 #define FM_CUDA_SPLIT_CHANNELS 2048 /* longest split of the small form's second product */
 
@@ -84,7 +84,7 @@ FM_HD int32_t fm_cuda_padded(int32_t channels)
     return fm_cuda_ceil(channels, FM_CUDA_STEP) * FM_CUDA_STEP;
 }
 
-/* The form of a group with this many rows in the whole call. */
+/* The form of the groups of an expert with this many rows in the whole call. */
 FM_HD int32_t fm_cuda_is_large(int32_t rows_of_call)
 {
     return rows_of_call > FM_CUDA_SMALL_ROWS;
@@ -131,9 +131,9 @@ FM_HD int32_t fm_cuda_tiles(const struct fm_cuda_shape *shape, int product,
     return m * n * (product == 1 ? 1 : g->splits);
 }
 
-/* The number of last tiles that are cut into halves: those of a last round that use at most half
- * of the blocks, if all of them are small. `tiles` is the number of all, `small` that of the
- * small ones, which come last. */
+/* The number of last tiles that are cut into halves: those of the last round, if there are at most
+ * half as many as blocks and all are small.  `tiles` is the number of all tiles, `small` that of
+ * the small ones, which come last. */
 FM_HD int32_t fm_cuda_halved(const struct fm_cuda_shape *shape, int32_t tiles, int32_t small)
 {
     int32_t rest = tiles % shape->ctas;
