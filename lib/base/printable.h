@@ -2,7 +2,7 @@
  * Text from outside (most often names in files) that is printed on a terminal.  A terminal
  * interprets control characters, and some other characters hide or reorder the text around them.
  * These are replaced: C0 and C1 controls, DEL, bidirectional marks and overrides, line and
- * paragraph separators, zero-width characters, and bytes that are not UTF-8.
+ * paragraph separators, zero-width and other invisible characters, and bytes that are not UTF-8.
  */
 #ifndef FM_BASE_PRINTABLE_H
 #define FM_BASE_PRINTABLE_H

@@ -42,7 +42,8 @@ enum fm_guard_kind {
 };
 
 struct fm_guard_read {
-    const char *what, *path; /* "--tokens"; path is borrowed, and not always NUL-terminated */
+    const char *what, *path; /* "--tokens"; borrowed; the path is `length` bytes, and a weight may
+                                follow */
     size_t length;
 };
 

@@ -33,10 +33,10 @@ struct fm_inputs {
     const char *eval_tokens;          /* --eval-tokens FILE, or NULL */
     const char *eval_texts[FM_INPUTS_MAX]; /* --eval-text FILE, NULL after the last */
     enum fm_token_type token_dtype;        /* type of raw token files */
-    int seq_len;                           /* 0: min(2048, max positions, columns of a 2-D file) */
-    int batch;                             /* sequences per batch; 0: the tool's default */
-    uint64_t max_tokens;                   /* 0: no limit */
-    uint64_t max_eval_tokens;              /* 0: FM_EVAL_TOKENS */
+    int seq_len;              /* 0: min(2048, config->T_exact, columns of a 2-D file) */
+    int batch;                /* sequences per batch; 0: the tool's default */
+    uint64_t max_tokens;      /* 0: no limit */
+    uint64_t max_eval_tokens; /* 0: FM_EVAL_TOKENS */
     bool shuffle;
     uint64_t seed;
 };

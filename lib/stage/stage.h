@@ -71,7 +71,7 @@ int fm_stage_check(const struct fm_bundle *b, const char *needs, struct fm_err *
 int fm_stage_model_identity(cJSON **model, const struct fm_hfdir *dir,
                             const struct fm_config *config, enum fm_dtype dtype,
                             const struct fm_weightsum *sums, struct fm_err *err);
-/* Sizes and dtype from the manifest, checked against the limits of lib/block/keys.h. */
+/* Sizes and dtype from the manifest, checked against the limits in lib/block. */
 int fm_stage_model_read(struct fm_stage_model *model, const struct fm_bundle *b,
                         struct fm_err *err);
 /* FM_EFORMAT if family, sizes or parameters of the manifest's model differ from this

@@ -27,7 +27,7 @@ struct fm_uptodate {
 /* The values that --if-changed compares; NULL and "" for values that a stage does not have. */
 struct fm_uptodate_inputs {
     const char *tool;               /* name of the tool, "fm-train" */
-    const struct fm_digest *params; /* fm_journal_params of a state: tokens and options */
+    const struct fm_digest *params; /* fm_journal_params of a state: tokens, options, version */
     const char *text;               /* further options */
     const struct fm_bundle *in;     /* the input stream */
     const struct fm_hfdir *dir;     /* the checkpoint */

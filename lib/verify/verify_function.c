@@ -1,7 +1,7 @@
 /*
  * --function: compares what the weights compute.  The full model of a bundle is compared with the
  * checkpoint it was made from, or an export with the bundle under the mask of its budget, on a few
- * held-out sequences: the mean loss and every token's log-probability.
+ * sequences of the given text or tokens: the mean loss and every token's log-probability.
  */
 #include "lib/verify/verifier.h"
 
