@@ -312,7 +312,7 @@ def whole(model, out):
 
 
 def unite(model, rest, out):
-    """ModelOpt's MIXED_PRECISION: NVFP4 of the routed experts, FP8 of all else."""
+    """ModelOpt's MIXED_PRECISION: NVFP4 for the routed experts, FP8 for all else."""
     routed = re.compile(r"\.(?<!shared_)experts\.")
     tensors = {k: t for k, t in read(rest).items() if not routed.search(k)}
     tensors |= {k: t for k, t in read(model).items() if routed.search(k)}

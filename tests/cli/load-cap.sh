@@ -26,7 +26,7 @@ for dir in a b c; do
     fm-verify -q --function --tokens "$odd/tokens.npy" $dir --against family.fm |
         sed 's/[0-9]* items, .*B:/items:/; s/loss [.0-9]*, want [.0-9]*;/loss:/'
 done
-# A directory has the number of items that --dry-run reports.
+# A directory has the number of bytes that --dry-run reports.
 bytes=$(fm-pack -q --json --dry-run --export x --layout elastic --load-cap 0.2:0.4 family.fm |
     sed -n 's/.*"bytes_out": \([0-9]*\).*/\1/p')
 echo "$((bytes - $(cat a/* | wc -c))) bytes more than --dry-run says"

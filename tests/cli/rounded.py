@@ -63,7 +63,7 @@ def make(out, dtype):
         if name.endswith("experts.1.down_proj"):
             values = [0.0] * len(values)
         if dtype == "F16" and ".mlp.experts." in name:
-            values = [x / 16 if abs(x) < 1e3 else x / 1e6 for x in values]  # small, as F16 cannot have 2688 / x
+            values = [x / 16 if abs(x) < 1e3 else x / 1e6 for x in values]  # small: F16 cannot hold 2688 / x
         tensors[name + ".weight"] = dtype, list(shape), words(dtype, values)
 
     add("model.embed_tokens", V, H, std=1)

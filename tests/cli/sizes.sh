@@ -1,5 +1,5 @@
 # The size of an export is the same number of bytes in the list, in the messages before and after it is
-# written, in its directory, and in fm-verify with and without the bundle; also after its figures are
+# written, in its directory, and in fm-verify with and without the bundle, even after its figures are
 # recorded in it.
 # shellcheck source=tests/cli/family.bash
 . "$(dirname "$0")/family.bash"

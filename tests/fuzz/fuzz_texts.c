@@ -1,5 +1,5 @@
 /*
- * Fuzz the readers of small texts that the tools wrote: a model card with front matter, an
+ * Fuzz the readers of small texts, most of them from our tools: a model card with front matter, an
  * fm-export.json with its table of files, a JSON text whose keys are replaced or removed, and a
  * report or plot that may be replaced.
  */

@@ -80,8 +80,8 @@ size_t double_dirty_at_clock(void);
 
 /* Remember an error for cudaGetLastError; returns it. */
 int double_error(int code);
-/* Of the calls from now on of functions that can fail, let number `calls` fail, counted from 1; 0:
- * none fails. */
+/* Let one of the next calls to functions that can fail return an error: number `calls`, counted
+ * from 1; 0: none. */
 void double_fail_after(int calls);
 /* Whether this call is the one that must fail. */
 bool double_fails(const char *function);

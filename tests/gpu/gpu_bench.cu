@@ -224,7 +224,7 @@ static void show(const std::vector<measured> &rows, FILE *json)
     }
 }
 
-/* The targets for the best path: 0.9 of the measured read bandwidth up to 256 tokens, and 0.76 of
+/* The targets for the Hopper path: 0.9 of the measured read bandwidth up to 256 tokens, and 0.76 of
  * cuBLAS's speed at 4096 tokens. */
 static void show_goals(const std::vector<measured> &rows, const limits &lim)
 {

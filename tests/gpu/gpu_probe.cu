@@ -1,7 +1,7 @@
 /*
- * Probes of a few seconds, which run before anything large: whether TMA copies a box,
- * one product is correct for each width and each layout of the operands, tails are cleared, and
- * maps can be made wherever malloc puts a layer.
+ * Probes of a few seconds, which run before anything large: whether TMA copies a box, whether one
+ * product is correct for each width and each layout of the operands, whether tails are cleared, and
+ * whether maps can be made wherever malloc puts a layer.
  */
 #include "tests/gpu/gpu_check.h"
 

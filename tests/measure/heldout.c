@@ -1,12 +1,12 @@
 /*
  * Held-out loss of stage streams at equal budgets, for tests/measure/masks.sh.  `fm-bench quality`
  * measures every member and three controls of each; this program measures the two members around
- * each budget, and interpolates.
+ * each budget, and interpolates; past the last member it extrapolates from the last two.
  *
  * usage: heldout MODEL TOKENS LENGTH STREAM...
  *
- * Prints a line for each stream: the losses at budgets 0.1 to 0.8, nan if the family has no such
- * budget.
+ * Prints a line for each stream: the losses at budgets 0.1 to 0.8, nan for those that are past the
+ * last member by more than half of its distance from the one before.
  */
 #include <math.h>
 #include <stdio.h>

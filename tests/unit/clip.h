@@ -282,7 +282,7 @@ static inline struct call spread_call(const struct layer *s, const struct call *
     return w;
 }
 
-/* Allocate a layer of which expert e has width[e] channels; the weights are not copied. */
+/* Allocate a layer in which expert e has width[e] channels; the weights are not copied. */
 static inline struct layer regroup(const struct layer *s, const int32_t *width)
 {
     struct layer w = *s;
@@ -305,8 +305,8 @@ static inline struct layer regroup(const struct layer *s, const int32_t *width)
     return w;
 }
 
-/* Copy to w what `rank` of tp ranks holds of channels [0, cap[e]) of every expert of s, if they are
- * divided in groups of g. */
+/* Copy to w the part of channels [0, cap[e]) of every expert of s that `rank` holds if they are
+ * divided among tp ranks in groups of g. */
 static inline void copy_shards(struct layer *w, const struct layer *s, const int32_t *cap, int g,
                                int tp, int rank)
 {

@@ -14,7 +14,7 @@
  *                              fail       the file system does not support fallocate
  *     FM_FAULT_TOLD=FILE       gets "hit" at the end if the call failed, and lines "CALL COUNT"
  *
- * Calls of malloc count only if the program or cJSON makes them.  libarchive ends the process
+ * Calls to malloc count only if the program or cJSON makes them.  libarchive ends the process
  * itself if it gets no memory; oneDNN and libc are not tested here.
  */
 #include <dirent.h>

@@ -1,4 +1,4 @@
-/* For tests: JSON without escaped quotes.  "{hidden_size:8,types:['full']}" is written for
+/* Relaxed JSON, which needs no escaped quotes in tests: "{hidden_size:8,types:['full']}" stands for
  * {"hidden_size":8,"types":["full"]}. */
 #ifndef FM_TESTS_RELAXED_H
 #define FM_TESTS_RELAXED_H

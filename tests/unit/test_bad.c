@@ -188,7 +188,7 @@ static int read_signature(const char *path, struct fm_err *err)
     return rc;
 }
 
-/* Read all of a base-logits file with short chunks and few words. */
+/* Read a whole base-logits file, whose chunks and vocabulary must be small. */
 static int read_kl_base(const char *path, struct fm_err *err)
 {
     struct fm_klbase b;

@@ -1,6 +1,6 @@
 /*
- * Test lib/base, which all rooms use, against its definitions: all values of float16 and bfloat16,
- * and nested loops that must give the same bytes on any number of threads.
+ * Test lib/base, which all other code uses, against definitions: all values of float16 and
+ * bfloat16, and nested loops that must give the same bytes on any number of threads.
  */
 #include <errno.h>
 #include <math.h>

@@ -90,7 +90,8 @@ TEST(the_lowest_are_closed)
 
 TEST(as_many_stay_as_the_router_needs)
 {
-    /* 2 of 5; 4 of 6; 2 of 6; 3 of 12 in 2 of 4 groups, by 2; 3 of 7 */
+    /* The routers choose 2 of 5; 4 of 6; 2 of 6; 3 of 12, from 2 of 4 groups, each of which is
+     * scored by its best 2; 3 of 7. */
     const int most[BASELINES] = {3, 2, 4, 4, 4};
     for (size_t i = 0; i < BASELINES; i++) {
         struct golden g;
@@ -124,13 +125,13 @@ TEST(channels_are_compared_as_far_as_the_scope_says)
     double scores[16] = {9, 8, 7, 6, 1, 2, 3, 4, 50, 50, 50, 50, 5, 5, 5, 0};
     struct fm_ranking r = {.M = 2, .E = 2, .I = 4, .scores = scores};
     uint32_t w[4];
-    /* three channels of eight: one width for all is rounded down */
+    /* remove three of a layer's eight channels: the width of its experts is rounded down */
     assert_ok(fm_channelcut_widths(w, &r, FM_CUT_EXPERT, 3, &err));
     assert_memory_equal(w, ((uint32_t[]){2, 2, 2, 2}), sizeof w);
     assert_ok(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 3, &err));
     assert_memory_equal(w, ((uint32_t[]){4, 1, 4, 1}), sizeof w);
-    /* of the model's channels six are kept: 0 1 2 3 4 5; of the three with score 5 two are kept,
-     * the lower channels */
+    /* six of the model's channels are removed: those with scores 0 to 4, and the last of the three
+     * with score 5 */
     assert_ok(fm_channelcut_widths(w, &r, FM_CUT_GLOBAL, 3, &err));
     assert_memory_equal(w, ((uint32_t[]){4, 0, 4, 2}), sizeof w);
     assert_ok(fm_channelcut_widths(w, &r, FM_CUT_LAYER, 0, &err));

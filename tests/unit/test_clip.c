@@ -152,7 +152,7 @@ KERNEL_TEST(a_row_has_the_bits_it_has_alone)
     free_arrays();
 }
 
-/* The product that a tile makes of `lanes` columns by panels, to compare with its function for
+/* Compute a product of `lanes` columns by the tile's panels, for comparison with its function for
  * few rows. */
 static void by_panels(const struct fm_clip_tile *tile, bool rows_are_columns, float *c, int ldc,
                       const float *const *x, int rows, const char *w, int64_t ld, int lanes,

@@ -522,7 +522,7 @@ static void forms_of_routing(const char *what, int E, int N, bool per_token)
     }
 }
 
-/* A warp routes at most FM_CUDA_PART_SLOTS slots, also if the number of slots is not a multiple of
+/* A warp routes at most FM_CUDA_PART_SLOTS slots, even if the number of slots is not a multiple of
  * that.  Together, the parts cover all slots, in order.  Longer parts would give the same rows,
  * more slowly. */
 static void parts_are_short()

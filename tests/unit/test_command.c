@@ -89,7 +89,7 @@ TEST(it_is_stopped_where_there_is_enough)
     assert_int_equal(a.lines, 3);
     assert_int_equal(a.size, 20);
     assert_true(a.seconds < 3);
-    /* An error of the feed after the requested tokens is ignored. */
+    /* An error in the feed after the requested tokens is ignored. */
     a = ask("sed 's/.*/[1,2]/'", 10, true, 20);
     assert_int_equal(a.rc, FM_OK);
     assert_int_equal(a.lines, 10);
@@ -141,7 +141,7 @@ TEST(what_it_leaves_behind_is_not_waited_for)
         assert_int_equal(a.lines, 10000);
         assert_true(a.seconds < 0.9); /* before it would count as silent */
     }
-    /* The process has ended. */
+    /* A background process of the command is ended, too. */
     char command[700];
     snprintf(command, sizeof command, "sed 's/.*/[1]/'; sleep 60 & echo $! >%s", scratch("stray"));
     assert_int_equal(ask(command, 3, false, 0).rc, FM_OK);

@@ -128,8 +128,8 @@ TEST(gpt_oss_is_refused_where_it_is_another)
     refused(GPT_OSS, "swiglu_alpha:0", FM_EFORMAT, "key 'swiglu_alpha' is 0");
 }
 
-/* Keys are read as by transformers: a missing key means 128, and no other key disables the window.
- * Without a window in sliding layers, transformers fails, or attends to no key. */
+/* Keys are read as transformers does: a missing key means 128, and no other key disables the
+ * window.  Without a window in sliding layers, transformers fails, or attends to no key. */
 TEST(gpt_oss_has_a_window_wherever_a_layer_slides)
 {
     static const char all_full[] = "layer_types:['full_attention','full_attention',"

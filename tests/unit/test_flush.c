@@ -272,7 +272,7 @@ TEST(a_directory_with_a_users_file_is_no_temporary)
 }
 
 /* Paths so long that two do not fit into a sentence: the name of the directory with the user's
- * files is printed in full, also if it is of maximum length and keeps the temporary's name. */
+ * files is printed in full, even if it is of maximum length and keeps the temporary's name. */
 TEST(the_users_files_are_named_in_a_long_path)
 {
     static const struct fm_outdir_listed ours = {MARK, is_ours, NULL};

@@ -1,5 +1,5 @@
 /*
- * Directories made by the test: shards and an index that agree, and each way in which they may not;
+ * Directories made by the test: shards and an index that agree, each way in which they may differ;
  * links as in the hub's cache, and links that lead elsewhere.
  */
 #include "formats/tensor/hfdir.h"

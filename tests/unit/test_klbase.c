@@ -8,7 +8,7 @@
 
 #define V_MAX 301
 
-/* Logits of a row: a span of `span` nats, and some far below it. */
+/* Logits of a row: values within `span` nats, and one far below them. */
 static void fill(float *logits, int V, int seed, float span)
 {
     for (int i = 0; i < V; i++)

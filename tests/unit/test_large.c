@@ -12,7 +12,7 @@
 #define ODD "golden/odd-mixtral"
 #define GIB ((uint64_t)1 << 30)
 
-/* The shard with a tensor of `filler` zero bytes before all others. */
+/* Write the shard with a tensor of `filler` zero bytes before all others. */
 static void write_shard(const struct fm_shard *shard, uint64_t filler, const char *name)
 {
     struct fm_err err = {0};

@@ -1,5 +1,5 @@
 /*
- * Messages give decoder layers by their number in the model, also if some layers are dense and the
+ * Messages give decoder layers by their number in the model, even if some layers are dense and the
  * first layer of experts is not layer 0.
  */
 #include "lib/learn/rank.h"

@@ -74,7 +74,7 @@ TEST(the_tails_that_are_freed_are_counted_to_the_byte)
     assert_int_equal(tensor_bytes(scratch("whole")) - tensor_bytes(scratch("cap")), r.bytes_freed);
     assert_int_equal(directory_bytes(scratch("cap")), r.bytes_out);
     assert_true(whole.bytes_freed == 0 && whole.members == GIVEN_BUDGETS);
-    /* The list counts a cap without an upper end. */
+    /* The list has the sizes for a cap without an upper limit. */
     GIVEN_TRY(fm_list_read(&list, bundle, true, &given_err));
     r = export_as(scratch("cap"), capped(list.row[FIRST].budget, 1));
     assert_int_equal(r.members, GIVEN_BUDGETS - FIRST);

@@ -91,7 +91,7 @@ TEST_AROUND(entropy_gradient_is_the_slope_of_the_entropy, start, stop)
 
 static double last_dz[N];
 
-/* Linear in soft: what the straight-through estimator differentiates. */
+/* The function that the straight-through estimator differentiates, which is linear in soft. */
 static double surrogate(void)
 {
     double sum = 0;
@@ -259,8 +259,7 @@ TEST_AROUND(pacing_reaches_the_target_on_a_toy, start, stop)
         for (int x = 0; x < X; x++)
             removed += 37 - widths[x];
     }
-    /* Near the line after a third of the steps, and at the target after at most half as many more.
-     */
+    /* From a third of STEPS on near the line, and at the target before one and a half STEPS. */
     assert_true(worst < 0.08);
     assert_true(taken < STEPS * 3 / 2);
 }

@@ -26,7 +26,7 @@ static void pack(const char *stage, const char *output)
         golden_die(&err);
 }
 
-/* Standard output is a file, but the output "-" is written like a pipe, without seeking. */
+/* Standard output is a file, but is written without seeking, as if it were a pipe. */
 static int run_to_stdout(const struct fm_run_options *run, const char *output, struct fm_err *err)
 {
     struct fm_pack_report report;

@@ -48,7 +48,7 @@ TEST(a_plot_is_known_as_ours)
     assert_false(fm_plot_is_own("", 0, "fm-bench"));
 }
 
-/* Also in the written file; another number of points gives another chart. */
+/* The written file has these bytes, too; fewer points give other bytes. */
 TEST(the_same_numbers_give_the_same_bytes)
 {
     struct fm_plot plot = example("family", 4), again = example("family", 4);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# To export one member, fm-pack reads the bytes of that member and at most a twentieth more, each once and
-# in ascending order, in every layout.  So a file system that fetches on demand fetches little else of the
-# bundle.
+# To export one member, in any layout, fm-pack reads the bytes of that member and at most a twentieth more.
+# To a directory, it reads them in ascending order after opening the bundle.  So a file system that fetches on
+# demand fetches little else of the bundle.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 root=$PWD tiny=$PWD/golden/tiny-mixtral
@@ -62,7 +62,7 @@ for weights in fp8 nvfp4 mxfp4; do
     count out --layout uniform --pad-multiple 32 --weights $weights
     expect "uniform, $weights" "$most" $opening
 done
-# Widths here are not boundaries of checksums, so up to all bytes may be read.
+# Widths here are not boundaries of checksums, so any number of bytes may be read, but at most 5 % twice.
 for layout in ragged elastic layer; do
     for weights in fp8 nvfp4 mxfp4; do
         count out --layout $layout --weights $weights

@@ -79,7 +79,7 @@ TEST_AROUND(values_are_codes_times_the_scale_of_their_block, start_test, end_tes
         float *have = floats(n);
         fm_scaled_to_f32(have, m.code, &m.scales, 0, n);
         expect_close(have, m.value, (int)n, 0, "all");
-        /* Starting with any element, also for codes that begin inside the matrix. */
+        /* Starting with any element, and with codes that begin inside the matrix. */
         for (size_t first = 0; first < n; first += n / 7 + 1) {
             size_t part = (n - first) / 2 + 1;
             fm_scaled_to_f32(have, m.code, &m.scales, first, part);

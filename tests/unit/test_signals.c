@@ -2,9 +2,10 @@
  * Signals at any time: the status is right, a resumed run gives the bytes of an uninterrupted one,
  * and signals from a terminal work.
  *
- * FM_SIGNALS=N signals the tools N times (48, or 30 with a sanitizer), FM_SIGNALS_SEED=N at other
- * times (1), FM_SIGNALS_SECONDS=N ends a tool after N seconds (120), FM_SIGNALS_BIN=DIR is the
- * directory of the tools, and FM_SIGNALS_EMULATED says that /proc lists the threads of an emulator.
+ * Environment, with defaults: FM_SIGNALS, the number of signals sent (48, or 30 with a sanitizer);
+ * FM_SIGNALS_SEED, the seed of their times (1); FM_SIGNALS_SECONDS, the time limit of a tool (120);
+ * FM_SIGNALS_BIN, the directory of the tools; FM_SIGNALS_EMULATED, set if the tools run in an
+ * emulator, whose threads /proc lists.
  */
 #include <dirent.h>
 #include <fcntl.h>

@@ -124,8 +124,8 @@ TEST(noise_is_told_from_worth)
     assert_true(drawn < 0.8 * raw);
 }
 
-/* Four fifths of an expert's weight count its tokens, one fifth an even share; the tokens count as
- * at least a twentieth of that share. */
+/* An expert's weight is four fifths of its tokens plus one fifth of an even share; its tokens count
+ * as at least a twentieth of that share. */
 TEST(experts_are_weighed_by_their_tokens)
 {
     struct fm_stepcost w;

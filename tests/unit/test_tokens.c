@@ -261,7 +261,7 @@ TEST(reads_pairs_with_an_index)
         is_refused(scratch(names[k]), FM_TOKEN_U32, FM_EUSAGE, "gives their type");
         assert_int_equal(advice_on(scratch(names[k]), FM_TOKEN_U32), FM_ADVISE_NO_TOKEN_TYPE);
     }
-    /* Signed words of fewer than four bytes are signed too. */
+    /* Negative ids are found in words of fewer than four bytes, too. */
     static const int16_t i2[5] = {1, 2, 3, 4, -5};
     struct fm_tokens t;
     put_index("pair.idx", 3, sizes, 3);

@@ -548,7 +548,8 @@ TEST(mimos_values_are_narrow_and_scaled)
     refused(MIMO_KEYS, "x:1", FM_EFORMAT, "key 'v_head_dim' is missing");
 }
 
-/* One more than the model's own key, which counts the positions before a query's own. */
+/* The window is one more than the model's own key, sliding_window_size, which does not count the
+ * query itself. */
 TEST(mimos_window_counts_the_query_itself)
 {
     struct fm_config c = must(MIMO, "sliding_window_size:8,sliding_window:8");
