@@ -133,8 +133,8 @@ static int bom(const struct fm_cli *cli, const struct fm_bom_options *options, s
     return rc;
 }
 
-/* Choose the member by --budget, --fit or --mask; a layout with all members starts at full
- * width. */
+/* Choose the member by --budget, --fit or --mask; without these, a layout with all members starts
+ * at full width. */
 static int choose(struct fm_export_options *o, int mask, struct fm_err *err)
 {
     int given = (o->budget >= 0) + (o->fit > 0) + (mask >= 0);

@@ -28,7 +28,7 @@ struct fm_show_tool {
 /* A line "memory        1.5 GB  at most"; `what` may be "". */
 void fm_show_bytes(FILE *out, const char *name, uint64_t bytes, const char *what);
 
-/* A line about the tensors outside the decoder layers, if the bundle has any. */
+/* A line about the tensors that the decoder does not use (lib/family/extra.h), if there are any. */
 void fm_show_extra(FILE *out, const struct fm_extra *extra, const char *what);
 
 /* For a checkpoint with a storage of its own ("fp8"; NULL or "": none, and nothing is printed):

@@ -203,10 +203,10 @@ FM_CLIP_API int32_t fm_clip_prepare(struct fm_clip **clip, const struct fm_clip_
 FM_CLIP_API void fm_clip_release(struct fm_clip *clip); /* NULL is fine; no call may be running */
 
 /*
- * The scratch memory needed to compute N_max tokens of K slots in one chunk.  Only size, device,
- * type, H, E, cap_max and threads of the layer are read, so it may be called before weights are
- * loaded; one block of the largest result serves any number of layers, one after another.  0 if the
- * arguments are invalid or the number does not fit.
+ * The scratch memory needed to compute N_max tokens of K slots in one chunk (on CUDA, in chunks of
+ * at most 2^24 slots).  Only size, device, type, H, E, cap_max and threads of the layer are read,
+ * so it may be called before weights are loaded; one block of the largest result serves any number
+ * of layers, one after another.  0 if the arguments are invalid or the number does not fit.
  */
 FM_CLIP_API uint64_t fm_clip_workspace_bytes(const struct fm_clip_layer *layer, int64_t N_max,
                                              int32_t K);

@@ -20,7 +20,7 @@ static int32_t clamp_budget(double value, int32_t B, int32_t *faults)
     return value >= B - 0.5 ? B - 1 : 0; /* NaN becomes 0 */
 }
 
-/* The current row of widths. */
+/* The index of the current row of widths. */
 static int32_t read_budget(const struct fm_clip_call *c, int32_t B, int32_t *faults)
 {
     float value;

@@ -164,7 +164,7 @@ FM_HD int32_t fm_cuda_index_of(float value, int32_t B, int32_t *faults)
     return b < B ? b : B - 1;
 }
 
-/* The current row of widths for every token. */
+/* The index of the current row of widths, if tokens have no budgets of their own. */
 FM_HD int32_t fm_cuda_budget(const struct fm_cuda_job *job)
 {
     int64_t b;
@@ -475,7 +475,8 @@ FM_HD void fm_cuda_y_begins(const struct fm_cuda_job *job, int32_t groups, struc
     }
 }
 
-/* The active groups in order; all threads of one block, warps of `team.lanes` lanes. */
+/* Put the active groups in order, and count their tiles and rows of y; for all threads of one
+ * block, in warps of `team.lanes` lanes. */
 FM_HD void fm_cuda_plan(const struct fm_cuda_job *job, struct fm_cuda_team team)
 {
     int32_t warp = team.thread / team.lanes, warps = team.threads / team.lanes;
