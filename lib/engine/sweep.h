@@ -16,11 +16,11 @@
  * in the backward, and do not depend on how layers are computed.  Quality uses only losses and
  * logits.
  *
- * Memory: two layers of weights, one boundary (N, H) per lane and micro-batch, and for lanes with a
- * gradient one per layer; those that exceed `memory` go to an unlinked temporary file.  For every
- * adapter among the lanes, a merged copy of one layer's experts.  Unless a lane has an adapter of
- * experts, the rest of `memory` holds inner values of the last layers, which the backward then need
- * not compute again.
+ * Memory: the weights that the model keeps resident (lib/model/model.h), one boundary (N, H) per
+ * lane and micro-batch, and for lanes with a gradient one per layer; boundaries that exceed
+ * `memory` go to an unlinked temporary file.  For every adapter among the lanes, a merged copy of
+ * one layer's experts.  Unless a lane has an adapter of experts, the rest of `memory` holds inner
+ * values of the last layers, which the backward then need not compute again.
  *
  * Results are byte-identical for any number of threads and any memory limit: which micro-batches go
  * through a layer together depends only on their shapes, and visitors are committed in order of
@@ -42,8 +42,8 @@
 
 #define FM_LANES_MAX 128
 
-/* At most this many tokens go through a layer together: with top-2 of 8 experts that is 512 rows
- * per expert, enough for products to reach their full speed. */
+/* At most this many tokens go through a layer together, unless a single micro-batch has more: with
+ * top-2 of 8 experts that is 512 rows per expert, enough for products to reach their full speed. */
 #define FM_SWEEP_BLOCK_TOKENS 2048
 
 /* Scratch of one task of the LM head for micro-batches of `rows` tokens in `lanes` lanes, and the
@@ -96,7 +96,8 @@ struct fm_head_rows {
 struct fm_expert_view {
     int layer; /* the m-th layer with experts */
     int expert, lane, batch;
-    int slot;  /* in [0, fm_sweep_slots): private scratch of this (batch, lane) */
+    int slot;  /* in [0, fm_sweep_slots), or in the forward [0, fm_sweep_slots_forward): private
+                  scratch of this (batch, lane) */
     int n;     /* rows routed to the expert, > 0 */
     int parts; /* for a visitor with `spans`: number of micro-batches from `batch` on whose rows
                   these are; else 0 */

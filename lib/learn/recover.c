@@ -1,8 +1,8 @@
 /*
- * fm-recover: train steps, then measure every mask again on merged and rounded weights.  If the
- * stream's figures are for different held-out tokens or follow an earlier recovery, first measure
- * the masks without the adapter, so that both sets of figures are comparable.  The run can stop
- * between any two steps or groups of masks and resume from the state file.
+ * fm-recover: train steps, then measure again, on merged and rounded weights, every mask that has
+ * figures in the stream.  If those are for different held-out tokens or follow an earlier recovery,
+ * the masks are measured without the adapter, too, so that both sets of figures are comparable.
+ * The run can stop between any two steps or groups of masks and resume from the state file.
  */
 #include "lib/learn/recover.h"
 

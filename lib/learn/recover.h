@@ -28,9 +28,10 @@ void fm_recover_defaults(struct fm_recover_options *options, enum fm_recover_tra
 void fm_recover_report_release(struct fm_recover_report *report); /* zeroed struct is fine */
 
 /*
- * Read the stage stream run->inputs.stream (ranking and masks), train, measure every mask again,
- * and write the stream with the adapter to run->outputs.path.  A step trains on run->inputs.batch
- * sequences (0: 8).  An adapter that the stream already has is replaced.  Errors as for fm_train.
+ * Read the stage stream run->inputs.stream (ranking and masks), train, measure again every mask
+ * that has figures, and write the stream with the adapter to run->outputs.path.  A step trains on
+ * run->inputs.batch sequences (0: 8).  An adapter that the stream already has is replaced.  Errors
+ * as for fm_train.
  */
 int fm_recover(const struct fm_run_options *run, const struct fm_recover_options *options,
                struct fm_recover_report *report, struct fm_err *err);

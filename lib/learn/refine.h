@@ -36,7 +36,7 @@ int fm_refine_round(const struct fm_refine *r, struct fm_masks *f, int b, uint64
                     uint64_t round, bool *found, struct fm_err *err);
 
 /* Copy to *to the masks of f to refine: the full one, and for every FM_REFINE_EVERY-th budget, and
- * for the last one, the first mask that reaches it. */
+ * for the last budget, the first mask that reaches it or, if there is none, the last mask. */
 int fm_refine_choose(struct fm_masks *to, const struct fm_masks *f, const struct fm_decimal *step,
                      const struct fm_decimal *until, struct fm_err *err);
 
