@@ -38,7 +38,7 @@ enum fm_fill {
     FM_FILL_SCALES, /* the scales of such matrices; or, if codes are kept, the scales that belong to
                        no channel */
     FM_FILL_FACTOR, /* the factors of the scales of such matrices */
-    FM_FILL_SHAPE,  /* two numbers, rows and columns of an expert's matrix */
+    FM_FILL_SHAPE,  /* two numbers, rows and columns of a matrix */
     FM_FILL_NUMBER, /* one number */
     FM_FILL_CONSTANT /* the output of a removed expert, H numbers */
 };

@@ -238,7 +238,7 @@ static void take_measured(struct recovery *r)
         get_quality(r->before + (size_t)b * QUALITIES, &masks->mask[b].quality);
 }
 
-/* Number of values in the adapter; for experts, by their mean width under the mask. */
+/* Number of values in the adapter; for experts, computed from their mean width under the mask. */
 static double adapter_floats(const struct fm_recover_options *o, const struct fm_config *c,
                              double kept)
 {

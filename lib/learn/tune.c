@@ -301,8 +301,8 @@ int fm_tune_step(struct fm_tune *t, struct fm_err *err)
         rc = sweep_once(t, err);
     if (rc) {
         t->loss = before;
-        /* At the first step the adapter has no effect yet (B is zero), so the model itself gives
-         * the value that is not finite. */
+        /* At the first step the adapter has no effect yet, so the model itself gives the value that
+         * is not finite. */
         return rc == FM_EFORMAT && t->taken > 0
                    ? fm_within(err, "step %lld of training diverged; use a smaller --lr",
                                (long long)t->taken + 1)

@@ -17,7 +17,8 @@
  * A model is opened from
  *   - a checkpoint directory with stock names (original channel order, or ranked
  *     by a permutation given with fm_model_rank),
- *   - a bundle, or a `native` or `ragged` export (already ranked, maybe clipped).
+ *   - a bundle, or a `native`, `ragged`, `elastic` or `layer` export (already
+ *     ranked, maybe clipped).
  * The rest of the suite need not distinguish these.
  */
 #ifndef FM_MODEL_H
@@ -40,13 +41,13 @@
 struct fm_model;
 
 /*
- * Open a checkpoint directory, a native or ragged export, or a bundle file (detected by its
- * contents).  Reads only headers, no weights.  As many layers stay in memory as fit into `memory`
- * bytes.  Errors name the file and the tensor.
+ * Open a checkpoint directory, an export, or a bundle file (detected by its contents).  Reads only
+ * headers, no weights.  As many layers stay in memory as fit into `memory` bytes.  Errors name the
+ * file and the tensor.
  */
 int fm_model_open(struct fm_model **model, const char *path, uint64_t memory, struct fm_err *err);
-/* Open a checkpoint or ragged export whose directory is already open, so that all information about
- * it comes from the same files.  Borrows dir until close. */
+/* Open a checkpoint or an export in Hugging Face format whose directory is already open, so that
+ * all information about it comes from the same files.  Borrows dir until close. */
 int fm_model_open_dir(struct fm_model **model, const struct fm_hfdir *dir, uint64_t memory,
                       struct fm_err *err);
 void fm_model_close(struct fm_model *model); /* NULL is fine */
