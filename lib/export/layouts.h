@@ -3,7 +3,7 @@
  * lib/export/layouts, and one row of the list below; other code reads the descriptor, and names a
  * layout only to choose that one.  The descriptor gives the widths of the files, their tensors, the
  * division into files, the contents of config.json and the model card, the servers that can split
- * it over devices, and its options. Functions that several descriptors use are in plan.h.
+ * it over devices, and its options.  Functions that several descriptors use are in plan.h.
  *
  * A layout has one form for all runtimes, and may have others, each with its own descriptor.
  */
