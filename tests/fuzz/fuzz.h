@@ -1,13 +1,12 @@
 /*
  * Fuzz entry points: each tests/fuzz/fuzz_*.c defines LLVMFuzzerTestOneInput and ends with
- * FUZZ_MAIN.  A format with checksums, lengths or a grammar also defines LLVMFuzzerCustomMutator,
- * which changes the contents and then corrects checksums and lengths.  With -DFM_FUZZ (clang
- * -fsanitize=fuzzer,address,undefined) libFuzzer has the main function.  Without it, main runs the
- * entry on every file given, or on all files of a directory, and on RUNS mutations of each:
- *     build/tests/fuzz/fuzz_bundle [-n RUNS] FILE...
- * The mutations are the same in every run.  They are made by the target's mutator; if it has none,
- * bytes are set, flipped, removed or repeated.  Exit status 0 when all inputs have been run, 1 if
- * there was none.
+ * FUZZ_MAIN.  For a format with checksums, lengths or a grammar it also defines
+ * LLVMFuzzerCustomMutator, which changes the contents and then corrects checksums and lengths. With
+ * -DFM_FUZZ (clang -fsanitize=fuzzer,address,undefined) libFuzzer has the main function.  Without
+ * it, main runs the entry on every file given, or on all files of a directory, and on RUNS
+ * mutations of each: build/tests/fuzz/fuzz_bundle [-n RUNS] FILE... The mutations are the same in
+ * every run.  They are made by the target's mutator; if it has none, bytes are set, flipped,
+ * removed or repeated.  Exit status 0 when all inputs have been run, 1 if there was none.
  */
 #ifndef FM_TESTS_FUZZ_H
 #define FM_TESTS_FUZZ_H
@@ -341,7 +340,8 @@ static inline size_t fuzz_safetensors_end(const uint8_t *header, size_t size, si
     return most;
 }
 
-/* Change the header or the data, correct the header's length, and usually that of the data. */
+/* Change the header, correct its length, and usually that of the data; one mutation in four changes
+ * bytes instead. */
 static inline size_t fuzz_safetensors(uint8_t *data, size_t size, size_t capacity, unsigned seed)
 {
     uint64_t n = size < 8 ? 0 : fuzz_little(data, 8);

@@ -1,5 +1,5 @@
-/* Fuzz the reader of config.json: the family, its sizes and quantization_config.  Values that are
- * read must be within the limits of lib/block/keys.h. */
+/* Fuzz the reader of config.json: the family, its sizes and quantization_config.  Sizes that are
+ * read must be positive and agree with each other. */
 #include "tests/fuzz/fuzz.h"
 
 #include "lib/block/storage.h"

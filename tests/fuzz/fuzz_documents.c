@@ -1,6 +1,7 @@
 /*
  * Fuzz the readers of every kind of text file, and of a tokenizer command's output.  Documents
- * must not overlap, a text must not be longer than its document, and ids must be read unchanged.
+ * must not overlap, a text must not be longer than its document, and each counted id must be
+ * stored.
  */
 #include "tests/fuzz/fuzz.h"
 

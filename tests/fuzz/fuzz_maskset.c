@@ -1,7 +1,5 @@
 /*
  * Fuzz the mask decoder.  The first two bytes are the count, the rest the frame.
- *   clang -DFM_FUZZ -fsanitize=fuzzer,address,undefined -I. ... tests/fuzz/fuzz_maskset.c
- * Without FM_FUZZ it is a program that replays the files given as arguments.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -16,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     size_t count = (size_t)data[0] << 8 | data[1];
     uint32_t *widths =
-        malloc(count * sizeof *widths + 1); /* the exact size: an overrun is detected */
+        malloc(count * sizeof *widths + 1); /* + 1: never empty; an overrun is detected */
     struct fm_err err = {0};
     int code = fm_maskset_unpack(widths, count, data + 2, size - 2, &err);
     if (code != FM_OK && (code != err.code || !err.text[0]))

@@ -10,7 +10,7 @@
  * sometimes, is always refused here, or ends the program with a message.
  *
  * - memory: The host cannot access device memory, and nothing can after it is freed.  Addresses are
- *   not reused.  An allocation ends at the end of a page.
+ *   not reused.  An allocation, rounded up to 256 bytes, ends at the end of a page.
  *
  * - streams: Work, and asynchronous copies and memsets, run as late as the stream allows: when the
  *   host waits for them.  Streams wait for the default one unless they are non-blocking.

@@ -177,7 +177,7 @@ static double_work bind_product(const unsigned grid[3], unsigned threads, size_t
     };
 }
 
-/* fill_bits, which fills only the part that is read. */
+/* Run fill_bits for at most 2^16 elements: no others are read. */
 static double_work bind_fill(const unsigned grid[3], unsigned threads, size_t shared,
                              void **arguments)
 {
@@ -286,8 +286,8 @@ static const double_kernel all[] = {
     KERNEL(1024, APART, define_out),
 };
 
-/* Normalise a name for comparison: the demangler spells uint4 and uint32_t differently from the
- * table. */
+/* Normalise a name for comparison: the demangler spells uint32_t and uint16_t differently from
+ * the table. */
 static std::string usual(std::string name)
 {
     static const char *const pairs[][2] = {{"unsigned int", "uint32_t"},

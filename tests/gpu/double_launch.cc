@@ -77,7 +77,7 @@ extern "C" const char *cudaGetErrorString(cudaError_t code)
     return text;
 }
 
-/* Memory still allocated when a program ends successfully is a leak. */
+/* Memory and handles that still exist when a program ends successfully are leaks. */
 static void at_exit(int status, void *)
 {
     int memory = double_live_allocations(), handles = double_live_handles();

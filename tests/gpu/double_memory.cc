@@ -221,9 +221,9 @@ extern "C" cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cuda
     return cudaSuccess;
 }
 
-/* Host memory is pageable here: copies to the device read it at once, and copies to the host are
- * complete when the call returns.  A graph would read it at every launch, which is never intended.
- */
+/* Host memory is pageable here: copies from and to it are complete when the call returns.  In a
+ * capture they are refused, because a graph would repeat them at every launch, which is never
+ * intended. */
 extern "C" cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
                                        cudaMemcpyKind kind, cudaStream_t stream)
 {

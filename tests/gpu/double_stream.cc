@@ -55,8 +55,8 @@ void double_wrote(size_t bytes)
 
 void double_read(size_t bytes)
 {
-    now += (double)(bytes + std::min(dirty, bytes)) /
-           bandwidth; /* dirty bytes that it evicts are written */
+    now +=
+        (double)(bytes + std::min(dirty, bytes)) / bandwidth; /* evicted dirty bytes are written */
     dirty -= std::min(dirty, bytes);
 }
 

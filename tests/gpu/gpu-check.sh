@@ -13,7 +13,7 @@
 #   edges      canaries, one token, one slot, a layer of more than 2^31 numbers
 #   model      the modelling file of exports on CUDA tensors
 #   torch      errors compared with PyTorch's own
-#   quick      a benchmark that takes minutes, with the targets, and with PyTorch and Triton
+#   quick      a short benchmark, with the targets, and with PyTorch and Triton
 #   profile    two shapes under ncu
 #   baselines  the benchmark's baselines at odd sizes; late, since they may fail in cuBLAS
 #   memcheck   tiny and small under compute-sanitizer
@@ -23,7 +23,7 @@
 # Everything, including the build, ends within FM_GPU_SECONDS (590).  Each run is a separate process with
 # its own time limit.  The limits add up to no more than the total, so that a run that hangs does not
 # take the time of later ones.  A run may use the time that earlier ones left over, up to twice its limit.
-# Results are written to $OUT (or build/gpu-check) as they arrive.  If a run of the Hopper path hangs, it
+# Results are written to $OUT (or build/gpu-check) as they arrive.  If a run of gpu_check hangs, it
 # is repeated once, in the time left over, with waits that give up and print what each thread waited for.
 #
 # Nothing is written outside $OUT and the build folder: caches of CUDA, Triton and others go to

@@ -94,7 +94,7 @@ static inline void fill(void *to, int type, int64_t n, double scale)
     MUST(cudaGetLastError());
 }
 
-/* A layer with `gap` unused channels before each expert. */
+/* A layer with `gap` unused channels before and after each expert. */
 struct test_layer {
     int type, H, I, E, e0, B;
     std::vector<int64_t> row0;
@@ -248,10 +248,10 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
  * of absolute terms) and so is out (u |out|), u being the unit roundoff, 2^-8 for bf16 and 2^-11
  * for f16; the errors of float32 sums and of the fast exponential are far smaller.  For float32 u
  * is 1e-6: sums have hundreds of terms, and the bound does not account for cancellation in the
- * gate and up products.  The baselines also round gate and up products and each expert's result.
- * The relative root mean square is checked as well and may be at most u.  The ideal implementation
- * of double_kernels.cc, exact sums rounded these two times, is within both bounds and uses more
- * than half of them.
+ * gate and up products.  The baselines also round gate and up products and each expert's result:
+ * for them u is four times as large. The relative root mean square is checked as well and may be at
+ * most u.  The ideal implementation of double_kernels.cc, exact sums rounded these two times, is
+ * within both bounds and uses more than half of them.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
@@ -285,7 +285,7 @@ class prepared
     ~prepared();
 };
 
-/* Five experts of odd widths with gaps of NaN: three budgets. */
+/* Five experts of odd widths with gaps of three channels, and three budgets. */
 test_layer odd_layer(int type, int H);
 
 /* Enqueue and wait, with a workspace for that many tokens.  If the call is refused, or writes past

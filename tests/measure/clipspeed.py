@@ -15,7 +15,7 @@ A random model is made (FM_CLIP_SHAPE; default: H 1024, I 3584, 8 experts of whi
 round both measure every budget, one right after the other.  Times are medians over the rounds; a ratio is
 the median of the rounds' ratios, and above 1 if the library is faster.  Before the first round every budget
 runs once, and the losses of both processes are compared.  The exit status is 1 if they differ by more than
-TOLERANCE, or if a process failed.
+TOLERANCE, if a process failed, or if one did not compute the experts as intended.
 
 FM_CLIP_ROUNDS (default 5), FM_CLIP_BUDGETS (0,0.2,0.4,0.6) and FM_CLIP_MODES (eager,compiled) select what is
 measured; FM_JUDGE_COMPILE (inductor) is the backend of torch.compile in transformers.  FM_CLIP_EXPORT is an
