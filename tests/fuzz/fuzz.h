@@ -1,12 +1,17 @@
 /*
  * Fuzz entry points: each tests/fuzz/fuzz_*.c defines LLVMFuzzerTestOneInput and ends with
  * FUZZ_MAIN.  For a format with checksums, lengths or a grammar it also defines
- * LLVMFuzzerCustomMutator, which changes the contents and then corrects checksums and lengths. With
- * -DFM_FUZZ (clang -fsanitize=fuzzer,address,undefined) libFuzzer has the main function.  Without
- * it, main runs the entry on every file given, or on all files of a directory, and on RUNS
- * mutations of each: build/tests/fuzz/fuzz_bundle [-n RUNS] FILE... The mutations are the same in
- * every run.  They are made by the target's mutator; if it has none, bytes are set, flipped,
- * removed or repeated.  Exit status 0 when all inputs have been run, 1 if there was none.
+ * LLVMFuzzerCustomMutator, which changes the contents and then corrects checksums and lengths.
+ *
+ * With -DFM_FUZZ (clang -fsanitize=fuzzer,address,undefined) libFuzzer has the main function.
+ * Without it, main runs the entry on every file given, or on all files of a directory, and on RUNS
+ * mutations of each:
+ *
+ *     build/tests/fuzz/fuzz_bundle [-n RUNS] FILE...
+ *
+ * The mutations are the same in every run.  They are made by the target's mutator; if it has none,
+ * bytes are set, flipped, removed or repeated.  Exit status 0 when all inputs have been run, 1 if
+ * there was none.
  */
 #ifndef FM_TESTS_FUZZ_H
 #define FM_TESTS_FUZZ_H

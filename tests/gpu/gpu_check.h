@@ -249,8 +249,8 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
  * for f16; the errors of float32 sums and of the fast exponential are far smaller.  For float32 u
  * is 1e-6: sums have hundreds of terms, and the bound does not account for cancellation in the
  * gate and up products.  The baselines also round gate and up products and each expert's result:
- * for them u is four times as large. The relative root mean square is checked as well and may be at
- * most u.  The ideal implementation of double_kernels.cc, exact sums rounded these two times, is
+ * for them u is four times as large.  The relative root mean square is checked as well and may be
+ * at most u.  The ideal implementation of double_kernels.cc, exact sums rounded these two times, is
  * within both bounds and uses more than half of them.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,

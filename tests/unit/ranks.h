@@ -1,7 +1,8 @@
 /*
  * Ranks for tests: threads of this process that communicate through shared memory, as many as are
  * requested, or the processes that MPI started (test_ranks.sh) if a test is linked with it.
- * cmocka's assertions call longjmp, which only its own thread may do, so ranks use RANKS_CHECK.
+ * cmocka's assertions call longjmp, which only the thread of the test may do: ranks use
+ * RANKS_CHECK.
  */
 #ifndef FM_TESTS_RANKS_H
 #define FM_TESTS_RANKS_H

@@ -1,6 +1,6 @@
 /*
  * Helpers for tests of files: a directory that is removed at exit, and functions that write files
- * in it.  All of them abort the test program on failure.
+ * in it.  All of them end the test program on failure.
  */
 #ifndef FM_TESTS_SCRATCH_H
 #define FM_TESTS_SCRATCH_H

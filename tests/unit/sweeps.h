@@ -38,7 +38,7 @@ struct sweeps {
     struct fm_measure measure[16];
 };
 
-/* Per slot: the sums that a visitor of one lane collects for every expert of a layer. */
+/* What a visitor of one lane collects: sums for every expert, per slot until they are committed. */
 struct sweeps_seen {
     const struct fm_config *c;
     const struct fm_ops *ops;
@@ -49,7 +49,7 @@ struct sweeps_seen {
     float *w1, *w3, *w2; /* (E, I, H), (E, I, H), (E, H, I) of layer `watch` */
     int watch;
     double *c_sum; /* (M, E, I) */
-    float *grad;   /* adapter gradients, as values */
+    float *grad;   /* adapter gradients, laid out like its values */
     int last_batch, last_lane, commits;
 };
 

@@ -498,7 +498,7 @@ TEST(scratch_is_of_threads_with_work)
         left[lanes - 1] = fm_estimate_boundaries(model, 1, 24, 0, lanes, 1 << 26);
     assert_true(left[0] > left[1]);
     assert_true(left[1] == left[2]);
-    /* Two micro-batches of 24 tokens are one block, and four of 1024 are two. */
+    /* Two micro-batches of 1024 tokens are one block, and four are two. */
     assert_true(fm_estimate_boundaries(model, 4, 1024, 0, 1, 1 << 30) <
                 fm_estimate_boundaries(model, 2, 1024, 0, 1, 1 << 30));
     fm_pool_stop();

@@ -79,8 +79,8 @@ static void compare_runs(bool adapted)
         if (sweeps_ops == fm_ops_ref() && i != 0 && i != 2 && i != 5)
             continue;
         run_pieces(&o, threads[i], memory[i], tapped, adapted);
-        /* Three blocks, two lanes; below the first layer of experts every lane is still
-         * recorded. */
+        /* Three blocks, two lanes; all: records of all layers; read: of those from the first layer
+         * with experts on. */
         size_t all = 3 * 2 * (size_t)c.L, read = 3 * 2 * (size_t)(c.L - c.moe[0]);
         const size_t kept[RUNS] = {0, all, all, 0, 1, all - 1, read};
         assert_int_equal(o.kept, adapted ? 0 : kept[i]);
