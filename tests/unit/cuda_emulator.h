@@ -198,9 +198,9 @@ struct emu_thread {
 
 struct emu_machine {
     emu_dim blocks, block_dim;
-    emu_block block; /* the running thread */
+    emu_block block; /* the running one */
     std::vector<emu_thread> threads;
-    emu_thread *now;
+    emu_thread *now; /* the running thread */
     jmp_buf scheduler;
     ucontext_t entered; /* saved by the first switch to a thread */
     std::vector<uint8_t *> stacks;

@@ -296,8 +296,8 @@ static const char *counted(bool ok)
     return ok ? "ok  " : "FAIL";
 }
 
-/* Check that each number differs from the reference by at most two roundings of its type and the
- * error of a float32 sum. */
+/* Check that each number differs from the reference by at most the unit roundoff of its type (1e-5
+ * for float32) times the largest number of its token; the NaN token's must be NaN. */
 static void compare(const char *what, const layer &l, const call &c, const data &d,
                     const std::vector<double> &want)
 {

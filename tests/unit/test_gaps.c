@@ -44,7 +44,7 @@ static void make_family(struct fm_masks *f)
     add(f, (const uint32_t[X]){100, 50, 40, 100, 10, 40, 40, 20}, 9);
 }
 
-/* For every target, a member removes at least as many channels, and less than `flip` more. */
+/* For every target, a member removes at least as many channels, and fewer than `flip` more. */
 static void has_every_target(const struct fm_masks *f, uint64_t flip)
 {
     uint64_t n = fm_masks_channels(f);

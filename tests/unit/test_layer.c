@@ -266,7 +266,7 @@ static void take_share(void *self, const struct fm_expert_view *v)
     struct share *s = self;
     const float *h = v->h.data, *dgu = v->dgu.data, *x = v->x.data;
     double sum = 0;
-    int before = s->together ? v->batch * T : 0; /* tokens of older micro-batches in the pass */
+    int before = s->together ? v->batch * T : 0; /* tokens of earlier micro-batches in the pass */
     for (int r = 0; r < v->n; r++) {
         assert_in_range(v->rows[r], r ? v->rows[r - 1] + 1 : before, before + T - 1);
         for (int j = 0; j < v->width; j++)

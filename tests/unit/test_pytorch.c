@@ -174,7 +174,7 @@ TEST(what_it_cannot_do_is_left_out_and_said)
     fm_kernelbench_release(&b);
 }
 
-/* The child ends after some answers, or prints a word that is not a number. */
+/* The child ends after some answers, or gives an answer that is not a valid time. */
 TEST(a_child_that_is_lost_takes_no_row_of_ours_along)
 {
     static const char *const bad[][3] = {
