@@ -74,7 +74,7 @@ static FILE *spill(const struct tar *t, struct fm_file *file)
 }
 
 /* An accepted archive means the same to other readers: libarchive lists the same members, at the
- * same offsets, and ends at the same byte. */
+ * same offsets, and no others. */
 static void expect_agreement(const struct fm_file *file, const struct fm_archive_member *member,
                              size_t members)
 {

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Three budgets over five experts: full, mixed, and one with the widths 0 and 1. */
+/* Three budgets over five experts: full, mixed, and one with the widths 0, 1 and full. */
 KERNEL_TEST(every_type_on_every_path_agrees_with_the_definition)
 {
     static const int sizes[][2] = {{48, 37}, {67, 131}, {300, 40}, {33, 800}, {1, 1}};

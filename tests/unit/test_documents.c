@@ -48,7 +48,7 @@ TEST(rows_are_documents)
     DOCUMENTS("a.jsonl", "{\"text\": \"\"}\n{\"text\": \" \"}\n", false, "", " ");
 }
 
-/* Rows of all lengths around the 1 MiB pieces in which files are read. */
+/* Rows that lie across the 1 MiB pieces in which files are read, at different places. */
 TEST(rows_may_lie_across_pieces)
 {
     enum { ROWS = 300, LONG = 11003 };

@@ -193,8 +193,7 @@ TEST(a_ranking_permutes_what_is_read)
     golden_close(&g);
 }
 
-/* A layer's tensors except those of experts, and the tensors outside layers, by their stock names.
- */
+/* A layer's tensors except those of experts, by their stock names; the router's is `router`. */
 static size_t add_rest(struct piece *p, const struct fm_layer *y, int l, const char *router)
 {
     p[0] = piece(y->input_norm, H, 0, "model.layers.%d.input_layernorm.weight", l, 0);

@@ -143,7 +143,7 @@ TEST(limits_are_exact)
     is_refused(json, 1, "too long (limit 512 bytes)");
 }
 
-/* The edges of the window: space, names and metadata at every place around its end. */
+/* The edges of the window: space, and an entry at every place around its end. */
 TEST(header_longer_than_the_window_reads_the_same)
 {
     const char *entry = "\"w\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}";
