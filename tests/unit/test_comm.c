@@ -301,7 +301,7 @@ TEST(one_of_many_that_is_alone_is_refused)
     pthread_barrier_destroy(&ranks_wire.all);
 }
 
-/* A value that is not a number of processes is ignored. */
+/* A value that is not a number above 1 is ignored. */
 TEST(values_of_others_are_ignored)
 {
     static const char *const values[] = {"", "abc", "0", "-3", "1", "2x", " 2", "0x10", "1e9"};

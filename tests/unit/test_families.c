@@ -103,7 +103,7 @@ TEST(gpt_oss_is_refused_where_it_is_another)
 {
     struct fm_config c = must(GPT_OSS, NULL);
     assert_true(c.alpha == 1.702f && c.limit == 7);
-    for (int l = 0; l < 4; l++) /* the first layer has a window */
+    for (int l = 0; l < 4; l++) /* layers 0 and 2 have windows */
         assert_int_equal(c.gqa->full[0] >> l & 1, l % 2);
     assert_int_equal(c.gqa->window, 8);
     c = must(GPT_OSS, "swiglu_limit:5.5,swiglu_alpha:1,layer_types:['full_attention',"

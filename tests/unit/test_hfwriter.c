@@ -79,8 +79,7 @@ TEST(one_key_changes_and_no_other_byte)
     set("{\n}\n", "a", "1", "{\n\"a\": 1\n}\n");
 }
 
-/* Edits are in the order of the text if the keys exist, and in the order of the edits if not; of
- * two equal keys, the last one has the value that readers use. */
+/* Keys that exist keep their places; new ones follow in the order of the edits. */
 TEST(many_keys_change_at_once)
 {
     static const struct fm_jsonedit edit[] = {

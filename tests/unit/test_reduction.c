@@ -68,7 +68,7 @@ static void share_out(struct fm_sweep *sweep, int *share, struct fm_comm *comm,
     share[fm_comm_size(comm)] = s->batches;
 }
 
-/* This rank's contributions, in two pieces each. */
+/* Add this rank's contributions, which sets the slot to zeros. */
 static void contribute(struct fm_reduction *f, const struct fm_sweep *sweep, const struct shape *s)
 {
     int rank = fm_comm_rank(sweep->options.comm);
@@ -86,7 +86,7 @@ static void contribute(struct fm_reduction *f, const struct fm_sweep *sweep, con
     free(slot);
 }
 
-/* Values of every sum, gathered from the owners. */
+/* Check every sum: all its values if `whole`, otherwise those that this rank owns. */
 static void check_sums(const struct fm_reduction *f, const struct fm_comm *comm,
                        const struct shape *s, bool whole)
 {
