@@ -40,8 +40,9 @@ def spread(of, b):
 
 guide = re.sub(r"\n(\.Cm )?", " ", (root / "man/fm-guide.7").read_text())
 for said in (
-    "%.3f to %.3f below the best of the others" % ends(gain, 5), "with three fifths %.3f to %.3f," % ends(gain, 6),
-    "beyond that %.3f to %.3f;" % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
+    "below the best of the others by %.3f to %.3f with one half removed," % ends(gain, 5),
+    "by %.3f to %.3f with three fifths," % ends(gain, 6),
+    "by %.3f to %.3f beyond that." % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
     "%.3f to %.3f above the lower of these two at one half" % ends(behind, 5),
     "and %.3f to %.3f above it at three fifths." % ends(behind, 6), "the methods differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
     "took %.2f to %.2f times as long" % ends(lambda of, b: of["exchange"][9], 1),
