@@ -40,8 +40,8 @@ def spread(of, b):
 
 guide = re.sub(r"\n(\.Cm )?", " ", (root / "man/fm-guide.7").read_text())
 for said in (
-    "below the best of the others by %.3f to %.3f with one half removed," % ends(gain, 5),
-    "by %.3f to %.3f with three fifths," % ends(gain, 6),
+    "from %.3f above to %.3f below the best of the others with one half removed," % (-ends(gain, 5)[0], ends(gain, 5)[1]),
+    "below it by %.3f to %.3f with three fifths," % ends(gain, 6),
     "by %.3f to %.3f beyond that." % ends(gain, 7, 8), "within %.3f of one another up to one half" % (ends(apart, *range(1, 6))[1] + 5e-4),
     "%.3f to %.3f above the lower of these two at one half" % ends(behind, 5),
     "and %.3f to %.3f above it at three fifths." % ends(behind, 6), "the methods differ by less than %.3f" % (ends(spread, 2)[1] + 5e-4),
@@ -49,5 +49,5 @@ for said in (
     "walk %.2f and saliency %.2f." % (ends(lambda of, b: of["walk"][9], 1)[1], ends(lambda of, b: of["saliency"][9], 1)[1]),
 ):  # fmt: skip
     print("fm-guide(7):", "agrees with the table" if said in guide else f"must say: {said}")
-print("walk is ahead:", ends(lambda of, b: of["learned"][b] - of["walk"][b], 7, 8)[0] > 0)
+print("walk is ahead:", ends(lambda of, b: of["learned"][b] - of["walk"][b], 8)[0] > 0)
 PYTHON
