@@ -183,8 +183,8 @@ void fm_cli_text_drop(struct fm_cli_text *text)
     free(text->bytes);
 }
 
-/* Flush standard output; FM_EPIPE or FM_EIO.  Text that could not be written is discarded and not
- * tried again. `why`: the errno of an earlier write, or 0. */
+/* Flush standard output; FM_EPIPE or FM_EIO.  Text that could not be written is discarded, so
+ * that it is not written later. `why`: the errno of an earlier write, or 0. */
 static int flush_stdout(int why, struct fm_err *err)
 {
     bool lost = ferror(stdout) != 0;

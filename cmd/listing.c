@@ -1,6 +1,6 @@
 /*
  * fm-pack --list: the members of a family, the size of each in every form of export, and over how
- * many devices it can be split.  The columns are the forms of export.
+ * many devices it can be split.
  */
 #include "cmd/listing.h"
 #include "cmd/show.h"
@@ -352,7 +352,7 @@ static int table(FILE *out, const struct fm_list *list, const struct fm_listing_
     return FM_OK;
 }
 
-/* Sizes of GPUs and the layouts that pass depend on options, so fm_list_json does not have them. */
+/* Which members fit GPUs, and which layouts pass, depend on options; fm_list_json omits both. */
 static void add_answers(cJSON *tree, const struct fm_list *list, const struct fm_listing_options *o)
 {
     if (list->rows == 0)

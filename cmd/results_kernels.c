@@ -22,7 +22,7 @@ void fm_results_kernels(FILE *out, const struct fm_kernelbench *b)
     if (*b->torch)
         fprintf(out, "PyTorch %s\n", b->torch);
     if (*b->torch_missing)
-        fprintf(out, "no rows of PyTorch: %s\n", b->torch_missing);
+        fprintf(out, "no PyTorch rows: %s\n", b->torch_missing);
     fprintf(out, "read bandwidth %.1f GB/s, oneDNN's product %.1f GFLOP/s\n", 1e-9 * b->bandwidth,
             1e-9 * b->peak);
     if (*b->gpu)

@@ -1,8 +1,8 @@
 /*
  * The widths of a hundred masks differ little, so zstd at level 19 compresses megabytes to
- * kilobytes.  When reading, kilobytes from an untrusted file could claim to expand to gigabytes.
- * So the frame header is checked against the manifest first, and the frame is decompressed into a
- * block of exactly that size.
+ * kilobytes.  But kilobytes from an untrusted file could also claim to expand to gigabytes, so the
+ * reader first checks the frame header against the manifest, and decompresses the frame into a
+ * block of exactly the size that the manifest implies.
  */
 #include "formats/bundle/maskset.h"
 

@@ -11,8 +11,9 @@
  * Two parts, each used if the kernel has it:
  *
  *   - Landlock (Linux 5.13): only the files and directories that were named can be opened, created,
- *     renamed or removed.  No TCP (6.7), no signals or abstract sockets outside (6.12).  It holds
- *     for the calling thread and for threads and processes that it makes, so it is entered first.
+ *     renamed or removed.  No TCP (6.7); no signals to processes outside the sandbox, and no
+ *     connections to their abstract sockets (6.12).  It holds for the calling thread and for
+ *     threads and processes that it makes, so it is entered first.
  *   - seccomp: a list of allowed system calls, for all threads of the process.
  *
  * What happens to a call that is not allowed:

@@ -1,4 +1,4 @@
-"""The socket and the error replies of the PyTorch programs of `fm-bench kernels` and `fm-bench engine`.
+"""The socket and error replies for the PyTorch programs that `fm-bench kernels` and `fm-bench engine` run.
 
 fm-bench starts `python3 -c` with this text, followed by torch_experts.py or torch_loops.py, which
 ends in main(serve).  Standard input is the socket.  An exception before the first request is reported

@@ -12,7 +12,7 @@
 #include "formats/sign/sha256.h"
 #include "lib/base/err.h"
 
-/* Largest size of a signature: DER of two numbers of P-521. */
+/* Largest size of a signature: two P-521 integers in DER. */
 #define FM_KEY_SIGNATURE_MAX 139
 
 struct fm_key {

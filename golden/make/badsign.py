@@ -1,5 +1,5 @@
-"""Signatures of models that must be refused: the envelope, and the statement in it.  They are not signed:
-verification is tested with keys that openssl(1) makes (tests/cli/sign.sh)."""
+"""Model signatures that must be refused for their envelope or the statement in it.  The bytes of "sig" are
+made up: verification is tested with keys that openssl(1) makes (tests/cli/sign.sh)."""
 import base64
 import copy
 import hashlib

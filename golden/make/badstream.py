@@ -27,7 +27,7 @@ def padded(data):
 
 
 def stream(edit=lambda m: None, members=None, head=None, end=b"\0" * 1024, text=None):
-    """A stream of one carried file.  Its digests are wrong, which readers find only after other faults."""
+    """A stream with one carried file.  Its digests are wrong, but readers find other faults first."""
     files = {"build.json": b"{}\n", "carried/config.json": b"{}\n", "CHECKSUMS": b"x" * 150}
     order = ["build.json", "carried/config.json", "CHECKSUMS"] if members is None else members
     zero = "0" * 32
@@ -157,7 +157,7 @@ def add_extra(manifest):
     members.insert(-1, {"name": "extra", "size": 0, "offset": at, "digest": "0" * 32})
 
 
-# 128, 256, 384, 512 twice, by zstd -19 --check.
+# The widths 128, 256, 384, 512, 128, 256, 384, 512, compressed by zstd -19 --check.
 FRAME = bytes.fromhex("28b52ffd2420b500008080000000000100008001000000020000010006994bcbca0c7b")
 
 

@@ -25,8 +25,8 @@ GRANITE = (
 
 
 def text_part(tensors):
-    """Select the text class's tensors of a multimodal checkpoint, under its names, with separate experts.
-    MiniMax-M3's text class and Granite are split, too: they fuse gate and up of every MLP."""
+    """Select the text tensors of a multimodal checkpoint, with the names of the text-only class and one tensor
+    per expert.  Gate and up, which MiniMax-M3's text class and Granite fuse in every MLP, are split, too."""
     marks = "model.language_model.", "mlp.shared_experts.gate_up_proj.", ".input_linear."
     if not any(mark in name for name in tensors for mark in marks):
         return tensors
@@ -58,7 +58,7 @@ def expert_name(l, e, w):
 
 
 def moe_layers(weights):
-    """Numbers of the decoder layers that are mixtures of experts."""
+    """Indices of the decoder layers that are mixtures of experts."""
     routers = [n.split(".") for n in weights if n.endswith(".mlp.gate.weight")]
     return sorted(int(parts[2]) for parts in routers)
 

@@ -152,7 +152,7 @@ def subnet(model, ids, recipe):
 
 
 def open_adapter(model, widths, recipe):
-    """Make the model the student, with the subnet's masks and an adapter of random start values."""
+    """Make the model the student, with the subnet's masks and an adapter with random initial values."""
     H, I = model.config.hidden_size, oracle.shape_of(model)[2]
     adapter = oracle.Adapter(widths, H, recipe.lora_rank, recipe.lora_alpha)
     adapter.fill(torch.Generator().manual_seed(recipe.seed + 1), recipe.lora_std)

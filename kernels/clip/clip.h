@@ -19,22 +19,23 @@
  *
  * The bits of a row of `out` depend only on that row's hidden, ids, weights and widths: not on N,
  * on other rows, on the workspace or on the number of threads; repeating a call gives identical
- * results. (On CUDA they also depend on which experts have more than 64 rows in the whole call: the
- * sums of these experts are computed in one piece, those of others in pieces of up to 2048
- * channels.)  A NaN affects only its own row.
+ * results.  (On CUDA the bits also depend on which experts have more than 64 rows in the whole
+ * call: the sums of these experts are computed in one piece, those of others in pieces of up to
+ * 2048 channels.)  A NaN affects only its own row.
  *
  * Weights are flat, so ragged and elastic exports have the same form.  Channel c of local expert e
- * is row row0[e] + c of `down` (channels, H), and rows 2 (row0[e] + c), + 1 of `gate_up` (2
- * channels, H): gate, up.  cap[e] channels are resident; nothing at or past cap[e] is read, so a
+ * is row r = row0[e] + c of `down` (channels, H), and rows 2 r (gate) and 2 r + 1 (up) of `gate_up`
+ * (2 channels, H).  cap[e] channels are resident; nothing at or past cap[e] is read, so a
  * caller may load each expert to the widest width its budgets use and free the tail.  (On
  * Hopper, TMA may fetch up to 63 rows past a width, never past `channels`; they are not used, but
  * the memory between experts must be mapped.)
  *
- * One header serves CPU and CUDA: `device` in the layer selects one, and then every pointer of that
- * layer and of its calls (except the descriptors themselves) is memory of that device.  On CUDA a
- * call only enqueues work on the caller's stream: it neither allocates nor waits, and may be
- * captured in a graph; widths and budget are read when the work runs, so a replayed graph uses
- * their current values.  On the CPU a call returns when `out` is written and does not allocate.
+ * One header serves CPU and CUDA: `device` in the layer selects one, and then every pointer in that
+ * layer and in its calls points to memory of that device (the descriptors themselves are in host
+ * memory).  On CUDA a call only enqueues work on the caller's stream: it neither allocates nor
+ * waits, and may be captured in a graph; widths and budget are read when the work runs, so a
+ * replayed graph uses their current values.  On the CPU a call returns when `out` is written and
+ * does not allocate.
  *
  * Threads: one layer may be called from several threads at once with different workspaces. A
  * process that forks must prepare again in the child to have threads there; calls before that run
@@ -69,7 +70,7 @@ extern "C" {
 /* Results of functions; the values are those of the tools' exit statuses (fm(7)). */
 enum fm_clip_code {
     FM_CLIP_OK = 0,
-    FM_CLIP_EUSAGE = 2,   /* an argument is invalid: the sentence says which */
+    FM_CLIP_EUSAGE = 2,   /* an argument is invalid: the message says which */
     FM_CLIP_EDEVICE = 69, /* this library or machine does not support that device or shape */
     FM_CLIP_ENOMEM = 71
 };
@@ -103,7 +104,7 @@ enum fm_clip_path {
     FM_CLIP_HOPPER = 19  /* CUDA: sm_90 */
 };
 
-/* Faults in the data of a call, which it corrects and continues; fm_clip_status reports them. */
+/* Faults in the data of a call, which corrects them and continues; fm_clip_status reports them. */
 enum fm_clip_fault {
     FM_CLIP_FAULT_WIDTH = 1, /* a width outside [0, cap]: the nearest end was taken */
     FM_CLIP_FAULT_BUDGET = 2 /* a budget outside [0, B): the nearest end, 0 for NaN */
@@ -159,7 +160,7 @@ struct fm_clip_call {
     int64_t out_stride;       /* 72: in elements, at least H */
     void *workspace;          /* 80: workspace_bytes of scratch, FM_CLIP_ALIGN-aligned */
     uint64_t workspace_bytes; /* 88: at least fm_clip_workspace_bytes(layer, 1, K); with less than N
-                                 needs, rows are computed in chunks, with identical bits */
+                                 tokens need, rows are computed in chunks, with identical bits */
     void *stream;             /* 96: the cudaStream_t; NULL on the CPU (on CUDA: the default one) */
     const void *budget;       /* 104: one number to read in place of the layer's, or NULL */
     int32_t budget_type;      /* 112: its type, as in the layer; 0 where budget is NULL */

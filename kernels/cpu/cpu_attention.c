@@ -77,7 +77,7 @@ struct attention {
     const float *d_o, *q, *k, *v, *sinks;
     int T, Q, G, C, D, window;
     float scale;         /* of scores: before * after */
-    float before, after; /* factors applied before and after the product of q and k */
+    float before, after; /* factors: alpha of the product of q and k, and one applied after it */
     int q_step, o_step, k_step, v_step;
     fm_product *product;
     enum fm_dtype operand; /* type of the products' operands */

@@ -1,6 +1,6 @@
 /*
  * Private to kernels/: the inner loop of a product whose result is used at once and never written
- * to memory.  oneDNN cannot do this: its products end in an array, and reading this array in
+ * to memory.  oneDNN cannot do this: it writes each product to an array, and reading that array in
  * addition to the weights costs a fifth of the time.
  */
 #ifndef FM_KERNELS_CPU_TILE_H
@@ -17,7 +17,7 @@ struct fm_cpu_tile {
     void (*run)(float *d, const float *a, const float *b, int n);
 };
 
-/* The index-th tile at the level of lib/base/isa.h, fastest first; NULL after the last. */
+/* The index-th tile that the level of lib/base/isa.h allows, fastest first; NULL after the last. */
 const struct fm_cpu_tile *fm_cpu_tile_get(int index);
 
 /* channel_scores of the float32 table, computed with `tile`, or with products if it is NULL. */

@@ -6,7 +6,7 @@
  * vocab, optim, families, memory, ref.c (the reference table), scan (a table for debugging).
  *
  * The contract: the operations of a decoder layer as a table of functions (struct fm_ops).  `ref`
- * is the reference implementation (plain loops, sums in double), `cpu` is fast (products of
+ * is the reference implementation (plain loops, sums in double), `cpu` is fast (products by
  * oneDNN or matrix registers, all cores).  The model is written once, against the table.  The
  * operations themselves, with formulas and shapes, are in kernels/ops/kernels.def.
  *
@@ -85,7 +85,7 @@ enum fm_precision {
     FM_PRECISION_BF16 /* operands of products rounded to bfloat16, sums in float32 */
 };
 
-/* The loss of a row: weights of its two terms, and the factor of the gradient. */
+/* The loss of a row: weights of its two terms, and the scale of the gradient. */
 struct fm_loss_weights {
     float ce, kl; /* loss = ce * CE + kl * KL(teacher || student) */
     float scale;  /* dlogits = scale * dloss_row/dlogits, usually 1 / rows of the batch */
@@ -99,7 +99,7 @@ struct fm_route_rule {
     int group_sum;          /* a group's score is the sum of its best 1 or 2 experts */
     bool renormalised; /* weights are divided by their sum + eps, or by `least` if that is larger */
     float eps, least;
-    float scale; /* factor of the weights */
+    float scale; /* the weights are multiplied by it */
 };
 
 struct fm_ops {

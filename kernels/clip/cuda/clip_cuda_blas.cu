@@ -3,8 +3,9 @@
  * on the host, so a call waits for the device; buffers grow as needed and are kept.
  *
  *   naive   per expert: copy the prefix of its weights out, multiply, gate, multiply
- *   bucket  the paper's design: experts bucketed by width, widths aligned up, one grouped cuBLAS
- *           product per bucket and projection, a gate that zeroes the padding, weighted scatter-add
+ *   bucket  the FlexMoE paper's design: experts bucketed by width, widths aligned up, one grouped
+ *           cuBLAS product per bucket and projection, a gate that zeroes the padding, weighted
+ *           scatter-add
  *
  * cuBLAS is found at run time, so the library does not depend on it.
  */
@@ -48,7 +49,7 @@ enum buffer { GATE_UP, SUMS, COPY, POINTERS };
 /* One group of a chunk: the rows of one expert with one width. */
 struct part {
     int expert, width, aligned, row, rows;
-    int stride; /* of a row of h; a row of gate/up products has twice as many */
+    int stride; /* elements between rows of h; twice that for gate/up products */
     size_t gu;  /* first element of its gate/up products */
     size_t h;
 };
