@@ -5,7 +5,7 @@
 family saliency
 mkdir in && mv ranked trained family.fm in
 model=(-q --model "$odd" --tokens "$odd/tokens.npy")
-again() { # again COMMAND...: run it again; its output is `out`
+again() { # again COMMAND...: five runs that cannot print, then one that can; the output is `out`
     local full closed json report last
     "$@" 2>>said >/dev/full
     full=$?

@@ -1,5 +1,5 @@
-# Too little memory, from the minimum for the loader up to enough: every run ends with status 71 or 0,
-# and leaves nothing except a complete output.
+# Limited memory: with limits from the least with which libraries can be loaded up to 78 MB more, every run
+# ends with status 71 or 0 and leaves nothing except a complete output.
 odd=$GOLDEN/tiny-mixtral
 on=(--model "$odd" --tokens "$odd/calib.npy" --seq-len 128 --max-tokens 1024)
 fm-rank -q "${on[@]}" -o ranked >/dev/null
@@ -24,7 +24,7 @@ try() { # try COMMAND...: run it with increasing limits, from the least with whi
         limited $kb "$@" >said 2>complained
         status=$?
         [ $status = 0 ] || [ $status = 71 ] || echo "$1 $2 $3: status $status at $kb kB"
-        [ $status = 0 ] || grep -q "^$1: " complained || echo "$1 $2 $3: no sentence at $kb kB"
+        [ $status = 0 ] || grep -q "^$1: " complained || echo "$1 $2 $3: no message at $kb kB"
         [ $status = 0 ] || [ ! -e out ] || echo "$1 $2 $3: an output at $kb kB"
         find . -name '.?*'
         rm -rf out .out*

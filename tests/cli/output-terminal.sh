@@ -1,5 +1,5 @@
-# A tar stream is not written to a terminal, unless it is the pseudoterminal of a launcher of ranks that
-# writes to a file.
+# A tar stream is not written to a terminal, except to the pseudoterminal of an MPI launcher whose own
+# standard output is a file.
 if ! script -qec true /dev/null >/dev/null 2>&1; then
     echo "no pseudo-terminal is available" >&2
     exit 77

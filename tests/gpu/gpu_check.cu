@@ -15,7 +15,7 @@
  *                             write times and limits to FILE as JSON, and print a table
  *   gpu_check profile         a few runs of two shapes, for a profiler
  *
- * Status 0, 1 (something is wrong), or 77: no GPU.
+ * Status 0; 1: something is wrong; 2: usage; 77: no GPU.
  */
 #include "tests/gpu/gpu_check.h"
 
@@ -129,7 +129,7 @@ void check(const char *what, const path_name &path, test_layer &l, test_call &c,
     if (faults != 0)
         report(false, name + ": faults", p.error.text);
     if (is_baseline(path.path))
-        return; /* atomic sums: bits may differ, and there are no budgets in chunks */
+        return; /* their sums are atomic, so bits may differ between runs */
     std::vector<uint8_t> first = c.out.read();
     if (!forward(p, l, c, c.N) || c.out.read() != first)
         report(false, name, "the same call gave different bits");
@@ -157,7 +157,7 @@ static std::vector<int32_t> used_of(const test_layer &l, const std::vector<int> 
 static void odd_sizes(const path_name &path, int type, int H)
 {
     test_layer l = odd_layer(type, H);
-    bool clean = is_baseline(path.path); /* its aligned widths multiply dropped channels by zero */
+    bool clean = is_baseline(path.path); /* baselines multiply dropped channels by zero */
     if (!clean)
         l.spoil(used_of(l, {1}));
     for (int N : {1, 9, 40, 150}) {
@@ -517,7 +517,7 @@ int main(int count, char **words)
     }
     struct fm_clip_error error = {};
     if (fm_clip_available(FM_CLIP_CUDA, &error) != FM_CLIP_OK) {
-        printf("gpu_check: no GPU here (%s): nothing was checked on one\n", error.text);
+        printf("gpu_check: no GPU here (%s): nothing was checked on a GPU\n", error.text);
         return 77;
     }
     if (mode == "there")

@@ -177,8 +177,8 @@ struct test_call {
     device_array<int64_t> d_ids64; /* used if not empty */
     device_array<float> d_weights;
 
-    /* Distinct experts for each token; `popular` is the probability that its first choice must be
-     * e0. */
+    /* Distinct experts for each token, all equally probable; with probability `popular` its first
+     * is forced to e0. */
     test_call(const test_layer &l, int N_, int K_, double popular) : N(N_), K(K_)
     {
         for (int t = 0; t < N; t++) {
@@ -250,8 +250,8 @@ definition define(const test_layer &l, const test_call &c, const std::vector<int
  * is 1e-6: sums have hundreds of terms, and the bound does not account for cancellation in the
  * gate and up products.  The baselines also round gate and up products and each expert's result:
  * for them u is four times as large.  The relative root mean square is checked as well and may be
- * at most u.  The ideal implementation of double_kernels.cc, exact sums rounded these two times, is
- * within both bounds and uses more than half of them.
+ * at most u.  The ideal implementation of double_kernels.cc, exact sums rounded at these two
+ * places, is within both bounds and uses more than half of them.
  */
 std::string compare(const test_layer &l, const test_call &c, const definition &d, int path,
                     bool *good);
@@ -273,8 +273,8 @@ inline bool is_baseline(int path)
 /* Count a check and print its line. */
 void report(bool good, const std::string &what, const char *detail);
 
-/* A layer prepared for a path; `code` is the result.  If the path is refused although by its
- * documentation it supports this layer on this device, that counts as a failed check. */
+/* A layer prepared for a path; `code` is the result.  If the path is refused although
+ * must_serve says that it supports this layer on this device, that counts as a failed check. */
 class prepared
 {
   public:

@@ -348,7 +348,8 @@ KNOWN = {
     *(("glm4_moe_lite", row, "vllm") for row in STOCK),
     *((name, None, client) for name in LATENTS for client in CLIENTS[2:]),
     # SGLang's attention for CPUs has no sinks.  Its Transformers backend has none on any device, so our
-    # modelling file refuses to run, except with fm_sglang, whose sinks client_sglang.py supports.
+    # modelling file refuses to run.  With fm_sglang it runs; client_sglang.py then adds sinks to the
+    # attention for CPUs.
     ("gpt_oss", None, "sglang"),
     # The modelling file refuses windows, which SGLang's Transformers backend makes one position wider,
     # and heads that differ between layers.  fm_sglang supports both, except MiMo's key heads.

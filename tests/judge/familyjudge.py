@@ -168,7 +168,7 @@ def refuses(model, budget):
 
 
 def refuses_whole(model):
-    """Whether load_weights, by which servers switch, refuses budget 0 and then accepts -1."""
+    """Whether load_weights, with which servers switch budgets, refuses budget 0 and then accepts -1."""
     experts = next(m for m in model.modules() if type(m).__name__ == "FmExperts")
     try:
         experts.load_weights([("budget", torch.zeros(1))])

@@ -15,7 +15,7 @@
 #include "lib/learn/recover.h"
 #include "lib/learn/tune.h"
 
-/* Differences between experts, small enough that most tokens keep their experts. */
+/* Differences small enough that most tokens keep their experts. */
 static void fill(float *values, size_t n)
 {
     for (size_t i = 0; i < n; i++)

@@ -4,8 +4,9 @@ Run by `make judge`; arguments name models.
 
 tests/judge/routergrad.c runs one step of the trainer on a model with half of each expert's channels and
 router weights that differ a little from the checkpoint's.  It prints the differences, and the gradient of
-CE + KL to the full model with respect to the routers' weights and the biases of their logits.  transformers computes the same
-in float32.  A bias used only to choose experts has no gradient and is not included.
+CE + KL to the full model with respect to the routers' weights and the biases of their logits.
+transformers computes the same in float32.  A bias used only to choose experts has no gradient and is not
+included.
 """
 
 import subprocess

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# mpi-network.sh COMMAND...: run `mpirun -n 2 COMMAND...` with its ranks in two network namespaces of
-# this machine, which have different host names and are joined by a link of RATE (default: 1gbit; tc tbf).
+# mpi-network.sh COMMAND...: run `mpirun -n 2 COMMAND...` on this machine, each rank with its own network
+# namespace and host name, over a link of RATE (default: 1gbit; tc tbf).
 # Needs root, iproute2 and Open MPI.  Prints the bytes sent over the link.  The namespaces are removed
 # at the end.
 set -eu

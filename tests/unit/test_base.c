@@ -221,7 +221,7 @@ static void widens_like_the_definition(enum fm_dtype dtype, int exponent_bits, i
             assert_true(isnan(value_of(back[i], exponent_bits, fraction_bits)));
         } else {
             assert_true((double)wide[i] == v && !signbit(wide[i]) == !signbit(v));
-            assert_int_equal(back[i], i); /* the contents are kept */
+            assert_int_equal(back[i], i); /* the same bits */
         }
         assert_int_equal(fm_dtype_nonfinite(&all[i], dtype, 1), isfinite(v) ? 1 : 0);
     }
@@ -237,7 +237,7 @@ TEST(every_half_and_bfloat_widens_exactly)
  * the even one.  All pairs of finite neighbours, positive and negative. */
 static void narrows_to_the_nearest(enum fm_dtype dtype, int exponent_bits, int fraction_bits)
 {
-    int last = ((1 << exponent_bits) - 1) << fraction_bits; /* Inf is the result of overflow */
+    int last = ((1 << exponent_bits) - 1) << fraction_bits; /* Inf, the result of overflow */
     for (int i = 0; i < last; i++) {
         double a = value_of((uint32_t)i, exponent_bits, fraction_bits);
         double b = i + 1 < last ? value_of((uint32_t)i + 1, exponent_bits, fraction_bits)
@@ -436,7 +436,7 @@ TEST(scratch_is_a_stack)
     char *a = fm_scratch(100);
     memset(a, 'a', 100);
     struct fm_mark inner = fm_scratch_mark();
-    char *b = fm_scratch(3 << 20); /* more than a first chunk */
+    char *b = fm_scratch(3 << 20); /* more than the first chunk holds */
     memset(b, 'b', 3 << 20);
     char *c = fm_scratch(0), *d = fm_scratch(1);
     assert_non_null(c);
@@ -449,7 +449,7 @@ TEST(scratch_is_a_stack)
     fm_scratch_release(inner);
     assert_ptr_equal(fm_scratch(3 << 20), b); /* the memory is kept */
     fm_scratch_release(outer);
-    /* No block is in use: two blocks of memory are replaced by one, which is kept. */
+    /* The stack is empty: its two chunks are replaced by one, which is kept. */
     a = fm_scratch(100);
     b = fm_scratch(3 << 20);
     assert_true(b > a && b - a < 4096);
@@ -460,10 +460,10 @@ TEST(scratch_is_a_stack)
 
 static void watch_a_library(bool starved)
 {
-    const struct rlimit core = {0, 0}, all = {1 << 20, 1 << 20}; /* less than the process has
-                                                                    already */
+    const struct rlimit core = {0, 0}, all = {1 << 20, 1 << 20}; /* less than the process
+                                                                    already has */
     setrlimit(RLIMIT_CORE, &core);
-    signal(SIGSEGV, SIG_DFL); /* cmocka's handler */
+    signal(SIGSEGV, SIG_DFL); /* instead of cmocka's handler */
     if (freopen("/dev/null", "w", stderr) == NULL || (starved && setrlimit(RLIMIT_AS, &all) != 0))
         _exit(100);
     fm_fatal_watch("a library");
@@ -623,7 +623,7 @@ TEST(sizes_for_options_are_rounded_up)
     assert_string_equal(text, "8.0000GB");
 }
 
-/* fm_scratch_reserve replaces the chunks of earlier uses by one, for blocks of any sizes. */
+/* fm_scratch_reserve replaces the chunks of earlier uses by one, for blocks of any size. */
 TEST(reserved_scratch_is_one_chunk)
 {
     struct fm_mark mark = fm_scratch_mark();

@@ -7,7 +7,7 @@
 #include "tests/unit/test.h"
 
 static char path[512], bytes[65536];
-static size_t size, sums, sums_bytes, manifest_bytes; /* of the stream; and places in it */
+static size_t size, sums, sums_bytes, manifest_bytes; /* sums: the offset of CHECKSUMS */
 static char *const manifest = bytes + FM_ARCHIVE_BLOCK;
 
 /* A stream with one member between manifest and CHECKSUMS. */
@@ -62,7 +62,7 @@ TEST_AROUND(a_manifest_without_its_digest_is_refused, make_stream, NULL)
     expect_refused("does not match its digest in CHECKSUMS");
 }
 
-/* All sizes and digests are correct again. */
+/* All sizes and digests are correct; only the number of lines is wrong. */
 TEST_AROUND(a_line_for_nothing_is_refused, make_stream, NULL)
 {
     static const char more[] = "more\n";

@@ -120,7 +120,7 @@ TEST(large_texts_stay_small_trees)
     memset(text, 'k', 65536 + 16);
     memcpy(text, "{\"", 2);
     memcpy(text + 65536, "\":1}", 4);
-    assert_ok(fm_json_tree(&tree, text, 65540, &err)); /* a key of 64 KB is only long */
+    assert_ok(fm_json_tree(&tree, text, 65540, &err)); /* a key of 64 KB is allowed */
     cJSON_Delete(tree);
     free(text);
 }
@@ -195,8 +195,8 @@ TEST(skip_passes_one_value_exactly)
     assert_ok(fm_json_end(&j, &err));
 }
 
-/* No prefix of a text is a valid text, and reading one does not read past its end (a block of
- * its exact size). */
+/* No proper prefix of an object is valid, and the scanner does not read past the end of one: each
+ * is in a block of its exact size. */
 TEST(every_prefix_is_refused)
 {
     const char *text =
@@ -309,7 +309,7 @@ static void *allocate(size_t size)
     return ++allocations == fails ? NULL : malloc(size);
 }
 
-/* Call every function, in an object and in an array, at two depths. */
+/* Call every function that adds an item; objects and arrays are nested. */
 static cJSON *build(void)
 {
     cJSON *t = cJSON_CreateObject();

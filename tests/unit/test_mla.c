@@ -1,5 +1,5 @@
 /*
- * Multi-head latent attention: its keys of config.json, YaRN's angles against those of transformers
+ * Multi-head latent attention: its keys in config.json, YaRN's angles against those of transformers
  * 5.23, and its backward against finite differences along random directions, in all its forms.
  */
 #include <math.h>
